@@ -1,0 +1,149 @@
+/** What a model is to the engine: a configuration, tensors by name, a tokenizer, and a dense half that runs. */
+
+export type RopeScaling =
+  | { readonly kind: 'none' }
+  | { readonly kind: 'linear'; readonly factor: number }
+  | { readonly kind: 'ntk'; readonly factor: number; readonly originalContext: number }
+  | {
+      readonly kind: 'llama3';
+      readonly factor: number;
+      readonly lowFreqFactor: number;
+      readonly highFreqFactor: number;
+      readonly originalContext: number;
+    }
+  | {
+      readonly kind: 'yarn';
+      readonly factor: number;
+      readonly originalContext: number;
+      readonly betaFast: number;
+      readonly betaSlow: number;
+      /** Factor on cos and sin; null: 0.1·ln(factor) + 1. */
+      readonly attentionFactor: number | null;
+    };
+
+export interface ModelConfig {
+  readonly architecture: 'llama' | 'mistral' | 'qwen2' | 'qwen3';
+  readonly layers: number;
+  readonly hiddenSize: number;
+  readonly intermediateSize: number;
+  readonly queryHeads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly vocabSize: number;
+  readonly contextLength: number;
+  readonly normEpsilon: number;
+  readonly ropeTheta: number;
+  readonly ropeScaling: RopeScaling;
+  /** Channels of each head that are rotated (headDim unless partial rotary). */
+  readonly rotaryDim: number;
+  /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). GGUF llama checkpoints permute q and k for it; the loader says what its tensors need. */
+  readonly ropeInterleaved: boolean;
+  readonly slidingWindow: readonly (number | null)[];
+  readonly qkvBias: boolean;
+  readonly outputBias: boolean;
+  readonly mlpBias: boolean;
+  readonly qkNorm: boolean;
+  readonly tiedEmbeddings: boolean;
+  readonly bosId: number | null;
+  readonly eosIds: readonly number[];
+}
+
+/**
+ * Tensor names the engine asks for, whatever the file calls them (l = layer):
+ *   embed [vocab, m] · head [vocab, m] (absent when tied) · norm [m]
+ *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.qNorm [d] · l.kNorm [d]
+ *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias)
+ * Rows are output features, as in PyTorch.
+ */
+export interface Tensor {
+  readonly name: string;
+  readonly shape: readonly number[];
+  /** Type in the file: 'F32' | 'F16' | 'BF16' | 'Q8_0' | 'Q4_1' … */
+  readonly storedType: string;
+  /** Decodes the whole tensor, or rows [from, to) of its first axis, to float32. */
+  readFloat32(fromRow?: number, toRow?: number): Float32Array;
+}
+
+export interface WeightSource {
+  has(name: string): boolean;
+  /** Throws KvError 'bad-model' when missing or of another shape than the configuration says. */
+  tensor(name: string): Tensor;
+  close(): void;
+}
+
+export interface ChatMessage {
+  readonly role: 'system' | 'user' | 'assistant';
+  readonly content: string;
+}
+
+export interface Tokenizer {
+  readonly vocabSize: number;
+  readonly bosId: number | null;
+  readonly eosIds: readonly number[];
+  /** Adds no special tokens; special tokens written in the text are recognised only with `special: true` (default false). */
+  encode(text: string, options?: { readonly special?: boolean }): number[];
+  /** Exact inverse for text that came from encode. */
+  decode(ids: readonly number[], options?: { readonly special?: boolean }): string;
+  /** Incremental decoding that never splits a UTF-8 character. */
+  stream(): { push(id: number): string; end(): string };
+  readonly chatTemplate: string | null;
+  /** Token ids of a rendered chat, with the prompt for the assistant at the end unless told otherwise. Throws 'bad-tokenizer' without a template. */
+  chat(messages: readonly ChatMessage[], options?: { readonly addGenerationPrompt?: boolean }): number[];
+  /** Whether a plain prompt starts with BOS. */
+  readonly addBos: boolean;
+}
+
+export interface LoadedModel {
+  readonly name: string;
+  readonly path: string;
+  /** SHA-256 over names, shapes and bytes of all weights (hex), cached beside nothing: computed once per load from file digests. */
+  readonly digest: string;
+  readonly fileBytes: number;
+  readonly config: ModelConfig;
+  readonly weights: WeightSource;
+  readonly tokenizer: Tokenizer;
+  /** For people: parameters, stored types, tokenizer kind. */
+  readonly summary: Readonly<Record<string, unknown>>;
+}
+
+/** Where attention goes: called once per layer and step by the dense half's driver. */
+export interface LayerInput {
+  readonly layer: number;
+  readonly tokens: number;
+  /** Before RoPE, [T, H, d] / [T, n, d]; owned by the callee until it returns. */
+  readonly q: Float32Array;
+  readonly k: Float32Array;
+  readonly v: Float32Array;
+  /** Residual stream entering the layer, before its norm, [T, m]. */
+  readonly x: Float32Array;
+}
+
+/**
+ * The dense half of a transformer: everything but attention and RoPE. One page, so that another backend can follow.
+ * Buffers returned may be reused by the next call of the same method.
+ */
+export interface DenseBackend {
+  readonly name: string;
+  /** What each weight became: e.g. { q8: 210, f32: 61 }. */
+  readonly weightTypes: Readonly<Record<string, number>>;
+  readonly bytes: number;
+  /** Rows of the embedding table, [T, m]. */
+  embed(tokenIds: Int32Array): Float32Array;
+  /** Norm and q, k, v projection of layer 0 (bias and QK-norm included). */
+  first(x: Float32Array, tokens: number): Promise<LayerInput>;
+  /** Output projection, residual, MLP of `layer`, and norm and projections of layer + 1. attention: [T, H·d], x: the residual that entered `layer`. */
+  next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput>;
+  /** The same after the last layer: the residual stream, [T, m]. */
+  last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array>;
+  /** Final norm and output matrix for some rows: [rows, vocab]. */
+  logits(x: Float32Array, rows: number): Promise<Float32Array>;
+  /** W_o of a layer times a sketch from the left: S [32, m] → [32, H·d]. */
+  outputSketch(layer: number, sketch: Float32Array): Float32Array;
+  close(): Promise<void>;
+}
+
+export interface DenseOptions {
+  /** 'auto': 8-bit MatMulNBits where the shape allows; 'exact': float32 everywhere. */
+  readonly precision: 'auto' | 'exact';
+  readonly threads: number;
+}

@@ -1,0 +1,63 @@
+/**
+ * The one error that a caller, a file or the world can cause. Our own mistakes are `assert`ed instead.
+ * Codes are a closed list: every code has one meaning, and the command line exits with 2 on any of them.
+ */
+
+/** Code → what it means. Keep each meaning to one line. */
+export const KV_ERROR_CODES = {
+  'bad-argument': 'an argument has the wrong type or is out of range',
+  'bad-shape': 'an array has the wrong length for the shape it is given for',
+  'bad-value': 'a number is NaN, infinite or beyond what f16 holds',
+  'bad-config': 'a setting in a file, flag or environment variable cannot be used',
+  'bad-file': 'a file is truncated, contradicts itself or is of no known kind',
+  'bad-model': 'a model file is readable but cannot be run',
+  'bad-tokenizer': 'a tokenizer or chat template cannot be used',
+  'bad-thresholds': 'a threshold file breaks its schema or its ranges',
+  'bad-log': 'the witness log is damaged or was changed',
+  'bad-index': 'an index file does not match its manifest',
+  'checksum-mismatch': 'bytes do not have the digest they must have',
+  'model-mismatch': 'a file belongs to another model',
+  unsupported: 'a valid request that this build, model or format does not serve',
+  'budget-too-small': 'the budget cannot hold the window, or no legal move frees enough',
+  'budget-exceeded': 'the pool has no room for this page',
+  'context-too-long': 'the prompt and the answer do not fit the model context',
+  closed: 'the object was closed',
+  busy: 'the object is in use by another call',
+  locked: 'another process holds the state folder',
+  'not-found': 'a file, model, session or entry does not exist',
+  'missing-dependency': 'an optional package or program is not installed',
+  'log-unwritable': 'the witness log cannot be written and the mode forbids going on',
+  database: 'the SQL database refused',
+  network: 'a download failed',
+  io: 'the operating system refused',
+  aborted: 'the caller aborted',
+} as const;
+
+export type KvErrorCode = keyof typeof KV_ERROR_CODES;
+
+export interface KvErrorDetail {
+  /** The numbers and names that a person needs to act. */
+  readonly values?: Readonly<Record<string, unknown>>;
+  /** What to do about it, one sentence. */
+  readonly hint?: string;
+  readonly cause?: unknown;
+}
+
+export class KvError extends Error {
+  override readonly name = 'KvError';
+  readonly code: KvErrorCode;
+  readonly values: Readonly<Record<string, unknown>>;
+  readonly hint: string | undefined;
+
+  constructor(code: KvErrorCode, message: string, detail: KvErrorDetail = {}) {
+    super(message, detail.cause === undefined ? undefined : { cause: detail.cause });
+    this.code = code;
+    this.values = detail.values ?? {};
+    this.hint = detail.hint;
+  }
+}
+
+/** Throws our own kind of failure, with both numbers in the message. Stays on in production. */
+export function assert(condition: boolean, message: string): asserts condition {
+  if (!condition) throw new Error(`palimpsest internal error: ${message}`);
+}

@@ -1,0 +1,3 @@
+export * from './error.ts';
+export * from './format.ts';
+export * from './types.ts';

@@ -1,0 +1,98 @@
+// Every kernel of the project: pointers, lengths, strides. No exceptions, no allocation, no globals, no policy.
+// One source per family is compiled once per instruction set; dispatch.cc chooses a table once, or is told which.
+//
+// Legend: d head_dim, n KV heads, g query heads per KV head, P = 128 tokens a page.
+// A page side of one KV head is a matrix [contraction][outputs]:
+//   keys    contraction = d channels, outputs = 128 tokens   (scores = q · K)
+//   values  contraction = 128 tokens, outputs = d channels   (o = p · V)
+// so that keys and values share every kernel. Two tile layouts:
+//   f16 tile   [contraction][outputs] IEEE half
+//   i8 tile    [contraction/4][outputs/16][16][4] int8: 64 bytes are 16 outputs x 4 contraction steps
+// Codes are stored in bit planes over the i8 tile order (see rot.h), so unpacking is shift, mask, one table look-up.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace palimpsest {
+
+constexpr int kPageTokens = 128;
+constexpr int kSinkTokens = 4;
+
+enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kFormatCount = 5 };
+enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4 };
+
+struct Kernels {
+  Isa isa;
+  const char* name;
+
+  // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8).
+  void (*dotF16)(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
+                 size_t yStride);
+
+  // y[i][o] = sum_c x[i][c] * tile[c][o], exact in int32, |x| <= 32512 (127*256). tile: i8 tile, contraction % 4 == 0, outputs % 16 == 0.
+  void (*dotI8)(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y,
+                size_t yStride);
+
+  // Expands the bit planes of one (page, side, head) into an i8 tile of decode levels (integers; rot.h has the divisors).
+  // elements = 128 * d. planes: hi = 2-bit plane; lo = rot4: 2-bit plane, rot3: 1-bit plane, rot2: unused (null).
+  void (*unpackRot)(int format, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile);
+
+  // x[i][0..d) <- H*D*x (forward) or D*H*x (inverse), orthonormal. d in {64, 80, 96, 128, 256}.
+  // Bit-equal on every ISA: float32, no fused multiply-add, the order of operations of native/reference/rotation.ts.
+  void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);
+
+  // Quantizes x[0..count) to int16: s = max|x| / 32512; out = rint(x / s) (half to even); returns s (0 for all-zero: out = 0).
+  float (*quantizeI16)(const float* x, int count, int16_t* out);
+
+  // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):
+  //   newMax = max(max, row max); rescale[i] = exp(max - newMax); p = exp(score - newMax) (0 where masked);
+  //   sum = sum*rescale + sum(p); rowMass[i] = sum(p) (relative to newMax). An all-masked row changes nothing: p = 0, rescale = 1.
+  void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
+                      float* rowMass);
+
+  // y[i] += a * x[i];  y[i] *= a;  dot
+  void (*axpy)(float a, const float* x, float* y, int count);
+  void (*scaleRow)(float a, float* y, int count);
+  float (*dot)(const float* a, const float* b, int count);
+
+  void (*toHalf)(const float* x, uint16_t* out, size_t count);  // round half to even
+  void (*fromHalf)(const uint16_t* x, float* out, size_t count);
+
+  // Rotary embedding in place, x [tokens][heads][headDim], the first `rotaryDim` channels of each head.
+  // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
+  void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
+};
+
+// Null when the build lacks the instruction set or the CPU cannot run it.
+const Kernels* kernelsFor(Isa isa);
+// The best one, or the forced one.
+const Kernels* bestKernels();
+
+// ---- Codecs (rot.cc, q8.cc): scalar arithmetic in the order of the TypeScript reference, so codes are bit-equal on every ISA.
+// They take the Kernels table only for parts that are exact on every ISA.
+
+// Rows of one head: x[t][0..d) at x + t*stride. firstRow: rows before it (sinks) stay out of mean and codes (coded as zero rows, k = -128).
+// hi/lo: plane buffers (sizes: planeBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits. isKey selects the tile orientation.
+void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
+               int8_t* k, int8_t* mean, uint16_t* meanScale);
+// On codes alone. `to` is below `from`. hi is kept as it is; lo is repacked or dropped; k is recomputed from integer sums.
+void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut, int8_t* kOut);
+// x̂ = mean + t·(HD)ᵀu for every row from firstRow; earlier rows are left untouched.
+void decodeRot(const Kernels* kernels, int format, bool isKey, int d, int firstRow, const uint8_t* hi, const uint8_t* lo, const int8_t* k,
+               const int8_t* mean, uint16_t meanScale, float* x, size_t stride);
+// Canonical codes [128][d] for comparison with the reference.
+void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes);
+
+// q8: i8 tile + f16 scale per row (scale = f16(max/127); code = rint(x / f32(scale)), clamped to ±127; zero row: scale 0).
+void encodeQ8(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales);
+void decodeQ8(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride);
+
+// 2^(k/16) for k = -127..127, from the generated table; 0 for -128.
+float rotScale(int8_t k);
+// Integer levels are divided by this to get u: 46, 55, 79 for rot4, rot3, rot2.
+int rotDivisor(int format);
+// Bytes of a plane for one head: hi = 128*d/4; lo = 128*d/4 (rot4), 128*d/8 (rot3), 0 (rot2).
+size_t hiPlaneBytes(int d);
+size_t loPlaneBytes(int format, int d);
+
+}  // namespace palimpsest

@@ -1,0 +1,140 @@
+/**
+ * The surface of the native cache. Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n, R trial queries.
+ * All arrays are row-major Float32Array unless said otherwise. Every method throws KvError 'closed' after close().
+ */
+import type { FormatName, Side } from './format.ts';
+
+export const ISA_NAMES = ['scalar', 'avx2', 'avx512', 'avx512vnni', 'neon'] as const;
+export type Isa = (typeof ISA_NAMES)[number];
+
+export interface NativeInfo {
+  /** Instruction set in use now. */
+  readonly isa: Isa;
+  /** Every instruction set that this build has and this CPU runs, best first. */
+  readonly available: readonly Isa[];
+  readonly compiler: string;
+  readonly abi: string;
+  /** Exact encoded size guards against a stale binary. */
+  readonly file: string;
+}
+
+/** One byte budget shared by any number of caches. */
+export interface PagePool {
+  readonly budgetBytes: number;
+  /** Bytes allocated now by every cache of the pool, shared pages counted once. */
+  readonly usedBytes: number;
+  readonly peakBytes: number;
+  /** Raises or lowers the budget; throws 'budget-too-small' when below usedBytes. */
+  setBudget(bytes: number): void;
+  /** Walks every live buffer and sums its size: equals usedBytes, or the accounting is broken. */
+  auditBytes(): number;
+  close(): void;
+}
+
+export interface CacheShape {
+  readonly layers: number;
+  readonly queryHeads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+}
+
+export interface KvCacheOptions {
+  readonly shape: CacheShape;
+  readonly pool: PagePool;
+  /** Format a page gets when it is sealed: q8 (default) or f16. Head sizes without codes need f16. */
+  readonly windowFormat?: 'q8' | 'f16';
+  /** Factor on q·k, default 1/sqrt(d). */
+  readonly scale?: number;
+  /** Tokens a query may look back, itself included, per layer; null = all. */
+  readonly slidingWindow?: readonly (number | null)[];
+  /** ALiBi slopes, [H]; score += -slope·(query position − key position). */
+  readonly alibiSlopes?: Float32Array;
+  /** Threads for attend and trials, default 1. */
+  readonly threads?: number;
+}
+
+export interface CacheMemory {
+  /** The open f16 pages, allocated whole at open. */
+  readonly openBytes: number;
+  readonly sinkBytes: number;
+  /** Sealed pages of every format, metadata and padding included. */
+  readonly pageBytes: number;
+  /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in the pool. */
+  readonly totalBytes: number;
+  /** Trial state and thread scratch: reported beside, not counted. */
+  readonly scratchBytes: number;
+}
+
+/** The sealed pages of one layer, position order. Parallel arrays of length `pages`. */
+export interface PageTable {
+  readonly pages: number;
+  /** Format ids (index into FORMAT_NAMES). */
+  readonly kFormat: Uint8Array;
+  readonly vFormat: Uint8Array;
+  /** Attention mass received so far: sum over queries and query heads of probability. The last entry is the open page. [pages + 1] */
+  readonly mass: Float64Array;
+}
+
+export interface AttendOptions {
+  /** ‖x‖ of the residual stream entering the layer for each query token, [T]; kept with the trial queries. */
+  readonly xNorms?: Float32Array;
+  /** Receives log-sum-exp per query token and head, [T, H]. */
+  readonly lse?: Float32Array;
+  /** Keep queries for trials and count mass, default true. */
+  readonly observe?: boolean;
+}
+
+export interface TrialCandidate {
+  readonly side: Side;
+  readonly format: FormatName;
+}
+
+export interface KvCache {
+  readonly shape: CacheShape;
+  /** Tokens appended to every layer (layers may differ by one chunk while a step is under way: this is layer 0's). */
+  length(layer?: number): number;
+  /**
+   * Appends T rows to a layer: k (after RoPE) and v, each [T, n, d]. An open page that is full is sealed first.
+   * Throws 'bad-value' on NaN, ±inf or |x| > 65504, 'budget-exceeded' when a page to seal does not fit: nothing is appended then.
+   */
+  append(layer: number, k: Float32Array, v: Float32Array): void;
+  /**
+   * Causal attention of the last T tokens of the layer: q [T, H, d] → out [T, H, d]. One softmax over sinks, pages of every format and the open page.
+   */
+  attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
+  /** Bytes that sealing one full open page of one layer takes from the pool (both sides). */
+  readonly sealBytes: number;
+  table(layer: number): PageTable;
+  /**
+   * Attention error of candidates for one sealed page against its bytes of now, each tried alone by swapping the
+   * page's contribution for the kept queries: ε = mean ‖S·(o′−o)‖/‖x‖ with a sketch and norms, else mean ‖o′−o‖/‖o‖.
+   * Queries that cannot see the page whole are left out; with none left ε is NaN. Changes nothing. → [candidates]
+   */
+  trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array;
+  /** True when trial() measures against the residual stream (sketch and norms are there). */
+  hasSketch(layer: number): boolean;
+  /** S·W_o of a layer, [32, H·d]. */
+  setOutputSketch(layer: number, sketch: Float32Array): void;
+  /** Re-encodes one side of a sealed page; the old bytes live until the new are complete. → bytes freed (negative when it grew). Legal: any format to a lower one; f16 ↔ q8 as well. rot → rot works on codes alone. Throws 'unsupported' for promotions. */
+  transcode(layer: number, page: number, side: Side, to: FormatName): number;
+  /** Decoded rows of one side of a sealed page or (page === pages) of the open one, sinks exact: [tokens, n, d]. */
+  decode(layer: number, page: number, side: Side): Float32Array;
+  /** Codes, scales and means of a coded page in canonical order, to compare with the reference. */
+  codes(layer: number, page: number, side: Side): PageCodes;
+  memory(): CacheMemory;
+  /** A cache that shares every sealed page (until either changes it) and copies the open ones. */
+  fork(): KvCache;
+  close(): void;
+}
+
+/** Canonical content of a coded page side. */
+export interface PageCodes {
+  readonly format: FormatName;
+  /** One code per element, [128, n, d]; q8: the int8 value + 128; rot: the code 0..2^b−1. */
+  readonly codes: Uint8Array;
+  /** q8: f16 bits of the row scale; rot: the int8 exponent k (as 16-bit two's complement). [128, n] */
+  readonly rowScales: Uint16Array;
+  /** rot only: int8 means [n, d] and f16 bits of their scale [n]; empty for q8. */
+  readonly means: Int8Array;
+  readonly meanScales: Uint16Array;
+}

@@ -1,0 +1,160 @@
+/**
+ * The nouns of a decision. Everything here is plain data that survives JSON unchanged: a decision must be repeatable
+ * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
+ */
+import type { FormatName, Side } from '../native/index.ts';
+
+/** Where a threshold's value came from. */
+export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
+
+export interface Threshold {
+  /** e.g. 'price', 'pressure.enter', 'quality.degraded' */
+  readonly id: string;
+  readonly value: number;
+  readonly unit: string;
+  readonly origin: ThresholdOrigin;
+  /** Measurement or reason behind the value: where it was measured, or "chosen, not measured". */
+  readonly source: string;
+  /** Sample count behind a learned value, 0 for a default. */
+  readonly samples: number;
+  /** Log entries (sequence numbers) that a learned value rests on. */
+  readonly evidence: readonly number[];
+}
+
+/** Everything a policy is allowed to know beforehand. */
+export interface ThresholdSet {
+  readonly version: 1;
+  readonly thresholds: Readonly<Record<string, Threshold>>;
+  /** Layer gains g of the error law KLD ≈ c·Σ g·ε², per side, [layers]; 1 without evidence. */
+  readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
+  /** The constant c of that law. */
+  readonly c: number;
+}
+
+/** One measured candidate table of a page side, when the page became movable (exact content still at hand). */
+export interface TrialReport {
+  readonly layer: number;
+  readonly page: number;
+  readonly side: Side;
+  /** Format the page has now: the reference of the measurement. */
+  readonly from: FormatName;
+  /** ε per candidate format; a candidate that was not tried is absent. Never NaN. */
+  readonly epsilon: Readonly<Partial<Record<FormatName, number>>>;
+}
+
+/** What became of a planned decision. */
+export interface Outcome {
+  readonly layer: number;
+  readonly page: number;
+  readonly side: Side;
+  readonly from: FormatName;
+  readonly to: FormatName;
+  readonly accepted: boolean;
+  /** ε measured just before the commit against the page's bytes of that moment; null when the first trial was still fresh. */
+  readonly epsilonNow: number | null;
+  readonly bytesFreed: number;
+}
+
+/** The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one. */
+export interface Situation {
+  /** Scheduling point, counts from 0 within a session. */
+  readonly index: number;
+  /** Tokens in the cache. */
+  readonly tokens: number;
+  /** KV bytes allocated now, and bytes the next seal of all layers needs. */
+  readonly bytes: number;
+  readonly sealBytes: number;
+  /** null: no byte budget. */
+  readonly budgetBytes: number | null;
+  /** Mean KLD allowed, null: none. */
+  readonly kldBudget: number | null;
+  /** Prompt + max tokens, when known: the length that the session is expected to reach. */
+  readonly tokensExpected: number | null;
+  /** Most moves wanted at this point; the byte budget overrides it when `urgent`. */
+  readonly movesMax: number;
+  /** The next seal is due now: a deficit must be closed in this call or the session fails. */
+  readonly urgent: boolean;
+  /** Somebody asked for low memory (external signal). */
+  readonly lowMemory: boolean;
+  /** p95 of the last steps and its budget, 0 and null when unknown. */
+  readonly stepLatencyMsP95: number;
+  readonly stepLatencyBudgetMs: number | null;
+  readonly trials: readonly TrialReport[];
+  readonly outcomes: readonly Outcome[];
+}
+
+/** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */
+export interface Because {
+  readonly threshold: string;
+  readonly measured: number;
+  readonly bound: number;
+  readonly unit: string;
+  readonly origin: ThresholdOrigin;
+  /** 'price' | 'deficit' | 'fixed' | 'age' | 'uniform' …: which rule of the policy fired */
+  readonly rule: string;
+}
+
+/** One planned move of one page side. */
+export interface Decision {
+  readonly layer: number;
+  readonly page: number;
+  readonly side: Side;
+  readonly from: FormatName;
+  readonly to: FormatName;
+  /** Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the policy does not use trials. */
+  readonly epsilonFrom: number | null;
+  readonly epsilonTo: number | null;
+  /** Predicted divergence bought per byte saved, c·g·(ε_to² − ε_from²)/bytes; null without trials. */
+  readonly price: number | null;
+  readonly bytesFreed: number;
+  /** The engine must measure the move again before committing it (its first trial is older than one page). */
+  readonly retry: boolean;
+  readonly because: Because;
+}
+
+export interface Verdict {
+  readonly accepted: boolean;
+  readonly because: Because;
+}
+
+export interface PolicyContext {
+  readonly layers: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly windowFormat: 'q8' | 'f16';
+  /** Bytes of one page side per format, all heads. */
+  readonly pageBytes: Readonly<Record<FormatName, number>>;
+  /** Bytes of the session that no move can free: open pages and sinks. */
+  readonly fixedBytes: number;
+  readonly thresholds: ThresholdSet;
+  /** Layers that must stay in the window format. */
+  readonly skipLayers: readonly number[];
+  /** Worst format allowed per side (fixed `--cache-type` limits), or null. */
+  readonly floor: { readonly k: FormatName; readonly v: FormatName } | null;
+}
+
+/**
+ * Situation → decisions. Pure and deterministic: no clock, no random, no I/O; the same context and the same situations
+ * give the same decisions, byte for byte (JSON).
+ */
+export interface Policy<State = unknown> {
+  readonly id: string;
+  readonly version: number;
+  /** True when the engine must run trials for pages that become movable. */
+  readonly needsTrials: boolean;
+  initial(context: PolicyContext): State;
+  decide(situation: Situation, state: State): { readonly decisions: readonly Decision[]; readonly state: State };
+  /** Judges a planned move by what was measured just before it (`epsilonNow`: against the page's bytes of now). */
+  judge(decision: Decision, epsilonNow: number | null, state: State): Verdict;
+  /** What the session taught: final thresholds, predicted KLD so far, machine states; for the report, the log and memory/. */
+  summary(state: State): PolicySummary;
+}
+
+export interface PolicySummary {
+  readonly priceThreshold: number;
+  readonly predictedKld: number;
+  /** State names per layer and region, e.g. 'archive/healthy/elevated/headroom'. */
+  readonly layerStates: readonly string[];
+  readonly layerEpsilonMax: readonly number[];
+  readonly layerKld: readonly number[];
+}

@@ -1,0 +1,119 @@
+/** The record: what an entry is, and what the log promises. */
+import type { Decision, PolicyContext, Situation, ThresholdSet, Verdict } from '../policy/index.ts';
+
+export const ENTRY_KINDS = ['open', 'evidence', 'situation', 'decision', 'close', 'recovered', 'note'] as const;
+export type EntryKind = (typeof ENTRY_KINDS)[number];
+
+/** A session began: everything that a replay needs, and what was requested against what is effective. */
+export interface OpenBody {
+  readonly model: { readonly name: string; readonly digest: string; readonly architecture: string };
+  readonly shape: { readonly layers: number; readonly queryHeads: number; readonly kvHeads: number; readonly headDim: number };
+  readonly policy: { readonly id: string; readonly version: number; readonly options: Readonly<Record<string, unknown>>; readonly machine: string };
+  readonly context: PolicyContext;
+  readonly requested: Readonly<Record<string, unknown>>;
+  readonly effective: Readonly<Record<string, unknown>>;
+}
+/** What memory/ was asked and answered: where the start values come from. */
+export interface EvidenceBody {
+  readonly fingerprint: readonly number[];
+  readonly neighbours: readonly { readonly session: string; readonly distance: number; readonly seq: number }[];
+  readonly thresholds: ThresholdSet;
+}
+export interface SituationBody {
+  readonly situation: Situation;
+}
+/** One planned move, its trial and its verdict. Refused ones are recorded too. */
+export interface DecisionBody {
+  /** `index` of the situation it answers, and its place in that plan. */
+  readonly situation: number;
+  readonly order: number;
+  readonly decision: Decision;
+  /** ε measured just before the commit; null when the first trial was fresh or the policy needs none. */
+  readonly epsilonNow: number | null;
+  readonly verdict: Verdict;
+  readonly bytesBefore: number;
+  readonly bytesAfter: number;
+  readonly tokens: number;
+}
+export interface CloseBody {
+  readonly tokens: number;
+  readonly kvBytes: number;
+  readonly kvBytesF16: number;
+  readonly effectiveBits: number;
+  readonly decisions: number;
+  readonly refused: number;
+  readonly priceThreshold: number;
+  readonly predictedKld: number;
+  /** Measured divergence when a comparison was run, else null. */
+  readonly meanKld: number | null;
+  readonly fingerprint: readonly number[];
+  readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
+  readonly c: number;
+  readonly reason: 'done' | 'aborted' | 'error';
+}
+export interface RecoveredBody {
+  /** Bytes cut from a torn tail. */
+  readonly droppedBytes: number;
+  readonly segment: string;
+}
+
+export interface EntryBodies {
+  open: OpenBody;
+  evidence: EvidenceBody;
+  situation: SituationBody;
+  decision: DecisionBody;
+  close: CloseBody;
+  recovered: RecoveredBody;
+  note: Readonly<Record<string, unknown>>;
+}
+
+export interface Entry<K extends EntryKind = EntryKind> {
+  /** Counts from 0 over the whole log, without gaps. */
+  readonly seq: number;
+  /** Milliseconds since the epoch, from the injected clock. Never used by a decision. */
+  readonly timeMs: number;
+  readonly session: string;
+  readonly kind: K;
+  readonly body: EntryBodies[K];
+}
+
+/** What to do when the log cannot be written: wait and retry, stop the engine, or go on and count. */
+export type FailureMode = 'block' | 'halt' | 'drop';
+
+export interface WitnessOptions {
+  /** Folder of the segments, created when missing. */
+  readonly dir: string;
+  readonly mode?: FailureMode;
+  readonly clock?: () => number;
+  /** A segment is closed at this size, default 16 MiB. */
+  readonly segmentBytesMax?: number;
+  /** Entries wait at most this long for their fsync, default 50 ms. */
+  readonly commitIntervalMs?: number;
+}
+
+export interface WitnessLog {
+  /** Identity of this log: random at creation, in every segment header. */
+  readonly id: string;
+  readonly dir: string;
+  /** Appends to the group commit. → seq. Throws 'log-unwritable' in modes block (after the last retry) and halt; in mode drop it counts and returns −1n-free `null`. */
+  append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null;
+  /** Highest seq that is on disk (fsynced), −1 before the first. */
+  readonly acknowledgedSeq: number;
+  readonly droppedCount: number;
+  readonly bytes: number;
+  /** Waits until everything appended so far is on disk. → acknowledgedSeq */
+  flush(): Promise<number>;
+  close(): Promise<void>;
+}
+
+export interface VerifyReport {
+  readonly ok: boolean;
+  readonly logId: string | null;
+  readonly segments: number;
+  readonly entries: number;
+  readonly headHash: string;
+  /** First problem found: where and what. */
+  readonly problem: { readonly segment: string; readonly offset: number; readonly seq: number | null; readonly what: string } | null;
+  /** A torn tail (unacknowledged, recoverable by the next writer): bytes. Not a problem. */
+  readonly tornBytes: number;
+}
