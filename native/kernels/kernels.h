@@ -26,10 +26,12 @@ struct Kernels {
   const char* name;
 
   // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8).
+  // The only kernel that fuses where the hardware can: instruction sets differ in the last bits.
   void (*dotF16)(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
                  size_t yStride);
 
-  // y[i][o] = sum_c x[i][c] * tile[c][o], exact in int32, |x| <= 32512 (127*256). tile: i8 tile, contraction % 4 == 0, outputs % 16 == 0.
+  // y[i][o] = sum_c x[i][c] * tile[c][o], exact in int32, |x| <= 32512 (127*256). tile: i8 tile, any alignment; contraction % 4 == 0 and
+  // <= 256, outputs % 16 == 0.
   void (*dotI8)(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y,
                 size_t yStride);
 
@@ -41,7 +43,8 @@ struct Kernels {
   // Bit-equal on every ISA: float32, no fused multiply-add, the order of operations of native/reference/rotation.ts.
   void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);
 
-  // Quantizes x[0..count) to int16: s = max|x| / 32512; out = rint(x / s) (half to even); returns s (0 for all-zero: out = 0).
+  // Quantizes x[0..count) to int16: out = rint(x * (32512 / max|x|)), half to even, |out| <= 32512; returns s = max|x| / 32512.
+  // All-zero, or max|x| < 2^-100: out = 0 and s = 0. Bit-equal on every ISA.
   float (*quantizeI16)(const float* x, int count, int16_t* out);
 
   // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):
@@ -50,7 +53,7 @@ struct Kernels {
   void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
                       float* rowMass);
 
-  // y[i] += a * x[i];  y[i] *= a;  dot
+  // y[i] += a * x[i];  y[i] *= a;  dot (16 interleaved sums). Bit-equal on every ISA.
   void (*axpy)(float a, const float* x, float* y, int count);
   void (*scaleRow)(float a, float* y, int count);
   float (*dot)(const float* a, const float* b, int count);

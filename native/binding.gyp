@@ -1,0 +1,78 @@
+# Two addons from one set of kernels. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
+# repository root would be built on every install).
+#   palimpsest     the cache (addon.cc, cache/*.cc)
+#   kernels_test   single kernels on a chosen instruction set, for tests only (test_binding.cc)
+# gyp has no flags per file, so each instruction set is a static library of the same source.
+{
+  'variables': {
+    'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
+  },
+  'conditions': [
+    ['target_arch=="x64"', {
+      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_avx2', 'kernels_avx512', 'kernels_avx512vnni'] },
+      'targets': [
+        {
+          'target_name': 'kernels_avx2', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+          'defines': ['PALIMPSEST_ISA=avx2'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c'],
+        },
+        {
+          'target_name': 'kernels_avx512', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+          'defines': ['PALIMPSEST_ISA=avx512'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512'],
+        },
+        {
+          'target_name': 'kernels_avx512vnni', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+          'defines': ['PALIMPSEST_ISA=avx512vnni'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mavx512vnni', '-mprefer-vector-width=512'],
+        },
+      ],
+    }],
+    ['target_arch=="arm64"', {
+      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_neon'] },
+      'targets': [
+        {
+          'target_name': 'kernels_neon', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+          'defines': ['PALIMPSEST_ISA=neon'],
+        },
+      ],
+    }],
+  ],
+  'target_defaults': {
+    'default_configuration': 'Release',
+    'include_dirs': ['<!(node -p "require(\'node-addon-api\').include_dir")', 'kernels'],
+    'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED'],
+    'cflags': ['-fPIC', '-O3', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
+    'cflags_cc': ['-std=gnu++20', '-fexceptions'],
+    'configurations': {
+      'Release': {},
+      'Debug': {
+        'cflags': ['-g', '-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=undefined'],
+        'ldflags': ['-fsanitize=address,undefined'],
+        'defines': ['PALIMPSEST_DEBUG'],
+      },
+    },
+  },
+  'targets': [
+    {
+      'target_name': 'kernels_common', 'type': 'static_library',
+      'sources': ['kernels/dispatch.cc', 'kernels/rot.cc', 'kernels/q8.cc'],
+    },
+    {
+      'target_name': 'kernels_scalar', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+      'defines': ['PALIMPSEST_ISA=scalar'],
+    },
+    {
+      'target_name': 'palimpsest', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f === \'addon.cc\').concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
+      'dependencies': ['<@(kernel_libraries)'],
+      'cflags': ['-pthread'],
+      'ldflags': ['-pthread'],
+    },
+    {
+      'target_name': 'kernels_test', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['test_binding.cc'],
+      'dependencies': ['<@(kernel_libraries)'],
+    },
+  ],
+}

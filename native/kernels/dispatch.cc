@@ -1,0 +1,49 @@
+// Which kernels this process uses. The CPU is asked once.
+#include "kernels.h"
+
+namespace palimpsest {
+
+extern const Kernels kKernels_scalar;
+#if defined(__x86_64__)
+extern const Kernels kKernels_avx2;
+extern const Kernels kKernels_avx512;
+extern const Kernels kKernels_avx512vnni;
+#elif defined(__aarch64__)
+extern const Kernels kKernels_neon;
+#endif
+
+const Kernels* kernelsFor(Isa isa) {
+  switch (isa) {
+    case kScalar:
+      return &kKernels_scalar;
+#if defined(__x86_64__)
+    case kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? &kKernels_avx2 : nullptr;
+    case kAvx512:
+      return kernelsFor(kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+                 ? &kKernels_avx512
+                 : nullptr;
+    case kAvx512Vnni:
+      return kernelsFor(kAvx512) && __builtin_cpu_supports("avx512vnni") ? &kKernels_avx512vnni : nullptr;
+#elif defined(__aarch64__)
+    case kNeon:  // part of every 64-bit ARM
+      return &kKernels_neon;
+#endif
+    default:
+      return nullptr;
+  }
+}
+
+const Kernels* bestKernels() {
+  static const Kernels* const best = [] {
+    constexpr Isa kBestFirst[] = {kNeon, kAvx512Vnni, kAvx512, kAvx2};
+    for (Isa isa : kBestFirst) {
+      if (const Kernels* kernels = kernelsFor(isa)) return kernels;
+    }
+    return kernelsFor(kScalar);
+  }();
+  return best;
+}
+
+}  // namespace palimpsest

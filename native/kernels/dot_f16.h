@@ -1,0 +1,81 @@
+// y[i][o] = sum_c x[i][c] * m[c][o] over an f16 tile [contraction][outputs].
+// Row block R x column block B of accumulators stays in registers; each loaded vector of halves serves R rows.
+// One accumulator per output, c ascending; fused where the hardware fuses.
+#pragma once
+
+template <int R, int B>
+INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const float* x, size_t xStride, float* y, size_t yStride) {
+  VecF sum[R][B] = {};
+  for (int c = 0; c < contraction; c++) {
+    const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
+    VecF value[B];
+    for (int b = 0; b < B; b++) value[b] = loadHalf(row + b * kLanes);
+    for (int r = 0; r < R; r++) {
+      VecF factor = splat(x[r * xStride + c]);
+      for (int b = 0; b < B; b++) sum[r][b] = mulAdd(factor, value[b], sum[r][b]);
+    }
+  }
+  for (int r = 0; r < R; r++) {
+    for (int b = 0; b < B; b++) store(y + r * yStride + b * kLanes, sum[r][b]);
+  }
+}
+
+#if defined(__AVX512F__)
+// The last eight outputs when their number is no multiple of 16.
+template <int R>
+INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const float* x, size_t xStride, float* y, size_t yStride) {
+  __m256 sum[R];
+  for (int r = 0; r < R; r++) sum[r] = _mm256_setzero_ps();
+  for (int c = 0; c < contraction; c++) {
+    __m256 value = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(m + static_cast<size_t>(c) * rowStride)));
+    for (int r = 0; r < R; r++) sum[r] = _mm256_fmadd_ps(_mm256_set1_ps(x[r * xStride + c]), value, sum[r]);
+  }
+  for (int r = 0; r < R; r++) _mm256_storeu_ps(y + r * yStride, sum[r]);
+}
+#endif
+
+// R rows over all outputs, column blocks of B, 2, 1 vectors.
+template <int R, int B>
+static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, size_t xStride,
+                                              float* y, size_t yStride) {
+  int o = 0;
+  for (; o + B * kLanes <= outputs; o += B * kLanes) blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+  for (; o + 2 * kLanes <= outputs; o += 2 * kLanes) blockF16<R, 2>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+  for (; o + kLanes <= outputs; o += kLanes) blockF16<R, 1>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+#if defined(__AVX512F__)
+  if (o < outputs) eightF16<R>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+#endif
+}
+
+static void dotF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
+                   size_t yStride) {
+#if defined(__AVX512F__)
+  // 32 registers: 24 accumulators at most
+  int i = 0;
+  for (; n - i >= 8; i += 4) rowsF16<4, 4>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride);
+  for (; i < n;) {
+    const float* xi = x + i * xStride;
+    float* yi = y + i * yStride;
+    switch (n - i) {
+      case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 1; break;
+      case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 2; break;
+      case 3: rowsF16<3, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 3; break;
+      case 6: rowsF16<6, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 6; break;
+      case 5: rowsF16<5, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 5; break;
+      default: rowsF16<4, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 4; break;
+    }
+  }
+#else
+  // 16 registers: 8 accumulators
+  int i = 0;
+  for (; n - i >= 4; i += 4) rowsF16<4, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride);
+  const float* xi = x + i * xStride;
+  float* yi = y + i * yStride;
+  switch (n - i) {
+    case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); break;
+    case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); break;
+    case 3: rowsF16<3, 2>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); break;
+    default: break;
+  }
+#endif
+}

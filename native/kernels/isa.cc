@@ -1,0 +1,44 @@
+// All kernels for one instruction set. Compiled once per set by native/binding.gyp, which names it in PALIMPSEST_ISA
+// (scalar, avx2, avx512, avx512vnni or neon) and passes the matching compiler flags.
+// No standard header with inline functions may be included here: the linker could keep, for everyone, the copy made of
+// instructions that not every CPU has. For the same reason everything below is static.
+#include <cstddef>
+#include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "kernels.h"
+#include "tables.gen.h"
+
+#define PALIMPSEST_JOIN_(a, b) a##b
+#define PALIMPSEST_JOIN(a, b) PALIMPSEST_JOIN_(a, b)
+#define PALIMPSEST_TEXT_(a) #a
+#define PALIMPSEST_TEXT(a) PALIMPSEST_TEXT_(a)
+
+namespace palimpsest {
+namespace {
+
+#include "vector.h"
+#include "half.h"
+#include "dot_f16.h"
+#include "dot_i8.h"
+#include "rot.h"
+#include "rotate.h"
+#include "softmax.h"
+#include "rows.h"
+#include "rope.h"
+
+constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon;
+
+}  // namespace
+
+extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
+const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
+    PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA), dotF16,   dotI8, unpackRot, rotate, quantizeI16,
+    softmaxPage,    axpy,                            scaleRow, dot,   toHalf,    fromHalf, rope,
+};
+
+}  // namespace palimpsest

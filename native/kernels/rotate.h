@@ -1,0 +1,137 @@
+// x <- H*D*x and back. The order of operations is that of native/reference/rotation.ts, so every instruction set gives the same bits:
+// signs; butterflies at distance 1, 2, 4, ...: (a, b) -> (a + b, a - b); for d = 96 and 80 then a dense sum over the 12 or 20
+// blocks, block 0 first; one multiplication by float32(1/sqrt d). H is symmetric, so the inverse runs the same and signs last.
+#pragma once
+
+// Lanes of a vector at distance 1, 2, 4, 8 inside it: exchange partners, negate the upper one of each pair, add.
+INLINE VecF butterfly1(VecF v) {
+#if defined(__AVX512F__)
+  const VecI partner = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
+#elif defined(__AVX2__)
+  const VecI partner = {1, 0, 3, 2, 5, 4, 7, 6};
+#else
+  const VecI partner = {1, 0, 3, 2};
+#endif
+  const VecI flip = (iota() & 1) << 31;
+  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+}
+INLINE VecF butterfly2(VecF v) {
+#if defined(__AVX512F__)
+  const VecI partner = {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13};
+#elif defined(__AVX2__)
+  const VecI partner = {2, 3, 0, 1, 6, 7, 4, 5};
+#else
+  const VecI partner = {2, 3, 0, 1};
+#endif
+  const VecI flip = (iota() & 2) << 30;
+  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+}
+INLINE VecF butterfly4(VecF v) {
+#if defined(__AVX512F__)
+  const VecI partner = {4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11};
+#elif defined(__AVX2__)
+  const VecI partner = {4, 5, 6, 7, 0, 1, 2, 3};
+#else
+  const VecI partner = {0, 1, 2, 3};  // distance 4 is between registers here: never called
+#endif
+  const VecI flip = (iota() & 4) << 29;
+  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+}
+INLINE VecF butterfly8(VecF v) {
+#if defined(__AVX512F__)
+  const VecI partner = {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7};
+  const VecI flip = (iota() & 8) << 28;
+  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+#else
+  return v;
+#endif
+}
+
+// Butterflies at distance 1 .. D/2 over D floats held in D / kLanes registers.
+template <int D>
+INLINE void hadamard(VecF (&v)[D / kLanes]) {
+  constexpr int kCount = D / kLanes;
+  for (int i = 0; i < kCount; i++) {
+    v[i] = butterfly2(butterfly1(v[i]));
+    if constexpr (kLanes > 4) v[i] = butterfly4(v[i]);
+    if constexpr (kLanes > 8) v[i] = butterfly8(v[i]);
+  }
+  for (int half = 1; half < kCount; half *= 2) {
+    for (int i = 0; i < kCount; i += 2 * half) {
+      for (int j = i; j < i + half; j++) {
+        const VecF a = v[j], b = v[j + half];
+        v[j] = a + b;
+        v[j + half] = a - b;
+      }
+    }
+  }
+}
+
+template <int D>
+static void rotatePowerOfTwo(float* x, float norm, bool inverse) {
+  VecF v[D / kLanes];
+  for (int i = 0; i < D / kLanes; i++) {
+    v[i] = load(x + i * kLanes);
+    if (!inverse) v[i] = v[i] * load(kRotationSigns + i * kLanes);
+  }
+  hadamard<D>(v);
+  for (int i = 0; i < D / kLanes; i++) {
+    v[i] = v[i] * norm;
+    if (inverse) v[i] = v[i] * load(kRotationSigns + i * kLanes);
+    store(x + i * kLanes, v[i]);
+  }
+}
+
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t FourI __attribute__((vector_size(16)));
+
+INLINE Four butterflies4(Four v) {
+  const FourI flip1 = {0, INT32_MIN, 0, INT32_MIN}, flip2 = {0, 0, INT32_MIN, INT32_MIN};
+  const FourI by1 = {1, 0, 3, 2}, by2 = {2, 3, 0, 1};
+  v = __builtin_shuffle(v, by1) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip1);
+  return __builtin_shuffle(v, by2) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip2);
+}
+
+// H_Blocks (x) H_Inner, Inner 4 or 8: butterflies inside each block, then the dense sum over blocks.
+template <int Blocks, int Inner>
+static void rotateProduct(float* x, const int8_t (&matrix)[Blocks][Blocks], float norm, bool inverse) {
+  constexpr int kFours = Inner / 4;
+  Four v[Blocks][kFours];
+  for (int b = 0; b < Blocks; b++) {
+    for (int i = 0; i < kFours; i++) {
+      const int at = b * Inner + i * 4;
+      v[b][i] = *reinterpret_cast<Four*>(x + at);
+      if (!inverse) v[b][i] = v[b][i] * *reinterpret_cast<const Four*>(kRotationSigns + at);
+      v[b][i] = butterflies4(v[b][i]);
+    }
+    if constexpr (kFours == 2) {
+      const Four low = v[b][0], high = v[b][1];
+      v[b][0] = low + high;
+      v[b][1] = low - high;
+    }
+  }
+  for (int row = 0; row < Blocks; row++) {
+    for (int i = 0; i < kFours; i++) {
+      Four sum = v[0][i] * static_cast<float>(matrix[row][0]);
+      for (int b = 1; b < Blocks; b++) sum = sum + v[b][i] * static_cast<float>(matrix[row][b]);
+      sum = sum * norm;
+      const int at = row * Inner + i * 4;
+      if (inverse) sum = sum * *reinterpret_cast<const Four*>(kRotationSigns + at);
+      *reinterpret_cast<Four*>(x + at) = sum;
+    }
+  }
+}
+
+static void rotate(float* x, int n, size_t stride, int d, bool inverse) {
+  for (int i = 0; i < n; i++) {
+    float* row = x + i * stride;
+    switch (d) {
+      case 64: rotatePowerOfTwo<64>(row, 0.125f, inverse); break;
+      case 80: rotateProduct<20, 4>(row, kHadamard20, 0.11180339753627777f, inverse); break;
+      case 96: rotateProduct<12, 8>(row, kHadamard12, 0.10206207633018494f, inverse); break;
+      case 128: rotatePowerOfTwo<128>(row, 0.08838834613561630f, inverse); break;
+      case 256: rotatePowerOfTwo<256>(row, 0.0625f, inverse); break;
+      default: __builtin_trap();
+    }
+  }
+}

@@ -1,0 +1,58 @@
+// Small row operations. Unfused, sums in 16 interleaved parts: equal bits on every instruction set.
+#pragma once
+
+static void axpy(float a, const float* x, float* y, int count) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, load(y + i) + load(x + i) * a);
+  for (; i < count; i++) y[i] = y[i] + a * x[i];
+}
+
+static void scaleRow(float a, float* y, int count) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, load(y + i) * a);
+  for (; i < count; i++) y[i] = y[i] * a;
+}
+
+static float dot(const float* a, const float* b, int count) {
+  Parts sum{};
+  int i = 0;
+  for (; i + 16 <= count; i += 16) {
+    for (int part = 0; part < kParts; part++) {
+      const int at = i + part * kLanes;
+      sum.part[part] = sum.part[part] + load(a + at) * load(b + at);
+    }
+  }
+  float total = sumParts(sum);
+  for (; i < count; i++) total = total + a[i] * b[i];
+  return total;
+}
+
+static float quantizeI16(const float* x, int count, int16_t* out) {
+  VecF top = splat(0.0f);
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) top = larger(magnitude(load(x + i)), top);
+  float max = largestLane(top);
+  for (; i < count; i++) {
+    const float size = __builtin_fabsf(x[i]);
+    max = size > max ? size : max;
+  }
+  // Below 2^-100 the inverse would leave float32: such rows count as zero.
+  if (!(max >= 0x1p-100f)) {
+    for (int j = 0; j < count; j++) out[j] = 0;
+    return 0.0f;
+  }
+  const float inverse = 32512.0f / max;
+  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
+  for (i = 0; i + kLanes <= count; i += kLanes) {
+    const VecI rounded = bits(load(x + i) * inverse + kRoundMagic) - kRoundMagicBits;
+    const Shorts narrow = __builtin_convertvector(rounded, Shorts);
+    __builtin_memcpy(out + i, &narrow, sizeof narrow);
+  }
+  for (; i < count; i++) {
+    const float biased = x[i] * inverse + kRoundMagic;
+    int32_t rounded;
+    __builtin_memcpy(&rounded, &biased, 4);
+    out[i] = static_cast<int16_t>(rounded - kRoundMagicBits);
+  }
+  return max / 32512.0f;
+}

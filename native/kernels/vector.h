@@ -1,0 +1,74 @@
+// A small vector vocabulary: float and int32 vectors of the native width, written on the compiler's vector extension,
+// so that one source serves every instruction set. kLanes is 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON).
+// Plain operators do not fuse (the build sets -ffp-contract=off); mulAdd fuses where the hardware can and is
+// allowed only where results need not be equal on every instruction set.
+// Included by isa.cc inside the namespace of one instruction set; nothing here has external linkage.
+#pragma once
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float VecF __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecI __attribute__((vector_size(kLanes * 4)));
+typedef float UnalignedF __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE VecF load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
+INLINE void store(float* p, VecF v) { *reinterpret_cast<UnalignedF*>(p) = v; }
+INLINE VecF splat(float v) { return VecF{} + v; }
+INLINE VecI splatI(int32_t v) { return VecI{} + v; }
+INLINE VecI bits(VecF v) { return reinterpret_cast<VecI>(v); }
+INLINE VecF fromBits(VecI v) { return reinterpret_cast<VecF>(v); }
+INLINE VecF larger(VecF a, VecF b) { return a > b ? a : b; }
+INLINE VecF magnitude(VecF v) { return fromBits(bits(v) & 0x7fffffff); }
+
+// a * b + c
+INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+// Adding and taking away 1.5 * 2^23 rounds |v| < 2^22 to the nearest integer, halves to even; the low bits of the sum hold it.
+constexpr float kRoundMagic = 12582912.0f;
+constexpr int32_t kRoundMagicBits = 0x4B400000;
+
+// The first kLanes integers, for comparing positions.
+INLINE VecI iota() {
+  VecI v{};
+  for (int i = 0; i < kLanes; i++) v[i] = i;
+  return v;
+}
+
+// Sums of 16 interleaved parts are combined in halves (8, 4, 2, 1), whatever the width: equal bits everywhere.
+constexpr int kParts = 16 / kLanes;
+struct Parts {
+  VecF part[kParts];
+};
+INLINE float sumParts(const Parts& sum) {
+  float v[16];
+  for (int i = 0; i < kParts; i++) store(v + i * kLanes, sum.part[i]);
+  for (int half = 8; half >= 1; half /= 2) {
+    for (int i = 0; i < half; i++) v[i] = v[i] + v[i + half];
+  }
+  return v[0];
+}
+INLINE float largestLane(VecF m) {
+  float v[kLanes];
+  store(v, m);
+  float best = v[0];
+  for (int i = 1; i < kLanes; i++) best = v[i] > best ? v[i] : best;
+  return best;
+}
