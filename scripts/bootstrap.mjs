@@ -1,0 +1,470 @@
+#!/usr/bin/env node
+/**
+ * Stands behind every npm script. Brings the checkout into order (packages, native addon, dist/) and then runs what was
+ * asked for. Plain Node without dependencies, because it runs before there are any.
+ *
+ *   node scripts/bootstrap.mjs COMMAND [arguments are passed on]
+ *
+ * Order is judged by content, never by time: packages by comparing npm's own record of what it installed with the
+ * lockfile, dist/ by a hash of its sources. When all is fresh nothing is printed and nothing is started.
+ * Progress goes to stderr, so that stdout belongs to the command.
+ */
+import { spawn } from 'node:child_process';
+import crypto from 'node:crypto';
+import fs from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const root = path.join(path.dirname(fileURLToPath(import.meta.url)), '..');
+const NODE_OLDEST = [20, 19];
+const ROOMS = ['native', 'policy', 'memory', 'witness', 'engine', 'migrations'];
+/** Compiled when installed: missing after `npm ci --ignore-scripts`. Node-API, so one build serves every Node version. */
+const COMPILED_PACKAGES = [['hnswlib-node', 'node_modules/hnswlib-node/build/Release/addon.node']];
+/** Somebody else's install or build may take this long before we give up waiting for it. */
+const LOCK_PATIENCE_MS = 15 * 60_000;
+
+const at = (...parts) => path.join(root, ...parts);
+const say = (text) => process.stderr.write(text);
+
+/** A failure that is told in words, without a stack. */
+class Stop extends Error {
+  constructor(message, output = '') {
+    super(message);
+    this.output = output;
+  }
+}
+
+// ---- Running things
+
+const children = new Set();
+let interrupted = false;
+
+/** Runs a program. quiet: its output is kept and returned; aside: all of it goes to stderr; else it has our terminal. → { code, output } */
+function run(program, args, { quiet = false, aside = false, env = {} } = {}) {
+  return new Promise((resolve) => {
+    const child = spawn(program, args, {
+      cwd: root,
+      env: { ...process.env, ...env },
+      stdio: quiet ? ['ignore', 'pipe', 'pipe'] : aside ? ['ignore', 2, 2] : 'inherit',
+      shell: process.platform === 'win32' && program === 'npm',
+    });
+    children.add(child);
+    const chunks = [];
+    child.stdout?.on('data', (chunk) => chunks.push(chunk));
+    child.stderr?.on('data', (chunk) => chunks.push(chunk));
+    child.on('error', (error) => {
+      children.delete(child);
+      resolve({ code: 127, output: String(error) });
+    });
+    child.on('close', (code, signal) => {
+      children.delete(child);
+      resolve({ code: code ?? 128 + (os.constants.signals[signal] ?? 0), output: Buffer.concat(chunks).toString() });
+    });
+  });
+}
+
+const node = (args, options) => run(process.execPath, args, options);
+
+/** npm as it called us, or the one on the PATH. */
+function npm(args, options) {
+  const caller = process.env.npm_execpath ?? '';
+  return path.basename(caller) === 'npm-cli.js' ? node([caller, ...args], options) : run('npm', args, options);
+}
+
+/** One short line: what is done, and how long it took. On failure the output and what to do. */
+async function stage(title, hint, work) {
+  say(`${title} … `);
+  const start = Date.now();
+  const { code, output } = await work();
+  say(`${code === 0 ? 'done' : 'FAILED'} (${((Date.now() - start) / 1000).toFixed(1)} s)\n`);
+  if (code !== 0) throw new Stop(hint, output);
+}
+
+// ---- What must be there before us
+
+/** → null, or the sentence that says what is wrong with this Node. */
+export function nodeProblem(version) {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const fine = major > NODE_OLDEST[0] || (major === NODE_OLDEST[0] && minor >= NODE_OLDEST[1]);
+  return fine
+    ? null
+    : `palimpsest needs Node ${NODE_OLDEST.join('.')} or newer; this is Node ${version}. Node 20, 22 and 24 are tested.`;
+}
+
+const onPath = (names) =>
+  names.some((name) =>
+    (process.env.PATH ?? '')
+      .split(path.delimiter)
+      .some(
+        (dir) => dir !== '' && (fs.existsSync(path.join(dir, name)) || fs.existsSync(path.join(dir, `${name}.exe`))),
+      ),
+  );
+
+/** Programs that compiling needs and this machine lacks, each with what to do. */
+export function missingTools() {
+  if (process.platform === 'win32') return [];
+  const missing = [];
+  if (!process.env.CXX && !onPath(['g++', 'c++', 'clang++']))
+    missing.push('g++ (a C++20 compiler: gcc 12 or newer; Debian: apt-get install g++)');
+  if (!onPath(['make', 'gmake'])) missing.push('make (Debian: apt-get install make)');
+  if (!onPath(['python3', 'python'])) missing.push('python3 (node-gyp runs on it; Debian: apt-get install python3)');
+  return missing;
+}
+
+function requireTools() {
+  const missing = missingTools();
+  if (missing.length > 0)
+    throw new Stop(
+      `Compiling the native parts needs programs that are not on the PATH:\n  ${missing.join('\n  ')}\nInstall them and run the same command again.`,
+    );
+}
+
+/** Headers beside the Node that runs us spare node-gyp a download. */
+function headerEnv() {
+  const prefix = path.join(path.dirname(process.execPath), '..');
+  const known =
+    process.env.npm_config_nodedir !== undefined || !fs.existsSync(path.join(prefix, 'include/node/node_api.h'));
+  return known ? {} : { npm_config_nodedir: prefix };
+}
+
+// ---- Packages
+
+/**
+ * Does npm's record of the installed tree (node_modules/.package-lock.json, written last by every install) hold what
+ * the lockfile asks for? Packages for other platforms may be absent.
+ */
+export function installedMatches(lock, installed) {
+  const wanted = lock?.packages ?? {};
+  const found = installed?.packages ?? {};
+  for (const [name, entry] of Object.entries(wanted)) {
+    if (name === '') continue;
+    const have = found[name];
+    if (have === undefined && !(entry.optional || entry.extraneous || (entry.peer && entry.devOptional))) return false;
+    if (have !== undefined && (have.version !== entry.version || have.integrity !== entry.integrity)) return false;
+  }
+  return Object.keys(found).every((name) => wanted[name] !== undefined);
+}
+
+function readJson(file) {
+  try {
+    return JSON.parse(fs.readFileSync(at(file), 'utf8'));
+  } catch {
+    return null;
+  }
+}
+
+async function packages() {
+  if (!installedMatches(readJson('package-lock.json'), readJson('node_modules/.package-lock.json'))) {
+    requireTools();
+    await stage(
+      'Installing packages (npm ci, about half a minute)',
+      'npm could not install the packages in package-lock.json. Is its registry reachable? `npm ci` shows the whole story.',
+      () =>
+        npm(['ci', '--include=dev', '--no-audit', '--no-fund', '--loglevel=error'], { quiet: true, env: headerEnv() }),
+    );
+  }
+  for (const [name, file] of COMPILED_PACKAGES) {
+    if (fs.existsSync(at(file))) continue;
+    requireTools();
+    await stage(
+      `Compiling ${name}`,
+      `${name} could not be compiled; \`npm rebuild ${name}\` shows the whole story.`,
+      () => npm(['rebuild', name, '--ignore-scripts=false', '--loglevel=error'], { quiet: true, env: headerEnv() }),
+    );
+    if (!fs.existsSync(at(file)))
+      throw new Stop(
+        `${name} was not compiled: npm did not run its install script. \`npm rebuild ${name} --foreground-scripts\` shows why.`,
+      );
+  }
+}
+
+// ---- Native addon and dist/
+
+async function nativeAddon() {
+  if (!fs.existsSync(at('scripts/build-native.mjs'))) return;
+  const { code } = await node(['scripts/build-native.mjs'], { aside: true });
+  if (code === 0) return;
+  requireTools();
+  throw new Stop('The native addon did not compile. `npm run build:native -- --verbose` shows the whole story.');
+}
+
+function sourceFiles(dir) {
+  if (!fs.existsSync(at(dir))) return [];
+  const files = [];
+  for (const entry of fs.readdirSync(at(dir), { withFileTypes: true })) {
+    if (entry.isDirectory() && entry.name !== 'build' && entry.name !== 'node_modules')
+      files.push(...sourceFiles(`${dir}/${entry.name}`));
+    else if (entry.name.endsWith('.ts')) files.push(`${dir}/${entry.name}`);
+  }
+  return files;
+}
+
+/** Changes when a source, the compiler's settings or the compiler changes. */
+function sourceHash() {
+  const hash = crypto.createHash('sha256');
+  hash.update(String(readJson('node_modules/typescript/package.json')?.version));
+  for (const file of ['tsconfig.json', 'tsconfig.build.json', ...ROOMS.flatMap(sourceFiles).sort()]) {
+    hash.update(`\0${file}\0`).update(fs.readFileSync(at(file)));
+  }
+  return hash.digest('hex');
+}
+
+/** Built beside dist/ and swapped in: a program that runs meanwhile finds the old files or the new, never a mix of both. */
+async function dist() {
+  const hash = sourceHash();
+  const stamp = at('dist/.sources');
+  if (fs.existsSync(stamp) && fs.readFileSync(stamp, 'utf8') === hash) return;
+  const fresh = at('dist.new');
+  fs.rmSync(fresh, { recursive: true, force: true });
+  await stage('Compiling TypeScript', 'The sources do not compile. `npx tsc --noEmit` lists every error.', () =>
+    node(['node_modules/typescript/bin/tsc', '-p', 'tsconfig.build.json', '--outDir', 'dist.new'], { quiet: true }),
+  );
+  fs.writeFileSync(path.join(fresh, '.sources'), hash);
+  const main = path.join(fresh, 'engine/cli/main.js');
+  if (fs.existsSync(main)) fs.chmodSync(main, 0o755);
+  const old = at('dist.old');
+  fs.rmSync(old, { recursive: true, force: true });
+  if (fs.existsSync(at('dist'))) fs.renameSync(at('dist'), old);
+  fs.renameSync(fresh, at('dist'));
+  fs.rmSync(old, { recursive: true, force: true });
+}
+
+// ---- One at a time
+
+const lockPath = at('.cache/bootstrap.lock');
+
+function alive(pid) {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return error.code === 'EPERM';
+  }
+}
+
+/** Takes the lock, or returns who has it. The file appears whole: it is written aside and linked into place. */
+function tryLock() {
+  const mine = `${lockPath}.${process.pid}`;
+  fs.writeFileSync(mine, JSON.stringify({ pid: process.pid, host: os.hostname() }));
+  try {
+    fs.linkSync(mine, lockPath);
+    return null;
+  } catch (error) {
+    if (error.code !== 'EEXIST') throw error;
+    return readLock() ?? { pid: 0, host: '' };
+  } finally {
+    fs.rmSync(mine, { force: true });
+  }
+}
+
+function readLock() {
+  try {
+    return JSON.parse(fs.readFileSync(lockPath, 'utf8'));
+  } catch {
+    return null;
+  }
+}
+
+/** Removes the lock of a process that is gone. Only one process at a time may try, so that nobody removes a new lock. */
+function breakLock() {
+  const turn = `${lockPath}.break`;
+  try {
+    fs.closeSync(fs.openSync(turn, 'wx'));
+  } catch {
+    // Left by a process that died here: such a turn takes microseconds.
+    if (fs.existsSync(turn) && Date.now() - fs.statSync(turn).mtimeMs > 10_000) fs.rmSync(turn, { force: true });
+    return;
+  }
+  const holder = readLock();
+  if (holder !== null && holder.host === os.hostname() && !alive(holder.pid)) fs.rmSync(lockPath, { force: true });
+  fs.rmSync(turn, { force: true });
+}
+
+async function locked(work) {
+  fs.mkdirSync(at('.cache'), { recursive: true });
+  const start = Date.now();
+  let told = false;
+  for (let holder = tryLock(); holder !== null; holder = tryLock()) {
+    if (holder.host === os.hostname() && !alive(holder.pid)) breakLock();
+    const waitedMs = Date.now() - start;
+    if (waitedMs > 1000 && !told)
+      say(`Waiting for another build of this checkout (process ${holder.pid} on ${holder.host}) …\n`);
+    told ||= waitedMs > 1000;
+    if (waitedMs > LOCK_PATIENCE_MS) {
+      throw new Stop(
+        `Process ${holder.pid} on ${holder.host} has held ${path.relative(root, lockPath)} for a long time. If no build runs there, delete that file.`,
+      );
+    }
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  const release = () => {
+    if (readLock()?.pid === process.pid) fs.rmSync(lockPath, { force: true });
+  };
+  process.on('exit', release);
+  try {
+    return await work();
+  } finally {
+    release();
+    process.off('exit', release);
+  }
+}
+
+const install = () => locked(packages);
+
+const build = () =>
+  locked(async () => {
+    await packages();
+    await nativeAddon();
+    await dist();
+  });
+
+// ---- Checks
+
+const BIOME = 'node_modules/@biomejs/biome/bin/biome';
+const CHECKS = [
+  [
+    'Types',
+    'The line numbers above are where the types do not fit.',
+    [['node_modules/typescript/bin/tsc', '--noEmit', '-p', 'tsconfig.json']],
+  ],
+  [
+    'Lint',
+    '`npx biome lint --write` repairs some of it; the rest needs a person.',
+    [
+      [BIOME, 'lint', '--error-on-warnings', '.'],
+      ['node_modules/oxlint/bin/oxlint', '--type-aware', '--deny-warnings', '.'],
+    ],
+  ],
+  ['Format', '`npm run format` repairs it.', [[BIOME, 'check', '--linter-enabled=false', '.']]],
+];
+
+/** → number of checks that failed; each has said why. */
+async function checks() {
+  let failed = 0;
+  for (const [title, hint, commands] of CHECKS) {
+    try {
+      await stage(title, hint, async () => {
+        const results = await Promise.all(commands.map((command) => node(command, { quiet: true })));
+        return {
+          code: Math.max(...results.map((r) => r.code)),
+          output: results
+            .filter((r) => r.code !== 0)
+            .map((r) => r.output)
+            .join('\n'),
+        };
+      });
+    } catch (error) {
+      explain(error);
+      failed++;
+    }
+  }
+  return failed;
+}
+
+/** Everything CI runs. Each check counts as one test, so that the closing line tells the whole truth. */
+async function test(args) {
+  const counts = { passed: 0, failed: 0, skipped: 0 };
+  let code = 1;
+  try {
+    await build();
+    const failed = await checks();
+    counts.failed += failed;
+    counts.passed += CHECKS.length - failed;
+    const summary = at('.cache', `summary.${process.pid}.json`);
+    const vitest = await node(['node_modules/vitest/vitest.mjs', 'run', ...args], {
+      env: { PALIMPSEST_TEST_SUMMARY: summary },
+    });
+    const told = readJson(path.relative(root, summary));
+    fs.rmSync(summary, { force: true });
+    for (const key of Object.keys(counts)) counts[key] += told?.[key] ?? 0;
+    // A runner that died, or failed for a reason that is no test, must not look like success.
+    if ((told === null || vitest.code !== 0) && counts.failed === 0) counts.failed = 1;
+    code = counts.failed === 0 ? 0 : 1;
+  } catch (error) {
+    explain(error);
+    counts.failed++;
+  }
+  process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
+  return { code };
+}
+
+// ---- Commands
+
+const cli =
+  (...words) =>
+  (args) =>
+    node([at('dist/engine/cli/main.js'), ...words, ...args]);
+
+const script = (file) => (args) => node([file, ...args]);
+
+/** A TypeScript program of the checkout. */
+const program = (file) => (args) => {
+  if (!fs.existsSync(at(file))) throw new Stop(`${file} is not part of this checkout.`);
+  return node(['--import', 'tsx', file, ...args]);
+};
+
+const nothing = async () => ({ code: 0 });
+
+/** Command → what must be in order before it, and what it runs. */
+const COMMANDS = {
+  install: [install, nothing],
+  build: [build, nothing],
+  check: [build, async () => ({ code: (await checks()) === 0 ? 0 : 1 })],
+  // Prepares by itself: its closing line must come even when the build fails.
+  test: [nothing, test],
+  start: [build, cli('start')],
+  fetch: [build, cli('fetch')],
+  evaluate: [build, cli('evaluate')],
+  palimpsest: [build, cli()],
+  bench: [build, program('test/bench/main.ts')],
+  sim: [build, program('test/simulation/main.ts')],
+  // Generated files are part of what is built, so they are written before anything is.
+  generate: [install, script('scripts/generate.mjs')],
+  golden: [build, script('scripts/golden.mjs')],
+  format: [
+    install,
+    (args) => node([BIOME, 'check', '--linter-enabled=false', '--write', ...(args.length > 0 ? args : ['.'])]),
+  ],
+};
+
+function explain(error) {
+  if (interrupted) return;
+  if (!(error instanceof Stop)) return say(`${error?.stack ?? error}\n`);
+  if (error.output.trim() !== '') say(`\n${error.output.trimEnd()}\n\n`);
+  say(`${error.message}\n`);
+}
+
+async function main([command = '', ...args]) {
+  const problem = nodeProblem(process.versions.node);
+  if (problem !== null) throw new Stop(problem);
+  const action = Object.hasOwn(COMMANDS, command) ? COMMANDS[command] : null;
+  if (action === null)
+    throw new Stop(`usage: node scripts/bootstrap.mjs ${Object.keys(COMMANDS).join('|')} [arguments]`);
+  const [prepare, act] = action;
+  await prepare();
+  return (await act(args)).code;
+}
+
+if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  // Ctrl-C reaches the child by itself (same terminal): we stay until it has finished its own good-bye.
+  process.on('SIGINT', () => {
+    interrupted = true;
+    if (children.size === 0) process.exit(130);
+  });
+  for (const signal of ['SIGTERM', 'SIGHUP']) {
+    process.on(signal, () => {
+      for (const child of children) child.kill(signal);
+      if (children.size === 0) process.exit(128 + os.constants.signals[signal]);
+    });
+  }
+  main(process.argv.slice(2)).then(
+    (code) => {
+      process.exitCode = code;
+    },
+    (error) => {
+      explain(error);
+      process.exitCode = 1;
+    },
+  );
+}

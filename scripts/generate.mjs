@@ -1,0 +1,24 @@
+/**
+ * Runs every generator: scripts/generate-*.mjs. A generator writes its files, or with --check compares them with what
+ * it would write and fails when they differ; the tidy test runs the latter, so generated files stay fresh.
+ *   node scripts/generate.mjs [--check] [WORD: only generators whose name contains it]
+ */
+import { spawnSync } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const scripts = dirname(fileURLToPath(import.meta.url));
+const check = process.argv.includes('--check');
+const words = process.argv.slice(2).filter((word) => !word.startsWith('--'));
+
+const generators = readdirSync(scripts)
+  .filter((name) => /^generate-.*\.mjs$/.test(name) && words.every((word) => name.includes(word)))
+  .sort();
+
+for (const name of generators) {
+  const run = spawnSync(process.execPath, [join(scripts, name), ...(check ? ['--check'] : [])], { stdio: 'inherit' });
+  console.log(`${run.status === 0 ? (check ? 'fresh  ' : 'written') : 'FAILED '} ${name}`);
+  if (run.status !== 0) process.exitCode = 1;
+}
+if (generators.length === 0) console.log('no generator has that name');

@@ -1,0 +1,47 @@
+/**
+ * Rewrites golden files by running every scripts/golden-*.{mjs,ts,py}; the diff is for a person to read.
+ *   node scripts/golden.mjs [WORD: only scripts whose name contains it]
+ * A Python script whose imports this machine lacks is left out by name: its files stay as they are.
+ */
+import { spawnSync } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const scripts = dirname(fileURLToPath(import.meta.url));
+const words = process.argv.slice(2);
+
+const PROBE = 'import sys, importlib.util as u; print(",".join(m for m in sys.argv[1:] if u.find_spec(m) is None))';
+
+/** Python modules that a script imports and python3 cannot find; null without python3. */
+function missingModules(file) {
+  const names = [...readFileSync(file, 'utf8').matchAll(/^\s*(?:import|from)\s+([A-Za-z_]\w*)/gm)].map((m) => m[1]);
+  const probe = spawnSync('python3', ['-c', PROBE, ...new Set(names)], { encoding: 'utf8', cwd: scripts });
+  if (probe.error !== undefined || probe.status !== 0) return null;
+  return probe.stdout.trim().split(',').filter(Boolean);
+}
+
+function command(name) {
+  const file = join(scripts, name);
+  if (name.endsWith('.mjs')) return [process.execPath, file];
+  if (name.endsWith('.ts')) return [process.execPath, '--import', 'tsx', file];
+  const missing = missingModules(file);
+  if (missing === null) return 'python3 is not there';
+  return missing.length > 0 ? `python3 lacks ${missing.join(', ')}` : ['python3', file];
+}
+
+const names = readdirSync(scripts)
+  .filter((name) => /^golden-.*\.(mjs|ts|py)$/.test(name) && words.every((word) => name.includes(word)))
+  .sort();
+
+for (const name of names) {
+  const run = command(name);
+  if (typeof run === 'string') {
+    console.log(`left out ${name}: ${run}`);
+    continue;
+  }
+  const { status } = spawnSync(run[0], run.slice(1), { stdio: 'inherit', cwd: join(scripts, '..') });
+  console.log(`${status === 0 ? 'written ' : 'FAILED  '} ${name}`);
+  if (status !== 0) process.exitCode = 1;
+}
+if (names.length === 0) console.log('no golden script has that name');

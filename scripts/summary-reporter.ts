@@ -1,0 +1,71 @@
+/**
+ * Closes a test run: every skipped test by name with its reason, then one last line `N passed, N failed, N skipped`.
+ * Failures that are no test (a file that does not load, an unhandled rejection) count as failed, so that the line never
+ * looks better than the exit code.
+ */
+import { writeFileSync, writeSync } from 'node:fs';
+import type { Reporter, SerializedError, TestModule } from 'vitest/node';
+
+export interface Summary {
+  passed: number;
+  failed: number;
+  skipped: number;
+}
+
+export interface Skip {
+  readonly name: string;
+  readonly reason: string;
+}
+
+/** The reason is the note given to `context.skip(note)`, or what the title says in brackets: `… (needs X)`. */
+export function skipReason(fullName: string, note: string | undefined): string {
+  if (note !== undefined && note !== '') return note;
+  const inTitle = [...fullName.matchAll(/\(([^()]*)\)/g)].at(-1)?.[1];
+  return inTitle ?? 'no reason given';
+}
+
+export function summarize(modules: readonly TestModule[], unhandled: number): { summary: Summary; skips: Skip[] } {
+  const summary: Summary = { passed: 0, failed: unhandled, skipped: 0 };
+  const skips: Skip[] = [];
+  for (const module of modules) {
+    // A file that could not be loaded, or a hook that failed: errors outside any test.
+    summary.failed += module.errors().length;
+    for (const suite of module.children.allSuites()) summary.failed += suite.errors().length;
+    for (const test of module.children.allTests()) {
+      const result = test.result();
+      if (result.state === 'passed') summary.passed++;
+      else if (result.state === 'failed') summary.failed++;
+      else {
+        summary.skipped++;
+        const note = result.state === 'skipped' ? result.note : 'not run';
+        skips.push({ name: test.fullName, reason: skipReason(test.fullName, note) });
+      }
+    }
+  }
+  return { summary, skips };
+}
+
+export const closingLine = ({ passed, failed, skipped }: Summary): string =>
+  `${passed} passed, ${failed} failed, ${skipped} skipped`;
+
+/** Tests that were skipped for one reason are told together: a file that skips fifty says why once. */
+export function skipLines(skips: readonly Skip[]): string[] {
+  const byReason = new Map<string, string[]>();
+  for (const { name, reason } of skips) byReason.set(reason, [...(byReason.get(reason) ?? []), name]);
+  return [...byReason].flatMap(([reason, names]) => [`skipped: ${reason}`, ...names.map((name) => `  ${name}`)]);
+}
+
+export default class SummaryReporter implements Reporter {
+  onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
+    const { summary, skips } = summarize(modules, unhandled.length);
+    const file = process.env.PALIMPSEST_TEST_SUMMARY;
+    const lines = skipLines(skips);
+    // The bootstrap adds its own checks and prints the line itself.
+    if (file !== undefined) writeFileSync(file, JSON.stringify(summary));
+    else lines.push(closingLine(summary));
+    // At exit, after everything else has been said.
+    process.once('exit', () => {
+      for (const line of lines) writeSync(1, `${line}\n`);
+    });
+  }
+}
