@@ -1,0 +1,522 @@
+// Translates between JavaScript and the cache: typed arrays in, a status out. Every argument is checked again here, so that
+// no call, however wrong, reaches memory it should not; the messages are those of native/cache.ts.
+// Each JavaScript environment has its own kernel choice. Handles may be closed and collected in any order: a pool lives as
+// long as the last cache that uses it.
+#include <napi.h>
+
+#include <cmath>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "cache/attend.h"
+#include "cache/layer.h"
+#include "cache/trial.h"
+
+namespace {
+
+using namespace palimpsest;
+
+constexpr int kMaxLayers = 4096;
+constexpr int kMaxHeads = 1024;
+constexpr int kMaxHeadDim = 256;
+constexpr int kMaxThreads = 64;
+constexpr double kMaxBytes = 9007199254740991.0;
+
+constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};
+constexpr napi_type_tag kCacheTag = {0x2c7be94f08d145a6ULL, 0xb4f3d1728c5e6090ULL};
+
+struct Environment {
+  const Kernels* kernels = bestKernels();
+};
+
+using Info = Napi::CallbackInfo;
+
+Napi::Value answer(const Info& info, Status status) { return Napi::Number::New(info.Env(), status); }
+
+// Runs a body that answers a status; running out of memory is one too.
+template <typename Body>
+Napi::Value guarded(const Info& info, Body body) {
+  try {
+    return answer(info, body());
+  } catch (const std::bad_alloc&) {
+    return answer(info, kNoMemory);
+  } catch (const std::length_error&) {
+    return answer(info, kNoMemory);
+  } catch (const std::system_error&) {
+    return answer(info, kNoMemory);
+  }
+}
+
+bool readInt(const Napi::Value& value, int least, int most, int* out) {
+  if (!value.IsNumber()) return false;
+  const double number = value.As<Napi::Number>().DoubleValue();
+  if (!(number >= least && number <= most) || number != std::floor(number)) return false;
+  *out = static_cast<int>(number);
+  return true;
+}
+
+template <typename Element>
+struct Span {
+  Element* data = nullptr;
+  size_t length = 0;
+};
+
+template <typename Element>
+bool readArray(const Napi::Value& value, napi_typedarray_type type, Span<Element>* out) {
+  if (!value.IsTypedArray()) return false;
+  const Napi::TypedArray array = value.As<Napi::TypedArray>();
+  if (array.TypedArrayType() != type) return false;
+  Napi::TypedArrayOf<Element> typed = value.As<Napi::TypedArrayOf<Element>>();
+  out->data = typed.Data();
+  out->length = typed.ElementLength();
+  return out->length == 0 || out->data != nullptr;
+}
+
+bool readFloats(const Napi::Value& value, Span<float>* out) { return readArray(value, napi_float32_array, out); }
+bool absent(const Napi::Value& value) { return value.IsUndefined() || value.IsNull(); }
+
+// ---- Pool
+
+class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
+ public:
+  static Napi::Function define(Napi::Env env) {
+    return DefineClass(env, "Pool",
+                       {InstanceMethod<&PoolHandle::open>("open"), InstanceMethod<&PoolHandle::numbers>("numbers"),
+                        InstanceMethod<&PoolHandle::setBudget>("setBudget"), InstanceMethod<&PoolHandle::close>("close")});
+  }
+
+  explicit PoolHandle(const Info& info) : Napi::ObjectWrap<PoolHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kPoolTag); }
+
+  static std::shared_ptr<PagePool> from(const Napi::Value& value) {
+    if (!value.IsObject()) return nullptr;
+    const Napi::Object object = value.As<Napi::Object>();
+    return object.CheckTypeTag(&kPoolTag) ? Unwrap(object)->pool_ : nullptr;
+  }
+
+ private:
+  static bool readBytes(const Napi::Value& value, size_t* bytes) {
+    if (!value.IsNumber()) return false;
+    const double number = value.As<Napi::Number>().DoubleValue();
+    if (!(number >= 0 && number <= kMaxBytes) || number != std::floor(number)) return false;
+    *bytes = static_cast<size_t>(number);
+    return true;
+  }
+
+  // (budgetBytes)
+  Napi::Value open(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      size_t bytes;
+      if (pool_ || !readBytes(info[0], &bytes)) return kBadArgument;
+      pool_ = std::make_shared<PagePool>(bytes);
+      return kOk;
+    });
+  }
+
+  // (Float64Array[4] <- budget, used, peak, audit). The audit is walked only when asked for.
+  Napi::Value numbers(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      Span<double> out;
+      if (!pool_) return kClosed;
+      if (!readArray(info[0], napi_float64_array, &out) || out.length != 4) return kBadShape;
+      out.data[0] = static_cast<double>(pool_->budgetBytes());
+      out.data[1] = static_cast<double>(pool_->usedBytes());
+      out.data[2] = static_cast<double>(pool_->peakBytes());
+      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[3] = static_cast<double>(pool_->auditBytes());
+      return kOk;
+    });
+  }
+
+  Napi::Value setBudget(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      size_t bytes;
+      if (!pool_) return kClosed;
+      if (!readBytes(info[0], &bytes)) return kBadArgument;
+      return pool_->setBudget(bytes) ? kOk : kBudgetTooSmall;
+    });
+  }
+
+  Napi::Value close(const Info& info) {
+    pool_.reset();
+    return answer(info, kOk);
+  }
+
+  std::shared_ptr<PagePool> pool_;
+};
+
+// ---- Cache
+
+class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
+ public:
+  static Napi::Function define(Napi::Env env) {
+    return DefineClass(env, "Cache",
+                       {InstanceMethod<&CacheHandle::open>("open"), InstanceMethod<&CacheHandle::openFork>("openFork"),
+                        InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
+                        InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::attend>("attend"),
+                        InstanceMethod<&CacheHandle::table>("table"), InstanceMethod<&CacheHandle::trial>("trial"),
+                        InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
+                        InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
+                        InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory")});
+  }
+
+  explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
+
+ private:
+  static CacheHandle* from(const Napi::Value& value) {
+    if (!value.IsObject()) return nullptr;
+    const Napi::Object object = value.As<Napi::Object>();
+    return object.CheckTypeTag(&kCacheTag) ? Unwrap(object) : nullptr;
+  }
+
+  // (pool, Int32Array[6]: layers, H, n, d, window format, threads; scale, Int32Array windows [layers], Float32Array slopes [H or 0])
+  Napi::Value open(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      std::shared_ptr<PagePool> pool = PoolHandle::from(info[0]);
+      Span<int32_t> shape, windows;
+      Span<float> slopes;
+      if (cache_) return kBadArgument;
+      if (!pool) return kClosed;
+      if (!readArray(info[1], napi_int32_array, &shape) || shape.length != 6) return kBadShape;
+      if (!info[2].IsNumber() || !readArray(info[3], napi_int32_array, &windows) || !readFloats(info[4], &slopes)) return kBadArgument;
+      CacheOptions options;
+      options.shape = {shape.data[0], shape.data[1], shape.data[2], shape.data[3]};
+      options.windowFormat = shape.data[4];
+      const int threads = shape.data[5];
+      const CacheShape& s = options.shape;
+      if (s.layers < 1 || s.layers > kMaxLayers || s.kvHeads < 1 || s.queryHeads < s.kvHeads || s.queryHeads > kMaxHeads) return kBadArgument;
+      if (s.queryHeads % s.kvHeads != 0 || s.headDim < 8 || s.headDim > kMaxHeadDim || s.headDim % 8 != 0) return kBadArgument;
+      if (options.windowFormat != kF16 && options.windowFormat != kQ8) return kBadArgument;
+      if (options.windowFormat == kQ8 && !hasCodes(s.headDim)) return kUnsupported;
+      if (threads < 1 || threads > kMaxThreads) return kBadArgument;
+      options.scale = info[2].As<Napi::Number>().FloatValue();
+      if (!std::isfinite(options.scale)) return kBadValue;
+      if (windows.length != static_cast<size_t>(s.layers)) return kBadShape;
+      if (slopes.length != 0 && slopes.length != static_cast<size_t>(s.queryHeads)) return kBadShape;
+      for (size_t i = 0; i < windows.length; i++) {
+        if (windows.data[i] < 0) return kBadArgument;
+      }
+      for (size_t i = 0; i < slopes.length; i++) {
+        if (!std::isfinite(slopes.data[i])) return kBadValue;
+      }
+      options.window.assign(windows.data, windows.data + windows.length);
+      options.slopes.assign(slopes.data, slopes.data + slopes.length);
+      const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
+      Status status = kOk;
+      cache_ = Cache::open(std::move(pool), kernels, std::move(options), threads, &status);
+      return status;
+    });
+  }
+
+  // (the cache to fork)
+  Napi::Value openFork(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      CacheHandle* parent = from(info[0]);
+      if (cache_ || !parent) return kBadArgument;
+      if (!parent->cache_) return kClosed;
+      Status status = kOk;
+      cache_ = parent->cache_->fork(&status);
+      return status;
+    });
+  }
+
+  Napi::Value close(const Info& info) {
+    cache_.reset();
+    return answer(info, kOk);
+  }
+
+  bool readLayer(const Napi::Value& value, int* layer) const { return readInt(value, 0, cache_->shape().layers - 1, layer); }
+
+  // A layer and one of its sealed pages, or with `open` the open page as well.
+  bool readPage(const Info& info, bool open, int* layer, int* page) const {
+    if (!readLayer(info[0], layer)) return false;
+    return readInt(info[1], 0, cache_->layer(*layer).sealed() - (open ? 0 : 1), page);
+  }
+
+  static bool readSide(const Napi::Value& value, bool* isKey) {
+    int side;
+    if (!readInt(value, 0, 1, &side)) return false;
+    *isKey = side == 0;
+    return true;
+  }
+
+  // (layer, Float64Array[2] <- tokens, sealed pages)
+  Napi::Value length(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer)) return kBadArgument;
+      if (!readArray(info[1], napi_float64_array, &out) || out.length != 2) return kBadShape;
+      out.data[0] = cache_->layer(layer).length;
+      out.data[1] = cache_->layer(layer).sealed();
+      return kOk;
+    });
+  }
+
+  // (layer, k, v)
+  Napi::Value append(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<float> k, v;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer) || !readFloats(info[1], &k) || !readFloats(info[2], &v)) return kBadArgument;
+      const size_t row = cache_->shape().rowElements();
+      if (k.length == 0 || k.length != v.length || k.length % row != 0 || k.length / row > (1u << 30)) return kBadShape;
+      return cache_->append(layer, k.data, v.data, static_cast<int>(k.length / row));
+    });
+  }
+
+  // (layer, q, out, xNorms | undefined, lse | undefined, observe)
+  Napi::Value attend(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<float> q, out, norms, lse;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer) || !readFloats(info[1], &q) || !readFloats(info[2], &out)) return kBadArgument;
+      if (!absent(info[3]) && !readFloats(info[3], &norms)) return kBadArgument;
+      if (!absent(info[4]) && !readFloats(info[4], &lse)) return kBadArgument;
+      if (!info[5].IsBoolean()) return kBadArgument;
+      const size_t row = cache_->shape().queryElements();
+      const size_t tokens = q.length / row;
+      if (q.length == 0 || q.length % row != 0 || tokens > static_cast<size_t>(cache_->layer(layer).length)) return kBadShape;
+      if (out.length != q.length || (!absent(info[3]) && norms.length != tokens)) return kBadShape;
+      if (!absent(info[4]) && lse.length != tokens * cache_->shape().queryHeads) return kBadShape;
+      return palimpsest::attend(*cache_, layer, q.data, static_cast<int>(tokens), out.data, norms.data, lse.data,
+                                info[5].As<Napi::Boolean>().Value());
+    });
+  }
+
+  // (layer, Uint8Array kFormat [pages], Uint8Array vFormat [pages], Float64Array mass [pages + 1])
+  Napi::Value table(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<uint8_t> k, v;
+      Span<double> mass;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer)) return kBadArgument;
+      if (!readArray(info[1], napi_uint8_array, &k) || !readArray(info[2], napi_uint8_array, &v)) return kBadArgument;
+      if (!readArray(info[3], napi_float64_array, &mass)) return kBadArgument;
+      const Layer& it = cache_->layer(layer);
+      if (k.length != it.pages.size() || v.length != k.length || mass.length != k.length + 1) return kBadShape;
+      for (size_t page = 0; page < it.pages.size(); page++) {
+        k.data[page] = static_cast<uint8_t>(it.pages[page].k.format);
+        v.data[page] = static_cast<uint8_t>(it.pages[page].v.format);
+        mass.data[page] = it.pages[page].mass;
+      }
+      mass.data[it.pages.size()] = it.openMass;
+      return kOk;
+    });
+  }
+
+  // (layer, page, Uint8Array [side, format, side, format ...], Float64Array errors)
+  Napi::Value trial(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, page;
+      Span<uint8_t> moves;
+      Span<double> errors;
+      if (!cache_) return kClosed;
+      if (!readPage(info, false, &layer, &page)) return kBadArgument;
+      if (!readArray(info[2], napi_uint8_array, &moves) || !readArray(info[3], napi_float64_array, &errors)) return kBadArgument;
+      if (moves.length != errors.length * 2 || errors.length > 64) return kBadShape;
+      std::vector<TrialCandidate> candidates;
+      for (size_t i = 0; i < errors.length; i++) {
+        if (moves.data[2 * i] > 1 || moves.data[2 * i + 1] >= kFormatCount) return kBadArgument;
+        candidates.push_back({moves.data[2 * i] == 0, moves.data[2 * i + 1]});
+      }
+      return palimpsest::trial(*cache_, layer, page, candidates.data(), static_cast<int>(candidates.size()), errors.data);
+    });
+  }
+
+  // (layer, sketch)
+  Napi::Value setSketch(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<float> sketch;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer) || !readFloats(info[1], &sketch)) return kBadArgument;
+      if (sketch.length != cache_->shape().queryElements() * kSketchRows) return kBadShape;
+      for (size_t i = 0; i < sketch.length; i++) {
+        if (!std::isfinite(sketch.data[i])) return kBadValue;
+      }
+      cache_->setSketch(layer, sketch.data);
+      return kOk;
+    });
+  }
+
+  // (layer, Float64Array[1])
+  Napi::Value hasSketch(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer)) return kBadArgument;
+      if (!readArray(info[1], napi_float64_array, &out) || out.length != 1) return kBadShape;
+      out.data[0] = cache_->hasSketch(layer);
+      return kOk;
+    });
+  }
+
+  // (layer, page, side, format, Float64Array[1] <- bytes freed)
+  Napi::Value transcode(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, page, format;
+      bool isKey;
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readPage(info, false, &layer, &page) || !readSide(info[2], &isKey)) return kBadArgument;
+      if (!readInt(info[3], 0, kFormatCount - 1, &format)) return kBadArgument;
+      if (!readArray(info[4], napi_float64_array, &out) || out.length != 1) return kBadShape;
+      return cache_->transcode(layer, page, isKey, format, out.data);
+    });
+  }
+
+  // (layer, page, side, rows)
+  Napi::Value decode(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, page;
+      bool isKey;
+      Span<float> rows;
+      if (!cache_) return kClosed;
+      if (!readPage(info, true, &layer, &page) || !readSide(info[2], &isKey) || !readFloats(info[3], &rows)) return kBadArgument;
+      const Layer& it = cache_->layer(layer);
+      const size_t tokens = page == it.sealed() ? it.openRows() : kPageTokens;
+      if (rows.length != tokens * cache_->shape().rowElements()) return kBadShape;
+      cache_->decode(layer, page, isKey, rows.data);
+      return kOk;
+    });
+  }
+
+  // (layer, page, side, codes, rowScales, means, meanScales)
+  Napi::Value codes(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, page;
+      bool isKey;
+      Span<uint8_t> codes;
+      Span<uint16_t> rowScales, meanScales;
+      Span<int8_t> means;
+      if (!cache_) return kClosed;
+      if (!readPage(info, false, &layer, &page) || !readSide(info[2], &isKey)) return kBadArgument;
+      if (!readArray(info[3], napi_uint8_array, &codes) || !readArray(info[4], napi_uint16_array, &rowScales)) return kBadArgument;
+      if (!readArray(info[5], napi_int8_array, &means) || !readArray(info[6], napi_uint16_array, &meanScales)) return kBadArgument;
+      const CacheShape& shape = cache_->shape();
+      const bool rot = isRot(cache_->layer(layer).pages[page].side(isKey).format);
+      if (codes.length != shape.rowElements() * kPageTokens) return kBadShape;
+      if (rowScales.length != static_cast<size_t>(shape.kvHeads) * kPageTokens) return kBadShape;
+      if (means.length != (rot ? shape.rowElements() : 0) || meanScales.length != (rot ? static_cast<size_t>(shape.kvHeads) : 0)) return kBadShape;
+      return cache_->codes(layer, page, isKey, codes.data, rowScales.data, means.data, meanScales.data);
+    });
+  }
+
+  // (Float64Array[5] <- open, sinks, pages, scratch, seal)
+  Napi::Value memory(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readArray(info[0], napi_float64_array, &out) || out.length != 5) return kBadShape;
+      const CacheMemory memory = cache_->memory();
+      out.data[0] = static_cast<double>(memory.open);
+      out.data[1] = static_cast<double>(memory.sinks);
+      out.data[2] = static_cast<double>(memory.pages);
+      out.data[3] = static_cast<double>(memory.scratch);
+      out.data[4] = static_cast<double>(cache_->sealBytes());
+      return kOk;
+    });
+  }
+
+  std::unique_ptr<Cache> cache_;
+};
+
+// ---- Functions
+
+// (x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved)
+Napi::Value rope(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<float> x, cos, sin;
+    int tokens, heads, headDim, rotaryDim;
+    if (!readFloats(info[0], &x) || !readFloats(info[5], &cos) || !readFloats(info[6], &sin) || !info[7].IsBoolean()) return kBadArgument;
+    if (!readInt(info[1], 0, 1 << 30, &tokens) || !readInt(info[2], 1, kMaxHeads, &heads)) return kBadArgument;
+    if (!readInt(info[3], 2, 1024, &headDim) || !readInt(info[4], 2, headDim, &rotaryDim) || rotaryDim % 2 != 0) return kBadArgument;
+    if (x.length != static_cast<size_t>(tokens) * heads * headDim) return kBadShape;
+    if (cos.length != static_cast<size_t>(tokens) * (rotaryDim / 2) || sin.length != cos.length) return kBadShape;
+    const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
+    if (tokens > 0) kernels->rope(x.data, tokens, heads, headDim, rotaryDim, cos.data, sin.data, info[7].As<Napi::Boolean>().Value());
+    return kOk;
+  });
+}
+
+// (Float32Array, Uint16Array)
+Napi::Value toHalf(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<float> x;
+    Span<uint16_t> out;
+    if (!readFloats(info[0], &x) || !readArray(info[1], napi_uint16_array, &out)) return kBadArgument;
+    if (out.length != x.length) return kBadShape;
+    info.Env().GetInstanceData<Environment>()->kernels->toHalf(x.data, out.data, x.length);
+    return kOk;
+  });
+}
+
+// (Uint16Array, Float32Array)
+Napi::Value fromHalf(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<uint16_t> x;
+    Span<float> out;
+    if (!readArray(info[0], napi_uint16_array, &x) || !readFloats(info[1], &out)) return kBadArgument;
+    if (out.length != x.length) return kBadShape;
+    info.Env().GetInstanceData<Environment>()->kernels->fromHalf(x.data, out.data, x.length);
+    return kOk;
+  });
+}
+
+// () -> { isa, available, compiler, abi }: instruction sets by their number.
+Napi::Value describe(const Info& info) {
+  Napi::Env env = info.Env();
+  Napi::Object about = Napi::Object::New(env);
+  about.Set("isa", Napi::Number::New(env, env.GetInstanceData<Environment>()->kernels->isa));
+  Napi::Array available = Napi::Array::New(env);
+  uint32_t count = 0;
+  for (const Isa isa : {kAvx512Vnni, kAvx512, kAvx2, kNeon, kScalar}) {
+    if (kernelsFor(isa)) available.Set(count++, Napi::Number::New(env, isa));
+  }
+  about.Set("available", available);
+#if defined(__clang__)
+  about.Set("compiler", Napi::String::New(env, "clang " __clang_version__));
+#elif defined(__GNUC__)
+  about.Set("compiler", Napi::String::New(env, "gcc " __VERSION__));
+#else
+  about.Set("compiler", Napi::String::New(env, "unknown"));
+#endif
+  // native/load.ts writes the same line from format.ts and refuses a binary that says another.
+  about.Set("abi", Napi::String::New(env, "1 page=" + std::to_string(kPageTokens) + " sinks=" + std::to_string(kSinkTokens) +
+                                              " queries=" + std::to_string(kTrialQueries) + " sketch=" + std::to_string(kSketchRows) +
+                                              " align=" + std::to_string(kPartAlign) + " formats=" + std::to_string(kFormatCount)));
+  return about;
+}
+
+// (isa number): serves caches opened from now on.
+Napi::Value setIsa(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    int isa;
+    if (!readInt(info[0], 0, kNeon, &isa)) return kBadArgument;
+    const Kernels* kernels = kernelsFor(static_cast<Isa>(isa));
+    if (!kernels) return kUnsupported;
+    info.Env().GetInstanceData<Environment>()->kernels = kernels;
+    return kOk;
+  });
+}
+
+Napi::Object init(Napi::Env env, Napi::Object exports) {
+  env.SetInstanceData(new Environment);
+  exports.Set("Pool", PoolHandle::define(env));
+  exports.Set("Cache", CacheHandle::define(env));
+  exports.Set("rope", Napi::Function::New(env, rope, "rope"));
+  exports.Set("toHalf", Napi::Function::New(env, toHalf, "toHalf"));
+  exports.Set("fromHalf", Napi::Function::New(env, fromHalf, "fromHalf"));
+  exports.Set("describe", Napi::Function::New(env, describe, "describe"));
+  exports.Set("setIsa", Napi::Function::New(env, setIsa, "setIsa"));
+  return exports;
+}
+
+}  // namespace
+
+NODE_API_MODULE(palimpsest, init)

@@ -1,0 +1,596 @@
+/**
+ * The cache as JavaScript sees it: checks arguments, fills in defaults, says what is wrong, and hands the work to the binary.
+ * Legend: T tokens, H query heads, n KV heads, d head_dim. See types.ts for the contract of every method.
+ */
+import { KvError } from './error.ts';
+import {
+  CODED_HEAD_DIMS,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  PAGE_TOKENS,
+  SIDES,
+  type Side,
+  SKETCH_ROWS,
+} from './format.ts';
+import { type CacheHandle, check, loadBinary, type PoolHandle } from './load.ts';
+import type {
+  AttendOptions,
+  CacheMemory,
+  CacheShape,
+  KvCache,
+  KvCacheOptions,
+  PageCodes,
+  PagePool,
+  PageTable,
+  TrialCandidate,
+} from './types.ts';
+
+const MAX_LAYERS = 4096;
+const MAX_HEADS = 1024;
+const MAX_HEAD_DIM = 256;
+const MAX_THREADS = 64;
+const MAX_CANDIDATES = 64;
+
+function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
+  throw new KvError('bad-argument', message, hint === undefined ? { values } : { values, hint });
+}
+
+function show(value: unknown): unknown {
+  return typeof value === 'object' && value !== null ? Object.prototype.toString.call(value) : String(value);
+}
+
+function integer(value: unknown, name: string, least: number, most: number): number {
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
+    fail(`${name} must be an integer from ${least} to ${most}`, { [name]: show(value) });
+  }
+  return value;
+}
+
+function floats(value: unknown, name: string): Float32Array {
+  if (!(value instanceof Float32Array)) fail(`${name} must be a Float32Array`, { [name]: show(value) });
+  return value;
+}
+
+function record(value: unknown, name: string): void {
+  if (typeof value !== 'object' || value === null) fail(`${name} must be an object`, { [name]: show(value) });
+}
+
+function shapeError(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
+  throw new KvError('bad-shape', message, hint === undefined ? { values } : { values, hint });
+}
+
+function overlaps(a: Float32Array, b: Float32Array): boolean {
+  return (
+    a.buffer === b.buffer && a.byteOffset < b.byteOffset + b.byteLength && b.byteOffset < a.byteOffset + a.byteLength
+  );
+}
+
+function sideId(side: Side): number {
+  const id = SIDES.indexOf(side);
+  if (id < 0) fail("side must be 'k' or 'v'", { side: show(side) });
+  return id;
+}
+
+function formatId(format: FormatName): number {
+  const id = FORMAT_NAMES.indexOf(format);
+  if (id < 0) {
+    throw new KvError('unsupported', `unknown format '${String(show(format))}'`, {
+      values: { given: show(format), known: FORMAT_NAMES.join(', ') },
+    });
+  }
+  return id;
+}
+
+function closed(what: string): never {
+  throw new KvError('closed', `the ${what} was closed`, { hint: `open a new ${what}` });
+}
+
+// ---- Pool
+
+class NativePool implements PagePool {
+  #handle: PoolHandle | undefined;
+  readonly #numbers = new Float64Array(4);
+
+  constructor(handle: PoolHandle) {
+    this.#handle = handle;
+  }
+
+  /** The binary's pool behind an interface, or an error when it is closed or something else. */
+  static handleOf(pool: unknown): PoolHandle {
+    if (typeof pool !== 'object' || pool === null || !(#handle in pool)) {
+      fail('pool must come from openPool()', { pool: show(pool) });
+    }
+    return pool.#handle ?? closed('pool');
+  }
+
+  #read(index: 0 | 1 | 2 | 3): number {
+    const handle = this.#handle ?? closed('pool');
+    check(handle.numbers(this.#numbers, index === 3), 'read the pool');
+    return this.#numbers[index]!;
+  }
+
+  get budgetBytes(): number {
+    return this.#read(0);
+  }
+  get usedBytes(): number {
+    return this.#read(1);
+  }
+  get peakBytes(): number {
+    return this.#read(2);
+  }
+  auditBytes(): number {
+    return this.#read(3);
+  }
+
+  setBudget(bytes: number): void {
+    const handle = this.#handle ?? closed('pool');
+    integer(bytes, 'budget', 0, Number.MAX_SAFE_INTEGER);
+    const used = this.usedBytes;
+    if (bytes < used) {
+      throw new KvError('budget-too-small', `the budget cannot go below the ${used} bytes in use`, {
+        values: { budgetBytes: bytes, usedBytes: used },
+        hint: 'demote pages or close a cache first',
+      });
+    }
+    check(handle.setBudget(bytes), 'change the budget', { budgetBytes: bytes });
+  }
+
+  close(): void {
+    const handle = this.#handle ?? closed('pool');
+    this.#handle = undefined;
+    handle.close();
+  }
+}
+
+/**
+ * A byte budget for any number of caches of this thread. Closing it closes only this handle: caches that are open keep
+ * their memory until they are closed. Throws 'bad-argument' unless budgetBytes is a whole number.
+ */
+export function openPool(budgetBytes: number): PagePool {
+  integer(budgetBytes, 'budgetBytes', 0, Number.MAX_SAFE_INTEGER);
+  const { Pool } = loadBinary();
+  const handle = new Pool();
+  check(handle.open(budgetBytes), 'open a pool', { budgetBytes });
+  return new NativePool(handle);
+}
+
+// ---- Cache
+
+class NativeCache implements KvCache {
+  readonly shape: CacheShape;
+  readonly sealBytes: number;
+  readonly #pool: PoolHandle;
+  readonly #pair = new Float64Array(2);
+  readonly #one = new Float64Array(1);
+  #handle: CacheHandle | undefined;
+
+  constructor(handle: CacheHandle, pool: PoolHandle, shape: CacheShape) {
+    this.#handle = handle;
+    this.#pool = pool;
+    this.shape = shape;
+    const memory = new Float64Array(5);
+    check(handle.memory(memory), 'read the cache');
+    this.sealBytes = memory[4]!;
+  }
+
+  #open(): CacheHandle {
+    return this.#handle ?? closed('cache');
+  }
+
+  #layer(layer: number): number {
+    return integer(layer, 'layer', 0, this.shape.layers - 1);
+  }
+
+  /** [tokens, sealed pages] of a layer. */
+  #count(layer: number): { tokens: number; pages: number } {
+    check(this.#open().length(layer, this.#pair), 'read the cache', { layer });
+    return { tokens: this.#pair[0]!, pages: this.#pair[1]! };
+  }
+
+  #sealedPage(layer: number, page: number): number {
+    const { pages } = this.#count(layer);
+    if (typeof page !== 'number' || !Number.isInteger(page) || page < 0 || page >= pages) {
+      fail(`page must be one of the ${pages} sealed pages of layer ${layer}`, { page: show(page), pages });
+    }
+    return page;
+  }
+
+  length(layer = 0): number {
+    this.#open();
+    return this.#count(this.#layer(layer)).tokens;
+  }
+
+  append(layer: number, k: Float32Array, v: Float32Array): void {
+    const handle = this.#open();
+    this.#layer(layer);
+    const row = this.shape.kvHeads * this.shape.headDim;
+    floats(k, 'k');
+    floats(v, 'v');
+    if (k.length === 0 || k.length % row !== 0 || k.length !== v.length) {
+      shapeError(`k and v must both hold T rows of ${row} numbers`, { k: k.length, v: v.length, row });
+    }
+    const status = handle.append(layer, k, v);
+    if (status === 0) return;
+    const code = statusOf(() => check(status, 'append', { layer, tokens: k.length / row }));
+    if (code.code === 'bad-value') throw badValue({ k, v }, layer, row);
+    if (code.code === 'budget-exceeded') throw this.#full(code, `seal a page of layer ${layer}`, this.sealBytes);
+    throw code;
+  }
+
+  attend(layer: number, q: Float32Array, out: Float32Array, options: AttendOptions = {}): void {
+    const handle = this.#open();
+    this.#layer(layer);
+    const { queryHeads, headDim } = this.shape;
+    const row = queryHeads * headDim;
+    floats(q, 'q');
+    floats(out, 'out');
+    record(options, 'options');
+    const { xNorms, lse, observe = true } = options;
+    if (xNorms !== undefined) floats(xNorms, 'xNorms');
+    if (lse !== undefined) floats(lse, 'lse');
+    if (typeof observe !== 'boolean') fail('observe must be true or false', { observe: show(observe) });
+    const tokens = q.length / row;
+    if (q.length === 0 || !Number.isInteger(tokens))
+      shapeError(`q must hold T rows of ${row} numbers`, { q: q.length, row });
+    const { tokens: held } = this.#count(layer);
+    if (tokens > held) {
+      shapeError(
+        `q has ${tokens} tokens, layer ${layer} holds ${held}`,
+        { tokens, held },
+        'append the keys and values of these tokens first',
+      );
+    }
+    if (out.length !== q.length) shapeError('out must be as long as q', { out: out.length, q: q.length });
+    if (overlaps(q, out)) fail('out must not share memory with q', {});
+    if (xNorms !== undefined) {
+      if (xNorms.length !== tokens)
+        shapeError('xNorms must hold one number per token', { xNorms: xNorms.length, tokens });
+      if (!xNorms.every((norm) => norm >= 0 && norm < Number.POSITIVE_INFINITY)) {
+        throw new KvError('bad-value', 'xNorms must be finite and not negative', { values: { layer } });
+      }
+    }
+    if (lse !== undefined) {
+      if (lse.length !== tokens * queryHeads) {
+        shapeError('lse must hold one number per token and head', { lse: lse.length, tokens, queryHeads });
+      }
+      if (overlaps(lse, out) || overlaps(lse, q)) fail('lse must not share memory with q or out', {});
+    }
+    check(handle.attend(layer, q, out, xNorms, lse, observe), `attend over layer ${layer}`, { layer, tokens });
+  }
+
+  table(layer: number): PageTable {
+    const handle = this.#open();
+    const { pages } = this.#count(this.#layer(layer));
+    const kFormat = new Uint8Array(pages);
+    const vFormat = new Uint8Array(pages);
+    const mass = new Float64Array(pages + 1);
+    check(handle.table(layer, kFormat, vFormat, mass), 'read the page table', { layer });
+    return { pages, kFormat, vFormat, mass };
+  }
+
+  trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) {
+      fail(`candidates must be an array of at most ${MAX_CANDIDATES}`, { candidates: show(candidates) });
+    }
+    const moves = new Uint8Array(candidates.length * 2);
+    candidates.forEach((candidate: TrialCandidate, index) => {
+      record(candidate, 'candidate');
+      const side = sideId(candidate.side);
+      this.#legal(layer, page, candidate.side, candidate.format);
+      moves.set([side, formatId(candidate.format)], index * 2);
+    });
+    const errors = new Float64Array(candidates.length);
+    check(handle.trial(layer, page, moves, errors), `try page ${page} of layer ${layer}`, { layer, page });
+    return errors;
+  }
+
+  hasSketch(layer: number): boolean {
+    const handle = this.#open();
+    check(handle.hasSketch(this.#layer(layer), this.#one), 'read the cache', { layer });
+    return this.#one[0] === 1;
+  }
+
+  setOutputSketch(layer: number, sketch: Float32Array): void {
+    const handle = this.#open();
+    this.#layer(layer);
+    const wanted = SKETCH_ROWS * this.shape.queryHeads * this.shape.headDim;
+    if (floats(sketch, 'sketch').length !== wanted) {
+      shapeError(`the sketch must hold ${SKETCH_ROWS} rows of H·d numbers`, { sketch: sketch.length, wanted });
+    }
+    check(handle.setSketch(layer, sketch), 'set the output sketch', { layer });
+  }
+
+  transcode(layer: number, page: number, side: Side, to: FormatName): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    const id = sideId(side);
+    const from = this.#legal(layer, page, side, to);
+    try {
+      check(handle.transcode(layer, page, id, formatId(to), this.#one), `re-encode page ${page} of layer ${layer}`, {
+        layer,
+        page,
+        side,
+        from,
+        to,
+      });
+    } catch (error) {
+      if (error instanceof KvError && error.code === 'budget-exceeded') {
+        throw this.#full(error, `re-encode page ${page} of layer ${layer} as ${to}`, undefined);
+      }
+      throw error;
+    }
+    return this.#one[0]!;
+  }
+
+  decode(layer: number, page: number, side: Side): Float32Array {
+    const handle = this.#open();
+    const { tokens, pages } = this.#count(this.#layer(layer));
+    integer(page, 'page', 0, pages);
+    const rows = page === pages ? tokens - pages * PAGE_TOKENS : PAGE_TOKENS;
+    const out = new Float32Array(rows * this.shape.kvHeads * this.shape.headDim);
+    check(handle.decode(layer, page, sideId(side), out), `decode page ${page} of layer ${layer}`, {
+      layer,
+      page,
+      side,
+    });
+    return out;
+  }
+
+  codes(layer: number, page: number, side: Side): PageCodes {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    const id = sideId(side);
+    const format = this.#format(layer, page, side);
+    if (format === 'f16') {
+      throw new KvError('unsupported', 'an f16 page has no codes', {
+        values: { layer, page, side },
+        hint: 'use decode()',
+      });
+    }
+    const { kvHeads, headDim } = this.shape;
+    const rot = FORMATS[format].rotated;
+    const found: PageCodes = {
+      format,
+      codes: new Uint8Array(PAGE_TOKENS * kvHeads * headDim),
+      rowScales: new Uint16Array(PAGE_TOKENS * kvHeads),
+      means: new Int8Array(rot ? kvHeads * headDim : 0),
+      meanScales: new Uint16Array(rot ? kvHeads : 0),
+    };
+    check(
+      handle.codes(layer, page, id, found.codes, found.rowScales, found.means, found.meanScales),
+      `read the codes of page ${page} of layer ${layer}`,
+      { layer, page, side },
+    );
+    return found;
+  }
+
+  memory(): CacheMemory {
+    const numbers = new Float64Array(5);
+    check(this.#open().memory(numbers), 'read the cache');
+    const [openBytes, sinkBytes, pageBytes, scratchBytes] = numbers as unknown as [number, number, number, number];
+    return { openBytes, sinkBytes, pageBytes, totalBytes: openBytes + sinkBytes + pageBytes, scratchBytes };
+  }
+
+  fork(): KvCache {
+    const parent = this.#open();
+    const { Cache } = loadBinary();
+    const handle = new Cache();
+    try {
+      check(handle.openFork(parent), 'fork the cache');
+    } catch (error) {
+      if (error instanceof KvError && error.code === 'budget-exceeded') {
+        throw this.#full(error, 'fork the cache', openBytesOf(this.shape));
+      }
+      throw error;
+    }
+    return new NativeCache(handle, this.#pool, this.shape);
+  }
+
+  close(): void {
+    const handle = this.#open();
+    this.#handle = undefined;
+    handle.close();
+  }
+
+  #format(layer: number, page: number, side: Side): FormatName {
+    const table = this.table(layer);
+    return FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!]!;
+  }
+
+  /** The page's format now, when `to` may follow it. */
+  #legal(layer: number, page: number, side: Side, to: FormatName): FormatName {
+    const id = formatId(to);
+    const from = this.#format(layer, page, side);
+    if (id < FORMATS[from].id && !(from === 'q8' && to === 'f16')) {
+      throw new KvError('unsupported', `a page in ${from} cannot become ${to}: what was lost is not in it`, {
+        values: { layer, page, side, from, to },
+        hint: 'promotion needs a better source',
+      });
+    }
+    if (to !== 'f16' && !CODED_HEAD_DIMS.includes(this.shape.headDim)) {
+      throw new KvError('unsupported', `head_dim ${this.shape.headDim} is served in f16 only`, {
+        values: { headDim: this.shape.headDim, format: to, coded: CODED_HEAD_DIMS.join(', ') },
+      });
+    }
+    return from;
+  }
+
+  #full(cause: KvError, doing: string, neededBytes: number | undefined): KvError {
+    const numbers = new Float64Array(4);
+    const known = this.#pool.numbers(numbers, false) === 0;
+    const values = {
+      ...cause.values,
+      ...(neededBytes === undefined ? {} : { neededBytes }),
+      ...(known ? { budgetBytes: numbers[0], usedBytes: numbers[1] } : {}),
+    };
+    const room = known ? `: ${numbers[1]} of ${numbers[0]} bytes are in use` : '';
+    return new KvError('budget-exceeded', `the pool has no room to ${doing}${room}`, {
+      values,
+      hint: 'demote pages, close a cache or raise the budget',
+    });
+  }
+}
+
+function statusOf(throws: () => void): KvError {
+  try {
+    throws();
+  } catch (error) {
+    if (error instanceof KvError) return error;
+    throw error;
+  }
+  throw new Error('palimpsest internal error: a status was expected to be an error');
+}
+
+/** Says which number of which row is wrong. */
+function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: number, row: number): KvError {
+  for (const [name, array] of Object.entries(arrays)) {
+    const at = array.findIndex((x) => !(Math.abs(x) <= 65504));
+    if (at >= 0) {
+      return new KvError('bad-value', `${name} holds ${array[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
+        values: { layer, side: name, row: Math.floor(at / row), column: at % row, value: String(array[at]) },
+        hint: 'keys and values must be finite and at most 65504 in size; nothing was appended',
+      });
+    }
+  }
+  return new KvError('bad-value', 'keys or values changed while they were appended', { values: { layer } });
+}
+
+function openBytesOf(shape: CacheShape): number {
+  return shape.layers * shape.kvHeads * shape.headDim * (PAGE_TOKENS + 4) * 4;
+}
+
+function checkedShape(shape: CacheShape): CacheShape {
+  record(shape, 'shape');
+  const layers = integer(shape.layers, 'layers', 1, MAX_LAYERS);
+  const queryHeads = integer(shape.queryHeads, 'queryHeads', 1, MAX_HEADS);
+  const kvHeads = integer(shape.kvHeads, 'kvHeads', 1, MAX_HEADS);
+  const headDim = integer(shape.headDim, 'headDim', 8, MAX_HEAD_DIM);
+  if (queryHeads % kvHeads !== 0) fail('queryHeads must be a multiple of kvHeads', { queryHeads, kvHeads });
+  if (headDim % 8 !== 0) fail('headDim must be a multiple of 8', { headDim });
+  return Object.freeze({ layers, queryHeads, kvHeads, headDim });
+}
+
+/**
+ * Opens a cache whose open pages and sinks are taken from the pool at once.
+ * Throws 'bad-argument', 'unsupported' (head size without codes and windowFormat q8), 'budget-too-small' (open pages do not fit),
+ * 'closed' (pool).
+ */
+export function openKvCache(options: KvCacheOptions): KvCache {
+  record(options, 'options');
+  const shape = checkedShape(options.shape);
+  const pool = NativePool.handleOf(options.pool);
+  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
+  const windowFormat = options.windowFormat ?? 'q8';
+  if (windowFormat !== 'q8' && windowFormat !== 'f16')
+    fail("windowFormat must be 'q8' or 'f16'", { windowFormat: show(windowFormat) });
+  if (windowFormat === 'q8' && !coded) {
+    throw new KvError('unsupported', `head_dim ${shape.headDim} is served in f16 only`, {
+      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+      hint: "open the cache with windowFormat: 'f16'",
+    });
+  }
+  const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
+  if (typeof scale !== 'number' || !Number.isFinite(Math.fround(scale)))
+    fail('scale must be a finite number', { scale: show(scale) });
+  const threads = integer(options.threads ?? 1, 'threads', 1, MAX_THREADS);
+  const windows = new Int32Array(shape.layers);
+  if (options.slidingWindow !== undefined) {
+    const given = options.slidingWindow;
+    if (!Array.isArray(given)) fail('slidingWindow must be an array', { slidingWindow: show(given) });
+    if (given.length !== shape.layers)
+      shapeError('slidingWindow must have one entry per layer', { slidingWindow: given.length, layers: shape.layers });
+    for (let layer = 0; layer < shape.layers; layer++) {
+      const window: unknown = given[layer];
+      windows[layer] = window === null ? 0 : integer(window, 'slidingWindow', 1, 2 ** 30);
+    }
+  }
+  const slopes = options.alibiSlopes ?? new Float32Array(0);
+  floats(slopes, 'alibiSlopes');
+  if (options.alibiSlopes !== undefined && slopes.length !== shape.queryHeads) {
+    shapeError('alibiSlopes must have one slope per query head', {
+      alibiSlopes: slopes.length,
+      queryHeads: shape.queryHeads,
+    });
+  }
+  if (!slopes.every(Number.isFinite)) throw new KvError('bad-value', 'alibiSlopes must be finite');
+  const { Cache } = loadBinary();
+  const handle = new Cache();
+  const numbers = Int32Array.of(
+    shape.layers,
+    shape.queryHeads,
+    shape.kvHeads,
+    shape.headDim,
+    FORMATS[windowFormat].id,
+    threads,
+  );
+  const neededBytes = openBytesOf(shape);
+  try {
+    check(handle.open(pool, numbers, scale, windows, slopes), 'open a cache', { neededBytes });
+  } catch (error) {
+    if (error instanceof KvError && error.code === 'budget-exceeded') {
+      throw new KvError('budget-too-small', `the pool has no room for the ${neededBytes} bytes of the open pages`, {
+        values: { neededBytes, budgetBytes: options.pool.budgetBytes, usedBytes: options.pool.usedBytes },
+        hint: 'raise the budget',
+      });
+    }
+    throw error;
+  }
+  return new NativeCache(handle, pool, shape);
+}
+
+// ---- Plain functions for model code
+
+/**
+ * Rotary embedding in place. x: [tokens, heads, headDim]; the first rotaryDim channels of each head turn.
+ * cos, sin: [tokens, rotaryDim / 2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
+ */
+export function rope(
+  x: Float32Array,
+  tokens: number,
+  heads: number,
+  headDim: number,
+  rotaryDim: number,
+  cos: Float32Array,
+  sin: Float32Array,
+  interleaved: boolean,
+): void {
+  floats(x, 'x');
+  floats(cos, 'cos');
+  floats(sin, 'sin');
+  integer(tokens, 'tokens', 0, 2 ** 30);
+  integer(heads, 'heads', 1, MAX_HEADS);
+  integer(headDim, 'headDim', 2, 1024);
+  integer(rotaryDim, 'rotaryDim', 2, headDim);
+  if (rotaryDim % 2 !== 0) fail('rotaryDim must be even', { rotaryDim });
+  if (typeof interleaved !== 'boolean') fail('interleaved must be true or false', { interleaved: show(interleaved) });
+  if (x.length !== tokens * heads * headDim)
+    shapeError('x must be [tokens, heads, headDim]', { x: x.length, tokens, heads, headDim });
+  if (cos.length !== (tokens * rotaryDim) / 2 || sin.length !== cos.length) {
+    shapeError('cos and sin must be [tokens, rotaryDim / 2]', { cos: cos.length, sin: sin.length, tokens, rotaryDim });
+  }
+  if (overlaps(x, cos) || overlaps(x, sin)) fail('x must not share memory with cos or sin', {});
+  check(loadBinary().rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved), 'rotate');
+}
+
+/** float32 → IEEE half bits, round half to even. Values beyond the range become infinite. */
+export function toHalf(x: Float32Array, out: Uint16Array = new Uint16Array(floats(x, 'x').length)): Uint16Array {
+  floats(x, 'x');
+  if (!(out instanceof Uint16Array)) fail('out must be a Uint16Array', { out: show(out) });
+  if (out.length !== x.length) shapeError('out must be as long as x', { out: out.length, x: x.length });
+  check(loadBinary().toHalf(x, out), 'convert to half');
+  return out;
+}
+
+/** IEEE half bits → float32, exact. */
+export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
+  if (!(bits instanceof Uint16Array)) fail('bits must be a Uint16Array', { bits: show(bits) });
+  const target = out ?? new Float32Array(bits.length);
+  floats(target, 'out');
+  if (target.length !== bits.length)
+    shapeError('out must be as long as bits', { out: target.length, bits: bits.length });
+  check(loadBinary().fromHalf(bits, target), 'convert from half');
+  return target;
+}

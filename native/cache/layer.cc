@@ -1,0 +1,348 @@
+#include "layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace palimpsest {
+
+namespace {
+
+template <typename T>
+void grow(std::vector<T>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+bool representable(const float* x, size_t count) {
+  // Compares false for NaN. Counted rather than left early, so that the loop vectorizes.
+  size_t good = 0;
+  for (size_t i = 0; i < count; i++) good += std::fabs(x[i]) <= kHalfMax;
+  return good == count;
+}
+
+}  // namespace
+
+size_t Scratch::bytes() const {
+  return query.bytes() + (keyRows.capacity() + valueRows.capacity() + lines.capacity() + base.capacity()) * sizeof(float) + codes.capacity();
+}
+
+size_t Workers::bytes() const {
+  size_t total = (partial.capacity() + delta.capacity()) * sizeof(float) + mass.capacity() * sizeof(double);
+  for (const Scratch& one : scratch) total += one.bytes();
+  return total;
+}
+
+std::unique_ptr<Cache> Cache::open(std::shared_ptr<PagePool> pool, const Kernels* kernels, CacheOptions options, int threads, Status* status) {
+  std::unique_ptr<Cache> cache(new Cache(std::move(pool), kernels, std::move(options)));
+  cache->layers_.resize(cache->shape().layers);
+  const size_t needed = (cache->openBytes() + cache->sinkBytes()) * cache->layers_.size();
+  if (!cache->pool_->hasRoom(needed)) {
+    *status = kBudgetExceeded;
+    return nullptr;
+  }
+  cache->workers_ = std::make_shared<Workers>(threads);
+  if (!cache->draftLayers()) {
+    *status = kNoMemory;
+    return nullptr;
+  }
+  for (Layer& layer : cache->layers_) {
+    std::memset(layer.open.bytes(), 0, layer.open.size());
+    std::memset(layer.sinks.bytes(), 0, layer.sinks.size());
+  }
+  *status = kOk;
+  return cache;
+}
+
+// Drafts open page, sinks and trial state of every layer, counts them, and enters the pool's register.
+bool Cache::draftLayers() {
+  const size_t queries = kTrialQueries * shape().queryElements();
+  for (Layer& layer : layers_) {
+    layer.open = pool_->draft(openBytes());
+    layer.sinks = pool_->draft(sinkBytes());
+    if (!layer.open || !layer.sinks) return false;
+    if (!layer.kept.q.empty()) continue;
+    layer.kept.q.assign(queries, 0);
+    layer.kept.output.assign(queries, 0);
+    layer.kept.lse.assign(static_cast<size_t>(kTrialQueries) * shape().queryHeads, 0);
+    layer.kept.norm.assign(kTrialQueries, -1);
+    layer.kept.position.assign(kTrialQueries, -1);
+  }
+  const size_t d = shape().headDim;
+  for (Scratch& one : workers_->scratch) {
+    grow(one.keyRows, kPageTokens * d);
+    grow(one.valueRows, kPageTokens * d);
+    grow(one.lines, kPageTokens * d);
+  }
+  pool_->enter(this);
+  for (Layer& layer : layers_) {
+    pool_->count(layer.open);
+    pool_->count(layer.sinks);
+  }
+  return true;
+}
+
+Cache::~Cache() { pool_->leave(this); }
+
+void Cache::collectParts(std::vector<const Part*>& parts) const {
+  const auto add = [&](const PartRef& ref) {
+    if (ref) parts.push_back(ref.part());
+  };
+  for (const Layer& layer : layers_) {
+    add(layer.open);
+    add(layer.sinks);
+    for (const Page& page : layer.pages) {
+      for (const PageSide* side : {&page.k, &page.v}) {
+        add(side->codes);
+        add(side->low);
+        add(side->meta);
+      }
+    }
+  }
+}
+
+SideView Cache::openView(const Layer& layer, bool isKey, int head) const {
+  const size_t elements = static_cast<size_t>(shape().headDim) * kPageTokens;
+  SideView view;
+  view.half = reinterpret_cast<const uint16_t*>(layer.open.bytes()) + (isKey ? 0 : shape().kvHeads * elements) + head * elements;
+  return view;
+}
+
+const uint16_t* Cache::sinkRows(const Layer& layer, bool isKey, int head) const {
+  const size_t elements = static_cast<size_t>(shape().headDim) * kSinkTokens;
+  return reinterpret_cast<const uint16_t*>(layer.sinks.bytes()) + (isKey ? 0 : shape().kvHeads * elements) + head * elements;
+}
+
+void Cache::restoreSinks(const Layer& layer, bool isKey, int head, float* rows, size_t stride) const {
+  const uint16_t* sinks = sinkRows(layer, isKey, head);
+  for (int t = 0; t < kSinkTokens; t++) kernels_->fromHalf(sinks + static_cast<size_t>(t) * shape().headDim, rows + t * stride, shape().headDim);
+}
+
+size_t Cache::sealBytes() const {
+  return 2 * partSizes(options_.windowFormat, shape().kvHeads, shape().headDim).total();
+}
+
+// Rounds `count` tokens to f16 and puts them into the open page from row `row` on.
+void Cache::write(Layer& layer, const float* k, const float* v, int row, int count) {
+  const size_t n = shape().kvHeads;
+  const size_t d = shape().headDim;
+  uint16_t line[256];
+  for (size_t head = 0; head < n; head++) {
+    uint16_t* keys = const_cast<uint16_t*>(openView(layer, true, static_cast<int>(head)).half);
+    uint16_t* values = const_cast<uint16_t*>(openView(layer, false, static_cast<int>(head)).half);
+    for (int t = 0; t < count; t++) {
+      const size_t from = (t * n + head) * d;
+      kernels_->toHalf(k + from, line, d);
+      for (size_t c = 0; c < d; c++) keys[c * kPageTokens + row + t] = line[c];
+      kernels_->toHalf(v + from, values + (row + t) * d, d);
+    }
+  }
+}
+
+// Moves the full open page into `page` (already drafted) and empties it.
+void Cache::seal(Layer& layer, Page& page) {
+  const int d = shape().headDim;
+  const int firstRow = layer.pages.empty() ? kSinkTokens : 0;
+  Scratch& scratch = workers_->scratch[0];
+  for (const bool isKey : {true, false}) {
+    const SideShape side = sideShape(isKey);
+    for (int head = 0; head < side.kvHeads; head++) {
+      const SideView open = openView(layer, isKey, head);
+      const SideTarget target = page.side(isKey).target(side, head);
+      if (options_.windowFormat == kF16 && firstRow == 0) {
+        std::memcpy(target.half, open.half, sizeof(uint16_t) * d * kPageTokens);
+        continue;
+      }
+      float* rows = scratch.keyRows.data();
+      decodeHead(kernels_, isKey, d, firstRow, open, rows, scratch.lines.data());
+      if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
+      encodeHead(kernels_, options_.windowFormat, isKey, d, firstRow, rows, target);
+    }
+    page.side(isKey).count(*pool_);
+  }
+  page.mass = layer.openMass;
+  layer.openMass = 0;
+  layer.pages.push_back(std::move(page));
+}
+
+Status Cache::append(int index, const float* k, const float* v, int tokens) {
+  Layer& layer = layers_[index];
+  const size_t row = shape().rowElements();
+  if (tokens <= 0 || tokens > (1 << 30) - layer.length) return kBadArgument;
+  if (!representable(k, row * tokens) || !representable(v, row * tokens)) return kBadValue;
+  const int after = (layer.length + tokens - 1) / kPageTokens;
+  const int seals = after - layer.sealed();
+  if (seals > 0 && !pool_->hasRoom(sealBytes() * seals)) return kBudgetExceeded;
+  std::vector<Page> fresh(seals);
+  for (Page& page : fresh) {
+    if (!page.k.draft(*pool_, options_.windowFormat, sideShape(true))) return kNoMemory;
+    if (!page.v.draft(*pool_, options_.windowFormat, sideShape(false))) return kNoMemory;
+  }
+  const size_t pages = layer.pages.size() + seals;
+  if (layer.pages.capacity() < pages) layer.pages.reserve(std::max(pages, 2 * layer.pages.capacity()));
+  // From here on nothing can fail.
+  int sealed = 0;
+  for (int done = 0; done < tokens;) {
+    if (layer.openRows() == kPageTokens) seal(layer, fresh[sealed++]);
+    const int count = std::min(tokens - done, kPageTokens - layer.openRows());
+    write(layer, k + done * row, v + done * row, layer.openRows(), count);
+    layer.length += count;
+    done += count;
+  }
+  return kOk;
+}
+
+bool Cache::legalMove(int from, int to) { return to >= from || (from == kQ8 && to == kF16); }
+
+Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* freed) {
+  *freed = 0;
+  Layer& layer = layers_[index];
+  PageSide& old = layer.pages[pageIndex].side(isKey);
+  if (old.format == to) return kOk;
+  if (!legalMove(old.format, to)) return kUnsupported;
+  if (isCoded(to) && !hasCodes(shape().headDim)) return kUnsupported;
+  const SideShape side = sideShape(isKey);
+  const int d = side.headDim;
+  const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
+  const bool demotion = isRot(old.format) && isRot(to);
+
+  // A demotion keeps the high plane where it lies. Old parts that nobody else owns make room for the new ones.
+  const PartSizes sizes = partSizes(to, side.kvHeads, d);
+  const size_t added = sizes.total() - (demotion ? sizes.codes : 0);
+  size_t released = 0;
+  if (!demotion && !old.codes.shared()) released += old.codes.size();
+  if (!old.low.shared()) released += old.low.size();
+  if (!old.meta.shared()) released += old.meta.size();
+  if (!pool_->hasRoom(added, released)) return kBudgetExceeded;
+
+  PageSide fresh;
+  if (demotion) fresh.codes = old.codes;
+  if (!fresh.draft(*pool_, to, side)) return kNoMemory;
+  Scratch& scratch = workers_->scratch[0];
+  for (int head = 0; head < side.kvHeads; head++) {
+    const SideView from = old.view(side, head);
+    const SideTarget target = fresh.target(side, head);
+    if (demotion) {
+      std::memcpy(target.mean, from.mean, d);
+      *target.meanScale = from.meanScale;
+      demoteHead(to, isKey, d, from, target);
+      continue;
+    }
+    float* rows = scratch.keyRows.data();
+    decodeHead(kernels_, isKey, d, firstRow, from, rows, scratch.lines.data());
+    if (firstRow > 0) restoreSinks(layer, isKey, head, rows, d);
+    encodeHead(kernels_, to, isKey, d, firstRow, rows, target);
+  }
+  const double before = static_cast<double>(pool_->usedBytes());
+  old = std::move(fresh);
+  old.count(*pool_);
+  *freed = before - static_cast<double>(pool_->usedBytes());
+  return kOk;
+}
+
+void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
+  const Layer& layer = layers_[index];
+  const SideShape side = sideShape(isKey);
+  const bool isOpen = pageIndex == layer.sealed();
+  const int tokens = isOpen ? layer.openRows() : kPageTokens;
+  const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
+  const size_t d = side.headDim;
+  Scratch& scratch = workers_->scratch[0];
+  float* rows = scratch.keyRows.data();
+  for (int head = 0; head < side.kvHeads; head++) {
+    const SideView view = isOpen ? openView(layer, isKey, head) : layer.pages[pageIndex].side(isKey).view(side, head);
+    decodeHead(kernels_, isKey, side.headDim, firstRow, view, rows, scratch.lines.data());
+    if (!isOpen && firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, rows, d);
+    for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
+  }
+}
+
+Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const {
+  const PageSide& page = layers_[index].pages[pageIndex].side(isKey);
+  if (!isCoded(page.format)) return kUnsupported;
+  const SideShape side = sideShape(isKey);
+  const int d = side.headDim;
+  std::vector<uint8_t> lines(static_cast<size_t>(kPageTokens) * d);
+  for (int head = 0; head < side.kvHeads; head++) {
+    const SideView view = page.view(side, head);
+    if (page.format == kQ8) {
+      for (int t = 0; t < kPageTokens; t++) {
+        for (int c = 0; c < d; c++) {
+          const size_t at = isKey ? tileIndex(c, t, kPageTokens) : tileIndex(t, c, d);
+          lines[static_cast<size_t>(t) * d + c] = static_cast<uint8_t>(view.tile[at] + 128);
+        }
+      }
+    } else {
+      codesRot(page.format, isKey, d, view.hi, view.lo, lines.data());
+      std::memcpy(means + static_cast<size_t>(head) * d, view.mean, d);
+      meanScales[head] = view.meanScale;
+    }
+    for (int t = 0; t < kPageTokens; t++) {
+      const size_t row = static_cast<size_t>(t) * side.kvHeads + head;
+      std::memcpy(codes + row * d, lines.data() + static_cast<size_t>(t) * d, d);
+      rowScales[row] = page.format == kQ8 ? view.rowScales[t] : static_cast<uint16_t>(static_cast<int16_t>(view.k[t]));
+    }
+  }
+  return kOk;
+}
+
+// Kept transposed and scaled to the range of half, so that dotF16 serves it.
+void Cache::setSketch(int index, const float* sketch) {
+  Layer& layer = layers_[index];
+  const size_t width = shape().queryElements();
+  float largest = 0;
+  for (size_t i = 0; i < width * kSketchRows; i++) largest = std::max(largest, std::fabs(sketch[i]));
+  const float scale = largest > 0 ? largest / 1024.0f : 1.0f;
+  auto turned = std::make_shared<std::vector<uint16_t>>(width * kSketchRows);
+  float line[kSketchRows];
+  for (size_t i = 0; i < width; i++) {
+    for (int r = 0; r < kSketchRows; r++) line[r] = sketch[r * width + i] / scale;
+    kernels_->toHalf(line, turned->data() + i * kSketchRows, kSketchRows);
+  }
+  layer.sketch = std::move(turned);
+  layer.sketchScale = scale;
+}
+
+bool Cache::hasSketch(int index) const {
+  const Layer& layer = layers_[index];
+  if (!layer.sketch) return false;
+  for (int slot = 0; slot < kTrialQueries; slot++) {
+    if (layer.kept.position[slot] >= 0 && layer.kept.norm[slot] < 0) return false;
+  }
+  return true;
+}
+
+CacheMemory Cache::memory() const {
+  CacheMemory memory{0, 0, 0, workers_->bytes()};
+  for (const Layer& layer : layers_) {
+    memory.open += layer.open.size();
+    memory.sinks += layer.sinks.size();
+    for (const Page& page : layer.pages) memory.pages += page.k.bytes() + page.v.bytes();
+    const KeptQueries& kept = layer.kept;
+    memory.scratch += (kept.q.size() + kept.output.size()) * sizeof(uint16_t) + (kept.lse.size() + kept.norm.size()) * sizeof(float) +
+                      kept.position.size() * sizeof(int) + (layer.sketch ? layer.sketch->size() * sizeof(uint16_t) : 0);
+  }
+  return memory;
+}
+
+std::unique_ptr<Cache> Cache::fork(Status* status) const {
+  std::unique_ptr<Cache> twin(new Cache(pool_, kernels_, options_));
+  const size_t needed = (openBytes() + sinkBytes()) * layers_.size();
+  if (!pool_->hasRoom(needed)) {
+    *status = kBudgetExceeded;
+    return nullptr;
+  }
+  twin->workers_ = workers_;
+  twin->layers_ = layers_;
+  if (!twin->draftLayers()) {
+    *status = kNoMemory;
+    return nullptr;
+  }
+  for (size_t i = 0; i < layers_.size(); i++) {
+    std::memcpy(twin->layers_[i].open.bytes(), layers_[i].open.bytes(), openBytes());
+    std::memcpy(twin->layers_[i].sinks.bytes(), layers_[i].sinks.bytes(), sinkBytes());
+  }
+  *status = kOk;
+  return twin;
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,154 @@
+// One cache: per layer one open page, the sinks, and sealed pages in position order. Append, seal, transcode, decode, fork.
+// Attention over it is attend.h, measuring a move is trial.h.
+//
+// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n. Open page of one layer: n K tiles [d][128] then n V tiles
+// [128][d], f16. Sinks of one layer: K rows [n][4][d] then V rows [n][4][d], f16, written when page 0 is sealed.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "page.h"
+#include "rows.h"
+#include "status.h"
+#include "threads.h"
+
+namespace palimpsest {
+
+constexpr int kTrialQueries = 16;
+constexpr int kTrialStride = 8;  // a query at position i is kept when i % 8 == 7: 16 of them span one page
+constexpr int kSketchRows = 32;
+constexpr float kHalfMax = 65504.0f;
+
+struct CacheShape {
+  int layers;
+  int queryHeads;
+  int kvHeads;
+  int headDim;
+  int group() const { return queryHeads / kvHeads; }
+  size_t rowElements() const { return static_cast<size_t>(kvHeads) * headDim; }
+  size_t queryElements() const { return static_cast<size_t>(queryHeads) * headDim; }
+};
+
+struct CacheOptions {
+  CacheShape shape;
+  int windowFormat;           // kQ8 or kF16
+  float scale;
+  std::vector<int> window;    // [layers], 0 = all
+  std::vector<float> slopes;  // [H] or empty
+};
+
+struct Page {
+  PageSide k;
+  PageSide v;
+  double mass = 0;
+  PageSide& side(bool isKey) { return isKey ? k : v; }
+  const PageSide& side(bool isKey) const { return isKey ? k : v; }
+};
+
+// The last queries of a layer, for trials. Slot (position / 8) % 16.
+struct KeptQueries {
+  std::vector<uint16_t> q;       // [16][H][d] half, as given
+  std::vector<uint16_t> output;  // [16][H][d] half, attention output
+  std::vector<float> lse;        // [16][H]
+  std::vector<float> norm;       // [16], negative when not given
+  std::vector<int> position;     // [16], -1 when empty
+};
+
+struct Layer {
+  int length = 0;
+  PartRef open;
+  PartRef sinks;
+  std::vector<Page> pages;
+  double openMass = 0;
+  KeptQueries kept;
+  std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
+  float sketchScale = 0;
+
+  int sealed() const { return static_cast<int>(pages.size()); }
+  int openRows() const { return length - sealed() * kPageTokens; }
+};
+
+// What one thread needs while it works; kept between calls.
+struct Scratch {
+  QueryRows query;
+  std::vector<float> keyRows;    // [128][d]
+  std::vector<float> valueRows;  // [128][d]
+  std::vector<float> lines;      // [128*d]
+  std::vector<uint8_t> codes;    // one head of one page side in any format
+  std::vector<float> base;       // trial: the page as it is now
+  size_t bytes() const;
+};
+
+// Threads and their scratch, shared by a cache and its forks (never used by two calls at once).
+struct Workers {
+  explicit Workers(int count) : threads(count), scratch(count) {}
+  Threads threads;
+  std::vector<Scratch> scratch;
+  std::vector<float> partial;  // results of history ranges before they are merged
+  std::vector<double> mass;
+  std::vector<float> delta;
+  size_t bytes() const;
+};
+
+struct CacheMemory {
+  size_t open;
+  size_t sinks;
+  size_t pages;
+  size_t scratch;
+};
+
+class Cache : public PartOwner {
+ public:
+  // Null with a status when the pool has no room for the open pages or memory ran out.
+  static std::unique_ptr<Cache> open(std::shared_ptr<PagePool> pool, const Kernels* kernels, CacheOptions options, int threads, Status* status);
+  ~Cache() override;
+
+  const CacheShape& shape() const { return options_.shape; }
+  const CacheOptions& options() const { return options_; }
+  const Kernels* kernels() const { return kernels_; }
+  SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim}; }
+  Layer& layer(int index) { return layers_[index]; }
+  const Layer& layer(int index) const { return layers_[index]; }
+  Workers& workers() { return *workers_; }
+
+  // k, v: [T][n][d]. All or nothing.
+  Status append(int layer, const float* k, const float* v, int tokens);
+  // Whether a side may go from one format to another, sizes apart.
+  static bool legalMove(int from, int to);
+  // freed: bytes by which the pool's count fell.
+  Status transcode(int layer, int page, bool isKey, int to, double* freed);
+  // out: [tokens][n][d]; page == sealed() means the open one.
+  void decode(int layer, int page, bool isKey, float* out);
+  // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n]; the last two only for the rot family.
+  Status codes(int layer, int page, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const;
+  void setSketch(int layer, const float* sketch);
+  bool hasSketch(int layer) const;
+  CacheMemory memory() const;
+  size_t sealBytes() const;
+  std::unique_ptr<Cache> fork(Status* status) const;
+
+  void collectParts(std::vector<const Part*>& parts) const override;
+
+  // The open page of one head, as a page side of format f16.
+  SideView openView(const Layer& layer, bool isKey, int head) const;
+  // Sink rows of one head, [4][d] half.
+  const uint16_t* sinkRows(const Layer& layer, bool isKey, int head) const;
+  // Overwrites rows 0..3 with the exact sinks.
+  void restoreSinks(const Layer& layer, bool isKey, int head, float* rows, size_t stride) const;
+
+ private:
+  Cache(std::shared_ptr<PagePool> pool, const Kernels* kernels, CacheOptions options) : pool_(std::move(pool)), kernels_(kernels), options_(std::move(options)) {}
+  size_t openBytes() const { return options_.shape.rowElements() * kPageTokens * 4; }
+  size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
+  bool draftLayers();
+  void seal(Layer& layer, Page& page);
+  void write(Layer& layer, const float* k, const float* v, int row, int count);
+
+  std::shared_ptr<PagePool> pool_;  // first member: parts of the layers below are released before it
+  const Kernels* kernels_;
+  CacheOptions options_;
+  std::shared_ptr<Workers> workers_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace palimpsest

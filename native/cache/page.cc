@@ -1,0 +1,113 @@
+#include "page.h"
+
+#include <cstring>
+
+namespace palimpsest {
+
+SideView SideTarget::view(int format) const {
+  SideView view;
+  view.format = format;
+  view.half = half;
+  view.tile = tile;
+  view.rowScales = rowScales;
+  view.hi = hi;
+  view.lo = lo;
+  view.k = k;
+  view.mean = mean;
+  view.meanScale = meanScale ? *meanScale : 0;
+  return view;
+}
+
+PartSizes partSizes(int format, int kvHeads, int headDim) {
+  const size_t heads = static_cast<size_t>(kvHeads);
+  const size_t elements = heads * headDim * kPageTokens;
+  if (format == kF16) return {alignedPart(elements * 2), 0, 0};
+  if (format == kQ8) return {alignedPart(elements), 0, alignedPart(heads * kPageTokens * 2)};
+  return {alignedPart(heads * hiPlaneBytes(headDim)), alignedPart(heads * loPlaneBytes(format, headDim)),
+          alignedPart(heads * (kPageTokens + headDim + 2))};
+}
+
+bool PageSide::draft(PagePool& pool, int newFormat, const SideShape& shape) {
+  const PartSizes sizes = partSizes(newFormat, shape.kvHeads, shape.headDim);
+  format = newFormat;
+  if (!codes) codes = pool.draft(sizes.codes);
+  if (sizes.low) low = pool.draft(sizes.low);
+  if (sizes.meta) meta = pool.draft(sizes.meta);
+  return codes && (!sizes.low || low) && (!sizes.meta || meta);
+}
+
+void PageSide::count(PagePool& pool) const {
+  pool.count(codes);
+  pool.count(low);
+  pool.count(meta);
+}
+
+SideTarget PageSide::target(const SideShape& shape, int head) const {
+  const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
+  const size_t heads = static_cast<size_t>(shape.kvHeads);
+  SideTarget target;
+  if (format == kF16) {
+    target.half = reinterpret_cast<uint16_t*>(codes.bytes()) + head * elements;
+  } else if (format == kQ8) {
+    target.tile = reinterpret_cast<int8_t*>(codes.bytes()) + head * elements;
+    target.rowScales = reinterpret_cast<uint16_t*>(meta.bytes()) + static_cast<size_t>(head) * kPageTokens;
+  } else {
+    target.hi = codes.bytes() + head * hiPlaneBytes(shape.headDim);
+    if (low) target.lo = low.bytes() + head * loPlaneBytes(format, shape.headDim);
+    int8_t* k = reinterpret_cast<int8_t*>(meta.bytes());
+    int8_t* means = k + heads * kPageTokens;
+    target.k = k + static_cast<size_t>(head) * kPageTokens;
+    target.mean = means + static_cast<size_t>(head) * shape.headDim;
+    target.meanScale = reinterpret_cast<uint16_t*>(means + heads * shape.headDim) + head;
+  }
+  return target;
+}
+
+SideView PageSide::view(const SideShape& shape, int head) const { return target(shape, head).view(format); }
+
+void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target) {
+  const size_t d = static_cast<size_t>(headDim);
+  if (format == kF16) {
+    if (!isKey) {
+      kernels->toHalf(rows, target.half, d * kPageTokens);
+      return;
+    }
+    uint16_t line[256];
+    for (int t = 0; t < kPageTokens; t++) {
+      kernels->toHalf(rows + t * d, line, d);
+      for (size_t c = 0; c < d; c++) target.half[c * kPageTokens + t] = line[c];
+    }
+    return;
+  }
+  if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);
+  if (format == kQ8) {
+    encodeQ8(isKey, rows, d, headDim, target.tile, target.rowScales);
+  } else {
+    encodeRot(kernels, format, isKey, rows, d, headDim, firstRow, target.hi, target.lo, target.k, target.mean, target.meanScale);
+  }
+}
+
+void demoteHead(int to, bool isKey, int headDim, const SideView& from, const SideTarget& target) {
+  demoteRot(from.format, to, isKey, headDim, from.hi, from.lo, from.k, target.lo, target.k);
+}
+
+void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, float* scratch) {
+  const size_t d = static_cast<size_t>(headDim);
+  if (view.format == kF16) {
+    if (!isKey) {
+      kernels->fromHalf(view.half, rows, d * kPageTokens);
+      return;
+    }
+    kernels->fromHalf(view.half, scratch, d * kPageTokens);
+    for (size_t c = 0; c < d; c++) {
+      for (int t = 0; t < kPageTokens; t++) rows[t * d + c] = scratch[c * kPageTokens + t];
+    }
+  } else if (view.format == kQ8) {
+    decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, d);
+  } else {
+    decodeRot(kernels, view.format, isKey, headDim, firstRow, view.hi, view.lo, view.k, view.mean, view.meanScale, rows, d);
+    if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);
+  }
+}
+
+}  // namespace palimpsest

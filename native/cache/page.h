@@ -1,0 +1,87 @@
+// One side (K or V) of one sealed page, in any format: which parts it has, how they are written, how one head is read.
+//
+//   f16   tiles    n x [contraction][outputs] half                      (keys [d][128], values [128][d])
+//   q8    tiles    n x i8 tile, then scales n x [128] half
+//   rot   high     n x 2-bit plane, low n x (2-bit | 1-bit | no) plane, then meta: n x [128] int8 k, n x [d] int8 mean, n x half mean scale
+//
+// Rows before `firstRow` (the sinks of page 0) stay out of every code and mean; their exact values live in the sink buffer.
+#pragma once
+#include "../kernels/kernels.h"
+#include "pool.h"
+
+namespace palimpsest {
+
+struct SideShape {
+  bool isKey;
+  int kvHeads;
+  int headDim;
+};
+
+// One head of a page side, as the kernels read it. Only the fields of its format are set.
+struct SideView {
+  int format = kF16;
+  const uint16_t* half = nullptr;
+  const int8_t* tile = nullptr;
+  const uint16_t* rowScales = nullptr;
+  const uint8_t* hi = nullptr;
+  const uint8_t* lo = nullptr;
+  const int8_t* k = nullptr;
+  const int8_t* mean = nullptr;
+  uint16_t meanScale = 0;
+};
+
+// The same head while it is being written.
+struct SideTarget {
+  uint16_t* half = nullptr;
+  int8_t* tile = nullptr;
+  uint16_t* rowScales = nullptr;
+  uint8_t* hi = nullptr;
+  uint8_t* lo = nullptr;
+  int8_t* k = nullptr;
+  int8_t* mean = nullptr;
+  uint16_t* meanScale = nullptr;
+
+  SideView view(int format) const;
+};
+
+inline bool isRot(int format) { return format >= kRot4 && format <= kRot2; }
+inline bool isCoded(int format) { return format != kF16; }
+// Head sizes that have a rotation and fit the i8 tiles; every other is served in f16 only.
+inline bool hasCodes(int headDim) { return headDim == 64 || headDim == 80 || headDim == 96 || headDim == 128 || headDim == 256; }
+
+// codes: tiles or high plane; low: low plane of rot4 and rot3; meta: scales, exponents, means.
+struct PartSizes {
+  size_t codes;
+  size_t low;
+  size_t meta;
+  size_t total() const { return codes + low + meta; }
+};
+PartSizes partSizes(int format, int kvHeads, int headDim);
+
+struct PageSide {
+  int format = kF16;
+  PartRef codes;
+  PartRef low;
+  PartRef meta;
+
+  // Drafts every part; false when memory ran out. The caller counts them when the page is complete.
+  bool draft(PagePool& pool, int newFormat, const SideShape& shape);
+  void count(PagePool& pool) const;
+  size_t bytes() const { return codes.size() + low.size() + meta.size(); }
+  SideView view(const SideShape& shape, int head) const;
+  SideTarget target(const SideShape& shape, int head) const;
+};
+
+// rows: [128][d]. Rows before firstRow are cleared here first, for every format but f16.
+void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target);
+// `from` and `to` both of the rot family, `to` lower: on codes alone. The high plane and the mean are not touched.
+void demoteHead(int to, bool isKey, int headDim, const SideView& from, const SideTarget& target);
+// scratch: [128*d]. Rows before firstRow come out as zeros unless the format is f16.
+void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, float* scratch);
+
+// Index of (contraction step c, output o) in an i8 tile.
+inline size_t tileIndex(int c, int o, int outputs) {
+  return ((static_cast<size_t>(c / 4) * (outputs / 16) + o / 16) * 64) + static_cast<size_t>(o % 16) * 4 + c % 4;
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,97 @@
+// One byte budget, shared by any number of caches. Memory comes in parts (one bit plane, one metadata block, one open page),
+// each 64-byte aligned and owned by one or more pages: a fork shares its sealed pages, and the last owner frees them.
+//
+// A part is drafted first (allocated, not counted) and counted when the page it belongs to is complete, so that a change is
+// all or nothing: whoever drops a draft has changed nothing. Callers ask hasRoom() for the whole change before they draft.
+// Used from one thread only (the pool's own numbers are never touched by the thread pool).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace palimpsest {
+
+class PagePool;
+
+constexpr size_t kPartAlign = 64;
+constexpr size_t alignedPart(size_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
+
+struct Part {
+  uint8_t* bytes;
+  size_t size;
+  uint32_t owners;
+  bool counted;
+  PagePool* pool;
+};
+
+// Shared ownership of a part. Empty when nothing could be allocated.
+class PartRef {
+ public:
+  PartRef() = default;
+  explicit PartRef(Part* part) : part_(part) {}
+  PartRef(const PartRef& other) : part_(other.part_) {
+    if (part_) part_->owners++;
+  }
+  PartRef(PartRef&& other) noexcept : part_(other.part_) { other.part_ = nullptr; }
+  PartRef& operator=(PartRef other) noexcept {
+    Part* mine = part_;
+    part_ = other.part_;
+    other.part_ = mine;
+    return *this;
+  }
+  ~PartRef() { drop(); }
+
+  void drop();
+  explicit operator bool() const { return part_ != nullptr; }
+  const Part* part() const { return part_; }
+  uint8_t* bytes() const { return part_ ? part_->bytes : nullptr; }
+  size_t size() const { return part_ ? part_->size : 0; }
+  bool shared() const { return part_ && part_->owners > 1; }
+
+ private:
+  friend class PagePool;
+  Part* part_ = nullptr;
+};
+
+// Whoever holds parts can be walked by auditBytes().
+class PartOwner {
+ public:
+  virtual ~PartOwner() = default;
+  virtual void collectParts(std::vector<const Part*>& parts) const = 0;
+};
+
+class PagePool {
+ public:
+  explicit PagePool(size_t budgetBytes) : budget_(budgetBytes) {}
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  size_t budgetBytes() const { return budget_; }
+  size_t usedBytes() const { return used_; }
+  size_t peakBytes() const { return peak_; }
+  // False (and nothing changed) when below what is used now.
+  bool setBudget(size_t bytes);
+
+  // Whether `bytes` more fit, once `freed` bytes that the same change gives back are gone.
+  bool hasRoom(size_t bytes, size_t freed = 0) const { return used_ - freed <= budget_ && bytes <= budget_ - (used_ - freed); }
+
+  // size must be a multiple of kPartAlign. Empty when the system has no memory.
+  PartRef draft(size_t size);
+  void count(const PartRef& ref);
+
+  // Sums the sizes of every distinct part that a living owner can reach; independent of used_.
+  size_t auditBytes() const;
+  void enter(const PartOwner* owner) { owners_.push_back(owner); }
+  void leave(const PartOwner* owner);
+
+ private:
+  friend class PartRef;
+  void release(Part* part);
+
+  size_t budget_;
+  size_t used_ = 0;
+  size_t peak_ = 0;
+  std::vector<const PartOwner*> owners_;
+};
+
+}  // namespace palimpsest

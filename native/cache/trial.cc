@@ -1,0 +1,242 @@
+#include "trial.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace palimpsest {
+
+namespace {
+
+template <typename T>
+void grow(std::vector<T>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+// Slots whose query comes after the page and sees all of it.
+std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, int page) {
+  const int window = cache.options().window[index];
+  const int start = page * kPageTokens;
+  std::vector<int> slots;
+  for (int slot = 0; slot < kTrialQueries; slot++) {
+    const int position = layer.kept.position[slot];
+    if (position < start + kPageTokens) continue;
+    if (window > 0 && position - window + 1 > start) continue;
+    slots.push_back(slot);
+  }
+  return slots;
+}
+
+// Room for one head of a side in any format, 64-byte aligned inside scratch.codes.
+SideTarget carve(std::vector<uint8_t>& buffer, int headDim) {
+  const size_t elements = static_cast<size_t>(kPageTokens) * headDim;
+  uint8_t* at = reinterpret_cast<uint8_t*>(alignedPart(reinterpret_cast<uintptr_t>(buffer.data())));
+  const auto take = [&](size_t bytes) {
+    uint8_t* mine = at;
+    at += alignedPart(bytes);
+    return mine;
+  };
+  SideTarget target;
+  target.half = reinterpret_cast<uint16_t*>(take(elements * 2));
+  target.tile = reinterpret_cast<int8_t*>(target.half);
+  target.rowScales = reinterpret_cast<uint16_t*>(take(kPageTokens * 2));
+  target.hi = take(elements / 4);
+  target.lo = take(elements / 4);
+  target.k = reinterpret_cast<int8_t*>(take(kPageTokens));
+  target.mean = reinterpret_cast<int8_t*>(take(headDim));
+  target.meanScale = reinterpret_cast<uint16_t*>(take(2));
+  return target;
+}
+
+size_t carvedBytes(int headDim) { return static_cast<size_t>(kPageTokens) * headDim * 5 / 2 + 1024 + 7 * kPartAlign + headDim; }
+
+class Trial {
+ public:
+  Trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count)
+      : cache_(cache), layer_(cache.layer(index)), pageIndex_(page), page_(layer_.pages[page]), candidates_(candidates), count_(count),
+        slots_(witnesses(cache, layer_, index, page)) {}
+
+  int queries() const { return static_cast<int>(slots_.size()); }
+
+  void reserve() {
+    const CacheShape& shape = cache_.shape();
+    const int rows = queries() * shape.group();
+    for (Scratch& scratch : cache_.workers().scratch) {
+      scratch.query.reserve(cache_.kernels(), shape.headDim, rows);
+      grow(scratch.codes, carvedBytes(shape.headDim));
+      grow(scratch.base, rows * (2 + static_cast<size_t>(shape.headDim)));
+    }
+    grow(cache_.workers().delta, static_cast<size_t>(count_) * queries() * shape.queryElements());
+  }
+
+  // One KV head: the page as it is, then each candidate.
+  void run(int head, int thread) {
+    Scratch& scratch = cache_.workers().scratch[thread];
+    QueryRows& rows = scratch.query;
+    load(rows, head);
+    const SideView k = page_.k.view(cache_.sideShape(true), head);
+    const SideView v = page_.v.view(cache_.sideShape(false), head);
+    const size_t d = cache_.shape().headDim;
+    meet(rows, k, v);
+    float* max = scratch.base.data();
+    float* sum = max + rows.rows;
+    float* mixed = sum + rows.rows;
+    std::copy_n(rows.max.data(), rows.rows, max);
+    std::copy_n(rows.sum.data(), rows.rows, sum);
+    std::copy_n(rows.mixed.data(), rows.rows * d, mixed);
+    bool decoded[2] = {false, false};
+    for (int i = 0; i < count_; i++) {
+      const bool isKey = candidates_[i].isKey;
+      const SideView side = encode(scratch, isKey ? k : v, candidates_[i], head, decoded[isKey ? 0 : 1]);
+      rows.restart();
+      meet(rows, isKey ? side : k, isKey ? v : side);
+      compare(i, head, rows, max, sum, mixed);
+    }
+  }
+
+  // Mean over the queries of the norm of o' - o: through the sketch and against the residual stream, or against o.
+  void measure(bool sketched, double* errors) {
+    const Kernels* kernels = cache_.kernels();
+    const size_t width = cache_.shape().queryElements();
+    const int n = queries();
+    std::vector<float> seen(static_cast<size_t>(n) * kSketchRows);
+    std::vector<float> output(width);
+    for (int i = 0; i < count_; i++) {
+      const float* delta = &cache_.workers().delta[static_cast<size_t>(i) * n * width];
+      double total = 0;
+      int counted = 0;
+      if (sketched) {
+        kernels->dotF16(layer_.sketch->data(), static_cast<int>(width), kSketchRows, kSketchRows, delta, n, width, seen.data(), kSketchRows);
+      }
+      for (int r = 0; r < n; r++) {
+        double error;
+        double against;
+        if (sketched) {
+          error = norm(&seen[static_cast<size_t>(r) * kSketchRows], kSketchRows) * layer_.sketchScale;
+          against = layer_.kept.norm[slots_[r]];
+        } else {
+          kernels->fromHalf(&layer_.kept.output[slots_[r] * width], output.data(), width);
+          error = norm(delta + r * width, width);
+          against = norm(output.data(), width);
+        }
+        if (against == 0) continue;
+        total += error / against;
+        counted++;
+      }
+      errors[i] = counted > 0 ? total / counted : std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+
+ private:
+  static double norm(const float* x, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += static_cast<double>(x[i]) * x[i];
+    return std::sqrt(sum);
+  }
+
+  void load(QueryRows& rows, int head) {
+    const CacheShape& shape = cache_.shape();
+    const int group = shape.group();
+    const size_t d = shape.headDim;
+    const float scale = cache_.options().scale;
+    const std::vector<float>& slopes = cache_.options().slopes;
+    rows.begin(queries() * group);
+    rows.window = 0;  // the page is whole inside the window of every query
+    rows.alibi = !slopes.empty();
+    for (int r = 0; r < queries(); r++) {
+      const int slot = slots_[r];
+      float* to = &rows.q[static_cast<size_t>(r) * group * d];
+      cache_.kernels()->fromHalf(&layer_.kept.q[slot * shape.queryElements() + static_cast<size_t>(head) * group * d], to, group * d);
+      for (size_t i = 0; i < group * d; i++) to[i] *= scale;
+      for (int j = 0; j < group; j++) {
+        rows.position[r * group + j] = layer_.kept.position[slot];
+        if (rows.alibi) rows.slope[r * group + j] = slopes[head * group + j];
+      }
+    }
+  }
+
+  // Sinks are exact before and after, so they are left out of both sides of the difference.
+  void meet(QueryRows& rows, const SideView& k, const SideView& v) {
+    rows.page(k, v, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
+    rows.finish();
+  }
+
+  int firstRow() const { return pageIndex_ == 0 ? kSinkTokens : 0; }
+
+  SideView encode(Scratch& scratch, const SideView& now, const TrialCandidate& candidate, int head, bool& decoded) {
+    if (candidate.format == now.format) return now;
+    const int d = cache_.shape().headDim;
+    SideTarget target = carve(scratch.codes, d);
+    if (isRot(now.format) && isRot(candidate.format)) {
+      demoteHead(candidate.format, candidate.isKey, d, now, target);
+      SideView view = target.view(candidate.format);
+      view.hi = now.hi;
+      view.mean = now.mean;
+      view.meanScale = now.meanScale;
+      return view;
+    }
+    float* rows = candidate.isKey ? scratch.keyRows.data() : scratch.valueRows.data();
+    if (!decoded) {
+      decodeHead(cache_.kernels(), candidate.isKey, d, firstRow(), now, rows, scratch.lines.data());
+      if (firstRow() > 0) cache_.restoreSinks(layer_, candidate.isKey, head, rows, d);
+      decoded = true;
+    }
+    encodeHead(cache_.kernels(), candidate.format, candidate.isKey, d, firstRow(), rows, target);
+    return target.view(candidate.format);
+  }
+
+  void compare(int candidate, int head, const QueryRows& rows, const float* max, const float* sum, const float* mixed) {
+    const CacheShape& shape = cache_.shape();
+    const int group = shape.group();
+    const size_t d = shape.headDim;
+    float output[256];
+    for (int r = 0; r < rows.rows; r++) {
+      const int query = r / group;
+      const size_t column = static_cast<size_t>(head) * group + r % group;
+      const float lse = layer_.kept.lse[slots_[query] * shape.queryHeads + column];
+      const float top = std::max(lse, std::max(max[r], rows.max[r]));
+      const float before = std::exp(max[r] - top);
+      const float after = std::exp(rows.max[r] - top);
+      const float rest = std::max(0.0f, std::exp(lse - top) - sum[r] * before);
+      const float inverse = 1.0f / (rest + rows.sum[r] * after);
+      const float shift = sum[r] * before - rows.sum[r] * after;
+      cache_.kernels()->fromHalf(&layer_.kept.output[slots_[query] * shape.queryElements() + column * d], output, d);
+      float* delta = &cache_.workers().delta[(static_cast<size_t>(candidate) * queries() + query) * shape.queryElements() + column * d];
+      for (size_t c = 0; c < d; c++) {
+        delta[c] = (rows.mixed[r * d + c] * after - mixed[r * d + c] * before + shift * output[c]) * inverse;
+      }
+    }
+  }
+
+  Cache& cache_;
+  const Layer& layer_;
+  const int pageIndex_;
+  const Page& page_;
+  const TrialCandidate* candidates_;
+  const int count_;
+  const std::vector<int> slots_;
+};
+
+}  // namespace
+
+Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
+  const Page& now = cache.layer(index).pages[page];
+  for (int i = 0; i < count; i++) {
+    const int from = now.side(candidates[i].isKey).format;
+    const int to = candidates[i].format;
+    if (!Cache::legalMove(from, to) || (isCoded(to) && !hasCodes(cache.shape().headDim))) return kUnsupported;
+  }
+  Trial run(cache, index, page, candidates, count);
+  if (run.queries() == 0) {
+    std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
+    return kOk;
+  }
+  run.reserve();
+  auto task = [&](int head, int thread) { run.run(head, thread); };
+  cache.workers().threads.each(cache.shape().kvHeads, task);
+  run.measure(cache.hasSketch(index), errors);
+  return kOk;
+}
+
+}  // namespace palimpsest
