@@ -2,6 +2,7 @@
 # repository root would be built on every install).
 #   palimpsest     the cache (addon.cc, cache/*.cc)
 #   kernels_test   single kernels on a chosen instruction set, for tests only (test_binding.cc)
+# -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
 # gyp has no flags per file, so each instruction set is a static library of the same source.
 {
   'variables': {
@@ -19,12 +20,12 @@
         {
           'target_name': 'kernels_avx512', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
           'defines': ['PALIMPSEST_ISA=avx512'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
         },
         {
           'target_name': 'kernels_avx512vnni', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
           'defines': ['PALIMPSEST_ISA=avx512vnni'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mavx512vnni', '-mprefer-vector-width=512'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mavx512vnni', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
         },
       ],
     }],

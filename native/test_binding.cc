@@ -1,3 +1,318 @@
+// Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then what kernels.h lists.
+// Every length is checked here against the shapes given; a wrong call is a RangeError or TypeError, never a crash.
 #include <napi.h>
-static Napi::Object Init(Napi::Env env, Napi::Object exports) { return exports; }
-NODE_API_MODULE(kernels_test, Init)
+
+#include <climits>
+#include <string>
+
+#include "kernels.h"
+
+namespace {
+
+using namespace palimpsest;
+
+class Call {
+ public:
+  explicit Call(const Napi::CallbackInfo& info) : info_(info) {}
+
+  const Kernels* kernels() {
+    const int isa = integer(INT_MIN, INT_MAX);
+    const Kernels* kernels = isa < kScalar || isa > kNeon ? nullptr : kernelsFor(static_cast<Isa>(isa));
+    if (kernels == nullptr) fail("this CPU or build has no such instruction set");
+    return kernels;
+  }
+
+  int integer(int least, int most) {
+    const Napi::Value value = next();
+    if (!value.IsNumber()) throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a number");
+    const double number = value.As<Napi::Number>().DoubleValue();
+    if (!(number >= least && number <= most) || number != static_cast<int>(number)) fail("must be an integer in range");
+    return static_cast<int>(number);
+  }
+
+  float number() {
+    const Napi::Value value = next();
+    if (!value.IsNumber()) throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a number");
+    return value.As<Napi::Number>().FloatValue();
+  }
+
+  bool flag() {
+    const Napi::Value value = next();
+    if (!value.IsBoolean()) throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a boolean");
+    return value.As<Napi::Boolean>().Value();
+  }
+
+  int headDim() {
+    const int d = integer(64, 256);
+    if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256) fail("must be a coded head size");
+    return d;
+  }
+
+  int rotFormat() { return integer(kRot4, kRot2); }
+
+  // A typed array of T with room for `count` elements.
+  template <class T>
+  T* array(size_t count) {
+    const Napi::Value value = next();
+    if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != typeOf(static_cast<T*>(nullptr))) {
+      throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a typed array of the right kind");
+    }
+    const Napi::TypedArray typed = value.As<Napi::TypedArray>();
+    if (typed.ElementLength() < count) {
+      fail("has " + std::to_string(typed.ElementLength()) + " elements, " + std::to_string(count) + " are needed");
+    }
+    return reinterpret_cast<T*>(static_cast<uint8_t*>(typed.ArrayBuffer().Data()) + typed.ByteOffset());
+  }
+
+  // Elements spanned by n rows of `length` at `stride`.
+  static size_t span(int n, int stride, int length) { return n == 0 ? 0 : static_cast<size_t>(n - 1) * stride + length; }
+
+  [[noreturn]] void fail(const std::string& why) { throw Napi::RangeError::New(info_.Env(), "argument " + at() + " " + why); }
+
+  Napi::Env env() const { return info_.Env(); }
+
+ private:
+  static napi_typedarray_type typeOf(float*) { return napi_float32_array; }
+  static napi_typedarray_type typeOf(int8_t*) { return napi_int8_array; }
+  static napi_typedarray_type typeOf(uint8_t*) { return napi_uint8_array; }
+  static napi_typedarray_type typeOf(int16_t*) { return napi_int16_array; }
+  static napi_typedarray_type typeOf(uint16_t*) { return napi_uint16_array; }
+  static napi_typedarray_type typeOf(int32_t*) { return napi_int32_array; }
+
+  Napi::Value next() { return info_[index_++]; }
+  std::string at() const { return std::to_string(index_ - 1); }
+
+  const Napi::CallbackInfo& info_;
+  size_t index_ = 0;
+};
+
+constexpr int kMany = 1 << 20;
+
+Napi::Value isas(const Napi::CallbackInfo& info) {
+  Napi::Array list = Napi::Array::New(info.Env());
+  uint32_t count = 0;
+  for (int isa = kScalar; isa <= kNeon; isa++) {
+    if (kernelsFor(static_cast<Isa>(isa)) != nullptr) list.Set(count++, isa);
+  }
+  return list;
+}
+
+Napi::Value best(const Napi::CallbackInfo& info) { return Napi::Number::New(info.Env(), bestKernels()->isa); }
+
+void dotF16(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int contraction = call.integer(0, kMany), outputs = call.integer(0, kMany), rowStride = call.integer(0, kMany);
+  const int n = call.integer(0, kMany), xStride = call.integer(0, kMany), yStride = call.integer(0, kMany);
+  if (outputs % 8 != 0 || rowStride < outputs || yStride < outputs || xStride < contraction) call.fail("contradicts the shape");
+  const auto* m = call.array<uint16_t>(Call::span(contraction, rowStride, outputs));
+  const auto* x = call.array<float>(Call::span(n, xStride, contraction));
+  auto* y = call.array<float>(Call::span(n, yStride, outputs));
+  kernels->dotF16(m, contraction, outputs, rowStride, x, n, static_cast<size_t>(xStride), y, static_cast<size_t>(yStride));
+}
+
+void dotI8(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int contraction = call.integer(4, 256), outputs = call.integer(16, kMany);
+  const int n = call.integer(0, kMany), xStride = call.integer(0, kMany), yStride = call.integer(0, kMany);
+  if (contraction % 4 != 0 || outputs % 16 != 0 || xStride < contraction || yStride < outputs) call.fail("contradicts the shape");
+  const auto* tile = call.array<int8_t>(static_cast<size_t>(contraction) * outputs);
+  const auto* x = call.array<int16_t>(Call::span(n, xStride, contraction));
+  auto* y = call.array<int32_t>(Call::span(n, yStride, outputs));
+  kernels->dotI8(tile, contraction, outputs, x, n, static_cast<size_t>(xStride), y, static_cast<size_t>(yStride));
+}
+
+void unpackRot(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int format = call.rotFormat(), d = call.headDim();
+  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
+  const auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
+  const size_t elements = static_cast<size_t>(kPageTokens) * d;
+  kernels->unpackRot(format, hi, lo, elements, call.array<int8_t>(elements));
+}
+
+void rotate(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int d = call.headDim(), n = call.integer(0, kMany), stride = call.integer(d, kMany);
+  const bool inverse = call.flag();
+  kernels->rotate(call.array<float>(Call::span(n, stride, d)), n, static_cast<size_t>(stride), d, inverse);
+}
+
+Napi::Value quantizeI16(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int count = call.integer(0, kMany);
+  const auto* x = call.array<float>(static_cast<size_t>(count));
+  return Napi::Number::New(call.env(), kernels->quantizeI16(x, count, call.array<int16_t>(static_cast<size_t>(count))));
+}
+
+void softmaxPage(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int n = call.integer(0, kMany), stride = call.integer(kPageTokens, kMany);
+  const size_t rows = static_cast<size_t>(n);
+  auto* scores = call.array<float>(Call::span(n, stride, kPageTokens));
+  const auto* first = call.array<int32_t>(rows);
+  const auto* last = call.array<int32_t>(rows);
+  auto* max = call.array<float>(rows);
+  auto* sum = call.array<float>(rows);
+  auto* rescale = call.array<float>(rows);
+  kernels->softmaxPage(scores, n, static_cast<size_t>(stride), first, last, max, sum, rescale, call.array<float>(rows));
+}
+
+void axpy(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int count = call.integer(0, kMany);
+  const float a = call.number();
+  const auto* x = call.array<float>(static_cast<size_t>(count));
+  kernels->axpy(a, x, call.array<float>(static_cast<size_t>(count)), count);
+}
+
+void scaleRow(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int count = call.integer(0, kMany);
+  const float a = call.number();
+  kernels->scaleRow(a, call.array<float>(static_cast<size_t>(count)), count);
+}
+
+Napi::Value dot(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int count = call.integer(0, kMany);
+  const auto* a = call.array<float>(static_cast<size_t>(count));
+  return Napi::Number::New(call.env(), kernels->dot(a, call.array<float>(static_cast<size_t>(count)), count));
+}
+
+void toHalf(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const size_t count = static_cast<size_t>(call.integer(0, kMany));
+  const auto* x = call.array<float>(count);
+  kernels->toHalf(x, call.array<uint16_t>(count), count);
+}
+
+void fromHalf(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const size_t count = static_cast<size_t>(call.integer(0, kMany));
+  const auto* x = call.array<uint16_t>(count);
+  kernels->fromHalf(x, call.array<float>(count), count);
+}
+
+void rope(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int tokens = call.integer(0, 4096), heads = call.integer(0, 256), headDim = call.integer(2, 4096);
+  const int rotaryDim = call.integer(0, headDim);
+  const bool interleaved = call.flag();
+  if (rotaryDim % 2 != 0) call.fail("contradicts the shape");
+  auto* x = call.array<float>(static_cast<size_t>(tokens) * heads * headDim);
+  const auto* cos = call.array<float>(static_cast<size_t>(tokens) * rotaryDim / 2);
+  const auto* sin = call.array<float>(static_cast<size_t>(tokens) * rotaryDim / 2);
+  kernels->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
+}
+
+Napi::Value encodeRotCall(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int format = call.rotFormat();
+  const bool isKey = call.flag();
+  const int d = call.headDim(), stride = call.integer(d, kMany), firstRow = call.integer(0, kSinkTokens);
+  const auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
+  auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
+  auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
+  auto* k = call.array<int8_t>(kPageTokens);
+  auto* mean = call.array<int8_t>(static_cast<size_t>(d));
+  uint16_t meanScale = 0;
+  encodeRot(kernels, format, isKey, x, static_cast<size_t>(stride), d, firstRow, hi, lo, k, mean, &meanScale);
+  return Napi::Number::New(call.env(), meanScale);
+}
+
+void demoteRotCall(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const int from = call.rotFormat(), to = call.integer(from + 1, kRot2);
+  const bool isKey = call.flag();
+  const int d = call.headDim();
+  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
+  const auto* lo = call.array<uint8_t>(loPlaneBytes(from, d));
+  const auto* k = call.array<int8_t>(kPageTokens);
+  auto* loOut = call.array<uint8_t>(loPlaneBytes(to, d));
+  demoteRot(from, to, isKey, d, hi, lo, k, loOut, call.array<int8_t>(kPageTokens));
+}
+
+void decodeRotCall(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int format = call.rotFormat();
+  const bool isKey = call.flag();
+  const int d = call.headDim(), stride = call.integer(d, kMany), firstRow = call.integer(0, kSinkTokens);
+  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
+  const auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
+  const auto* k = call.array<int8_t>(kPageTokens);
+  const auto* mean = call.array<int8_t>(static_cast<size_t>(d));
+  const auto meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
+  auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
+  decodeRot(kernels, format, isKey, d, firstRow, hi, lo, k, mean, meanScale, x, static_cast<size_t>(stride));
+}
+
+void codesRotCall(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const int format = call.rotFormat();
+  const bool isKey = call.flag();
+  const int d = call.headDim();
+  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
+  const auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
+  codesRot(format, isKey, d, hi, lo, call.array<uint8_t>(static_cast<size_t>(kPageTokens) * d));
+}
+
+void encodeQ8Call(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const bool isKey = call.flag();
+  const int d = call.headDim(), stride = call.integer(d, kMany);
+  const auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
+  auto* tile = call.array<int8_t>(static_cast<size_t>(kPageTokens) * d);
+  encodeQ8(isKey, x, static_cast<size_t>(stride), d, tile, call.array<uint16_t>(kPageTokens));
+}
+
+void decodeQ8Call(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const bool isKey = call.flag();
+  const int d = call.headDim(), stride = call.integer(d, kMany);
+  const auto* tile = call.array<int8_t>(static_cast<size_t>(kPageTokens) * d);
+  const auto* scales = call.array<uint16_t>(kPageTokens);
+  decodeQ8(isKey, d, tile, scales, call.array<float>(Call::span(kPageTokens, stride, d)), static_cast<size_t>(stride));
+}
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  const auto add = [&](const char* name, auto function) { exports.Set(name, Napi::Function::New(env, function, name)); };
+  add("isas", isas);
+  add("best", best);
+  add("dotF16", dotF16);
+  add("dotI8", dotI8);
+  add("unpackRot", unpackRot);
+  add("rotate", rotate);
+  add("quantizeI16", quantizeI16);
+  add("softmaxPage", softmaxPage);
+  add("axpy", axpy);
+  add("scaleRow", scaleRow);
+  add("dot", dot);
+  add("toHalf", toHalf);
+  add("fromHalf", fromHalf);
+  add("rope", rope);
+  add("encodeRot", encodeRotCall);
+  add("demoteRot", demoteRotCall);
+  add("decodeRot", decodeRotCall);
+  add("codesRot", codesRotCall);
+  add("encodeQ8", encodeQ8Call);
+  add("decodeQ8", decodeQ8Call);
+  return exports;
+}
+
+}  // namespace
+
+NODE_API_MODULE(kernels_test, initialize)

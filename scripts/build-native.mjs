@@ -44,7 +44,9 @@ function version(program, install) {
 /** Everything that decides the binary, as one hash. */
 function fingerprint(configuration, compiler) {
   const hash = createHash('sha256');
-  hash.update(JSON.stringify([configuration, compiler, process.arch, process.env.CXXFLAGS ?? '', process.env.LDFLAGS ?? '']));
+  hash.update(
+    JSON.stringify([configuration, compiler, process.arch, process.env.CXXFLAGS ?? '', process.env.LDFLAGS ?? '']),
+  );
   const files = [fileURLToPath(import.meta.url), join(native, 'binding.gyp')];
   for (const folder of ['.', 'cache', 'kernels']) {
     const path = join(native, folder);
@@ -125,7 +127,13 @@ function build({ debug, force, verbose }) {
     version('python3', 'python3, e.g. apt-get install python3');
     rmSync(stamp, { force: true });
     const nodeGyp = join(packageFolder('node-gyp'), 'bin', 'node-gyp.js');
-    const args = [nodeGyp, 'configure', 'build', `--nodedir=${headerFolder()}`, `--jobs=${Math.min(4, availableParallelism())}`];
+    const args = [
+      nodeGyp,
+      'configure',
+      'build',
+      `--nodedir=${headerFolder()}`,
+      `--jobs=${Math.min(4, availableParallelism())}`,
+    ];
     args.push(debug ? '--debug' : '--release', verbose ? '--verbose' : '--loglevel=warn');
     console.error(`building native addon (${configuration.toLowerCase()}, ${compiler})`);
     const run = spawnSync(process.execPath, args, {
@@ -135,8 +143,10 @@ function build({ debug, force, verbose }) {
       env: { ...process.env, CXX: compilerProgram, PALIMPSEST_COMPILER: compiler },
     });
     if (run.status !== 0) {
-      if (!verbose) process.stderr.write(`${run.stdout ?? ''}${run.stderr ?? ''}`);
-      throw new BuildFailure('the compiler refused; the lines above say where (g++ 12 or newer, make and python3 are needed)');
+      if (!verbose) process.stderr.write((run.stderr ?? '').replace(/^(gyp ERR!|make:).*\n/gm, ''));
+      throw new BuildFailure(
+        'the compiler refused; the lines above say where (g++ 12 or newer, make and python3 are needed)',
+      );
     }
     writeFileSync(stamp, wanted);
   });

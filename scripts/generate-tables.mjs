@@ -147,7 +147,9 @@ function typescript() {
 /** Decode levels (integers) and their divisor. */
 export const ROT_LEVELS = {
 ${Object.entries(ROT_LEVELS)
-  .map(([name, { divisor, positive }]) => `  ${name}: { divisor: ${divisor}, levels: [${mirror(positive).join(', ')}] },`)
+  .map(
+    ([name, { divisor, positive }]) => `  ${name}: { divisor: ${divisor}, levels: [${mirror(positive).join(', ')}] },`,
+  )
   .join('\n')}
 } as const;
 

@@ -1,0 +1,60 @@
+/**
+ * q8: symmetric int8, one f16 scale per token and head.
+ *
+ * s = f16(max|x| / 127); code = round half even(x / s), clamped to ±127 (float32 arithmetic); x̂ = s·code.
+ * A row whose scale rounds to zero (max|x| below 2^-25·127) gets codes 0: it decodes to exact zeros.
+ *
+ * Bytes: codes in the i8 tile (one byte an element), then 128 f16 scales per head: 8 + 16/d bits per element.
+ * This is what a page holds while it is in the window. Not ggml's q8_0, whose groups have 32 elements.
+ * When not to use it: nowhere that bytes matter more than a divergence of 1e-5; rows under about 1e-3 lose relative accuracy,
+ * because their f16 scale is subnormal.
+ */
+import { PAGE_TOKENS } from '../format.ts';
+import type { EncodedHead, ReferenceCodec } from './codec.ts';
+import { roundHalfEven } from './float32.ts';
+import { fromHalf, toHalf } from './half.ts';
+
+const clamp = (code: number): number => Math.min(127, Math.max(-127, code));
+
+export const q8: ReferenceCodec = {
+  format: 'q8',
+
+  encode(rows, headDim, firstRow = 0) {
+    const codes = new Uint8Array(PAGE_TOKENS * headDim).fill(128);
+    const rowScales = new Uint16Array(PAGE_TOKENS);
+    for (let t = firstRow; t < PAGE_TOKENS; t++) {
+      const row = rows.subarray(t * headDim, (t + 1) * headDim);
+      const max = row.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+      rowScales[t] = toHalf(Math.fround(max / 127));
+      const scale = fromHalf(rowScales[t]!);
+      if (scale === 0) continue;
+      for (const [c, x] of row.entries()) {
+        codes[t * headDim + c] = roundHalfEven(clamp(Math.fround(x / scale))) + 128;
+      }
+    }
+    return { format: 'q8', headDim, firstRow, codes, rowScales, means: new Int8Array(0), meanScale: 0 };
+  },
+
+  decode({ headDim, codes, rowScales }: EncodedHead) {
+    return Float32Array.from(codes, (code, i) =>
+      Math.fround((code - 128) * fromHalf(rowScales[Math.floor(i / headDim)]!)),
+    );
+  },
+
+  scores(query, { headDim, codes, rowScales }) {
+    return Float64Array.from(rowScales, (bits, t) => {
+      let sum = 0;
+      for (let c = 0; c < headDim; c++) sum += query[c]! * (codes[t * headDim + c]! - 128);
+      return fromHalf(bits) * sum;
+    });
+  },
+
+  mix(weights, { headDim, codes, rowScales }) {
+    const out = new Float64Array(headDim);
+    for (let t = 0; t < PAGE_TOKENS; t++) {
+      const weight = weights[t]! * fromHalf(rowScales[t]!);
+      for (let c = 0; c < headDim; c++) out[c]! += weight * (codes[t * headDim + c]! - 128);
+    }
+    return out;
+  },
+};

@@ -1,0 +1,212 @@
+/**
+ * rot4, rot3, rot2: rotated Gaussian codes with an unbiased scale, nested in bit planes.
+ *
+ * Per page of 128 rows and head, keys after RoPE, values as they are:
+ *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; the decoded mean is taken away
+ *   rotate  y = H·D·(x − μ̂)                                                                                       (rotation.ts)
+ *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian              (lloydmax.ts)
+ *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, each width with decode levels u of its own: integers over a divisor       (tables.gen.ts)
+ *   scale   t = ⟨y,y⟩ / ⟨y,u⟩, so that ⟨x̂,x⟩ = ⟨x,x⟩ along y; stored as k, t = 2^(k/16), |k| ≤ 127
+ *   decode  x̂ = μ̂ + t·D·H·u
+ * The scale is larger than the one of least squares: it costs squared error and wins in attention, where a shrunken key
+ * means a flattened softmax. Without the mean it would do harm.
+ *
+ * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to the mean exactly. Sinks (rows before firstRow) likewise; they stay
+ * out of the mean and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, every code has the sign of its y; the guard makes a zero row.
+ *
+ * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8, rot2
+ * none; k 128; means d and their scale 2. That is b + 8/d + (8 + 16/d)/128 bits per element: b + 0.19 at d = 64.
+ * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes.
+ *
+ * Source: measured on SmolLM2-135M (README of this room); randomized Hadamard rotation as in QuaRot, Gaussian tables as in
+ * Lloyd and Max, unbiased scale from the project's own trials.
+ * When not to use it: for rows whose rms leaves [2^-8, 2^8], where k saturates; for keys at 2 bits where the layer does not tolerate it.
+ */
+import { assert } from '../error.ts';
+import { FORMATS, type FormatName, PAGE_TOKENS, type Side } from '../format.ts';
+import { type EncodedHead, type ReferenceCodec, toTile } from './codec.ts';
+import { roundHalfEven, treeDot, treeSum } from './float32.ts';
+import { fromHalf, toHalf } from './half.ts';
+import { encode4 } from './lloydmax.ts';
+import { rotate } from './rotation.ts';
+import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from './tables.gen.ts';
+
+export type RotName = keyof typeof ROT_LEVELS;
+
+/** k of a zero row. */
+const ZERO_ROW = -128;
+
+/** t of a scale code; 0 for a zero row. */
+export function rotScale(k: number): number {
+  return k === ZERO_ROW ? 0 : SCALE_VALUES[k + 127]!;
+}
+
+/** The scale code of t: −127 + the number of boundaries below t. */
+export function scaleCode(t: number): number {
+  let k = -127;
+  for (const bound of SCALE_BOUNDS) if (t > bound) k++;
+  return k;
+}
+
+const signed = (k: number): number => (k << 16) >> 16;
+
+function encodeMean(rows: Float32Array, headDim: number, firstRow: number): { means: Int8Array; meanScale: number } {
+  const average = Float32Array.from({ length: headDim }, (_, c) => {
+    const column = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t < firstRow ? 0 : rows[t * headDim + c]!));
+    return Math.fround(treeSum(column) / (PAGE_TOKENS - firstRow));
+  });
+  const max = average.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  const meanScale = toHalf(Math.fround(max / 127));
+  const scale = fromHalf(meanScale);
+  const means = Int8Array.from(average, (value) =>
+    scale === 0 ? 0 : roundHalfEven(Math.min(127, Math.max(-127, Math.fround(value / scale)))),
+  );
+  return { means, meanScale };
+}
+
+/** t of a rotated row y for codes of one width, or 0 when there is none. */
+function unbiasedScale(y: Float32Array, yy: number, codes: Uint8Array, format: RotName): number {
+  const { divisor, levels } = ROT_LEVELS[format];
+  const yu = treeDot(
+    y,
+    Array.from(codes, (code) => levels[code]!),
+  );
+  return yu > 0 ? Math.fround(Math.fround(yy * divisor) / yu) : 0;
+}
+
+function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): EncodedHead {
+  const { means, meanScale } = encodeMean(rows, headDim, firstRow);
+  const scale = fromHalf(meanScale);
+  const drop = 4 - FORMATS[format].codeBits;
+  const codes = new Uint8Array(PAGE_TOKENS * headDim);
+  const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
+  for (let t = firstRow; t < PAGE_TOKENS; t++) {
+    const y = Float32Array.from(means, (mean, c) => Math.fround(rows[t * headDim + c]! - Math.fround(mean * scale)));
+    rotate(y);
+    const yy = treeDot(y, y);
+    if (!(yy > 0)) continue;
+    const r = Math.fround(Math.sqrt(Math.fround(yy / headDim)));
+    const row = Uint8Array.from(y, (value) => encode4(value, r) >> drop);
+    codes.set(row, t * headDim);
+    const factor = unbiasedScale(y, yy, row, format);
+    if (factor > 0) rowScales[t] = scaleCode(factor) & 0xffff;
+  }
+  return { format, headDim, firstRow, codes, rowScales, means, meanScale };
+}
+
+/**
+ * Narrows codes without the rows: c >> difference, t' = t·⟨u,u⟩/⟨u,u'⟩ with integer sums, each conversion and operation rounded
+ * to float32. The means stay.
+ */
+export function demote(head: EncodedHead, to: RotName): EncodedHead {
+  const from = rotName(head.format);
+  const fine = ROT_LEVELS[from];
+  const coarse = ROT_LEVELS[to];
+  const drop = FORMATS[from].codeBits - FORMATS[to].codeBits;
+  assert(drop > 0, `${from} cannot be demoted to ${to}`);
+  const codes = head.codes.map((code) => code >> drop);
+  const rowScales = head.rowScales.map((bits, t) => {
+    const k = signed(bits);
+    if (k === ZERO_ROW) return bits;
+    let square = 0;
+    let cross = 0;
+    for (let i = t * head.headDim; i < (t + 1) * head.headDim; i++) {
+      const level = fine.levels[head.codes[i]!]!;
+      square += level * level;
+      cross += level * coarse.levels[codes[i]!]!;
+    }
+    if (cross <= 0) return ZERO_ROW & 0xffff;
+    const ratio = Math.fround(Math.fround(square * coarse.divisor) / Math.fround(cross * fine.divisor));
+    return scaleCode(Math.fround(rotScale(k) * ratio)) & 0xffff;
+  });
+  return { ...head, format: to, codes, rowScales };
+}
+
+/** t over the divisor of the levels, float32: what one integer level is worth in row t. */
+function levelWorth(head: EncodedHead, t: number): number {
+  return Math.fround(rotScale(signed(head.rowScales[t]!)) / ROT_LEVELS[rotName(head.format)].divisor);
+}
+
+function decode(head: EncodedHead): Float32Array {
+  const { headDim, firstRow, codes, means } = head;
+  const { levels } = ROT_LEVELS[rotName(head.format)];
+  const scale = fromHalf(head.meanScale);
+  const rows = new Float32Array(PAGE_TOKENS * headDim);
+  for (let t = firstRow; t < PAGE_TOKENS; t++) {
+    const worth = levelWorth(head, t);
+    const row = Float32Array.from({ length: headDim }, (_, c) => Math.fround(levels[codes[t * headDim + c]!]! * worth));
+    rotate(row, true);
+    for (let c = 0; c < headDim; c++) rows[t * headDim + c] = Math.fround(Math.fround(means[c]! * scale) + row[c]!);
+  }
+  return rows;
+}
+
+/** q·k̂_t = worth_t·⟨HDq, level⟩ + ⟨q, μ̂⟩: the query is rotated once, no key is. Rows before firstRow give 0. */
+function scores(query: Float32Array, head: EncodedHead): Float64Array {
+  const { levels } = ROT_LEVELS[rotName(head.format)];
+  const rotated = query.slice();
+  rotate(rotated);
+  const scale = fromHalf(head.meanScale);
+  const onMean = head.means.reduce((sum, mean, c) => sum + query[c]! * mean * scale, 0);
+  return Float64Array.from({ length: PAGE_TOKENS }, (_, t) => {
+    if (t < head.firstRow) return 0;
+    let sum = 0;
+    for (let c = 0; c < head.headDim; c++) sum += rotated[c]! * levels[head.codes[t * head.headDim + c]!]!;
+    return levelWorth(head, t) * sum + onMean;
+  });
+}
+
+/** Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + (Σ w_t)·μ̂: the sum is rotated back once. Rows before firstRow do not count. */
+function mix(weights: Float32Array, head: EncodedHead): Float64Array {
+  const { levels } = ROT_LEVELS[rotName(head.format)];
+  const sum = new Float64Array(head.headDim);
+  let mass = 0;
+  for (let t = head.firstRow; t < PAGE_TOKENS; t++) {
+    const weight = weights[t]! * levelWorth(head, t);
+    mass += weights[t]!;
+    for (let c = 0; c < head.headDim; c++) sum[c]! += weight * levels[head.codes[t * head.headDim + c]!]!;
+  }
+  const back = Float32Array.from(sum);
+  rotate(back, true);
+  const scale = fromHalf(head.meanScale);
+  return Float64Array.from(back, (value, c) => value + mass * head.means[c]! * scale);
+}
+
+/**
+ * The bit planes of a head as stored. Codes in tile order (codec.ts) form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3:
+ * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of rot3's 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
+ */
+export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uint8Array } {
+  const { codeBits } = FORMATS[rotName(head.format)];
+  const lowBits = codeBits - 2;
+  const tile = toTile(side, head.headDim, head.codes);
+  const hi = new Uint8Array(tile.length / 4);
+  const lo = new Uint8Array((tile.length * lowBits) / 8);
+  const put = (plane: Uint8Array, bits: number, index: number, value: number): void => {
+    const perByte = 8 / bits;
+    const row = Math.floor(index / 64);
+    plane[Math.floor(row / perByte) * 64 + (index % 64)]! |= value << (bits * (row % perByte));
+  };
+  for (const [i, code] of tile.entries()) {
+    put(hi, 2, i, code >> lowBits);
+    if (lowBits > 0) put(lo, lowBits, i, code & (2 ** lowBits - 1));
+  }
+  return { hi, lo };
+}
+
+function rotName(format: FormatName): RotName {
+  assert(format in ROT_LEVELS, `${format} is not of the rot family`);
+  return format as RotName;
+}
+
+const codec = (format: RotName): ReferenceCodec => ({
+  format,
+  encode: (rows, headDim, firstRow = 0) => encode(format, rows, headDim, firstRow),
+  decode,
+  scores,
+  mix,
+});
+
+export const rot4 = codec('rot4');
+export const rot3 = codec('rot3');
+export const rot2 = codec('rot2');

@@ -1,0 +1,120 @@
+/**
+ * Single kernels on a chosen instruction set (native/test_binding.cc). The binding checks every length itself.
+ * Legend: n rows, c contraction, o outputs, d head_dim. Strides are in elements.
+ */
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { ISA_NAMES, type Isa } from '../../native/types.ts';
+
+export interface KernelsBinding {
+  isas(): number[];
+  best(): number;
+  dotF16(
+    isa: number,
+    c: number,
+    o: number,
+    rowStride: number,
+    n: number,
+    xStride: number,
+    yStride: number,
+    m: Uint16Array,
+    x: Float32Array,
+    y: Float32Array,
+  ): void;
+  dotI8(
+    isa: number,
+    c: number,
+    o: number,
+    n: number,
+    xStride: number,
+    yStride: number,
+    tile: Int8Array,
+    x: Int16Array,
+    y: Int32Array,
+  ): void;
+  unpackRot(isa: number, format: number, d: number, hi: Uint8Array, lo: Uint8Array, tile: Int8Array): void;
+  rotate(isa: number, d: number, n: number, stride: number, inverse: boolean, x: Float32Array): void;
+  /** → the scale */
+  quantizeI16(isa: number, count: number, x: Float32Array, out: Int16Array): number;
+  softmaxPage(
+    isa: number,
+    n: number,
+    stride: number,
+    scores: Float32Array,
+    first: Int32Array,
+    last: Int32Array,
+    max: Float32Array,
+    sum: Float32Array,
+    rescale: Float32Array,
+    rowMass: Float32Array,
+  ): void;
+  axpy(isa: number, count: number, a: number, x: Float32Array, y: Float32Array): void;
+  scaleRow(isa: number, count: number, a: number, y: Float32Array): void;
+  dot(isa: number, count: number, a: Float32Array, b: Float32Array): number;
+  toHalf(isa: number, count: number, x: Float32Array, out: Uint16Array): void;
+  fromHalf(isa: number, count: number, x: Uint16Array, out: Float32Array): void;
+  rope(
+    isa: number,
+    tokens: number,
+    heads: number,
+    headDim: number,
+    rotaryDim: number,
+    interleaved: boolean,
+    x: Float32Array,
+    cos: Float32Array,
+    sin: Float32Array,
+  ): void;
+  /** → f16 bits of the scale of the means */
+  encodeRot(
+    isa: number,
+    format: number,
+    isKey: boolean,
+    d: number,
+    stride: number,
+    firstRow: number,
+    x: Float32Array,
+    hi: Uint8Array,
+    lo: Uint8Array,
+    k: Int8Array,
+    mean: Int8Array,
+  ): number;
+  demoteRot(
+    from: number,
+    to: number,
+    isKey: boolean,
+    d: number,
+    hi: Uint8Array,
+    lo: Uint8Array,
+    k: Int8Array,
+    loOut: Uint8Array,
+    kOut: Int8Array,
+  ): void;
+  decodeRot(
+    isa: number,
+    format: number,
+    isKey: boolean,
+    d: number,
+    stride: number,
+    firstRow: number,
+    hi: Uint8Array,
+    lo: Uint8Array,
+    k: Int8Array,
+    mean: Int8Array,
+    meanScale: number,
+    x: Float32Array,
+  ): void;
+  codesRot(format: number, isKey: boolean, d: number, hi: Uint8Array, lo: Uint8Array, codes: Uint8Array): void;
+  encodeQ8(isKey: boolean, d: number, stride: number, x: Float32Array, tile: Int8Array, scales: Uint16Array): void;
+  decodeQ8(isKey: boolean, d: number, stride: number, tile: Int8Array, scales: Uint16Array, x: Float32Array): void;
+}
+
+/** Built by `npm run build:native`. */
+export function loadKernels(): KernelsBinding {
+  const file = join(import.meta.dirname, '../../native/build/Release/kernels_test.node');
+  return createRequire(import.meta.url)(file) as KernelsBinding;
+}
+
+/** Every instruction set that this build has and this CPU runs, as [name, id]. */
+export function availableIsas(kernels: KernelsBinding): [Isa, number][] {
+  return kernels.isas().map((id) => [ISA_NAMES[id]!, id]);
+}
