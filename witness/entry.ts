@@ -1,0 +1,62 @@
+/**
+ * One entry as bytes: u32 length, u32 CRC-32 over (length ‖ payload), payload, 32 bytes of chain hash. All numbers
+ * little endian. The payload is the envelope {seq, timeMs, session, kind, body} in this order, its body canonical JSON.
+ */
+import { crc32 } from 'node:zlib';
+import { KvError } from '../native/index.ts';
+import { canonicalJson } from './canonical.ts';
+import { HASH_BYTES } from './chain.ts';
+import { ENTRY_KINDS, type Entry, type EntryKind } from './types.ts';
+
+/** Length and CRC. */
+export const ENTRY_HEAD_BYTES = 8;
+/** Everything of an entry that is not payload. */
+export const ENTRY_EXTRA_BYTES = ENTRY_HEAD_BYTES + HASH_BYTES;
+/** A situation with 10,000 trial reports is about 1 MiB; no honest entry is larger. */
+export const PAYLOAD_BYTES_MAX = 1 << 20;
+/** How every payload begins. A quote inside a JSON string is escaped, so this does not occur inside one. */
+export const PAYLOAD_START = '{"seq":';
+
+export function entryCrc(lengthBytes: Uint8Array, payload: Uint8Array): number {
+  return crc32(payload, crc32(lengthBytes));
+}
+
+/** The payload text. Throws what `canonicalJson` throws. */
+export function payloadText(seq: number, timeMs: number, session: string, kind: EntryKind, body: unknown): string {
+  return `${PAYLOAD_START}${seq},"timeMs":${canonicalJson(timeMs)},"session":${JSON.stringify(session)},"kind":"${kind}","body":${canonicalJson(body)}}`;
+}
+
+const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** Payload bytes → entry. Throws 'bad-log' when they are not an envelope; the canonical spelling is checked by `verifyLog` alone. */
+export function parsePayload(payload: Uint8Array): Entry {
+  let value: unknown;
+  try {
+    value = JSON.parse(decoder.decode(payload));
+  } catch (cause) {
+    throw new KvError('bad-log', 'an entry is not JSON', { cause });
+  }
+  if (typeof value !== 'object' || value === null) throw new KvError('bad-log', 'an entry is not an object');
+  const { seq, timeMs, session, kind, body } = value as Record<string, unknown>;
+  const sound =
+    Number.isSafeInteger(seq) &&
+    (seq as number) >= 0 &&
+    typeof timeMs === 'number' &&
+    typeof session === 'string' &&
+    (ENTRY_KINDS as readonly unknown[]).includes(kind) &&
+    typeof body === 'object' &&
+    body !== null;
+  if (!sound) throw new KvError('bad-log', 'an entry lacks seq, timeMs, session, kind or body');
+  return { seq, timeMs, session, kind, body } as Entry;
+}
+
+/** True when the payload is spelled the one way that the writer spells it. */
+export function isCanonical(payload: Uint8Array, entry: Entry): boolean {
+  try {
+    const text = payloadText(entry.seq, entry.timeMs, entry.session, entry.kind, entry.body);
+    return Buffer.from(text, 'utf8').equals(payload);
+  } catch (error) {
+    if (error instanceof KvError) return false;
+    throw error;
+  }
+}

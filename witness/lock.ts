@@ -1,0 +1,148 @@
+/**
+ * One writer per folder. The lock is a file that names its owner: host, pid, and when that process started, so that a
+ * lock left behind by a killed process is known from one whose pid was given to somebody else. It appears complete or
+ * not at all (written aside, then linked). Readers need no lock.
+ */
+import { randomBytes } from 'node:crypto';
+import fs from 'node:fs';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import { KvError } from '../native/index.ts';
+
+export const LOCK_NAME = 'writer.lock';
+/** Somebody who removes a stale lock holds this folder meanwhile; the work takes microseconds. */
+const GUARD_NAME = 'writer.lock.guard';
+const GUARD_STALE_MS = 10_000;
+const ATTEMPTS = 200;
+const PAUSE_MS = 10;
+
+interface Owner {
+  readonly pid: number;
+  readonly host: string;
+  /** Boot and pid namespace, empty where the system does not tell. */
+  readonly boot: string;
+  /** Start time of the process in that boot, empty where the system does not tell. */
+  readonly start: string;
+  readonly token: string;
+}
+
+export interface WriterLock {
+  release(): void;
+}
+
+/** Throws 'locked' with the pid when a live process holds the folder. Takes over the lock of a dead one. */
+export function lockWriter(dir: string): WriterLock {
+  const path = join(dir, LOCK_NAME);
+  const mine: Owner = {
+    pid: process.pid,
+    host: hostname(),
+    boot: bootIdentity(),
+    start: startOf(process.pid),
+    token: randomBytes(8).toString('hex'),
+  };
+  const aside = `${path}.${mine.token}`;
+  fs.writeFileSync(aside, `${JSON.stringify(mine)}\n`, { flag: 'wx' });
+  try {
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      try {
+        fs.linkSync(aside, path);
+        return { release: () => release(path, mine) };
+      } catch (error) {
+        if (codeOf(error) !== 'EEXIST') throw error;
+      }
+      const owner = readOwner(path);
+      if (owner !== null && isAlive(owner, mine)) throw lockedBy(owner, path);
+      removeStale(dir, path, mine);
+    }
+  } finally {
+    fs.unlinkSync(aside);
+  }
+  throw new KvError('locked', `the lock ${path} could not be taken over`, {
+    values: { path },
+    hint: 'remove the file when no process uses the folder',
+  });
+}
+
+function lockedBy(owner: Owner, path: string): KvError {
+  const elsewhere = owner.host !== hostname() || owner.boot !== bootIdentity();
+  return new KvError(
+    'locked',
+    `the log is being written by process ${owner.pid}${elsewhere ? ` on ${owner.host}` : ''}`,
+    {
+      values: { pid: owner.pid, host: owner.host, path },
+      hint: elsewhere
+        ? `that process cannot be seen from here; remove ${LOCK_NAME} when it is gone`
+        : 'wait for it, or use another state folder',
+    },
+  );
+}
+
+function release(path: string, mine: Owner): void {
+  if (readOwner(path)?.token === mine.token) fs.rmSync(path, { force: true });
+}
+
+/** Only inside the guard may a lock be removed that is not one's own, so a fresh lock is never taken for the stale one. */
+function removeStale(dir: string, path: string, mine: Owner): void {
+  const guard = join(dir, GUARD_NAME);
+  try {
+    fs.mkdirSync(guard);
+  } catch (error) {
+    if (codeOf(error) !== 'EEXIST') throw error;
+    const age = Date.now() - (fs.statSync(guard, { throwIfNoEntry: false })?.mtimeMs ?? Date.now());
+    if (age > GUARD_STALE_MS) fs.rmSync(guard, { recursive: true, force: true });
+    else Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS);
+    return;
+  }
+  try {
+    const owner = readOwner(path);
+    if (owner === null || !isAlive(owner, mine)) fs.rmSync(path, { force: true });
+  } finally {
+    fs.rmdirSync(guard);
+  }
+}
+
+/** null: no lock, or a file that names nobody. */
+function readOwner(path: string): Owner | null {
+  try {
+    const owner = JSON.parse(fs.readFileSync(path, 'utf8')) as Owner | null;
+    return Number.isSafeInteger(owner?.pid) && (owner as Owner).pid > 0 ? owner : null;
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT' || error instanceof SyntaxError) return null;
+    throw error;
+  }
+}
+
+/** What cannot be judged from here (another host or container) counts as alive: two writers would be worse than none. */
+function isAlive(owner: Owner, mine: Owner): boolean {
+  if (owner.host !== mine.host) return true;
+  if (owner.boot !== mine.boot) return owner.boot.split('/')[0] === mine.boot.split('/')[0];
+  try {
+    process.kill(owner.pid, 0);
+  } catch (error) {
+    if (codeOf(error) === 'ESRCH') return false;
+  }
+  return owner.start === startOf(owner.pid);
+}
+
+/** 'boot id/pid namespace' on Linux, else '/'. */
+function bootIdentity(): string {
+  return `${attempt(() => fs.readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim())}/${attempt(() => fs.readlinkSync('/proc/self/ns/pid'))}`;
+}
+
+/** Field 22 of /proc/PID/stat; the name in field 2 may hold spaces and brackets, so count from its last bracket. */
+function startOf(pid: number): string {
+  return attempt(() => {
+    const stat = fs.readFileSync(`/proc/${pid}/stat`, 'utf8');
+    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '';
+  });
+}
+
+function attempt(read: () => string): string {
+  try {
+    return read();
+  } catch {
+    return '';
+  }
+}
+
+const codeOf = (error: unknown): unknown => (error as NodeJS.ErrnoException).code;

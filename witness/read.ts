@@ -1,0 +1,45 @@
+/** Reading a log front to back, also while somebody writes it: what is not whole yet at the very end is not there yet. */
+import { KvError } from '../native/index.ts';
+import { parsePayload } from './entry.ts';
+import { type LogFiles, nodeFiles } from './files.ts';
+import { badLog } from './scan.ts';
+import type { Entry, EntryKind } from './types.ts';
+import { walkLog } from './walk.ts';
+
+export interface ReadOptions {
+  /** First seq wanted, default 0. Segments before it are not read. */
+  readonly fromSeq?: number;
+  readonly session?: string;
+  readonly kinds?: readonly EntryKind[];
+  readonly files?: LogFiles;
+}
+
+/**
+ * Entries in order of seq, read as they are asked for. A torn tail ends the walk.
+ * Throws 'not-found' when there is no log in `dir`, 'bad-log' where it is damaged.
+ */
+export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entry, void, undefined> {
+  const { session, kinds, fromSeq = 0, files = nodeFiles } = options;
+  for (const { segment, offset, seq, payload } of walkLog(files, dir, fromSeq)) {
+    if (seq < fromSeq) continue;
+    const entry = parsePayload(payload);
+    if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
+    if (session !== undefined && entry.session !== session) continue;
+    if (kinds === undefined || kinds.includes(entry.kind)) yield entry;
+  }
+}
+
+/** The one entry with this seq. Throws 'not-found', and what `readLog` throws. */
+export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles): Entry {
+  if (!Number.isSafeInteger(seq) || seq < 0) {
+    throw new KvError('bad-argument', `'${seq}' is not the id of an entry`, {
+      values: { seq },
+      hint: 'ids are the seq numbers that `audit list` shows',
+    });
+  }
+  for (const entry of readLog(dir, { fromSeq: seq, files })) return entry;
+  throw new KvError('not-found', `the log has no entry ${seq}`, {
+    values: { seq },
+    hint: 'see `audit list` for the ids there are',
+  });
+}

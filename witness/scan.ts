@@ -1,0 +1,167 @@
+/**
+ * Walking over the bytes of one segment without holding the file in memory, and telling a torn tail from damage.
+ * Every length is compared with what remains and with the cap before anything is allocated.
+ */
+import { join } from 'node:path';
+import { KvError } from '../native/index.ts';
+import { entryHash } from './chain.ts';
+import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc, PAYLOAD_BYTES_MAX, PAYLOAD_START } from './entry.ts';
+import type { LogFiles } from './files.ts';
+import { decodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentName } from './segment.ts';
+
+const READ_BYTES = 256 * 1024;
+/** What a disk loses at once when the power fails. */
+const SECTOR_BYTES = 512;
+/** Bytes looked at again while searching for whole entries behind a fault; a file made to exceed it is no torn tail. */
+const SEARCH_BYTES_MAX = 32 * 1024 * 1024;
+
+export interface Frame {
+  readonly payload: Buffer;
+  readonly hash: Buffer;
+  /** Offset of the next frame. */
+  readonly end: number;
+}
+
+/** Where an entry should be and is not, or not as it was written. */
+export interface Fault {
+  readonly offset: number;
+  readonly what: string;
+  /** The file ends before the entry does. */
+  readonly cut: boolean;
+}
+
+/** One open segment file, of the size it had when it was opened; a writer may be adding to it. */
+export class SegmentFile {
+  readonly name: string;
+  readonly size: number;
+  readonly #files: LogFiles;
+  readonly #fd: number;
+  #window = Buffer.alloc(0);
+  #windowStart = 0;
+
+  constructor(files: LogFiles, dir: string, number: number) {
+    this.name = segmentName(number);
+    this.#files = files;
+    this.#fd = files.openSync(join(dir, this.name), 'r');
+    this.size = files.sizeSync(this.#fd);
+  }
+
+  close(): void {
+    this.#files.closeSync(this.#fd);
+  }
+
+  /** Bytes [offset, offset + length), fewer at the end of the file. Valid until the next call. */
+  bytes(offset: number, length: number): Buffer {
+    const wanted = Math.min(length, this.size - offset);
+    if (offset < this.#windowStart || offset + wanted > this.#windowStart + this.#window.length)
+      this.#fill(offset, wanted);
+    const start = offset - this.#windowStart;
+    return this.#window.subarray(start, start + Math.min(wanted, this.#window.length - start));
+  }
+
+  #fill(offset: number, wanted: number): void {
+    const window = Buffer.allocUnsafe(Math.min(Math.max(wanted, READ_BYTES), this.size - offset));
+    let filled = 0;
+    while (filled < window.length) {
+      const read = this.#files.readSync(this.#fd, window, filled, window.length - filled, offset + filled);
+      if (read === 0) break;
+      filled += read;
+    }
+    this.#window = window.subarray(0, filled);
+    this.#windowStart = offset;
+  }
+
+  header(): SegmentHeader | string {
+    return decodeHeader(this.bytes(0, SEGMENT_HEADER_BYTES));
+  }
+
+  /** The frame at `offset`: length and CRC hold. null at the end of the file. */
+  frame(offset: number): Frame | Fault | null {
+    const remaining = this.size - offset;
+    if (remaining === 0) return null;
+    if (remaining < ENTRY_HEAD_BYTES) return { offset, what: 'the file ends inside the head of an entry', cut: true };
+    const length = this.bytes(offset, ENTRY_HEAD_BYTES).readUInt32LE(0);
+    if (length === 0 || length > PAYLOAD_BYTES_MAX) {
+      return {
+        offset,
+        what: `an entry says it has ${length} bytes, 1 to ${PAYLOAD_BYTES_MAX} are possible`,
+        cut: false,
+      };
+    }
+    if (length + ENTRY_EXTRA_BYTES > remaining) {
+      return { offset, what: `an entry needs ${length + ENTRY_EXTRA_BYTES} bytes, ${remaining} remain`, cut: true };
+    }
+    const bytes = this.bytes(offset, length + ENTRY_EXTRA_BYTES);
+    const payload = bytes.subarray(ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES + length);
+    if (
+      bytes.length < length + ENTRY_EXTRA_BYTES ||
+      bytes.readUInt32LE(4) !== entryCrc(bytes.subarray(0, 4), payload)
+    ) {
+      return { offset, what: 'the checksum of an entry is wrong', cut: false };
+    }
+    return { payload, hash: bytes.subarray(ENTRY_HEAD_BYTES + length), end: offset + bytes.length };
+  }
+
+  /**
+   * Is the fault what a crash leaves: an entry that was not written to its end? Then the file stops inside it, or a
+   * sector of it was never written and reads as zeros (no entry contains a zero sector: its payload is text), and
+   * nothing whole follows. A changed byte of a whole entry is damage, also in the last one.
+   */
+  isTorn(fault: Fault, seq: number, previousHash: Uint8Array): boolean {
+    if (this.#isWholeButHead(fault.offset, seq, previousHash) || this.#hasFrameAfter(fault.offset)) return false;
+    if (this.#hasLostSector(fault.offset)) return true;
+    if (!fault.cut) return false;
+    const start = this.bytes(fault.offset + ENTRY_HEAD_BYTES, PAYLOAD_START.length).toString('latin1');
+    return PAYLOAD_START.startsWith(start);
+  }
+
+  /** Only length or CRC differ: payload and hash stand there, up to the end of the file. */
+  #isWholeButHead(offset: number, seq: number, previousHash: Uint8Array): boolean {
+    const length = this.size - offset - ENTRY_EXTRA_BYTES;
+    if (length < 1 || length > PAYLOAD_BYTES_MAX) return false;
+    const bytes = this.bytes(offset, length + ENTRY_EXTRA_BYTES);
+    const payload = bytes.subarray(ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES + length);
+    return entryHash(previousHash, seq, payload).equals(bytes.subarray(ENTRY_HEAD_BYTES + length));
+  }
+
+  #hasFrameAfter(offset: number): boolean {
+    let checked = 0;
+    for (let at = offset + ENTRY_HEAD_BYTES + 1; at < this.size; ) {
+      const found = this.bytes(at, READ_BYTES).indexOf(PAYLOAD_START, 0, 'latin1');
+      if (found < 0) {
+        at += Math.max(1, Math.min(READ_BYTES, this.size - at) - PAYLOAD_START.length + 1);
+        continue;
+      }
+      const frame = this.frame(at + found - ENTRY_HEAD_BYTES);
+      if (frame !== null && 'payload' in frame) return true;
+      checked += Math.min(PAYLOAD_BYTES_MAX, this.size - at);
+      if (checked > SEARCH_BYTES_MAX) return true;
+      at += found + 1;
+    }
+    return false;
+  }
+
+  #hasLostSector(offset: number): boolean {
+    for (let at = offset; at < this.size; ) {
+      const end = Math.min(this.size, Math.floor(at / SECTOR_BYTES) * SECTOR_BYTES + SECTOR_BYTES);
+      if (this.bytes(at, end - at).every((byte) => byte === 0)) return true;
+      at = end;
+    }
+    return false;
+  }
+}
+
+/** A segment whose file was made but whose header never reached the disk: what is there is how the header would begin. */
+export function isTornHeader(segment: SegmentFile, expected: Uint8Array): boolean {
+  const bytes = segment.bytes(0, SEGMENT_HEADER_BYTES);
+  if (bytes.every((byte) => byte === 0)) return segment.size <= SEGMENT_HEADER_BYTES;
+  return bytes.length < SEGMENT_HEADER_BYTES && bytes.equals(expected.subarray(0, bytes.length));
+}
+
+/** The one way in which the log is refused: where it stands and what is wrong there. */
+export function badLog(segment: string, offset: number, seq: number | null, what: string): KvError {
+  return new KvError('bad-log', `${segment} at byte ${offset}${seq === null ? '' : ` (entry ${seq})`}: ${what}`, {
+    values: { segment, offset, seq },
+    hint: 'the log was damaged or changed: keep the folder for examination and start a new one',
+  });
+}
