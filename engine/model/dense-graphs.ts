@@ -172,7 +172,7 @@ class GraphDraft {
 
   /** Everything of `layer` between its attention and its last residual sum → [branch, residual, bias of the branch]. */
   afterAttention(layer: number): [branch: string, residual: string, bias: string | null] {
-    const { config, weights } = this.given;
+    const { config } = this.given;
     const { queryHeads, headDim, hiddenSize, intermediateSize } = config;
     const o = this.project('attention', [`${layer}.o`], queryHeads * headDim, false, 'o');
     const oBias = config.outputBias ? this.vector(`${layer}.o.bias`) : null;
@@ -184,7 +184,7 @@ class GraphDraft {
     this.node('QuickGelu', [gate], ['gate.active'], { alpha: { float: 1 } }, true);
     this.node('Mul', ['gate.active', up], ['mlp.hidden']);
     const down = this.project('mlp.hidden', [`${layer}.down`], intermediateSize, false, 'down');
-    const downBias = config.mlpBias && weights.has(`${layer}.down.bias`) ? this.vector(`${layer}.down.bias`) : null;
+    const downBias = config.mlpBias ? this.vector(`${layer}.down.bias`) : null;
     return [down, 'x.middle', downBias];
   }
 

@@ -4,10 +4,11 @@
  * Sources: RoFormer (arXiv 2104.09864), position interpolation (2306.15595), NTK-aware scaling as in "dynamic" Hugging Face
  * configurations, Llama 3.1's frequency bands, YaRN (2309.00071).
  */
-import { assert } from '../../native/index.ts';
+import { assert, rope } from '../../native/index.ts';
 import type { ModelConfig } from './types.ts';
 
 export type RopeConfig = Pick<ModelConfig, 'rotaryDim' | 'ropeTheta' | 'ropeScaling'>;
+export type RotaryConfig = RopeConfig & Pick<ModelConfig, 'headDim' | 'ropeInterleaved' | 'contextLength'>;
 
 export interface RopeFrequencies {
   /** Radians per position of each rotated pair, [rotaryDim / 2]. */
@@ -17,8 +18,8 @@ export interface RopeFrequencies {
 }
 
 /**
- * contextTokens: positions the session is planned for. Only `ntk` depends on it: its base grows with the sequence, and
- * since keys are cached after rotation one base must serve the whole session: the one for its full length.
+ * contextTokens: positions to plan for. Only `ntk` depends on it: its base grows with the sequence, and
+ * since keys are cached after rotation one base must serve a whole session: the one for that length.
  * Up to the original context it is plain RoPE.
  */
 export function ropeFrequencies(config: RopeConfig, contextTokens: number): RopeFrequencies {
@@ -80,15 +81,24 @@ export interface RopeRows {
 /** Positions are added in blocks of this many. */
 const BLOCK_POSITIONS = 512;
 
-/** cos and sin by position, grown on demand. One per session (see contextTokens above); a page of 512 positions is 128 KiB at d = 64. */
+/** cos and sin by position, grown on demand: 512 positions are 128 KiB at d = 64. Sessions of one context length can share it. */
 export class RopeTable {
+  private readonly config: RotaryConfig;
   private readonly frequencies: RopeFrequencies;
   private positions = 0;
   private cos: Float32Array = new Float32Array(0);
   private sin: Float32Array = new Float32Array(0);
 
-  constructor(config: RopeConfig, contextTokens: number) {
+  constructor(config: RotaryConfig, contextTokens: number = config.contextLength) {
+    this.config = config;
     this.frequencies = ropeFrequencies(config, contextTokens);
+  }
+
+  /** Rotates x [tokens, heads, headDim] in place, its first token being at position `start`. */
+  apply(x: Float32Array, tokens: number, heads: number, start: number): void {
+    const { headDim, rotaryDim, ropeInterleaved } = this.config;
+    const { cos, sin } = this.rows(start, tokens);
+    rope(x, tokens, heads, headDim, rotaryDim, cos, sin, ropeInterleaved);
   }
 
   /** Rows of positions [start, start + tokens). */

@@ -85,8 +85,17 @@ function badLogits(id: number, logit: number): KvError {
   });
 }
 
-/** Draws tokens with one generator. */
-export class Sampler {
+export interface Sampler {
+  /** logits [vocab] of one position → token id. Throws as `greedy` does. */
+  next(logits: Float32Array): number;
+}
+
+/** A sampler with a generator of its own. Throws KvError 'bad-argument' for options out of range. */
+export function createSampler(options: SamplingOptions): Sampler {
+  return new SeededSampler(options);
+}
+
+class SeededSampler implements Sampler {
   private readonly options: SamplingOptions;
   private readonly random: RandomNumbers;
   private probabilities = new Float64Array(0);
@@ -103,7 +112,6 @@ export class Sampler {
     this.random = new RandomNumbers(options.seed);
   }
 
-  /** logits [vocab] of one position → token id. Throws as `greedy` does. */
   next(logits: Float32Array): number {
     const best = greedy(logits);
     const { temperature, topP } = this.options;

@@ -1,0 +1,110 @@
+/** Byte budgets as people write them, and the forecast that refuses a hopeless one before work begins. */
+import { type CacheShape, FORMAT_NAMES, type FormatName, KvError, PAGE_TOKENS, pageBytes, SINK_TOKENS } from '../native/index.ts';
+import type { KvBudget } from './types.ts';
+
+const UNITS: Readonly<Record<string, number>> = {
+  '': 1,
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  kib: 2 ** 10,
+  mib: 2 ** 20,
+  gib: 2 ** 30,
+  k: 2 ** 10,
+  m: 2 ** 20,
+  g: 2 ** 30,
+};
+
+/** '64MiB' → bytes; '25%' → that share of `f16Bytes` (null when the length is not known). */
+export function parseBudget(budget: KvBudget, f16Bytes: number | null): number {
+  const fail = (): never => {
+    throw new KvError('bad-argument', `'${budget}' is not a KV budget`, {
+      values: { given: budget },
+      hint: 'write bytes with a unit (64MiB, 1.5GB) or a share of the f16 cache (25%)',
+    });
+  };
+  if (typeof budget === 'number') return Number.isFinite(budget) && budget > 0 ? Math.floor(budget) : fail();
+  const match = /^\s*([0-9]+(?:\.[0-9]+)?)\s*(%|[a-z]*)\s*$/i.exec(budget);
+  if (match === null) return fail();
+  const value = Number(match[1]);
+  const unit = (match[2] ?? '').toLowerCase();
+  if (unit === '%') {
+    if (value <= 0 || value > 100) return fail();
+    if (f16Bytes === null) {
+      throw new KvError('bad-argument', `a budget of ${budget} needs the expected length`, {
+        values: { given: budget },
+        hint: 'pass tokensExpected (prompt + max tokens), or a budget in bytes',
+      });
+    }
+    return Math.floor((value / 100) * f16Bytes);
+  }
+  const factor = UNITS[unit];
+  return factor === undefined || value <= 0 ? fail() : Math.floor(value * factor);
+}
+
+/** Bytes of a plain f16 cache: 2 sides · 2 bytes · layers · n · d per token. */
+export function f16CacheBytes(shape: CacheShape, tokens: number): number {
+  return tokens * shape.layers * shape.kvHeads * shape.headDim * 4;
+}
+
+/** Open pages and sinks: what a session takes before its first page is sealed, and what no move can free. */
+export function fixedBytes(shape: CacheShape): number {
+  const row = shape.kvHeads * shape.headDim * 2;
+  const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
+  return shape.layers * 2 * (align(PAGE_TOKENS * row) + align(SINK_TOKENS * row));
+}
+
+export interface Forecast {
+  readonly tokens: number;
+  readonly f16Bytes: number;
+  readonly fixedBytes: number;
+  /** Bytes at this length when every page that may move has this K:V pair and the window is 8-bit. */
+  readonly pairs: readonly { readonly pair: string; readonly bytes: number; readonly effectiveBits: number }[];
+}
+
+/** Bytes at `tokens` when all movable pages are in (k, v) and one sealed page stays in the window format. */
+export function bytesAt(shape: CacheShape, tokens: number, k: FormatName, v: FormatName, window: FormatName): number {
+  const sealed = Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);
+  const inWindow = Math.min(1, sealed);
+  const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
+  return fixedBytes(shape) + shape.layers * ((sealed - inWindow) * (side(k) + side(v)) + inWindow * 2 * side(window));
+}
+
+const LADDER: readonly (readonly [FormatName, FormatName])[] = [
+  ['q8', 'q8'],
+  ['rot4', 'rot4'],
+  ['rot4', 'rot2'],
+  ['rot3', 'rot2'],
+  ['rot2', 'rot2'],
+];
+
+export function forecast(shape: CacheShape, tokens: number): Forecast {
+  const f16Bytes = f16CacheBytes(shape, tokens);
+  return {
+    tokens,
+    f16Bytes,
+    fixedBytes: fixedBytes(shape),
+    pairs: LADDER.map(([k, v]) => {
+      const bytes = bytesAt(shape, tokens, k, v, 'q8');
+      return { pair: `${k}:${v}`, bytes, effectiveBits: f16Bytes === 0 ? 0 : (16 * bytes) / f16Bytes };
+    }),
+  };
+}
+
+/** Refuses a byte budget that the lowest legal formats cannot keep at this length; says by how much. */
+export function checkBudget(shape: CacheShape, budgetBytes: number, tokens: number, lowest: FormatName): void {
+  const window = fixedBytes(shape) + shape.layers * 2 * pageBytes('q8', shape.kvHeads, shape.headDim);
+  const least = Math.max(
+    Math.min(window, bytesAt(shape, tokens, 'q8', 'q8', 'q8')),
+    bytesAt(shape, tokens, lowest, lowest, 'q8'),
+  );
+  // The source page of a move lives until the new one is complete: one page side must always fit beside the rest.
+  const spare = pageBytes('rot4', shape.kvHeads, shape.headDim);
+  if (budgetBytes < least + spare) {
+    throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
+      values: { budgetBytes, neededBytes: least + spare, windowBytes: window, tokens, lowestFormat: lowest, formats: FORMAT_NAMES.join(' ') },
+      hint: `give at least ${((least + spare) / 2 ** 20).toFixed(1)} MiB, or a shorter prompt`,
+    });
+  }
+}

@@ -1,0 +1,75 @@
+/** `palimpsest doctor`: what was requested, what is effective, and what a context length would cost. */
+import { existsSync } from 'node:fs';
+import { cpus, totalmem } from 'node:os';
+import { resolve } from 'node:path';
+import { FORMAT_NAMES, nativeInfo, setIsa, type Isa } from '../../native/index.ts';
+import { forecast } from '../budget.ts';
+import { loadModel } from '../model/load.ts';
+import { flag, number, type Settings, text } from './options.ts';
+import { bytes, percent, table } from './text.ts';
+
+export async function doctor(settings: Settings): Promise<void> {
+  const isa = text(settings, 'isa') as Isa | undefined;
+  if (isa !== undefined) setIsa(isa);
+  const native = nativeInfo();
+  const name = text(settings, 'model') ?? 'reference';
+  const state = resolve(text(settings, 'state') ?? '.palimpsest');
+  const model = await loadModel(name, { cacheDir: text(settings, 'cache') ?? '.cache' });
+  try {
+    const { layers, queryHeads, kvHeads, headDim, contextLength } = model.config;
+    const tokens = number(settings, 'tokens') ?? contextLength;
+    const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
+    let onnxruntime: string;
+    try {
+      await import('onnxruntime-node');
+      onnxruntime = 'present';
+    } catch {
+      onnxruntime = 'missing (npm install onnxruntime-node)';
+    }
+    const facts = {
+      node: process.version,
+      cpu: cpus()[0]?.model ?? 'unknown',
+      cores: cpus().length,
+      memoryBytes: totalmem(),
+      isaRequested: isa ?? 'best',
+      isaEffective: native.isa,
+      isaAvailable: native.available,
+      compiler: native.compiler,
+      threadsRequested: number(settings, 'threads') ?? null,
+      threadsEffective: number(settings, 'threads') ?? Math.max(1, cpus().length),
+      formats: FORMAT_NAMES,
+      onnxruntime,
+      model: model.name,
+      modelPath: model.path,
+      modelSummary: model.summary,
+      stateDir: state,
+      stateExists: existsSync(state),
+      forecast: cost,
+    };
+    if (flag(settings, 'json')) {
+      process.stdout.write(`${JSON.stringify(facts)}\n`);
+      return;
+    }
+    const rows: [string, string][] = [
+      ['node', facts.node],
+      ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytes(facts.memoryBytes)}`],
+      ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}; here: ${facts.isaAvailable.join(' ')}), ${facts.compiler}`],
+      ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores'})`],
+      ['dense half', `onnxruntime-node ${facts.onnxruntime}`],
+      ['formats', facts.formats.join(' ')],
+      ['model', `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`],
+      ['state', `${state}${facts.stateExists ? '' : ' (not there yet)'}`],
+    ];
+    process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${value}`).join('\n')}\n\n`);
+    process.stdout.write(`KV memory for ${tokens} tokens (f16: ${bytes(cost.f16Bytes)}; window and sinks: ${bytes(cost.fixedBytes)})\n`);
+    process.stdout.write(
+      `${table(
+        ['K:V', 'bytes', 'of f16', 'bits'],
+        cost.pairs.map((pair) => [pair.pair, bytes(pair.bytes), percent(pair.bytes / Math.max(1, cost.f16Bytes)), pair.effectiveBits.toFixed(2)]),
+      )}\n`,
+    );
+  } finally {
+    model.weights.close();
+  }
+}
+

@@ -1,0 +1,68 @@
+/** `palimpsest evaluate`: caches against the exact one on your texts. */
+import { readFileSync } from 'node:fs';
+import { basename } from 'node:path';
+import { KvError } from '../../native/index.ts';
+import { evaluate, type EvaluateRow, parseCache } from '../evaluate/evaluate.ts';
+import { Runtime } from '../runtime.ts';
+import { interruptible } from './interrupt.ts';
+import { cacheTypes, engineOptions, flag, number, type Settings, text } from './options.ts';
+import { percent, table } from './text.ts';
+
+function caches(settings: Settings): string[] {
+  const list = text(settings, 'caches');
+  if (list !== undefined) return list.split(',').filter((item) => item.trim() !== '');
+  const pair = cacheTypes(settings);
+  if (pair !== undefined) return [`${pair.k}:${pair.v}`];
+  const budget = text(settings, 'kvBudget') ?? '25%';
+  return [`${text(settings, 'policy') ?? 'price'}@${budget}`];
+}
+
+export async function evaluateCommand(settings: Settings): Promise<void> {
+  const paths = settings['text'] as string[] | undefined;
+  if (paths === undefined || paths.length === 0) throw new KvError('bad-argument', 'no text was given', { hint: '--text FILE…' });
+  const texts = paths.map((path) => {
+    try {
+      return { name: basename(path).replace(/\.[a-z]+$/, ''), content: readFileSync(path, 'utf8') };
+    } catch (cause) {
+      throw new KvError('not-found', `cannot read the text ${path}`, { values: { path }, cause });
+    }
+  });
+  const specs = caches(settings).map(parseCache);
+  await interruptible(async (signal) => {
+    const { model, dense, threads, isa, cacheDir } = engineOptions(settings);
+    const runtime = await Runtime.open({ model, dense, threads, isa, cacheDir });
+    try {
+      const rows = await evaluate(runtime, {
+        texts,
+        caches: specs,
+        tokens: number(settings, 'tokens') ?? 2048,
+        windows: number(settings, 'windows') ?? 1,
+        recallDocuments: number(settings, 'recall') ?? 0,
+        seed: number(settings, 'seed') ?? 0,
+        signal,
+        onRow: (row) => process.stderr.write(`${row.text} ${row.cache}: KLD ${row.meanKld.toPrecision(3)} at ${row.effectiveBits.toFixed(2)} bits\n`),
+      });
+      if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows)}\n`);
+      if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows)}\n`);
+      if (flag(settings, 'json')) process.stdout.write(`${JSON.stringify({ model: runtime.model.name, dense: runtime.dense.name, isa: runtime.native.isa, rows })}\n`);
+    } finally {
+      await runtime.close();
+    }
+  });
+}
+
+export function qualityTable(rows: readonly EvaluateRow[]): string {
+  return table(
+    ['text', 'cache', 'bits', 'KLD', '99% KLD', 'ΔPPL', 'same top'],
+    rows.map((row) => [row.text, row.cache, row.effectiveBits.toFixed(2), row.meanKld.toPrecision(3), row.kld99.toPrecision(3), percent(row.perplexity / row.perplexityExact - 1), percent(row.sameTop)]),
+    [0, 1],
+  );
+}
+
+export function recallTable(rows: readonly EvaluateRow[]): string {
+  return table(
+    ['text', 'cache', 'asked', 'recalled', 'exact'],
+    rows.map((row) => [row.text, row.cache, String(row.asked), String(row.recalled), String(row.recalledExact)]),
+    [0, 1],
+  );
+}

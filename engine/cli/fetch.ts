@@ -1,0 +1,8 @@
+/** `palimpsest fetch NAME`: brings a model into the cache folder, checked by its digest. */
+import { fetchModel } from '../model/fetch.ts';
+import { type Settings, text } from './options.ts';
+
+export async function fetchCommand(name: string, settings: Settings): Promise<void> {
+  const path = await fetchModel(name, { cacheDir: text(settings, 'cache') ?? '.cache', onProgress: (line: string) => process.stderr.write(`${line}\n`) });
+  process.stdout.write(`${path}\n`);
+}

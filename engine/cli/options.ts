@@ -1,0 +1,53 @@
+/** From settings to the options of the library. */
+import { parsePair, type FormatPair, type Isa, KvError } from '../../native/index.ts';
+import type { EngineOptions, SessionOptions } from '../types.ts';
+import type { SettingName } from './settings.ts';
+
+export type Settings = Partial<Record<SettingName, unknown>>;
+
+export const text = (settings: Settings, name: SettingName): string | undefined => settings[name] as string | undefined;
+export const number = (settings: Settings, name: SettingName): number | undefined => settings[name] as number | undefined;
+export const flag = (settings: Settings, name: SettingName): boolean => settings[name] === true;
+
+export function engineOptions(settings: Settings): EngineOptions {
+  const model = text(settings, 'model');
+  if (model === undefined) throw new KvError('bad-argument', 'no model was named', { hint: "--model PATH, or --model reference for the one that comes with the package" });
+  const threads = number(settings, 'threads');
+  const isa = text(settings, 'isa') as Isa | undefined;
+  return {
+    model,
+    dense: (text(settings, 'dense') ?? 'auto') as 'auto' | 'exact',
+    ...(threads === undefined ? {} : { threads }),
+    ...(isa === undefined ? {} : { isa }),
+    cacheDir: text(settings, 'cache') ?? '.cache',
+    stateDir: text(settings, 'state') ?? '.palimpsest',
+    onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
+  };
+}
+
+/** --cache-type-k/-v; one given alone leaves the other at f16, as the flags' other users do. A K:V pair may be given to the first. */
+export function cacheTypes(settings: Settings): FormatPair | undefined {
+  const k = text(settings, 'cacheTypeK');
+  const v = text(settings, 'cacheTypeV');
+  if (k === undefined && v === undefined) return undefined;
+  if (k?.includes(':')) return parsePair(k);
+  return { k: parsePair(k ?? 'f16').k, v: parsePair(v ?? 'f16').v };
+}
+
+export function sessionOptions(settings: Settings, tokensExpected: number): SessionOptions {
+  const kvBudget = text(settings, 'kvBudget');
+  const kldBudget = number(settings, 'kldBudget');
+  const policy = text(settings, 'policy');
+  const types = cacheTypes(settings);
+  const skipLayers = settings['skipLayers'] as number[] | undefined;
+  const thresholds = text(settings, 'thresholds');
+  return {
+    tokensExpected,
+    ...(kvBudget === undefined ? {} : { kvBudget }),
+    ...(kldBudget === undefined ? {} : { kldBudget }),
+    ...(policy === undefined ? {} : { policy }),
+    ...(types === undefined ? {} : { cacheTypes: types }),
+    ...(skipLayers === undefined ? {} : { skipLayers }),
+    ...(thresholds === undefined ? {} : { thresholdsPath: thresholds }),
+  };
+}

@@ -1,0 +1,246 @@
+/**
+ * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it reads
+ * and generates; only text, numbers and reports cross.
+ */
+import { Worker } from 'node:worker_threads';
+import { resolve } from 'node:path';
+import { KvError } from '../native/index.ts';
+import type { Forecast } from './budget.ts';
+import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
+import type { HostOptions, LoadedInfo } from './host.ts';
+import { type Call, fromWire, type Reply } from './protocol.ts';
+import type { Divergence, EngineOptions, GenerateOptions, Generated, Progress, Prompt, SessionOptions, SessionReport } from './types.ts';
+
+interface Pending {
+  resolve(value: unknown): void;
+  reject(error: Error): void;
+  event(event: unknown): void;
+}
+
+/** Loads a model in its own thread. Throws what loading throws; the thread is gone then. */
+export async function createEngine(options: EngineOptions): Promise<Engine> {
+  const engine = new Engine(options);
+  try {
+    await engine.start();
+    return engine;
+  } catch (error) {
+    await engine.terminate();
+    throw error;
+  }
+}
+
+export class Engine {
+  readonly #worker: Worker;
+  readonly #pending = new Map<number, Pending>();
+  #nextId = 1;
+  #gone: Error | null = null;
+  #info: LoadedInfo | null = null;
+
+  /** @internal use createEngine */
+  constructor(options: EngineOptions) {
+    const data: HostOptions = {
+      model: options.model,
+      dense: options.dense,
+      threads: options.threads,
+      isa: options.isa,
+      cacheDir: options.cacheDir,
+      stateDir: options.stateDir === null ? null : resolve(options.stateDir ?? '.palimpsest'),
+      onLogFailure: options.onLogFailure ?? 'block',
+    };
+    const fromSource = import.meta.url.endsWith('.ts');
+    const url = new URL(fromSource ? './worker.ts' : './worker.js', import.meta.url);
+    // From source (tests) the thread needs a loader for TypeScript; the package ships JavaScript.
+    this.#worker = new Worker(url, { workerData: data, ...(fromSource ? { execArgv: ['--import', 'tsx'] } : {}) });
+    this.#worker.on('message', (reply: Reply) => this.#receive(reply));
+    this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(String(error))));
+    this.#worker.on('exit', () => this.#end(new KvError('closed', 'the engine was closed')));
+  }
+
+  /** @internal */
+  async start(): Promise<void> {
+    this.#info = (await this.#call('info', null)) as LoadedInfo;
+  }
+
+  get info(): LoadedInfo {
+    if (this.#info === null) throw new KvError('closed', 'the engine has not been started');
+    return this.#info;
+  }
+
+  /** Bytes the cache would take at a length, per format pair. */
+  async forecast(tokens: number): Promise<Forecast> {
+    return (await this.#call('forecast', { tokens })) as Forecast;
+  }
+
+  /** Token ids of a prompt as the first generate() of a session would read it. */
+  async tokenize(prompt: Prompt): Promise<number[]> {
+    return (await this.#call('tokenize', { prompt })) as number[];
+  }
+
+  async openSession(options: SessionOptions = {}): Promise<EngineSession> {
+    const id = (await this.#call('open', options)) as string;
+    return new EngineSession(id, (method, params, event, signal) => this.#call(method, params, event, signal));
+  }
+
+  /** The demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared. */
+  async tour(session: SessionOptions, options: TourOptions, onEvent: (event: TourEvent) => void, signal?: AbortSignal): Promise<TourResult> {
+    return (await this.#call('tour', { session, tour: options }, (event) => onEvent(event as TourEvent), signal)) as TourResult;
+  }
+
+  /** Closes every session (each becomes one entry and one experience), flushes the log, ends the thread. */
+  async close(): Promise<void> {
+    if (this.#gone !== null) return;
+    await this.#call('close', null);
+    await this.#worker.terminate();
+  }
+
+  /** Ends the thread at once. The log keeps what was acknowledged. */
+  async terminate(): Promise<void> {
+    await this.#worker.terminate();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  #call(method: string, params: unknown, event: (event: unknown) => void = () => {}, signal?: AbortSignal): Promise<unknown> {
+    if (this.#gone !== null) return Promise.reject(this.#gone);
+    const id = this.#nextId++;
+    const call: Call = { id, method, params };
+    return new Promise((resolveCall, rejectCall) => {
+      const abort = (): void => this.#worker.postMessage({ abort: id });
+      const settle = (): void => signal?.removeEventListener('abort', abort);
+      this.#pending.set(id, {
+        resolve: (value) => {
+          settle();
+          resolveCall(value);
+        },
+        reject: (error) => {
+          settle();
+          rejectCall(error);
+        },
+        event,
+      });
+      this.#worker.postMessage(call);
+      if (signal?.aborted) abort();
+      else signal?.addEventListener('abort', abort, { once: true });
+    });
+  }
+
+  #receive(reply: Reply): void {
+    const pending = this.#pending.get(reply.id);
+    if (pending === undefined) return;
+    if (reply.kind === 'event') {
+      pending.event(reply.event);
+      return;
+    }
+    this.#pending.delete(reply.id);
+    if (reply.kind === 'value') pending.resolve(reply.value);
+    else pending.reject(fromWire(reply.error));
+  }
+
+  #end(error: Error): void {
+    this.#gone ??= error;
+    for (const pending of this.#pending.values()) pending.reject(error);
+    this.#pending.clear();
+  }
+}
+
+type CallFunction = (method: string, params: unknown, event?: (event: unknown) => void, signal?: AbortSignal) => Promise<unknown>;
+
+/** One conversation. Turns continue over the same cache. */
+export class EngineSession {
+  readonly id: string;
+  readonly #call: CallFunction;
+  #closed = false;
+
+  /** @internal */
+  constructor(id: string, call: CallFunction) {
+    this.id = id;
+    this.#call = call;
+  }
+
+  /**
+   * Reads the prompt and generates: `for await (const text of session.generate('…'))`; `.result` holds the summary.
+   * A string is a plain prompt, messages go through the model's chat template, numbers are token ids.
+   */
+  generate(prompt: Prompt | null, options: GenerateOptions = {}): Generation {
+    const { signal, onProgress, ...plain } = options;
+    return new Generation((event) => this.#call('generate', { session: this.id, prompt, options: plain }, event, signal), onProgress);
+  }
+
+  /** A session that continues from here; pages are shared until either side changes them. */
+  async fork(): Promise<EngineSession> {
+    return new EngineSession((await this.#call('fork', { session: this.id })) as string, this.#call);
+  }
+
+  async report(): Promise<SessionReport> {
+    return (await this.#call('report', { session: this.id })) as SessionReport;
+  }
+
+  /** Runs the same tokens through an exact cache and compares the last of them (needs `compareTokens`, see SessionOptions). */
+  async compare(options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {}): Promise<Divergence> {
+    const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
+    return (await this.#call('compare', { session: this.id }, event, options.signal)) as Divergence;
+  }
+
+  /** Tells the scheduler that memory is short (or no longer). */
+  async setLowMemory(value: boolean): Promise<void> {
+    await this.#call('lowMemory', { session: this.id, value });
+  }
+
+  async saveThresholds(path: string): Promise<void> {
+    await this.#call('saveThresholds', { session: this.id, path: resolve(path) });
+  }
+
+  async close(reason: 'done' | 'aborted' | 'error' = 'done'): Promise<void> {
+    if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
+    this.#closed = true;
+    await this.#call('closeSession', { session: this.id, reason });
+  }
+}
+
+/** Text as it comes; `result` settles when generation ended, failed or was aborted. */
+export class Generation implements AsyncIterable<string> {
+  readonly result: Promise<Generated>;
+  readonly #texts: string[] = [];
+  #wake: (() => void) | null = null;
+  #done = false;
+
+  /** @internal */
+  constructor(start: (event: (event: unknown) => void) => Promise<unknown>, onProgress?: (progress: Progress) => void) {
+    this.result = start((event) => {
+      const { text, progress } = event as { text?: string; progress?: Progress };
+      if (progress !== undefined) onProgress?.(progress);
+      if (text !== undefined) {
+        this.#texts.push(text);
+        this.#wake?.();
+      }
+    }).then((value) => value as Generated);
+    const finish = (): void => {
+      this.#done = true;
+      this.#wake?.();
+    };
+    this.result.then(finish, finish);
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<string, void> {
+    for (;;) {
+      const text = this.#texts.shift();
+      if (text !== undefined) {
+        yield text;
+        continue;
+      }
+      if (this.#done) break;
+      await new Promise<void>((wake) => {
+        this.#wake = wake;
+      });
+      this.#wake = null;
+    }
+    await this.result;
+  }
+
+  /** All text at once. */
+  async text(): Promise<string> {
+    return (await this.result).text;
+  }
+}

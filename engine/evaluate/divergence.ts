@@ -1,0 +1,79 @@
+/**
+ * How far two runs of the same tokens are apart. Both runs keep the final residual rows (m floats a token) instead of logits
+ * (vocabulary floats a token); logits of both are made here, block by block, by the same output matrix.
+ */
+import { KvError } from '../../native/index.ts';
+import type { DenseBackend } from '../model/types.ts';
+import type { Divergence } from '../types.ts';
+
+const BLOCK_ROWS = 32;
+
+/** Sums over tokens that can be added up over windows before the means are taken. */
+export interface DivergenceSums {
+  tokens: number;
+  sameTop: number;
+  lossNats: number;
+  lossExactNats: number;
+  klds: number[];
+}
+
+export const emptySums = (): DivergenceSums => ({ tokens: 0, sameTop: 0, lossNats: 0, lossExactNats: 0, klds: [] });
+
+/**
+ * KL(exact ‖ ours) per token in nats, same-top, and the loss of the true successor where `targets` has one (−1: none).
+ * exact, ours: [rows, m]; targets: [rows].
+ */
+export async function addDivergence(sums: DivergenceSums, dense: DenseBackend, exact: Float32Array, ours: Float32Array, targets: Int32Array, width: number): Promise<void> {
+  if (exact.length !== ours.length || exact.length !== targets.length * width) {
+    throw new KvError('bad-shape', 'two runs of different length cannot be compared', { values: { exact: exact.length, ours: ours.length, rows: targets.length, width } });
+  }
+  for (let row = 0; row < targets.length; row += BLOCK_ROWS) {
+    const rows = Math.min(BLOCK_ROWS, targets.length - row);
+    const logitsExact = (await dense.logits(exact.slice(row * width, (row + rows) * width), rows)).slice();
+    const logitsOurs = await dense.logits(ours.slice(row * width, (row + rows) * width), rows);
+    const vocab = logitsExact.length / rows;
+    for (let r = 0; r < rows; r++) {
+      addRow(sums, logitsExact.subarray(r * vocab, (r + 1) * vocab), logitsOurs.subarray(r * vocab, (r + 1) * vocab), targets[row + r]!);
+    }
+  }
+}
+
+function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, target: number): void {
+  const p = logSumExp(exact);
+  const q = logSumExp(ours);
+  let kld = 0;
+  for (let i = 0; i < exact.length; i++) {
+    const logP = exact[i]! - p.logSum;
+    // Below e^-30 a term adds less than float64 noise to the sum.
+    if (logP > -30) kld += Math.exp(logP) * (logP - (ours[i]! - q.logSum));
+  }
+  sums.tokens++;
+  sums.klds.push(Math.max(0, kld));
+  if (p.top === q.top) sums.sameTop++;
+  if (target >= 0) {
+    sums.lossExactNats += p.logSum - exact[target]!;
+    sums.lossNats += q.logSum - ours[target]!;
+  }
+}
+
+function logSumExp(row: Float32Array): { logSum: number; top: number } {
+  let top = 0;
+  for (let i = 1; i < row.length; i++) if (row[i]! > row[top]!) top = i;
+  const max = row[top]!;
+  let sum = 0;
+  for (let i = 0; i < row.length; i++) sum += Math.exp(row[i]! - max);
+  return { logSum: max + Math.log(sum), top };
+}
+
+export function toDivergence(sums: DivergenceSums): Divergence {
+  const sorted = [...sums.klds].sort((a, b) => a - b);
+  const n = Math.max(1, sums.tokens);
+  return {
+    tokens: sums.tokens,
+    meanKld: sums.klds.reduce((a, b) => a + b, 0) / n,
+    kld99: sorted[Math.min(sorted.length - 1, Math.floor(0.99 * sorted.length))] ?? 0,
+    sameTop: sums.sameTop / n,
+    perplexity: Math.exp(sums.lossNats / n),
+    perplexityExact: Math.exp(sums.lossExactNats / n),
+  };
+}

@@ -1,0 +1,108 @@
+/**
+ * The main demonstration: read a long document inside a budget, ask for what it says, then do the same with the exact cache
+ * and compare. One function, in the model's thread; everything a terminal shows comes out as events.
+ */
+import { Session, type SessionSetup } from '../session.ts';
+import type { Runtime } from '../runtime.ts';
+import type { Divergence, Progress, SessionReport } from '../types.ts';
+import { addDivergence, emptySums, toDivergence } from './divergence.ts';
+import { ask, forcedRows, questionTokens, type RecallAnswer, type RecallQuestion, recallDocument } from './recall.ts';
+
+/** Tokens before the questions whose predictions are compared. */
+export const COMPARED_TOKENS = 512;
+
+export interface TourOptions {
+  readonly filler: string;
+  readonly documentTokens: number;
+  readonly seed: number;
+}
+
+export type TourEvent =
+  | { readonly kind: 'document'; readonly tokens: number; readonly questions: readonly RecallQuestion[] }
+  | { readonly kind: 'progress'; readonly run: 'ours' | 'exact'; readonly progress: Progress }
+  | { readonly kind: 'question'; readonly run: 'ours' | 'exact'; readonly question: RecallQuestion }
+  | { readonly kind: 'text'; readonly run: 'ours' | 'exact'; readonly text: string }
+  | { readonly kind: 'answer'; readonly run: 'ours' | 'exact'; readonly answer: RecallAnswer };
+
+export interface TourResult {
+  readonly report: SessionReport;
+  readonly exactReport: SessionReport;
+  readonly answers: readonly RecallAnswer[];
+  readonly answersExact: readonly RecallAnswer[];
+  readonly divergence: Divergence;
+  readonly documentTokens: number;
+  readonly prefillTokensPerSecond: number;
+  readonly prefillTokensPerSecondExact: number;
+  readonly tokensPerSecond: number;
+  readonly tokensPerSecondExact: number;
+}
+
+export async function tour(runtime: Runtime, setup: SessionSetup, options: TourOptions, emit: (event: TourEvent) => void, signal: AbortSignal, onSession: (session: Session) => void): Promise<TourResult> {
+  const { tokenizer, config } = runtime.model;
+  const asked = questionTokens(tokenizer);
+  const documentTokens = Math.min(options.documentTokens, config.contextLength - asked);
+  const document = recallDocument(tokenizer, options.filler, documentTokens, options.seed);
+  emit({ kind: 'document', tokens: documentTokens, questions: document.questions });
+
+  const compareTokens = COMPARED_TOKENS + asked;
+  const ours = Session.open(runtime, { ...setup, tokensExpected: documentTokens + asked, compareTokens });
+  onSession(ours);
+  const exact = Session.open(runtime, { ...setup, exact: true, witness: false, compareTokens });
+  try {
+    const read = async (session: Session, name: 'ours' | 'exact'): Promise<number> => {
+      const start = performance.now();
+      await session.read(document.tokens, { signal, reserve: asked, onProgress: (progress) => emit({ kind: 'progress', run: name, progress }) });
+      return (documentTokens * 1000) / (performance.now() - start);
+    };
+    const questions = async (session: Session, name: 'ours' | 'exact'): Promise<{ answers: RecallAnswer[]; decode: number }> => {
+      const answers: RecallAnswer[] = [];
+      const start = performance.now();
+      const before = session.length;
+      for (const question of document.questions) {
+        signal.throwIfAborted();
+        emit({ kind: 'question', run: name, question });
+        const answer = await ask(session, question, (text) => emit({ kind: 'text', run: name, text }));
+        emit({ kind: 'answer', run: name, answer });
+        answers.push(answer);
+      }
+      return { answers, decode: ((session.length - before) * 1000) / (performance.now() - start) };
+    };
+    const oursRead = await read(ours, 'ours');
+    const oursAsked = await questions(ours, 'ours');
+    const exactRead = await read(exact, 'exact');
+
+    const turns = ours.tokens.slice(documentTokens);
+    const exactRows = join(lastRows(exact.hiddenRows(), COMPARED_TOKENS, config.hiddenSize), await forcedRows(exact, turns));
+    const exactAsked = await questions(exact, 'exact');
+    const rows = exactRows.length / config.hiddenSize;
+    const oursRows = lastRows(ours.hiddenRows(), rows, config.hiddenSize);
+    const targets = Int32Array.from(ours.tokens.slice(ours.tokens.length - rows + 1).concat(-1));
+    const sums = emptySums();
+    await addDivergence(sums, runtime.dense, exactRows, oursRows, targets, config.hiddenSize);
+    return {
+      report: ours.report(),
+      exactReport: exact.report(),
+      answers: oursAsked.answers,
+      answersExact: exactAsked.answers,
+      divergence: toDivergence(sums),
+      documentTokens,
+      prefillTokensPerSecond: oursRead,
+      prefillTokensPerSecondExact: exactRead,
+      tokensPerSecond: oursAsked.decode,
+      tokensPerSecondExact: exactAsked.decode,
+    };
+  } finally {
+    exact.close();
+  }
+}
+
+export function lastRows(rows: Float32Array, count: number, width: number): Float32Array {
+  return rows.slice(Math.max(0, rows.length - count * width));
+}
+
+function join(a: Float32Array, b: Float32Array): Float32Array {
+  const out = new Float32Array(a.length + b.length);
+  out.set(a);
+  out.set(b, a.length);
+  return out;
+}

@@ -1,0 +1,199 @@
+/**
+ * What runs in the model's thread: one runtime, one state folder, any number of sessions, and the calls the other side may make.
+ * Knows nothing of threads; worker.ts carries its calls and events.
+ */
+import { fingerprint, type Lookup, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
+import { KvError } from '../native/index.ts';
+import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
+import type { FailureMode } from '../witness/index.ts';
+import { f16CacheBytes, forecast } from './budget.ts';
+import { compareWithExact } from './evaluate/compare.ts';
+import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
+import { closeSession, startValues } from './learn.ts';
+import { tokenize } from './prompt.ts';
+import { Runtime, type RuntimeOptions } from './runtime.ts';
+import { Session, type SessionSetup } from './session.ts';
+import { openState, type State } from './state.ts';
+import type { Divergence, GenerateOptions, Generated, Prompt, SessionOptions, SessionReport } from './types.ts';
+
+export interface HostOptions extends RuntimeOptions {
+  readonly stateDir: string | null;
+  readonly onLogFailure: FailureMode;
+}
+
+export interface LoadedInfo {
+  readonly name: string;
+  readonly path: string;
+  readonly digest: string;
+  readonly fileBytes: number;
+  readonly config: Runtime['model']['config'];
+  readonly summary: Readonly<Record<string, unknown>>;
+  readonly isa: string;
+  readonly isaAvailable: readonly string[];
+  readonly compiler: string;
+  readonly threads: number;
+  readonly dense: string;
+  readonly denseBytes: number;
+  readonly weightTypes: Readonly<Record<string, number>>;
+  readonly chat: boolean;
+  readonly loadMs: number;
+  readonly logPath: string | null;
+}
+
+type Emit = (event: unknown) => void;
+
+export class Host {
+  readonly #runtime: Runtime;
+  readonly #state: State | null;
+  readonly #sessions = new Map<string, Session>();
+
+  private constructor(runtime: Runtime, state: State | null) {
+    this.#runtime = runtime;
+    this.#state = state;
+  }
+
+  static async open(options: HostOptions): Promise<Host> {
+    const state = options.stateDir === null ? null : await openState(options.stateDir, options.onLogFailure);
+    try {
+      return new Host(await Runtime.open(options), state);
+    } catch (error) {
+      await state?.close();
+      throw error;
+    }
+  }
+
+  /** Every call by name; parameters are what engine.ts sends. Unknown names are our own fault. */
+  async call(method: string, params: unknown, emit: Emit, signal: AbortSignal): Promise<unknown> {
+    switch (method) {
+      case 'info':
+        return this.#info();
+      case 'open':
+        return this.#open(params as SessionOptions).id;
+      case 'tokenize':
+        return tokenize(this.#runtime.model.tokenizer, (params as { prompt: Prompt }).prompt, true);
+      case 'generate':
+        return this.#generate(params as { session: string; prompt: Prompt | null; options: GenerateOptions }, emit, signal);
+      case 'fork': {
+        const fork = this.#session((params as { session: string }).session).fork();
+        const id = `${fork.id}${this.#sessions.size}`;
+        this.#sessions.set(id, fork);
+        return id;
+      }
+      case 'report':
+        return this.#session((params as { session: string }).session).report();
+      case 'lowMemory': {
+        const { session, value } = params as { session: string; value: boolean };
+        this.#session(session).lowMemory = value;
+        return null;
+      }
+      case 'compare':
+        return this.#compare((params as { session: string }).session, emit, signal);
+      case 'tour':
+        return this.#tour(params as { session: SessionOptions; tour: TourOptions }, emit, signal);
+      case 'forecast':
+        return forecast(this.#runtime.shape, (params as { tokens: number }).tokens);
+      case 'saveThresholds': {
+        const { session, path } = params as { session: string; path: string };
+        return this.#saveThresholds(this.#session(session), path);
+      }
+      case 'flush':
+        return (await this.#state?.log.flush()) ?? -1;
+      case 'closeSession': {
+        const { session, reason } = params as { session: string; reason: 'done' | 'aborted' | 'error' };
+        await this.#closeSession(session, reason, null);
+        return null;
+      }
+      default:
+        throw new Error(`the model's thread has no call '${method}'`);
+    }
+  }
+
+  async close(): Promise<void> {
+    for (const id of [...this.#sessions.keys()]) await this.#closeSession(id, 'done', null);
+    await this.#state?.close();
+    await this.#runtime.close();
+  }
+
+  #info(): LoadedInfo {
+    const { model, dense, native, threads, loadMs } = this.#runtime;
+    return {
+      name: model.name,
+      path: model.path,
+      digest: model.digest,
+      fileBytes: model.fileBytes,
+      config: model.config,
+      summary: model.summary,
+      isa: native.isa,
+      isaAvailable: native.available,
+      compiler: native.compiler,
+      threads,
+      dense: dense.name,
+      denseBytes: dense.bytes,
+      weightTypes: dense.weightTypes,
+      chat: model.tokenizer.chatTemplate !== null,
+      loadMs,
+      logPath: this.#state?.log.dir ?? null,
+    };
+  }
+
+  #session(id: string): Session {
+    const session = this.#sessions.get(id);
+    if (session === undefined) throw new KvError('closed', `session ${id} is not open`, { values: { session: id } });
+    return session;
+  }
+
+  #setup(options: SessionOptions): SessionSetup {
+    const { thresholds, lookup } = startValues(this.#runtime, this.#state?.book ?? null, options);
+    return { ...options, thresholds, lookup, log: options.witness === false ? null : (this.#state?.log ?? null) };
+  }
+
+  #open(options: SessionOptions): Session {
+    const session = Session.open(this.#runtime, this.#setup(options));
+    this.#sessions.set(session.id, session);
+    return session;
+  }
+
+  async #generate(params: { session: string; prompt: Prompt | null; options: GenerateOptions }, emit: Emit, signal: AbortSignal): Promise<Generated> {
+    const session = this.#session(params.session);
+    const stream = session.generate(params.prompt, { ...params.options, signal, onProgress: (progress) => emit({ progress }) });
+    for (;;) {
+      const next = await stream.next();
+      if (next.done === true) return next.value;
+      emit({ text: next.value });
+    }
+  }
+
+  async #compare(id: string, emit: Emit, signal: AbortSignal): Promise<Divergence> {
+    return compareWithExact(this.#session(id), signal, (progress) => emit({ progress }));
+  }
+
+  async #tour(params: { session: SessionOptions; tour: TourOptions }, emit: Emit, signal: AbortSignal): Promise<unknown> {
+    let opened: Session | null = null;
+    try {
+      const result = await tour(this.#runtime, this.#setup(params.session), params.tour, (event: TourEvent) => emit(event), signal, (session) => {
+        opened = session;
+        this.#sessions.set(session.id, session);
+      });
+      await this.#closeSession(result.report.session, 'done', result.divergence.meanKld);
+      return { ...result, acknowledgedSeq: (await this.#state?.log.flush()) ?? -1 };
+    } catch (error) {
+      if (opened !== null) await this.#closeSession((opened as Session).id, signal.aborted ? 'aborted' : 'error', null);
+      throw error;
+    }
+  }
+
+  async #saveThresholds(session: Session, path: string): Promise<void> {
+    await saveThresholdFile(path, session.learned(), { modelDigest: this.#runtime.model.digest, shape: this.#runtime.shape, log: this.#state?.log ?? null });
+  }
+
+  async #closeSession(id: string, reason: 'done' | 'aborted' | 'error', meanKld: number | null): Promise<void> {
+    const session = this.#sessions.get(id);
+    if (session === undefined) return;
+    this.#sessions.delete(id);
+    try {
+      await closeSession(session, this.#state?.book ?? null, reason, meanKld);
+    } finally {
+      session.close();
+    }
+  }
+}

@@ -1,0 +1,49 @@
+/** One loaded model with its dense half: what every session on it shares. Lives in the worker thread. */
+import { cpus } from 'node:os';
+import { type CacheShape, type Isa, type NativeInfo, nativeInfo, setIsa } from '../native/index.ts';
+import { createOrtBackend } from './model/dense-ort.ts';
+import { loadModel } from './model/load.ts';
+import type { DenseBackend, LoadedModel } from './model/types.ts';
+
+export interface RuntimeOptions {
+  readonly model: string;
+  readonly dense?: 'auto' | 'exact' | undefined;
+  readonly threads?: number | undefined;
+  readonly isa?: Isa | undefined;
+  readonly cacheDir?: string | undefined;
+}
+
+export class Runtime {
+  readonly model: LoadedModel;
+  readonly dense: DenseBackend;
+  readonly threads: number;
+  readonly native: NativeInfo;
+  readonly loadMs: number;
+
+  private constructor(model: LoadedModel, dense: DenseBackend, threads: number, loadMs: number) {
+    this.model = model;
+    this.dense = dense;
+    this.threads = threads;
+    this.native = nativeInfo();
+    this.loadMs = loadMs;
+  }
+
+  static async open(options: RuntimeOptions): Promise<Runtime> {
+    const start = performance.now();
+    if (options.isa !== undefined) setIsa(options.isa);
+    const threads = options.threads ?? Math.max(1, cpus().length);
+    const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
+    const dense = await createOrtBackend(model, { precision: options.dense ?? 'auto', threads });
+    return new Runtime(model, dense, threads, performance.now() - start);
+  }
+
+  get shape(): CacheShape {
+    const { layers, queryHeads, kvHeads, headDim } = this.model.config;
+    return { layers, queryHeads, kvHeads, headDim };
+  }
+
+  async close(): Promise<void> {
+    await this.dense.close();
+    this.model.weights.close();
+  }
+}

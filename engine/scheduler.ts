@@ -1,0 +1,237 @@
+/**
+ * The scheduling half of a step: which pages became movable, what a move would cost (trial), what the policy decides,
+ * and the carrying out. Every stage is all or nothing, every decision becomes one log entry, accepted or not.
+ */
+import { assert, FORMAT_NAMES, type FormatName, type KvCache, KvError, PAGE_TOKENS, type PagePool, type Side } from '../native/index.ts';
+import type { Decision, Outcome, Policy, PolicyContext, PolicySummary, Situation, TrialReport } from '../policy/index.ts';
+import type { EntryBodies, WitnessLog } from '../witness/index.ts';
+
+/** Candidates of a first trial, best first. */
+const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
+/** Decode steps one page takes to be tried in all layers: trials are spread so that no single step carries them. */
+const TRIAL_SPREAD_TOKENS = 64;
+/** Moves per token at most while decoding. */
+const MOVES_PER_TOKEN = 2;
+/** Plans per scheduling point: a refused plan may be followed by another. */
+const ROUNDS_MAX = 64;
+
+export interface SchedulerOptions {
+  readonly session: string;
+  readonly cache: KvCache;
+  readonly pool: PagePool;
+  readonly policy: Policy;
+  readonly context: PolicyContext;
+  readonly budgetBytes: number | null;
+  readonly kldBudget: number | null;
+  readonly tokensExpected: number | null;
+  readonly log: WitnessLog | null;
+}
+
+export interface SchedulerTimes {
+  decideMs: number;
+  trialMs: number;
+  transcodeMs: number;
+  witnessMs: number;
+}
+
+export interface LayerCounts {
+  tried: number;
+  accepted: number;
+  refused: number;
+  epsilonMax: number | null;
+}
+
+export class Scheduler {
+  readonly times: SchedulerTimes = { decideMs: 0, trialMs: 0, transcodeMs: 0, witnessMs: 0 };
+  readonly counts: LayerCounts[];
+  decisions = 0;
+  refused = 0;
+  /** Log entry of the accepted move with the largest ε so far: the one worth asking about. */
+  notable: { readonly seq: number; readonly epsilon: number; readonly layer: number; readonly page: number; readonly side: Side; readonly from: FormatName; readonly to: FormatName } | null = null;
+  /** External low-memory signal, seen at the next scheduling point. */
+  lowMemory = false;
+  readonly #options: SchedulerOptions;
+  readonly #spareBytes: number;
+  #state: unknown;
+  #index = 0;
+  #pagesSeen = 0;
+  #untried: { layer: number; page: number }[] = [];
+  #outcomes: Outcome[] = [];
+  #idle = false;
+
+  constructor(options: SchedulerOptions) {
+    this.#options = options;
+    this.#state = options.policy.initial(options.context);
+    this.#spareBytes = Math.max(options.context.pageBytes.rot4, options.context.windowFormat === 'f16' ? options.context.pageBytes.q8 : 0);
+    this.counts = Array.from({ length: options.context.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
+  }
+
+  get summary(): PolicySummary {
+    return this.#options.policy.summary(this.#state);
+  }
+
+  /**
+   * Runs at a token boundary: `tokensNew` were just appended to every layer. When the open page is full, everything that the
+   * next seal needs is freed before this returns, or a KvError 'budget-too-small' is thrown.
+   */
+  run(tokens: number, tokensNew: number): void {
+    const full = tokens > 0 && tokens % PAGE_TOKENS === 0;
+    const fresh = this.#admit(tokens);
+    const trials = this.#try(tokensNew, full);
+    if (fresh || trials.length > 0 || full) this.#idle = false;
+    if (this.#idle && !this.lowMemory) return;
+    this.#decide(tokens, tokensNew, full, trials);
+  }
+
+  /** Pages that have just left the window: at least one page of newer tokens stands behind them. */
+  #admit(tokens: number): boolean {
+    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    const before = this.#pagesSeen;
+    for (let page = before; page < movable; page++) {
+      for (let layer = 0; layer < this.#options.context.layers; layer++) this.#untried.push({ layer, page });
+    }
+    this.#pagesSeen = movable;
+    return movable > before;
+  }
+
+  #try(tokensNew: number, full: boolean): TrialReport[] {
+    const { policy, context, cache } = this.#options;
+    if (this.#untried.length === 0) return [];
+    const share = Math.ceil((context.layers * tokensNew) / TRIAL_SPREAD_TOKENS);
+    const batch = this.#untried.splice(0, full ? this.#untried.length : Math.max(1, share));
+    const start = performance.now();
+    const reports: TrialReport[] = [];
+    for (const { layer, page } of batch) {
+      if (!policy.needsTrials || context.skipLayers.includes(layer)) {
+        for (const side of ['k', 'v'] as const) reports.push({ layer, page, side, from: context.windowFormat, epsilon: {} });
+        continue;
+      }
+      const candidates = (['k', 'v'] as const).flatMap((side) => CANDIDATES.map((format) => ({ side, format })));
+      const epsilon = cache.trial(layer, page, candidates);
+      let at = 0;
+      for (const side of ['k', 'v'] as const) {
+        const table: Partial<Record<FormatName, number>> = {};
+        for (const format of CANDIDATES) {
+          const value = epsilon[at++] as number;
+          // No kept query sees the whole page (sliding window): nobody will miss it, but say nothing that was not measured.
+          if (Number.isFinite(value)) table[format] = value;
+        }
+        reports.push({ layer, page, side, from: context.windowFormat, epsilon: table });
+      }
+      this.counts[layer]!.tried += CANDIDATES.length * 2;
+    }
+    this.times.trialMs += performance.now() - start;
+    return reports;
+  }
+
+  #decide(tokens: number, tokensNew: number, full: boolean, trials: TrialReport[]): void {
+    const { context, policy, cache, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
+    const sealBytes = cache.sealBytes * context.layers;
+    let fresh: readonly TrialReport[] = trials;
+    for (let round = 0; round < ROUNDS_MAX; round++) {
+      const situation: Situation = {
+        index: this.#index++,
+        tokens,
+        bytes: pool.usedBytes,
+        sealBytes,
+        budgetBytes: budgetBytes === null ? null : budgetBytes - this.#spareBytes,
+        kldBudget,
+        tokensExpected,
+        movesMax: full ? context.layers * 8 : Math.max(1, MOVES_PER_TOKEN * tokensNew),
+        urgent: full,
+        lowMemory: this.lowMemory,
+        stepLatencyMsP95: 0,
+        stepLatencyBudgetMs: null,
+        trials: fresh,
+        outcomes: this.#outcomes,
+      };
+      this.#outcomes = [];
+      fresh = [];
+      const start = performance.now();
+      const { decisions, state } = policy.decide(situation, this.#state);
+      this.#state = state;
+      this.times.decideMs += performance.now() - start;
+      this.#record('situation', { situation });
+      let order = 0;
+      for (const decision of decisions) this.#carryOut(situation, order++, decision);
+      const deficit = situation.budgetBytes === null ? 0 : pool.usedBytes + sealBytes - situation.budgetBytes;
+      if (decisions.length === 0) {
+        if (full && deficit > 0) throw noRoom(budgetBytes ?? 0, pool.usedBytes, sealBytes, tokens);
+        this.#idle = true;
+        return;
+      }
+      if (!full || deficit <= 0) {
+        this.#idle = false;
+        return;
+      }
+    }
+    throw noRoom(budgetBytes ?? 0, pool.usedBytes, sealBytes, tokens);
+  }
+
+  /** Trial, verdict, move, entry: in this order, and the entry says which of them happened. */
+  #carryOut(situation: Situation, order: number, decision: Decision): void {
+    const { cache, policy, pool } = this.#options;
+    const { layer, page, side, from, to } = decision;
+    const table = cache.table(layer);
+    const now = FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page] ?? -1];
+    assert(now === from, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${String(now)}`);
+    let epsilonNow: number | null = null;
+    if (decision.retry) {
+      const start = performance.now();
+      const value = cache.trial(layer, page, [{ side, format: to }])[0] as number;
+      epsilonNow = Number.isFinite(value) ? value : null;
+      this.counts[layer]!.tried += 1;
+      this.times.trialMs += performance.now() - start;
+    }
+    const verdict = policy.judge(decision, epsilonNow, this.#state);
+    const bytesBefore = pool.usedBytes;
+    let bytesFreed = 0;
+    if (verdict.accepted) {
+      const start = performance.now();
+      bytesFreed = cache.transcode(layer, page, side as Side, to);
+      this.times.transcodeMs += performance.now() - start;
+    }
+    this.#count(layer, verdict.accepted, decision.epsilonTo);
+    this.#outcomes.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed });
+    const seq = this.#record('decision', {
+      situation: situation.index,
+      order,
+      decision,
+      epsilonNow,
+      verdict,
+      bytesBefore,
+      bytesAfter: pool.usedBytes,
+      tokens: situation.tokens,
+    });
+    const epsilon = decision.epsilonTo ?? 0;
+    if (verdict.accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0)) this.notable = { seq, epsilon, layer, page, side, from, to };
+  }
+
+  #count(layer: number, accepted: boolean, epsilon: number | null): void {
+    this.decisions++;
+    const counts = this.counts[layer]!;
+    if (!accepted) {
+      this.refused++;
+      counts.refused++;
+      return;
+    }
+    counts.accepted++;
+    if (epsilon !== null) counts.epsilonMax = Math.max(counts.epsilonMax ?? 0, epsilon);
+  }
+
+  #record<K extends 'situation' | 'decision'>(kind: K, body: EntryBodies[K]): number | null {
+    const { log, session } = this.#options;
+    if (log === null) return null;
+    const start = performance.now();
+    const seq = log.append(session, kind, body);
+    this.times.witnessMs += performance.now() - start;
+    return seq;
+  }
+}
+
+function noRoom(budgetBytes: number, usedBytes: number, sealBytes: number, tokens: number): KvError {
+  return new KvError('budget-too-small', `the KV budget of ${budgetBytes} bytes is spent at ${tokens} tokens and no legal move frees enough`, {
+    values: { budgetBytes, usedBytes, sealBytes, tokens },
+    hint: 'raise the budget, allow lower formats, or shorten the context',
+  });
+}

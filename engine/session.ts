@@ -1,0 +1,345 @@
+/**
+ * One conversation over one cache, in the thread that runs the model. Reads prompts in chunks that end at page boundaries,
+ * generates token by token, and calls the scheduler at every token boundary.
+ */
+import { randomUUID } from 'node:crypto';
+import {
+  CODED_HEAD_DIMS,
+  FORMAT_NAMES,
+  type KvCache,
+  KvError,
+  openKvCache,
+  openPool,
+  PAGE_TOKENS,
+  type PagePool,
+  pageBytes,
+} from '../native/index.ts';
+import type { Lookup } from '../memory/index.ts';
+import { machineDigest, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
+import type { WitnessLog } from '../witness/index.ts';
+import { f16CacheBytes } from './budget.ts';
+import { RopeTable } from './model/rope.ts';
+import { Sampler } from './model/sampling.ts';
+import { tokenize } from './prompt.ts';
+import { planSession } from './plan.ts';
+import type { Runtime } from './runtime.ts';
+import { Scheduler } from './scheduler.ts';
+import { outputSketches } from './sketch.ts';
+import { runStep, type StepTimes } from './step.ts';
+import { StopText } from './stop.ts';
+import type { Generated, GenerateOptions, LayerReport, Progress, Prompt, SessionOptions, SessionReport } from './types.ts';
+
+export interface SessionSetup extends SessionOptions {
+  readonly log: WitnessLog | null;
+  readonly thresholds: ThresholdSet;
+  /** Where the thresholds came from, for the log. */
+  readonly lookup?: Lookup | null;
+}
+
+/** Largest pool of a session without a byte budget. */
+const POOL_BYTES_UNBOUNDED = 2 ** 45;
+
+export class Session {
+  readonly id: string;
+  readonly runtime: Runtime;
+  readonly cache: KvCache;
+  readonly pool: PagePool;
+  readonly budgetBytes: number | null;
+  readonly policyId: string;
+  readonly setup: SessionSetup;
+  readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
+  readonly context: PolicyContext;
+  /** Token ids in the cache, in order. */
+  readonly tokens: number[] = [];
+  readonly #scheduler: Scheduler | null;
+  readonly #ownsPool: boolean;
+  readonly #rope: RopeTable;
+  #hidden: Float32Array[] = [];
+  #lastHidden: Float32Array | null = null;
+  #closed = false;
+  #busy = false;
+
+  private constructor(runtime: Runtime, setup: SessionSetup, parts: { cache: KvCache; pool: PagePool; scheduler: Scheduler | null; budgetBytes: number | null; policyId: string; context: PolicyContext; id: string; ownsPool: boolean }) {
+    this.runtime = runtime;
+    this.setup = setup;
+    this.cache = parts.cache;
+    this.pool = parts.pool;
+    this.budgetBytes = parts.budgetBytes;
+    this.policyId = parts.policyId;
+    this.context = parts.context;
+    this.id = parts.id;
+    this.#scheduler = parts.scheduler;
+    this.#ownsPool = parts.ownsPool;
+    this.#rope = new RopeTable(runtime.model.config, Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength));
+  }
+
+  static open(runtime: Runtime, setup: SessionSetup): Session {
+    const { shape } = runtime;
+    const { config } = runtime.model;
+    const coded = CODED_HEAD_DIMS.includes(shape.headDim);
+    const fixed = setup.cacheTypes;
+    if (!coded && (setup.kvBudget !== undefined || setup.kldBudget !== undefined || fixed !== undefined)) {
+      throw new KvError('unsupported', `head_dim ${shape.headDim} has no coded formats, so this model runs with an f16 cache only`, {
+        values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+        hint: 'leave out the KV budget and the cache types for this model',
+      });
+    }
+    const exact = setup.exact === true || !coded || (fixed?.k === 'f16' && fixed.v === 'f16');
+    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(shape, { ...setup, exact }, setup.thresholds);
+    const { windowFormat } = context;
+    const pool = openPool(budgetBytes ?? POOL_BYTES_UNBOUNDED);
+    let cache: KvCache;
+    try {
+      cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
+    } catch (error) {
+      pool.close();
+      throw error;
+    }
+    if (policy.needsTrials) outputSketches(runtime).forEach((sketch, layer) => cache.setOutputSketch(layer, sketch));
+    const id = randomUUID().slice(0, 8);
+    const log = setup.witness === false || exact ? null : setup.log;
+    const scheduler = new Scheduler({ session: id, cache, pool, policy, context, budgetBytes, kldBudget: setup.kldBudget ?? null, tokensExpected, log });
+    log?.append(id, 'open', {
+      model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
+      shape,
+      policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
+      context,
+      requested: { kvBudget: setup.kvBudget ?? null, kldBudget: setup.kldBudget ?? null, policy: setup.policy ?? null, tokensExpected },
+      effective: { budgetBytes, policy: policy.id, windowFormat, isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
+    });
+    return new Session(runtime, setup, { cache, pool, scheduler, budgetBytes, policyId: policy.id, context, id, ownsPool: true });
+  }
+
+  get length(): number {
+    return this.tokens.length;
+  }
+
+  /** Residual rows kept for comparison, oldest first, [kept, m]. */
+  hiddenRows(): Float32Array {
+    const width = this.runtime.model.config.hiddenSize;
+    const rows = new Float32Array(this.#hidden.length * width);
+    this.#hidden.forEach((row, index) => rows.set(row, index * width));
+    return rows;
+  }
+
+  /** Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. */
+  async read(tokenIds: readonly number[], options: { signal?: AbortSignal; onProgress?: (progress: Progress) => void; reserve?: number } = {}): Promise<void> {
+    const { vocabSize } = this.runtime.model.config;
+    if (tokenIds.length === 0) throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
+    for (const id of tokenIds) {
+      if (!Number.isInteger(id) || id < 0 || id >= vocabSize) throw new KvError('bad-value', `token id ${id} is outside the vocabulary of ${vocabSize}`, { values: { id, vocabSize } });
+    }
+    this.#fits(tokenIds.length, options.reserve ?? 0);
+    await this.#exclusive(async () => {
+      const start = performance.now();
+      for (let at = 0; at < tokenIds.length; ) {
+        if (options.signal?.aborted) throw new KvError('aborted', 'aborted while the prompt was read', { values: { tokensRead: at, tokens: tokenIds.length } });
+        const room = PAGE_TOKENS - (this.tokens.length % PAGE_TOKENS);
+        const chunk = tokenIds.slice(at, at + room);
+        await this.#forward(chunk);
+        at += chunk.length;
+        options.onProgress?.({
+          phase: 'prefill',
+          tokens: at,
+          tokensTotal: tokenIds.length,
+          tokensPerSecond: (at * 1000) / (performance.now() - start),
+          kvBytes: this.pool.usedBytes,
+          acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
+        });
+      }
+    });
+  }
+
+  /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */
+  async *generate(prompt: Prompt | null, options: GenerateOptions = {}): AsyncGenerator<string, Generated> {
+    const maxTokens = options.maxTokens ?? 128;
+    if (!Number.isInteger(maxTokens) || maxTokens < 1) throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${maxTokens}`, { values: { maxTokens } });
+    const ids = prompt === null ? [] : tokenize(this.runtime.model.tokenizer, prompt, this.tokens.length === 0);
+    const sampler = new Sampler({ temperature: options.temperature ?? 0, topP: options.topP ?? 1, seed: options.seed ?? 0 });
+    const startRead = performance.now();
+    if (ids.length > 0) {
+      await this.read(ids, {
+        reserve: maxTokens,
+        ...(options.signal === undefined ? {} : { signal: options.signal }),
+        ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
+      });
+    } else this.#fits(0, maxTokens);
+    const readMs = performance.now() - startRead;
+    const { tokenizer, config } = this.runtime.model;
+    const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
+    const stream = tokenizer.stream();
+    const stop = new StopText(options.stop ?? []);
+    const start = performance.now();
+    let text = '';
+    let count = 0;
+    let finish: Generated['finish'] = 'length';
+    while (count < maxTokens) {
+      if (options.signal?.aborted) {
+        finish = 'aborted';
+        break;
+      }
+      if (this.#lastHidden === null) throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
+      const logits = await this.runtime.dense.logits(this.#lastHidden, 1);
+      const id = sampler.next(logits);
+      if (ends.has(id)) {
+        finish = 'stop';
+        break;
+      }
+      count++;
+      await this.#exclusive(() => this.#forward([id]));
+      const piece = stop.push(stream.push(id));
+      if (piece !== '') {
+        text += piece;
+        yield piece;
+      }
+      if (stop.hit) {
+        finish = 'stop';
+        break;
+      }
+    }
+    const rest = stop.hit ? '' : stop.push(stream.end()) + stop.end();
+    if (rest !== '') {
+      text += rest;
+      yield rest;
+    }
+    const seconds = (performance.now() - start) / 1000;
+    return {
+      text,
+      tokens: count,
+      promptTokens: ids.length,
+      finish,
+      prefillTokensPerSecond: ids.length === 0 ? 0 : (ids.length * 1000) / readMs,
+      tokensPerSecond: count === 0 ? 0 : count / seconds,
+    };
+  }
+
+  /** A session that continues from here without touching this one: pages are shared, its own pages are never moved, nothing is logged. */
+  fork(compareTokens = 0): Session {
+    this.#open();
+    const forked = new Session(this.runtime, { ...this.setup, log: null, compareTokens }, {
+      cache: this.cache.fork(),
+      pool: this.pool,
+      scheduler: null,
+      budgetBytes: this.budgetBytes,
+      policyId: this.policyId,
+      context: this.context,
+      id: `${this.id}+`,
+      ownsPool: false,
+    });
+    forked.tokens.push(...this.tokens);
+    forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
+    return forked;
+  }
+
+  /** Somebody needs memory: pressure rises at the next token boundary. */
+  set lowMemory(value: boolean) {
+    if (this.#scheduler !== null) this.#scheduler.lowMemory = value;
+  }
+
+  report(): SessionReport {
+    const { shape } = this.runtime;
+    const memory = this.cache.memory();
+    const f16 = f16CacheBytes(shape, this.tokens.length);
+    const scheduler = this.#scheduler;
+    const summary = scheduler?.summary ?? { priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] };
+    const kvBytes = this.pool.peakBytes;
+    return {
+      session: this.id,
+      policy: this.policyId,
+      tokens: this.tokens.length,
+      kvBytes,
+      kvBytesNow: memory.totalBytes,
+      kvBytesF16: f16,
+      scratchBytes: memory.scratchBytes,
+      budgetBytes: this.budgetBytes,
+      effectiveBits: f16 === 0 ? 0 : (16 * kvBytes) / f16,
+      memory,
+      layers: Array.from({ length: shape.layers }, (_, layer) => this.#layerReport(layer, summary.layerStates[layer] ?? '')),
+      decisions: scheduler?.decisions ?? 0,
+      refusedTrials: scheduler?.refused ?? 0,
+      notable: scheduler?.notable ?? null,
+      summary,
+      schedulerMs: scheduler?.times.decideMs ?? 0,
+      trialMs: scheduler?.times.trialMs ?? 0,
+      transcodeMs: scheduler?.times.transcodeMs ?? 0,
+      witnessMs: scheduler?.times.witnessMs ?? 0,
+      denseMs: this.times.denseMs,
+      attentionMs: this.times.attentionMs,
+      logPath: this.setup.log?.dir ?? null,
+      acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
+    };
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.cache.close();
+    if (this.#ownsPool) this.pool.close();
+  }
+
+  #layerReport(layer: number, state: string): LayerReport {
+    const { kvHeads, headDim } = this.runtime.shape;
+    const table = this.cache.table(layer);
+    const count = (formats: Uint8Array): Record<string, number> => {
+      const counts: Record<string, number> = {};
+      for (const id of formats) counts[FORMAT_NAMES[id]!] = (counts[FORMAT_NAMES[id]!] ?? 0) + 1;
+      return counts;
+    };
+    let bytes = this.context.fixedBytes / this.context.layers;
+    for (let page = 0; page < table.pages; page++) {
+      bytes += pageBytes(FORMAT_NAMES[table.kFormat[page]!]!, kvHeads, headDim) + pageBytes(FORMAT_NAMES[table.vFormat[page]!]!, kvHeads, headDim);
+    }
+    const counts = this.#scheduler?.counts[layer];
+    return {
+      layer,
+      kPages: count(table.kFormat),
+      vPages: count(table.vFormat),
+      effectiveBits: this.tokens.length === 0 ? 0 : (bytes * 8) / (2 * kvHeads * headDim * this.tokens.length),
+      movesTried: counts?.tried ?? 0,
+      movesAccepted: counts?.accepted ?? 0,
+      movesRefused: counts?.refused ?? 0,
+      epsilonMax: counts?.epsilonMax ?? null,
+      state,
+    };
+  }
+
+  async #forward(ids: readonly number[]): Promise<void> {
+    const hidden = await runStep(this.runtime, this.cache, this.#rope, Int32Array.from(ids), this.times, this.#scheduler !== null);
+    const width = this.runtime.model.config.hiddenSize;
+    this.tokens.push(...ids);
+    this.#lastHidden = hidden.slice((ids.length - 1) * width, ids.length * width);
+    const keep = this.setup.compareTokens ?? 0;
+    if (keep > 0) {
+      for (let row = Math.max(0, ids.length - keep); row < ids.length; row++) this.#hidden.push(hidden.slice(row * width, (row + 1) * width));
+      if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
+    }
+    this.#scheduler?.run(this.tokens.length, ids.length);
+  }
+
+  #fits(tokens: number, reserve: number): void {
+    this.#open();
+    const { contextLength } = this.runtime.model.config;
+    const needed = this.tokens.length + tokens + reserve;
+    if (needed > contextLength) {
+      throw new KvError('context-too-long', `${this.tokens.length} tokens in the cache + ${tokens} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`, {
+        values: { cached: this.tokens.length, prompt: tokens, maxTokens: reserve, contextLength },
+        hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
+      });
+    }
+  }
+
+  #open(): void {
+    if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
+  }
+
+  async #exclusive<T>(work: () => Promise<T>): Promise<T> {
+    this.#open();
+    if (this.#busy) throw new KvError('busy', 'the session is in use by another call', { values: { session: this.id }, hint: 'wait for the running call, or fork()' });
+    this.#busy = true;
+    try {
+      return await work();
+    } finally {
+      this.#busy = false;
+    }
+  }
+}
