@@ -204,7 +204,11 @@ function sourceFiles(dir) {
 function sourceHash() {
   const hash = crypto.createHash('sha256');
   hash.update(String(readJson('node_modules/typescript/package.json')?.version));
-  for (const file of ['tsconfig.json', 'tsconfig.build.json', ...ROOMS.flatMap(sourceFiles).sort()]) {
+  for (const file of [
+    'tsconfig.json',
+    'tsconfig.build.json',
+    ...ROOMS.flatMap(sourceFiles).sort((a, b) => (a < b ? -1 : 1)),
+  ]) {
     hash.update(`\0${file}\0`).update(fs.readFileSync(at(file)));
   }
   return hash.digest('hex');

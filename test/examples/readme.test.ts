@@ -1,0 +1,48 @@
+// Do the programs in README.md run as printed? Each block marked `// example: NAME` is written into an empty folder beside
+// which the package stands as `palimpsest`, and run with tsx. A program passes when it ends by itself with exit code 0.
+import { execFile } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { examplesIn } from './examples.ts';
+
+const root = join(import.meta.dirname, '..', '..');
+const readme = join(root, 'README.md');
+const examples = existsSync(readme) ? examplesIn(readFileSync(readme, 'utf8')) : [];
+
+describe('examples of README.md', () => {
+  let dir: string;
+  beforeAll(() => {
+    dir = mkdtempSync(join(tmpdir(), 'palimpsest-examples-'));
+    writeFileSync(join(dir, 'package.json'), '{ "type": "module", "private": true }');
+    mkdirSync(join(dir, 'node_modules'));
+    symlinkSync(root, join(dir, 'node_modules', 'palimpsest'), 'junction');
+  });
+  afterAll(() => {
+    rmSync(dir, { recursive: true, force: true });
+  });
+
+  test('are found by their first line', () => {
+    const text = '```ts\n// example: one\nlet a = 1;\n```\n```ts\nlet b = 2;\n```\n```sh\n# example: no\n```\n';
+    expect(examplesIn(text)).toEqual([{ name: 'one', source: '// example: one\nlet a = 1;\n' }]);
+  });
+
+  test.each(examples)('$name runs', async ({ name, source }) => {
+    expect(existsSync(join(root, 'dist/engine/index.js')), 'dist/ is built: npm run build').toBe(true);
+    writeFileSync(join(dir, `${name}.ts`), source);
+    const tsx = join(root, 'node_modules/tsx/dist/cli.mjs');
+    const { stdout } = await promisify(execFile)(process.execPath, [tsx, `${name}.ts`], {
+      cwd: dir,
+      encoding: 'utf8',
+      maxBuffer: 2 ** 24,
+    });
+    expect(stdout.trim()).not.toBe('');
+  });
+
+  test('cover the library', (context) => {
+    if (examples.length === 0) context.skip('README.md shows no example yet');
+    expect(examples.some(({ source }) => source.includes("from 'palimpsest'"))).toBe(true);
+  });
+});

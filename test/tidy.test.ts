@@ -1,0 +1,161 @@
+// Is the house in order? Walks every file of the checkout and asks the rules of test/tidy/: who imports whom, whether
+// documents name things that exist, whether generated files are fresh, and what has no place in a commit.
+// Each check returns its findings as a list, so a failure shows all of them at once.
+import { spawnSync } from 'node:child_process';
+import { posix } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { ENTRIES, ENVIRONMENT_READERS, LINES_MAX, LONG_FILES, MACHINE_PATHS, PRINTERS } from './tidy/allowed.ts';
+import { pathIsThere, pathsIn, titlesOf } from './tidy/documents.ts';
+import { exists, isCode, isWritten, read, root, walk } from './tidy/files.ts';
+import { importProblem, packageProblem, ROOMS, unreached } from './tidy/rooms.ts';
+import { importsOf, stretches } from './tidy/source.ts';
+import { testFileProblems } from './tidy/suites.ts';
+import { type Finding, machinePaths, prints, readsEnvironment, registryHosts, reminders } from './tidy/words.ts';
+
+const files = walk();
+const written = files.filter(isWritten);
+const code = files.filter(isCode);
+const roomSources = code.filter(
+  (path) => path.endsWith('.ts') && [...ROOMS, 'migrations'].includes(path.split('/')[0]!),
+);
+const documents = files.filter((path) => path.endsWith('.md') && isWritten(path));
+
+/** Runs a check over files, apart from the allowed ones. → one line per finding, and one per allowance nobody needs. */
+function findingsIn(
+  paths: readonly string[],
+  check: (text: string) => Finding[],
+  allowed: Readonly<Record<string, string>> = {},
+): string[] {
+  const used = new Set<string>();
+  const lines: string[] = [];
+  for (const path of paths) {
+    const found = check(read(path));
+    const allowance = Object.keys(allowed).find((key) => path === key || (key.endsWith('/') && path.startsWith(key)));
+    if (allowance === undefined) lines.push(...found.map(({ line, what }) => `${path}:${line} ${what}`));
+    else if (found.length > 0) used.add(allowance);
+  }
+  const idle = Object.keys(allowed).filter((key) => !used.has(key));
+  return [...lines, ...idle.map((key) => `test/tidy/allowed.ts: nothing in ${key} needs its exception any more`)];
+}
+
+describe('rooms', () => {
+  test('import only leftwards, and only through the other room’s index.ts', () => {
+    const problems = roomSources.flatMap((file) =>
+      importsOf(read(file)).flatMap((one) => {
+        const problem = importProblem(file, one);
+        return problem === null ? [] : [`${file}:${one.line} ${problem}`];
+      }),
+    );
+    expect(problems).toEqual([]);
+  });
+
+  test('import only packages that a user of the package gets', () => {
+    const manifest = JSON.parse(read('package.json'));
+    const problems = roomSources.flatMap((file) =>
+      importsOf(read(file)).flatMap((one) => {
+        const problem = packageProblem(one, manifest);
+        return problem === null ? [] : [`${file}:${one.line} ${problem}`];
+      }),
+    );
+    expect(problems).toEqual([]);
+  });
+
+  test('have no dead modules: every one is reached from an entry', () => {
+    const edges = new Map<string, string[]>();
+    for (const file of roomSources) {
+      // Workers and the like are named in strings: any text that is the path of a module counts.
+      const named = [...stretches(read(file))]
+        .filter((s) => s.kind === 'text' && /^[\w./-]+\.[tj]s$/.test(s.text))
+        .map((s) => s.text);
+      edges.set(
+        file,
+        [...importsOf(read(file)).map((one) => one.specifier), ...named].map((specifier) =>
+          posix.normalize(posix.join(posix.dirname(file), specifier)).replace(/\.js$/, '.ts'),
+        ),
+      );
+    }
+    expect(unreached(roomSources, Object.keys(ENTRIES), edges)).toEqual([]);
+  });
+
+  test.each(ROOMS)('%s/ has an index and a page about itself', (room) => {
+    expect([`${room}/index.ts`, `${room}/README.md`].filter((path) => !exists(path))).toEqual([]);
+  });
+
+  test('do not print, and do not read the environment', () => {
+    expect([
+      ...findingsIn(roomSources, prints, PRINTERS),
+      ...findingsIn(roomSources, readsEnvironment, ENVIRONMENT_READERS),
+    ]).toEqual([]);
+  });
+});
+
+describe('documents', () => {
+  test('have one title each', () => {
+    expect(documents.filter((path) => titlesOf(read(path)).length !== 1)).toEqual([]);
+  });
+
+  test('name only paths that exist', () => {
+    const top = [...new Set(files.filter((path) => path.includes('/')).map((path) => path.split('/')[0]!))];
+    const missing = documents.flatMap((document) =>
+      pathsIn(read(document), top)
+        .filter(({ path }) => !pathIsThere(path, document, files))
+        .map(({ path, line }) => `${document}:${line} ${path}`),
+    );
+    expect(missing).toEqual([]);
+  });
+});
+
+describe('files', () => {
+  test('that are generated are fresh', () => {
+    const { status, stdout, stderr } = spawnSync(process.execPath, ['scripts/generate.mjs', '--check'], {
+      cwd: root,
+      encoding: 'utf8',
+    });
+    expect({ status, output: status === 0 ? '' : `${stdout}${stderr}` }).toEqual({ status: 0, output: '' });
+  });
+
+  test(`of code have at most ${LINES_MAX} lines`, () => {
+    const tooLong = (text: string): Finding[] => {
+      const lines = text.trimEnd().split('\n').length;
+      return lines > LINES_MAX ? [{ line: lines, what: `is ${lines} lines long: a second noun has appeared` }] : [];
+    };
+    expect(findingsIn(code, tooLong, LONG_FILES)).toEqual([]);
+  });
+
+  test('hold no reminders', () => {
+    expect(
+      findingsIn(
+        code.filter((path) => !path.startsWith('test/tidy')),
+        reminders,
+      ),
+    ).toEqual([]);
+  });
+
+  test('name no folder of one machine and no registry host', () => {
+    expect([
+      ...findingsIn(written, machinePaths, MACHINE_PATHS),
+      ...findingsIn([...written, 'package-lock.json'], registryHosts),
+    ]).toEqual([]);
+  });
+
+  test('the lockfile ties nobody to a registry', () => {
+    const lock = JSON.parse(read('package-lock.json')) as {
+      packages: Record<string, { resolved?: string; integrity?: string }>;
+    };
+    const packages = Object.entries(lock.packages).filter(([path]) => path !== '');
+    expect(packages.length).toBeGreaterThan(10);
+    expect(packages.filter(([, entry]) => entry.resolved !== undefined).map(([path]) => path)).toEqual([]);
+    expect(packages.filter(([, entry]) => entry.integrity === undefined).map(([path]) => path)).toEqual([]);
+  });
+});
+
+describe('tests', () => {
+  test('say what they try, test something, and leave nothing out in silence', () => {
+    expect(
+      findingsIn(
+        files.filter((path) => /^test\/.*\.test\.ts$/.test(path)),
+        testFileProblems,
+      ),
+    ).toEqual([]);
+  });
+});

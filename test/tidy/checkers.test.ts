@@ -1,0 +1,216 @@
+// Do the tidy rules find what they look for, and leave the rest in peace? Each rule is given small texts of both kinds.
+import { describe, expect, test } from 'vitest';
+import { expand, pathIsThere, pathsIn, titlesOf } from './documents.ts';
+import { importProblem, packageProblem, unreached } from './rooms.ts';
+import { type Import, importsOf, only } from './source.ts';
+import { testFileProblems } from './suites.ts';
+import { machinePaths, prints, readsEnvironment, registryHosts, reminders } from './words.ts';
+
+const value = (specifier: string): Import => ({ specifier, line: 1, kind: 'value' });
+
+describe('reading TypeScript', () => {
+  test('code, comments and text are told apart', () => {
+    const hole = '$' + '{';
+    const source = `const a = 'x // y'; // z\nconst r = /['"\`/]/g; /* w */ const t = \`p ${hole}b + \`q\`} /* r */\`;`;
+    const squeezed = (...kinds: Parameters<typeof only>[1][]): string =>
+      only(source, ...kinds)
+        .replace(/ +/g, ' ')
+        .trim();
+    expect(squeezed('code')).toBe(`const a = ' '; \nconst r = / /g; const t = \` ${hole}b + \` \`} \`;`);
+    expect(squeezed('comment').split(/\s*\n\s*/)).toEqual(['// z', '/* w */']);
+    expect(squeezed('text').split(/\s*\n\s*/)).toEqual(['x // y', `['"\`/] p q /* r */`]);
+  });
+
+  test('a division is no regular expression', () => {
+    expect(only('const a = b / c; // "\nconst d = (e) / f / g;', 'code')).toContain('(e) / f / g');
+  });
+
+  test('every way to name a module is found, and nothing in comments', () => {
+    const source = `import a from './a.ts';
+import type { B } from "./b.ts";
+import { type C, d } from './c.ts'; // import x from './no.ts'
+import './e.ts';
+export * from './f.ts';
+export type { G } from './g.ts';
+const h = await import('./h.ts');
+const w = new Worker(new URL('./w.ts', import.meta.url));
+const text = "import z from './not-this.ts'";
+import {
+  i,
+} from './i.ts';
+export const from = 'nowhere';`;
+    expect(
+      importsOf(source)
+        .map(({ specifier, kind }) => `${kind} ${specifier}`)
+        .sort(),
+    ).toEqual([
+      'dynamic ./h.ts',
+      'type ./b.ts',
+      'type ./g.ts',
+      'url ./w.ts',
+      'value ./a.ts',
+      'value ./c.ts',
+      'value ./e.ts',
+      'value ./f.ts',
+      'value ./i.ts',
+    ]);
+    expect(importsOf(source).find((one) => one.specifier === './c.ts')!.line).toBe(3);
+  });
+});
+
+describe('rooms', () => {
+  test.each([
+    ['policy/types.ts', '../native/index.ts'],
+    ['policy/policies/price.ts', '../../native/index.ts'],
+    ['policy/policies/price.ts', '../types.ts'],
+    ['engine/cli/main.ts', '../../witness/index.ts'],
+    ['memory/sql/client.ts', '../../migrations/schema.ts'],
+    ['witness/index.ts', 'zod'],
+    ['test/unit/x.test.ts', '../../native/load.ts'],
+  ])('%s may import %s', (file, specifier) => {
+    expect(importProblem(file, value(specifier))).toBeNull();
+  });
+
+  test.each([
+    ['native/load.ts', '../policy/index.ts', 'leftwards'],
+    ['witness/audit.ts', '../engine/index.ts', 'leftwards'],
+    ['engine/step.ts', '../native/load.ts', 'index.ts'],
+    ['engine/step.ts', '../migrations/schema.ts', 'only memory/ and witness/'],
+    ['migrations/schema.ts', '../native/index.ts', 'leaf'],
+    ['engine/step.ts', '../test/tools.ts', 'no room'],
+    ['engine/step.ts', '../../elsewhere/x.ts', 'leaves the repository'],
+  ])('%s may not import %s', (file, specifier, why) => {
+    expect(importProblem(file, value(specifier))).toContain(why);
+    // A type is a dependency of the mind, and counts.
+    expect(importProblem(file, { ...value(specifier), kind: 'type' })).toContain(why);
+  });
+
+  test('packages: dependencies freely, optional peers with care, others never', () => {
+    const manifest = { dependencies: { zod: '4', '@a/b': '1' }, peerDependencies: { runtime: '1' } };
+    expect(packageProblem(value('zod/mini'), manifest)).toBeNull();
+    expect(packageProblem(value('@a/b/deep'), manifest)).toBeNull();
+    expect(packageProblem(value('node:fs'), manifest)).toBeNull();
+    expect(packageProblem(value('runtime'), manifest)).toContain('optional');
+    expect(packageProblem({ ...value('runtime'), kind: 'type' }, manifest)).toBeNull();
+    expect(packageProblem({ ...value('runtime'), kind: 'dynamic' }, manifest)).toBeNull();
+    expect(packageProblem({ ...value('vitest'), kind: 'type' }, manifest)).toContain('vitest');
+  });
+
+  test('a module that only a dead module imports is dead too', () => {
+    const edges = new Map([
+      ['a', ['b']],
+      ['b', ['a']],
+      ['c', ['d']],
+    ]);
+    expect(unreached(['a', 'b', 'c', 'd'], ['a'], edges)).toEqual(['c', 'd']);
+  });
+});
+
+describe('documents', () => {
+  const files = [
+    'native/format.ts',
+    'native/README.md',
+    'policy/policies/price.ts',
+    'README.md',
+    'test/suite/codec.ts',
+    'test/suite/store.ts',
+  ];
+  const top = ['native', 'policy', 'test'];
+
+  test('titles in code blocks are no titles', () => {
+    expect(titlesOf('# One\n\n```sh\n# not a title\n```\n## Two\n')).toEqual(['One']);
+    expect(titlesOf('# One\n# Two\n')).toEqual(['One', 'Two']);
+  });
+
+  test('paths are told from other words in backticks', () => {
+    const text =
+      'See `native/format.ts`, `npm test`, `a/b`, `rot4:rot2`, `x.ts`, [the page](../README.md), [the web](https://x.org/a.md), `~/.cache/x.json`.';
+    expect(pathsIn(text, top).map(({ path }) => path)).toEqual(['native/format.ts', 'x.ts', '../README.md']);
+  });
+
+  test('a path is looked for from the document and from the root', () => {
+    expect(pathIsThere('format.ts', 'native/README.md', files)).toBe(true);
+    expect(pathIsThere('format.ts', 'README.md', files)).toBe(false);
+    expect(pathIsThere('native/format.ts', 'policy/README.md', files)).toBe(true);
+    expect(pathIsThere('native/', 'README.md', files)).toBe(true);
+    expect(pathIsThere('native/gone.ts', 'README.md', files)).toBe(false);
+    expect(pathIsThere('../README.md', 'native/README.md', files)).toBe(true);
+    expect(pathIsThere('dist/engine/index.js', 'README.md', files)).toBe(true);
+  });
+
+  test('braces, stars and placeholders', () => {
+    expect(expand('a/{b,c}.ts')).toEqual(['a/b.ts', 'a/c.ts']);
+    expect(pathIsThere('test/suite/{codec,store}.ts', 'README.md', files)).toBe(true);
+    expect(pathIsThere('test/suite/{codec,index}.ts', 'README.md', files)).toBe(false);
+    expect(pathIsThere('test/suite/*.ts', 'README.md', files)).toBe(true);
+    expect(pathIsThere('test/gone/*.ts', 'README.md', files)).toBe(false);
+    expect(pathIsThere('policy/policies/<name>.ts', 'README.md', files)).toBe(true);
+    expect(pathIsThere('policy/rules/<name>.ts', 'README.md', files)).toBe(false);
+  });
+});
+
+describe('words', () => {
+  test('reminders', () => {
+    expect(reminders('// TO' + 'DO: later')).toHaveLength(1);
+    expect(reminders('the todo list, an XXXL shirt')).toEqual([]);
+  });
+
+  test('printing and reading the environment, in code only', () => {
+    expect(prints("console.log('x')")).toHaveLength(1);
+    expect(prints('process.stdout.write(x)')).toHaveLength(1);
+    expect(prints("// console.log\nconst a = 'console.log';")).toEqual([]);
+    expect(readsEnvironment('const a = process.env.HOME')).toHaveLength(1);
+    expect(readsEnvironment('// process.env')).toEqual([]);
+  });
+
+  test('folders of one machine', () => {
+    for (const path of ['/root/x', "'/tmp/a'", '`/home/me/a`', '(/work/main)'])
+      expect(machinePaths(path), path).toHaveLength(1);
+    for (const path of ['src/work/x', './tmp/a', 'https://x.org/home/a', 'time/work ratio', '~/tmp/x'])
+      expect(machinePaths(path), path).toEqual([]);
+  });
+
+  test('registry hosts', () => {
+    for (const host of [
+      'registry.npm' + 'js.org',
+      'py' + 'pi.org',
+      'files.python' + 'hosted.org',
+      'proxy.gol' + 'ang.org',
+    ]) {
+      expect(registryHosts(`from https://${host}/x`), host).not.toEqual([]);
+    }
+    expect(registryHosts('npm, pip, registry of generators, arxiv.org, index.ts')).toEqual([]);
+  });
+});
+
+describe('test files', () => {
+  const fine = "// Asks whether one is one.\ntest('one', () => { expect(1).toBe(1); });";
+  const problems = (source: string): string[] => testFileProblems(source).map(({ what }) => what);
+
+  test('a plain one is fine', () => {
+    expect(problems(fine)).toEqual([]);
+    expect(problems("// Every index keeps the contract.\nindexSuite('exact', () => new ExactIndex());")).toEqual([]);
+  });
+
+  test('no sentence, no tests, nothing expected', () => {
+    expect(problems("test('one', () => { expect(1).toBe(1); });")).toHaveLength(1);
+    expect(problems('// A sentence.\nconst x = expect;')).toHaveLength(1);
+    expect(problems("// A sentence.\ntest('one', () => {});")).toHaveLength(1);
+  });
+
+  test('left-behind marks', () => {
+    expect(problems(fine.replace("test('one'", "test.only('one'"))).toHaveLength(1);
+    expect(problems(fine.replace("test('one'", "test.skip('one'"))).toHaveLength(1);
+    expect(problems(`${fine}\ntest.todo('two');`)).toHaveLength(1);
+    expect(problems(`${fine}\n// test.only('x')`)).toEqual([]);
+  });
+
+  test('a skip says why', () => {
+    expect(problems(fine.replace("test('one'", "test.skipIf(!url)('one (needs a database URL)'"))).toEqual([]);
+    expect(problems(fine.replace("test('one'", "test.skipIf(!url)('one'"))).toHaveLength(1);
+    expect(problems(fine.replace('expect(1)', "context.skip('no database here'); expect(1)"))).toEqual([]);
+    expect(problems(fine.replace('expect(1)', "context.skip(!url, 'no database here'); expect(1)"))).toEqual([]);
+    expect(problems(fine.replace('expect(1)', 'context.skip(); expect(1)'))).toHaveLength(1);
+    expect(problems(fine.replace('expect(1)', 'context.skip(!url); expect(1)'))).toHaveLength(1);
+  });
+});

@@ -1,0 +1,71 @@
+/** Who may import whom. */
+import { posix } from 'node:path';
+import type { Import } from './source.ts';
+
+/** Left to right: a room imports only rooms to its left. */
+export const ROOMS = ['native', 'policy', 'memory', 'witness', 'engine'] as const;
+/** A leaf: imports no room, and serves the rooms that keep SQL. */
+const LEAF = 'migrations';
+const LEAF_READERS: readonly string[] = ['memory', 'witness'];
+
+const roomOf = (path: string): string => path.split('/')[0] ?? '';
+const isRoom = (name: string): boolean => (ROOMS as readonly string[]).includes(name);
+
+/** → what is wrong with this import, or null. file: path of the importing module from the root. */
+export function importProblem(file: string, { specifier, kind }: Import): string | null {
+  const from = roomOf(file);
+  if (!isRoom(from) && from !== LEAF) return null;
+  if (!specifier.startsWith('.')) return null;
+  const target = posix.normalize(posix.join(posix.dirname(file), specifier));
+  const to = roomOf(target);
+  if (to === from) return null;
+  if (kind === 'url') return null; // a data file or a worker, not a module of another room
+  if (target.startsWith('..')) return `leaves the repository: ${specifier}`;
+  if (from === LEAF) return `migrations/ is a leaf and imports ${to}/`;
+  if (to === LEAF) {
+    return LEAF_READERS.includes(from) ? null : `only ${LEAF_READERS.join('/ and ')}/ may import migrations/`;
+  }
+  if (!isRoom(to)) return `a room imports ${to}/, which is no room`;
+  const rooms = ROOMS as readonly string[];
+  if (rooms.indexOf(to) > rooms.indexOf(from))
+    return `${from}/ may not import ${to}/: rooms import only leftwards (${ROOMS.join(' ← ')})`;
+  if (target !== `${to}/index.ts`) return `${to}/ is entered through ${to}/index.ts, not ${target}`;
+  return null;
+}
+
+/** Name of the package that a bare specifier belongs to; null for Node's own modules and for relative paths. */
+export function packageOf(specifier: string): string | null {
+  if (specifier.startsWith('.') || specifier.startsWith('node:')) return null;
+  return specifier
+    .split('/')
+    .slice(0, specifier.startsWith('@') ? 2 : 1)
+    .join('/');
+}
+
+/** A room may import only what a user of the package gets; an optional peer only where its absence can be told. */
+export function packageProblem(
+  { specifier, kind }: Import,
+  manifest: { dependencies?: Record<string, string>; peerDependencies?: Record<string, string> },
+): string | null {
+  if (kind === 'url') return null;
+  const name = packageOf(specifier);
+  if (name === null || manifest.dependencies?.[name] !== undefined) return null;
+  if (manifest.peerDependencies?.[name] === undefined) return `${name} is not among the dependencies of package.json`;
+  return kind === 'value' ? `${name} is optional: use import type, and import() where it is needed` : null;
+}
+
+/** Modules that nothing reaches from the entries: dead files. edges: what each file imports, as paths from the root. */
+export function unreached(
+  files: readonly string[],
+  entries: readonly string[],
+  edges: ReadonlyMap<string, readonly string[]>,
+): string[] {
+  const seen = new Set<string>();
+  const queue = [...entries];
+  for (let file = queue.pop(); file !== undefined; file = queue.pop()) {
+    if (seen.has(file)) continue;
+    seen.add(file);
+    queue.push(...(edges.get(file) ?? []));
+  }
+  return files.filter((file) => !seen.has(file));
+}
