@@ -1,0 +1,257 @@
+/**
+ * The dense half of a Llama-family transformer as ONNX graphs, cut where attention happens:
+ *
+ *     first     x → norm, q, k, v of layer 0
+ *     next l    attention of layer l, x → output projection, residual, norm, MLP, residual → x; norm, q, k, v of layer l + 1
+ *     last      the same without the projections that would follow
+ *     logits    final norm and output matrix
+ *
+ * Every graph takes and gives float32 with a dynamic first axis T (tokens).
+ *
+ * How a matrix is kept. 'exact': float32, as Gemm with transB (rows are output features, as stored; as fast as a
+ * transposed MatMul, and nothing is transposed at load). 'auto': MatMulNBits, symmetric int8 codes with one float32
+ * scale per block of inputs and accuracy_level 4 (activations become int8 too).
+ * MEASURED_TABLE
+ */
+import { assert } from '../../../native/index.ts';
+import type { OnnxAttribute, OnnxGraph, OnnxInitializer, OnnxNode, OnnxType, OnnxValue } from './onnx-writer.ts';
+import type { DenseOptions, ModelConfig, WeightSource } from '../types.ts';
+
+export type MatrixType = 'f32' | 'q8';
+
+export interface DenseGraph extends OnnxGraph {
+  /** Matrices of this graph by type, and the bytes they take in memory. */
+  readonly matrices: Readonly<Record<MatrixType, number>>;
+  readonly bytes: number;
+}
+
+/** Codes of one matrix: w ≈ (code − 128)·scale, one scale per `blockSize` neighbouring inputs of one output. */
+export interface Q8Matrix {
+  readonly codes: Uint8Array;
+  readonly scales: Float32Array;
+  readonly blockSize: number;
+}
+
+/** Inputs that share a scale; null: the shape does not divide and the matrix stays float32. */
+export function q8BlockSize(inputs: number): number | null {
+  if (inputs % 64 === 0) return 64;
+  return inputs % 32 === 0 ? 32 : null;
+}
+
+/** Round to nearest, scale = largest magnitude / 127, so the code 128 is zero and 0 is never used. */
+export function quantizeQ8(weights: Float32Array, blockSize: number): Q8Matrix {
+  assert(weights.length % blockSize === 0, `${weights.length} weights are not blocks of ${blockSize}`);
+  const codes = new Uint8Array(weights.length);
+  const scales = new Float32Array(weights.length / blockSize);
+  for (let block = 0, start = 0; start < weights.length; block++, start += blockSize) {
+    const end = start + blockSize;
+    let largest = 0;
+    for (let i = start; i < end; i++) {
+      const magnitude = Math.abs(weights[i]!);
+      if (magnitude > largest) largest = magnitude;
+    }
+    const inverse = largest > 0 ? 127 / largest : 0;
+    for (let i = start; i < end; i++) codes[i] = weights[i]! * inverse + 128.5;
+    scales[block] = largest / 127;
+  }
+  return { codes, scales, blockSize };
+}
+
+export interface GraphInput {
+  readonly config: ModelConfig;
+  readonly weights: WeightSource;
+  readonly precision: DenseOptions['precision'];
+}
+
+/** Collects nodes and weights of one graph; its methods append an operation and return the name of its result. */
+class GraphDraft {
+  readonly nodes: OnnxNode[] = [];
+  readonly initializers: OnnxInitializer[] = [];
+  readonly matrices: Record<MatrixType, number> = { f32: 0, q8: 0 };
+  bytes = 0;
+  private readonly given: GraphInput;
+
+  constructor(given: GraphInput) {
+    this.given = given;
+  }
+
+  constant(name: string, type: OnnxType, shape: readonly number[], data: ArrayBufferView): string {
+    this.initializers.push({ name, type, shape, data });
+    this.bytes += data.byteLength;
+    return name;
+  }
+
+  vector(name: string): string {
+    const data = this.given.weights.tensor(name).readFloat32();
+    return this.constant(name, 'float32', [data.length], data);
+  }
+
+  node(op: string, inputs: readonly string[], outputs: readonly string[], attributes = {}, microsoft = false): void {
+    this.nodes.push({ op, inputs, outputs, attributes, domain: microsoft ? 'com.microsoft' : '' });
+  }
+
+  /** Root-mean-square norm along the last axis. */
+  norm(input: string, scale: string, output: string): string {
+    const attributes = { axis: { int: -1 }, epsilon: { float: this.given.config.normEpsilon } };
+    this.node('SimplifiedLayerNormalization', [input, scale], [output], attributes);
+    return output;
+  }
+
+  /** sum = branch + bias + residual and its norm, in one pass. */
+  addAndNorm(branch: string, residual: string, bias: string | null, scale: string, sum: string, output: string): string {
+    const inputs = bias === null ? [branch, residual, scale] : [branch, residual, scale, bias];
+    const attributes = { epsilon: { float: this.given.config.normEpsilon } };
+    this.node('SkipSimplifiedLayerNormalization', inputs, [output, '', '', sum], attributes, true);
+    return output;
+  }
+
+  /** input · Wᵀ (+ bias) with the rows of several tensors one below the other: output features in that order. */
+  project(input: string, tensors: readonly string[], inputSize: number, biased: boolean, output: string): string {
+    const weights = concatenate(tensors.map((name) => this.given.weights.tensor(name).readFloat32()));
+    const outputSize = weights.length / inputSize;
+    const name = tensors.join('+');
+    const biases = tensors.map((tensor) => `${tensor}.bias`);
+    const bias = biased
+      ? this.constant(
+          `${name}.bias`,
+          'float32',
+          [outputSize],
+          concatenate(biases.map((tensor) => this.given.weights.tensor(tensor).readFloat32())),
+        )
+      : null;
+    const keep=(process.env['KEEP']??'').split(','); const B=Number(process.env['BLK']??64); const blockSize = this.given.precision === 'auto' && !keep.includes(tensors[0]!.replace(/^\d+\./,'')) && !keep.includes(tensors[0]!) ? B : null; const ACC=Number(process.env['ACC']??4);
+    if (blockSize === null) {
+      this.constant(name, 'float32', [outputSize, inputSize], weights);
+      this.node('Gemm', bias === null ? [input, name] : [input, name, bias], [output], { transB: { int: 1 } });
+      this.matrices.f32 += tensors.length;
+      return output;
+    }
+    const { codes, scales } = quantizeQ8(weights, blockSize);
+    const blocks = inputSize / blockSize;
+    this.constant(name, 'uint8', [outputSize, blocks, blockSize], codes);
+    this.constant(`${name}.scales`, 'float32', [outputSize, blocks], scales);
+    const attributes: Record<string, OnnxAttribute> = {
+      K: { int: inputSize },
+      N: { int: outputSize },
+      bits: { int: 8 },
+      block_size: { int: blockSize },
+      // Without it the kernel for 8 bits is 45 to 180 times slower.
+      accuracy_level: { int: ACC },
+    };
+    const inputs = bias === null ? [input, name, `${name}.scales`] : [input, name, `${name}.scales`, '', '', bias];
+    this.node('MatMulNBits', inputs, [output], attributes, true);
+    this.matrices.q8 += tensors.length;
+    return output;
+  }
+
+  split(input: string, sizes: readonly number[], outputs: readonly string[]): void {
+    const data = BigInt64Array.from(sizes, BigInt);
+    const lengths = this.constant(`${input}.sizes`, 'int64', [sizes.length], data);
+    this.node('Split', [input, lengths], outputs, { axis: { int: -1 } });
+  }
+
+  /** q, k and v of `layer` from its normed input. */
+  projections(layer: number, input: string): void {
+    const { queryHeads, kvHeads, headDim, hiddenSize, qkvBias, qkNorm } = this.given.config;
+    const tensors = ['q', 'k', 'v'].map((side) => `${layer}.${side}`);
+    const fused = this.project(input, tensors, hiddenSize, qkvBias, 'qkv');
+    const [q, k] = qkNorm ? ['q.plain', 'k.plain'] : ['q', 'k'];
+    this.split(fused, [queryHeads * headDim, kvHeads * headDim, kvHeads * headDim], [q!, k!, 'v']);
+    if (!qkNorm) return;
+    this.headNorm(q!, queryHeads, `${layer}.qNorm`, 'q');
+    this.headNorm(k!, kvHeads, `${layer}.kNorm`, 'k');
+  }
+
+  /** The norm of each head by itself, [T, heads·d] → [T, heads, d]: the same numbers in memory. */
+  private headNorm(input: string, heads: number, scale: string, output: string): void {
+    const shape = BigInt64Array.from([0, heads, this.given.config.headDim], BigInt);
+    const target = this.constant(`${input}.shape`, 'int64', [3], shape);
+    this.node('Reshape', [input, target], [`${input}.heads`]);
+    this.norm(`${input}.heads`, this.vector(scale), output);
+  }
+
+  /** Everything of `layer` between its attention and its last residual sum → [branch, residual, bias of the branch]. */
+  afterAttention(layer: number): [branch: string, residual: string, bias: string | null] {
+    const { config } = this.given;
+    const { queryHeads, headDim, hiddenSize, intermediateSize } = config;
+    const o = this.project('attention', [`${layer}.o`], queryHeads * headDim, false, 'o');
+    const oBias = config.outputBias ? this.vector(`${layer}.o.bias`) : null;
+    const normed = this.addAndNorm(o, 'x', oBias, this.vector(`${layer}.mlpNorm`), 'x.middle', 'mlp.normed');
+    // Two products instead of one and a Split: see the head of this file.
+    const gate = this.project(normed, [`${layer}.gate`], hiddenSize, config.mlpBias, 'gate');
+    const up = this.project(normed, [`${layer}.up`], hiddenSize, config.mlpBias, 'up');
+    // QuickGelu with alpha 1 is SiLU: x·sigmoid(x).
+    this.node('QuickGelu', [gate], ['gate.active'], { alpha: { float: 1 } }, true);
+    this.node('Mul', ['gate.active', up], ['mlp.hidden']);
+    const down = this.project('mlp.hidden', [`${layer}.down`], intermediateSize, false, 'down');
+    const downBias = config.mlpBias ? this.vector(`${layer}.down.bias`) : null;
+    return [down, 'x.middle', downBias];
+  }
+
+  finish(name: string, inputs: readonly OnnxValue[], outputs: readonly OnnxValue[]): DenseGraph {
+    const { nodes, initializers, matrices, bytes } = this;
+    return { name, nodes, initializers, inputs, outputs, matrices, bytes };
+  }
+}
+
+function concatenate(parts: readonly Float32Array[]): Float32Array {
+  if (parts.length === 1) return parts[0]!;
+  const joined = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let offset = 0;
+  for (const part of parts) {
+    joined.set(part, offset);
+    offset += part.length;
+  }
+  return joined;
+}
+
+const rows = (name: string, ...sizes: number[]): OnnxValue => ({ name, type: 'float32', shape: ['T', ...sizes] });
+
+function projectionValues({ queryHeads, kvHeads, headDim, qkNorm }: ModelConfig): OnnxValue[] {
+  const heads = (name: string, count: number): OnnxValue =>
+    qkNorm && name !== 'v' ? rows(name, count, headDim) : rows(name, count * headDim);
+  return [heads('q', queryHeads), heads('k', kvHeads), heads('v', kvHeads)];
+}
+
+/** x [T, m] → q [T, H·d], k and v [T, n·d] of layer 0. */
+export function firstGraph(given: GraphInput): DenseGraph {
+  const draft = new GraphDraft(given);
+  draft.projections(0, draft.norm('x', draft.vector('0.attnNorm'), 'attn.normed'));
+  return draft.finish('first', [rows('x', given.config.hiddenSize)], projectionValues(given.config));
+}
+
+function attentionInputs({ queryHeads, headDim, hiddenSize }: ModelConfig): OnnxValue[] {
+  return [rows('attention', queryHeads * headDim), rows('x', hiddenSize)];
+}
+
+/** attention [T, H·d] of `layer`, x [T, m] that entered it → x.next [T, m] and q, k, v of layer + 1. */
+export function nextGraph(given: GraphInput, layer: number): DenseGraph {
+  const { config } = given;
+  assert(layer >= 0 && layer < config.layers - 1, `layer ${layer} of ${config.layers} has no next one`);
+  const draft = new GraphDraft(given);
+  const [branch, residual, bias] = draft.afterAttention(layer);
+  const scale = draft.vector(`${layer + 1}.attnNorm`);
+  draft.projections(layer + 1, draft.addAndNorm(branch, residual, bias, scale, 'x.next', 'attn.normed'));
+  const outputs = [rows('x.next', config.hiddenSize), ...projectionValues(config)];
+  return draft.finish(`next ${layer}`, attentionInputs(config), outputs);
+}
+
+/** attention [T, H·d] of the last layer, x [T, m] that entered it → x.next [T, m]. */
+export function lastGraph(given: GraphInput): DenseGraph {
+  const { config } = given;
+  const draft = new GraphDraft(given);
+  const [branch, residual, bias] = draft.afterAttention(config.layers - 1);
+  const sum = bias === null ? branch : 'down.biased';
+  if (bias !== null) draft.node('Add', [branch, bias], [sum]);
+  draft.node('Add', [sum, residual], ['x.next']);
+  return draft.finish('last', attentionInputs(config), [rows('x.next', config.hiddenSize)]);
+}
+
+/** x [rows, m] → logits [rows, vocab]. Tied models use the embedding as output matrix. */
+export function logitsGraph(given: GraphInput): DenseGraph {
+  const { config } = given;
+  const draft = new GraphDraft(given);
+  const normed = draft.norm('x', draft.vector('norm'), 'normed');
+  draft.project(normed, [config.tiedEmbeddings ? 'embed' : 'head'], config.hiddenSize, false, 'logits');
+  return draft.finish('logits', [rows('x', config.hiddenSize)], [rows('logits', config.vocabSize)]);
+}

@@ -1,0 +1,209 @@
+/**
+ * The dense half on onnxruntime-node: one session per graph of dense-graphs.ts, one run per layer and step.
+ * A run blocks the thread it is called on, so the decode loop lives in a worker. The package is optional and loaded
+ * when a backend is created.
+ */
+import type { InferenceSession, Tensor } from 'onnxruntime-node';
+import { assert, KvError } from '../../../native/index.ts';
+import type { DenseGraph, GraphInput } from './dense-graphs.ts';
+import { firstGraph, lastGraph, logitsGraph, nextGraph } from './dense-graphs.ts';
+import { writeOnnxModel } from './onnx-writer.ts';
+import type { DenseBackend, DenseOptions, LayerInput, LoadedModel } from '../types.ts';
+
+type Ort = typeof import('onnxruntime-node');
+
+async function importOrt(): Promise<Ort> {
+  return import('onnxruntime-node');
+}
+
+/**
+ * Builds the sessions of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must
+ * be closed after the backend. Throws KvError 'missing-dependency' without onnxruntime-node, 'bad-model' for tensors
+ * that are missing or misshapen, 'bad-argument' for options.
+ */
+export async function createOrtBackend(
+  model: Pick<LoadedModel, 'config' | 'weights'>,
+  options: DenseOptions,
+  load: () => Promise<Ort> = importOrt,
+): Promise<DenseBackend> {
+  checkOptions(options);
+  const ort = await load().catch((cause: unknown) => {
+    throw new KvError('missing-dependency', 'onnxruntime-node cannot be loaded, and the dense half of the model runs on it', {
+      hint: 'npm install onnxruntime-node',
+      cause,
+    });
+  });
+  const given: GraphInput = { config: model.config, weights: model.weights, precision: options.precision };
+  const backend = new OrtBackend(ort, given);
+  try {
+    await backend.open(options.threads);
+  } catch (error) {
+    await backend.close();
+    throw error;
+  }
+  return backend;
+}
+
+function checkOptions({ precision, threads }: DenseOptions): void {
+  if (precision !== 'auto' && precision !== 'exact') {
+    throw new KvError('bad-argument', `unknown precision '${String(precision)}' of the dense half`, {
+      values: { precision },
+      hint: "use 'auto' or 'exact'",
+    });
+  }
+  if (!Number.isInteger(threads) || threads < 1 || threads > 1024) {
+    throw new KvError('bad-argument', 'threads must be a whole number from 1 to 1024', { values: { threads } });
+  }
+}
+
+function sessionOptions(threads: number): InferenceSession.SessionOptions {
+  return {
+    executionProviders: ['cpu'],
+    executionMode: 'sequential',
+    intraOpNumThreads: threads,
+    interOpNumThreads: 1,
+    // Each session would keep its own arena and its own plan per shape; both measured slower to warm and larger, no faster.
+    enableCpuMemArena: false,
+    enableMemPattern: false,
+    logSeverityLevel: 3,
+    // Idle threads sleep: otherwise they take the cores from attention, which runs between two runs of ours.
+    extra: { session: { intra_op: { allow_spinning: '0' } } },
+  };
+}
+
+class OrtBackend implements DenseBackend {
+  readonly name = 'onnxruntime';
+  readonly weightTypes: Record<string, number> = {};
+  bytes = 0;
+  private readonly ort: Ort;
+  private readonly given: GraphInput;
+  /** first, next 0 … next L−2, last, logits. */
+  private readonly sessions: InferenceSession[] = [];
+  private closed = false;
+
+  constructor(ort: Ort, given: GraphInput) {
+    this.ort = ort;
+    this.given = given;
+  }
+
+  /** One graph at a time, so that only one layer's weights exist twice. */
+  async open(threads: number): Promise<void> {
+    const { layers } = this.given.config;
+    await this.addSession(firstGraph(this.given), threads);
+    for (let layer = 0; layer < layers - 1; layer++) await this.addSession(nextGraph(this.given, layer), threads);
+    await this.addSession(lastGraph(this.given), threads);
+    await this.addSession(logitsGraph(this.given), threads);
+  }
+
+  private async addSession(graph: DenseGraph, threads: number): Promise<void> {
+    this.sessions.push(await this.ort.InferenceSession.create(writeOnnxModel(graph), sessionOptions(threads)));
+    this.bytes += graph.bytes;
+    for (const [type, count] of Object.entries(graph.matrices)) {
+      if (count > 0) this.weightTypes[type] = (this.weightTypes[type] ?? 0) + count;
+    }
+  }
+
+  embed(tokenIds: Int32Array): Float32Array {
+    this.checkOpen();
+    const { hiddenSize, vocabSize } = this.given.config;
+    const table = this.given.weights.tensor('embed');
+    const rows = new Float32Array(tokenIds.length * hiddenSize);
+    for (const [token, id] of tokenIds.entries()) {
+      if (id < 0 || id >= vocabSize) {
+        throw new KvError('bad-argument', `token id ${id} is outside the vocabulary`, { values: { id, vocabSize } });
+      }
+      rows.set(table.readFloat32(id, id + 1), token * hiddenSize);
+    }
+    return rows;
+  }
+
+  async first(x: Float32Array, tokens: number): Promise<LayerInput> {
+    const results = await this.run(0, { x: this.matrix(x, tokens, this.given.config.hiddenSize, 'x') });
+    return layerInput(0, tokens, results, x);
+  }
+
+  async next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput> {
+    const { layers } = this.given.config;
+    assert(layer >= 0 && layer < layers - 1, `next(${layer}) of a model of ${layers} layers`);
+    const results = await this.run(layer + 1, this.afterAttention(attention, x, tokens));
+    return layerInput(layer + 1, tokens, results, floats(results, 'x.next'));
+  }
+
+  async last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array> {
+    const results = await this.run(this.given.config.layers, this.afterAttention(attention, x, tokens));
+    return floats(results, 'x.next');
+  }
+
+  async logits(x: Float32Array, rows: number): Promise<Float32Array> {
+    const { hiddenSize, layers } = this.given.config;
+    return floats(await this.run(layers + 1, { x: this.matrix(x, rows, hiddenSize, 'x') }), 'logits');
+  }
+
+  outputSketch(layer: number, sketch: Float32Array): Float32Array {
+    this.checkOpen();
+    const { hiddenSize, queryHeads, headDim, layers } = this.given.config;
+    assert(layer >= 0 && layer < layers, `sketch of layer ${layer} of ${layers}`);
+    const rows = sketch.length / hiddenSize;
+    if (!Number.isInteger(rows) || rows === 0) {
+      throw new KvError('bad-shape', 'a sketch is [rows, hidden size]', { values: { length: sketch.length, hiddenSize } });
+    }
+    return sketchTimes(sketch, rows, this.given.weights.tensor(`${layer}.o`).readFloat32(), hiddenSize, queryHeads * headDim);
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+    for (const session of this.sessions.splice(0)) await session.release();
+  }
+
+  private afterAttention(attention: Float32Array, x: Float32Array, tokens: number): Record<string, Tensor> {
+    const { queryHeads, headDim, hiddenSize } = this.given.config;
+    return {
+      attention: this.matrix(attention, tokens, queryHeads * headDim, 'attention'),
+      x: this.matrix(x, tokens, hiddenSize, 'x'),
+    };
+  }
+
+  private matrix(data: Float32Array, rows: number, columns: number, name: string): Tensor {
+    if (!Number.isInteger(rows) || rows < 1 || data.length !== rows * columns) {
+      throw new KvError('bad-shape', `${name} must be [tokens, ${columns}]`, {
+        values: { tokens: rows, expected: rows * columns, given: data.length },
+      });
+    }
+    return new this.ort.Tensor('float32', data, [rows, columns]);
+  }
+
+  /** Outputs are fresh buffers: writing into prepared ones was measured and gains nothing, and x would alias its own input. */
+  private async run(index: number, feeds: Record<string, Tensor>): Promise<InferenceSession.ReturnType> {
+    this.checkOpen();
+    return this.sessions[index]!.run(feeds);
+  }
+
+  private checkOpen(): void {
+    if (this.closed) throw new KvError('closed', 'the dense half of the model was closed');
+  }
+}
+
+function floats(results: InferenceSession.ReturnType, name: string): Float32Array {
+  const data = results[name]?.data;
+  assert(data instanceof Float32Array, `output ${name} is not float32`);
+  return data;
+}
+
+function layerInput(layer: number, tokens: number, results: InferenceSession.ReturnType, x: Float32Array): LayerInput {
+  return { layer, tokens, q: floats(results, 'q'), k: floats(results, 'k'), v: floats(results, 'v'), x };
+}
+
+/** sketch [rows, inner] · matrix [inner, columns], summed in float64. */
+function sketchTimes(sketch: Float32Array, rows: number, matrix: Float32Array, inner: number, columns: number): Float32Array {
+  const product = new Float32Array(rows * columns);
+  const sum = new Float64Array(columns);
+  for (let row = 0; row < rows; row++) {
+    sum.fill(0);
+    for (let i = 0; i < inner; i++) {
+      const factor = sketch[row * inner + i]!;
+      for (let column = 0, at = i * columns; column < columns; column++, at++) sum[column]! += factor * matrix[at]!;
+    }
+    product.set(sum, row * columns);
+  }
+  return product;
+}
