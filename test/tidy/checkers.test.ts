@@ -130,7 +130,9 @@ describe('documents', () => {
 
   test('a path is looked for from the document and from the root', () => {
     expect(pathIsThere('format.ts', 'native/README.md', files)).toBe(true);
-    expect(pathIsThere('format.ts', 'README.md', files)).toBe(false);
+    expect(pathIsThere('price.ts', 'policy/README.md', files)).toBe(true);
+    expect(pathIsThere('price.ts', 'native/README.md', files)).toBe(false);
+    expect(pathIsThere('gone.ts', 'README.md', files)).toBe(false);
     expect(pathIsThere('native/format.ts', 'policy/README.md', files)).toBe(true);
     expect(pathIsThere('native/', 'README.md', files)).toBe(true);
     expect(pathIsThere('native/gone.ts', 'README.md', files)).toBe(false);

@@ -22,7 +22,7 @@ export function pathsIn(markdown: string, topFolders: readonly string[]): { path
   const found: { path: string; line: number }[] = [];
   const add = (raw: string, index: number, link: boolean): void => {
     const path = raw.replace(/[#?].*$/, '');
-    if (path === '' || /^[a-z]+:|^[@~$/-]|\s/.test(path)) return;
+    if (path === '' || /^[a-z]+:|^[@~$/-]|^\.\w+$|\s/.test(path)) return;
     const ours =
       link ||
       topFolders.some((top) => path.startsWith(`${top}/`)) ||
@@ -37,23 +37,29 @@ export function pathsIn(markdown: string, topFolders: readonly string[]): { path
 /** Made by building, fetching or running: right to mention, not in the repository. */
 const BUILT = /^(dist|node_modules|native\/build|native\/prebuilds|\.cache|\.palimpsest|coverage)(\/|$)/;
 
-/** A path with `<name>` or `*` stands for any file of that shape. */
+/**
+ * Is what a document calls `path` there, seen from the document or from the root? A name without folder may stand anywhere below
+ * the document; a path with `<name>` or `*` stands for any file of that shape.
+ */
 export function pathIsThere(path: string, document: string, files: readonly string[]): boolean {
   const dir = posix.dirname(document);
-  return expand(path).every((one) =>
-    [posix.normalize(posix.join(dir, one)), posix.normalize(one)].some((candidate) => {
-      if (BUILT.test(candidate)) return true;
-      const plain = candidate.replace(/\/$/, '');
-      if (/[<*]/.test(plain)) {
-        const literal = plain.split(/<[^>]*>|\*+/).map((part) => part.replace(/[.+?^${}()|[\]\\]/g, '\\$&'));
-        // A placeholder may be a new file: then the folder it would stand in must be there.
-        const shape = new RegExp(`^${literal.join('.*')}`);
-        const folder = posix.dirname(plain.slice(0, plain.search(/[<*]/) + 1));
-        return plain.includes('<')
-          ? folder === '.' || files.some((file) => file.startsWith(`${folder}/`))
-          : files.some((file) => shape.test(file));
-      }
-      return files.some((file) => file === plain || file.startsWith(`${plain}/`));
-    }),
+  const below = dir === '.' ? '' : `${dir}/`;
+  return expand(path).every(
+    (one) =>
+      (!one.includes('/') && files.some((file) => file.startsWith(below) && posix.basename(file) === one)) ||
+      [posix.normalize(posix.join(dir, one)), posix.normalize(one)].some((candidate) => {
+        if (BUILT.test(candidate)) return true;
+        const plain = candidate.replace(/\/$/, '');
+        if (/[<*]/.test(plain)) {
+          const literal = plain.split(/<[^>]*>|\*+/).map((part) => part.replace(/[.+?^${}()|[\]\\]/g, '\\$&'));
+          // A placeholder may be a new file: then the folder it would stand in must be there.
+          const shape = new RegExp(`^${literal.join('.*')}`);
+          const folder = posix.dirname(plain.slice(0, plain.search(/[<*]/) + 1));
+          return plain.includes('<')
+            ? folder === '.' || files.some((file) => file.startsWith(`${folder}/`))
+            : files.some((file) => shape.test(file));
+        }
+        return files.some((file) => file === plain || file.startsWith(`${plain}/`));
+      }),
   );
 }
