@@ -12,9 +12,7 @@ export const PRINTERS: Readonly<Record<string, string>> = {
 };
 
 /** Library files that read the environment. */
-export const ENVIRONMENT_READERS: Readonly<Record<string, string>> = {
-  'engine/cli/': 'the command line: every flag is also a variable',
-};
+export const ENVIRONMENT_READERS: Readonly<Record<string, string>> = {};
 
 /** Files that mention a folder of one machine. */
 export const MACHINE_PATHS: Readonly<Record<string, string>> = {

@@ -94,7 +94,11 @@ export function importsOf(source: string): Import[] {
       const from = match.index + match[0].length;
       const quote = code[from - 1]!;
       const specifier = full.slice(from, full.indexOf(quote, from));
-      found.push({ specifier, line: lineOf(code, match.index), kind: kindOf(match) });
+      found.push({
+        specifier,
+        line: lineOf(code, match.index + match[0].search(/import|export|new/)),
+        kind: kindOf(match),
+      });
     }
   };
   collect(/(?:^|[;}\n])\s*(import|export)(\s+type\b(?!\s*from\b|\s*,))?[^'"`;=()]*?\bfrom\s*['"]/g, (m) =>
