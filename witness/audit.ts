@@ -1,0 +1,88 @@
+/** Lists as text, 80 columns wide. The same rows are the JSON output as they are. */
+
+import type { ReplayReport } from './replay.ts';
+import { bytesText, type Column, plural, table, timeText } from './text.ts';
+import type { DecisionRow, SessionRow, VerifyReport } from './types.ts';
+
+// Widths and gaps add up to 80 at most: see the test that lists the longest possible row.
+const DECISION_COLUMNS: readonly Column<DecisionRow>[] = [
+  { title: 'id', right: true, widthMax: 8, value: (row) => String(row.seq) },
+  { title: 'time', widthMax: 8, value: (row) => timeText(row.timeMs).slice(11, 19) },
+  { title: 'session', widthMax: 8, value: (row) => row.session },
+  { title: 'token', right: true, widthMax: 7, value: (row) => String(row.tokens) },
+  { title: 'lay', right: true, widthMax: 3, value: (row) => String(row.layer) },
+  { title: 'page', right: true, widthMax: 6, value: (row) => `${row.page}${row.side}` },
+  { title: 'move', widthMax: 9, value: (row) => `${row.from}→${row.to}` },
+  { title: 'verdict', widthMax: 7, value: (row) => (row.accepted ? 'made' : 'refused') },
+  { title: 'reason', widthMax: 8, value: (row) => (row.accepted ? row.rule : row.verdictRule) },
+  { title: 'freed', right: true, widthMax: 7, value: (row) => shortBytes(row.bytesBefore - row.bytesAfter) },
+];
+
+/** `audit list`. Dates stand above the rows they belong to, so that the times fit. */
+export function decisionsText(rows: readonly DecisionRow[]): string {
+  if (rows.length === 0) return 'No decision matches.';
+  const lines = table(DECISION_COLUMNS, rows).split('\n');
+  const text = [lines[0] as string];
+  let day = '';
+  for (const [index, row] of rows.entries()) {
+    const today = timeText(row.timeMs).slice(0, 10);
+    if (today !== day) text.push(`-- ${today} UTC --`);
+    day = today;
+    text.push(lines[index + 1] as string);
+  }
+  return text.join('\n');
+}
+
+const SESSION_COLUMNS: readonly Column<SessionRow>[] = [
+  { title: 'session', widthMax: 8, value: (row) => row.session },
+  { title: 'opened (UTC)', widthMax: 16, value: (row) => timeText(row.openedMs).slice(0, 16) },
+  { title: 'model', widthMax: 12, value: (row) => row.model },
+  { title: 'policy', widthMax: 7, value: (row) => row.policy },
+  { title: 'tokens', right: true, widthMax: 7, value: (row) => String(row.tokens) },
+  { title: 'kv', right: true, widthMax: 7, value: (row) => shortBytes(row.kvBytes) },
+  { title: 'moves', right: true, widthMax: 6, value: (row) => String(row.decisions) },
+  { title: 'ref.', right: true, widthMax: 5, value: (row) => String(row.refused) },
+  { title: 'end', widthMax: 5, value: (row) => (row.end === 'aborted' ? 'abort' : row.end) },
+];
+
+export function sessionsText(rows: readonly SessionRow[]): string {
+  return rows.length === 0 ? 'The log has no sessions.' : table(SESSION_COLUMNS, rows);
+}
+
+export function verifyText(report: VerifyReport): string {
+  const { problem, entries, segments, logId, headHash, tornBytes } = report;
+  if (problem !== null) {
+    return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, problem.what].join('\n');
+  }
+  const torn =
+    tornBytes === 0
+      ? []
+      : [`${plural(tornBytes, 'byte')} at the end were never finished (a crash); the next writer puts them aside.`];
+  return [
+    `Sound: ${plural(entries, 'entry', 'entries')} in ${plural(segments, 'segment')} of log ${logId ?? '(not begun)'}.`,
+    `Head ${headHash}`,
+    ...torn,
+    'Keep the head elsewhere: entries cut from the end leave no trace in the log itself.',
+  ].join('\n');
+}
+
+export function replayText(report: ReplayReport): string {
+  const { session, policy, situations, decisions, firstDifference } = report;
+  const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${session} (${policy})`;
+  if (firstDifference === null)
+    return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}`;
+  const { seq, what, logged, replayed } = firstDifference;
+  return [
+    `Replayed ${scope}, then entry ${seq} differs (${what}).`,
+    `  logged:   ${logged}`,
+    `  replayed: ${replayed}`,
+  ].join('\n');
+}
+
+/** '12.3K': seven characters at most. */
+function shortBytes(bytes: number): string {
+  if (bytes === 0) return '0';
+  return bytesText(bytes)
+    .replace(/ ?bytes?$/, 'B')
+    .replace(/ ([KMG])iB$/, '$1');
+}

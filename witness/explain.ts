@@ -1,0 +1,317 @@
+/**
+ * One decision as a person would tell it: what moved, why, on what evidence, what the trial said, what it cost in bytes,
+ * what else was on the table, and what became of the same page before and after. Everything is read from the log.
+ */
+
+import type { FormatName } from '../native/index.ts';
+import { KvError, PAGE_TOKENS } from '../native/index.ts';
+import type { Because, Situation, Threshold, ThresholdOrigin, TrialReport } from '../policy/index.ts';
+import type { LogFiles } from './files.ts';
+import { decisionRow } from './query.ts';
+import { readEntry, readLog } from './read.ts';
+import { brief, bytesText, COLUMNS, grouped, plural, timeText, wrap } from './text.ts';
+import type { DecisionRow, Entry, EvidenceBody, OpenBody } from './types.ts';
+
+/** One format that the page could have taken, by its trial when its exact content was still there. */
+export interface Candidate {
+  readonly format: FormatName;
+  /** Mean change of the layer's output, as a share of the residual stream. */
+  readonly epsilon: number;
+  /** Bytes that the page side takes in this format. */
+  readonly bytes: number;
+  /** c·g·ε² with the constants of the session's start: predicted divergence of this page side in this format. */
+  readonly predictedKld: number;
+}
+
+export interface Explanation {
+  /** seq of the decision's entry. */
+  readonly id: number;
+  readonly decision: DecisionRow;
+  readonly model: string;
+  readonly policy: string;
+  readonly tokenFirst: number;
+  readonly tokenLast: number;
+  /** Why it was planned, and why it was then made or refused. */
+  readonly because: Because;
+  readonly verdict: Because;
+  /** The threshold as the session began with it; null when the rule needs none. */
+  readonly threshold: Threshold | null;
+  /** Sessions found to be alike, when the threshold rests on them. */
+  readonly neighbours: EvidenceBody['neighbours'];
+  /** The trial made when the page became movable, with its seq; null when the policy needs none. */
+  readonly trial: {
+    readonly seq: number;
+    readonly report: TrialReport;
+    readonly candidates: readonly Candidate[];
+  } | null;
+  /** The state that the policy saw, with its seq; the trials of other pages are left out. null when its entry is missing. */
+  readonly situation: {
+    readonly seq: number;
+    readonly seen: Omit<Situation, 'trials' | 'outcomes'>;
+    readonly planned: number;
+    readonly refused: number;
+  } | null;
+  /** Other decisions about the same page, both sides, oldest first. */
+  readonly before: readonly DecisionRow[];
+  readonly after: readonly DecisionRow[];
+  readonly sentences: readonly { readonly title: string; readonly text: string }[];
+}
+
+/**
+ * Explains the decision whose entry has this seq (`audit list` shows it), accepted or refused.
+ * Throws 'not-found' for a seq that the log does not have, 'bad-argument' for an entry that is no decision, 'bad-log'.
+ */
+export function explain(dir: string, seq: number, files?: LogFiles): Explanation {
+  const entry = readEntry(dir, seq, files);
+  if (entry.kind !== 'decision') {
+    throw new KvError('bad-argument', `entry ${seq} is no decision but '${entry.kind}'`, {
+      values: { seq, kind: entry.kind },
+      hint: 'see `audit list` for decisions, `audit show` for any entry',
+    });
+  }
+  const told = entry as Entry<'decision'>;
+  const story = gather(told, readLog(dir, { session: entry.session, ...(files === undefined ? {} : { files }) }));
+  const { body } = told;
+  const { decision } = body;
+  const open = story.open?.body ?? null;
+  const threshold = open?.context.thresholds.thresholds[decision.because.threshold] ?? null;
+  const facts: Omit<Explanation, 'sentences'> = {
+    id: seq,
+    decision: decisionRow(told),
+    model: open?.model.name ?? 'unknown',
+    policy: open === null ? 'unknown' : open.policy.id,
+    tokenFirst: decision.page * PAGE_TOKENS,
+    tokenLast: (decision.page + 1) * PAGE_TOKENS - 1,
+    because: decision.because,
+    verdict: body.verdict.because,
+    threshold,
+    neighbours: story.neighbours,
+    trial:
+      story.trial === null
+        ? null
+        : { ...story.trial, candidates: open === null ? [] : candidates(story.trial.report, open) },
+    situation: story.situation,
+    before: story.page.filter((row) => row.seq < seq),
+    after: story.page.filter((row) => row.seq > seq),
+  };
+  return { ...facts, sentences: tell(facts) };
+}
+
+/** The explanation as text, 80 columns wide. */
+export function explanationText(explanation: Explanation): string {
+  return explanation.sentences
+    .map(({ title, text }) => wrap(`${title.padEnd(TITLE_COLUMNS)}${text}`, ' '.repeat(TITLE_COLUMNS), COLUMNS))
+    .join('\n');
+}
+
+const TITLE_COLUMNS = 11;
+
+interface Story {
+  readonly open: Entry<'open'> | null;
+  readonly neighbours: EvidenceBody['neighbours'];
+  readonly trial: { readonly seq: number; readonly report: TrialReport } | null;
+  readonly situation: Explanation['situation'];
+  readonly page: readonly DecisionRow[];
+}
+
+/** One walk over the session's entries, keeping only what concerns this page. */
+function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
+  const { layer, page, side } = told.body.decision;
+  let open: Entry<'open'> | null = null;
+  let neighbours: EvidenceBody['neighbours'] = [];
+  let trial: Story['trial'] = null;
+  let seen: { seq: number; seen: Omit<Situation, 'trials' | 'outcomes'> } | null = null;
+  let planned = 0;
+  let refused = 0;
+  const rows: DecisionRow[] = [];
+  for (const entry of entries) {
+    if (entry.kind === 'open') open = entry as Entry<'open'>;
+    if (entry.kind === 'evidence' && entry.seq < told.seq) neighbours = (entry as Entry<'evidence'>).body.neighbours;
+    if (entry.kind === 'situation' && entry.seq < told.seq) {
+      const { trials, outcomes: _outcomes, ...rest } = (entry as Entry<'situation'>).body.situation;
+      const report = trials.find((one) => one.layer === layer && one.page === page && one.side === side);
+      if (report !== undefined) trial = { seq: entry.seq, report };
+      if (rest.index === told.body.situation) seen = { seq: entry.seq, seen: rest };
+    }
+    if (entry.kind === 'decision') {
+      const { body } = entry as Entry<'decision'>;
+      if (body.situation === told.body.situation) {
+        planned++;
+        if (!body.verdict.accepted) refused++;
+      }
+      if (body.decision.layer === layer && body.decision.page === page)
+        rows.push(decisionRow(entry as Entry<'decision'>));
+    }
+  }
+  return { open, neighbours, trial, situation: seen === null ? null : { ...seen, planned, refused }, page: rows };
+}
+
+function candidates(report: TrialReport, { context }: OpenBody): Candidate[] {
+  const { gains, c } = context.thresholds;
+  const gain = gains[report.side][report.layer] ?? 1;
+  return Object.entries(report.epsilon).map(([format, epsilon]) => ({
+    format: format as FormatName,
+    epsilon,
+    bytes: context.pageBytes[format as FormatName],
+    predictedKld: c * gain * epsilon * epsilon,
+  }));
+}
+
+type Facts = Omit<Explanation, 'sentences'>;
+
+function tell(facts: Facts): { title: string; text: string }[] {
+  return [
+    { title: 'what', text: tellMove(facts) },
+    { title: 'why', text: tellWhy(facts) },
+    { title: 'threshold', text: tellThreshold(facts) },
+    { title: 'trial', text: tellTrial(facts) },
+    { title: 'verdict', text: tellVerdict(facts) },
+    { title: 'bytes', text: tellBytes(facts) },
+    { title: 'situation', text: tellSituation(facts) },
+    { title: 'otherwise', text: tellOthers(facts) },
+    { title: 'before', text: tellHistory(facts.before, facts, 'Nothing was decided about this page before.') },
+    { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
+    {
+      title: 'record',
+      text: `Entry ${facts.id}, decision ${facts.decision.order} of situation ${facts.decision.situation}, session ${facts.decision.session}.`,
+    },
+  ];
+}
+
+const sideName = (side: DecisionRow['side']): string => (side === 'k' ? 'keys' : 'values');
+
+function tellMove(facts: Facts): string {
+  const { decision, tokenFirst, tokenLast } = facts;
+  const what = `the ${sideName(decision.side)} of page ${decision.page} (tokens ${grouped(tokenFirst)} to ${grouped(tokenLast)}) in layer ${decision.layer}`;
+  const move = decision.accepted
+    ? `went from ${decision.from} to ${decision.to}`
+    : `were to go from ${decision.from} to ${decision.to} and stayed in ${decision.from}: refused`;
+  return `At ${timeText(decision.timeMs)}, with ${plural(decision.tokens, 'token')} in the cache of ${facts.model}, ${what} ${move}.`;
+}
+
+/** What each rule of the policies means. A rule that is not listed is told by its name. */
+const RULES: Readonly<Record<string, string>> = {
+  price: 'the divergence that a saved byte costs was compared with the price in force',
+  deficit: 'bytes had to be freed before the next page could be sealed, and this was the cheapest legal move',
+  fixed: 'the table of fixed formats says so',
+  table: 'the table of fixed formats says so',
+  age: 'the page had reached the age at which its rule moves it',
+  uniform: 'every page takes the same step of the ladder',
+};
+
+function tellWhy({ policy, because }: Facts): string {
+  const meaning = RULES[because.rule];
+  return `Policy '${policy}', rule '${because.rule}'${meaning === undefined ? '' : `: ${meaning}`}. ${tellComparison(because)}`;
+}
+
+function tellComparison({ threshold, measured, bound, unit }: Because): string {
+  const relation = measured < bound ? 'below' : measured > bound ? 'above' : 'exactly at';
+  return `Measured ${brief(measured)} ${unit}, ${relation} the bound of ${brief(bound)} ${unit} ('${threshold}').`
+    .replaceAll('  ', ' ')
+    .replaceAll(' ,', ',');
+}
+
+const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
+  default: 'the built-in default',
+  learned: 'learned from earlier sessions',
+  file: 'taken from a threshold file',
+  option: 'set by an option of this run',
+  controller: 'set by the controller of this run',
+};
+
+function tellThreshold({ because, threshold, neighbours }: Facts): string {
+  const inForce = `The bound in force, ${brief(because.bound)}, was ${ORIGINS[because.origin] ?? because.origin}.`;
+  if (threshold === null) return `${inForce} The session began without a threshold of that name.`;
+  const start = `The session began with ${brief(threshold.value)} ${threshold.unit}, ${ORIGINS[threshold.origin] ?? threshold.origin} (${threshold.source}).`;
+  if (threshold.samples === 0 && neighbours.length === 0)
+    return `${inForce} ${start} No earlier session stands behind it.`;
+  const samples =
+    threshold.samples === 0
+      ? ''
+      : ` It rests on ${plural(threshold.samples, 'sample')}${threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(String))})`}.`;
+  const near = neighbours.map(({ session, distance, seq }) => `${session} (distance ${brief(distance)}, entry ${seq})`);
+  return `${inForce} ${start}${samples}${near.length === 0 ? '' : ` Most alike among earlier sessions: ${shortList(near)}.`}`;
+}
+
+/** The first five, and how many more. */
+function shortList(items: readonly string[]): string {
+  const rest = items.length - 5;
+  return items.slice(0, 5).join(', ') + (rest > 0 ? ` and ${rest} more` : '');
+}
+
+function tellTrial({ decision, trial }: Facts): string {
+  const { epsilonFrom, epsilonTo, epsilonNow, price, bytesFreed, from, to } = decision;
+  if (epsilonTo === null && trial === null) return 'This policy moves pages without trying them.';
+  const parts: string[] = [];
+  if (trial !== null) {
+    const tried = Object.entries(trial.report.epsilon).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
+    parts.push(
+      `Tried against its ${trial.report.from} content when it became movable (entry ${trial.seq}): ε is ${tried.join(', ')}, the change of the layer's output as a share of the residual.`,
+    );
+  }
+  if (epsilonTo !== null)
+    parts.push(
+      `Judged with ε ${brief(epsilonTo)} in ${to}${epsilonFrom === null ? '' : ` against ${brief(epsilonFrom)} in ${from}`}.`,
+    );
+  if (price !== null)
+    parts.push(
+      `Predicted divergence: ${brief(price * bytesFreed)} KLD for ${bytesText(bytesFreed)}, ${brief(price)} per byte.`,
+    );
+  if (epsilonNow !== null) parts.push(`Tried again just before the move, on today's queries: ε ${brief(epsilonNow)}.`);
+  else if (epsilonTo !== null) parts.push('That trial was fresh, so it was not repeated.');
+  return parts.join(' ');
+}
+
+function tellVerdict({ decision, verdict }: Facts): string {
+  return `${decision.accepted ? 'Made' : 'Refused'} by rule '${verdict.rule}'. ${tellComparison(verdict)}`;
+}
+
+function tellBytes({ decision }: Facts): string {
+  const { bytesBefore, bytesAfter, bytesFreed, accepted } = decision;
+  const total = `KV bytes ${grouped(bytesBefore)} before, ${grouped(bytesAfter)} after`;
+  if (!accepted) return `${total}: nothing was freed, ${grouped(bytesFreed)} would have been.`;
+  const freed = bytesBefore - bytesAfter;
+  return `${total}: ${grouped(freed)} freed${freed === bytesFreed ? ', as planned' : `, ${grouped(bytesFreed)} planned`}.`;
+}
+
+function tellSituation({ situation }: Facts): string {
+  if (situation === null) return 'The entry of the situation is not in the log.';
+  const { seq, seen, planned, refused } = situation;
+  const expected = seen.tokensExpected === null ? '' : ` of ${grouped(seen.tokensExpected)} expected`;
+  const budget =
+    seen.budgetBytes === null
+      ? 'no byte budget'
+      : `${brief((100 * seen.bytes) / Math.max(1, seen.budgetBytes))}% of the budget of ${bytesText(seen.budgetBytes)}`;
+  const extras = [
+    `the next pages need ${bytesText(seen.sealBytes)}`,
+    ...(seen.kldBudget === null ? [] : [`a divergence of ${brief(seen.kldBudget)} may be spent`]),
+    ...(seen.urgent ? ['they were due at once'] : []),
+    ...(seen.lowMemory ? ['low memory was signalled from outside'] : []),
+    ...(seen.stepLatencyBudgetMs === null
+      ? []
+      : [`steps took ${brief(seen.stepLatencyMsP95)} ms (p95) of ${brief(seen.stepLatencyBudgetMs)} ms`]),
+  ];
+  const plan = `The plan had ${plural(planned, 'move')}, ${refused} refused.`;
+  return `Entry ${seq}: ${plural(seen.tokens, 'token')}${expected}, ${bytesText(seen.bytes)} of KV, ${budget}; ${extras.join('; ')}. ${plan}`;
+}
+
+function tellOthers({ decision, trial }: Facts): string {
+  const others = (trial?.candidates ?? []).filter(({ format }) => format !== decision.to);
+  if (others.length === 0) return 'No other format of this page was tried.';
+  return others
+    .map(
+      ({ format, bytes, epsilon, predictedKld }) =>
+        `${format}: ${bytesText(bytes)}, ε ${brief(epsilon)}, predicted divergence ${brief(predictedKld)}`,
+    )
+    .join('. ')
+    .concat('.');
+}
+
+function tellHistory(rows: readonly DecisionRow[], { decision }: Facts, none: string): string {
+  if (rows.length === 0) return none;
+  const told = rows.map(
+    (row) =>
+      `${row.seq}: ${row.side === decision.side ? '' : `${sideName(row.side)} `}${row.from} to ${row.to} at ${plural(row.tokens, 'token')}${row.accepted ? '' : ' (refused)'}`,
+  );
+  return `${shortList(told)}.`;
+}
