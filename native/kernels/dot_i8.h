@@ -40,6 +40,9 @@ INLINE __m512i quadOf(const int8_t* plane, int quad) {
   return _mm512_set1_epi32(four);
 }
 
+// sum += levels (unsigned bytes) . x (signed bytes). As assembly because gcc 12 copies and spills accumulators around the intrinsic.
+INLINE void addDots(__m512i& sum, __m512i levels, __m512i x) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(levels), "v"(x)); }
+
 template <int R, int B>
 INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const SplitRow* x, int32_t* y, size_t yStride) {
   __m512i high[R][B], low[R][B];
@@ -56,8 +59,8 @@ INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const SplitR
     for (int r = 0; r < R; r++) {
       const __m512i hi = quadOf(x[r].hi, q);
       const __m512i lo = quadOf(x[r].lo, q);
-      for (int b = 0; b < B; b++) high[r][b] = _mm512_dpbusd_epi32(high[r][b], level[b], hi);
-      for (int b = 0; b < B; b++) low[r][b] = _mm512_dpbusd_epi32(low[r][b], level[b], lo);
+      for (int b = 0; b < B; b++) addDots(high[r][b], level[b], hi);
+      for (int b = 0; b < B; b++) addDots(low[r][b], level[b], lo);
     }
   }
   for (int r = 0; r < R; r++) {

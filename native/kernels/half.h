@@ -18,7 +18,7 @@ INLINE VecF loadHalf(const uint16_t* p) {
   VecU h = __builtin_convertvector(*reinterpret_cast<const UnalignedH*>(p), VecU);
   VecU shifted = (h & 0x7fff) << 13;
   VecU finite = reinterpret_cast<VecU>(reinterpret_cast<VecF>(shifted) * 0x1p112f);
-  VecU value = shifted >= 0x0f800000 ? (shifted | 0x7f800000) : finite;
+  VecU value = reinterpret_cast<VecI>(shifted) >= 0x0f800000 ? (shifted | 0x7f800000) : finite;  // signed: SSE2 has no other
   return reinterpret_cast<VecF>(value | ((h & 0x8000) << 16));
 #endif
 }

@@ -1,0 +1,430 @@
+// Every kernel on every instruction set that this CPU runs, against the TypeScript reference or float64: awkward lengths, strides,
+// misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
+import { describe, expect, test } from 'vitest';
+import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
+import {
+  CODECS,
+  demote,
+  fromHalf,
+  planes,
+  type RotName,
+  rotate,
+  tileOffset,
+  toHalf,
+  toTile,
+} from '../../../native/reference/index.ts';
+import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
+import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
+import { AWKWARD, awkwardRows, gaussian, seeded } from '../../native/rows.ts';
+
+const kernels = loadKernels();
+const ISAS = availableIsas(kernels);
+const ROT: readonly RotName[] = ['rot4', 'rot3', 'rot2'];
+const SEED = 71;
+
+/** A float array that starts one element off its buffer, so that no vector load is aligned. */
+const misaligned = (values: ArrayLike<number>): Float32Array => {
+  const array = new Float32Array(values.length + 1).subarray(1);
+  array.set(values);
+  return array;
+};
+const bits = (x: Float32Array): Uint32Array => new Uint32Array(x.slice().buffer);
+type Integers = Uint32Array | Uint16Array | Uint8Array | Int8Array;
+/** Same length and bytes; else the first difference. (An equality matcher takes seconds on arrays of this size.) */
+const expectSame = (actual: Integers, expected: Integers, what = ''): void => {
+  const bytes = (x: Integers): Buffer => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
+  if (bytes(actual).equals(bytes(expected))) return;
+  const at = expected.findIndex((value, i) => value !== actual[i]);
+  expect.fail(`${what}: element ${at} of ${expected.length} is ${actual[at]}, ${expected[at]} expected`);
+};
+const normals = (count: number, random: () => number): Float32Array =>
+  Float32Array.from({ length: count }, () => gaussian(random));
+
+test('the scalar build is always there, and the best one is among those tested', () => {
+  expect(ISAS.map(([name]) => name)).toContain('scalar');
+  expect(ISAS.map(([, id]) => id)).toContain(kernels.best());
+});
+
+test('the binding refuses short arrays, wrong kinds, unknown instruction sets and shapes that contradict themselves', () => {
+  expect(() => kernels.rotate(0, 64, 2, 64, false, new Float32Array(127))).toThrow(RangeError);
+  expect(() => kernels.rotate(0, 64, 1, 63, false, new Float32Array(64))).toThrow(RangeError);
+  expect(() => kernels.rotate(0, 65, 1, 65, false, new Float32Array(65))).toThrow(RangeError);
+  expect(() => kernels.rotate(99, 64, 1, 64, false, new Float32Array(64))).toThrow(RangeError);
+  expect(() => kernels.rotate(0, 64, 1, 64, false, new Float64Array(64) as unknown as Float32Array)).toThrow(TypeError);
+});
+
+describe.each(ISAS)('%s', (_name, isa) => {
+  test(`dotF16: sum of products within the rounding of its terms (seed ${SEED})`, () => {
+    const random = seeded(SEED);
+    for (const contraction of [0, 1, 3, 8, 64, 80, 128]) {
+      for (const outputs of [8, 16, 24, 40, 64, 72, 128, 136]) {
+        for (const n of [1, 2, 3, 4, 5, 6, 7, 8, 9, 13]) {
+          const rowStride = outputs + 8;
+          const xStride = contraction + 3;
+          const yStride = outputs + 5;
+          const m = new Uint16Array(contraction * rowStride + 1)
+            .subarray(1)
+            .map(() => toHalf(gaussian(random) * (random() < 0.1 ? 1e-6 : 1)));
+          const x = misaligned(normals(n * xStride, random));
+          const y = misaligned(new Float32Array(n * yStride).fill(7));
+          kernels.dotF16(isa, contraction, outputs, rowStride, n, xStride, yStride, m, x, y);
+          for (let i = 0; i < n; i++) {
+            for (let o = 0; o < yStride; o++) {
+              let exact = 0;
+              let size = 0;
+              for (let c = 0; o < outputs && c < contraction; c++) {
+                const term = x[i * xStride + c]! * fromHalf(m[c * rowStride + o]!);
+                exact += term;
+                size += Math.abs(term);
+              }
+              if (o >= outputs) exact = 7; // beyond the row: untouched
+              // One rounding for each product and each addition: contraction · 2^-23 of the sum of magnitudes.
+              const bound = contraction * 2 ** -23 * size;
+              if (Math.abs(y[i * yStride + o]! - exact) > bound) {
+                expect.fail(`c ${contraction} o ${outputs} n ${n} at ${i},${o}: ${y[i * yStride + o]} for ${exact}`);
+              }
+            }
+          }
+        }
+      }
+    }
+  });
+
+  test(`dotI8 is exact, extremes included (seed ${SEED})`, () => {
+    const random = seeded(SEED);
+    for (const contraction of [4, 12, 64, 80, 96, 128, 252, 256]) {
+      for (const outputs of [16, 48, 64, 80, 96, 128, 256]) {
+        for (const n of [1, 2, 3, 4, 5, 7, 8]) {
+          const extreme = n === 2 || n === 5;
+          const xStride = contraction + 1;
+          const yStride = outputs + 3;
+          const tile = new Int8Array(contraction * outputs + 1)
+            .subarray(1)
+            .map(() => (extreme ? (random() < 0.9 ? 127 : -127) : Math.floor(random() * 255) - 127));
+          const x = new Int16Array(n * xStride + 1)
+            .subarray(1)
+            .map(() => (extreme ? (random() < 0.9 ? 32512 : -32512) : Math.floor(random() * 65025) - 32512));
+          const y = new Int32Array(n * yStride).fill(7);
+          kernels.dotI8(isa, contraction, outputs, n, xStride, yStride, tile, x, y);
+          for (let i = 0; i < n; i++) {
+            for (let o = 0; o < yStride; o++) {
+              let exact = o < outputs ? 0 : 7;
+              for (let c = 0; o < outputs && c < contraction; c++) {
+                const at = Math.floor(c / 4) * outputs * 4 + o * 4 + (c % 4);
+                exact += x[i * xStride + c]! * tile[at]!;
+              }
+              if (y[i * yStride + o] !== exact) {
+                expect.fail(`c ${contraction} o ${outputs} n ${n} at ${i},${o}: ${y[i * yStride + o]} for ${exact}`);
+              }
+            }
+          }
+        }
+      }
+    }
+  });
+
+  test.each(CODED_HEAD_DIMS)(`unpackRot at d = %i gives the levels in tile order (seed ${SEED})`, (d) => {
+    const random = seeded(SEED);
+    for (const format of ROT) {
+      const { codeBits, id } = FORMATS[format];
+      const { levels } = ROT_LEVELS[format];
+      const codes = new Uint8Array(PAGE_TOKENS * d).map(() => Math.floor(random() * 2 ** codeBits));
+      const head = {
+        format,
+        headDim: d,
+        firstRow: 0,
+        codes,
+        rowScales: new Uint16Array(0),
+        means: new Int8Array(0),
+        meanScale: 0,
+      };
+      for (const side of SIDES) {
+        const { hi, lo } = planes(head, side);
+        const tile = new Int8Array(codes.length + 1).subarray(1);
+        kernels.unpackRot(isa, id, d, hi, lo, tile);
+        expectSame(
+          tile,
+          Int8Array.from(toTile(side, d, codes), (code) => levels[code]!),
+        );
+        const back = new Uint8Array(codes.length);
+        kernels.codesRot(id, side === 'k', d, hi, lo, back);
+        expectSame(back, codes);
+      }
+    }
+  });
+
+  test.each(CODED_HEAD_DIMS)('rotate at d = %i gives the bits of the reference, both ways', (d) => {
+    for (const name of Object.keys(AWKWARD)) {
+      const rows = awkwardRows(name, d).subarray(60 * d, 73 * d);
+      for (const inverse of [false, true]) {
+        const stride = d + 3;
+        const x = misaligned(new Float32Array(13 * stride).fill(9));
+        for (let t = 0; t < 13; t++) x.set(rows.subarray(t * d, (t + 1) * d), t * stride);
+        kernels.rotate(isa, d, 13, stride, inverse, x);
+        for (let t = 0; t < 13; t++) {
+          const row = rows.slice(t * d, (t + 1) * d);
+          rotate(row, inverse);
+          expectSame(bits(x.subarray(t * stride, t * stride + d)), bits(row), name);
+          expect([...x.subarray(t * stride + d, (t + 1) * stride)]).toEqual([9, 9, 9]);
+        }
+      }
+    }
+  });
+
+  test(`quantizeI16 rounds x·(32512/max) half to even (seed ${SEED})`, () => {
+    const random = seeded(SEED);
+    const cases: Float32Array[] = [
+      new Float32Array(20),
+      new Float32Array(20).fill(-0),
+      new Float32Array(33).fill(2 ** -100),
+      new Float32Array(33).fill(2 ** -101),
+      new Float32Array(16).fill(3e38),
+      Float32Array.from({ length: 64 }, (_, i) => (i === 0 ? 32512 : i - 20.5)),
+    ];
+    for (let count = 0; count < 70; count++) cases.push(normals(count, random).map((x) => x * 10 ** (count % 30)));
+    for (const values of cases) {
+      const x = misaligned(values);
+      const out = new Int16Array(x.length + 2).fill(99).subarray(1);
+      const scale = kernels.quantizeI16(isa, x.length, x, out);
+      const max = x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      const zero = max < 2 ** -100;
+      const inverse = Math.fround(32512 / max);
+      expect(scale).toBe(zero ? 0 : Math.fround(max / 32512));
+      for (const [i, value] of x.entries()) {
+        const magic = 12582912;
+        const rounded = Math.fround(Math.fround(value * inverse) + magic) - magic;
+        expect(out[i]).toBe(zero ? 0 : rounded + 0);
+        expect(Math.abs(out[i]!)).toBeLessThanOrEqual(32512);
+      }
+      expect(out[x.length]).toBe(99);
+    }
+  });
+
+  test('the exponential is within 3e-7 from 0 down to -87, and 0 below', () => {
+    for (let page = 0; page < 100; page++) {
+      const scores = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t === 0 ? 0 : -(page + t / 128) * 0.87));
+      const p = scores.slice();
+      const one = (value: number): Float32Array => new Float32Array([value]);
+      const max = one(-Infinity);
+      kernels.softmaxPage(isa, 1, 128, p, new Int32Array([0]), new Int32Array([128]), max, one(0), one(0), one(0));
+      expect(max[0]).toBe(0);
+      for (const [t, x] of scores.entries()) {
+        if (x < -87) expect(p[t]).toBe(0);
+        else expect(Math.abs(p[t]! / Math.exp(x) - 1)).toBeLessThan(3e-7);
+      }
+    }
+  });
+
+  test(`softmaxPage: pages with masks equal one softmax over what is seen (seed ${SEED})`, () => {
+    const random = seeded(SEED);
+    const n = 6;
+    const stride = 131;
+    const pages = 5;
+    const max = new Float32Array(n).fill(-Infinity);
+    const sum = new Float32Array(n);
+    const seen: number[][] = Array.from({ length: n }, () => []);
+    const masses: number[][] = Array.from({ length: n }, () => []);
+    const maxima: number[][] = Array.from({ length: n }, () => []);
+    for (let page = 0; page < pages; page++) {
+      const scores = misaligned(normals(n * stride, random).map((x) => x * 8 + page * (page % 2 === 0 ? 5 : -5)));
+      // Row 0 sees all; row 1 nothing of page 0; row 2 a window; row 3 one token; row 4 bounds beyond the page; row 5 never anything.
+      const first = new Int32Array([0, page === 0 ? 128 : 0, 17, 77, -300, 5]);
+      const last = new Int32Array([128, 128, 90, 78, 4000, 5]);
+      const before = scores.slice();
+      const rescale = new Float32Array(n);
+      const mass = new Float32Array(n);
+      const oldMax = max.slice();
+      kernels.softmaxPage(isa, n, stride, scores, first, last, max, sum, rescale, mass);
+      for (let i = 0; i < n; i++) {
+        const visible = (t: number): boolean => t >= first[i]! && t < last[i]!;
+        for (let t = 0; t < PAGE_TOKENS; t++) {
+          const score = before[i * stride + t]!;
+          if (visible(t)) seen[i]!.push(score);
+          else expect(scores[i * stride + t]).toBe(0);
+        }
+        masses[i]!.push(mass[i]!);
+        maxima[i]!.push(max[i]!);
+        expect([...scores.subarray(i * stride + 128, Math.min((i + 1) * stride, n * stride))]).toEqual([
+          ...before.subarray(i * stride + 128, Math.min((i + 1) * stride, n * stride)),
+        ]);
+        if (oldMax[i] === max[i]) expect(rescale[i]).toBe(1);
+      }
+    }
+    for (let i = 0; i < 5; i++) {
+      const top = Math.max(...seen[i]!);
+      const exact = seen[i]!.reduce((total, score) => total + Math.exp(score - top), 0);
+      expect(max[i]).toBe(top);
+      // score − max is rounded once (|difference| < 100: 4e-6 absolute, so 4e-6 relative in exp), the rest is smaller
+      expect(Math.abs(sum[i]! / exact - 1)).toBeLessThan(1e-5);
+      const total = masses[i]!.reduce((all, mass, p) => all + mass * Math.exp(maxima[i]![p]! - top), 0);
+      expect(Math.abs(total / sum[i]! - 1)).toBeLessThan(1e-5);
+    }
+    expect([max[5], sum[5]]).toEqual([-Infinity, 0]);
+  });
+
+  test('toHalf and fromHalf are the reference, for every half and for floats around every edge', () => {
+    const halves = Uint16Array.from({ length: 0x10000 }, (_, i) => i);
+    const floats = new Float32Array(halves.length);
+    kernels.fromHalf(isa, halves.length, halves, floats);
+    for (const [i, value] of floats.entries()) {
+      if (!Object.is(value, fromHalf(i))) expect.fail(`half ${i}: ${value}`);
+    }
+    const random = seeded(SEED);
+    const words = Uint32Array.from({ length: 60_001 }, (_, i) => {
+      const anyWord = Math.floor(random() * 2 ** 32);
+      // two thirds within the range of halves, with mantissas near ties
+      if (i % 3 === 0) return anyWord;
+      return ((anyWord & 0x80000000) | ((100 + (i % 46)) << 23) | (anyWord & 0x7fe000) | (0xfff + (i % 3))) >>> 0;
+    });
+    const x = misaligned(new Float32Array(words.buffer));
+    const out = new Uint16Array(x.length);
+    kernels.toHalf(isa, x.length, x, out);
+    for (const [i, value] of x.entries()) {
+      if (Number.isNaN(value)) continue;
+      if (out[i] !== toHalf(value)) expect.fail(`${value}: ${out[i]} for ${toHalf(value)}`);
+    }
+  });
+
+  test(`axpy, scaleRow and dot give the bits of plain float32, for every short length (seed ${SEED})`, () => {
+    const random = seeded(SEED);
+    for (let count = 0; count <= 70; count++) {
+      const x = misaligned(normals(count, random));
+      const y = misaligned(normals(count + 1, random));
+      const a = Math.fround(gaussian(random));
+      const expected = y.map((value, i) => (i < count ? value + Math.fround(a * x[i]!) : value));
+      const moved = misaligned(y);
+      kernels.axpy(isa, count, a, x, moved);
+      expect(bits(moved)).toEqual(bits(expected));
+
+      const scaled = misaligned(y);
+      kernels.scaleRow(isa, count, a, scaled);
+      expect(bits(scaled)).toEqual(bits(y.map((value, i) => (i < count ? value * a : value))));
+
+      // 16 interleaved sums, halved, then the tail
+      const parts = new Float32Array(16);
+      const whole = count - (count % 16);
+      for (let i = 0; i < whole; i++) parts[i % 16] = parts[i % 16]! + Math.fround(x[i]! * y[i]!);
+      for (let half = 8; half >= 1; half /= 2) for (let i = 0; i < half; i++) parts[i] = parts[i]! + parts[i + half]!;
+      let total = parts[0]!;
+      for (let i = whole; i < count; i++) total = Math.fround(total + Math.fround(x[i]! * y[i]!));
+      expect(kernels.dot(isa, count, x, y)).toBe(total);
+    }
+  });
+
+  test.each([
+    [64, 64, false],
+    [64, 64, true],
+    [80, 32, false],
+    [8, 8, false],
+    [16, 4, true],
+    [256, 256, false],
+  ] as const)(
+    `rope at head_dim %i, %i rotary channels, interleaved %s (seed ${SEED})`,
+    (headDim, rotaryDim, interleaved) => {
+      const random = seeded(SEED);
+      const [tokens, heads, pairs] = [3, 2, rotaryDim / 2];
+      const x = misaligned(normals(tokens * heads * headDim, random));
+      const angles = Array.from({ length: tokens * pairs }, () => random() * 6);
+      const cos = Float32Array.from(angles, Math.cos);
+      const sin = Float32Array.from(angles, Math.sin);
+      const expected = x.slice();
+      for (let t = 0; t < tokens; t++) {
+        for (let h = 0; h < heads; h++) {
+          for (let i = 0; i < pairs; i++) {
+            const at = (t * heads + h) * headDim;
+            const [p, q] = interleaved ? [at + 2 * i, at + 2 * i + 1] : [at + i, at + i + pairs];
+            const [a, b, c, s] = [x[p]!, x[q]!, cos[t * pairs + i]!, sin[t * pairs + i]!];
+            expected[p] = Math.fround(a * c) - Math.fround(b * s);
+            expected[q] = Math.fround(a * s) + Math.fround(b * c);
+          }
+        }
+      }
+      kernels.rope(isa, tokens, heads, headDim, rotaryDim, interleaved, x, cos, sin);
+      expect(bits(x)).toEqual(bits(expected));
+    },
+  );
+});
+
+/** Every awkward page at d = 64; at other head sizes those that differ in kind. */
+const PAGES: [number, string][] = CODED_HEAD_DIMS.flatMap((d) =>
+  (d === 64 ? Object.keys(AWKWARD) : ['gaussian', 'channel bias', 'some zero rows', 'huge', 'mixed magnitudes']).map(
+    (name): [number, string] => [d, name],
+  ),
+);
+
+describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
+  // The native side reads rows at a stride, as heads lie in a page.
+  const stride = d + 16;
+  const rows = awkwardRows(name, d);
+  const strided = misaligned(new Float32Array(PAGE_TOKENS * stride).fill(Number.NaN));
+  for (let t = 0; t < PAGE_TOKENS; t++) strided.set(rows.subarray(t * d, (t + 1) * d), t * stride);
+
+  /** The rows written from row `from` on, after checking that everything around them still holds the 5 it was filled with. */
+  const untouched = (x: Float32Array, from: number): Float32Array => {
+    const kept = new Float32Array(PAGE_TOKENS * d);
+    for (let t = 0; t < PAGE_TOKENS; t++) {
+      if (t >= from) kept.set(x.subarray(t * stride, t * stride + d), t * d);
+      for (let i = t * stride + (t < from ? 0 : d); i < (t + 1) * stride; i++) {
+        if (x[i] !== 5) expect.fail(`row ${t} was written where it must not be`);
+      }
+    }
+    return kept;
+  };
+
+  test('q8: codes, scales and decoded rows are the bits of the reference', () => {
+    const head = CODECS.q8.encode(rows, d);
+    for (const side of SIDES) {
+      const tile = new Int8Array(PAGE_TOKENS * d);
+      const scales = new Uint16Array(PAGE_TOKENS);
+      kernels.encodeQ8(side === 'k', d, stride, strided, tile, scales);
+      expectSame(scales, head.rowScales);
+      for (let t = 0; t < PAGE_TOKENS; t++) {
+        for (let c = 0; c < d; c++) {
+          if (tile[tileOffset(side, d, t, c)] !== head.codes[t * d + c]! - 128)
+            expect.fail(`${side} row ${t} channel ${c}`);
+        }
+      }
+      const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
+      kernels.decodeQ8(side === 'k', d, stride, tile, scales, decoded);
+      expectSame(bits(untouched(decoded, 0)), bits(CODECS.q8.decode(head)));
+    }
+  });
+
+  test.each(ROT)('%s: planes, scales, means, demotions and decoded rows are the bits of the reference', (format) => {
+    const { id } = FORMATS[format];
+    for (const firstRow of [0, 4]) {
+      const head = CODECS[format].encode(rows, d, firstRow);
+      const decodedReference = bits(CODECS[format].decode(head));
+      const demoted = ROT.slice(ROT.indexOf(format) + 1).map((to) => demote(head, to));
+      for (const side of SIDES) {
+        const expected = planes(head, side);
+        const lowers = demoted.map((lower) => ({ lower, to: lower.format as RotName, lo: planes(lower, side).lo }));
+        for (const [isaName, isa] of ISAS) {
+          const hi = new Uint8Array(expected.hi.length).fill(0xaa);
+          const lo = new Uint8Array(expected.lo.length).fill(0xaa);
+          const k = new Int8Array(PAGE_TOKENS);
+          const mean = new Int8Array(d);
+          const isKey = side === 'k';
+          const meanScale = kernels.encodeRot(isa, id, isKey, d, stride, firstRow, strided, hi, lo, k, mean);
+          expectSame(hi, expected.hi, isaName);
+          expectSame(lo, expected.lo, isaName);
+          expectSame(new Uint16Array(Int16Array.from(k).buffer), head.rowScales, isaName);
+          expectSame(mean, head.means, isaName);
+          expect(meanScale, isaName).toBe(head.meanScale);
+
+          const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
+          kernels.decodeRot(isa, id, isKey, d, stride, firstRow, hi, lo, k, mean, meanScale, decoded);
+          expectSame(bits(untouched(decoded, firstRow)), decodedReference, isaName);
+
+          for (const { lower, to, lo: loExpected } of lowers) {
+            const low = new Uint8Array(loExpected.length).fill(0xaa);
+            const kLow = new Int8Array(PAGE_TOKENS);
+            kernels.demoteRot(id, FORMATS[to].id, isKey, d, hi, lo, k, low, kLow);
+            expectSame(low, loExpected, to);
+            expectSame(new Uint16Array(Int16Array.from(kLow).buffer), lower.rowScales, to);
+          }
+        }
+      }
+    }
+  });
+});
