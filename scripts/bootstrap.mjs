@@ -402,11 +402,14 @@ const cli =
 
 const script = (file) => (args) => node([file, ...args]);
 
-/** A TypeScript program of the checkout. */
-const program = (file) => (args) => {
-  if (!fs.existsSync(at(file))) throw new Stop(`${file} is not part of this checkout.`);
-  return node(['--import', 'tsx', file, ...args]);
-};
+/** A TypeScript program of the checkout: the first of these that exists. */
+const program =
+  (...files) =>
+  (args) => {
+    const file = files.find((one) => fs.existsSync(at(one)));
+    if (file === undefined) throw new Stop(`${files.join(', ')}: not part of this checkout.`);
+    return node(['--import', 'tsx', file, ...args]);
+  };
 
 const nothing = async () => ({ code: 0 });
 
@@ -419,10 +422,10 @@ const COMMANDS = {
   test: [nothing, test],
   start: [build, cli('start')],
   fetch: [build, cli('fetch')],
-  evaluate: [build, cli('evaluate')],
   palimpsest: [build, cli()],
-  bench: [build, program('test/bench/main.ts')],
-  sim: [build, program('test/simulation/main.ts')],
+  bench: [build, program('scripts/bench.ts')],
+  evaluate: [build, program('scripts/evaluate.ts')],
+  sim: [build, program('scripts/sim.ts', 'test/simulation/main.ts')],
   // Generated files are part of what is built, so they are written before anything is.
   generate: [install, script('scripts/generate.mjs')],
   golden: [build, script('scripts/golden.mjs')],
