@@ -103,7 +103,10 @@ export class RopeTable {
 
   /** Rows of positions [start, start + tokens). */
   rows(start: number, tokens: number): RopeRows {
-    assert(Number.isInteger(start) && start >= 0 && Number.isInteger(tokens) && tokens >= 0, `positions ${start} + ${tokens}`);
+    assert(
+      Number.isInteger(start) && start >= 0 && Number.isInteger(tokens) && tokens >= 0,
+      `positions ${start} + ${tokens}`,
+    );
     if (start + tokens > this.positions) this.grow(start + tokens);
     const pairs = this.frequencies.radians.length;
     return {

@@ -72,7 +72,7 @@ export function greedy(logits: Float32Array): number {
       best = id;
     }
     // NaN fails every comparison, so it is looked for by itself.
-    if (logit !== logit) throw badLogits(id, logit);
+    if (Number.isNaN(logit)) throw badLogits(id, logit);
   }
   if (best < 0 || largest === Infinity) throw badLogits(best, largest);
   return best;
