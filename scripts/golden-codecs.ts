@@ -1,0 +1,81 @@
+/**
+ * Writes test/golden/codecs.json: what the coded formats make of fixed rows, so that a change of bytes is seen as one.
+ *   npm run golden -- codecs
+ * Rewrite it only together with `layoutVersion` in native/format.ts: stored pages of older versions become unreadable.
+ */
+import { createHash } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES, type Side } from '../native/format.ts';
+import { CODECS, type EncodedHead, planes, toTile } from '../native/reference/index.ts';
+
+/** Counted up when the shape of the file changes. */
+export const GOLDEN_VERSION = 1;
+export const GOLDEN_FIRST_ROW = 4;
+
+/** Fixed rows [128, d]: sums of small integers, exact in float32, roughly Gaussian, with a bias, a large row and a zero row. */
+export function goldenRows(d: number): Float32Array {
+  let state = d;
+  const next = (): number => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state >>> 22; // 0..1023
+  };
+  return Float32Array.from({ length: PAGE_TOKENS * d }, (_, i) => {
+    const noise = (next() + next() + next() + next() - 2046) / 512;
+    const [t, c] = [Math.floor(i / d), i % d];
+    if (t === 100) return 0;
+    return (noise + (c % 8 === 1 ? 3 : 0)) * (t === 50 ? 16 : 1);
+  });
+}
+
+const hex = (x: Uint8Array | Int8Array | Uint16Array): string =>
+  Buffer.from(x.buffer, x.byteOffset, x.byteLength).toString('hex');
+const sha256 = (x: Uint8Array): string => createHash('sha256').update(x).digest('hex');
+
+export interface GoldenVector {
+  readonly format: string;
+  readonly layoutVersion: number;
+  readonly headDim: number;
+  /** SHA-256 of the stored code bytes of each side: the hi plane followed by the lo plane, or the i8 tile. */
+  readonly codesSha256: Readonly<Record<Side, string>>;
+  /** Little-endian 16-bit values as hex. */
+  readonly rowScales: string;
+  readonly means: string;
+  readonly meanScale: number;
+  /** SHA-256 of the decoded rows, float32 little-endian. */
+  readonly decodedSha256: string;
+}
+
+/** The code bytes of one head as they are stored. */
+export function storedCodes(head: EncodedHead, side: Side): Uint8Array {
+  if (head.format === 'q8') return toTile(side, head.headDim, head.codes).map((code) => code - 128);
+  const { hi, lo } = planes(head, side);
+  return Buffer.concat([hi, lo]);
+}
+
+export function goldenVectors(): GoldenVector[] {
+  return CODED_HEAD_DIMS.flatMap((headDim) =>
+    Object.values(CODECS).map((codec): GoldenVector => {
+      const head = codec.encode(goldenRows(headDim), headDim, GOLDEN_FIRST_ROW);
+      const [k, v] = SIDES.map((side) => sha256(storedCodes(head, side)));
+      return {
+        format: codec.format,
+        layoutVersion: FORMATS[codec.format].layoutVersion,
+        headDim,
+        codesSha256: { k: k!, v: v! },
+        rowScales: hex(head.rowScales),
+        means: hex(head.means),
+        meanScale: head.meanScale,
+        decodedSha256: sha256(new Uint8Array(codec.decode(head).buffer)),
+      };
+    }),
+  );
+}
+
+export const GOLDEN_FILE = join(import.meta.dirname, '../test/golden/codecs.json');
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
+  const file = { magic: 'palimpsest codec vectors', version: GOLDEN_VERSION, vectors: goldenVectors() };
+  writeFileSync(GOLDEN_FILE, `${JSON.stringify(file, null, 1)}\n`);
+}
