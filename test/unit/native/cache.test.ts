@@ -1,0 +1,212 @@
+/** One cache, step by step: what append keeps, what seals, what transcode and decode give back, against the reference codecs. */
+import { describe, expect, it } from 'vitest';
+import {
+  type FormatName,
+  fromHalf,
+  KvError,
+  openKvCache,
+  openPool,
+  reference,
+  rope,
+  toHalf,
+} from '../../../native/index.ts';
+import { normals, uniform } from '../../native/dense.ts';
+
+const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
+const ROW = 2 * 64;
+const open = (windowFormat: 'q8' | 'f16' = 'q8') => openKvCache({ shape, pool: openPool(64_000_000), windowFormat });
+
+function code(work: () => unknown): string {
+  try {
+    work();
+  } catch (error) {
+    if (error instanceof KvError) return error.code;
+    throw error;
+  }
+  return 'no error';
+}
+
+/** Equal bit by bit. */
+function same(a: Uint8Array | Float32Array, b: Uint8Array | Float32Array): boolean {
+  const bytes = (x: Uint8Array | Float32Array) => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
+  return bytes(a).equals(bytes(b));
+}
+
+/** One head of rows [tokens, n, d] as [tokens, d]. */
+function headOf(rows: Float32Array, head: number, tokens = 128): Float32Array {
+  const out = new Float32Array(tokens * 64);
+  for (let t = 0; t < tokens; t++) out.set(rows.subarray(t * ROW + head * 64, t * ROW + head * 64 + 64), t * 64);
+  return out;
+}
+
+describe('append', () => {
+  it('keeps rows as f16 in the open page and counts layers apart', () => {
+    const cache = open();
+    const random = uniform(1);
+    const k = normals(random, 5 * ROW);
+    const v = normals(random, 5 * ROW);
+    cache.append(1, k, v);
+    expect([cache.length(), cache.length(0), cache.length(1)]).toEqual([0, 0, 5]);
+    expect(cache.decode(1, 0, 'k')).toEqual(fromHalf(toHalf(k)));
+    expect(cache.decode(1, 0, 'v')).toEqual(fromHalf(toHalf(v)));
+    expect(cache.decode(0, 0, 'v')).toEqual(new Float32Array(0));
+  });
+
+  it('seals a full open page only when more rows come', () => {
+    const cache = open();
+    const rows = normals(uniform(2), 128 * ROW);
+    cache.append(0, rows, rows);
+    expect(cache.table(0).pages).toBe(0);
+    expect(cache.decode(0, 0, 'k').length).toBe(128 * ROW);
+    cache.append(0, rows.subarray(0, ROW), rows.subarray(0, ROW));
+    expect(cache.table(0)).toMatchObject({ pages: 1, kFormat: Uint8Array.of(1), vFormat: Uint8Array.of(1) });
+    expect(cache.decode(0, 1, 'k')).toEqual(fromHalf(toHalf(rows.subarray(0, ROW))));
+  });
+
+  it('takes values up to 65504 and refuses what f16 does not hold, saying where, with nothing appended', () => {
+    const cache = open();
+    const good = new Float32Array(3 * ROW).fill(65504);
+    cache.append(0, good, good);
+    expect(cache.decode(0, 0, 'k')).toEqual(good);
+    for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, -Number.POSITIVE_INFINITY, 65505, -1e30]) {
+      for (const at of [0, ROW + 3, 3 * ROW - 1]) {
+        const rows = new Float32Array(3 * ROW);
+        rows[at] = bad;
+        const fine = new Float32Array(3 * ROW);
+        expect(code(() => cache.append(0, rows, fine))).toBe('bad-value');
+        expect(code(() => cache.append(0, fine, rows))).toBe('bad-value');
+      }
+    }
+    expect(cache.length()).toBe(3);
+    const rows = new Float32Array(2 * ROW);
+    rows[ROW + 7] = Number.NaN;
+    expect(() => cache.append(0, rows, rows)).toThrow(/k holds NaN at row 1, column 7/);
+  });
+});
+
+describe('transcode', () => {
+  it('gives the codes of the reference codec, sinks left out and exact (page 0 and page 1, every path down)', () => {
+    const paths: FormatName[][] = [
+      ['q8'],
+      ['rot4'],
+      ['rot3'],
+      ['rot2'],
+      ['q8', 'rot4'],
+      ['q8', 'rot2'],
+      ['rot4', 'rot3', 'rot2'],
+      ['rot4', 'rot2'],
+      ['rot3', 'rot2'],
+    ];
+    for (const path of paths) {
+      const cache = open('f16');
+      const random = uniform(3);
+      cache.append(0, normals(random, 300 * ROW), normals(random, 300 * ROW));
+      for (const page of [0, 1]) {
+        for (const side of ['k', 'v'] as const) {
+          const exact = cache.decode(0, page, side);
+          const firstRow = page === 0 ? 4 : 0;
+          const heads = [0, 1].map((head) => {
+            let encoded: reference.EncodedHead | undefined;
+            for (const format of path) {
+              if (format === 'f16') continue;
+              if (encoded?.format.startsWith('rot') && format.startsWith('rot')) {
+                encoded = reference.demote(encoded, format as reference.RotName);
+              } else {
+                const rows = encoded ? reference.CODECS[encoded.format as 'q8'].decode(encoded) : headOf(exact, head);
+                encoded = reference.CODECS[format].encode(rows, 64, firstRow);
+              }
+            }
+            return encoded!;
+          });
+          for (const format of path) cache.transcode(0, page, side, format);
+          const native = cache.codes(0, page, side);
+          expect(native.format).toBe(path.at(-1));
+          const decoded = cache.decode(0, page, side);
+          heads.forEach((encoded, head) => {
+            for (let t = firstRow; t < 128; t++) {
+              const at = t * ROW + head * 64;
+              expect(
+                Buffer.compare(native.codes.subarray(at, at + 64), encoded.codes.subarray(t * 64, t * 64 + 64)),
+              ).toBe(0);
+              expect(native.rowScales[t * 2 + head]).toBe(encoded.rowScales[t]);
+            }
+            expect([...native.means.subarray(head * 64, head * 64 + encoded.means.length)]).toEqual([...encoded.means]);
+            const expected = reference.CODECS[encoded.format as 'q8'].decode(encoded);
+            const actual = headOf(decoded, head);
+            expect(same(actual.subarray(firstRow * 64), expected.subarray(firstRow * 64))).toBe(true);
+          });
+          expect(decoded.subarray(0, firstRow * ROW)).toEqual(exact.subarray(0, firstRow * ROW));
+        }
+      }
+      cache.close();
+    }
+  });
+
+  it('moves between f16 and q8 in both directions, sinks exact all the way', () => {
+    const cache = open('f16');
+    const rows = normals(uniform(4), 129 * ROW);
+    cache.append(0, rows, rows);
+    const exact = cache.decode(0, 0, 'k');
+    cache.transcode(0, 0, 'k', 'q8');
+    const coarse = cache.decode(0, 0, 'k');
+    expect(coarse).not.toEqual(exact);
+    cache.transcode(0, 0, 'k', 'f16');
+    expect(cache.decode(0, 0, 'k').subarray(0, 4 * ROW)).toEqual(exact.subarray(0, 4 * ROW));
+    expect(cache.decode(0, 0, 'k')).toEqual(fromHalf(toHalf(coarse)));
+  });
+
+  it('does nothing when the format is the same, and refuses promotions', () => {
+    const cache = open();
+    const rows = normals(uniform(5), 129 * ROW);
+    cache.append(0, rows, rows);
+    expect(cache.transcode(0, 0, 'k', 'q8')).toBe(0);
+    cache.transcode(0, 0, 'k', 'rot3');
+    for (const to of ['f16', 'q8', 'rot4'] as const) {
+      expect(code(() => cache.transcode(0, 0, 'k', to))).toBe('unsupported');
+      expect(code(() => cache.trial(0, 0, [{ side: 'k', format: to }]))).toBe('unsupported');
+    }
+    expect(code(() => cache.codes(0, 0, 'k'))).toBe('no error');
+    expect(code(() => open('f16').codes(0, 0, 'k'))).toBe('bad-argument'); // no such page
+  });
+
+  it('is refused for head sizes without codes', () => {
+    const odd = { layers: 1, queryHeads: 1, kvHeads: 1, headDim: 16 };
+    const pool = openPool(1_000_000);
+    expect(code(() => openKvCache({ shape: odd, pool }))).toBe('unsupported');
+    const cache = openKvCache({ shape: odd, pool, windowFormat: 'f16' });
+    const rows = normals(uniform(6), 129 * 16);
+    cache.append(0, rows, rows);
+    expect(code(() => cache.transcode(0, 0, 'k', 'q8'))).toBe('unsupported');
+    expect(code(() => cache.codes(0, 0, 'k'))).toBe('unsupported');
+  });
+});
+
+describe('rope', () => {
+  it('turns pairs by their angle in both layouts and leaves the rest alone', () => {
+    const [tokens, heads, headDim, rotaryDim] = [2, 3, 8, 4];
+    const random = uniform(7);
+    const angles = Array.from({ length: (tokens * rotaryDim) / 2 }, () => random() * 6);
+    const cos = Float32Array.from(angles, Math.cos);
+    const sin = Float32Array.from(angles, Math.sin);
+    for (const interleaved of [false, true]) {
+      const x = normals(random, tokens * heads * headDim);
+      const turned = x.slice();
+      rope(turned, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
+      for (let i = 0; i < x.length; i++) {
+        const channel = i % headDim;
+        const token = Math.floor(i / (heads * headDim));
+        if (channel >= rotaryDim) {
+          expect(turned[i]).toBe(x[i]);
+          continue;
+        }
+        const half = rotaryDim / 2;
+        const pair = interleaved ? channel >> 1 : channel % half;
+        const isFirst = interleaved ? channel % 2 === 0 : channel < half;
+        const partner = i + (isFirst ? 1 : -1) * (interleaved ? 1 : half);
+        const angle = angles[token * half + pair]!;
+        const expected = x[i]! * Math.cos(angle) + (isFirst ? -1 : 1) * x[partner]! * Math.sin(angle);
+        expect(turned[i]).toBeCloseTo(expected, 5);
+      }
+    }
+  });
+});

@@ -1,0 +1,138 @@
+/** The pool is one hard budget: small pools a person can add up, filled to the byte, shared, refused and drained. */
+import { describe, expect, it } from 'vitest';
+import {
+  FORMAT_NAMES,
+  KvError,
+  openKvCache,
+  openPool,
+  PAGE_TOKENS,
+  pageBits,
+  pageBytes,
+} from '../../../native/index.ts';
+import { normals, uniform } from '../../native/dense.ts';
+
+const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
+const ROW = 2 * 64;
+const OPEN = 2 * PAGE_TOKENS * ROW * 2;
+const SINKS = 2 * 4 * ROW * 2;
+
+function code(work: () => unknown): string {
+  try {
+    work();
+  } catch (error) {
+    if (error instanceof KvError) return error.code;
+    throw error;
+  }
+  return 'no error';
+}
+
+describe('PagePool', () => {
+  it('counts what a cache takes at open and gives it back at close', () => {
+    const pool = openPool(1_000_000);
+    const cache = openKvCache({ shape, pool });
+    expect(pool.usedBytes).toBe(OPEN + SINKS);
+    expect(pool.auditBytes()).toBe(pool.usedBytes);
+    expect(cache.memory()).toMatchObject({ openBytes: OPEN, sinkBytes: SINKS, pageBytes: 0, totalBytes: OPEN + SINKS });
+    cache.close();
+    expect([pool.usedBytes, pool.auditBytes(), pool.peakBytes]).toEqual([0, 0, OPEN + SINKS]);
+  });
+
+  it('refuses a cache whose open pages do not fit, one byte short', () => {
+    expect(code(() => openKvCache({ shape, pool: openPool(OPEN + SINKS - 1) }))).toBe('budget-too-small');
+    openKvCache({ shape, pool: openPool(OPEN + SINKS) }).close();
+  });
+
+  it('serves an append to the last byte and refuses the one that needs a byte more, changing nothing', () => {
+    const seal = 2 * pageBytes('q8', 2, 64);
+    const pool = openPool(OPEN + SINKS + 2 * seal - 1);
+    const cache = openKvCache({ shape, pool });
+    expect(cache.sealBytes).toBe(seal);
+    const random = uniform(1);
+    const rows = (count: number) => normals(random, count * ROW);
+    cache.append(0, rows(256), rows(256)); // seals one page, the second stays open
+    expect(pool.usedBytes).toBe(OPEN + SINKS + seal);
+    const before = cache.decode(0, 1, 'k');
+    expect(code(() => cache.append(0, rows(1), rows(1)))).toBe('budget-exceeded');
+    expect([cache.length(), pool.usedBytes, cache.table(0).pages]).toEqual([256, OPEN + SINKS + seal, 1]);
+    expect(cache.decode(0, 1, 'k')).toEqual(before);
+    pool.setBudget(OPEN + SINKS + 2 * seal);
+    cache.append(0, rows(1), rows(1));
+    expect(pool.usedBytes).toBe(pool.budgetBytes);
+  });
+
+  it('refuses an append over several pages as a whole when the last of them does not fit', () => {
+    const pool = openPool(OPEN + SINKS + 2 * 2 * pageBytes('q8', 2, 64));
+    const cache = openKvCache({ shape, pool });
+    const rows = normals(uniform(2), 3 * 128 * ROW + ROW);
+    expect(code(() => cache.append(0, rows, rows))).toBe('budget-exceeded');
+    expect([cache.length(), pool.usedBytes]).toEqual([0, OPEN + SINKS]);
+    cache.append(0, rows.subarray(0, 3 * 128 * ROW), rows.subarray(0, 3 * 128 * ROW));
+    expect(pool.usedBytes).toBe(pool.budgetBytes);
+  });
+
+  it('lets a page shrink in a full pool, because its own bytes make the room', () => {
+    const pool = openPool(OPEN + SINKS + 2 * pageBytes('q8', 2, 64));
+    const cache = openKvCache({ shape, pool });
+    const rows = normals(uniform(3), 200 * ROW);
+    cache.append(0, rows, rows);
+    expect(pool.usedBytes).toBe(pool.budgetBytes);
+    expect(cache.transcode(0, 0, 'k', 'rot4')).toBe(pageBytes('q8', 2, 64) - pageBytes('rot4', 2, 64));
+    expect(pool.peakBytes).toBe(pool.budgetBytes);
+    expect(pool.auditBytes()).toBe(pool.usedBytes);
+    expect(code(() => cache.transcode(0, 0, 'v', 'f16'))).toBe('budget-exceeded');
+    expect(pool.auditBytes()).toBe(pool.usedBytes);
+  });
+
+  it('takes exactly pageBytes for a side in each format, for every head size (T21)', () => {
+    for (const headDim of [64, 80, 96, 128, 256]) {
+      for (const kvHeads of [1, 3]) {
+        const pool = openPool(64_000_000);
+        const cache = openKvCache({
+          shape: { layers: 1, queryHeads: kvHeads, kvHeads, headDim },
+          pool,
+          windowFormat: 'f16',
+        });
+        const rows = normals(uniform(4), 129 * kvHeads * headDim);
+        cache.append(0, rows, rows);
+        const rest = pool.usedBytes - 2 * pageBytes('f16', kvHeads, headDim);
+        for (const side of ['k', 'v'] as const) {
+          for (const format of FORMAT_NAMES) {
+            cache.transcode(0, 0, side, format);
+            const other = side === 'k' ? 'f16' : 'rot2';
+            expect(pool.usedBytes).toBe(
+              rest + pageBytes(format, kvHeads, headDim) + pageBytes(other, kvHeads, headDim),
+            );
+            expect(cache.memory().totalBytes).toBe(pool.usedBytes);
+          }
+        }
+        cache.close();
+      }
+    }
+    // 0.19 bits above the code at d = 64: 128 int8 scales, a mean row and its scale per page and head; padding adds under 1%.
+    const metaBits = (8 * (128 + 64 + 2)) / (128 * 64);
+    expect(pageBits('rot4', 8, 64) - 4).toBeGreaterThanOrEqual(metaBits);
+    expect(pageBits('rot4', 8, 64) - 4).toBeLessThan(metaBits + 0.01);
+  });
+
+  it('cannot be lowered below what is in use, and may be raised', () => {
+    const pool = openPool(1_000_000);
+    const cache = openKvCache({ shape, pool });
+    expect(code(() => pool.setBudget(pool.usedBytes - 1))).toBe('budget-too-small');
+    pool.setBudget(pool.usedBytes);
+    expect(pool.budgetBytes).toBe(pool.usedBytes);
+    cache.close();
+  });
+
+  it('may be closed before its caches, which go on and free their memory themselves', () => {
+    const pool = openPool(1_000_000);
+    const cache = openKvCache({ shape, pool });
+    pool.close();
+    expect(code(() => pool.usedBytes)).toBe('closed');
+    expect(code(() => pool.close())).toBe('closed');
+    expect(code(() => openKvCache({ shape, pool }))).toBe('closed');
+    const rows = normals(uniform(5), 200 * ROW);
+    cache.append(0, rows, rows);
+    expect(cache.length()).toBe(200);
+    cache.close();
+  });
+});

@@ -1,0 +1,218 @@
+/**
+ * A trial must say what a full recomputation would: for each kept query, attention over the decoded history with the page as
+ * it is, and with one side of it replaced by what a transcode would leave (made on a fork), in float64.
+ */
+import { describe, expect, it } from 'vitest';
+import {
+  FORMAT_NAMES,
+  type FormatName,
+  fromHalf,
+  type KvCache,
+  type KvCacheOptions,
+  openKvCache,
+  openPool,
+  SIDES,
+  type Side,
+  toHalf,
+  type TrialCandidate,
+} from '../../../native/index.ts';
+import { denseAttention, history, normals, uniform } from '../../native/dense.ts';
+
+interface Kept {
+  readonly position: number;
+  readonly q: Float32Array;
+  readonly norm: number;
+}
+
+const shapeOf = (headDim: number) => ({ layers: 1, queryHeads: 6, kvHeads: 2, headDim });
+
+function open(options: Omit<KvCacheOptions, 'pool' | 'shape'> & { headDim?: number } = {}): KvCache {
+  const { headDim = 64, ...rest } = options;
+  return openKvCache({ shape: shapeOf(headDim), pool: openPool(128_000_000), ...rest });
+}
+
+/** Appends and attends `length` tokens in chunks; answers the queries that the cache should still hold. */
+function run(cache: KvCache, random: () => number, length: number, chunk: number, withNorms: boolean, attendOnlyAfter = 0): Kept[] {
+  const { queryHeads, kvHeads, headDim } = cache.shape;
+  const kept = new Map<number, Kept>();
+  for (let start = 0; start < length; start += chunk) {
+    const tokens = Math.min(chunk, length - start);
+    cache.append(0, normals(random, tokens * kvHeads * headDim), normals(random, tokens * kvHeads * headDim));
+    if (start < attendOnlyAfter) continue;
+    const q = normals(random, tokens * queryHeads * headDim, 2);
+    const xNorms = Float32Array.from({ length: tokens }, () => 1 + random());
+    cache.attend(0, q, new Float32Array(q.length), withNorms ? { xNorms } : {});
+    for (let t = 0; t < tokens; t++) {
+      const position = start + t;
+      if (position % 8 !== 7) continue;
+      const row = fromHalf(toHalf(q.slice(t * queryHeads * headDim, (t + 1) * queryHeads * headDim)));
+      kept.set(Math.floor(position / 8) % 16, { position, q: row, norm: xNorms[t]! });
+    }
+  }
+  return [...kept.values()];
+}
+
+/** ε by brute force. sketch: [32, H·d] or undefined. */
+function bruteForce(
+  cache: KvCache,
+  page: number,
+  candidate: TrialCandidate,
+  kept: readonly Kept[],
+  options: { window?: number; slopes?: Float32Array; sketch?: Float32Array } = {},
+): number {
+  const fork = cache.fork();
+  fork.transcode(0, page, candidate.side, candidate.format);
+  const [k, v, k2, v2] = [cache, fork].flatMap((one) => SIDES.map((side) => history(one, 0, side))) as [
+    Float32Array,
+    Float32Array,
+    Float32Array,
+    Float32Array,
+  ];
+  fork.close();
+  let total = 0;
+  let count = 0;
+  for (const { position, q, norm } of kept) {
+    if (position < (page + 1) * 128 || (options.window && position - options.window + 1 > page * 128)) continue;
+    const given = { ...options, positions: [position] };
+    const before = denseAttention(cache.shape, q, k, v, given).out;
+    const after = denseAttention(cache.shape, q, k2, v2, given).out;
+    const delta = after.map((x, i) => x - before[i]!);
+    const size = (x: Float64Array) => Math.hypot(...x);
+    if (options.sketch) {
+      const { sketch } = options;
+      const seen = Float64Array.from({ length: 32 }, (_, r) => delta.reduce((sum, x, i) => sum + x * sketch[r * delta.length + i]!, 0));
+      total += size(seen) / norm;
+    } else {
+      total += size(delta) / size(before);
+    }
+    count++;
+  }
+  return total / count;
+}
+
+const below = (now: FormatName, side: Side): TrialCandidate[] =>
+  FORMAT_NAMES.filter((name) => FORMAT_NAMES.indexOf(name) > FORMAT_NAMES.indexOf(now)).map((format) => ({ side, format }));
+
+/** Errors are differences of two outputs: float32 rounding of the outputs is what remains, so small errors are known less well. */
+function agree(found: Float64Array, expected: readonly number[]): void {
+  expected.forEach((value, i) => {
+    expect(Math.abs(found[i]! - value)).toBeLessThan(0.005 * value + 2e-5);
+  });
+}
+
+describe('trial', () => {
+  it('equals brute force for every move down, without a sketch', () => {
+    for (const headDim of [64, 80, 128]) {
+      const cache = open({ headDim, windowFormat: 'f16' });
+      const kept = run(cache, uniform(headDim), 400, 128, false, 256);
+      for (const page of [0, 1]) {
+        for (const now of ['f16', 'q8', 'rot4', 'rot3'] as const) {
+          // Only what the kept queries saw may be compared: the page changes format, and they attend again.
+          const fresh = cache.fork();
+          fresh.transcode(0, page, 'k', now);
+          fresh.transcode(0, page, 'v', now);
+          const again = reattend(fresh, kept);
+          const candidates = SIDES.flatMap((side) => below(now, side));
+          const found = fresh.trial(0, page, candidates);
+          agree(found, candidates.map((candidate) => bruteForce(fresh, page, candidate, again)));
+          fresh.close();
+        }
+      }
+    }
+  });
+
+  it('equals brute force against the residual stream, through the sketch', () => {
+    const cache = open();
+    const random = uniform(11);
+    const sketch = normals(random, 32 * 6 * 64, 0.05);
+    expect(cache.hasSketch(0)).toBe(false);
+    cache.setOutputSketch(0, sketch);
+    const kept = run(cache, random, 400, 100, true);
+    expect(cache.hasSketch(0)).toBe(true);
+    const candidates: TrialCandidate[] = [
+      { side: 'k', format: 'rot4' },
+      { side: 'k', format: 'rot2' },
+      { side: 'v', format: 'rot3' },
+    ];
+    for (const page of [0, 1, 2]) {
+      const usable = kept.filter((one) => one.position >= (page + 1) * 128);
+      const found = cache.trial(0, page, candidates);
+      agree(found, candidates.map((candidate) => bruteForce(cache, page, candidate, usable, { sketch })));
+    }
+    const q = normals(random, 6 * 64 * 8);
+    cache.attend(0, q, new Float32Array(q.length)); // no norms: the two kinds are not mixed
+    expect(cache.hasSketch(0)).toBe(false);
+  });
+
+  it('knows windows and ALiBi, and leaves out queries that cannot see the page whole', () => {
+    const random = uniform(12);
+    const slopes = Float32Array.from({ length: 6 }, (_, h) => 0.01 * (h + 1));
+    const cache = open({ slidingWindow: [300], alibiSlopes: slopes });
+    const kept = run(cache, random, 512, 64, false);
+    const candidate: TrialCandidate = { side: 'v', format: 'rot3' };
+    agree(cache.trial(0, 2, [candidate]), [bruteForce(cache, 2, candidate, kept, { window: 300, slopes })]);
+    expect(cache.trial(0, 0, [candidate])[0]).toBeNaN(); // page 0 has left every window
+    const half = kept.filter((one) => one.position - 300 + 1 <= 128);
+    expect(half.length).toBeGreaterThan(0);
+    expect(half.length).toBeLessThan(16);
+    agree(cache.trial(0, 1, [candidate]), [bruteForce(cache, 1, candidate, kept, { window: 300, slopes })]);
+  });
+
+  it('gives NaN while no later query is kept, and 0 for the format it has', () => {
+    const cache = open();
+    const random = uniform(13);
+    const rows = normals(random, 129 * 128);
+    cache.append(0, rows, rows);
+    expect(cache.trial(0, 0, [{ side: 'k', format: 'rot4' }])[0]).toBeNaN();
+    run(cache, random, 128, 128, false);
+    expect(cache.trial(0, 0, [{ side: 'k', format: 'q8' }])[0]).toBe(0);
+    expect(cache.trial(0, 0, []).length).toBe(0);
+  });
+
+  it('changes nothing, and answers the same with more threads', () => {
+    const answers = [1, 3].map((threads) => {
+      const cache = open({ threads });
+      run(cache, uniform(14), 400, 128, false);
+      const before = [history(cache, 0, 'k'), history(cache, 0, 'v'), cache.table(0), cache.memory().totalBytes];
+      const found = cache.trial(0, 1, [...below('q8', 'k'), ...below('q8', 'v')]);
+      expect([history(cache, 0, 'k'), history(cache, 0, 'v'), cache.table(0), cache.memory().totalBytes]).toEqual(before);
+      return found;
+    });
+    answers[0]!.forEach((value, i) => {
+      expect(answers[1]![i]).toBeCloseTo(value, 5);
+    });
+  });
+
+  it('holds sixteen queries of the last page in decode as in prefill', () => {
+    const errors = [1, 128, 40].map((chunk) => {
+      const cache = open({ windowFormat: 'f16' });
+      const random = uniform(15);
+      const k = normals(random, 256 * 128);
+      const q = normals(random, 256 * 6 * 64);
+      for (let start = 0; start < 256; start += chunk) {
+        const end = Math.min(256, start + chunk);
+        cache.append(0, k.subarray(start * 128, end * 128), k.subarray(start * 128, end * 128));
+        cache.attend(0, q.subarray(start * 384, end * 384), new Float32Array((end - start) * 384));
+      }
+      return cache.trial(0, 0, [{ side: 'k', format: 'rot2' }])[0]!;
+    });
+    expect(errors[1]).toBeCloseTo(errors[0]!, 4);
+    expect(errors[2]).toBeCloseTo(errors[0]!, 4);
+  });
+});
+
+/**
+ * Lets the kept queries see the cache as it is now: all of them again in one call, the last rows of a longer block, so that
+ * every slot is written anew.
+ */
+function reattend(cache: KvCache, kept: readonly Kept[]): Kept[] {
+  const { queryHeads, headDim } = cache.shape;
+  const width = queryHeads * headDim;
+  const length = cache.length();
+  const q = new Float32Array(128 * width);
+  for (const { position, q: row } of kept) {
+    if (position >= length - 128) q.set(row, (position - (length - 128)) * width);
+  }
+  cache.attend(0, q, new Float32Array(q.length));
+  return kept.filter(({ position }) => position >= length - 128);
+}
