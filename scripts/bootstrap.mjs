@@ -159,7 +159,7 @@ async function packages() {
     requireTools();
     await stage(
       'Installing packages (npm ci, about half a minute)',
-      'npm could not install the packages in package-lock.json. Is its registry reachable? `npm ci` shows the whole story.',
+      'npm could not install what package-lock.json asks for: its registry was not reached, or a package did not compile. The lines above say which; `npm ci` shows the whole story.',
       () =>
         npm(['ci', '--include=dev', '--no-audit', '--no-fund', '--loglevel=error'], { quiet: true, env: headerEnv() }),
     );
