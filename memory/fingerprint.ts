@@ -93,7 +93,7 @@ export const FINGERPRINT_VERSION = 1;
  * that it survives JSON and float32 alike. Measurements that are missing, NaN or infinite stand at the neutral value:
  * the result is finite for every input.
  */
-export function fingerprintOf(measurements: Measurements): Fingerprint {
+export function fingerprint(measurements: Measurements): Fingerprint {
   return AXES.map((axis) => {
     const raw = axis.raw(measurements);
     const place = raw === null || typeof raw !== 'number' || Number.isNaN(raw) ? Number.NaN : axis.scale(raw);
@@ -102,18 +102,18 @@ export function fingerprintOf(measurements: Measurements): Fingerprint {
   });
 }
 
-/** Throws 'bad-shape' or 'bad-value' when `fingerprint` is not FINGERPRINT_DIM finite numbers. */
-export function checkFingerprint(fingerprint: Fingerprint): void {
-  if (!Array.isArray(fingerprint) || fingerprint.length !== FINGERPRINT_DIM) {
+/** Throws 'bad-shape' or 'bad-value' when `numbers` is not FINGERPRINT_DIM finite numbers. */
+export function checkFingerprint(numbers: Fingerprint): void {
+  if (!Array.isArray(numbers) || numbers.length !== FINGERPRINT_DIM) {
     throw new KvError('bad-shape', `a fingerprint has ${FINGERPRINT_DIM} numbers`, {
-      values: { length: Array.isArray(fingerprint) ? fingerprint.length : typeof fingerprint },
-      hint: 'make it with fingerprintOf()',
+      values: { length: Array.isArray(numbers) ? numbers.length : typeof numbers },
+      hint: 'make it with fingerprint()',
     });
   }
-  const wrong = fingerprint.findIndex((x) => typeof x !== 'number' || !Number.isFinite(x));
+  const wrong = numbers.findIndex((x) => typeof x !== 'number' || !Number.isFinite(x));
   if (wrong >= 0) {
     throw new KvError('bad-value', `axis ${AXES[wrong]!.name} of the fingerprint is not a finite number`, {
-      values: { axis: AXES[wrong]!.name, value: String(fingerprint[wrong]) },
+      values: { axis: AXES[wrong]!.name, value: String(numbers[wrong]) },
     });
   }
 }

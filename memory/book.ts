@@ -1,0 +1,322 @@
+/**
+ * The threshold book: asks which earlier sessions were like this one and what they ended with, and remembers how this
+ * one ended. The log is the truth: the book's index is filled from it whenever its files cannot be trusted or are behind.
+ */
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { KvError } from '../native/index.ts';
+import type { Threshold, ThresholdSet } from '../policy/index.ts';
+import { C_DEFAULT, evidenceOf, lawConstant, layerGain, type Sample, startPrice } from './estimate.ts';
+import { checkExperience, experiencesOf, type LoggedEntry } from './experience.ts';
+import { checkFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
+import { openOrRebuildHnswIndex } from './hnsw-index.ts';
+import {
+  checkThresholdTarget,
+  type EvidenceLog,
+  readThresholdFile,
+  type ThresholdFile,
+  type ThresholdTarget,
+  toThresholdFile,
+  toThresholdSet,
+  writeThresholdFile,
+} from './threshold-file.ts';
+import type { Experience, Fingerprint, Lookup, Neighbour, VectorIndex } from './types.ts';
+
+/** Sessions asked for. More only adds ones that are farther away. Chosen. */
+const NEIGHBOURS = 8;
+/** Distance at which a session counts e^−½: a quarter of the price axis, i.e. budgets of 25% and 19%. Chosen. */
+const BANDWIDTH = 0.25;
+/** What a session of another model of the same family counts against one of the same model. Chosen. */
+const FAMILY_WEIGHT = 0.25;
+/** Evidence worth less than this is no evidence. */
+const WEIGHT_MIN = 0.05;
+
+export interface BookOptions {
+  /** Folder of the book, created when missing; null: memory only. */
+  readonly dir: string | null;
+  /** Id of the log that experiences come from; a book of another log is thrown away. */
+  readonly logId: string;
+  /** 'open' and 'close' entries of that log in order (others are passed over), from this seq on or from any earlier one. Called to rebuild and to catch up. */
+  readonly entries: (fromSeq: number) => Iterable<LoggedEntry>;
+}
+
+export interface LookupQuery {
+  readonly modelDigest: string;
+  /** Architecture of the model: 'llama', 'qwen2' … */
+  readonly family: string;
+  readonly fingerprint: Fingerprint;
+  readonly layers: number;
+  /** Thresholds that stand where nothing is known. */
+  readonly defaults?: ThresholdSet;
+}
+
+export interface ThresholdBook {
+  readonly count: number;
+  /** Highest seq of an experience in the book, −1 when empty. */
+  readonly lastSeq: number;
+  /** Why the index was built again when it was opened; null when it was good. */
+  readonly rebuilt: string | null;
+  /** Start values for a session. Never throws for want of evidence. */
+  lookup(query: LookupQuery): Promise<Lookup>;
+  /** Adds what a session taught and saves. The same seq again replaces. Throws 'bad-argument', 'io'. */
+  record(experience: Experience): Promise<void>;
+  /** The k experiences nearest to a fingerprint, of any model. */
+  similar(fingerprint: Fingerprint, k: number): Promise<Neighbour<Experience>[]>;
+  /** Forgets everything and reads it again from the log. → experiences */
+  rebuildFrom(entries: Iterable<LoggedEntry>): Promise<number>;
+  /** What to export for a model: what was imported for it, as long as nothing was learned here; else what all its sessions here say. */
+  exportFile(
+    target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
+    log: EvidenceLog | null,
+  ): Promise<ThresholdFile>;
+  /** Keeps a checked file; its values stand in lookups for this model wherever fewer samples were gathered here. Throws 'model-mismatch', 'io'. */
+  importFile(file: ThresholdFile, target: ThresholdTarget): void;
+  close(): Promise<void>;
+}
+
+interface Weighted {
+  readonly experience: Experience;
+  readonly weight: number;
+  readonly sameModel: boolean;
+}
+
+class Book implements ThresholdBook {
+  readonly rebuilt: string | null;
+  readonly #dir: string | null;
+  readonly #index: VectorIndex<Experience>;
+  readonly #imported = new Map<string, ThresholdFile>();
+  #lastSeq: number;
+
+  constructor(dir: string | null, index: VectorIndex<Experience>, lastSeq: number, rebuilt: string | null) {
+    this.#dir = dir;
+    this.#index = index;
+    this.#lastSeq = lastSeq;
+    this.rebuilt = rebuilt;
+  }
+
+  get count(): number {
+    return this.#index.count;
+  }
+
+  get lastSeq(): number {
+    return this.#lastSeq;
+  }
+
+  async lookup(query: LookupQuery): Promise<Lookup> {
+    checkFingerprint(query.fingerprint);
+    checkLayers(query.layers);
+    const near = await this.#near(query);
+    const weighted = near.map(({ distance, payload }): Weighted => {
+      const sameModel = payload.modelDigest === query.modelDigest;
+      const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * (sameModel ? 1 : FAMILY_WEIGHT);
+      return { experience: payload, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel };
+    });
+    return {
+      thresholds: this.#estimate(weighted, query),
+      neighbours: near.map(({ distance, payload }) => ({
+        session: payload.session,
+        distance: Math.round(distance * 1e6) / 1e6,
+        seq: payload.seq,
+      })),
+    };
+  }
+
+  /** Same model first; the rest of the k places goes to its family. */
+  async #near(query: LookupQuery): Promise<Neighbour<Experience>[]> {
+    const same = await this.#index.search(query.fingerprint, NEIGHBOURS, (e) => e.modelDigest === query.modelDigest);
+    if (same.length === NEIGHBOURS) return same;
+    const kin = await this.#index.search(
+      query.fingerprint,
+      NEIGHBOURS - same.length,
+      (e) => e.modelDigest !== query.modelDigest && e.family === query.family,
+    );
+    return [...same, ...kin];
+  }
+
+  #estimate(
+    weighted: readonly Weighted[],
+    query: { modelDigest: string; layers: number; defaults?: ThresholdSet },
+  ): ThresholdSet {
+    const imported = this.importedFor(query.modelDigest);
+    const base = imported === null ? null : toThresholdSet(imported);
+    const ones = Array.from({ length: query.layers }, () => 1);
+    const fallback = {
+      thresholds: { ...query.defaults?.thresholds, ...base?.thresholds },
+      gains: base?.gains ?? query.defaults?.gains ?? { k: ones, v: ones },
+      c: base?.c ?? query.defaults?.c ?? C_DEFAULT,
+    };
+
+    const counted = weighted.filter((w) => w.weight > 0);
+    const sampled = (value: (e: Experience) => number, among = counted): Sample[] =>
+      among.map((w) => ({ value: value(w.experience), weight: w.weight }));
+    const learned: Record<string, Threshold> = {};
+    const learn = (id: string, value: number, unit: string, among: readonly Weighted[], what: string): boolean => {
+      if (among.length === 0 || (base?.thresholds[id]?.samples ?? 0) > among.length) return false;
+      const worth = evidenceOf(among.map((w) => ({ value: 0, weight: w.weight })));
+      learned[id] = {
+        id,
+        value,
+        unit,
+        origin: 'learned',
+        source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
+        samples: among.length,
+        evidence: among.map((w) => w.experience.seq).sort((x, y) => x - y),
+      };
+      return true;
+    };
+
+    learn('price.start', startPrice(sampled((e) => e.priceThreshold)), 'KLD/byte', counted, 'final price thresholds');
+
+    // A session that was compared tells the c that would have been right; the law's sum is predictedKld / c.
+    const compared = counted.filter(
+      (w) => w.experience.meanKld !== null && w.experience.meanKld > 0 && w.experience.predictedKld > 0,
+    );
+    const law = lawConstant(sampled((e) => (e.c * e.meanKld!) / e.predictedKld, compared));
+    const c = learn('law.c', law, '1', compared, 'measured over predicted divergence') ? law : fallback.c;
+
+    const own = counted.filter(
+      (w) =>
+        w.sameModel && w.experience.gains.k.length === query.layers && w.experience.gains.v.length === query.layers,
+    );
+    const gainsOf = (side: 'k' | 'v'): number[] =>
+      ones.map((_, layer) => layerGain(sampled((e) => e.gains[side][layer]!, own)));
+    const toldGains = own.some((w) => [...w.experience.gains.k, ...w.experience.gains.v].some((g) => g !== 1));
+    return {
+      version: 1,
+      thresholds: { ...fallback.thresholds, ...learned },
+      gains: toldGains ? { k: gainsOf('k'), v: gainsOf('v') } : fallback.gains,
+      c,
+    };
+  }
+
+  async record(experience: Experience): Promise<void> {
+    const checked = checkExperience(experience);
+    await this.#add(checked);
+    await this.#index.save();
+  }
+
+  async #add(experience: Experience): Promise<void> {
+    await this.#index.add(experience.seq, experience.fingerprint, experience);
+    this.#lastSeq = Math.max(this.#lastSeq, experience.seq);
+  }
+
+  async similar(fingerprint: Fingerprint, k: number): Promise<Neighbour<Experience>[]> {
+    checkFingerprint(fingerprint);
+    return this.#index.search(fingerprint, k);
+  }
+
+  async rebuildFrom(entries: Iterable<LoggedEntry>): Promise<number> {
+    await this.#index.clear();
+    this.#lastSeq = -1;
+    for (const experience of experiencesOf(entries)) await this.#add(experience);
+    await this.#index.save();
+    return this.count;
+  }
+
+  /** Takes in sessions that ended in the log but not in the book: their process was killed in between. */
+  async catchUp(entries: BookOptions['entries']): Promise<void> {
+    const before = this.#lastSeq;
+    const late: LoggedEntry[] = [];
+    for (const entry of entries(before + 1)) if (entry.seq > before && isEdge(entry)) late.push(entry);
+    const opened = new Set<string>();
+    let isWhole = true;
+    for (const { kind, session } of late) {
+      if (kind === 'open') opened.add(session);
+      else isWhole &&= opened.has(session);
+    }
+    // A session that was open while another one ended: its 'open' entry stands further back.
+    for (const experience of experiencesOf(isWhole ? late : entries(0))) {
+      if (experience.seq > before) await this.#add(experience);
+    }
+    if (this.#lastSeq > before) await this.#index.save();
+  }
+
+  async exportFile(
+    target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
+    log: EvidenceLog | null,
+  ): Promise<ThresholdFile> {
+    const all = await this.#index.search(
+      new Array<number>(FINGERPRINT_DIM).fill(0),
+      1000,
+      (e) => e.modelDigest === target.modelDigest,
+    );
+    const imported = this.importedFor(target.modelDigest);
+    if (all.length === 0 && imported !== null) return imported;
+    const weighted = all.map(({ payload }) => ({ experience: payload, weight: 1, sameModel: true }));
+    const query = {
+      modelDigest: target.modelDigest,
+      layers: target.shape.layers,
+      ...(target.defaults === undefined ? {} : { defaults: target.defaults }),
+    };
+    return toThresholdFile(this.#estimate(weighted, query), target, log);
+  }
+
+  importFile(file: ThresholdFile, target: ThresholdTarget): void {
+    checkThresholdTarget(file, target);
+    if (this.#dir !== null) {
+      mkdirSync(this.#dir, { recursive: true });
+      writeThresholdFile(importedPath(this.#dir, file.model.digest), file);
+    }
+    this.#imported.set(file.model.digest, file);
+  }
+
+  /** The file imported for a model, or null. Throws 'bad-thresholds' when somebody damaged it. */
+  importedFor(modelDigest: string): ThresholdFile | null {
+    const known = this.#imported.get(modelDigest);
+    if (known !== undefined) return known;
+    if (this.#dir === null || !existsSync(importedPath(this.#dir, modelDigest))) return null;
+    const file = readThresholdFile(importedPath(this.#dir, modelDigest));
+    if (file.model.digest !== modelDigest) return null;
+    this.#imported.set(modelDigest, file);
+    return file;
+  }
+
+  async close(): Promise<void> {
+    await this.#index.close();
+  }
+}
+
+const isEdge = (entry: LoggedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
+
+const importedPath = (dir: string, modelDigest: string): string =>
+  join(dir, `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
+
+function checkLayers(layers: number): void {
+  if (!Number.isInteger(layers) || layers < 1 || layers > 4096) {
+    throw new KvError('bad-argument', 'layers must be a whole number from 1 to 4096', { values: { layers } });
+  }
+}
+
+/**
+ * Opens the book of a log: loads its index, rebuilds it from the log when its files cannot be trusted or belong to
+ * another log, and takes in sessions that ended after its last save. Throws what `entries` throws, and
+ * 'missing-dependency'. One writer per folder: whoever holds the log's lock.
+ */
+export async function openThresholdBook(options: BookOptions): Promise<ThresholdBook> {
+  const { dir, logId, entries } = options;
+  let lastSeq = -1;
+  const opened = await openOrRebuildHnswIndex<Experience>(
+    {
+      dim: FINGERPRINT_DIM,
+      dir: dir === null ? null : join(dir, 'experiences'),
+      origin: `log ${logId}, fingerprint ${FINGERPRINT_VERSION}`,
+    },
+    async (index) => {
+      for (const experience of experiencesOf(entries(0))) {
+        await index.add(experience.seq, experience.fingerprint, experience);
+      }
+    },
+  );
+  // The highest label is the last session: seqs are labels.
+  for (const { label } of await everything(opened.index)) lastSeq = Math.max(lastSeq, label);
+  const book = new Book(dir, opened.index, lastSeq, opened.rebuilt);
+  if (opened.rebuilt === null) await book.catchUp(entries);
+  return book;
+}
+
+async function everything(index: VectorIndex<Experience>): Promise<Neighbour<Experience>[]> {
+  return index.count === 0
+    ? []
+    : index.search(new Array<number>(FINGERPRINT_DIM).fill(0), Math.min(10_000, index.count));
+}

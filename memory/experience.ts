@@ -1,0 +1,84 @@
+/** What a session taught, read from its 'open' and 'close' entries in the log. Entries come from elsewhere: nothing is taken unchecked. */
+import { z } from 'zod';
+import { KvError } from '../native/index.ts';
+import { FINGERPRINT_DIM } from './fingerprint.ts';
+import type { Experience } from './types.ts';
+
+/** The part of a log entry that this room reads; the log's own entries are of this shape. */
+export interface LoggedEntry {
+  readonly seq: number;
+  readonly session: string;
+  readonly kind: string;
+  readonly body: unknown;
+}
+
+const finite = z.number();
+const positive = z.number().positive();
+const gains = z.array(positive.max(1e6)).max(4096);
+const experience = z.object({
+  seq: z
+    .int()
+    .min(0)
+    .max(2 ** 32 - 1),
+  session: z.string().max(200),
+  modelDigest: z.string().max(300),
+  family: z.string().max(200),
+  fingerprint: z.array(finite).length(FINGERPRINT_DIM),
+  priceThreshold: finite.min(0),
+  gains: z.object({ k: gains, v: gains }),
+  c: positive,
+  effectiveBits: finite.min(0),
+  meanKld: finite.min(0).nullable(),
+  predictedKld: finite.min(0),
+  tokens: z.int().min(0),
+});
+
+const openPart = z.object({
+  model: z.object({ digest: z.string(), architecture: z.string() }),
+  policy: z.object({ id: z.string() }),
+});
+const closePart = experience
+  .omit({ seq: true, session: true, modelDigest: true, family: true })
+  .extend({ reason: z.string() });
+
+/** Throws 'bad-argument' naming the field when it is not an experience with finite numbers in their ranges. */
+export function checkExperience(value: Experience): Experience {
+  const parsed = experience.safeParse(value);
+  if (parsed.success) return parsed.data;
+  throw new KvError('bad-argument', `not an experience: ${z.prettifyError(parsed.error)}`, {
+    values: { path: parsed.error.issues[0]?.path.join('.') ?? '' },
+  });
+}
+
+/**
+ * The experience of one session, or null when it teaches nothing: it failed, it was run by a policy that has no price
+ * threshold, or its entries are of a version that this room does not read.
+ */
+export function experienceOf(open: LoggedEntry, close: LoggedEntry): Experience | null {
+  const opened = openPart.safeParse(open.body);
+  const closed = closePart.safeParse(close.body);
+  if (!opened.success || !closed.success) return null;
+  if (opened.data.policy.id !== 'price' || closed.data.reason === 'error' || closed.data.tokens === 0) return null;
+  const { reason: _, ...outcome } = closed.data;
+  const parsed = experience.safeParse({
+    ...outcome,
+    seq: close.seq,
+    session: close.session,
+    modelDigest: opened.data.model.digest,
+    family: opened.data.model.architecture,
+  });
+  return parsed.success ? parsed.data : null;
+}
+
+/** Experiences of a log, in the order in which sessions ended. Only 'open' and 'close' entries are looked at. */
+export function* experiencesOf(entries: Iterable<LoggedEntry>): Generator<Experience, void, undefined> {
+  const opened = new Map<string, LoggedEntry>();
+  for (const entry of entries) {
+    if (entry.kind === 'open') opened.set(entry.session, entry);
+    if (entry.kind !== 'close') continue;
+    const open = opened.get(entry.session);
+    opened.delete(entry.session);
+    const learned = open === undefined ? null : experienceOf(open, entry);
+    if (learned !== null) yield learned;
+  }
+}

@@ -1,0 +1,291 @@
+/** The threshold book: defaults without evidence, cautious values with little, the log as the truth behind it. */
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterAll, describe, expect, test } from 'vitest';
+import {
+  C_DEFAULT,
+  type Experience,
+  experiencesOf,
+  fingerprint,
+  formatThresholdFile,
+  type LoggedEntry,
+  lawConstant,
+  layerGain,
+  openThresholdBook,
+  startPrice,
+  toThresholdFile,
+} from '../../../memory/index.ts';
+import { KvError } from '../../../native/index.ts';
+
+const root = mkdtempSync(join(tmpdir(), 'palimpsest-book-'));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+let folders = 0;
+const fresh = (): string => join(root, String(folders++));
+
+const here = fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 4096, pressure: 0.25 });
+const query = { modelDigest: 'm1', family: 'llama', fingerprint: here, layers: 2 };
+const learned = (seq: number, change: Partial<Experience> = {}): Experience => ({
+  seq,
+  session: `s${seq}`,
+  modelDigest: 'm1',
+  family: 'llama',
+  fingerprint: here,
+  priceThreshold: 1e-8,
+  gains: { k: [1, 1], v: [1, 1] },
+  c: 4,
+  effectiveBits: 4,
+  meanKld: null,
+  predictedKld: 0.02,
+  tokens: 4096,
+  ...change,
+});
+const noEntries = (): LoggedEntry[] => [];
+
+/** The two log entries of a session, as the log holds them. */
+function sessionEntries(
+  seq: number,
+  change: { policy?: string; reason?: string; session?: string; body?: object } = {},
+): LoggedEntry[] {
+  const e = learned(seq);
+  const session = change.session ?? e.session;
+  const open = {
+    model: { name: 'x', digest: 'm1', architecture: 'llama' },
+    policy: { id: change.policy ?? 'price', version: 1 },
+  };
+  const close = {
+    ...e,
+    kvBytes: 1,
+    kvBytesF16: 4,
+    decisions: 3,
+    refused: 1,
+    reason: change.reason ?? 'done',
+    ...change.body,
+  };
+  return [
+    { seq: seq - 1, session, kind: 'open', body: open },
+    { seq, session, kind: 'close', body: close },
+  ];
+}
+
+describe('estimates', () => {
+  test('no evidence gives the defaults exactly', () => {
+    expect(startPrice([])).toBe(0);
+    expect(lawConstant([])).toBe(C_DEFAULT);
+    expect(layerGain([])).toBe(1);
+  });
+
+  // One session: about half of what it ended with; many equal ones: close to it, and never above.
+  test('the start price grows with evidence and stays under what was learned', () => {
+    const at = (n: number): number => startPrice(Array.from({ length: n }, () => ({ value: 1e-8, weight: 1 })));
+    expect(at(1)).toBeGreaterThan(0.35e-8);
+    expect(at(1)).toBeLessThan(0.5e-8);
+    for (let n = 2; n <= 64; n *= 2) expect(at(n)).toBeGreaterThan(at(n / 2));
+    expect(at(64)).toBeGreaterThan(0.95e-8);
+    expect(at(64)).toBeLessThan(1e-8);
+  });
+
+  test('spread makes the start price more cautious, sessions that ended at 0 pull it down', () => {
+    const agree = startPrice([1e-8, 1e-8, 1e-8].map((value) => ({ value, weight: 1 })));
+    const differ = startPrice([1e-9, 1e-8, 1e-7].map((value) => ({ value, weight: 1 })));
+    const withZero = startPrice([1e-8, 1e-8, 1e-8, 0].map((value) => ({ value, weight: 1 })));
+    expect(differ).toBeLessThan(agree);
+    expect(withZero).toBeLessThan(agree);
+  });
+
+  // c moves towards what was measured, from above: the cautious end of c is the high one.
+  test('c follows evidence slowly and from above', () => {
+    const at = (value: number, n: number): number =>
+      lawConstant(Array.from({ length: n }, () => ({ value, weight: 1 })));
+    expect(at(2, 1)).toBeLessThan(4);
+    expect(at(2, 1)).toBeGreaterThan(2.5);
+    expect(at(2, 50)).toBeGreaterThan(2);
+    expect(at(2, 50)).toBeLessThan(2.3);
+    expect(at(8, 50)).toBeGreaterThan(8);
+    expect(at(1e9, 1)).toBeLessThan(40);
+  });
+
+  test('gains tighten faster than they relax', () => {
+    const tightened = layerGain([{ value: 2, weight: 1 }]);
+    const relaxed = layerGain([{ value: 0.5, weight: 1 }]);
+    expect(tightened).toBeGreaterThan(1.3);
+    expect(relaxed).toBeLessThan(1);
+    expect(Math.log(tightened)).toBeGreaterThan(-Math.log(relaxed));
+  });
+
+  test('every estimate is finite and in range for any samples', () => {
+    const samples = fc.array(
+      fc.record({
+        value: fc.oneof(fc.constant(0), fc.double({ min: 1e-300, max: 1e300, noNaN: true })),
+        weight: fc.double({ min: 0, max: 1, noNaN: true }),
+      }),
+      { maxLength: 12 },
+    );
+    fc.assert(
+      fc.property(samples, (s) => {
+        const price = startPrice(s);
+        const largest = Math.max(0, ...s.map((x) => x.value));
+        expect(Number.isFinite(price) && price >= 0 && price <= largest * (1 + 1e-9)).toBe(true);
+        expect(lawConstant(s)).toBeGreaterThan(0.3);
+        expect(lawConstant(s)).toBeLessThan(50);
+        expect(layerGain(s)).toBeGreaterThanOrEqual(1 / 16);
+        expect(layerGain(s)).toBeLessThanOrEqual(16);
+      }),
+      { seed: 77, numRuns: 500 },
+    );
+  });
+});
+
+describe('lookup', () => {
+  test('an empty book gives the defaults it was handed', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    const { thresholds, neighbours } = await book.lookup(query);
+    expect(neighbours).toEqual([]);
+    expect(thresholds).toEqual({ version: 1, thresholds: {}, gains: { k: [1, 1], v: [1, 1] }, c: 4 });
+  });
+
+  // Ten sessions of this model, one far away in pressure: the near ones decide, and the evidence names them.
+  test('the nearest sessions of the same model decide', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    for (let i = 1; i <= 7; i++) await book.record(learned(i));
+    const relaxed = fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 4096, pressure: null });
+    await book.record(learned(90, { priceThreshold: 1, fingerprint: relaxed }));
+    await book.record(learned(91, { modelDigest: 'm2', priceThreshold: 1e-3 }));
+    await book.record(learned(92, { modelDigest: 'm3', family: 'qwen2', priceThreshold: 1e-3 }));
+    const { thresholds, neighbours } = await book.lookup(query);
+    const price = thresholds.thresholds['price.start']!;
+    expect(price.origin).toBe('learned');
+    expect(price.value).toBeGreaterThan(0.7e-8);
+    expect(price.value).toBeLessThan(1e-8);
+    expect(price.samples).toBe(7);
+    expect(price.evidence).toEqual([1, 2, 3, 4, 5, 6, 7]);
+    expect(neighbours).toHaveLength(8);
+    expect(neighbours[0]).toEqual({ session: 's1', distance: 0, seq: 1 });
+    expect(thresholds.c).toBe(4);
+  });
+
+  test('another model of the family helps a little, a foreign one not at all', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    await book.record(learned(1, { modelDigest: 'm2' }));
+    await book.record(learned(2, { modelDigest: 'm3', family: 'qwen2' }));
+    const { thresholds, neighbours } = await book.lookup(query);
+    expect(neighbours.map((n) => n.seq)).toEqual([1]);
+    const price = thresholds.thresholds['price.start']!.value;
+    expect(price).toBeGreaterThan(0);
+    expect(price).toBeLessThan(0.25e-8);
+  });
+
+  test('compared sessions teach c, with their evidence', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    for (let i = 1; i <= 5; i++) await book.record(learned(i, { meanKld: 0.01 }));
+    const { thresholds } = await book.lookup(query);
+    expect(thresholds.c).toBeLessThan(3);
+    expect(thresholds.c).toBeGreaterThan(2);
+    expect(thresholds.thresholds['law.c']).toMatchObject({
+      value: thresholds.c,
+      samples: 5,
+      evidence: [1, 2, 3, 4, 5],
+    });
+    expect(thresholds.gains).toEqual({ k: [1, 1], v: [1, 1] });
+  });
+
+  test('bad fingerprints and experiences are refused', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    await expect(book.lookup({ ...query, fingerprint: [1] })).rejects.toThrow(KvError);
+    await expect(book.lookup({ ...query, layers: -1 })).rejects.toThrow(KvError);
+    for (const change of [
+      { priceThreshold: Number.NaN },
+      { c: 0 },
+      { seq: -1 },
+      { seq: 2 ** 32 },
+      { fingerprint: [1] },
+      { meanKld: Infinity },
+    ]) {
+      await expect(book.record(learned(1, change))).rejects.toMatchObject({ code: 'bad-argument' });
+    }
+    expect(book.count).toBe(0);
+  });
+});
+
+describe('the log is the truth', () => {
+  test('experiences are read from entries; failed, foreign and unfinished sessions teach nothing', () => {
+    const entries = [
+      ...sessionEntries(2),
+      ...sessionEntries(4, { reason: 'error' }),
+      ...sessionEntries(6, { policy: 'uniform' }),
+      ...sessionEntries(8, { body: { fingerprint: [1, 2] } }),
+      ...sessionEntries(10, { reason: 'aborted' }),
+      sessionEntries(12)[0]!,
+      sessionEntries(14)[1]!,
+    ];
+    expect([...experiencesOf(entries)].map((e) => e.seq)).toEqual([2, 10]);
+    expect([...experiencesOf(entries)][0]).toEqual(learned(2));
+  });
+
+  // Writes a book, closes it, and opens it over logs that are longer, damaged beside it, and foreign.
+  test('a book opens as saved, catches up with the log, and is rebuilt when its files are wrong', async () => {
+    const dir = fresh();
+    const log = [...sessionEntries(2), ...sessionEntries(4)];
+    const open = (logId = 'a') =>
+      openThresholdBook({ dir, logId, entries: (fromSeq) => log.filter((e) => e.seq >= fromSeq) });
+    const first = await open();
+    expect([first.count, first.lastSeq]).toEqual([2, 4]);
+    await first.record(learned(6));
+    await first.close();
+    log.push(...sessionEntries(6));
+
+    // Two sessions that overlapped: the second began before the last one known had ended.
+    log.splice(4, 0, { ...sessionEntries(9)[0]!, seq: 5 });
+    log.push(sessionEntries(9)[1]!);
+    const second = await open();
+    expect([second.rebuilt, second.count, second.lastSeq]).toEqual([null, 4, 9]);
+    await second.close();
+
+    const file = readdirSync(join(dir, 'experiences')).find((name) => name.endsWith('.hnsw'))!;
+    writeFileSync(join(dir, 'experiences', file), 'broken');
+    const third = await open();
+    expect(third.rebuilt).toContain(file);
+    expect(third.count).toBe(4);
+    await third.close();
+    expect((await open('b')).rebuilt).toContain('log a');
+  });
+});
+
+describe('imported thresholds', () => {
+  const target = { modelDigest: 'm1', shape: { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 } };
+  test('stand where nothing was learned, and are exported again byte for byte', async () => {
+    const teacher = await openThresholdBook({ dir: null, logId: 'teacher', entries: noEntries });
+    for (let i = 1; i <= 4; i++) await teacher.record(learned(i, { meanKld: 0.01, gains: { k: [2, 1], v: [1, 1] } }));
+    const exported = await teacher.exportFile({ ...target, family: 'llama' }, { id: 'teacher', acknowledgedSeq: 4 });
+
+    const dir = fresh();
+    const open = () => openThresholdBook({ dir, logId: 'pupil', entries: noEntries });
+    const pupil = await open();
+    expect(() => pupil.importFile(exported, { ...target, modelDigest: 'm2' })).toThrow(KvError);
+    pupil.importFile(exported, target);
+    await pupil.close();
+
+    const again = await open();
+    expect(formatThresholdFile(await again.exportFile({ ...target, family: 'llama' }, null))).toBe(
+      formatThresholdFile(exported),
+    );
+    const { thresholds } = await again.lookup(query);
+    expect(thresholds.thresholds['price.start']).toMatchObject({ origin: 'file', samples: 4 });
+    expect(thresholds.gains.k[0]).toBeGreaterThan(1.3);
+    expect(thresholds.c).toBe(exported.c);
+
+    // Fewer samples of its own do not outweigh the file; as many do.
+    for (let i = 1; i <= 3; i++) await again.record(learned(i));
+    expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('file');
+    await again.record(learned(4));
+    expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('learned');
+  });
+
+  test('a lookup can be written to a file', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    await book.record(learned(1));
+    const { thresholds } = await book.lookup(query);
+    expect(formatThresholdFile(toThresholdFile(thresholds, target, null))).toContain('price.start');
+  });
+});
