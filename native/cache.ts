@@ -2,6 +2,7 @@
  * The cache as JavaScript sees it: checks arguments, fills in defaults, says what is wrong, and hands the work to the binary.
  * Legend: T tokens, H query heads, n KV heads, d head_dim. See types.ts for the contract of every method.
  */
+import { fail, floats, formatId, integer, overlaps, record, shapeError, show, sideId } from './arguments.ts';
 import { KvError } from './error.ts';
 import {
   CODED_HEAD_DIMS,
@@ -9,7 +10,6 @@ import {
   FORMATS,
   type FormatName,
   PAGE_TOKENS,
-  SIDES,
   type Side,
   SKETCH_ROWS,
 } from './format.ts';
@@ -31,56 +31,6 @@ const MAX_HEADS = 1024;
 const MAX_HEAD_DIM = 256;
 const MAX_THREADS = 64;
 const MAX_CANDIDATES = 64;
-
-function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
-  throw new KvError('bad-argument', message, hint === undefined ? { values } : { values, hint });
-}
-
-function show(value: unknown): unknown {
-  return typeof value === 'object' && value !== null ? Object.prototype.toString.call(value) : String(value);
-}
-
-function integer(value: unknown, name: string, least: number, most: number): number {
-  if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
-    fail(`${name} must be an integer from ${least} to ${most}`, { [name]: show(value) });
-  }
-  return value;
-}
-
-function floats(value: unknown, name: string): Float32Array {
-  if (!(value instanceof Float32Array)) fail(`${name} must be a Float32Array`, { [name]: show(value) });
-  return value;
-}
-
-function record(value: unknown, name: string): void {
-  if (typeof value !== 'object' || value === null) fail(`${name} must be an object`, { [name]: show(value) });
-}
-
-function shapeError(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
-  throw new KvError('bad-shape', message, hint === undefined ? { values } : { values, hint });
-}
-
-function overlaps(a: Float32Array, b: Float32Array): boolean {
-  return (
-    a.buffer === b.buffer && a.byteOffset < b.byteOffset + b.byteLength && b.byteOffset < a.byteOffset + a.byteLength
-  );
-}
-
-function sideId(side: Side): number {
-  const id = SIDES.indexOf(side);
-  if (id < 0) fail("side must be 'k' or 'v'", { side: show(side) });
-  return id;
-}
-
-function formatId(format: FormatName): number {
-  const id = FORMAT_NAMES.indexOf(format);
-  if (id < 0) {
-    throw new KvError('unsupported', `unknown format '${String(show(format))}'`, {
-      values: { given: show(format), known: FORMAT_NAMES.join(', ') },
-    });
-  }
-  return id;
-}
 
 function closed(what: string): never {
   throw new KvError('closed', `the ${what} was closed`, { hint: `open a new ${what}` });

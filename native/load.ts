@@ -6,6 +6,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { show } from './arguments.ts';
 import { assert, KvError, type KvErrorCode } from './error.ts';
 import { FORMAT_NAMES, PAGE_PART_ALIGN, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS, TRIAL_QUERIES } from './format.ts';
 import { ISA_NAMES, type Isa, type NativeInfo } from './types.ts';
@@ -180,8 +181,8 @@ export function nativeInfo(): NativeInfo {
 export function setIsa(isa: Isa): void {
   const id = ISA_NAMES.indexOf(isa);
   if (id < 0) {
-    throw new KvError('bad-argument', `unknown instruction set '${String(isa)}'`, {
-      values: { given: isa, known: ISA_NAMES.join(', ') },
+    throw new KvError('bad-argument', `unknown instruction set '${show(isa)}'`, {
+      values: { given: show(isa), known: ISA_NAMES.join(', ') },
     });
   }
   const { available } = nativeInfo();

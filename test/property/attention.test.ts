@@ -7,6 +7,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import {
   FORMAT_NAMES,
   type FormatName,
+  fromHalf,
   type Isa,
   type KvCache,
   type KvCacheOptions,
@@ -16,7 +17,6 @@ import {
   type PagePool,
   setIsa,
   toHalf,
-  fromHalf,
 } from '../../native/index.ts';
 import {
   CODED_TOLERANCE,
@@ -53,7 +53,12 @@ function withCache<T>(options: Omit<KvCacheOptions, 'pool'>, isa: Isa, work: (ca
 }
 
 /** Appends `length` tokens in chunks of the given sizes (repeated). */
-function fill(cache: KvCache, random: () => number, length: number, chunks: readonly number[]): { k: Float32Array; v: Float32Array } {
+function fill(
+  cache: KvCache,
+  random: () => number,
+  length: number,
+  chunks: readonly number[],
+): { k: Float32Array; v: Float32Array } {
   const row = cache.shape.kvHeads * cache.shape.headDim;
   const k = normals(random, length * row);
   const v = normals(random, length * row);
@@ -65,7 +70,8 @@ function fill(cache: KvCache, random: () => number, length: number, chunks: read
   return { k, v };
 }
 
-const tolerance = (formats: readonly FormatName[]) => (formats.every((name) => name === 'f16') ? F16_TOLERANCE : CODED_TOLERANCE);
+const tolerance = (formats: readonly FormatName[]) =>
+  formats.every((name) => name === 'f16') ? F16_TOLERANCE : CODED_TOLERANCE;
 
 function compare(cache: KvCache, q: Float32Array, options: { window?: number | null; slopes?: Float32Array }): void {
   const { queryHeads, headDim } = cache.shape;
@@ -75,7 +81,10 @@ function compare(cache: KvCache, q: Float32Array, options: { window?: number | n
   const before = cache.table(0).mass;
   cache.attend(0, q, out, { lse });
   const expected = denseOf(cache, 0, q, options);
-  const formats = Array.from({ length: cache.table(0).pages }, (_, page) => [formatOf(cache, 0, page, 'k'), formatOf(cache, 0, page, 'v')]);
+  const formats = Array.from({ length: cache.table(0).pages }, (_, page) => [
+    formatOf(cache, 0, page, 'k'),
+    formatOf(cache, 0, page, 'v'),
+  ]);
   const bound = tolerance(formats.flat());
   expect(relativeError(out, expected.out)).toBeLessThan(bound);
   expect(rowError(out, expected.out, headDim)).toBeLessThan(WORST_ROW * bound);
@@ -107,7 +116,9 @@ describe('attend equals dense attention on decoded values', () => {
       fc.property(settings, (s) => {
         const random = uniform(s.seed);
         const queryHeads = s.group * s.kvHeads;
-        const slopes = s.alibi ? Float32Array.from({ length: queryHeads }, (_, h) => 2 ** (-(8 * (h + 1)) / queryHeads)) : undefined;
+        const slopes = s.alibi
+          ? Float32Array.from({ length: queryHeads }, (_, h) => 2 ** (-(8 * (h + 1)) / queryHeads))
+          : undefined;
         withCache(
           {
             shape: { layers: 1, queryHeads, kvHeads: s.kvHeads, headDim: s.headDim },
@@ -185,7 +196,8 @@ describe('attend equals dense attention on decoded values', () => {
       withCache({ shape, threads }, best, (cache) => {
         const random = uniform(77);
         fill(cache, random, 3001, [512]);
-        for (let page = 0; page < 20; page++) cache.transcode(0, page, page % 2 ? 'k' : 'v', page % 3 ? 'rot4' : 'rot2');
+        for (let page = 0; page < 20; page++)
+          cache.transcode(0, page, page % 2 ? 'k' : 'v', page % 3 ? 'rot4' : 'rot2');
         compare(cache, normals(random, 4 * 128), {});
       });
     }
@@ -250,7 +262,8 @@ describe('metamorphic relations (T25)', () => {
 
   it('permuting the pairs changes nothing', () => {
     const order = Array.from({ length }, (_, i) => (i * 113) % length);
-    const shuffle = (x: Float32Array) => Float32Array.from(order.flatMap((row) => [...x.subarray(row * 64, row * 64 + 64)]));
+    const shuffle = (x: Float32Array) =>
+      Float32Array.from(order.flatMap((row) => [...x.subarray(row * 64, row * 64 + 64)]));
     expect(rowError(run(shuffle(k), shuffle(v), q), plain, 64)).toBeLessThan(F16_TOLERANCE);
   });
 

@@ -13,8 +13,8 @@ import {
   openPool,
   SIDES,
   type Side,
-  toHalf,
   type TrialCandidate,
+  toHalf,
 } from '../../../native/index.ts';
 import { denseAttention, history, normals, uniform } from '../../native/dense.ts';
 
@@ -32,7 +32,14 @@ function open(options: Omit<KvCacheOptions, 'pool' | 'shape'> & { headDim?: numb
 }
 
 /** Appends and attends `length` tokens in chunks; answers the queries that the cache should still hold. */
-function run(cache: KvCache, random: () => number, length: number, chunk: number, withNorms: boolean, attendOnlyAfter = 0): Kept[] {
+function run(
+  cache: KvCache,
+  random: () => number,
+  length: number,
+  chunk: number,
+  withNorms: boolean,
+  attendOnlyAfter = 0,
+): Kept[] {
   const { queryHeads, kvHeads, headDim } = cache.shape;
   const kept = new Map<number, Kept>();
   for (let start = 0; start < length; start += chunk) {
@@ -80,7 +87,9 @@ function bruteForce(
     const size = (x: Float64Array) => Math.hypot(...x);
     if (options.sketch) {
       const { sketch } = options;
-      const seen = Float64Array.from({ length: 32 }, (_, r) => delta.reduce((sum, x, i) => sum + x * sketch[r * delta.length + i]!, 0));
+      const seen = Float64Array.from({ length: 32 }, (_, r) =>
+        delta.reduce((sum, x, i) => sum + x * sketch[r * delta.length + i]!, 0),
+      );
       total += size(seen) / norm;
     } else {
       total += size(delta) / size(before);
@@ -91,7 +100,10 @@ function bruteForce(
 }
 
 const below = (now: FormatName, side: Side): TrialCandidate[] =>
-  FORMAT_NAMES.filter((name) => FORMAT_NAMES.indexOf(name) > FORMAT_NAMES.indexOf(now)).map((format) => ({ side, format }));
+  FORMAT_NAMES.filter((name) => FORMAT_NAMES.indexOf(name) > FORMAT_NAMES.indexOf(now)).map((format) => ({
+    side,
+    format,
+  }));
 
 /** Errors are differences of two outputs: float32 rounding of the outputs is what remains, so small errors are known less well. */
 function agree(found: Float64Array, expected: readonly number[]): void {
@@ -114,7 +126,10 @@ describe('trial', () => {
           const again = reattend(fresh, kept);
           const candidates = SIDES.flatMap((side) => below(now, side));
           const found = fresh.trial(0, page, candidates);
-          agree(found, candidates.map((candidate) => bruteForce(fresh, page, candidate, again)));
+          agree(
+            found,
+            candidates.map((candidate) => bruteForce(fresh, page, candidate, again)),
+          );
           fresh.close();
         }
       }
@@ -137,7 +152,10 @@ describe('trial', () => {
     for (const page of [0, 1, 2]) {
       const usable = kept.filter((one) => one.position >= (page + 1) * 128);
       const found = cache.trial(0, page, candidates);
-      agree(found, candidates.map((candidate) => bruteForce(cache, page, candidate, usable, { sketch })));
+      agree(
+        found,
+        candidates.map((candidate) => bruteForce(cache, page, candidate, usable, { sketch })),
+      );
     }
     const q = normals(random, 6 * 64 * 8);
     cache.attend(0, q, new Float32Array(q.length)); // no norms: the two kinds are not mixed
@@ -175,7 +193,9 @@ describe('trial', () => {
       run(cache, uniform(14), 400, 128, false);
       const before = [history(cache, 0, 'k'), history(cache, 0, 'v'), cache.table(0), cache.memory().totalBytes];
       const found = cache.trial(0, 1, [...below('q8', 'k'), ...below('q8', 'v')]);
-      expect([history(cache, 0, 'k'), history(cache, 0, 'v'), cache.table(0), cache.memory().totalBytes]).toEqual(before);
+      expect([history(cache, 0, 'k'), history(cache, 0, 'v'), cache.table(0), cache.memory().totalBytes]).toEqual(
+        before,
+      );
       return found;
     });
     answers[0]!.forEach((value, i) => {

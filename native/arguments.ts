@@ -1,0 +1,60 @@
+/** Checks of arguments that several functions of the room share. Each throws a KvError that names the argument and its value. */
+import { KvError } from './error.ts';
+import { FORMAT_NAMES, type FormatName, SIDES, type Side } from './format.ts';
+
+export function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
+  throw new KvError('bad-argument', message, hint === undefined ? { values } : { values, hint });
+}
+
+/** A short text for any value at all: proxies that throw and detached arrays too. */
+export function show(value: unknown): string {
+  if (typeof value !== 'object' && typeof value !== 'function') return String(value);
+  if (value === null) return 'null';
+  try {
+    return Object.prototype.toString.call(value);
+  } catch {
+    return '[object]';
+  }
+}
+
+export function integer(value: unknown, name: string, least: number, most: number): number {
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
+    fail(`${name} must be an integer from ${least} to ${most}`, { [name]: show(value) });
+  }
+  return value;
+}
+
+export function floats(value: unknown, name: string): Float32Array {
+  if (!(value instanceof Float32Array)) fail(`${name} must be a Float32Array`, { [name]: show(value) });
+  return value;
+}
+
+export function record(value: unknown, name: string): void {
+  if (typeof value !== 'object' || value === null) fail(`${name} must be an object`, { [name]: show(value) });
+}
+
+export function shapeError(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
+  throw new KvError('bad-shape', message, hint === undefined ? { values } : { values, hint });
+}
+
+export function overlaps(a: Float32Array, b: Float32Array): boolean {
+  return (
+    a.buffer === b.buffer && a.byteOffset < b.byteOffset + b.byteLength && b.byteOffset < a.byteOffset + a.byteLength
+  );
+}
+
+export function sideId(side: Side): number {
+  const id = SIDES.indexOf(side);
+  if (id < 0) fail("side must be 'k' or 'v'", { side: show(side) });
+  return id;
+}
+
+export function formatId(format: FormatName): number {
+  const id = FORMAT_NAMES.indexOf(format);
+  if (id < 0) {
+    throw new KvError('unsupported', `unknown format '${show(format)}'`, {
+      values: { given: show(format), known: FORMAT_NAMES.join(', ') },
+    });
+  }
+  return id;
+}

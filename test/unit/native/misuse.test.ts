@@ -1,0 +1,255 @@
+/**
+ * Wrong calls of every kind: wrong types, lengths, ids, closed and foreign objects, detached arrays. Through the room's own
+ * functions each ends in a KvError; on the bare binding each ends in a status or an exception. Never a crash.
+ */
+import { afterAll, describe, expect, it } from 'vitest';
+import {
+  fromHalf,
+  type KvCache,
+  KvError,
+  nativeInfo,
+  openKvCache,
+  openPool,
+  rope,
+  setIsa,
+  toHalf,
+} from '../../../native/index.ts';
+import { loadBinary } from '../../../native/load.ts';
+import { normals, pick, uniform } from '../../native/dense.ts';
+
+const SEED = 4711;
+const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
+const best = nativeInfo().isa;
+afterAll(() => setIsa(best));
+
+function open(): KvCache {
+  const cache = openKvCache({ shape, pool: openPool(16_000_000) });
+  const rows = normals(uniform(1), 300 * 128);
+  cache.append(0, rows, rows);
+  cache.attend(0, normals(uniform(2), 20 * 256), new Float32Array(20 * 256));
+  return cache;
+}
+
+function detached(): Float32Array {
+  const array = new Float32Array(256);
+  structuredClone(array.buffer, { transfer: [array.buffer] });
+  return array;
+}
+
+/** Values that no sane program passes. Sizes stay small: what is asked for is nonsense, not a lot. */
+const nonsense: (() => unknown)[] = [
+  () => undefined,
+  () => null,
+  () => Number.NaN,
+  () => -1,
+  () => 0.5,
+  () => 2 ** 31,
+  () => 2 ** 53,
+  () => Number.POSITIVE_INFINITY,
+  () => 0,
+  () => 1,
+  () => 3,
+  () => '1',
+  () => 'k',
+  () => 'rot4',
+  () => true,
+  () => 10n,
+  () => Symbol('x'),
+  () => ({}),
+  () => [],
+  () => [{ side: 'k', format: 'rot4' }],
+  () => [{ side: 'x', format: 'rot4' }],
+  () => [{ side: 'v', format: 'f8' }],
+  () => [null],
+  () => () => 1,
+  () => new Float32Array(0),
+  () => new Float32Array(1),
+  () => new Float32Array(256),
+  () => new Float32Array(257),
+  () => new Float32Array(128).fill(Number.NaN),
+  () => new Float64Array(256),
+  () => new Float64Array(1),
+  () => new Uint8Array(2),
+  () => new Uint8Array([0, 200]),
+  () => new Uint16Array(256),
+  () => new Int32Array(6),
+  () => Int32Array.of(1, 1, 1, 64, 1, 1),
+  () => Int32Array.of(-1, 2 ** 31 - 1, 3, 7, 9, 1000),
+  () => new DataView(new ArrayBuffer(8)),
+  () => new ArrayBuffer(256),
+  () => new Float32Array(new SharedArrayBuffer(1024)),
+  () => detached(),
+  () => openPool(1000),
+  () => open(),
+  () => Object.create(openPool(1000)),
+  () => new Proxy({}, {}),
+];
+
+describe('the face', () => {
+  it('answers wrong arguments with a KvError, whichever method and argument (fuzzed)', () => {
+    console.log(`seed ${SEED}`);
+    const random = uniform(SEED);
+    const cache = open();
+    const pool = openPool(1_000_000);
+    const targets: [object, string, number][] = [
+      ...(
+        [
+          'length',
+          'append',
+          'attend',
+          'table',
+          'trial',
+          'setOutputSketch',
+          'hasSketch',
+          'transcode',
+          'decode',
+          'codes',
+        ] as const
+      ).map((name) => [cache, name, 4] as [object, string, number]),
+      [pool, 'setBudget', 1],
+      [{ openPool }, 'openPool', 1],
+      [{ openKvCache }, 'openKvCache', 1],
+      [{ rope }, 'rope', 8],
+      [{ toHalf }, 'toHalf', 2],
+      [{ fromHalf }, 'fromHalf', 2],
+      [{ setIsa }, 'setIsa', 1],
+    ];
+    let refused = 0;
+    for (let round = 0; round < 6000; round++) {
+      const [target, name, arity] = pick(random, targets);
+      const given = Array.from({ length: Math.floor(random() * (arity + 1)) }, () => pick(random, nonsense)());
+      // A valid layer first makes the deeper checks reachable.
+      if (random() < 0.5 && arity === 4) given[0] = 0;
+      try {
+        (target as Record<string, (...args: unknown[]) => unknown>)[name]!(...given);
+      } catch (error) {
+        if (!(error instanceof KvError)) throw new Error(`${name} threw ${String(error)}`, { cause: error });
+        refused++;
+      }
+    }
+    setIsa(best);
+    expect(refused).toBeGreaterThan(3000);
+    const out = new Float32Array(256);
+    cache.attend(0, normals(random, 256), out);
+    expect(out.every(Number.isFinite)).toBe(true);
+  });
+
+  it('refuses wrong options of openKvCache one by one, naming the number', () => {
+    const pool = openPool(16_000_000);
+    const wrong: [object, string][] = [
+      [{ shape: { ...shape, layers: 0 } }, 'bad-argument'],
+      [{ shape: { ...shape, layers: 1e9 } }, 'bad-argument'],
+      [{ shape: { ...shape, queryHeads: 3 } }, 'bad-argument'],
+      [{ shape: { ...shape, headDim: 65 } }, 'bad-argument'],
+      [{ shape: { ...shape, headDim: 512 } }, 'bad-argument'],
+      [{ shape: { ...shape, headDim: 72 } }, 'unsupported'],
+      [{ shape: null }, 'bad-argument'],
+      [{ pool: {} }, 'bad-argument'],
+      [{ windowFormat: 'rot4' }, 'bad-argument'],
+      [{ scale: Number.NaN }, 'bad-argument'],
+      [{ scale: 1e300 }, 'bad-argument'],
+      [{ threads: 0 }, 'bad-argument'],
+      [{ threads: 1000 }, 'bad-argument'],
+      [{ slidingWindow: [1] }, 'bad-shape'],
+      [{ slidingWindow: [0, 1] }, 'bad-argument'],
+      [{ alibiSlopes: new Float32Array(3) }, 'bad-shape'],
+      [{ alibiSlopes: new Float32Array(4).fill(Number.NaN) }, 'bad-value'],
+    ];
+    for (const [change, code] of wrong) {
+      let found = 'none';
+      try {
+        openKvCache({ shape, pool, ...change } as Parameters<typeof openKvCache>[0]);
+      } catch (error) {
+        found = error instanceof KvError ? error.code : String(error);
+      }
+      expect([change, found]).toEqual([change, code]);
+    }
+    expect(pool.usedBytes).toBe(0);
+  });
+
+  it('refuses arrays that overlap, norms that are no lengths, and pages that do not exist', () => {
+    const cache = open();
+    const q = new Float32Array(512);
+    const half = q.subarray(0, 256);
+    expect(() => cache.attend(0, half, half)).toThrow(/share memory/);
+    expect(() => cache.attend(0, half, q.subarray(100, 356))).toThrow(/share memory/);
+    const out = new Float32Array(256);
+    expect(() => cache.attend(0, half, out, { lse: out.subarray(0, 4) })).toThrow(/share memory/);
+    expect(() => cache.attend(0, half, out, { xNorms: Float32Array.of(-1) })).toThrow(/xNorms/);
+    expect(() => cache.attend(0, half, out, { xNorms: new Float32Array(2) })).toThrow(/xNorms/);
+    for (const page of [-1, 2, 0.5, Number.NaN]) expect(() => cache.transcode(0, page, 'k', 'rot4')).toThrow(KvError);
+    expect(() => cache.decode(0, 3, 'k')).toThrow(KvError);
+    expect(() => cache.table(2)).toThrow(/layer must be an integer from 0 to 1/);
+  });
+
+  it('refuses every method after close, and a second close', () => {
+    const cache = open();
+    cache.close();
+    const calls: (() => unknown)[] = [
+      () => cache.length(),
+      () => cache.append(0, new Float32Array(128), new Float32Array(128)),
+      () => cache.attend(0, new Float32Array(256), new Float32Array(256)),
+      () => cache.table(0),
+      () => cache.trial(0, 0, []),
+      () => cache.hasSketch(0),
+      () => cache.setOutputSketch(0, new Float32Array(32 * 256)),
+      () => cache.transcode(0, 0, 'k', 'rot4'),
+      () => cache.decode(0, 0, 'k'),
+      () => cache.codes(0, 0, 'k'),
+      () => cache.memory(),
+      () => cache.fork(),
+      () => cache.close(),
+    ];
+    for (const call of calls) expect(call).toThrow(/the cache was closed/);
+  });
+
+  it('refuses an instruction set that is unknown or not there', () => {
+    expect(() => setIsa('mmx' as 'avx2')).toThrow(/unknown instruction set/);
+    const missing = (['neon', 'avx2'] as const).find((isa) => !nativeInfo().available.includes(isa));
+    if (missing) expect(() => setIsa(missing)).toThrow(/has no/);
+    setIsa('scalar');
+    expect(nativeInfo().isa).toBe('scalar');
+    setIsa(best);
+  });
+});
+
+describe('the bare binding', () => {
+  it('answers a status or throws, whatever it is given and whatever it is called on (fuzzed)', () => {
+    const random = uniform(SEED);
+    const binary = loadBinary();
+    const fresh = () => {
+      const pool = new binary.Pool();
+      pool.open(4_000_000);
+      const cache = new binary.Cache();
+      cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 1), 0.125, new Int32Array(1), new Float32Array(0));
+      const rows = new Float32Array(200 * 64).fill(0.25);
+      cache.append(0, rows, rows);
+      return { pool, cache };
+    };
+    let { pool, cache } = fresh();
+    let answers = 0;
+    for (let round = 0; round < 20_000; round++) {
+      const target = pick(random, [pool, cache, binary, new binary.Pool(), new binary.Cache()]) as unknown as Record<
+        string,
+        unknown
+      >;
+      const names = Object.getOwnPropertyNames(Object.getPrototypeOf(target)).concat(Object.keys(target));
+      const method = target[pick(random, names)];
+      if (typeof method !== 'function') continue;
+      const given = Array.from({ length: Math.floor(random() * 9) }, () =>
+        random() < 0.3
+          ? pick(random, [0, 1, cache, pool, new Float64Array(4), new Float32Array(128)])
+          : pick(random, nonsense)(),
+      );
+      const receiver = random() < 0.9 ? target : pick(random, [cache, pool, {}, null, Object.create(pool)]);
+      try {
+        const answer: unknown = Reflect.apply(method, receiver, given);
+        if (typeof answer === 'number') answers++;
+      } catch {
+        // An exception of the engine (wrong receiver, class without new) is a fine answer.
+      }
+      if (round % 500 === 0) ({ pool, cache } = fresh());
+    }
+    expect(answers).toBeGreaterThan(1000);
+  });
+});
