@@ -2,7 +2,7 @@
 
 import type { ReplayReport } from './replay.ts';
 import { bytesText, type Column, plural, table, timeText } from './text.ts';
-import type { DecisionRow, SessionRow, VerifyReport } from './types.ts';
+import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
 // Widths and gaps add up to 80 at most: see the test that lists the longest possible row.
 const DECISION_COLUMNS: readonly Column<DecisionRow>[] = [
@@ -85,4 +85,10 @@ function shortBytes(bytes: number): string {
   return bytesText(bytes)
     .replace(/ ?bytes?$/, 'B')
     .replace(/ ([KMG])iB$/, '$1');
+}
+
+/** `audit show`: any entry, in full. */
+export function entryText(entry: Entry): string {
+  const head = `Entry ${entry.seq}: ${entry.kind}${entry.session === '' ? '' : ` of session ${entry.session}`}, ${timeText(entry.timeMs)}`;
+  return `${head}\n${JSON.stringify(entry.body, null, 2)}`;
 }
