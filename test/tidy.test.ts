@@ -77,6 +77,21 @@ describe('rooms', () => {
     expect(unreached(roomSources, Object.keys(ENTRIES), edges)).toEqual([]);
   });
 
+  test('have no dead C++: every source is compiled and every header included', () => {
+    const sources = code.filter((path) => /^native\/.*\.(cc|h)$/.test(path));
+    const included = new Set(
+      sources.flatMap((path) => [...read(path).matchAll(/^\s*#include "([^"]+)"/gm)].map((m) => posix.basename(m[1]!))),
+    );
+    const build = read('native/binding.gyp');
+    // cache/*.cc is compiled by pattern.
+    const used = (path: string): boolean =>
+      path.endsWith('.h')
+        ? included.has(posix.basename(path))
+        : build.includes(posix.basename(path)) || path.startsWith('native/cache/');
+    expect(sources.length).toBeGreaterThan(5);
+    expect(sources.filter((path) => !used(path))).toEqual([]);
+  });
+
   test.each(ROOMS)('%s/ has an index and a page about itself', (room) => {
     expect([`${room}/index.ts`, `${room}/README.md`].filter((path) => !exists(path))).toEqual([]);
   });

@@ -1,6 +1,6 @@
 // Does the bootstrap install and build what is not fresh, once, and say nothing otherwise? It runs for real, as a copy in a
 // small checkout of its own in which npm, the compilers and the checks are stand-ins that keep a diary of their calls.
-import { execFile } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -187,6 +187,28 @@ describe('commands', () => {
     expect(code).toBe(1);
     expect(stderr).toContain('build|check|test');
     expect((await bootstrap('toString')).stderr).toContain('usage');
+  });
+});
+
+describe('a request to stop', () => {
+  test('is passed on to the command, which ends in its own way', async () => {
+    await bootstrap('build');
+    put(
+      'dist/engine/cli/main.js',
+      "process.on('SIGTERM', () => { console.log('log is whole'); process.exit(3); }); setInterval(() => {}, 1000); console.log('up');",
+    );
+    const child = spawn(process.execPath, ['scripts/bootstrap.mjs', 'start'], {
+      cwd: dir,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    let heard = '';
+    child.stdout.on('data', (chunk: Buffer) => {
+      if (heard === '') child.kill('SIGTERM');
+      heard += chunk.toString();
+    });
+    const code = await new Promise((resolve) => child.on('close', resolve));
+    expect(heard).toBe('up\nlog is whole\n');
+    expect(code).toBe(3);
   });
 });
 
