@@ -127,6 +127,7 @@ export class PolicyCache {
    */
   append(layer: number, k: Float32Array, v: Float32Array, x?: Float32Array): void {
     this.#open();
+    if (layer === 0) this.#scheduler.makeRoom(this.#tokens);
     this.#cache.append(layer, k, v);
     const tokens = k.length / (this.shape.kvHeads * this.shape.headDim);
     if (x === undefined) {

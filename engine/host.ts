@@ -2,11 +2,10 @@
  * What runs in the model's thread: one runtime, one state folder, any number of sessions, and the calls the other side may make.
  * Knows nothing of threads; worker.ts carries its calls and events.
  */
-import { fingerprint, type Lookup, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
+import { saveThresholdFile } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
-import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
-import { f16CacheBytes, forecast } from './budget.ts';
+import { forecast } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
 import { closeSession, startValues } from './learn.ts';
@@ -68,7 +67,7 @@ export class Host {
       case 'info':
         return this.#info();
       case 'open':
-        return this.#open(params as SessionOptions).id;
+        return (await this.#open(params as SessionOptions)).id;
       case 'tokenize':
         return tokenize(this.#runtime.model.tokenizer, (params as { prompt: Prompt }).prompt, true);
       case 'generate':
@@ -142,13 +141,13 @@ export class Host {
     return session;
   }
 
-  #setup(options: SessionOptions): SessionSetup {
-    const { thresholds, lookup } = startValues(this.#runtime, this.#state?.book ?? null, options);
-    return { ...options, thresholds, lookup, log: options.witness === false ? null : (this.#state?.log ?? null) };
+  async #setup(options: SessionOptions): Promise<SessionSetup> {
+    const start = await startValues(this.#runtime, this.#state?.book ?? null, options);
+    return { ...options, ...start, log: options.witness === false ? null : (this.#state?.log ?? null) };
   }
 
-  #open(options: SessionOptions): Session {
-    const session = Session.open(this.#runtime, this.#setup(options));
+  async #open(options: SessionOptions): Promise<Session> {
+    const session = Session.open(this.#runtime, await this.#setup(options));
     this.#sessions.set(session.id, session);
     return session;
   }
@@ -170,7 +169,7 @@ export class Host {
   async #tour(params: { session: SessionOptions; tour: TourOptions }, emit: Emit, signal: AbortSignal): Promise<unknown> {
     let opened: Session | null = null;
     try {
-      const result = await tour(this.#runtime, this.#setup(params.session), params.tour, (event: TourEvent) => emit(event), signal, (session) => {
+      const result = await tour(this.#runtime, await this.#setup(params.session), params.tour, (event: TourEvent) => emit(event), signal, (session) => {
         opened = session;
         this.#sessions.set(session.id, session);
       });

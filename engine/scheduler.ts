@@ -70,17 +70,21 @@ export class Scheduler {
     return this.#options.policy.summary(this.#state);
   }
 
-  /**
-   * Runs at a token boundary: `tokensNew` were just appended to every layer. When the open page is full, everything that the
-   * next seal needs is freed before this returns, or a KvError 'budget-too-small' is thrown.
-   */
+  /** Runs at a token boundary, after `tokensNew` were appended to every layer: trials of pages that left the window, and the moves they lead to. */
   run(tokens: number, tokensNew: number): void {
-    const full = tokens > 0 && tokens % PAGE_TOKENS === 0;
+    const full = isFull(tokens);
     const fresh = this.#admit(tokens);
     const trials = this.#try(tokensNew, full);
-    if (fresh || trials.length > 0 || full) this.#idle = false;
+    if (fresh || trials.length > 0) this.#idle = false;
     if (this.#idle && !this.lowMemory) return;
-    this.#decide(tokens, tokensNew, full, trials);
+    this.#decide(tokens, tokensNew, trials, false);
+  }
+
+  /** Runs before tokens are appended: when the open page is full it will be sealed, and what that takes is freed now or a KvError 'budget-too-small' is thrown. */
+  makeRoom(tokens: number): void {
+    const { budgetBytes, pool, cache, context } = this.#options;
+    if (!isFull(tokens) || budgetBytes === null) return;
+    if (pool.usedBytes + cache.sealBytes * context.layers > budgetBytes - this.#spareBytes) this.#decide(tokens, 0, [], true);
   }
 
   /** Pages that have just left the window: at least one page of newer tokens stands behind them. */
@@ -124,9 +128,11 @@ export class Scheduler {
     return reports;
   }
 
-  #decide(tokens: number, tokensNew: number, full: boolean, trials: TrialReport[]): void {
+  #decide(tokens: number, tokensNew: number, trials: TrialReport[], urgent: boolean): void {
     const { context, policy, cache, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
-    const sealBytes = cache.sealBytes * context.layers;
+    // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
+    const full = isFull(tokens);
+    const sealBytes = full && !urgent ? 0 : cache.sealBytes * context.layers;
     let fresh: readonly TrialReport[] = trials;
     for (let round = 0; round < ROUNDS_MAX; round++) {
       const situation: Situation = {
@@ -138,7 +144,7 @@ export class Scheduler {
         kldBudget,
         tokensExpected,
         movesMax: full ? context.layers * 8 : Math.max(1, MOVES_PER_TOKEN * tokensNew),
-        urgent: full,
+        urgent,
         lowMemory: this.lowMemory,
         stepLatencyMsP95: 0,
         stepLatencyBudgetMs: null,
@@ -156,11 +162,11 @@ export class Scheduler {
       for (const decision of decisions) this.#carryOut(situation, order++, decision);
       const deficit = situation.budgetBytes === null ? 0 : pool.usedBytes + sealBytes - situation.budgetBytes;
       if (decisions.length === 0) {
-        if (full && deficit > 0) throw noRoom(budgetBytes ?? 0, pool.usedBytes, sealBytes, tokens);
+        if (urgent && deficit > 0) throw noRoom(budgetBytes ?? 0, pool.usedBytes, sealBytes, tokens);
         this.#idle = true;
         return;
       }
-      if (!full || deficit <= 0) {
+      if (!urgent || deficit <= 0) {
         this.#idle = false;
         return;
       }
@@ -227,6 +233,11 @@ export class Scheduler {
     this.times.witnessMs += performance.now() - start;
     return seq;
   }
+}
+
+/** The open page has no free row. */
+function isFull(tokens: number): boolean {
+  return tokens > 0 && tokens % PAGE_TOKENS === 0;
 }
 
 function noRoom(budgetBytes: number, usedBytes: number, sealBytes: number, tokens: number): KvError {

@@ -14,12 +14,12 @@ import {
   type PagePool,
   pageBytes,
 } from '../native/index.ts';
-import type { Lookup } from '../memory/index.ts';
+import type { Fingerprint, Lookup } from '../memory/index.ts';
 import { machineDigest, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { RopeTable } from './model/rope.ts';
-import { Sampler } from './model/sampling.ts';
+import { createSampler } from './model/sampling.ts';
 import { tokenize } from './prompt.ts';
 import { planSession } from './plan.ts';
 import type { Runtime } from './runtime.ts';
@@ -34,6 +34,7 @@ export interface SessionSetup extends SessionOptions {
   readonly thresholds: ThresholdSet;
   /** Where the thresholds came from, for the log. */
   readonly lookup?: Lookup | null;
+  readonly fingerprint?: Fingerprint;
 }
 
 /** Largest pool of a session without a byte budget. */
@@ -49,6 +50,8 @@ export class Session {
   readonly setup: SessionSetup;
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
   readonly context: PolicyContext;
+  /** Sequence number of the session's first log entry, −1 when it writes none. */
+  readonly openSeq: number;
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
   readonly #scheduler: Scheduler | null;
@@ -59,7 +62,7 @@ export class Session {
   #closed = false;
   #busy = false;
 
-  private constructor(runtime: Runtime, setup: SessionSetup, parts: { cache: KvCache; pool: PagePool; scheduler: Scheduler | null; budgetBytes: number | null; policyId: string; context: PolicyContext; id: string; ownsPool: boolean }) {
+  private constructor(runtime: Runtime, setup: SessionSetup, parts: { cache: KvCache; pool: PagePool; scheduler: Scheduler | null; budgetBytes: number | null; policyId: string; context: PolicyContext; id: string; ownsPool: boolean; openSeq: number }) {
     this.runtime = runtime;
     this.setup = setup;
     this.cache = parts.cache;
@@ -70,6 +73,7 @@ export class Session {
     this.id = parts.id;
     this.#scheduler = parts.scheduler;
     this.#ownsPool = parts.ownsPool;
+    this.openSeq = parts.openSeq;
     this.#rope = new RopeTable(runtime.model.config, Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength));
   }
 
@@ -99,7 +103,7 @@ export class Session {
     const id = randomUUID().slice(0, 8);
     const log = setup.witness === false || exact ? null : setup.log;
     const scheduler = new Scheduler({ session: id, cache, pool, policy, context, budgetBytes, kldBudget: setup.kldBudget ?? null, tokensExpected, log });
-    log?.append(id, 'open', {
+    const openSeq = log?.append(id, 'open', {
       model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
       shape,
       policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
@@ -107,7 +111,15 @@ export class Session {
       requested: { kvBudget: setup.kvBudget ?? null, kldBudget: setup.kldBudget ?? null, policy: setup.policy ?? null, tokensExpected },
       effective: { budgetBytes, policy: policy.id, windowFormat, isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
     });
-    return new Session(runtime, setup, { cache, pool, scheduler, budgetBytes, policyId: policy.id, context, id, ownsPool: true });
+    if (setup.lookup != null && setup.fingerprint !== undefined) {
+      log?.append(id, 'evidence', { fingerprint: setup.fingerprint, neighbours: setup.lookup.neighbours, thresholds: setup.thresholds });
+    }
+    return new Session(runtime, setup, { cache, pool, scheduler, budgetBytes, policyId: policy.id, context, id, ownsPool: true, openSeq: openSeq ?? -1 });
+  }
+
+  /** True when this session writes to the log. */
+  get logged(): boolean {
+    return this.openSeq >= 0;
   }
 
   get length(): number {
@@ -155,7 +167,7 @@ export class Session {
     const maxTokens = options.maxTokens ?? 128;
     if (!Number.isInteger(maxTokens) || maxTokens < 1) throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${maxTokens}`, { values: { maxTokens } });
     const ids = prompt === null ? [] : tokenize(this.runtime.model.tokenizer, prompt, this.tokens.length === 0);
-    const sampler = new Sampler({ temperature: options.temperature ?? 0, topP: options.topP ?? 1, seed: options.seed ?? 0 });
+    const sampler = createSampler({ temperature: options.temperature ?? 0, topP: options.topP ?? 1, seed: options.seed ?? 0 });
     const startRead = performance.now();
     if (ids.length > 0) {
       await this.read(ids, {
@@ -225,10 +237,20 @@ export class Session {
       context: this.context,
       id: `${this.id}+`,
       ownsPool: false,
+      openSeq: -1,
     });
     forked.tokens.push(...this.tokens);
     forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
     return forked;
+  }
+
+  /** The thresholds of this session with what it has learned so far: the final price becomes the start price. */
+  learned(): ThresholdSet {
+    const { thresholds } = this.setup;
+    const price = this.#scheduler?.summary.priceThreshold ?? 0;
+    const start = thresholds.thresholds['price.start'];
+    if (start === undefined || price === 0) return thresholds;
+    return { ...thresholds, thresholds: { ...thresholds.thresholds, 'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 } } };
   }
 
   /** Somebody needs memory: pressure rises at the next token boundary. */
@@ -304,6 +326,7 @@ export class Session {
   }
 
   async #forward(ids: readonly number[]): Promise<void> {
+    this.#scheduler?.makeRoom(this.tokens.length);
     const hidden = await runStep(this.runtime, this.cache, this.#rope, Int32Array.from(ids), this.times, this.#scheduler !== null);
     const width = this.runtime.model.config.hiddenSize;
     this.tokens.push(...ids);

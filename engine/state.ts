@@ -3,11 +3,8 @@
  * a second writer is refused by the log's lock.
  */
 import { join } from 'node:path';
-import { openThresholdBook, type Lookup, type ThresholdBook } from '../memory/index.ts';
-import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
+import { openThresholdBook, type ThresholdBook } from '../memory/index.ts';
 import { type FailureMode, openWitnessLog, readLog, type WitnessLog } from '../witness/index.ts';
-import type { Session } from './session.ts';
-import type { Runtime } from './runtime.ts';
 
 export interface State {
   readonly dir: string;
@@ -23,7 +20,7 @@ export const sqlDir = (stateDir: string): string => join(stateDir, 'sql');
 export async function openState(dir: string, mode: FailureMode): Promise<State> {
   const log = await openWitnessLog({ dir: logDir(dir), mode });
   try {
-    const book = await openThresholdBook({ dir: memoryDir(dir), logId: log.id, entries: () => readLog(logDir(dir), { kinds: ['open', 'evidence', 'close'] }) });
+    const book = await openThresholdBook({ dir: memoryDir(dir), logId: log.id, entries: (fromSeq) => readLog(logDir(dir), { fromSeq, kinds: ['open', 'close'] }) });
     return {
       dir,
       log,
