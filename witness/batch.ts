@@ -13,6 +13,8 @@ export class Batch {
   readonly isFirst: boolean;
   length = 0;
   entries = 0;
+  /** Of these, entries that the log made about itself; nobody else misses them. */
+  ownEntries = 0;
   lastSeq = -1;
   done = false;
   #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);

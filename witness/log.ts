@@ -12,7 +12,14 @@ import { PAYLOAD_BYTES_MAX, payloadText } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { lockWriter, type WriterLock } from './lock.ts';
 import { type Recovered, recoverLog, syncFolder, writeWhole } from './recover.ts';
-import { encodeHeader, LOG_ID_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
+import {
+  encodeHeader,
+  LOG_ID_BYTES,
+  SEGMENT_HEADER_BYTES,
+  type SegmentHeader,
+  segmentHash,
+  segmentName,
+} from './segment.ts';
 import type { EntryBodies, EntryKind, FailureMode, WitnessLog, WitnessOptions } from './types.ts';
 
 const SEGMENT_BYTES_MAX = 16 * 1024 * 1024;
@@ -381,30 +388,51 @@ class LogWriter implements WitnessLog {
       this.#trouble = null;
       if (note !== null) {
         this.#add(payloadText(this.#nextSeq, this.#settings.clock(), NO_SESSION, 'note', note));
+        this.#open.ownEntries++;
         this.#seal();
       }
     }
   }
 
+  /** A new segment's header is on disk, and its name too, before the first entry is written: only a header alone can be torn. */
   async #write(batch: Batch): Promise<void> {
-    const { files } = this.#settings;
     const fd = this.#fd(batch);
-    const { bytes } = batch;
-    for (let done = 0; done < bytes.length; ) {
+    if (batch.isFirst) {
+      await this.#writePart(batch, fd, 0, SEGMENT_HEADER_BYTES);
+      // Once per segment, about every 20,000 entries: not worth a second way of syncing.
+      if (!batch.done) syncFolder(this.#settings.files, this.dir);
+    }
+    await this.#writePart(batch, fd, batch.isFirst ? SEGMENT_HEADER_BYTES : 0, batch.length);
+  }
+
+  async #writePart(batch: Batch, fd: number, from: number, to: number): Promise<void> {
+    const { files } = this.#settings;
+    for (let done = from; done < to && !batch.done; ) {
       done += await new Promise<number>((resolve, reject) => {
-        files.write(fd, bytes, done, bytes.length - done, batch.position + done, (error, written) => {
+        files.write(fd, batch.bytes, done, to - done, batch.position + done, (error, written) => {
           if (error !== null) reject(error);
           else if (written <= 0) reject(Object.assign(new Error('the disk took no bytes'), { code: 'ENOSPC' }));
           else resolve(written);
         });
       });
-      if (batch.done) return;
     }
+    if (batch.done) return;
     await new Promise<void>((resolve, reject) =>
       files.fdatasync(fd, (error) => (error === null || error === undefined ? resolve() : reject(error))),
     );
-    // Once per segment, about every 20,000 entries: not worth a second way of syncing.
-    if (batch.isFirst && !batch.done) syncFolder(files, this.dir);
+  }
+
+  #writeSync(batch: Batch): void {
+    const { files } = this.#settings;
+    const fd = this.#fd(batch);
+    if (batch.isFirst) {
+      writeWhole(files, fd, batch.bytes.subarray(0, SEGMENT_HEADER_BYTES), 0);
+      files.fdatasyncSync(fd);
+      syncFolder(files, this.dir);
+    }
+    const from = batch.isFirst ? SEGMENT_HEADER_BYTES : 0;
+    writeWhole(files, fd, batch.bytes.subarray(from), batch.position + from);
+    files.fdatasyncSync(fd);
   }
 
   /**
@@ -412,16 +440,13 @@ class LogWriter implements WitnessLog {
    * no harm twice), so that no later batch is on disk before an earlier one.
    */
   #commitNow(): void {
-    const { files, retryMs } = this.#settings;
+    const { retryMs } = this.#settings;
     this.#seal();
     let pauseMs = retryMs;
     let failedMs = 0;
     for (let batch = this.#queue[0]; batch !== undefined; batch = this.#queue[0]) {
       try {
-        const fd = this.#fd(batch);
-        writeWhole(files, fd, batch.bytes, batch.position);
-        files.fdatasyncSync(fd);
-        if (batch.isFirst) syncFolder(files, this.dir);
+        this.#writeSync(batch);
         this.#acknowledge(batch);
         pauseMs = retryMs;
         failedMs = 0;
@@ -475,7 +500,8 @@ class LogWriter implements WitnessLog {
   }
 
   async #close(): Promise<void> {
-    // A first turn for callers that close without flushing, and the last try in mode drop.
+    const told = this.#failureTold;
+    // The turn that callers who never flush have not had, and the last try in mode drop.
     try {
       if (this.#failure === null) await this.#flush();
     } catch {
@@ -484,7 +510,6 @@ class LogWriter implements WitnessLog {
     this.#wake?.();
     while (this.#run !== null) await this.#run;
     if (this.#timer !== null) clearTimeout(this.#timer);
-    const told = this.#failureTold;
     this.#giveUpRest();
     for (const fd of this.#fds.values()) this.#settings.files.closeSync(fd);
     this.#fds.clear();
@@ -497,7 +522,7 @@ class LogWriter implements WitnessLog {
     this.#seal();
     const [first] = this.#queue;
     if (first === undefined) return;
-    for (const batch of this.#queue) this.#droppedCount += batch.entries;
+    for (const batch of this.#queue) this.#droppedCount += batch.entries - batch.ownEntries;
     const { files } = this.#settings;
     for (const batch of this.#queue) {
       const fd = this.#fds.get(batch.segment);

@@ -38,11 +38,12 @@ export interface LogEnd {
 export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<RawEntry, LogEnd, undefined> {
   const numbers = listSegments(files, dir);
   const heads = numbers.map((number) => readHead(files, dir, number));
-  const whole = heads.filter((head) => head.header !== null).length;
-  if (whole < heads.length - 1) {
-    const bad = heads.find((head) => head.header === null) as Head;
-    throw badLog(bad.name, 0, null, bad.what);
+  const headless = heads.findIndex((head) => head.header === null);
+  if (headless >= 0 && headless < heads.length - 1) {
+    const { name, what } = heads[headless] as Head;
+    throw badLog(name, 0, null, what);
   }
+  const whole = headless < 0 ? heads.length : headless;
   const first = heads[0] as Head;
   if (first.header === null) {
     if (!first.mayBeTorn) throw badLog(first.name, 0, null, first.what);

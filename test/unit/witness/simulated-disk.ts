@@ -168,7 +168,7 @@ export class SimulatedDisk implements LogFiles {
         bytes = overlay(bytes, write.position, write.bytes.subarray(0, kept));
         if (kept === write.bytes.length) continue;
         const end = write.position + kept;
-        if (random() < 0.3 && end > 0) bytes = zeroTail(bytes, end, write.position);
+        if (random() < 0.3 && end > 0) bytes = zeroTail(bytes, end, file.durable.length);
         break;
       }
       disk.files.set(name, { cached: bytes, durable: bytes, dirty: [], isNameDurable: true });
@@ -184,11 +184,11 @@ function overlay(base: Buffer, position: number, bytes: Buffer): Buffer {
   return result;
 }
 
-/** The last sector of a torn write was allotted and never written. */
-function zeroTail(bytes: Buffer, end: number, from: number): Buffer {
-  const sector = Math.max(from, Math.floor((end - 1) / 512) * 512);
+/** The last sector of a torn write was allotted and never written: what was not durable in it reads as zeros. */
+function zeroTail(bytes: Buffer, end: number, durable: number): Buffer {
+  const from = Math.max(durable, Math.floor((end - 1) / 512) * 512);
   const result = Buffer.from(bytes);
-  if (sector % 512 === 0 && sector < result.length) result.fill(0, sector);
+  if (from < result.length) result.fill(0, from);
   return result;
 }
 
