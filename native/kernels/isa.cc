@@ -39,6 +39,7 @@ extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
 const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA), dotF16,   dotI8, unpackRot, rotate, quantizeI16,
     softmaxPage,    axpy,                            scaleRow, dot,   toHalf,    fromHalf, rope,
+    scaleDots,      weighI16,                        addDots,
 };
 
 }  // namespace palimpsest

@@ -64,6 +64,14 @@ struct Kernels {
   // Rotary embedding in place, x [tokens][heads][headDim], the first `rotaryDim` channels of each head.
   // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
   void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
+
+  // What lies between the integer dots and the softmax, one row at a time. Bit-equal on every ISA; count a multiple of 16.
+  // y[i] = dots[i] * (factor * scale[i]) + offset
+  void (*scaleDots)(const int32_t* dots, const float* scale, float factor, float offset, float* y, int count);
+  // quantizeI16 of x[i] * scale[i]
+  float (*weighI16)(const float* x, const float* scale, int count, int16_t* out);
+  // y[i] += a * dots[i]
+  void (*addDots)(float a, const int32_t* dots, float* y, int count);
 };
 
 // Null when the build lacks the instruction set or the CPU cannot run it.

@@ -1,4 +1,5 @@
 // q8: symmetric int8 codes in the i8 tile, one f16 scale per row. The arithmetic of native/reference/q8.ts.
+#include "four.h"
 #include "kernels.h"
 #include "tile.h"
 
@@ -13,22 +14,11 @@ constexpr int kMaxHeadDim = 256;
 void encodeQ8(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales) {
   for (int t = 0; t < kPageTokens; t++) {
     const float* row = x + t * stride;
-    float max = 0.0f;
-    for (int c = 0; c < d; c++) {
-      const float size = __builtin_fabsf(row[c]);
-      max = size > max ? size : max;
-    }
+    const float max = largestMagnitude(row, d);
     scales[t] = floatToHalf(max / 127.0f);
     const float scale = halfToFloat(scales[t]);
     int8_t codes[kMaxHeadDim] = {};
-    if (scale > 0.0f) {
-      for (int c = 0; c < d; c++) {
-        float code = row[c] / scale;
-        code = code > 127.0f ? 127.0f : code < -127.0f ? -127.0f : code;
-        code = (code + 12582912.0f) - 12582912.0f;  // half to even
-        codes[c] = static_cast<int8_t>(static_cast<int>(code));
-      }
-    }
+    if (scale > 0.0f) divideToCodes(row, scale, d, codes);
     if (isKey) {
       for (int c = 0; c < d; c += 4) __builtin_memcpy(tile + tileOffset(true, d, t, c), codes + c, 4);
     } else {

@@ -1,5 +1,6 @@
 // Encoding, demotion and decoding of the rot family: the arithmetic of native/reference/rot.ts in the same order, float32,
 // unfused, sums as zero-padded halving trees. Plane layout: rot.h.
+#include "four.h"
 #include "kernels.h"
 #include "tables.gen.h"
 #include "tile.h"
@@ -21,10 +22,14 @@ int codeBits(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2;
 
 // Sum of v[0..count), padded with zeros to a power of two: v[i] += v[i + half] for half = size/2 .. 1. Destroys v (room for 256).
 float treeSum(float* v, int count) {
-  int size = 1;
+  int size = 64;
   while (size < count) size *= 2;
   for (int i = count; i < size; i++) v[i] = 0.0f;
-  for (int half = size / 2; half >= 1; half /= 2) {
+  int half = size / 2;
+  for (; half >= 4; half /= 2) {
+    for (int i = 0; i < half; i += 4) storeFour(v + i, loadFour(v + i) + loadFour(v + i + half));
+  }
+  for (; half >= 1; half /= 2) {
     for (int i = 0; i < half; i++) v[i] = v[i] + v[i + half];
   }
   return v[0];
@@ -62,24 +67,16 @@ void encodeMean(const float* x, size_t stride, int d, int firstRow, int8_t* mean
   }
   float* average = tree[0];
   const float rows = static_cast<float>(kPageTokens - firstRow);
-  float max = 0.0f;
-  for (int c = 0; c < d; c++) {
-    average[c] = average[c] / rows;
-    const float size = __builtin_fabsf(average[c]);
-    max = size > max ? size : max;
-  }
+  for (int c = 0; c < d; c++) average[c] = average[c] / rows;
+  const float max = largestMagnitude(average, d);
   *meanScale = floatToHalf(max / 127.0f);
   const float scale = halfToFloat(*meanScale);
-  for (int c = 0; c < d; c++) {
-    float code = 0.0f;
-    if (scale > 0.0f) {
-      code = average[c] / scale;
-      code = code > 127.0f ? 127.0f : code < -127.0f ? -127.0f : code;
-      code = (code + 12582912.0f) - 12582912.0f;  // half to even
-    }
-    mean[c] = static_cast<int8_t>(static_cast<int>(code));
-    decoded[c] = static_cast<float>(mean[c]) * scale;
+  if (scale > 0.0f) {
+    divideToCodes(average, scale, d, mean);
+  } else {
+    for (int c = 0; c < d; c++) mean[c] = 0;
   }
+  for (int c = 0; c < d; c++) decoded[c] = static_cast<float>(mean[c]) * scale;
 }
 
 // 4-bit codes of one rotated row y, and <y,y>. False: a zero row, codes 0.
@@ -92,12 +89,16 @@ bool encodeRow(const float* y, int d, uint8_t* codes, float* yy) {
     return false;
   }
   const float r = __builtin_sqrtf(*yy / static_cast<float>(d));
-  int32_t count[kMaxHeadDim] = {};
-  for (int j = 0; j < 15; j++) {
-    const float bound = r * kRotBounds[j];
-    for (int c = 0; c < d; c++) count[c] += y[c] > bound ? 1 : 0;
+  Four bounds[15];
+  for (int j = 0; j < 15; j++) bounds[j] = Four{} + r * kRotBounds[j];
+  for (int c = 0; c < d; c += 4) {
+    const Four value = loadFour(y + c);
+    FourI count{};
+    for (int j = 0; j < 15; j++) count -= value > bounds[j];  // a true lane is -1
+    typedef uint8_t Bytes __attribute__((vector_size(4)));
+    const Bytes bytes = __builtin_convertvector(count, Bytes);
+    __builtin_memcpy(codes + c, &bytes, 4);
   }
-  for (int c = 0; c < d; c++) codes[c] = static_cast<uint8_t>(count[c]);
   return true;
 }
 

@@ -56,3 +56,35 @@ static float quantizeI16(const float* x, int count, int16_t* out) {
   }
   return max / 32512.0f;
 }
+
+INLINE VecF loadDots(const int32_t* p) {
+  VecI v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return __builtin_convertvector(v, VecF);
+}
+
+static void scaleDots(const int32_t* dots, const float* scale, float factor, float offset, float* y, int count) {
+  for (int i = 0; i < count; i += kLanes) store(y + i, loadDots(dots + i) * (load(scale + i) * factor) + offset);
+}
+
+static float weighI16(const float* x, const float* scale, int count, int16_t* out) {
+  VecF top = splat(0.0f);
+  for (int i = 0; i < count; i += kLanes) top = larger(magnitude(load(x + i) * load(scale + i)), top);
+  const float max = largestLane(top);
+  if (!(max >= 0x1p-100f)) {
+    for (int j = 0; j < count; j++) out[j] = 0;
+    return 0.0f;
+  }
+  const float inverse = 32512.0f / max;
+  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
+  for (int i = 0; i < count; i += kLanes) {
+    const VecI rounded = bits((load(x + i) * load(scale + i)) * inverse + kRoundMagic) - kRoundMagicBits;
+    const Shorts narrow = __builtin_convertvector(rounded, Shorts);
+    __builtin_memcpy(out + i, &narrow, sizeof narrow);
+  }
+  return max / 32512.0f;
+}
+
+static void addDots(float a, const int32_t* dots, float* y, int count) {
+  for (int i = 0; i < count; i += kLanes) store(y + i, load(y + i) + loadDots(dots + i) * a);
+}

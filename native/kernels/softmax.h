@@ -4,7 +4,9 @@
 
 // exp(x) for x <= 0; 0 below -87 (the true value is under 1.7e-38). Relative error below 3e-7.
 // x = n ln2 + r with |r| <= ln2 / 2; the polynomial (degree 5) is a minimax fit of exp on that range, 1.05e-7; 2^n is added to the exponent.
-INLINE VecF expNonPositive(VecF x) {
+INLINE VecF expNonPositive(VecF given) {
+  // Clamped first, so that the exponent below stays in range; what was clamped answers 0.
+  const VecF x = larger(given, splat(-87.0f));
   const VecF biased = x * 1.44269504f + kRoundMagic;
   const VecF n = biased - kRoundMagic;
   // ln2 = 355/512 - 2.12194440e-4; the first product is exact
@@ -14,7 +16,7 @@ INLINE VecF expNonPositive(VecF x) {
   p = p * r + 0.499992302f;
   p = (p * (r * r) + r) + 1.0f;
   const VecF value = fromBits(bits(p) + (bits(biased) << 23));
-  return x < -87.0f ? splat(0.0f) : value;
+  return given < -87.0f ? splat(0.0f) : value;
 }
 
 template <bool Masked>

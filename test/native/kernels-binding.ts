@@ -108,9 +108,13 @@ export interface KernelsBinding {
   decodeQ8(isKey: boolean, d: number, stride: number, tile: Int8Array, scales: Uint16Array, x: Float32Array): void;
 }
 
-/** Built by `npm run build:native`. */
+/**
+ * Built by `npm run build:native`. With PALIMPSEST_NATIVE_BUILD=Debug the sanitizer build of `npm run build:debug` is taken
+ * (native/README.md has the whole command).
+ */
 export function loadKernels(): KernelsBinding {
-  const file = join(import.meta.dirname, '../../native/build/Release/kernels_test.node');
+  const folder = process.env.PALIMPSEST_NATIVE_BUILD === 'Debug' ? 'Debug' : 'Release';
+  const file = join(import.meta.dirname, `../../native/build/${folder}/kernels_test.node`);
   return createRequire(import.meta.url)(file) as KernelsBinding;
 }
 
