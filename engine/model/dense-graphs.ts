@@ -29,7 +29,7 @@
  * gate and up stay two products: in one product with a Split they are 8% slower in float32 for many tokens and equal in
  * 8 bits. q, k, v in one product are 5% faster than three. QuickGelu(alpha 1) is 7% of a layer faster than Sigmoid, Mul.
  */
-import { assert } from '../../native/index.ts';
+import { assert, KvError } from '../../native/index.ts';
 import type { OnnxAttribute, OnnxGraph, OnnxInitializer, OnnxNode, OnnxType, OnnxValue } from './onnx-writer.ts';
 import type { DenseOptions, ModelConfig, WeightSource } from './types.ts';
 
@@ -94,7 +94,7 @@ class GraphDraft {
   }
 
   vector(name: string): string {
-    const data = this.given.weights.tensor(name).readFloat32();
+    const data = finite(name, this.given.weights.tensor(name).readFloat32());
     return this.constant(name, 'float32', [data.length], data);
   }
 
@@ -126,7 +126,7 @@ class GraphDraft {
 
   /** input · Wᵀ (+ bias) with the rows of several tensors one below the other: output features in that order. */
   project(input: string, tensors: readonly string[], inputSize: number, biased: boolean, output: string): string {
-    const weights = concatenate(tensors.map((name) => this.given.weights.tensor(name).readFloat32()));
+    const weights = concatenate(tensors.map((name) => finite(name, this.given.weights.tensor(name).readFloat32())));
     const outputSize = weights.length / inputSize;
     const name = tensors.join('+');
     const biases = tensors.map((tensor) => `${tensor}.bias`);
@@ -135,7 +135,7 @@ class GraphDraft {
           `${name}.bias`,
           'float32',
           [outputSize],
-          concatenate(biases.map((tensor) => this.given.weights.tensor(tensor).readFloat32())),
+          concatenate(biases.map((tensor) => finite(tensor, this.given.weights.tensor(tensor).readFloat32()))),
         )
       : null;
     if (this.given.precision === 'exact' || inputSize % Q8_BLOCK !== 0) {
@@ -209,6 +209,18 @@ class GraphDraft {
     const { nodes, initializers, matrices, bytes } = this;
     return { name, nodes, initializers, inputs, outputs, matrices, bytes };
   }
+}
+
+/** A damaged file can decode to NaN or infinity; found here it has a name, later it would be every logit. */
+function finite(name: string, values: Float32Array): Float32Array {
+  let sum = 0;
+  // 0·NaN and 0·∞ are NaN, everything else is 0.
+  for (let i = 0; i < values.length; i++) sum += 0 * values[i]!;
+  if (sum === 0) return values;
+  throw new KvError('bad-model', `tensor ${name} holds NaN or infinity`, {
+    values: { tensor: name },
+    hint: 'the file is damaged: fetch the model again and verify its checksum',
+  });
 }
 
 function concatenate(parts: readonly Float32Array[]): Float32Array {

@@ -1,0 +1,277 @@
+// Tries every method of the ONNX Runtime backend, for each feature of the Llama family by itself and together, against the
+// same formulas written as plain float64 loops; 8-bit weights against their own error law; and what is refused.
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Q8_BLOCK, quantizeQ8 } from '../../../../engine/model/dense-graphs.ts';
+import { createOrtBackend } from '../../../../engine/model/dense-ort.ts';
+import type { DenseBackend, ModelConfig, WeightSource } from '../../../../engine/model/types.ts';
+import { PlainDense } from './plain-dense.ts';
+import { Rng, weightsOf } from './rng.ts';
+
+const BASE: ModelConfig = {
+  ...{ architecture: 'llama', layers: 3, hiddenSize: 64, intermediateSize: 96, queryHeads: 4, kvHeads: 2, headDim: 16 },
+  ...{
+    vocabSize: 50,
+    contextLength: 128,
+    normEpsilon: 1e-5,
+    ropeTheta: 1e4,
+    ropeScaling: { kind: 'none' },
+    rotaryDim: 16,
+  },
+  ...{ ropeInterleaved: false, slidingWindow: [null, null, null], qkvBias: false, outputBias: false, mlpBias: false },
+  ...{ qkNorm: false, tiedEmbeddings: true, bosId: null, eosIds: [] },
+};
+
+/** Random weights of the shapes that the configuration asks for, and no others: a graph that wants more fails. */
+function randomWeights(config: ModelConfig, seed: number): WeightSource {
+  const random = new Rng(seed);
+  const tensors = new Map<string, { shape: number[]; data: Float32Array }>();
+  const { hiddenSize: m, intermediateSize: f, queryHeads, kvHeads, headDim } = config;
+  const matrix = (name: string, rows: number, columns: number, biased: boolean): void => {
+    tensors.set(name, { shape: [rows, columns], data: random.normal(rows * columns, 1 / Math.sqrt(columns)) });
+    if (biased) tensors.set(`${name}.bias`, { shape: [rows], data: random.normal(rows) });
+  };
+  const gains = (name: string, size: number): void => {
+    tensors.set(name, { shape: [size], data: random.normal(size, 0.2).map((value) => 1 + value) });
+  };
+  matrix('embed', config.vocabSize, m, false);
+  if (!config.tiedEmbeddings) matrix('head', config.vocabSize, m, false);
+  gains('norm', m);
+  for (let l = 0; l < config.layers; l++) {
+    gains(`${l}.attnNorm`, m);
+    gains(`${l}.mlpNorm`, m);
+    matrix(`${l}.q`, queryHeads * headDim, m, config.qkvBias);
+    matrix(`${l}.k`, kvHeads * headDim, m, config.qkvBias);
+    matrix(`${l}.v`, kvHeads * headDim, m, config.qkvBias);
+    matrix(`${l}.o`, m, queryHeads * headDim, config.outputBias);
+    matrix(`${l}.gate`, f, m, config.mlpBias);
+    matrix(`${l}.up`, f, m, config.mlpBias);
+    matrix(`${l}.down`, m, f, config.mlpBias);
+    if (config.qkNorm) {
+      gains(`${l}.qNorm`, headDim);
+      gains(`${l}.kNorm`, headDim);
+    }
+  }
+  return weightsOf(tensors);
+}
+
+const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
+  { name: 'plain, tied', more: {} },
+  { name: 'head of its own', more: { tiedEmbeddings: false } },
+  { name: 'q, k, v bias (Qwen2)', more: { qkvBias: true } },
+  { name: 'norm per head (Qwen3)', more: { qkNorm: true } },
+  { name: 'output bias', more: { outputBias: true } },
+  { name: 'MLP bias', more: { mlpBias: true } },
+  {
+    name: 'heads wider than the model, odd sizes',
+    more: { headDim: 24, hiddenSize: 36, intermediateSize: 55, kvHeads: 4 },
+  },
+  { name: 'everything', more: { tiedEmbeddings: false, qkvBias: true, qkNorm: true, outputBias: true, mlpBias: true } },
+  { name: 'one layer', more: { layers: 1, slidingWindow: [null] } },
+];
+
+const rms = (values: ArrayLike<number>): number =>
+  Math.sqrt(Array.from(values).reduce((sum, v) => sum + v * v, 0) / values.length);
+
+/** ‖actual − expected‖ / ‖expected‖ */
+function relativeError(actual: Float32Array, expected: readonly (readonly number[])[]): number {
+  const flat = expected.flat();
+  expect(actual.length).toBe(flat.length);
+  return rms(flat.map((value, i) => actual[i]! - value)) / rms(flat);
+}
+
+/** Largest relative error of every output over all methods and some numbers of tokens. */
+async function worstErrors(
+  config: ModelConfig,
+  weights: WeightSource,
+  backend: DenseBackend,
+): Promise<Record<string, number>> {
+  const plain = new PlainDense(config, weights);
+  const random = new Rng(99);
+  const worst: Record<string, number> = {};
+  const note = (what: string, actual: Float32Array, expected: number[][]): void => {
+    worst[what] = Math.max(worst[what] ?? 0, relativeError(actual, expected));
+  };
+  const { hiddenSize, layers, queryHeads, headDim } = config;
+  for (const tokens of [1, 2, 17]) {
+    const x = random.normal(tokens * hiddenSize, 2);
+    const attention = random.normal(tokens * queryHeads * headDim);
+    const rows = plain.rows(x, hiddenSize);
+    const mixed = plain.rows(attention, queryHeads * headDim);
+    const first = await backend.first(x, tokens);
+    expect(first).toMatchObject({ layer: 0, tokens });
+    expect(first.x).toEqual(x);
+    const projected = plain.projections(0, rows);
+    for (const side of ['q', 'k', 'v'] as const) note(`first ${side}`, first[side], projected[side]);
+    for (let layer = 0; layer < layers - 1; layer++) {
+      const next = await backend.next(layer, attention, x, tokens);
+      expect(next).toMatchObject({ layer: layer + 1, tokens });
+      const after = plain.afterAttention(layer, mixed, rows);
+      note('next x', next.x, after);
+      const following = plain.projections(layer + 1, after);
+      for (const side of ['q', 'k', 'v'] as const) note(`next ${side}`, next[side], following[side]);
+    }
+    note('last', await backend.last(attention, x, tokens), plain.afterAttention(layers - 1, mixed, rows));
+    note('logits', await backend.logits(x, tokens), plain.logits(rows));
+  }
+  return worst;
+}
+
+describe.each(CASES)('$name', ({ more }) => {
+  const config: ModelConfig = { ...BASE, ...more };
+  const weights = randomWeights(config, 1);
+
+  // A sum of K products in float32 errs by about √K·2^-24 of its size; up to four such sums (o, gate and up, down, q) follow
+  // each other, and norms and SiLU add a few roundings. K ≤ 96: 4·10·2^-24, doubled.
+  test("'exact' agrees with float64 to rounding", async () => {
+    const backend = await createOrtBackend({ config, weights }, { precision: 'exact', threads: 1 });
+    const worst = await worstErrors(config, weights, backend);
+    await backend.close();
+    for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(80 * 2 ** -24);
+    expect(backend.weightTypes).toEqual({ f32: 7 * config.layers + 1 });
+  });
+
+  // Rounding a normal number in a block of 32 to steps of (largest ≈ 2.1σ)/127 errs by 2.1/127/√12 = 0.5%, weights and
+  // activations alike: 0.7% per product, at most four in a row and SiLU's slope up to 1.1: under 2.5%.
+  test("'auto' stays within the error of 8-bit rounding, and is not float32 in disguise", async () => {
+    const backend = await createOrtBackend({ config, weights }, { precision: 'auto', threads: 1 });
+    const worst = await worstErrors(config, weights, backend);
+    await backend.close();
+    for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(0.025);
+    const inputs = [config.hiddenSize, config.queryHeads * config.headDim, config.intermediateSize];
+    const coded = inputs.map((size) => size % Q8_BLOCK === 0);
+    // q, k, v, gate, up of every layer and the head read the residual stream.
+    const q8 = (coded[0] ? 5 * config.layers + 1 : 0) + (coded[1] ? config.layers : 0) + (coded[2] ? config.layers : 0);
+    const f32 = 7 * config.layers + 1 - q8;
+    expect(backend.weightTypes).toEqual({ ...(q8 > 0 && { q8 }), ...(f32 > 0 && { f32 }) });
+    if (coded[0]) expect(worst['logits']!).toBeGreaterThan(1e-4);
+  });
+});
+
+describe('one backend', () => {
+  const weights = randomWeights(BASE, 2);
+  let backend: DenseBackend;
+  beforeAll(async () => {
+    backend = await createOrtBackend({ config: BASE, weights }, { precision: 'exact', threads: 2 });
+  });
+  afterAll(() => backend.close());
+
+  test('embeds rows of the table in order', () => {
+    const table = weights.tensor('embed').readFloat32();
+    const rows = backend.embed(Int32Array.of(7, 0, 49, 7));
+    for (const [t, id] of [7, 0, 49, 7].entries()) {
+      expect(rows.subarray(t * 64, (t + 1) * 64)).toEqual(table.subarray(id * 64, (id + 1) * 64));
+    }
+  });
+
+  test('sketches the output projection', () => {
+    const sketch = new Rng(4).normal(32 * 64);
+    const o = weights.tensor('1.o').readFloat32();
+    const product = backend.outputSketch(1, sketch);
+    expect(product.length).toBe(32 * 64);
+    for (const [row, column] of [
+      [0, 0],
+      [31, 63],
+      [5, 40],
+    ] as const) {
+      let sum = 0;
+      for (let i = 0; i < 64; i++) sum += sketch[row * 64 + i]! * o[i * 64 + column]!;
+      expect(product[row * 64 + column]).toBe(Math.fround(sum));
+    }
+  });
+
+  test('a result is not touched by later calls', async () => {
+    const random = new Rng(5);
+    const attention = random.normal(64);
+    const first = await backend.next(0, attention, random.normal(64), 1);
+    const kept = [...first.x, ...first.q];
+    await backend.next(0, random.normal(64), first.x, 1);
+    expect([...first.x, ...first.q]).toEqual(kept);
+  });
+
+  test('bytes are those of the matrices and norms', () => {
+    const matrices = 50 * 64 + 3 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96);
+    // 7 norms of 64, and three int64 per split of q, k, v.
+    expect(backend.bytes).toBe(4 * (matrices + 7 * 64) + 3 * 3 * 8);
+  });
+
+  test.each([
+    ['x too short', () => backend.first(new Float32Array(63), 1)],
+    ['tokens 0', () => backend.first(new Float32Array(0), 0)],
+    ['tokens no integer', () => backend.logits(new Float32Array(96), 1.5)],
+    ['attention of other tokens than x', () => backend.next(0, new Float32Array(64), new Float32Array(128), 2)],
+    ['a sketch of another width', async () => backend.outputSketch(0, new Float32Array(65))],
+  ])('%s is refused by shape', async (_, call) => {
+    await expect(call()).rejects.toMatchObject({ name: 'KvError', code: 'bad-shape' });
+  });
+
+  test.each([-1, 50, 2 ** 31 - 1])('token id %d is outside the vocabulary', (id) => {
+    expect(() => backend.embed(Int32Array.of(1, id))).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+  });
+});
+
+describe('opening and closing', () => {
+  const model = { config: BASE, weights: randomWeights(BASE, 3) };
+
+  test('without onnxruntime-node the error says what to install', async () => {
+    const absent = async (): Promise<never> => {
+      throw Object.assign(new Error("Cannot find package 'onnxruntime-node'"), { code: 'ERR_MODULE_NOT_FOUND' });
+    };
+    await expect(createOrtBackend(model, { precision: 'exact', threads: 1 }, absent)).rejects.toMatchObject({
+      code: 'missing-dependency',
+      hint: 'npm install onnxruntime-node',
+    });
+  });
+
+  test.each([{ threads: 0 }, { threads: 1.5 }, { threads: NaN }, { precision: 'best' as 'auto' }])(
+    '%o is refused',
+    async (wrong) => {
+      const options = { precision: 'exact', threads: 1, ...wrong } as const;
+      await expect(createOrtBackend(model, options)).rejects.toMatchObject({ code: 'bad-argument' });
+    },
+  );
+
+  test.each(['1.o', '2.gate', 'norm'])('NaN or infinity in %s is found at load', async (name) => {
+    for (const poison of [NaN, Infinity, -Infinity]) {
+      const weights: WeightSource = {
+        ...model.weights,
+        tensor(asked) {
+          const tensor = model.weights.tensor(asked);
+          if (asked !== name) return tensor;
+          return { ...tensor, readFloat32: (from, to) => tensor.readFloat32(from, to).fill(poison, 3, 4) };
+        },
+      };
+      const opened = createOrtBackend({ config: BASE, weights }, { precision: 'auto', threads: 1 });
+      await expect(opened).rejects.toMatchObject({ code: 'bad-model', values: { tensor: name } });
+    }
+  });
+
+  test('a closed backend refuses every call, and closing twice is fine', async () => {
+    const backend = await createOrtBackend(model, { precision: 'exact', threads: 1 });
+    await backend.close();
+    await backend.close();
+    await expect(backend.first(new Float32Array(64), 1)).rejects.toMatchObject({ code: 'closed' });
+    await expect(backend.logits(new Float32Array(64), 1)).rejects.toMatchObject({ code: 'closed' });
+    expect(() => backend.embed(Int32Array.of(1))).toThrow(expect.objectContaining({ code: 'closed' }));
+    expect(() => backend.outputSketch(0, new Float32Array(64))).toThrow(expect.objectContaining({ code: 'closed' }));
+  });
+});
+
+describe('8-bit codes', () => {
+  test('err by at most half a step, keep the largest weight of a block, and code zero as 128', () => {
+    const weights = new Rng(6).normal(64 * Q8_BLOCK);
+    weights.fill(0, 0, Q8_BLOCK);
+    weights[Q8_BLOCK] = 0;
+    const { codes, scales } = quantizeQ8(weights);
+    for (const [i, weight] of weights.entries()) {
+      const scale = scales[Math.floor(i / Q8_BLOCK)]!;
+      expect(Math.abs((codes[i]! - 128) * scale - weight)).toBeLessThanOrEqual((scale / 2) * (1 + 2 ** -20));
+    }
+    expect([...codes.subarray(0, Q8_BLOCK + 1)]).toEqual(Array(Q8_BLOCK + 1).fill(128));
+    for (let block = 1; block < 64; block++) {
+      const magnitudes = [...codes.subarray(block * Q8_BLOCK, (block + 1) * Q8_BLOCK)].map((code) =>
+        Math.abs(code - 128),
+      );
+      expect(Math.max(...magnitudes)).toBe(127);
+    }
+  });
+});

@@ -1,0 +1,70 @@
+/** The dense half as a person would write it: float64, one loop per formula, no graph. */
+import type { ModelConfig, WeightSource } from '../../../../engine/model/types.ts';
+
+type Matrix = number[][];
+
+export class PlainDense {
+  private readonly config: ModelConfig;
+  private readonly weights: WeightSource;
+
+  constructor(config: ModelConfig, weights: WeightSource) {
+    this.config = config;
+    this.weights = weights;
+  }
+
+  rows(flat: Float32Array, width: number): Matrix {
+    return Array.from({ length: flat.length / width }, (_, t) => [...flat.subarray(t * width, (t + 1) * width)]);
+  }
+
+  private vector(name: string): number[] {
+    return [...this.weights.tensor(name).readFloat32()];
+  }
+
+  private norm(row: readonly number[], scale: readonly number[]): number[] {
+    const square = row.reduce((sum, value) => sum + value * value, 0) / row.length;
+    return row.map((value, i) => (value / Math.sqrt(square + this.config.normEpsilon)) * scale[i]!);
+  }
+
+  private project(x: Matrix, name: string, biased: boolean): Matrix {
+    const weights = this.rows(this.weights.tensor(name).readFloat32(), x[0]!.length);
+    const bias = biased ? this.vector(`${name}.bias`) : weights.map(() => 0);
+    return x.map((row) => weights.map((weight, o) => weight.reduce((sum, w, i) => sum + w * row[i]!, bias[o]!)));
+  }
+
+  private headNorm(x: Matrix, scale: string): Matrix {
+    const { headDim } = this.config;
+    const gains = this.vector(scale);
+    return x.map((row) =>
+      Array.from({ length: row.length / headDim }, (_, h) =>
+        this.norm(row.slice(h * headDim, (h + 1) * headDim), gains),
+      ).flat(),
+    );
+  }
+
+  projections(layer: number, x: Matrix): { q: Matrix; k: Matrix; v: Matrix } {
+    const { qkvBias, qkNorm } = this.config;
+    const scale = this.vector(`${layer}.attnNorm`);
+    const normed = x.map((row) => this.norm(row, scale));
+    const [q, k, v] = ['q', 'k', 'v'].map((side) => this.project(normed, `${layer}.${side}`, qkvBias));
+    if (!qkNorm) return { q: q!, k: k!, v: v! };
+    return { q: this.headNorm(q!, `${layer}.qNorm`), k: this.headNorm(k!, `${layer}.kNorm`), v: v! };
+  }
+
+  afterAttention(layer: number, attention: Matrix, x: Matrix): Matrix {
+    const { outputBias, mlpBias } = this.config;
+    const add = (a: Matrix, b: Matrix): Matrix => a.map((row, t) => row.map((value, i) => value + b[t]![i]!));
+    const middle = add(x, this.project(attention, `${layer}.o`, outputBias));
+    const scale = this.vector(`${layer}.mlpNorm`);
+    const normed = middle.map((row) => this.norm(row, scale));
+    const gate = this.project(normed, `${layer}.gate`, mlpBias);
+    const up = this.project(normed, `${layer}.up`, mlpBias);
+    const hidden = gate.map((row, t) => row.map((g, i) => (g / (1 + Math.exp(-g))) * up[t]![i]!));
+    return add(middle, this.project(hidden, `${layer}.down`, mlpBias));
+  }
+
+  logits(x: Matrix): Matrix {
+    const scale = this.vector('norm');
+    const normed = x.map((row) => this.norm(row, scale));
+    return this.project(normed, this.config.tiedEmbeddings ? 'embed' : 'head', false);
+  }
+}
