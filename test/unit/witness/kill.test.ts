@@ -1,0 +1,72 @@
+// SIGKILL at random moments, twenty times on the same log: every seq that the writer had printed as acknowledged is there,
+// the chain verifies each time, and the next writer takes over the lock and goes on.
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
+import { scratchFolders } from './folder.ts';
+import { seeded } from './simulated-disk.ts';
+
+const folder = scratchFolders();
+const ROUNDS = 20;
+
+/** Starts a writer, kills it `afterMs` after it opened the log. → what it said */
+function writeAndKill(dir: string, afterMs: number): Promise<{ opened: number; acknowledged: number }> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, ['--import', 'tsx', join(import.meta.dirname, 'writer-child.ts'), dir], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let out = '';
+    let err = '';
+    let isOpen = false;
+    child.stdout.setEncoding('utf8').on('data', (text: string) => {
+      out += text;
+      if (!isOpen && out.includes('\n')) {
+        isOpen = true;
+        setTimeout(() => child.kill('SIGKILL'), afterMs);
+      }
+    });
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      err += text;
+    });
+    child.on('error', reject);
+    child.on('close', (_code, signal) => {
+      if (signal !== 'SIGKILL') reject(new Error(`the writer ended by itself: ${err}`));
+      // A line cut by the kill does not count: it was not said.
+      const said = (word: string): number[] =>
+        out
+          .split('\n')
+          .slice(0, -1)
+          .filter((line) => line.startsWith(word))
+          .map((line) => Number(line.slice(5)));
+      resolve({ opened: said('open')[0] as number, acknowledged: Math.max(-1, ...said('have')) });
+    });
+  });
+}
+
+it(`keeps every acknowledged entry through ${ROUNDS} kills`, { timeout: 120_000 }, async () => {
+  const dir = folder();
+  const seed = 20_261;
+  const random = seeded(seed);
+  let acknowledged = -1;
+  for (let round = 0; round < ROUNDS; round++) {
+    const told = `seed ${seed}, round ${round}`;
+    const said = await writeAndKill(dir, Math.floor(random() * 60));
+    expect(said.opened, told).toBeGreaterThanOrEqual(acknowledged);
+    acknowledged = Math.max(acknowledged, said.opened, said.acknowledged);
+    const report = verifyLog(dir);
+    expect(report.problem, told).toBeNull();
+    expect(report.entries, told).toBeGreaterThan(acknowledged);
+  }
+  expect(acknowledged).toBeGreaterThan(ROUNDS);
+  const log = await openWitnessLog({ dir });
+  await log.close();
+  let expected = 0;
+  for (const { seq, kind, body } of readLog(dir)) {
+    expect(seq).toBe(expected++);
+    if (kind !== 'note') continue;
+    const { n, double } = body as { n: number; double: number };
+    expect(double).toBe(2 * n);
+  }
+  expect(verifyLog(dir)).toMatchObject({ ok: true, tornBytes: 0, entries: expected });
+});
