@@ -340,7 +340,7 @@ const CHECKS = [
       ['node_modules/oxlint/bin/oxlint', '--type-aware', '--deny-warnings', '.'],
     ],
   ],
-  ['Format', '`npm run format` repairs it.', [[BIOME, 'check', '--linter-enabled=false', '.']]],
+  ['Format', '`npm run format` repairs it.', [[BIOME, 'check', '--linter-enabled=false', '--reporter=summary', '.']]],
 ];
 
 /** → number of checks that failed; each has said why. */
