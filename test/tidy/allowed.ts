@@ -23,6 +23,5 @@ export const MACHINE_PATHS: Readonly<Record<string, string>> = {
 export const ENTRIES: Readonly<Record<string, string>> = {
   'engine/index.ts': 'the package',
   'engine/cli/main.ts': 'the command',
-  'native/reference/index.ts': 'the readable specification of every codec; tests compare the kernels with it',
   'migrations/schema.ts': 'read by drizzle-kit',
 };
