@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace palimpsest {
 
@@ -269,6 +270,7 @@ void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* 
 Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe) {
   Layer& layer = cache.layer(index);
   if (tokens <= 0 || tokens > layer.length) return kBadShape;
+  if (!withinMagnitude(q, tokens * cache.shape().queryElements(), std::numeric_limits<float>::max())) return kBadValue;
   for (int t = 0; xNorms && t < tokens; t++) {
     if (!(xNorms[t] >= 0) || !std::isfinite(xNorms[t])) return kBadValue;
   }

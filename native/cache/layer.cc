@@ -13,14 +13,19 @@ void grow(std::vector<T>& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
 }
 
-bool representable(const float* x, size_t count) {
-  // Compares false for NaN. Counted rather than left early, so that the loop vectorizes.
-  size_t good = 0;
-  for (size_t i = 0; i < count; i++) good += std::fabs(x[i]) <= kHalfMax;
-  return good == count;
-}
-
 }  // namespace
+
+bool withinMagnitude(const float* x, size_t count, float largest) {
+  // Counted rather than left early, and in 32 bits, so that the loop vectorizes.
+  for (size_t done = 0; done < count;) {
+    const uint32_t chunk = static_cast<uint32_t>(std::min<size_t>(count - done, 1 << 20));
+    uint32_t good = 0;
+    for (uint32_t i = 0; i < chunk; i++) good += std::fabs(x[done + i]) <= largest ? 1u : 0u;
+    if (good != chunk) return false;
+    done += chunk;
+  }
+  return true;
+}
 
 size_t Scratch::bytes() const {
   return query.bytes() + (keyRows.capacity() + valueRows.capacity() + lines.capacity() + base.capacity()) * sizeof(float) + codes.capacity();
@@ -168,7 +173,7 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   Layer& layer = layers_[index];
   const size_t row = shape().rowElements();
   if (tokens <= 0 || tokens > (1 << 30) - layer.length) return kBadArgument;
-  if (!representable(k, row * tokens) || !representable(v, row * tokens)) return kBadValue;
+  if (!withinMagnitude(k, row * tokens, kHalfMax) || !withinMagnitude(v, row * tokens, kHalfMax)) return kBadValue;
   const int after = (layer.length + tokens - 1) / kPageTokens;
   const int seals = after - layer.sealed();
   if (seals > 0 && !pool_->hasRoom(sealBytes() * seals)) return kBudgetExceeded;

@@ -97,6 +97,9 @@ struct CacheMemory {
   size_t scratch;
 };
 
+// Whether every |x| <= largest; false for NaN.
+bool withinMagnitude(const float* x, size_t count, float largest);
+
 class Cache : public PartOwner {
  public:
   // Null with a status when the pool has no room for the open pages or memory ran out.

@@ -102,10 +102,8 @@ void QueryRows::scoreKeys(const SideView& k, int visible) {
     kernels->fromHalf(k.rowScales, tokenScale.data(), kPageTokens);
     kernels->dotI8(k.tile, headDim, kPageTokens, plain16.data(), rows, d, dots.data(), kPageTokens);
     for (int r = 0; r < rows; r++) {
-      const float factor = plainScale[r];
-      const int32_t* dot = &dots[static_cast<size_t>(r) * kPageTokens];
-      float* score = &scores[static_cast<size_t>(r) * kPageTokens];
-      for (int t = 0; t < kPageTokens; t++) score[t] = static_cast<float>(dot[t]) * (factor * tokenScale[t]);
+      const size_t at = static_cast<size_t>(r) * kPageTokens;
+      kernels->scaleDots(&dots[at], tokenScale.data(), plainScale[r], 0.0f, &scores[at], kPageTokens);
     }
     return;
   }
@@ -122,11 +120,9 @@ void QueryRows::scoreKeys(const SideView& k, int visible) {
   kernels->dotI8(tile.data(), headDim, kPageTokens, turned16.data(), rows, d, dots.data(), kPageTokens);
   const float divisor = 1.0f / static_cast<float>(rotDivisor(k.format));
   for (int r = 0; r < rows; r++) {
-    const float factor = turnedScale[r] * divisor;
+    const size_t at = static_cast<size_t>(r) * kPageTokens;
     const float offset = kernels->dot(&q[r * d], meanRow.data(), headDim);
-    const int32_t* dot = &dots[static_cast<size_t>(r) * kPageTokens];
-    float* score = &scores[static_cast<size_t>(r) * kPageTokens];
-    for (int t = 0; t < kPageTokens; t++) score[t] = static_cast<float>(dot[t]) * (factor * tokenScale[t]) + offset;
+    kernels->scaleDots(&dots[at], tokenScale.data(), turnedScale[r] * divisor, offset, &scores[at], kPageTokens);
   }
 }
 
@@ -163,9 +159,8 @@ void QueryRows::mixValues(const SideView& v, int visible) {
     kernels->fromHalf(v.rowScales, tokenScale.data(), kPageTokens);
   }
   for (int r = 0; r < rows; r++) {
-    float* weight = &scores[static_cast<size_t>(r) * kPageTokens];
-    for (int t = 0; t < kPageTokens; t++) weight[t] *= tokenScale[t];
-    weightScale[r] = kernels->quantizeI16(weight, kPageTokens, &weights16[static_cast<size_t>(r) * kPageTokens]);
+    const size_t at = static_cast<size_t>(r) * kPageTokens;
+    weightScale[r] = kernels->weighI16(&scores[at], tokenScale.data(), kPageTokens, &weights16[at]);
   }
   const int8_t* codes = v.tile;
   float divisor = 1.0f;
@@ -181,10 +176,7 @@ void QueryRows::mixValues(const SideView& v, int visible) {
   }
   kernels->dotI8(codes, kPageTokens, headDim, weights16.data(), rows, kPageTokens, dots.data(), d);
   for (int r = 0; r < rows; r++) {
-    const float factor = weightScale[r] * divisor;
-    const int32_t* dot = &dots[r * d];
-    float* out = target + r * d;
-    for (size_t c = 0; c < d; c++) out[c] += factor * static_cast<float>(dot[c]);
+    kernels->addDots(weightScale[r] * divisor, &dots[r * d], target + r * d, headDim);
     if (rot) kernels->axpy(rowMass[r], meanRow.data(), &mixed[r * d], headDim);
   }
 }
@@ -196,6 +188,12 @@ bool QueryRows::page(const SideView& k, const SideView& v, int start, int skip, 
   soften(start, visible);
   mixValues(v, visible);
   return true;
+}
+
+void QueryRows::remix(const SideView& v) {
+  turnedUsed = false;
+  std::fill_n(mixed.begin(), static_cast<size_t>(rows) * headDim, 0.0f);
+  mixValues(v, kPageTokens);
 }
 
 bool QueryRows::sinks(const float* k, const float* v, int count) {

@@ -37,6 +37,8 @@ struct QueryRows {
   void restart();
   // Meets tokens [start + skip, start + count) of one page. False when no row sees any of them (rowMass is then not valid).
   bool page(const SideView& k, const SideView& v, int start, int skip, int count);
+  // Mixes other values of the one page met since begin() or restart(), by the same probabilities.
+  void remix(const SideView& v);
   // Meets up to four tokens given as float rows [count][d] at positions 0..count-1.
   bool sinks(const float* k, const float* v, int count);
   // Turns what rotated pages gathered back and adds it to mixed.

@@ -85,13 +85,21 @@ class Trial {
     std::copy_n(rows.max.data(), rows.rows, max);
     std::copy_n(rows.sum.data(), rows.rows, sum);
     std::copy_n(rows.mixed.data(), rows.rows * d, mixed);
-    bool decoded[2] = {false, false};
-    for (int i = 0; i < count_; i++) {
-      const bool isKey = candidates_[i].isKey;
-      const SideView side = encode(scratch, isKey ? k : v, candidates_[i], head, decoded[isKey ? 0 : 1]);
-      rows.restart();
-      meet(rows, isKey ? side : k, isKey ? v : side);
-      compare(i, head, rows, max, sum, mixed);
+    // Values first: they are mixed by the probabilities that the page as it is has just left.
+    for (const bool isKey : {false, true}) {
+      bool decoded = false;
+      for (int i = 0; i < count_; i++) {
+        if (candidates_[i].isKey != isKey) continue;
+        const SideView side = encode(scratch, isKey ? k : v, candidates_[i], head, decoded);
+        if (isKey) {
+          rows.restart();
+          meet(rows, side, v);
+        } else {
+          rows.remix(side);
+          rows.finish();
+        }
+        compare(i, head, rows, max, sum, mixed);
+      }
     }
   }
 
@@ -101,7 +109,12 @@ class Trial {
     const size_t width = cache_.shape().queryElements();
     const int n = queries();
     std::vector<float> seen(static_cast<size_t>(n) * kSketchRows);
+    std::vector<float> against(n);
     std::vector<float> output(width);
+    for (int r = 0; r < n; r++) {
+      kernels->fromHalf(&layer_.kept.output[slots_[r] * width], output.data(), width);
+      against[r] = sketched ? layer_.kept.norm[slots_[r]] : norm(output.data(), width);
+    }
     for (int i = 0; i < count_; i++) {
       const float* delta = &cache_.workers().delta[static_cast<size_t>(i) * n * width];
       double total = 0;
@@ -110,18 +123,10 @@ class Trial {
         kernels->dotF16(layer_.sketch->data(), static_cast<int>(width), kSketchRows, kSketchRows, delta, n, width, seen.data(), kSketchRows);
       }
       for (int r = 0; r < n; r++) {
-        double error;
-        double against;
-        if (sketched) {
-          error = norm(&seen[static_cast<size_t>(r) * kSketchRows], kSketchRows) * layer_.sketchScale;
-          against = layer_.kept.norm[slots_[r]];
-        } else {
-          kernels->fromHalf(&layer_.kept.output[slots_[r] * width], output.data(), width);
-          error = norm(delta + r * width, width);
-          against = norm(output.data(), width);
-        }
-        if (against == 0) continue;
-        total += error / against;
+        if (against[r] == 0) continue;
+        const float* row = sketched ? &seen[static_cast<size_t>(r) * kSketchRows] : delta + r * width;
+        const float error = sketched ? norm(row, kSketchRows) * layer_.sketchScale : norm(row, width);
+        total += static_cast<double>(error) / against[r];
         counted++;
       }
       errors[i] = counted > 0 ? total / counted : std::numeric_limits<double>::quiet_NaN();
@@ -129,11 +134,7 @@ class Trial {
   }
 
  private:
-  static double norm(const float* x, size_t count) {
-    double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += static_cast<double>(x[i]) * x[i];
-    return std::sqrt(sum);
-  }
+  float norm(const float* x, size_t count) const { return std::sqrt(cache_.kernels()->dot(x, x, static_cast<int>(count))); }
 
   void load(QueryRows& rows, int head) {
     const CacheShape& shape = cache_.shape();
