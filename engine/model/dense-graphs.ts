@@ -213,12 +213,11 @@ class GraphDraft {
 
 /** A damaged file can decode to NaN or infinity; found here it has a name, later it would be every logit. */
 function finite(name: string, values: Float32Array): Float32Array {
-  let sum = 0;
-  // 0·NaN and 0·∞ are NaN, everything else is 0.
-  for (let i = 0; i < values.length; i++) sum += 0 * values[i]!;
-  if (sum === 0) return values;
+  let bad = 0;
+  for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i]!)) bad++;
+  if (bad === 0) return values;
   throw new KvError('bad-model', `tensor ${name} holds NaN or infinity`, {
-    values: { tensor: name },
+    values: { tensor: name, bad, of: values.length },
     hint: 'the file is damaged: fetch the model again and verify its checksum',
   });
 }
