@@ -3,7 +3,7 @@
  * A message is kept as a list of chunks and joined once at the end, so a weight is copied a single time.
  * Field numbers are those of onnx.proto; ir_version 10, opset 21 and com.microsoft 1.
  */
-import { assert } from '../../native/index.ts';
+import { assert, KvError } from '../../native/index.ts';
 
 export const ONNX_TYPES = { float32: 1, uint8: 2, int32: 6, int64: 7, float16: 10 } as const;
 export type OnnxType = keyof typeof ONNX_TYPES;
@@ -163,7 +163,7 @@ function valueMessage({ name, type, shape }: OnnxValue): Message {
   return new Message().text(1, name).message(2, new Message().message(1, tensor));
 }
 
-/** The bytes of a ModelProto with this graph. Protobuf ends at 2 GiB; a layer that large is our own mistake. */
+/** The bytes of a ModelProto with this graph. Throws KvError 'unsupported' from 2 GiB on, where protobuf ends. */
 export function writeOnnxModel(graph: OnnxGraph): Uint8Array<ArrayBuffer> {
   const body = new Message();
   for (const node of graph.nodes) body.message(1, nodeMessage(node));
@@ -177,6 +177,11 @@ export function writeOnnxModel(graph: OnnxGraph): Uint8Array<ArrayBuffer> {
     .message(7, body)
     .message(8, new Message().text(1, '').int(2, 21))
     .message(8, new Message().text(1, 'com.microsoft').int(2, 1));
-  assert(model.bytes < 2 ** 31, `graph ${graph.name} has ${model.bytes} bytes, protobuf ends at ${2 ** 31}`);
+  if (model.bytes >= 2 ** 31) {
+    throw new KvError('unsupported', `the graph '${graph.name}' takes 2 GiB or more, which no ONNX file can hold`, {
+      values: { graph: graph.name, bytes: model.bytes },
+      hint: "8-bit weights take a quarter: use precision 'auto' for the dense half",
+    });
+  }
   return model.join();
 }

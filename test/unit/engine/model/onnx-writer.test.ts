@@ -56,6 +56,17 @@ describe('bytes', () => {
   });
 });
 
+test('2 GiB are refused before anything is copied', () => {
+  const data = new Uint8Array(2 ** 26);
+  const initializers = Array.from(
+    { length: 32 },
+    (_, i) => ({ name: `w${i}`, type: 'uint8', shape: [2 ** 26], data }) as const,
+  );
+  const before = process.memoryUsage().arrayBuffers;
+  expect(() => writeOnnxModel({ ...EMPTY, initializers })).toThrow(expect.objectContaining({ code: 'unsupported' }));
+  expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(2 ** 20);
+});
+
 describe('ONNX Runtime reads it', () => {
   test('dynamic rows, float and integer weights, optional inputs, all attribute kinds', async () => {
     const written = writeOnnxModel({
