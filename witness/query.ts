@@ -131,7 +131,7 @@ export function sessionRows(entries: Iterable<Entry>): SessionRow[] {
   return [...rows.values()].sort((a, b) => b.seq - a.seq);
 }
 
-function checkLimit(limit: number | undefined): number {
+export function checkLimit(limit: number | undefined): number {
   if (limit === undefined) return LIMIT_DEFAULT;
   if (!Number.isSafeInteger(limit) || limit < 1)
     throw new KvError('bad-argument', `a limit of ${limit} rows is not possible`, {

@@ -14,6 +14,9 @@ export interface RawEntry {
   readonly seq: number;
   /** Valid until the next step of the walk. */
   readonly payload: Uint8Array;
+  readonly logId: string;
+  /** Chain hash of this entry: stands for everything up to and including it. */
+  readonly hash: Uint8Array;
 }
 
 export interface LogEnd {
@@ -192,7 +195,7 @@ function* walkSegment(
     if ('payload' in frame) {
       const expected = entryHash(hash, seq, frame.payload);
       if (expected.equals(frame.hash)) {
-        yield { segment: segment.name, offset, seq, payload: frame.payload };
+        yield { segment: segment.name, offset, seq, payload: frame.payload, logId: header.logId, hash: expected };
         hash = expected;
         offset = frame.end;
         seq++;

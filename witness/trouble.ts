@@ -1,0 +1,33 @@
+/** What mode drop remembers while the disk refuses, so that the log can say afterwards what is missing. */
+import type { EntryBodies } from './types.ts';
+
+/** A stretch of time in which the disk refused and entries were dropped (mode drop). */
+export class Trouble {
+  readonly #error: string;
+  readonly #sessions = new Map<string, number>();
+  #entries = 0;
+  #fromMs: number | null = null;
+
+  constructor(error: unknown) {
+    this.#error = String((error as NodeJS.ErrnoException).code ?? (error as Error).message);
+  }
+
+  count(session: string, timeMs: number): void {
+    this.#entries++;
+    this.#fromMs ??= timeMs;
+    this.#sessions.set(session, (this.#sessions.get(session) ?? 0) + 1);
+  }
+
+  /** The body of the 'note' entry that says what is missing; null when nothing is. */
+  note(timeMs: number): EntryBodies['note'] | null {
+    if (this.#entries === 0) return null;
+    return {
+      note: 'dropped',
+      entries: this.#entries,
+      sessions: Object.fromEntries(this.#sessions),
+      fromMs: this.#fromMs,
+      toMs: timeMs,
+      error: this.#error,
+    };
+  }
+}

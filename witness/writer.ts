@@ -1,0 +1,423 @@
+/**
+ * The writer. `append` only copies into memory and gives the seq; a commit takes everything that waits, writes it at
+ * once and syncs it, beside the caller. Nothing counts as acknowledged before its sync came back. A failed sync means
+ * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
+ */
+import { join } from 'node:path';
+import { assert, KvError } from '../native/index.ts';
+import { Batch } from './batch.ts';
+import { entryHash } from './chain.ts';
+import { PAYLOAD_BYTES_MAX, payloadText } from './entry.ts';
+import type { LogFiles } from './files.ts';
+import type { WriterLock } from './lock.ts';
+import { syncFolder, writeWhole } from './recover.ts';
+import { encodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
+import { Trouble } from './trouble.ts';
+import type { EntryBodies, EntryKind, FailureMode, WitnessLog } from './types.ts';
+
+const RETRY_MS_MAX = 1000;
+/** Session field of entries about the log itself. */
+export const NO_SESSION = '';
+
+/** `WitnessOptions` with every default filled in. */
+export interface Settings {
+  readonly dir: string;
+  readonly mode: FailureMode;
+  readonly clock: () => number;
+  readonly segmentBytesMax: number;
+  readonly commitIntervalMs: number;
+  readonly bufferBytesMax: number;
+  readonly blockMsMax: number;
+  readonly retryMs: number;
+  readonly files: LogFiles;
+}
+
+/** Where the next entry goes. */
+export interface Tip {
+  readonly id: string;
+  readonly segment: number;
+  readonly offset: number;
+  readonly nextSeq: number;
+  readonly headHash: Uint8Array;
+  /** All segments together. */
+  readonly bytes: number;
+}
+
+interface Waiter {
+  readonly seq: number;
+  resolve(acknowledgedSeq: number): void;
+  reject(error: unknown): void;
+}
+
+export class LogWriter implements WitnessLog {
+  readonly id: string;
+  readonly dir: string;
+  readonly #settings: Settings;
+  readonly #lock: WriterLock;
+
+  #nextSeq: number;
+  #headHash: Uint8Array;
+  #acknowledgedSeq: number;
+  #bytes: number;
+  #droppedCount = 0;
+
+  /** Sealed batches in order; the first may be on its way to the disk. */
+  readonly #queue: Batch[] = [];
+  /** Takes what is appended now. */
+  #open: Batch;
+  readonly #fds = new Map<number, number>();
+  readonly #waiters: Waiter[] = [];
+  #timer: NodeJS.Timeout | null = null;
+  #run: Promise<void> | null = null;
+  /** Ends a pause between two tries early. */
+  #wake: (() => void) | null = null;
+
+  /** Modes block and halt: set once, for good. */
+  #failure: KvError | null = null;
+  #failureTold = false;
+  /** Mode drop: what the disk says at the moment, and what was lost since it began to. */
+  #trouble: Trouble | null = null;
+  #closing: Promise<void> | null = null;
+
+  constructor(settings: Settings, lock: WriterLock, tip: Tip) {
+    this.id = tip.id;
+    this.dir = settings.dir;
+    this.#settings = settings;
+    this.#lock = lock;
+    this.#nextSeq = tip.nextSeq;
+    this.#headHash = tip.headHash;
+    this.#acknowledgedSeq = tip.nextSeq - 1;
+    this.#bytes = tip.bytes;
+    this.#open = new Batch(tip.segment, tip.offset, false);
+  }
+
+  get acknowledgedSeq(): number {
+    return this.#acknowledgedSeq;
+  }
+
+  get droppedCount(): number {
+    return this.#droppedCount;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null {
+    if (this.#closing !== null) throw new KvError('closed', 'the log was closed');
+    this.#throwFailure();
+    const timeMs = this.#settings.clock();
+    const payload = payloadText(this.#nextSeq, timeMs, session, kind, body);
+    if (payload.length * 3 > PAYLOAD_BYTES_MAX && Buffer.byteLength(payload) > PAYLOAD_BYTES_MAX) {
+      throw new KvError(
+        'bad-argument',
+        `an entry of ${payload.length} characters is over the ${PAYLOAD_BYTES_MAX} bytes that one may have`,
+        {
+          values: { kind, session, length: payload.length, bytesMax: PAYLOAD_BYTES_MAX },
+        },
+      );
+    }
+    if (this.#trouble !== null) {
+      this.#trouble.count(session, timeMs);
+      this.#droppedCount++;
+      return null;
+    }
+    const seq = this.#add(payload);
+    if (this.#waitingBytes() > this.#settings.bufferBytesMax) this.#commitNow();
+    else this.#schedule();
+    return seq;
+  }
+
+  flush(): Promise<number> {
+    if (this.#closing !== null) return Promise.reject(new KvError('closed', 'the log was closed'));
+    return this.#flush();
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  #add(payload: string): number {
+    const seq = this.#nextSeq;
+    if (this.#open.end >= this.#settings.segmentBytesMax && (this.#open.position > 0 || this.#open.entries > 0))
+      this.#rotate();
+    const lengthBefore = this.#open.length;
+    this.#headHash = this.#open.add(seq, payload, (bytes) => entryHash(this.#headHash, seq, bytes));
+    this.#bytes += this.#open.length - lengthBefore;
+    this.#nextSeq = seq + 1;
+    return seq;
+  }
+
+  /** The next entry begins a new segment; its header carries the head of this one. */
+  #rotate(): void {
+    const header: SegmentHeader = {
+      logId: this.id,
+      number: this.#open.segment + 1,
+      firstSeq: this.#nextSeq,
+      previousHash: this.#headHash,
+    };
+    this.#seal();
+    this.#open = new Batch(header.number, 0, true);
+    this.#open.addHeader(encodeHeader(header));
+    this.#bytes += this.#open.length;
+    this.#headHash = segmentHash(header);
+  }
+
+  #seal(): void {
+    if (this.#open.length === 0) return;
+    this.#queue.push(this.#open);
+    this.#open = new Batch(this.#open.segment, this.#open.end, false);
+  }
+
+  #waitingBytes(): number {
+    return this.#queue.reduce((sum, batch) => sum + batch.length, this.#open.length);
+  }
+
+  #schedule(): void {
+    if (this.#timer !== null || this.#run !== null || this.#failure !== null) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = null;
+      this.#start();
+    }, this.#settings.commitIntervalMs);
+  }
+
+  #start(): void {
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#run ??= this.#commitAll().finally(() => {
+      this.#run = null;
+      const waits = this.#queue.length > 0 || this.#open.length > 0;
+      const gaveUp = this.#failure !== null || (this.#closing !== null && this.#trouble !== null);
+      if (!waits || gaveUp) return;
+      if (this.#waiters.length > 0 || this.#queue.length > 0) this.#start();
+      else this.#schedule();
+    });
+  }
+
+  /** Commits what waits now, one batch after the other. Never throws: failures go to the waiters and the next append. */
+  async #commitAll(): Promise<void> {
+    this.#seal();
+    let pauseMs = this.#settings.retryMs;
+    let failedMs = 0;
+    for (let batch = this.#queue[0]; batch !== undefined && this.#failure === null; batch = this.#queue[0]) {
+      try {
+        await this.#write(batch);
+        if (batch.done) continue;
+        this.#acknowledge(batch);
+        pauseMs = this.#settings.retryMs;
+        failedMs = 0;
+      } catch (error) {
+        if (batch.done) continue;
+        if (!this.#goesOn(error, failedMs)) return;
+        if (this.#closing !== null && this.#settings.mode === 'drop') return;
+        await this.#pause(pauseMs);
+        failedMs += Math.max(1, pauseMs);
+        pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
+      }
+    }
+    this.#closeFinished();
+  }
+
+  /** Decides by the mode what a refusal of the disk means. → try again? */
+  #goesOn(error: unknown, failedMs: number): boolean {
+    const { mode, blockMsMax } = this.#settings;
+    if (mode === 'drop') {
+      this.#trouble ??= new Trouble(error);
+      for (const waiter of this.#waiters.splice(0)) waiter.resolve(this.#acknowledgedSeq);
+      return true;
+    }
+    if (mode === 'block' && failedMs < blockMsMax) return true;
+    this.#failure = new KvError(
+      'log-unwritable',
+      `the witness log in ${this.dir} cannot be written: ${(error as Error).message}`,
+      {
+        values: {
+          dir: this.dir,
+          mode,
+          acknowledgedSeq: this.#acknowledgedSeq,
+          lostEntries: this.#nextSeq - 1 - this.#acknowledgedSeq,
+          failedMs,
+        },
+        hint: 'free space or repair the disk, then start again; mode drop goes on without a full record',
+        cause: error,
+      },
+    );
+    for (const waiter of this.#waiters.splice(0)) {
+      this.#failureTold = true;
+      waiter.reject(this.#failure);
+    }
+    return false;
+  }
+
+  #pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => this.#wake?.(), ms);
+      this.#wake = () => {
+        clearTimeout(timer);
+        this.#wake = null;
+        resolve();
+      };
+    });
+  }
+
+  #acknowledge(batch: Batch): void {
+    assert(this.#queue[0] === batch, `batch of segment ${batch.segment} at ${batch.position} finished out of turn`);
+    batch.done = true;
+    this.#queue.shift();
+    if (batch.lastSeq > this.#acknowledgedSeq) this.#acknowledgedSeq = batch.lastSeq;
+    while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
+      this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
+    if (this.#trouble !== null && this.#queue.length === 0) {
+      const note = this.#trouble.note(this.#settings.clock());
+      this.#trouble = null;
+      if (note !== null) {
+        this.#add(payloadText(this.#nextSeq, this.#settings.clock(), NO_SESSION, 'note', note));
+        this.#open.ownEntries++;
+        this.#seal();
+      }
+    }
+  }
+
+  /** A new segment's header is on disk, and its name too, before the first entry is written: only a header alone can be torn. */
+  async #write(batch: Batch): Promise<void> {
+    const fd = this.#fd(batch);
+    if (batch.isFirst) {
+      await this.#writePart(batch, fd, 0, SEGMENT_HEADER_BYTES);
+      // Once per segment, about every 20,000 entries: not worth a second way of syncing.
+      if (!batch.done) syncFolder(this.#settings.files, this.dir);
+    }
+    await this.#writePart(batch, fd, batch.isFirst ? SEGMENT_HEADER_BYTES : 0, batch.length);
+  }
+
+  async #writePart(batch: Batch, fd: number, from: number, to: number): Promise<void> {
+    const { files } = this.#settings;
+    for (let done = from; done < to && !batch.done; ) {
+      done += await new Promise<number>((resolve, reject) => {
+        files.write(fd, batch.bytes, done, to - done, batch.position + done, (error, written) => {
+          if (error !== null) reject(error);
+          else if (written <= 0) reject(Object.assign(new Error('the disk took no bytes'), { code: 'ENOSPC' }));
+          else resolve(written);
+        });
+      });
+    }
+    if (batch.done) return;
+    await new Promise<void>((resolve, reject) =>
+      files.fdatasync(fd, (error) => (error === null || error === undefined ? resolve() : reject(error))),
+    );
+  }
+
+  #writeSync(batch: Batch): void {
+    const { files } = this.#settings;
+    const fd = this.#fd(batch);
+    if (batch.isFirst) {
+      writeWhole(files, fd, batch.bytes.subarray(0, SEGMENT_HEADER_BYTES), 0);
+      files.fdatasyncSync(fd);
+      syncFolder(files, this.dir);
+    }
+    const from = batch.isFirst ? SEGMENT_HEADER_BYTES : 0;
+    writeWhole(files, fd, batch.bytes.subarray(from), batch.position + from);
+    files.fdatasyncSync(fd);
+  }
+
+  /**
+   * Too much waits: writes it here and now, the batch that is on its way included (the same bytes to the same place do
+   * no harm twice), so that no later batch is on disk before an earlier one.
+   */
+  #commitNow(): void {
+    const { retryMs } = this.#settings;
+    this.#seal();
+    let pauseMs = retryMs;
+    let failedMs = 0;
+    for (let batch = this.#queue[0]; batch !== undefined; batch = this.#queue[0]) {
+      try {
+        this.#writeSync(batch);
+        this.#acknowledge(batch);
+        pauseMs = retryMs;
+        failedMs = 0;
+      } catch (error) {
+        if (!this.#goesOn(error, failedMs)) this.#throwFailure();
+        if (this.#settings.mode === 'drop') break;
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, pauseMs);
+        failedMs += Math.max(1, pauseMs);
+        pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
+      }
+    }
+    if (this.#queue.length > 0) this.#start();
+    else if (this.#run === null) this.#closeFinished();
+  }
+
+  /** File of a batch; made when the batch begins a segment, kept until the segment is behind us. */
+  #fd(batch: Batch): number {
+    let fd = this.#fds.get(batch.segment);
+    if (fd === undefined) {
+      fd = this.#settings.files.openSync(join(this.dir, segmentName(batch.segment)), batch.isFirst ? 'wx+' : 'r+');
+      this.#fds.set(batch.segment, fd);
+    }
+    return fd;
+  }
+
+  /** Closes files of segments that nothing waits for any more. Called when no write is on its way. */
+  #closeFinished(): void {
+    const oldest = this.#queue[0]?.segment ?? this.#open.segment;
+    for (const [segment, fd] of this.#fds) {
+      if (segment >= oldest) continue;
+      this.#fds.delete(segment);
+      this.#settings.files.closeSync(fd);
+    }
+  }
+
+  #throwFailure(): void {
+    if (this.#failure === null) return;
+    this.#failureTold = true;
+    throw this.#failure;
+  }
+
+  async #flush(): Promise<number> {
+    this.#throwFailure();
+    const seq = this.#nextSeq - 1;
+    if (seq <= this.#acknowledgedSeq) return this.#acknowledgedSeq;
+    return new Promise<number>((resolve, reject) => {
+      this.#waiters.push({ seq, resolve, reject });
+      if (this.#trouble === null) this.#start();
+      else this.#wake?.();
+    });
+  }
+
+  async #close(): Promise<void> {
+    const told = this.#failureTold;
+    // The turn that callers who never flush have not had, and the last try in mode drop.
+    try {
+      if (this.#failure === null) await this.#flush();
+    } catch {
+      // Kept in #failure and thrown below unless somebody was told already.
+    }
+    this.#wake?.();
+    while (this.#run !== null) await this.#run;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#giveUpRest();
+    for (const fd of this.#fds.values()) this.#settings.files.closeSync(fd);
+    this.#fds.clear();
+    this.#lock.release();
+    if (this.#failure !== null && !told) this.#throwFailure();
+  }
+
+  /** What was never acknowledged is cut off again, so that the file holds what was promised and no more. */
+  #giveUpRest(): void {
+    this.#seal();
+    const [first] = this.#queue;
+    if (first === undefined) return;
+    for (const batch of this.#queue) this.#droppedCount += batch.entries - batch.ownEntries;
+    const { files } = this.#settings;
+    for (const batch of this.#queue) {
+      const fd = this.#fds.get(batch.segment);
+      try {
+        if (batch.isFirst && fd !== undefined) files.unlinkSync(join(this.dir, segmentName(batch.segment)));
+        else if (batch === first && fd !== undefined) files.ftruncateSync(fd, batch.position);
+      } catch {
+        // The disk refuses this too: the next start recovers the tail or finds whole entries, both are honest.
+      }
+    }
+    this.#queue.length = 0;
+  }
+}
