@@ -1,0 +1,210 @@
+// Lists and explanations over a small recorded log: two sessions of two layers whose every number can be checked by hand.
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { KvError } from '../../../native/index.ts';
+import {
+  type DecisionFilter,
+  decisionsText,
+  entryText,
+  explain,
+  explanationText,
+  openLogQuery,
+  openWitnessLog,
+  parseRange,
+  parseTime,
+  readEntry,
+  sessionsText,
+  verifyLog,
+  verifyText,
+} from '../../../witness/index.ts';
+import { scratchFolders } from './folder.ts';
+import { recordSession } from './session.ts';
+
+const folder = scratchFolders();
+let dir = '';
+let first: number[] = [];
+const START_MS = Date.UTC(2026, 0, 31, 13, 5);
+
+beforeAll(async () => {
+  dir = folder();
+  let now = START_MS;
+  const log = await openWitnessLog({ dir, clock: () => (now += 1000) });
+  first = recordSession(log, 'first');
+  recordSession(log, 'second', { situations: 2, close: false });
+  await log.close();
+});
+
+const seqs = async (filter: DecisionFilter): Promise<number[]> =>
+  (await openLogQuery(dir).decisions(filter)).map((row) => row.seq);
+
+describe('list', () => {
+  it('gives decisions newest first, narrowed by every field', async () => {
+    const all = await openLogQuery(dir).decisions();
+    expect(all.length).toBe(28);
+    expect(all.map((row) => row.seq)).toEqual(all.map((row) => row.seq).sort((a, b) => b - a));
+    const by = (test: (row: (typeof all)[number]) => boolean): number[] => all.filter(test).map((row) => row.seq);
+    expect(await seqs({ session: 'second' })).toEqual(by((row) => row.session === 'second'));
+    expect(await seqs({ layer: 1, side: 'v' })).toEqual(by((row) => row.layer === 1 && row.side === 'v'));
+    expect(await seqs({ page: 4 })).toEqual(by((row) => row.page === 4));
+    expect(await seqs({ accepted: false })).toEqual(by((row) => !row.accepted));
+    expect((await seqs({ accepted: false })).length).toBeGreaterThan(0);
+    expect(await seqs({ reason: 'retried' })).toEqual(by((row) => row.verdictRule === 'retried'));
+    expect(await seqs({ reason: 'price' })).toEqual(by(() => true));
+    expect(await seqs({ reason: 'nothing' })).toEqual([]);
+    expect(await seqs({ tokensMin: 384, tokensMax: 384 })).toEqual(by((row) => row.tokens === 384));
+    expect(await seqs({ fromMs: START_MS + 10_000, toMs: START_MS + 20_000 })).toEqual(
+      by((row) => row.timeMs >= START_MS + 10_000 && row.timeMs <= START_MS + 20_000),
+    );
+    expect(await seqs({ limit: 3 })).toEqual(all.slice(0, 3).map((row) => row.seq));
+    expect(await seqs({ limit: 3, beforeSeq: all[2]?.seq as number })).toEqual(all.slice(3, 6).map((row) => row.seq));
+    await expect(seqs({ limit: 0 })).rejects.toMatchObject({ code: 'bad-argument' });
+  });
+
+  it('gives sessions with their ends', async () => {
+    const rows = await openLogQuery(dir).sessions();
+    expect(rows).toMatchObject([
+      { session: 'second', end: 'open', closedMs: null, tokens: 384, decisions: 8, kvBytesF16: null },
+      {
+        session: 'first',
+        end: 'done',
+        tokens: 900,
+        decisions: 20,
+        model: 'tiny-model',
+        policy: 'tiny',
+        kvBytesF16: 1_000_000,
+      },
+    ]);
+    expect(await openLogQuery(dir).sessions({ limit: 1, toMs: START_MS + 5000 })).toMatchObject([{ session: 'first' }]);
+  });
+
+  // The longest values that the columns are made for still leave every line within 80 columns.
+  it('fits into 80 columns', async () => {
+    const [row] = await openLogQuery(dir).decisions({ limit: 1 });
+    const long = {
+      ...row!,
+      seq: 99_999_999,
+      session: 'a-very-long-name',
+      tokens: 9_999_999,
+      layer: 126,
+      page: 99_999,
+      from: 'rot4' as const,
+      accepted: false,
+      verdictRule: 'a-long-rule-name',
+      bytesBefore: 0,
+      bytesAfter: 1023 * 1024 + 5,
+    };
+    const [session] = await openLogQuery(dir).sessions();
+    const longSession = {
+      ...session!,
+      session: 'a-very-long-name',
+      model: 'a model \u001b[2J with a long name',
+      policy: 'somewhat-long',
+      tokens: 9_999_999,
+      kvBytes: 1023.9 * 2 ** 20,
+      decisions: 999_999,
+      refused: 99_999,
+      end: 'aborted' as const,
+    };
+    for (const line of [...decisionsText([long, row!]).split('\n'), ...sessionsText([longSession]).split('\n')])
+      expect(line.length).toBeLessThanOrEqual(80);
+    expect(sessionsText([longSession])).not.toContain('\u001b');
+    expect(decisionsText([row!])).toContain('-- 2026-01-31 UTC --');
+    expect([decisionsText([]), sessionsText([])]).toEqual(['No decision matches.', 'The log has no sessions.']);
+  });
+
+  it('tells what verify found', () => {
+    const report = verifyLog(dir);
+    expect(verifyText(report)).toContain(`Sound: ${report.entries} entries in 1 segment of log ${report.logId}.`);
+    expect(
+      verifyText({
+        ...report,
+        ok: false,
+        entries: 1,
+        problem: { segment: 'x', offset: 1, seq: 2, what: 'x at byte 1: broken' },
+      }),
+    ).toBe('DAMAGED after 1 sound entry.\nx at byte 1: broken');
+    expect(entryText(readEntry(dir, 1))).toContain('Entry 1: open of session first, 2026-01-31 13:05:02 UTC');
+  });
+});
+
+describe('explain', () => {
+  // Layer 0, keys of page 0: ε = 0.02, price = 4·1·0.0004 / 12416 bytes = 1.29e-7, under 2e-6.
+  it('tells an accepted move', () => {
+    const explanation = explain(dir, first[0] as number);
+    const text = explanationText(explanation);
+    expect(text.split('\n').every((line) => line.length <= 80)).toBe(true);
+    const flat = text.replace(/\s+/g, ' ');
+    for (const part of [
+      'with 256 tokens in the cache of tiny-model, the keys of page 0 (tokens 0 to 127) in layer 0 went from q8 to rot4.',
+      "Measured 1.29e-7 KLD/byte, below the bound of 2.00e-6 KLD/byte ('price').",
+      'The session began with 2.00e-6 KLD/byte, learned from earlier sessions (median of three sessions).',
+      'It rests on 12 samples (entries 3, 5, 8).',
+      'older (distance 0.25, entry 3)',
+      'ε is rot2 0.08, rot3 0.04, rot4 0.02',
+      'Predicted divergence: 0.0016 KLD for 12.13 KiB',
+      'KV bytes 300,000 before, 287,584 after: 12,416 freed, as planned.',
+      '256 tokens of 1,024 expected, 293 KiB of KV, 75% of the budget of 390.6 KiB',
+      'rot3: 9.625 KiB, ε 0.04, predicted divergence 0.0064.',
+      'Nothing was decided about this page before.',
+      `${first[1]}: values q8 to rot4 at 256 tokens`,
+    ]) {
+      expect(flat).toContain(part);
+    }
+    expect(explanation).toMatchObject({
+      id: first[0],
+      tokenFirst: 0,
+      tokenLast: 127,
+      model: 'tiny-model',
+      policy: 'tiny',
+      neighbours: [{ session: 'older' }],
+      trial: { report: { page: 0 } },
+      before: [],
+    });
+  });
+
+  it('tells a refused move, and that it was tried again', async () => {
+    const [row] = await openLogQuery(dir).decisions({ session: 'first', accepted: false });
+    const explanation = explain(dir, row!.seq);
+    const flat = explanationText(explanation).replace(/\s+/g, ' ');
+    expect(flat).toContain(`were to go from q8 to rot4 and stayed in q8: refused.`);
+    expect(flat).toContain("Refused by rule 'retried'. Measured");
+    expect(flat).toContain('above the bound of');
+    expect(flat).toContain('nothing was freed, 12,416 would have been.');
+    expect(flat).toContain("Tried again just before the move, on today's queries: ε");
+    expect(explanation.situation).toMatchObject({ planned: 4 });
+  });
+
+  it('refuses what is no decision', () => {
+    const codeOf = (seq: number): string => {
+      try {
+        explain(dir, seq);
+      } catch (error) {
+        return (error as KvError).code;
+      }
+      return 'no error';
+    };
+    expect([codeOf(0), codeOf(99_999), codeOf(-1)]).toEqual(['bad-argument', 'not-found', 'bad-argument']);
+  });
+});
+
+describe('what a person types', () => {
+  it('times', () => {
+    const now = Date.UTC(2026, 5, 1);
+    expect(parseTime('90s', now)).toBe(now - 90_000);
+    expect(parseTime('1.5h', now)).toBe(now - 5_400_000);
+    expect(parseTime('2d', now)).toBe(now - 172_800_000);
+    expect(parseTime('2026-01-31T13:05:00Z', now)).toBe(START_MS);
+    expect(parseTime('2026-01-31T14:05+01:00', now)).toBe(START_MS);
+    expect(parseTime('2026-01-31', now)).toBe(new Date(2026, 0, 31).getTime());
+    for (const bad of ['', 'yesterday', '1y', '2026-13-01', '2026-01-31T25:00', '-1h', '5'])
+      expect(() => parseTime(bad, now)).toThrowError(/is not a time/);
+  });
+
+  it('ranges', () => {
+    expect(parseRange('384')).toEqual({ min: 384, max: 384 });
+    expect(parseRange('100..200')).toEqual({ min: 100, max: 200 });
+    expect(parseRange('100..')).toEqual({ min: 100 });
+    expect(parseRange('..200')).toEqual({ max: 200 });
+    for (const bad of ['', '..', '-1', '1-2', '2..1', 'x', '1...2', '1.5'])
+      expect(() => parseRange(bad)).toThrowError(/is not a range/);
+  });
+});

@@ -1,0 +1,103 @@
+// A recorded session is decided again from the log alone: equal to the last byte when nothing was changed, and the first
+// difference is named when the policy, a decision, a verdict or the sequence is another.
+import { describe, expect, it } from 'vitest';
+import type { Decision, Policy } from '../../../policy/index.ts';
+import { type Entry, openWitnessLog, readLog, replaySession, replayText } from '../../../witness/index.ts';
+import { scratchFolders } from './folder.ts';
+import { recordSession, tinyPolicy } from './session.ts';
+
+const folder = scratchFolders();
+const create = (id: string): Policy => tinyPolicy(id) as Policy;
+
+async function recorded(situations = 5): Promise<Entry[]> {
+  const dir = folder();
+  const log = await openWitnessLog({ dir });
+  recordSession(log, 'a', { situations });
+  await log.close();
+  return [...readLog(dir, { session: 'a' })];
+}
+
+describe('replay', () => {
+  it('gives the same bytes', async () => {
+    const report = replaySession(await recorded(), create);
+    expect(report).toEqual({
+      session: 'a',
+      policy: 'tiny@1',
+      situations: 5,
+      decisions: 20,
+      equal: true,
+      complete: true,
+      firstDifference: null,
+    });
+    expect(replayText(report)).toBe(
+      'Replayed 20 decisions on 5 situations of session a (tiny@1): every byte is the same.',
+    );
+  });
+
+  // A killed session ends in the middle of a plan; what is there is equal, and the report says that it is not the end.
+  it('knows a session that was cut off', async () => {
+    const entries = (await recorded()).slice(0, -3);
+    expect(replaySession(entries, create)).toMatchObject({ decisions: 18, equal: true, complete: false });
+  });
+
+  it.each([
+    [
+      'a changed bound',
+      (entry: Entry<'decision'>) => ({ ...entry.body, decision: { ...entry.body.decision, price: 1 } }),
+      'decision',
+    ],
+    [
+      'a changed verdict',
+      (entry: Entry<'decision'>) => ({
+        ...entry.body,
+        verdict: { ...entry.body.verdict, accepted: !entry.body.verdict.accepted },
+      }),
+      'verdict',
+    ],
+    ['another order', (entry: Entry<'decision'>) => ({ ...entry.body, order: 7 }), 'decision'],
+  ] as const)('finds %s', async (_name, change, what) => {
+    const entries = await recorded();
+    const index = entries.findIndex((entry) => entry.kind === 'decision' && entry.seq > 10);
+    const entry = entries[index] as Entry<'decision'>;
+    entries[index] = { ...entry, body: change(entry) };
+    const report = replaySession(entries, create);
+    expect(report).toMatchObject({ equal: false, firstDifference: { seq: entry.seq, what } });
+    expect(replayText(report)).toContain(`entry ${entry.seq} differs (${what})`);
+  });
+
+  // Entries lost in mode drop: a hole is a difference, at the entry where it shows.
+  it('finds missing decisions and missing situations', async () => {
+    const entries = await recorded();
+    const without = (seq: number): Entry[] => entries.filter((entry) => entry.seq !== seq);
+    const second = entries.filter((entry) => entry.kind === 'situation')[1] as Entry;
+    expect(replaySession(without(second.seq - 1), create).firstDifference).toMatchObject({
+      seq: second.seq,
+      what: 'decision',
+    });
+    const third = entries.filter((entry) => entry.kind === 'situation')[2] as Entry;
+    const hole = entries.filter((entry) => entry.seq < second.seq || entry.seq >= third.seq);
+    expect(replaySession(hole, create).firstDifference).toMatchObject({ seq: third.seq, what: 'situation' });
+  });
+
+  // Another version of the policy is no proof of anything, so it is said before anything is compared.
+  it('refuses to compare with another policy', async () => {
+    const entries = await recorded();
+    expect(replaySession(entries, (id) => tinyPolicy(id, 2) as Policy).firstDifference).toMatchObject({
+      what: 'policy',
+      logged: 'tiny@1',
+      replayed: 'tiny@2',
+    });
+    const sloppy = (id: string): Policy => {
+      const policy = create(id);
+      return {
+        ...policy,
+        decide: (situation, state) => ({
+          state,
+          decisions: policy.decide(situation, state).decisions.slice(1) as Decision[],
+        }),
+      };
+    };
+    expect(replaySession(entries, sloppy)).toMatchObject({ equal: false });
+    expect(() => replaySession([], create)).toThrowError(expect.objectContaining({ code: 'not-found' }));
+  });
+});

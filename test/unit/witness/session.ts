@@ -1,0 +1,195 @@
+/** A session as the engine would record it, made by a policy that fits on a page: two layers, five pages, numbers one can check. */
+import type {
+  Decision,
+  Outcome,
+  Policy,
+  PolicyContext,
+  Situation,
+  ThresholdSet,
+  TrialReport,
+} from '../../../policy/index.ts';
+import type { WitnessLog } from '../../../witness/index.ts';
+
+export const PRICE = 2e-6;
+
+const thresholds: ThresholdSet = {
+  version: 1,
+  thresholds: {
+    price: {
+      id: 'price',
+      value: PRICE,
+      unit: 'KLD/byte',
+      origin: 'learned',
+      source: 'median of three sessions',
+      samples: 12,
+      evidence: [3, 5, 8],
+    },
+  },
+  gains: { k: [1, 2], v: [1, 0.5] },
+  c: 4,
+};
+
+export const context: PolicyContext = {
+  layers: 2,
+  kvHeads: 3,
+  headDim: 64,
+  windowFormat: 'q8',
+  pageBytes: { f16: 49152, q8: 25344, rot4: 12928, rot3: 9856, rot2: 6784 },
+  fixedBytes: 1000,
+  thresholds,
+  skipLayers: [],
+  floor: null,
+};
+
+interface State {
+  readonly seen: number;
+}
+
+/** Plans q8 → rot4 for every trial it is shown, priced c·g·ε²; refuses what is dearer than PRICE per byte. */
+export function tinyPolicy(id = 'tiny', version = 1): Policy<State> {
+  const because = (measured: number, rule: string) => ({
+    threshold: 'price',
+    measured,
+    bound: PRICE,
+    unit: 'KLD/byte',
+    origin: 'learned' as const,
+    rule,
+  });
+  return {
+    id,
+    version,
+    needsTrials: true,
+    initial: () => ({ seen: 0 }),
+    decide: ({ trials }, { seen }) => ({
+      decisions: trials.map(({ layer, page, side, from, epsilon }): Decision => {
+        const epsilonTo = epsilon.rot4 ?? 0;
+        const bytesFreed = context.pageBytes[from] - context.pageBytes.rot4;
+        const price = (thresholds.c * (thresholds.gains[side][layer] ?? 1) * epsilonTo ** 2) / bytesFreed;
+        return {
+          layer,
+          page,
+          side,
+          from,
+          to: 'rot4',
+          epsilonFrom: 0,
+          epsilonTo,
+          price,
+          bytesFreed,
+          retry: seen > 0,
+          because: because(price, 'price'),
+        };
+      }),
+      state: { seen: seen + trials.length },
+    }),
+    judge: (decision, epsilonNow) => {
+      const price =
+        ((decision.price ?? 0) * (epsilonNow ?? decision.epsilonTo ?? 0) ** 2) / (decision.epsilonTo ?? 1) ** 2;
+      return { accepted: price <= PRICE, because: because(price, epsilonNow === null ? 'price' : 'retried') };
+    },
+    summary: () => ({ priceThreshold: PRICE, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+  };
+}
+
+/** Situation `index`: page `index` of both layers and sides became movable. */
+function situationOf(index: number, outcomes: readonly Outcome[], bytes: number): Situation {
+  const trials: TrialReport[] = [];
+  for (let layer = 0; layer < 2; layer++) {
+    for (const side of ['k', 'v'] as const) {
+      const rot4 = 0.01 * (1 + index) * (1 + layer) * (side === 'k' ? 2 : 1);
+      trials.push({ layer, page: index, side, from: 'q8', epsilon: { rot4, rot3: 2 * rot4, rot2: 4 * rot4 } });
+    }
+  }
+  return {
+    index,
+    tokens: 128 * (index + 2),
+    bytes,
+    sealBytes: 4 * 25344,
+    budgetBytes: 400_000,
+    kldBudget: null,
+    tokensExpected: 1024,
+    movesMax: 8,
+    urgent: false,
+    lowMemory: index === 3,
+    stepLatencyMsP95: 0,
+    stepLatencyBudgetMs: null,
+    trials,
+    outcomes,
+  };
+}
+
+export interface SessionOptions {
+  readonly situations?: number;
+  readonly close?: boolean;
+  readonly policy?: Policy;
+  readonly policyOptions?: Readonly<Record<string, unknown>>;
+}
+
+/** Drives the policy over synthetic situations and records everything. → seqs of the decisions */
+export function recordSession(log: WitnessLog, session: string, options: SessionOptions = {}): number[] {
+  const { situations = 5, close = true, policyOptions = {} } = options;
+  const policy = options.policy ?? (tinyPolicy() as Policy);
+  log.append(session, 'evidence', {
+    fingerprint: [1, 2],
+    neighbours: [{ session: 'older', distance: 0.25, seq: 3 }],
+    thresholds,
+  });
+  log.append(session, 'open', {
+    model: { name: 'tiny-model', digest: 'd'.repeat(64), architecture: 'llama' },
+    shape: { layers: 2, queryHeads: 9, kvHeads: 3, headDim: 64 },
+    policy: { id: policy.id, version: policy.version, options: policyOptions, machine: 'm' },
+    context,
+    requested: { kvBudget: '25%' },
+    effective: { budgetBytes: 400_000 },
+  });
+  let state = policy.initial(context);
+  let outcomes: Outcome[] = [];
+  let bytes = 300_000;
+  const seqs: number[] = [];
+  let refused = 0;
+  for (let index = 0; index < situations; index++) {
+    const situation = situationOf(index, outcomes, bytes);
+    const plan = policy.decide(situation, state);
+    state = plan.state;
+    outcomes = [];
+    log.append(session, 'situation', { situation });
+    for (const [order, decision] of plan.decisions.entries()) {
+      const epsilonNow = decision.retry ? (decision.epsilonTo ?? 0) * 0.9 : null;
+      const verdict = policy.judge(decision, epsilonNow, state);
+      const bytesBefore = bytes;
+      const bytesFreed = verdict.accepted ? decision.bytesFreed : 0;
+      bytes -= bytesFreed;
+      if (!verdict.accepted) refused++;
+      const { layer, page, side, from, to } = decision;
+      outcomes.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed });
+      const seq = log.append(session, 'decision', {
+        situation: index,
+        order,
+        decision,
+        epsilonNow,
+        verdict,
+        bytesBefore,
+        bytesAfter: bytes,
+        tokens: situation.tokens,
+      });
+      seqs.push(seq as number);
+    }
+  }
+  if (close) {
+    log.append(session, 'close', {
+      tokens: 900,
+      kvBytes: bytes,
+      kvBytesF16: 1_000_000,
+      effectiveBits: 5,
+      decisions: seqs.length,
+      refused,
+      priceThreshold: PRICE,
+      predictedKld: 0.001,
+      meanKld: null,
+      fingerprint: [1, 2],
+      gains: thresholds.gains,
+      c: 4,
+      reason: 'done',
+    });
+  }
+  return seqs;
+}
