@@ -86,6 +86,16 @@ const Kernels* bestKernels();
 // hi/lo: plane buffers (sizes: planeBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits. isKey selects the tile orientation.
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
                int8_t* k, int8_t* mean, uint16_t* meanScale);
+// The same for several widths in one pass: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
+// Every width gets exactly what encodeRot gives it; they share the high plane and the mean.
+struct RotTargets {
+  uint8_t* hi = nullptr;
+  uint8_t* lo[3] = {nullptr, nullptr, nullptr};
+  int8_t* k[3] = {nullptr, nullptr, nullptr};
+  int8_t* mean = nullptr;
+  uint16_t* meanScale = nullptr;
+};
+void encodeRotWidths(const Kernels* kernels, bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets);
 // On codes alone. `to` is below `from`. hi is kept as it is; lo is repacked or dropped; k is recomputed from integer sums.
 void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut, int8_t* kOut);
 // x̂ = mean + t·(HD)ᵀu for every row from firstRow; earlier rows are left untouched.

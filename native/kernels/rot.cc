@@ -102,30 +102,44 @@ bool encodeRow(const float* y, int d, uint8_t* codes, float* yy) {
   return true;
 }
 
+// Decode levels of a width, by 4-bit code.
+struct LevelTable {
+  float level[16];
+  explicit LevelTable(int format) {
+    for (int code = 0; code < 16; code++) level[code] = static_cast<float>(levelsOf(format)[code >> (4 - codeBits(format))]);
+  }
+};
+
 // k of the unbiased scale <y,y> / <y,u>.
-int8_t encodeScale(const float* y, int d, const uint8_t* codes, float yy, int format) {
-  const int8_t* levels = levelsOf(format);
-  const int drop = 4 - codeBits(format);
-  float product[kMaxHeadDim];
-  for (int c = 0; c < d; c++) product[c] = y[c] * static_cast<float>(levels[codes[c] >> drop]);
+int8_t encodeScale(const float* y, int d, const uint8_t* codes, float yy, int format, const LevelTable& table) {
+  alignas(64) float product[kMaxHeadDim];
+  for (int c = 0; c < d; c++) product[c] = y[c] * table.level[codes[c]];
   const float yu = treeSum(product, d);
   if (!(yu > 0.0f)) return kZeroRow;
   return scaleCode((yy * static_cast<float>(rotDivisor(format))) / yu);
 }
 
-// 4-bit codes in tile order -> planes.
-void packPlanes(int format, const uint8_t* codes, size_t elements, uint8_t* hi, uint8_t* lo) {
+// 4-bit codes in tile order -> the 2-bit plane that every width has.
+void packHigh(const uint8_t* codes, size_t elements, uint8_t* hi) {
   for (size_t j = 0; j < elements / 4; j += 64) {
     const uint8_t* row = codes + j * 4;
     for (int i = 0; i < 64; i++) {
       hi[j + i] = static_cast<uint8_t>((row[i] >> 2) | (row[i + 64] >> 2) << 2 | (row[i + 128] >> 2) << 4 | (row[i + 192] >> 2) << 6);
     }
-    if (format != kRot4) continue;
-    for (int i = 0; i < 64; i++) {
-      lo[j + i] = static_cast<uint8_t>((row[i] & 3) | (row[i + 64] & 3) << 2 | (row[i + 128] & 3) << 4 | (row[i + 192] & 3) << 6);
-    }
   }
-  if (format != kRot3) return;
+}
+
+// ... -> the plane below it: 2 bits for rot4, 1 bit for rot3.
+void packLow(int format, const uint8_t* codes, size_t elements, uint8_t* lo) {
+  if (format == kRot4) {
+    for (size_t j = 0; j < elements / 4; j += 64) {
+      const uint8_t* row = codes + j * 4;
+      for (int i = 0; i < 64; i++) {
+        lo[j + i] = static_cast<uint8_t>((row[i] & 3) | (row[i + 64] & 3) << 2 | (row[i + 128] & 3) << 4 | (row[i + 192] & 3) << 6);
+      }
+    }
+    return;
+  }
   for (size_t j = 0; j < elements / 8; j += 64) {
     for (int i = 0; i < 64; i++) {
       uint8_t byte = 0;
@@ -168,19 +182,37 @@ size_t loPlaneBytes(int format, int d) {
 
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
                int8_t* k, int8_t* mean, uint16_t* meanScale) {
+  RotTargets targets;
+  targets.hi = hi;
+  targets.mean = mean;
+  targets.meanScale = meanScale;
+  targets.k[format - kRot4] = k;
+  targets.lo[format - kRot4] = lo;
+  encodeRotWidths(kernels, isKey, x, stride, d, firstRow, targets);
+}
+
+void encodeRotWidths(const Kernels* kernels, bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {
+  const LevelTable tables[3] = {LevelTable(kRot4), LevelTable(kRot3), LevelTable(kRot2)};
   float decodedMean[kMaxHeadDim];
-  encodeMean(x, stride, d, firstRow, mean, meanScale, decodedMean);
+  encodeMean(x, stride, d, firstRow, targets.mean, targets.meanScale, decodedMean);
   alignas(64) uint8_t tile[kPageTokens * kMaxHeadDim];
   for (int t = 0; t < kPageTokens; t++) {
     uint8_t codes[kMaxHeadDim] = {};
-    k[t] = kZeroRow;
+    int8_t scale[3] = {kZeroRow, kZeroRow, kZeroRow};
     if (t >= firstRow) {
-      float y[kMaxHeadDim];
+      alignas(64) float y[kMaxHeadDim];
       const float* row = x + t * stride;
       for (int c = 0; c < d; c++) y[c] = row[c] - decodedMean[c];
       kernels->rotate(y, 1, 0, d, false);
       float yy;
-      if (encodeRow(y, d, codes, &yy)) k[t] = encodeScale(y, d, codes, yy, format);
+      if (encodeRow(y, d, codes, &yy)) {
+        for (int width = 0; width < 3; width++) {
+          if (targets.k[width]) scale[width] = encodeScale(y, d, codes, yy, kRot4 + width, tables[width]);
+        }
+      }
+    }
+    for (int width = 0; width < 3; width++) {
+      if (targets.k[width]) targets.k[width][t] = scale[width];
     }
     if (isKey) {
       for (int c = 0; c < d; c += 4) __builtin_memcpy(tile + tileOffset(true, d, t, c), codes + c, 4);
@@ -188,7 +220,10 @@ void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, s
       for (int c = 0; c < d; c++) tile[tileOffset(false, d, t, c)] = codes[c];
     }
   }
-  packPlanes(format, tile, static_cast<size_t>(kPageTokens) * d, hi, lo);
+  const size_t elements = static_cast<size_t>(kPageTokens) * d;
+  packHigh(tile, elements, targets.hi);
+  if (targets.lo[0]) packLow(kRot4, tile, elements, targets.lo[0]);
+  if (targets.lo[1]) packLow(kRot3, tile, elements, targets.lo[1]);
 }
 
 void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut, int8_t* kOut) {

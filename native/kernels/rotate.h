@@ -94,7 +94,7 @@ INLINE Four butterflies4(Four v) {
 
 // H_Blocks (x) H_Inner, Inner 4 or 8: butterflies inside each block, then the dense sum over blocks.
 template <int Blocks, int Inner>
-static void rotateProduct(float* x, const int8_t (&matrix)[Blocks][Blocks], float norm, bool inverse) {
+INLINE void rotateProduct(float* x, const int8_t (&matrix)[Blocks][Blocks], float norm, bool inverse) {
   constexpr int kFours = Inner / 4;
   Four v[Blocks][kFours];
   for (int b = 0; b < Blocks; b++) {
@@ -110,10 +110,14 @@ static void rotateProduct(float* x, const int8_t (&matrix)[Blocks][Blocks], floa
       v[b][1] = low - high;
     }
   }
+  // Unrolled, so that every sign is known to the compiler. Column 0 of both matrices is all ones.
+#pragma GCC unroll 20
   for (int row = 0; row < Blocks; row++) {
+#pragma GCC unroll 2
     for (int i = 0; i < kFours; i++) {
-      Four sum = v[0][i] * static_cast<float>(matrix[row][0]);
-      for (int b = 1; b < Blocks; b++) sum = sum + v[b][i] * static_cast<float>(matrix[row][b]);
+      Four sum = v[0][i];
+#pragma GCC unroll 20
+      for (int b = 1; b < Blocks; b++) sum = matrix[row][b] > 0 ? sum + v[b][i] : sum - v[b][i];
       sum = sum * norm;
       const int at = row * Inner + i * 4;
       if (inverse) sum = sum * *reinterpret_cast<const Four*>(kRotationSigns + at);
