@@ -43,13 +43,20 @@ SideTarget carve(std::vector<uint8_t>& buffer, int headDim) {
   target.rowScales = reinterpret_cast<uint16_t*>(take(kPageTokens * 2));
   target.hi = take(elements / 4);
   target.lo = take(elements / 4);
-  target.k = reinterpret_cast<int8_t*>(take(kPageTokens));
+  take(elements / 8);  // the low plane of rot3, kept beside that of rot4
+  target.k = reinterpret_cast<int8_t*>(take(3 * kPageTokens));
   target.mean = reinterpret_cast<int8_t*>(take(headDim));
   target.meanScale = reinterpret_cast<uint16_t*>(take(2));
   return target;
 }
 
-size_t carvedBytes(int headDim) { return static_cast<size_t>(kPageTokens) * headDim * 5 / 2 + 1024 + 7 * kPartAlign + headDim; }
+size_t carvedBytes(int headDim) { return static_cast<size_t>(kPageTokens) * headDim * 21 / 8 + 1024 + 9 * kPartAlign + headDim; }
+
+// What has been done for one side of one head.
+struct Prepared {
+  bool decoded = false;
+  bool family = false;
+};
 
 class Trial {
  public:
@@ -87,10 +94,10 @@ class Trial {
     std::copy_n(rows.mixed.data(), rows.rows * d, mixed);
     // Values first: they are mixed by the probabilities that the page as it is has just left.
     for (const bool isKey : {false, true}) {
-      bool decoded = false;
+      Prepared prepared;
       for (int i = 0; i < count_; i++) {
         if (candidates_[i].isKey != isKey) continue;
-        const SideView side = encode(scratch, isKey ? k : v, candidates_[i], head, decoded);
+        const SideView side = encode(scratch, isKey ? k : v, candidates_[i], head, prepared);
         if (isKey) {
           rows.restart();
           meet(rows, side, v);
@@ -165,7 +172,7 @@ class Trial {
 
   int firstRow() const { return pageIndex_ == 0 ? kSinkTokens : 0; }
 
-  SideView encode(Scratch& scratch, const SideView& now, const TrialCandidate& candidate, int head, bool& decoded) {
+  SideView encode(Scratch& scratch, const SideView& now, const TrialCandidate& candidate, int head, Prepared& prepared) {
     if (candidate.format == now.format) return now;
     const int d = cache_.shape().headDim;
     SideTarget target = carve(scratch.codes, d);
@@ -178,13 +185,42 @@ class Trial {
       return view;
     }
     float* rows = candidate.isKey ? scratch.keyRows.data() : scratch.valueRows.data();
-    if (!decoded) {
+    if (!prepared.decoded) {
       decodeHead(cache_.kernels(), candidate.isKey, d, firstRow(), now, rows, scratch.lines.data());
       if (firstRow() > 0) cache_.restoreSinks(layer_, candidate.isKey, head, rows, d);
-      decoded = true;
+      prepared.decoded = true;
+    }
+    if (isRot(candidate.format)) {
+      if (!prepared.family) encodeFamily(candidate.isKey, rows, target);
+      prepared.family = true;
+      return familyMember(candidate.format, target);
     }
     encodeHead(cache_.kernels(), candidate.format, candidate.isKey, d, firstRow(), rows, target);
     return target.view(candidate.format);
+  }
+
+  // Every width of the rot family that is a candidate for this side, in one pass.
+  void encodeFamily(bool isKey, const float* rows, const SideTarget& target) {
+    const int d = cache_.shape().headDim;
+    RotTargets targets;
+    targets.hi = target.hi;
+    targets.mean = target.mean;
+    targets.meanScale = target.meanScale;
+    for (int i = 0; i < count_; i++) {
+      const int format = candidates_[i].format;
+      if (candidates_[i].isKey != isKey || !isRot(format)) continue;
+      const SideView view = familyMember(format, target);
+      targets.k[format - kRot4] = const_cast<int8_t*>(view.k);
+      if (format != kRot2) targets.lo[format - kRot4] = const_cast<uint8_t*>(view.lo);
+    }
+    encodeRotWidths(cache_.kernels(), isKey, rows, d, d, firstRow(), targets);
+  }
+
+  SideView familyMember(int format, const SideTarget& target) const {
+    SideView view = target.view(format);
+    view.k = target.k + (format - kRot4) * kPageTokens;
+    if (format == kRot3) view.lo = target.lo + alignedPart(static_cast<size_t>(kPageTokens) * cache_.shape().headDim / 4);
+    return view;
   }
 
   void compare(int candidate, int head, const QueryRows& rows, const float* max, const float* sum, const float* mixed) {
