@@ -1,7 +1,7 @@
 /** Lists as text, 80 columns wide. The same rows are the JSON output as they are. */
 
 import type { ReplayReport } from './replay.ts';
-import { bytesText, type Column, plural, table, timeText } from './text.ts';
+import { bytesText, type Column, plural, table, timeText, wrap } from './text.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
 // Widths and gaps add up to 80 at most: see the test that lists the longest possible row.
@@ -52,17 +52,17 @@ export function sessionsText(rows: readonly SessionRow[]): string {
 export function verifyText(report: VerifyReport): string {
   const { problem, entries, segments, logId, headHash, tornBytes } = report;
   if (problem !== null) {
-    return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, problem.what].join('\n');
+    return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, wrap(problem.what)].join('\n');
   }
   const torn =
     tornBytes === 0
       ? []
-      : [`${plural(tornBytes, 'byte')} at the end were never finished (a crash); the next writer puts them aside.`];
+      : [`${plural(tornBytes, 'byte')} behind it never finished (a crash): the next writer sets them aside.`];
   return [
     `Sound: ${plural(entries, 'entry', 'entries')} in ${plural(segments, 'segment')} of log ${logId ?? '(not begun)'}.`,
     `Head ${headHash}`,
     ...torn,
-    'Keep the head elsewhere: entries cut from the end leave no trace in the log itself.',
+    'Keep the head elsewhere: entries cut off at the end leave no trace in the log.',
   ].join('\n');
 }
 

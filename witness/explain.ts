@@ -3,8 +3,7 @@
  * what else was on the table, and what became of the same page before and after. Everything is read from the log.
  */
 
-import type { FormatName } from '../native/index.ts';
-import { KvError, PAGE_TOKENS } from '../native/index.ts';
+import { FORMAT_NAMES, type FormatName, KvError, PAGE_TOKENS } from '../native/index.ts';
 import type { Because, Situation, Threshold, ThresholdOrigin, TrialReport } from '../policy/index.ts';
 import type { LogFiles } from './files.ts';
 import { decisionRow } from './query.ts';
@@ -146,13 +145,21 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   return { open, neighbours, trial, situation: seen === null ? null : { ...seen, planned, refused }, page: rows };
 }
 
+/** ε per format that was tried, best format first. */
+function tried({ epsilon }: TrialReport): [FormatName, number][] {
+  return FORMAT_NAMES.flatMap((format): [FormatName, number][] => {
+    const value = epsilon[format];
+    return value === undefined ? [] : [[format, value]];
+  });
+}
+
 function candidates(report: TrialReport, { context }: OpenBody): Candidate[] {
   const { gains, c } = context.thresholds;
   const gain = gains[report.side][report.layer] ?? 1;
-  return Object.entries(report.epsilon).map(([format, epsilon]) => ({
-    format: format as FormatName,
+  return tried(report).map(([format, epsilon]) => ({
+    format,
     epsilon,
-    bytes: context.pageBytes[format as FormatName],
+    bytes: context.pageBytes[format],
     predictedKld: c * gain * epsilon * epsilon,
   }));
 }
@@ -244,9 +251,9 @@ function tellTrial({ decision, trial }: Facts): string {
   if (epsilonTo === null && trial === null) return 'This policy moves pages without trying them.';
   const parts: string[] = [];
   if (trial !== null) {
-    const tried = Object.entries(trial.report.epsilon).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
+    const results = tried(trial.report).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
     parts.push(
-      `Tried against its ${trial.report.from} content when it became movable (entry ${trial.seq}): ε is ${tried.join(', ')}, the change of the layer's output as a share of the residual.`,
+      `Tried against its ${trial.report.from} content when it became movable (entry ${trial.seq}): ε is ${results.join(', ')}, the change of the layer's output as a share of the residual.`,
     );
   }
   if (epsilonTo !== null)

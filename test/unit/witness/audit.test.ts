@@ -139,7 +139,7 @@ describe('explain', () => {
       'The session began with 2.00e-6 KLD/byte, learned from earlier sessions (median of three sessions).',
       'It rests on 12 samples (entries 3, 5, 8).',
       'older (distance 0.25, entry 3)',
-      'ε is rot2 0.08, rot3 0.04, rot4 0.02',
+      'ε is rot4 0.02, rot3 0.04, rot2 0.08',
       'Predicted divergence: 0.0016 KLD for 12.13 KiB',
       'KV bytes 300,000 before, 287,584 after: 12,416 freed, as planned.',
       '256 tokens of 1,024 expected, 293 KiB of KV, 75% of the budget of 390.6 KiB',
