@@ -6,6 +6,8 @@
 # gyp has no flags per file, so each instruction set is a static library of the same source.
 {
   'variables': {
+    # The published package carries no tests.
+    'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
     'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
   },
   'conditions': [
@@ -71,7 +73,7 @@
       'ldflags': ['-pthread'],
     },
     {
-      'target_name': 'kernels_test', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'target_name': 'kernels_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
       'sources': ['test_binding.cc'],
       'dependencies': ['<@(kernel_libraries)'],
     },
