@@ -206,7 +206,15 @@ class NativeCache implements KvCache {
       }
       if (overlaps(lse, out) || overlaps(lse, q)) fail('lse must not share memory with q or out', {});
     }
-    check(handle.attend(layer, q, out, xNorms, lse, observe), `attend over layer ${layer}`, { layer, tokens });
+    const status = handle.attend(layer, q, out, xNorms, lse, observe);
+    if (status === 0) return;
+    const error = statusOf(() => check(status, `attend over layer ${layer}`, { layer, tokens }));
+    const at = q.findIndex((x) => !Number.isFinite(x));
+    if (error.code !== 'bad-value' || at < 0) throw error;
+    throw new KvError('bad-value', `q holds ${q[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
+      values: { layer, row: Math.floor(at / row), column: at % row, value: String(q[at]) },
+      hint: 'queries must be finite; nothing was counted',
+    });
   }
 
   table(layer: number): PageTable {

@@ -100,6 +100,7 @@ export interface KvCache {
   append(layer: number, k: Float32Array, v: Float32Array): void;
   /**
    * Causal attention of the last T tokens of the layer: q [T, H, d] → out [T, H, d]. One softmax over sinks, pages of every format and the open page.
+   * Throws 'bad-value' when q holds NaN or ±inf: nothing is counted or kept then.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
   /** Bytes that sealing one full open page of one layer takes from the pool (both sides). */
