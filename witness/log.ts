@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { assert, KvError } from '../native/index.ts';
 import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
-import { lockWriter } from './lock.ts';
+import { lockWriter, type WriterLock } from './lock.ts';
 import { type Recovered, recoverLog, syncFolder, writeWhole } from './recover.ts';
 import { encodeHeader, LOG_ID_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
 import type { WitnessLog, WitnessOptions } from './types.ts';
@@ -23,13 +23,10 @@ const RETRY_MS = 20;
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
   const { files, dir } = settings;
+  let lock: WriterLock | null = null;
   try {
     files.mkdirSync(dir);
-  } catch (cause) {
-    throw refusedBy(cause, `the log folder ${dir} cannot be made`);
-  }
-  const lock = lockWriter(dir);
-  try {
+    lock = lockWriter(dir);
     const recovered = recoverLog(files, dir);
     const writer = new LogWriter(
       settings,
@@ -47,7 +44,7 @@ export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLo
     }
     return writer;
   } catch (error) {
-    lock.release();
+    lock?.release();
     throw error instanceof KvError ? error : refusedBy(error, `the log in ${dir} cannot be opened`);
   }
 }

@@ -42,8 +42,8 @@ export class SegmentFile {
   constructor(files: LogFiles, dir: string, number: number) {
     this.name = segmentName(number);
     this.#files = files;
-    this.#fd = files.openSync(join(dir, this.name), 'r');
-    this.size = files.sizeSync(this.#fd);
+    this.#fd = readable(this.name, () => files.openSync(join(dir, this.name), 'r'));
+    this.size = readable(this.name, () => files.sizeSync(this.#fd));
   }
 
   close(): void {
@@ -63,7 +63,9 @@ export class SegmentFile {
     const window = Buffer.allocUnsafe(Math.min(Math.max(wanted, READ_BYTES), this.size - offset));
     let filled = 0;
     while (filled < window.length) {
-      const read = this.#files.readSync(this.#fd, window, filled, window.length - filled, offset + filled);
+      const read = readable(this.name, () =>
+        this.#files.readSync(this.#fd, window, filled, window.length - filled, offset + filled),
+      );
       if (read === 0) break;
       filled += read;
     }
@@ -148,6 +150,15 @@ export class SegmentFile {
       at = end;
     }
     return false;
+  }
+}
+
+function readable<T>(name: string, read: () => T): T {
+  try {
+    return read();
+  } catch (cause) {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    throw new KvError('io', `${name} cannot be read: ${message}`, { values: { segment: name, code }, cause });
   }
 }
 

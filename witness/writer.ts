@@ -363,7 +363,16 @@ export class LogWriter implements WitnessLog {
     for (const [segment, fd] of this.#fds) {
       if (segment >= oldest) continue;
       this.#fds.delete(segment);
+      this.#closeFile(fd);
+    }
+  }
+
+  /** Everything in the file is synced or given up: a refusal to close it changes nothing. */
+  #closeFile(fd: number): void {
+    try {
       this.#settings.files.closeSync(fd);
+    } catch {
+      // Nothing left to save.
     }
   }
 
@@ -396,7 +405,7 @@ export class LogWriter implements WitnessLog {
     while (this.#run !== null) await this.#run;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#giveUpRest();
-    for (const fd of this.#fds.values()) this.#settings.files.closeSync(fd);
+    for (const fd of this.#fds.values()) this.#closeFile(fd);
     this.#fds.clear();
     this.#lock.release();
     if (this.#failure !== null && !told) this.#throwFailure();
