@@ -1,7 +1,7 @@
 /**
- * One writer per folder. The lock is a file that names its owner: host, pid, and when that process started, so that a
- * lock left behind by a killed process is known from one whose pid was given to somebody else. It appears complete or
- * not at all (written aside, then linked). Readers need no lock.
+ * One writer per folder. The lock is a file that names its owner: host, pid, thread, and when that thread started, so
+ * that a lock left behind by a killed process or a terminated worker is known from a live one, also when the number was
+ * given to somebody else. It appears complete or not at all (written aside, then linked). Readers need no lock.
  */
 import { randomBytes } from 'node:crypto';
 import fs from 'node:fs';
@@ -21,7 +21,8 @@ interface Owner {
   readonly host: string;
   /** Boot and pid namespace, empty where the system does not tell. */
   readonly boot: string;
-  /** Start time of the process in that boot, empty where the system does not tell. */
+  /** 'pid/task/tid' below /proc, and the start time of that thread in that boot; empty where the system does not tell. */
+  readonly thread: string;
   readonly start: string;
   readonly token: string;
 }
@@ -33,11 +34,13 @@ export interface WriterLock {
 /** Throws 'locked' with the pid when a live process holds the folder. Takes over the lock of a dead one. */
 export function lockWriter(dir: string): WriterLock {
   const path = join(dir, LOCK_NAME);
+  const thread = attempt(() => fs.readlinkSync('/proc/thread-self'));
   const mine: Owner = {
     pid: process.pid,
     host: hostname(),
     boot: bootIdentity(),
-    start: startOf(process.pid),
+    thread,
+    start: startOf(thread),
     token: randomBytes(8).toString('hex'),
   };
   const aside = `${path}.${mine.token}`;
@@ -121,7 +124,7 @@ function isAlive(owner: Owner, mine: Owner): boolean {
   } catch (error) {
     if (codeOf(error) === 'ESRCH') return false;
   }
-  return owner.start === startOf(owner.pid);
+  return owner.start === startOf(owner.thread);
 }
 
 /** 'boot id/pid namespace' on Linux, else '/'. */
@@ -129,10 +132,11 @@ function bootIdentity(): string {
   return `${attempt(() => fs.readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim())}/${attempt(() => fs.readlinkSync('/proc/self/ns/pid'))}`;
 }
 
-/** Field 22 of /proc/PID/stat; the name in field 2 may hold spaces and brackets, so count from its last bracket. */
-function startOf(pid: number): string {
+/** Field 22 of the thread's stat; the name in field 2 may hold spaces and brackets, so count from its last bracket. */
+function startOf(thread: string): string {
+  if (!/^\d+\/task\/\d+$/.test(thread)) return '';
   return attempt(() => {
-    const stat = fs.readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const stat = fs.readFileSync(`/proc/${thread}/stat`, 'utf8');
     return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '';
   });
 }

@@ -2,6 +2,8 @@
 // the chain verifies each time, and the next writer takes over the lock and goes on.
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
 import { scratchFolders } from './folder.ts';
@@ -69,4 +71,30 @@ it(`keeps every acknowledged entry through ${ROUNDS} kills`, { timeout: 120_000 
     expect(double).toBe(2 * n);
   }
   expect(verifyLog(dir)).toMatchObject({ ok: true, tornBytes: 0, entries: expected });
+});
+
+// A worker thread that is terminated leaves the lock of a process that lives on: the next writer of the same process gets it,
+// while a worker that still runs keeps it.
+it('takes over from a terminated worker of the same process', { timeout: 60_000 }, async () => {
+  const dir = folder();
+  // A worker has to be told how to read TypeScript.
+  const boot =
+    "import('tsx/esm/api').then(({ register }) => (register(), import(require('node:worker_threads').workerData)))";
+  const worker = new Worker(boot, {
+    eval: true,
+    argv: [dir],
+    workerData: pathToFileURL(join(import.meta.dirname, 'writer-child.ts')).href,
+  });
+  const acknowledged = await new Promise<number>((resolve, reject) => {
+    worker.on('error', reject);
+    worker.on('message', (line: string) => {
+      if (line.startsWith('have')) resolve(Number(line.slice(5)));
+    });
+  });
+  await expect(openWitnessLog({ dir })).rejects.toMatchObject({ code: 'locked', values: { pid: process.pid } });
+  await worker.terminate();
+  const log = await openWitnessLog({ dir });
+  expect(log.acknowledgedSeq).toBeGreaterThanOrEqual(acknowledged);
+  await log.close();
+  expect(verifyLog(dir).ok).toBe(true);
 });
