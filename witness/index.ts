@@ -6,6 +6,7 @@ export * from './log.ts';
 export * from './query.ts';
 export * from './read.ts';
 export * from './replay.ts';
+export * from './sql/index.ts';
 export * from './text.ts';
 export * from './types.ts';
 export * from './verify.ts';

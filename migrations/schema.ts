@@ -1,0 +1,124 @@
+/**
+ * The SQL schema of the index over witness logs: one for PGlite and PostgreSQL (15 or later) alike. Nothing here is
+ * the truth; every row can be read again from a log. A log's rows carry its id, so one server serves many machines.
+ * Times are milliseconds since the epoch, bytes and tokens are whole numbers, ε and prices as in the log.
+ */
+import { bigint, boolean, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
+
+const whole = (name: string) => bigint(name, { mode: 'number' });
+
+/** One row per session: from its 'open' entry and, when it ended, its 'close' entry. */
+export const sessions = pgTable(
+  'sessions',
+  {
+    logId: text('log_id').notNull(),
+    session: text('session').notNull(),
+    seq: whole('seq').notNull(),
+    openedMs: whole('opened_ms').notNull(),
+    closedMs: whole('closed_ms'),
+    model: text('model').notNull(),
+    modelDigest: text('model_digest').notNull(),
+    policy: text('policy').notNull(),
+    tokens: whole('tokens').notNull(),
+    kvBytes: whole('kv_bytes').notNull(),
+    kvBytesF16: whole('kv_bytes_f16'),
+    meanKld: doublePrecision('mean_kld'),
+    decisions: integer('decisions').notNull(),
+    refused: integer('refused').notNull(),
+    ending: text('ending').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.logId, t.session] }), index('sessions_by_time').on(t.logId, t.openedMs)],
+);
+
+/** One row per planned move, refused ones included; `because_*` is why it was planned, `verdict_*` what became of it. */
+export const decisions = pgTable(
+  'decisions',
+  {
+    logId: text('log_id').notNull(),
+    seq: whole('seq').notNull(),
+    timeMs: whole('time_ms').notNull(),
+    session: text('session').notNull(),
+    situation: integer('situation').notNull(),
+    order: integer('plan_order').notNull(),
+    tokens: whole('tokens').notNull(),
+    layer: integer('layer').notNull(),
+    page: integer('page').notNull(),
+    side: text('side').notNull(),
+    from: text('format_from').notNull(),
+    to: text('format_to').notNull(),
+    accepted: boolean('accepted').notNull(),
+    rule: text('because_rule').notNull(),
+    threshold: text('because_threshold').notNull(),
+    measured: doublePrecision('because_measured').notNull(),
+    bound: doublePrecision('because_bound').notNull(),
+    unit: text('because_unit').notNull(),
+    origin: text('because_origin').notNull(),
+    verdictRule: text('verdict_rule').notNull(),
+    verdictThreshold: text('verdict_threshold').notNull(),
+    verdictMeasured: doublePrecision('verdict_measured').notNull(),
+    verdictBound: doublePrecision('verdict_bound').notNull(),
+    epsilonFrom: doublePrecision('epsilon_from'),
+    epsilonTo: doublePrecision('epsilon_to'),
+    epsilonNow: doublePrecision('epsilon_now'),
+    price: doublePrecision('price'),
+    bytesFreed: whole('bytes_freed').notNull(),
+    bytesBefore: whole('bytes_before').notNull(),
+    bytesAfter: whole('bytes_after').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.logId, t.seq] }),
+    index('decisions_by_session').on(t.logId, t.session, t.seq),
+    index('decisions_by_layer').on(t.logId, t.layer, t.seq),
+    index('decisions_by_time').on(t.logId, t.timeMs),
+  ],
+);
+
+/** The pressure a session was under, point by point: the numbers of each situation, without its trials and outcomes. */
+export const situations = pgTable(
+  'situations',
+  {
+    logId: text('log_id').notNull(),
+    seq: whole('seq').notNull(),
+    timeMs: whole('time_ms').notNull(),
+    session: text('session').notNull(),
+    situation: integer('situation').notNull(),
+    tokens: whole('tokens').notNull(),
+    bytes: whole('bytes').notNull(),
+    budgetBytes: whole('budget_bytes'),
+    kldBudget: doublePrecision('kld_budget'),
+    urgent: boolean('urgent').notNull(),
+    lowMemory: boolean('low_memory').notNull(),
+    trials: integer('trials').notNull(),
+    outcomes: integer('outcomes').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('situations_by_session').on(t.logId, t.session, t.seq)],
+);
+
+/** What sessions taught; the vector index finds the nearest, this table says the rest. `seq` is that of the 'close' entry. */
+export const experiences = pgTable(
+  'experiences',
+  {
+    logId: text('log_id').notNull(),
+    seq: whole('seq').notNull(),
+    session: text('session').notNull(),
+    modelDigest: text('model_digest').notNull(),
+    family: text('family').notNull(),
+    fingerprint: doublePrecision('fingerprint').array().notNull(),
+    priceThreshold: doublePrecision('price_threshold').notNull(),
+    gainsK: doublePrecision('gains_k').array().notNull(),
+    gainsV: doublePrecision('gains_v').array().notNull(),
+    c: doublePrecision('c').notNull(),
+    effectiveBits: doublePrecision('effective_bits').notNull(),
+    meanKld: doublePrecision('mean_kld'),
+    predictedKld: doublePrecision('predicted_kld').notNull(),
+    tokens: whole('tokens').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('experiences_by_model').on(t.logId, t.modelDigest)],
+);
+
+/** How far each log is indexed: the seq that comes next, and the chain hash of the entry before it. */
+export const indexState = pgTable('index_state', {
+  logId: text('log_id').primaryKey(),
+  nextSeq: whole('next_seq').notNull(),
+  headHash: text('head_hash').notNull(),
+});

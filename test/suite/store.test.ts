@@ -1,0 +1,160 @@
+/** The contract of test/suite/store.ts over PGlite and PostgreSQL, and what the embedded database promises on top. */
+import { execFileSync, spawn } from 'node:child_process';
+import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { openLogQuery, openSqlIndex } from '../../witness/index.ts';
+import { random } from './index-data.ts';
+import { storeSuite } from './store.ts';
+import { writeSessions } from './store-data.ts';
+
+const root = mkdtempSync(join(tmpdir(), 'palimpsest-store-'));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+let folders = 0;
+const fresh = (): string => mkdtempSync(join(root, `${folders++}-`));
+
+// Making a new embedded database takes seconds, opening one does not: most tests start from a copy of an empty one.
+const template = join(root, 'template');
+beforeAll(async () => {
+  const logDir = join(template, 'log');
+  await writeSessions(logDir, { seed: 0, sessions: 0, decisionsPerSession: 0 });
+  await (await openSqlIndex({ logDir, dir: join(template, 'sql') })).close();
+});
+const sqlIn = (dir: string): string => {
+  const sql = join(dir, 'sql');
+  if (!existsSync(sql)) cpSync(join(template, 'sql'), sql, { recursive: true });
+  return sql;
+};
+
+storeSuite('PGlite', { fresh, where: (dir) => ({ dir: sqlIn(dir) }) });
+
+// Set by scripts/with-postgres.mjs, which starts a server for the time of a command.
+const url = process.env['PALIMPSEST_TEST_POSTGRES_URL'];
+if (url === undefined || url === '') {
+  describe('SQL index: PostgreSQL', () => {
+    test.skip('skipped: PALIMPSEST_TEST_POSTGRES_URL is not set (scripts/with-postgres.mjs sets it)', () => {});
+  });
+} else {
+  storeSuite('PostgreSQL', { fresh, where: () => ({ url }) });
+
+  describe('PostgreSQL', () => {
+    // Tries two indexers of one log at once, as two machines with one server would.
+    test('two indexers of one log do not disturb each other', async () => {
+      const logDir = join(fresh(), 'log');
+      await writeSessions(logDir, { seed: 40, sessions: 4, decisionsPerSession: 700 });
+      const both = await Promise.all([openSqlIndex({ logDir, url }), openSqlIndex({ logDir, url })]);
+      await Promise.all(both.map((index) => index.reindex()));
+      const truth = await openLogQuery(logDir).decisions({ limit: 100_000 });
+      for (const index of both) expect(await index.decisions({ limit: 100_000 })).toEqual(truth);
+      await Promise.all(both.map((index) => index.close()));
+    });
+
+    test('a server that is not there is a KvError without the password', async () => {
+      const logDir = join(fresh(), 'log');
+      await writeSessions(logDir, { seed: 41, sessions: 1, decisionsPerSession: 1 });
+      const error = await openSqlIndex({ logDir, url: 'postgres://me:secret@127.0.0.1:1/base' }).then(
+        () => null,
+        (e: unknown) => e as Error & { code: string },
+      );
+      expect(error).toMatchObject({ code: 'database' });
+      expect(error!.message).not.toContain('secret');
+      await expect(openSqlIndex({ logDir, url: 'mysql://x' })).rejects.toMatchObject({ code: 'bad-config' });
+    });
+  });
+}
+
+describe('PGlite', () => {
+  // Tries a second opener: PGlite would let it in and lose rows.
+  test('a folder is open once at a time', async () => {
+    const dir = fresh();
+    const logDir = join(dir, 'log');
+    await writeSessions(logDir, { seed: 20, sessions: 1, decisionsPerSession: 5 });
+    const index = await openSqlIndex({ logDir, dir: sqlIn(dir) });
+    await expect(openSqlIndex({ logDir, dir: sqlIn(dir) })).rejects.toMatchObject({ code: 'locked' });
+    await index.close();
+    const again = await openSqlIndex({ logDir, dir: sqlIn(dir) });
+    expect(await again.decisions()).toHaveLength(5);
+    await again.close();
+  });
+
+  // Damages the folder in two ways; each time it is built again from the log, and says so.
+  test('a broken folder is built again from the log', async () => {
+    const dir = fresh();
+    const logDir = join(dir, 'log');
+    await writeSessions(logDir, { seed: 21, sessions: 2, decisionsPerSession: 50 });
+    const truth = await openLogQuery(logDir).decisions();
+    const open = () => openSqlIndex({ logDir, dir: sqlIn(dir) });
+    await (await open()).close();
+    const data = join(dir, 'sql', 'pglite');
+    const damages: (() => void)[] = [
+      () => writeFileSync(join(data, 'PG_VERSION'), '3\n'),
+      () => {
+        // Every table of the database, overwritten with seeded noise.
+        const base = join(data, 'base');
+        const next = random(5);
+        for (const database of readdirSync(base)) {
+          for (const name of readdirSync(join(base, database))) {
+            const path = join(base, database, name);
+            const noise = Buffer.from(
+              Array.from({ length: Math.min(8192, statSync(path).size) }, () => Math.floor(next() * 256)),
+            );
+            writeFileSync(path, noise);
+          }
+        }
+      },
+    ];
+    for (const [i, damage] of damages.entries()) {
+      damage();
+      const index = await open();
+      expect(index.report.rebuilt, `damage ${i}`).toContain('broken');
+      expect(await index.decisions()).toEqual(truth);
+      await index.close();
+    }
+  });
+
+  // Kills a process in the middle of indexing; the next one takes over its lock and ends with the log's rows.
+  test('a kill while indexing is made up for', async () => {
+    const dir = fresh();
+    const logDir = join(dir, 'log');
+    const sql = sqlIn(dir);
+    await writeSessions(logDir, { seed: 22, sessions: 20, decisionsPerSession: 800 });
+    const script = `import { openSqlIndex } from ${JSON.stringify(new URL('../../witness/sql/index.ts', import.meta.url).href)};
+      await openSqlIndex({ logDir: ${JSON.stringify(logDir)}, dir: ${JSON.stringify(sql)} });`;
+    const path = join(dir, 'child.mts');
+    writeFileSync(path, script);
+    const child = spawn(process.execPath, ['--import', 'tsx', path], { stdio: 'ignore' });
+    const ended = new Promise((resolve) => child.on('exit', resolve));
+    // The child has the database open, and is at its migrations or its rows, when its lock is there.
+    while (!existsSync(join(sql, 'writer.lock')) && child.exitCode === null)
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    child.kill('SIGKILL');
+    await ended;
+    const index = await openSqlIndex({ logDir, dir: sql });
+    expect(await index.decisions({ limit: 100_000 })).toEqual(await openLogQuery(logDir).decisions({ limit: 100_000 }));
+    await index.close();
+  });
+
+  // Looks at what a process has loaded after importing the witness room: no database may be there.
+  test('importing the room loads no database', () => {
+    const room = JSON.stringify(new URL('../../witness/index.ts', import.meta.url).href);
+    const script = `await import(${room});
+      const { createRequire } = await import('node:module');
+      const loaded = process.report.getReport().sharedObjects.concat(Object.keys(createRequire(import.meta.url).cache));
+      const rss = process.memoryUsage().rss;
+      console.log(JSON.stringify({ loaded: loaded.filter((f) => /pglite|postgres|drizzle/.test(f)), rss }));`;
+    const path = join(fresh(), 'probe.mts');
+    writeFileSync(path, script);
+    const hooks = join(fresh(), 'hooks.mjs');
+    // A module hook sees every ES module that is resolved.
+    writeFileSync(
+      hooks,
+      `import { register } from 'node:module';
+       const source = "export async function resolve(s, c, n) { if (/pglite|^postgres|drizzle/.test(s)) throw new Error('loaded ' + s); return n(s, c); }";
+       register('data:text/javascript,' + encodeURIComponent(source));`,
+    );
+    const output = execFileSync(process.execPath, ['--import', 'tsx', '--import', hooks, path], { encoding: 'utf8' });
+    expect(JSON.parse(output.trim().split('\n').at(-1)!).loaded).toEqual([]);
+  });
+});
