@@ -252,4 +252,39 @@ describe('changes to a log', () => {
       expect(refused).toMatchObject({ code: 'bad-log', values: { segment: '00000000.wal' } });
     }
   });
+
+  // Files made to be slow: lengths that reach to the end, thousands of places where an entry could begin, nothing but zeros.
+  // Each ends in under a second with an answer, and none makes the reader allocate what a length claims.
+  it.each([
+    ['an entry could begin everywhere', (bytes: number) => Buffer.from('{"seq":'.repeat(bytes / 7))],
+    [
+      'every length reaches far',
+      (bytes: number) => Buffer.concat(Array.from({ length: bytes / 15 }, () => headOf(1 << 20))),
+    ],
+    [
+      'every length is plausible',
+      (bytes: number) => Buffer.concat(Array.from({ length: bytes / 15 }, () => headOf(1000))),
+    ],
+    ['zeros', (bytes: number) => Buffer.alloc(bytes)],
+    ['ones', (bytes: number) => Buffer.alloc(bytes, 255)],
+  ] as const)('end quickly: %s', async (_label, content) => {
+    const [name, bytes] = [...(await makeLog(1, 1 << 20, seeded(4)))][0] as [string, Buffer];
+    for (const size of [64 * 1024, 4 * 1024 * 1024]) {
+      const disk = diskOf(new Map([[name, Buffer.concat([bytes, content(size)])]]));
+      const memory = process.memoryUsage();
+      const start = performance.now();
+      const report = verifyLog('/', disk);
+      expect(performance.now() - start).toBeLessThan(1000);
+      expect(process.memoryUsage().arrayBuffers - memory.arrayBuffers).toBeLessThan(64 * 1024 * 1024);
+      expect(report.entries).toBe(1);
+      expect(report.ok).toBe(report.tornBytes > 0);
+    }
+  });
 });
+
+function headOf(length: number): Buffer {
+  const bytes = Buffer.alloc(15);
+  bytes.writeUInt32LE(length, 0);
+  bytes.write('{"seq":', 8);
+  return bytes;
+}
