@@ -233,11 +233,12 @@ class NativeCache implements KvCache {
     if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) {
       fail(`candidates must be an array of at most ${MAX_CANDIDATES}`, { candidates: show(candidates) });
     }
+    const table = this.table(layer);
     const moves = new Uint8Array(candidates.length * 2);
     candidates.forEach((candidate: TrialCandidate, index) => {
       record(candidate, 'candidate');
       const side = sideId(candidate.side);
-      this.#legal(layer, page, candidate.side, candidate.format);
+      this.#legal(layer, page, candidate.side, candidate.format, table);
       moves.set([side, formatId(candidate.format)], index * 2);
     });
     const errors = new Float64Array(candidates.length);
@@ -301,7 +302,7 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
     const id = sideId(side);
-    const format = this.#format(layer, page, side);
+    const format = formatIn(this.table(layer), page, side);
     if (format === 'f16') {
       throw new KvError('unsupported', 'an f16 page has no codes', {
         values: { layer, page, side },
@@ -353,15 +354,10 @@ class NativeCache implements KvCache {
     handle.close();
   }
 
-  #format(layer: number, page: number, side: Side): FormatName {
-    const table = this.table(layer);
-    return FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!]!;
-  }
-
   /** The page's format now, when `to` may follow it. */
-  #legal(layer: number, page: number, side: Side, to: FormatName): FormatName {
+  #legal(layer: number, page: number, side: Side, to: FormatName, table = this.table(layer)): FormatName {
     const id = formatId(to);
-    const from = this.#format(layer, page, side);
+    const from = formatIn(table, page, side);
     if (id < FORMATS[from].id && !(from === 'q8' && to === 'f16')) {
       throw new KvError('unsupported', `a page in ${from} cannot become ${to}: what was lost is not in it`, {
         values: { layer, page, side, from, to },
@@ -390,6 +386,10 @@ class NativeCache implements KvCache {
       hint: 'demote pages, close a cache or raise the budget',
     });
   }
+}
+
+function formatIn(table: PageTable, page: number, side: Side): FormatName {
+  return FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!]!;
 }
 
 function statusOf(throws: () => void): KvError {

@@ -122,12 +122,15 @@ function open(file: string, load: () => unknown): Binary {
   return binary;
 }
 
-/** Loads the binary once. Throws KvError 'missing-dependency' when there is none for this machine or it is stale. */
-export function loadBinary(): Binary {
+/**
+ * Loads the binary once; the first call decides which. `Debug` is the build with sanitizers, for tests.
+ * Throws KvError 'missing-dependency' when there is none for this machine or it is stale.
+ */
+export function loadBinary(build: 'Release' | 'Debug' = 'Release'): Binary {
   if (loaded !== undefined) return loaded.binary;
   const root = packageRoot();
   const require = createRequire(import.meta.url);
-  const built = join(root, 'native', 'build', 'Release', 'palimpsest.node');
+  const built = join(root, 'native', 'build', build, 'palimpsest.node');
   if (existsSync(built)) {
     loaded = { binary: open(built, () => require(built)), file: built };
     return loaded.binary;

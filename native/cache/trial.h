@@ -4,7 +4,9 @@
 // A kept query has its log-sum-exp and its output o. With (l, s) the exp-sum and the value sum of the page as it is and
 // (l', s') of the page as it would be, all in one maximum where the kept sum is L:
 //   o' - o = ((s' - l'·o) - (s - l·o)) / (L - l + l')
-// Written as a difference, the rounding of o matters only to second order.
+// Written as a difference, the rounding of o matters only to second order. o and its sum are those of the moment when the query
+// was asked: a page that changed its format since is compared with its bytes of now, weighted by what it was then; L - l is
+// kept from falling below zero for that reason.
 #pragma once
 #include "layer.h"
 
