@@ -1,0 +1,160 @@
+/**
+ * Chat templates are programs that a model file brings along. They run in an interpreter without access to anything,
+ * for a bounded time, with a bounded `range`, and without a clock: the same messages give the same prompt every day.
+ *
+ * Words of a message must not become control tokens. So each content is marked with a private-use character that no
+ * text, token or template contains: before its first and after its last visible character (inside what `trim` leaves),
+ * and inside every guarded token it spells. The rendered text is then cut at added tokens, of which none can begin,
+ * end or lie in a content, and the marks are removed from the text between: tokens come from the template alone, while
+ * words still merge across the seam between template and content as in training.
+ */
+import { createContext, Script } from 'node:vm';
+import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
+import { KvError } from '../../native/index.ts';
+import type { ChatMessage } from './types.ts';
+
+/** The longest published templates have about 30,000 characters. */
+export const TEMPLATE_CHARACTERS_MAX = 1 << 17;
+const RENDER_MS_MAX = 500;
+const RANGE_MAX = 10_000;
+const MESSAGES_MAX = 10_000;
+/** What a template may add to the contents. */
+const RENDERED_CHARACTERS_MAX = 1 << 22;
+const PRIVATE_USE = { first: 0xe000, last: 0xf8ff } as const;
+const ROLES: readonly string[] = ['system', 'user', 'assistant'];
+
+export interface ChatRendering {
+  readonly text: string;
+  /** To be removed from text after it was cut at added tokens. */
+  readonly mark: string;
+}
+
+export interface ChatRequest {
+  readonly template: string;
+  readonly messages: readonly ChatMessage[];
+  readonly addGenerationPrompt: boolean;
+  /** bos_token and the like. */
+  readonly variables: Readonly<Record<string, string>>;
+  readonly guarded: readonly string[];
+}
+
+class TemplateRefusal extends Error {}
+
+/** Throws KvError 'bad-tokenizer' for a template that is broken or does not end, 'bad-argument' for messages it refuses. */
+export function renderChat({
+  template,
+  messages,
+  addGenerationPrompt,
+  variables,
+  guarded,
+}: ChatRequest): ChatRendering {
+  checkMessages(messages);
+  checkTemplate(template);
+  const mark = unusedCharacter([
+    template,
+    ...Object.values(variables),
+    ...guarded,
+    ...messages.map((message) => message.content),
+  ]);
+  const marked = messages.map(({ role, content }) => ({ role, content: markContent(content, guarded, mark) }));
+  const values = { ...variables, messages: marked, add_generation_prompt: addGenerationPrompt };
+  const text = runBounded(() => render(template, values));
+  const contents = messages.reduce((sum, message) => sum + message.content.length, 0);
+  if (text.length > RENDERED_CHARACTERS_MAX + 4 * contents) {
+    throw badTemplate(`the chat template made ${text.length} characters of ${contents}`, { characters: text.length });
+  }
+  return { text, mark };
+}
+
+export function checkTemplate(template: string): void {
+  if (template.length <= TEMPLATE_CHARACTERS_MAX) return;
+  throw badTemplate(`the chat template has ${template.length} characters`, {
+    characters: template.length,
+    charactersMax: TEMPLATE_CHARACTERS_MAX,
+  });
+}
+
+function checkMessages(messages: readonly ChatMessage[]): void {
+  const sound = Array.isArray(messages) && messages.length <= MESSAGES_MAX;
+  const odd = sound
+    ? messages.find((message) => !ROLES.includes(message?.role) || typeof message.content !== 'string')
+    : null;
+  if (odd === undefined) return;
+  throw new KvError('bad-argument', 'a chat is a list of messages { role, content }', {
+    values: { roles: ROLES, messagesMax: MESSAGES_MAX, role: odd?.role },
+  });
+}
+
+function markContent(content: string, guarded: readonly string[], mark: string): string {
+  const visible = content.trim();
+  if (visible === '') return content;
+  let inner = visible;
+  for (const token of guarded) {
+    if (token.length > 1) inner = inner.replaceAll(token, () => token[0] + mark + token.slice(1));
+  }
+  const start = content.indexOf(visible);
+  return content.slice(0, start) + mark + inner + mark + content.slice(start + visible.length);
+}
+
+function unusedCharacter(texts: readonly string[]): string {
+  const used = new Set<string>();
+  for (const text of texts) for (const [letter] of text.matchAll(/[\ue000-\uf8ff]/g)) used.add(letter);
+  for (let code: number = PRIVATE_USE.first; code <= PRIVATE_USE.last; code++) {
+    const letter = String.fromCharCode(code);
+    if (!used.has(letter)) return letter;
+  }
+  throw new KvError('bad-argument', 'the messages use every private-use character, so none is left to mark them with');
+}
+
+function render(template: string, values: Readonly<Record<string, unknown>>): string {
+  const environment = new Environment();
+  for (const [name, value] of Object.entries({ ...GLOBALS, ...values })) environment.set(name, value);
+  const program = parse(tokenize(template, { lstrip_blocks: true, trim_blocks: true }));
+  const result: unknown = new Interpreter(environment).run(program).value;
+  return String(result);
+}
+
+const GLOBALS: Readonly<Record<string, unknown>> = {
+  true: true,
+  True: true,
+  false: false,
+  False: false,
+  none: null,
+  None: null,
+  raise_exception: (message: unknown) => {
+    throw new TemplateRefusal(String(message));
+  },
+  range: boundedRange,
+};
+
+function boundedRange(first: number, last?: number, step = 1): number[] {
+  const [from, to] = last == null ? [0, first] : [first, last];
+  const count = Math.max(0, Math.ceil((to - from) / step));
+  if (!(count <= RANGE_MAX) || step === 0) throw new Error(`range of ${count} numbers`);
+  return Array.from({ length: count }, (_, i) => from + i * step);
+}
+
+/** A watchdog outside this thread stops the call: an interpreter cannot be asked to stop by a timer it keeps from running. */
+function runBounded(work: () => string): string {
+  try {
+    const context = createContext({ work });
+    return new Script('work()').runInContext(context, { timeout: RENDER_MS_MAX }) as string;
+  } catch (cause) {
+    if (cause instanceof TemplateRefusal) {
+      throw new KvError(
+        'bad-argument',
+        `the model's chat template refuses these messages: ${cause.message.slice(0, 300)}`,
+        { cause },
+      );
+    }
+    const slow = (cause as NodeJS.ErrnoException)?.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
+    const why = slow
+      ? `did not end within ${RENDER_MS_MAX} ms`
+      : `failed: ${String((cause as Error)?.message).slice(0, 300)}`;
+    throw badTemplate(`the model's chat template ${why}`, {}, cause);
+  }
+}
+
+function badTemplate(what: string, values: Record<string, unknown>, cause?: unknown): KvError {
+  return new KvError('bad-tokenizer', what, { values, cause });
+}

@@ -1,0 +1,123 @@
+/** Ranges every model configuration must keep, wherever it came from, and the shapes its tensors must have. */
+import { z } from 'zod';
+import { KvError } from '../../native/index.ts';
+import type { ModelConfig } from './types.ts';
+
+const count = (max: number) => z.int().min(1).max(max);
+/** A scale of positions or frequencies. */
+const factor = z.number().min(1).max(65536);
+const context = count(2 ** 27);
+
+const ropeScaling = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('none') }),
+  z.strictObject({ kind: z.literal('linear'), factor }),
+  z.strictObject({ kind: z.literal('ntk'), factor, originalContext: context }),
+  z.strictObject({
+    kind: z.literal('llama3'),
+    factor,
+    lowFreqFactor: z.number().positive().max(1024),
+    highFreqFactor: z.number().positive().max(1024),
+    originalContext: context,
+  }),
+  z.strictObject({
+    kind: z.literal('yarn'),
+    factor,
+    originalContext: context,
+    betaFast: z.number().positive().max(4096),
+    betaSlow: z.number().positive().max(4096),
+    attentionFactor: z.number().positive().max(64).nullable(),
+  }),
+]);
+
+/** Bounds are generous multiples of the largest published models: they keep products exact and refuse nonsense. */
+const schema = z.strictObject({
+  architecture: z.enum(['llama', 'mistral', 'qwen2', 'qwen3']),
+  layers: count(1024),
+  hiddenSize: count(2 ** 17),
+  intermediateSize: count(2 ** 20),
+  queryHeads: count(1024),
+  kvHeads: count(1024),
+  headDim: count(1024),
+  vocabSize: count(2 ** 22),
+  contextLength: context,
+  normEpsilon: z.number().positive().max(0.1),
+  ropeTheta: z.number().min(1).max(1e12),
+  ropeScaling,
+  rotaryDim: count(1024),
+  ropeInterleaved: z.boolean(),
+  slidingWindow: z.array(context.nullable()),
+  qkvBias: z.boolean(),
+  outputBias: z.boolean(),
+  mlpBias: z.boolean(),
+  qkNorm: z.boolean(),
+  tiedEmbeddings: z.boolean(),
+  bosId: z.int().min(0).nullable(),
+  eosIds: z.array(z.int().min(0)).max(64),
+});
+
+/** Returns the configuration, frozen. Throws KvError 'bad-model' with every field that is out of range. source: for messages. */
+export function checkConfig(config: ModelConfig, source: string): ModelConfig {
+  const checked = schema.safeParse(config);
+  if (!checked.success) throw badConfig(source, issues(checked.error));
+  const { queryHeads, kvHeads, headDim, rotaryDim, layers, slidingWindow, ropeScaling: scaling, vocabSize } = config;
+  const wrong: string[] = [];
+  if (queryHeads % kvHeads !== 0) wrong.push(`${queryHeads} query heads cannot share ${kvHeads} key heads`);
+  if (rotaryDim % 2 !== 0 || rotaryDim > headDim) wrong.push(`${rotaryDim} rotated channels of a head of ${headDim}`);
+  if (slidingWindow.length !== layers) wrong.push(`${slidingWindow.length} sliding windows for ${layers} layers`);
+  if (scaling.kind === 'llama3' && scaling.highFreqFactor <= scaling.lowFreqFactor) {
+    wrong.push(
+      `rope: high_freq_factor ${scaling.highFreqFactor} is not above low_freq_factor ${scaling.lowFreqFactor}`,
+    );
+  }
+  if (scaling.kind === 'ntk' && rotaryDim <= 2) wrong.push('rope: ntk needs more than two channels');
+  for (const id of [config.bosId ?? 0, ...config.eosIds]) {
+    if (id >= vocabSize) wrong.push(`token ${id} of a vocabulary of ${vocabSize}`);
+  }
+  if (wrong.length > 0) throw badConfig(source, wrong);
+  return Object.freeze(config);
+}
+
+/** One line per problem: where, and what. */
+export function issues(error: z.ZodError): string[] {
+  return error.issues
+    .slice(0, 8)
+    .map((issue) => `${issue.path.map(String).join('.').slice(0, 80)}: ${issue.message.slice(0, 200)}`);
+}
+
+export function badConfig(source: string, problems: readonly string[]): KvError {
+  return new KvError('bad-model', `${source}: ${problems.join('; ')}`, { values: { file: source, problems } });
+}
+
+export function unsupportedConfig(source: string, what: string, value: unknown): KvError {
+  const shown = (JSON.stringify(value) ?? String(value)).slice(0, 120);
+  return new KvError('unsupported', `${source}: ${what} ${shown} is not served`, {
+    values: { file: source, [what]: value },
+  });
+}
+
+/** Name → shape of every tensor a model of this configuration has; names as in types.ts. */
+export function expectedShapes(config: ModelConfig): Map<string, readonly number[]> {
+  const { layers, hiddenSize: m, intermediateSize: f, queryHeads, kvHeads, headDim: d, vocabSize } = config;
+  const [queries, keys] = [queryHeads * d, kvHeads * d];
+  const shapes = new Map<string, readonly number[]>([
+    ['embed', [vocabSize, m]],
+    ['norm', [m]],
+  ]);
+  if (!config.tiedEmbeddings) shapes.set('head', [vocabSize, m]);
+  for (let layer = 0; layer < layers; layer++) {
+    const matrix = (name: string, rows: number, columns: number, bias: boolean): void => {
+      shapes.set(`${layer}.${name}`, [rows, columns]);
+      if (bias) shapes.set(`${layer}.${name}.bias`, [rows]);
+    };
+    shapes.set(`${layer}.attnNorm`, [m]).set(`${layer}.mlpNorm`, [m]);
+    if (config.qkNorm) shapes.set(`${layer}.qNorm`, [d]).set(`${layer}.kNorm`, [d]);
+    matrix('q', queries, m, config.qkvBias);
+    matrix('k', keys, m, config.qkvBias);
+    matrix('v', keys, m, config.qkvBias);
+    matrix('o', m, queries, config.outputBias);
+    matrix('gate', f, m, config.mlpBias);
+    matrix('up', f, m, config.mlpBias);
+    matrix('down', m, f, config.mlpBias);
+  }
+  return shapes;
+}

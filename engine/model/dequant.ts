@@ -1,0 +1,259 @@
+/**
+ * Element types of weight files and how their blocks become float32.
+ * A quantized tensor is rows of blocks; a block holds 32 (legacy) or 256 (K types) weights:
+ *
+ *   Q8_0  f16 d, 32 × i8                                                  w = d·q
+ *   Q4_0  f16 d, 16 bytes of nibbles                                      w = d·(q − 8)
+ *   Q4_1  f16 d, f16 m, 16 bytes of nibbles                               w = d·q + m
+ *   Q5_0  f16 d, 32 high bits, 16 bytes of nibbles                        w = d·(q − 16)
+ *   Q5_1  f16 d, f16 m, 32 high bits, 16 bytes of nibbles                 w = d·q + m
+ *   Q4_K  f16 d, f16 e, 12 bytes: 8 × (6-bit s, 6-bit t), 128 bytes       w = d·s·q − e·t      per 32 weights
+ *   Q5_K  as Q4_K with 32 bytes of high bits before the nibbles
+ *   Q6_K  128 bytes of low nibbles, 64 of high pairs, 16 × i8 s, f16 d    w = d·s·(q − 32)     per 16 weights
+ *
+ * In the legacy types nibble j of byte j is weight j, its high half weight j + 16. The K types are described at their
+ * functions. Formulas: the GGML block definitions (ggml-quants). Products are exact in float64 and rounded once.
+ */
+import { assert, KvError, reference } from '../../native/index.ts';
+
+export interface ElementType {
+  readonly name: string;
+  /** Weights per block. */
+  readonly blockValues: number;
+  readonly blockBytes: number;
+  /** Decodes whole blocks; null: known by size only. */
+  readonly decode: ((source: Uint8Array, target: Float32Array) => void) | null;
+}
+
+let halfTable: Float32Array | null = null;
+
+/** Value of every binary16, 256 KiB, made at first use. */
+function halves(): Float32Array {
+  halfTable ??= Float32Array.from({ length: 65536 }, (_, bits) => reference.fromHalf(bits));
+  return halfTable;
+}
+
+const u16 = (source: Uint8Array, at: number): number => source[at]! | (source[at + 1]! << 8);
+
+function decodeF32(source: Uint8Array, target: Float32Array): void {
+  const view = new DataView(source.buffer, source.byteOffset, source.byteLength);
+  for (let i = 0; i < target.length; i++) target[i] = view.getFloat32(4 * i, true);
+}
+
+function decodeF16(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let i = 0; i < target.length; i++) target[i] = half[u16(source, 2 * i)]!;
+}
+
+/** The upper half of a float32. */
+function decodeBf16(source: Uint8Array, target: Float32Array): void {
+  const bits = new Uint32Array(target.buffer, target.byteOffset, target.length);
+  for (let i = 0; i < target.length; i++) bits[i] = u16(source, 2 * i) << 16;
+}
+
+function decodeQ8_0(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 32, at += 34) {
+    const d = half[u16(source, at)]!;
+    for (let j = 0; j < 32; j++) target[block + j] = d * ((source[at + 2 + j]! << 24) >> 24);
+  }
+}
+
+function decodeQ4_0(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 32, at += 18) {
+    const d = half[u16(source, at)]!;
+    for (let j = 0; j < 16; j++) {
+      const byte = source[at + 2 + j]!;
+      target[block + j] = d * ((byte & 15) - 8);
+      target[block + j + 16] = d * ((byte >> 4) - 8);
+    }
+  }
+}
+
+function decodeQ4_1(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 32, at += 20) {
+    const d = half[u16(source, at)]!;
+    const m = half[u16(source, at + 2)]!;
+    for (let j = 0; j < 16; j++) {
+      const byte = source[at + 4 + j]!;
+      target[block + j] = d * (byte & 15) + m;
+      target[block + j + 16] = d * (byte >> 4) + m;
+    }
+  }
+}
+
+function decodeQ5_0(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 32, at += 22) {
+    const d = half[u16(source, at)]!;
+    const high = u16(source, at + 2) | (u16(source, at + 4) << 16);
+    for (let j = 0; j < 16; j++) {
+      const byte = source[at + 6 + j]!;
+      target[block + j] = d * (((byte & 15) | (((high >>> j) & 1) << 4)) - 16);
+      target[block + j + 16] = d * (((byte >> 4) | (((high >>> (j + 16)) & 1) << 4)) - 16);
+    }
+  }
+}
+
+function decodeQ5_1(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 32, at += 24) {
+    const d = half[u16(source, at)]!;
+    const m = half[u16(source, at + 2)]!;
+    const high = u16(source, at + 4) | (u16(source, at + 6) << 16);
+    for (let j = 0; j < 16; j++) {
+      const byte = source[at + 8 + j]!;
+      target[block + j] = d * ((byte & 15) | (((high >>> j) & 1) << 4)) + m;
+      target[block + j + 16] = d * ((byte >> 4) | (((high >>> (j + 16)) & 1) << 4)) + m;
+    }
+  }
+}
+
+/** Scale of group g (0 … 7) in the 12 bytes at `at`: groups 0–3 in the low 6 bits of bytes 0–3, 4–7 split over bytes 8–11 and the top of 0–3. */
+function scaleOf(source: Uint8Array, at: number, g: number): number {
+  return g < 4 ? source[at + g]! & 63 : (source[at + g + 4]! & 15) | ((source[at + g - 4]! >> 6) << 4);
+}
+
+/** The same for the minimum: bytes 4–7, the upper nibbles of 8–11 and the top of 4–7. */
+function minimumOf(source: Uint8Array, at: number, g: number): number {
+  return g < 4 ? source[at + g + 4]! & 63 : (source[at + g + 4]! >> 4) | ((source[at + g]! >> 6) << 4);
+}
+
+/** Pairs of groups share 32 bytes: the even group in the low nibbles, the odd one in the high. */
+function decodeQ4_K(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 256, at += 144) {
+    const d = half[u16(source, at)]!;
+    const e = half[u16(source, at + 2)]!;
+    for (let g = 0; g < 8; g++) {
+      const scale = d * scaleOf(source, at + 4, g);
+      const minimum = e * minimumOf(source, at + 4, g);
+      const codes = at + 16 + 32 * (g >> 1);
+      const shift = 4 * (g & 1);
+      for (let j = 0; j < 32; j++) target[block + 32 * g + j] = scale * ((source[codes + j]! >> shift) & 15) - minimum;
+    }
+  }
+}
+
+/** As Q4_K; bit g of high byte j belongs to weight j of group g. */
+function decodeQ5_K(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 256, at += 176) {
+    const d = half[u16(source, at)]!;
+    const e = half[u16(source, at + 2)]!;
+    for (let g = 0; g < 8; g++) {
+      const scale = d * scaleOf(source, at + 4, g);
+      const minimum = e * minimumOf(source, at + 4, g);
+      const codes = at + 48 + 32 * (g >> 1);
+      const shift = 4 * (g & 1);
+      for (let j = 0; j < 32; j++) {
+        const code = ((source[codes + j]! >> shift) & 15) | (((source[at + 16 + j]! >> g) & 1) << 4);
+        target[block + 32 * g + j] = scale * code - minimum;
+      }
+    }
+  }
+}
+
+/**
+ * Two halves of 128 weights, each four runs of 32: run r takes low bits from byte j (+32 for odd r) of 64, low nibble
+ * for r < 2, and its two high bits from bits 2r of high byte j. Scales change every 16 weights.
+ */
+function decodeQ6_K(source: Uint8Array, target: Float32Array): void {
+  const half = halves();
+  for (let block = 0, at = 0; block < target.length; block += 256, at += 210) {
+    const d = half[u16(source, at + 208)]!;
+    for (let run = 0; run < 8; run++) {
+      const [side, r] = [run >> 2, run & 3];
+      const low = at + 64 * side + 32 * (r & 1);
+      const high = at + 128 + 32 * side;
+      for (let j = 0; j < 32; j++) {
+        const code = ((source[low + j]! >> (4 * (r >> 1))) & 15) | (((source[high + j]! >> (2 * r)) & 3) << 4);
+        const scale = (source[at + 192 + 2 * run + (j >> 4)]! << 24) >> 24;
+        target[block + 32 * run + j] = d * scale * (code - 32);
+      }
+    }
+  }
+}
+
+const type = (
+  name: string,
+  blockValues: number,
+  blockBytes: number,
+  decode: ElementType['decode'] = null,
+): ElementType => ({
+  name,
+  blockValues,
+  blockBytes,
+  decode,
+});
+
+/** Every type a file may hold, by the name the formats use. Those without `decode` are refused when asked for. */
+export const ELEMENT_TYPES: ReadonlyMap<string, ElementType> = new Map(
+  [
+    type('F32', 1, 4, decodeF32),
+    type('F16', 1, 2, decodeF16),
+    type('BF16', 1, 2, decodeBf16),
+    type('Q8_0', 32, 34, decodeQ8_0),
+    type('Q4_0', 32, 18, decodeQ4_0),
+    type('Q4_1', 32, 20, decodeQ4_1),
+    type('Q5_0', 32, 22, decodeQ5_0),
+    type('Q5_1', 32, 24, decodeQ5_1),
+    type('Q4_K', 256, 144, decodeQ4_K),
+    type('Q5_K', 256, 176, decodeQ5_K),
+    type('Q6_K', 256, 210, decodeQ6_K),
+    type('F64', 1, 8),
+    type('I8', 1, 1),
+    type('I16', 1, 2),
+    type('I32', 1, 4),
+    type('I64', 1, 8),
+    type('U8', 1, 1),
+    type('U16', 1, 2),
+    type('U32', 1, 4),
+    type('U64', 1, 8),
+    type('BOOL', 1, 1),
+    type('F8_E4M3', 1, 1),
+    type('F8_E5M2', 1, 1),
+    type('Q8_1', 32, 36),
+    type('Q2_K', 256, 84),
+    type('Q3_K', 256, 110),
+    type('Q8_K', 256, 292),
+    type('IQ2_XXS', 256, 66),
+    type('IQ2_XS', 256, 74),
+    type('IQ3_XXS', 256, 98),
+    type('IQ1_S', 256, 50),
+    type('IQ4_NL', 32, 18),
+    type('IQ3_S', 256, 110),
+    type('IQ2_S', 256, 82),
+    type('IQ4_XS', 256, 136),
+    type('IQ1_M', 256, 56),
+    type('TQ1_0', 256, 54),
+    type('TQ2_0', 256, 66),
+    type('MXFP4', 32, 17),
+  ].map((entry) => [entry.name, entry]),
+);
+
+/** Names of the types that can be read as float32. */
+export const READABLE_TYPES: readonly string[] = [...ELEMENT_TYPES.values()].filter((t) => t.decode).map((t) => t.name);
+
+/** Throws KvError 'unsupported' for a type that is known by size only. */
+export function readableType(elementType: ElementType, tensor: string): NonNullable<ElementType['decode']> {
+  if (elementType.decode === null) {
+    throw new KvError('unsupported', `tensor ${tensor} is stored as ${elementType.name}`, {
+      values: { tensor, type: elementType.name, readable: READABLE_TYPES },
+      hint: `convert the weights to one of ${READABLE_TYPES.join(', ')}`,
+    });
+  }
+  return elementType.decode;
+}
+
+/** Decodes whole blocks of one type. source: blocks, target: as many values. */
+export function dequantize(elementType: ElementType, source: Uint8Array, target: Float32Array): void {
+  const blocks = target.length / elementType.blockValues;
+  assert(
+    Number.isInteger(blocks) && source.length === blocks * elementType.blockBytes,
+    `${source.length} bytes of ${elementType.name} for ${target.length} values`,
+  );
+  readableType(elementType, '')(source, target);
+}

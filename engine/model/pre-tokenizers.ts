@@ -1,0 +1,70 @@
+/**
+ * How byte-level vocabularies of GGUF files cut text before merging: `tokenizer.ggml.pre` names one of these. Patterns
+ * apply one after the other, each to the pieces the one before it left; what a pattern does not match stays a piece.
+ * They are those of the models' own tokenizers, in the notation of their tokenizer.json.
+ */
+import { KvError } from '../../native/index.ts';
+
+export interface PreTokenizer {
+  readonly patterns: readonly string[];
+  /** A piece that is a word of the vocabulary is taken whole. */
+  readonly ignoreMerges?: boolean;
+  /** Prompts begin with BOS where the file does not say. */
+  readonly addBos?: boolean;
+}
+
+export const GPT2_PATTERN = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const CONTRACTIONS = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])";
+const AFTER_WORDS = ' ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
+const llama3 = (digits: string): string =>
+  `${CONTRACTIONS}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}${digits}|${AFTER_WORDS}`;
+const UPPER = '\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}';
+const LOWER = '\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}';
+const TEKKEN_PATTERN =
+  `[^\\r\\n\\p{L}\\p{N}]?[${UPPER}]*[${LOWER}]+|[^\\r\\n\\p{L}\\p{N}]?[${UPPER}]+[${LOWER}]*|\\p{N}` +
+  '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
+const PUNCTUATION = '[\\p{P}\\$\\+<=>\\^~\\|';
+
+const gpt2: PreTokenizer = { patterns: [GPT2_PATTERN] };
+const digitsThenGpt2: PreTokenizer = { patterns: ['\\p{N}', GPT2_PATTERN] };
+const llamaBpe: PreTokenizer = { patterns: [llama3('{1,3}')], ignoreMerges: true, addBos: true };
+const qwen2: PreTokenizer = { patterns: [llama3('')] };
+
+const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
+  ['default', { patterns: [`${PUNCTUATION}]+`, GPT2_PATTERN, '\\p{N}+', '[0-9][0-9][0-9]'] }],
+  ['gpt-2', gpt2],
+  ['olmo', gpt2],
+  ['smollm', digitsThenGpt2],
+  ['starcoder', digitsThenGpt2],
+  ['refact', digitsThenGpt2],
+  ['codeshell', digitsThenGpt2],
+  ['llama-bpe', llamaBpe],
+  ['llama3', llamaBpe],
+  ['llama-v3', llamaBpe],
+  ['smaug-bpe', { patterns: llamaBpe.patterns }],
+  ['qwen2', qwen2],
+  ['deepseek-r1-qwen', qwen2],
+  ['tekken', { patterns: [TEKKEN_PATTERN], ignoreMerges: true, addBos: true }],
+  [
+    'deepseek-coder',
+    {
+      patterns: [
+        '[\\r\\n]',
+        '\\s?\\p{L}+',
+        '\\s?\\p{P}+',
+        '[\\u4e00-\\u9fa5\\u0800-\\u4e00\\uac00-\\ud7ff]+',
+        '\\p{N}',
+      ],
+    },
+  ],
+  ['falcon', { patterns: [`${PUNCTUATION}\`]+`, GPT2_PATTERN, '[0-9][0-9][0-9]'] }],
+]);
+
+/** Throws KvError 'unsupported' for a name that is not served. */
+export function preTokenizer(name: string): PreTokenizer {
+  const found = BY_NAME.get(name);
+  if (found !== undefined) return found;
+  throw new KvError('unsupported', `the pre-tokenizer '${name.slice(0, 80)}' is not served`, {
+    values: { name, served: [...BY_NAME.keys()] },
+  });
+}

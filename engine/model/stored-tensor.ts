@@ -1,0 +1,117 @@
+/** A tensor where it lies in a file, decoded when asked for, a few megabytes at a time. */
+import { KvError } from '../../native/index.ts';
+import type { FileBytes } from './bytes.ts';
+import { dequantize, type ElementType, readableType } from './dequant.ts';
+import type { Tensor } from './types.ts';
+
+/** About this many bytes of a file are held while a tensor is decoded. */
+const READ_CHUNK_BYTES = 1 << 20;
+
+const littleEndian = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
+
+/** Product of a shape; throws KvError 'bad-file' beyond 2^53, where numbers stop being exact. */
+export function elementCount(shape: readonly number[], tensor: string): number {
+  let count = 1;
+  for (const size of shape) {
+    count *= size;
+    if (!Number.isSafeInteger(count)) {
+      throw new KvError('bad-file', `tensor ${tensor} has a shape whose product overflows`, {
+        values: { tensor, shape },
+      });
+    }
+  }
+  return count;
+}
+
+export class StoredTensor implements Tensor {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly #file: FileBytes;
+  readonly #type: ElementType;
+  readonly #offset: number;
+
+  /** The caller has checked that the bytes lie inside the file. shape: rows first. */
+  constructor(name: string, shape: readonly number[], type: ElementType, file: FileBytes, offset: number) {
+    this.name = name;
+    this.shape = shape;
+    this.#type = type;
+    this.#file = file;
+    this.#offset = offset;
+  }
+
+  get storedType(): string {
+    return this.#type.name;
+  }
+
+  get type(): ElementType {
+    return this.#type;
+  }
+
+  /** The same tensor under the engine's name. */
+  renamed(name: string, shape: readonly number[] = this.shape): StoredTensor {
+    return new StoredTensor(name, shape, this.#type, this.#file, this.#offset);
+  }
+
+  /** Throws KvError 'unsupported' for a type that cannot be read, 'bad-model' for a weight that is NaN or infinite. */
+  readFloat32(fromRow = 0, toRow: number = this.shape[0] ?? 1): Float32Array {
+    const rows = this.shape[0] ?? 1;
+    if (!Number.isInteger(fromRow) || !Number.isInteger(toRow) || fromRow < 0 || toRow < fromRow || toRow > rows) {
+      throw new KvError('bad-argument', `rows ${fromRow} to ${toRow} of tensor ${this.name}, which has ${rows}`, {
+        values: { tensor: this.name, fromRow, toRow, rows },
+      });
+    }
+    readableType(this.#type, this.name);
+    const { blockValues, blockBytes } = this.#type;
+    const rowValues = elementCount(this.shape.slice(1), this.name);
+    const [from, to] = [fromRow * rowValues, toRow * rowValues];
+    if (from % blockValues !== 0 || to % blockValues !== 0) {
+      throw new KvError('unsupported', `rows of tensor ${this.name} do not end where blocks of ${this.#type.name} do`, {
+        values: { tensor: this.name, rowValues, blockValues },
+      });
+    }
+    const offset = this.#offset + (from / blockValues) * blockBytes;
+    // Before allocating: the bytes must be there.
+    this.#file.checkRange(offset, ((to - from) / blockValues) * blockBytes);
+    const values = new Float32Array(to - from);
+    if (this.#type.name === 'F32' && littleEndian) {
+      this.#file.readInto(offset, new Uint8Array(values.buffer));
+    } else {
+      this.#decode(offset, values);
+    }
+    this.#checkFinite(values, from);
+    return values;
+  }
+
+  #decode(offset: number, values: Float32Array): void {
+    const { blockValues, blockBytes } = this.#type;
+    const chunkBlocks = Math.min(Math.ceil(READ_CHUNK_BYTES / blockBytes), values.length / blockValues);
+    const buffer = new Uint8Array(chunkBlocks * blockBytes);
+    for (let start = 0, at = offset; start < values.length; ) {
+      const blocks = Math.min(chunkBlocks, (values.length - start) / blockValues);
+      const bytes = buffer.subarray(0, blocks * blockBytes);
+      this.#file.readInto(at, bytes);
+      dequantize(this.#type, bytes, values.subarray(start, start + blocks * blockValues));
+      start += blocks * blockValues;
+      at += bytes.length;
+    }
+  }
+
+  #checkFinite(values: Float32Array, from: number): void {
+    // 0 · x is 0 for every finite x and NaN otherwise: one sum finds any.
+    let zero = 0;
+    for (let i = 0; i < values.length; i++) zero += 0 * values[i]!;
+    if (zero === 0) return;
+    const index = values.findIndex((value) => !Number.isFinite(value));
+    throw new KvError('bad-model', `tensor ${this.name} holds ${values[index]} at element ${from + index}`, {
+      values: { tensor: this.name, element: from + index },
+      hint: 'the file is damaged or the checkpoint is broken',
+    });
+  }
+}
+
+/** Opened weights of one format: tensors under the file's own names, rows first. */
+export interface Checkpoint {
+  readonly tensors: ReadonlyMap<string, StoredTensor>;
+  readonly files: readonly FileBytes[];
+  close(): void;
+}

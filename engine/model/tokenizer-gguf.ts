@@ -1,0 +1,190 @@
+/** The vocabulary that a GGUF file carries: byte-level BPE ('gpt2') or SentencePiece BPE ('llama'). */
+import { KvError } from '../../native/index.ts';
+import { type AddedToken, isTurnMarker } from './added-tokens.ts';
+import { checkTemplate } from './chat-template.ts';
+import type { GgufValue } from './gguf.ts';
+import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
+import { preTokenizer } from './pre-tokenizers.ts';
+import { VocabularyTokenizer } from './tokenizer.ts';
+import { createBpe } from './tokenizer-bpe.ts';
+import { splitStep } from './tokenizer-hf.ts';
+import { encodeScored } from './tokenizer-spm.ts';
+
+type Metadata = ReadonlyMap<string, GgufValue>;
+
+/** tokenizer.ggml.token_type */
+const TYPE = { normal: 1, unknown: 2, control: 3, added: 4, unused: 5, byte: 6 } as const;
+/** Words of these names end a turn or a text; many files declare only one of those their model uses. */
+const END_WORDS: readonly string[] = [
+  '</s>',
+  '<|endoftext|>',
+  '<|end_of_text|>',
+  '<|im_end|>',
+  '<|eot_id|>',
+  '<|eom_id|>',
+  '<|end|>',
+  '<end_of_turn>',
+];
+
+/** vocabSize: rows of the model's embedding, at least as many as words. Throws KvError 'bad-tokenizer' or 'unsupported'. */
+export function ggufTokenizer(metadata: Metadata, vocabSize: number): VocabularyTokenizer {
+  const words = readWords(metadata, vocabSize);
+  const types = readTypes(metadata, words.length);
+  const template = metadata.get('tokenizer.chat_template') ?? null;
+  if (template !== null && typeof template !== 'string') throw bad('tokenizer.chat_template is not a text');
+  if (template !== null) checkTemplate(template);
+  const bosId = tokenId(metadata, 'bos', words.length);
+  const declared = ['eos', 'eot', 'eom']
+    .map((name) => tokenId(metadata, name, words.length))
+    .filter((id) => id !== null);
+  const byName = END_WORDS.map((word) => words.indexOf(word)).filter((id) => id !== -1 && types[id] === TYPE.control);
+  const eosIds = [...new Set([...declared, ...byName])];
+  const isEnd = new Set([...eosIds, ...(bosId === null ? [] : [bosId])]);
+  const added: AddedToken[] = [];
+  for (const [id, text] of words.entries()) {
+    const control = types[id] === TYPE.control || types[id] === TYPE.unknown;
+    if (text === '' || !(control || types[id] === TYPE.added || (isEnd.has(id) && types[id] !== TYPE.byte))) continue;
+    added.push({
+      id,
+      text,
+      control: control || isEnd.has(id),
+      guarded: control || isEnd.has(id) || isTurnMarker(text, template),
+    });
+  }
+  const isAdded = new Set(added.map((token) => token.id));
+  const model = metadata.get('tokenizer.ggml.model');
+  const given: Given = { metadata, words, types, isAdded };
+  const kind = model === 'gpt2' ? byteLevel(given) : model === 'llama' ? scored(given) : null;
+  if (kind === null)
+    throw new KvError('unsupported', `the tokenizer model '${String(model).slice(0, 80)}' is not served`, {
+      values: { model, served: ['gpt2', 'llama'] },
+    });
+  const pieces = new Pieces(vocabSize);
+  for (const [id, word] of words.entries()) {
+    if (types[id] !== TYPE.unused) pieces.set(id, pieceBytes(word, isAdded.has(id) ? 'plain' : kind.style));
+  }
+  const addBos = metadata.get('tokenizer.ggml.add_bos_token') ?? kind.addBos;
+  return new VocabularyTokenizer({
+    kind: kind.name,
+    vocabSize,
+    pieces,
+    added,
+    encodeText: kind.encodeText,
+    spacePrefix: kind.spacePrefix,
+    bosId,
+    eosIds,
+    addBos: addBos === true && bosId !== null,
+    chatTemplate: template,
+  });
+}
+
+interface Given {
+  readonly metadata: Metadata;
+  readonly words: readonly string[];
+  readonly types: ArrayLike<number>;
+  readonly isAdded: ReadonlySet<number>;
+}
+
+interface Kind {
+  readonly name: string;
+  readonly style: PieceStyle;
+  readonly spacePrefix: boolean;
+  /** Where the file does not say. */
+  readonly addBos: boolean;
+  encodeText(text: string, section: number): number[];
+}
+
+/** Words that text may become; where two are written alike the first counts. */
+function ordinary({ words, types, isAdded }: Given): Map<string, number> {
+  const ids = new Map<string, number>();
+  for (const [id, word] of words.entries()) {
+    if (word !== '' && types[id] === TYPE.normal && !isAdded.has(id) && !ids.has(word)) ids.set(word, id);
+  }
+  return ids;
+}
+
+function byteLevel(given: Given): Kind {
+  const merges = given.metadata.get('tokenizer.ggml.merges');
+  if (!isTexts(merges)) throw bad('tokenizer.ggml.merges is missing');
+  // A merge is two words around a space; the space letter itself is never written as a space.
+  const pairs = merges.map((merge, index) => {
+    const cut = merge.indexOf(' ', 1);
+    if (cut < 1 || cut === merge.length - 1) throw bad(`merge ${index} is not a pair of words`, { index });
+    return [merge.slice(0, cut), merge.slice(cut + 1)];
+  });
+  const pre = given.metadata.get('tokenizer.ggml.pre') ?? 'default';
+  const { patterns, ignoreMerges, addBos } = preTokenizer(String(pre));
+  const vocab: Record<string, number> = Object.create(null);
+  for (const [word, id] of ordinary(given)) vocab[word] = id;
+  const byteStep = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
+  const bpe = createBpe(
+    {
+      normalizer: null,
+      preTokenizer: { type: 'Sequence', pretokenizers: [...patterns.map(splitStep), byteStep] },
+      model: { type: 'BPE', vocab, merges: pairs, ignore_merges: ignoreMerges === true },
+    },
+    given.isAdded,
+  );
+  return {
+    name: `byte-level BPE (${pre})`,
+    style: 'byte-level',
+    spacePrefix: false,
+    addBos: addBos === true,
+    encodeText: bpe.encodeText,
+  };
+}
+
+function scored(given: Given): Kind {
+  const { metadata, words, types } = given;
+  const scores = metadata.get('tokenizer.ggml.scores');
+  if (!isNumbers(scores) || scores.length !== words.length)
+    throw bad('tokenizer.ggml.scores is missing or of another length');
+  const byteIds = new Int32Array(256).fill(-1);
+  for (const [id, word] of words.entries()) {
+    const byte = types[id] === TYPE.byte ? /^<0x([0-9A-Fa-f]{2})>$/.exec(word) : null;
+    if (byte !== null) byteIds[Number.parseInt(byte[1]!, 16)] = id;
+  }
+  const spacePrefix = metadata.get('tokenizer.ggml.add_space_prefix') !== false;
+  const unknownId = tokenId(metadata, 'unknown', words.length) ?? 0;
+  const scoredWords = { idOf: ordinary(given), scoreOf: (id: number) => scores[id]!, byteIds, unknownId, spacePrefix };
+  return {
+    name: 'SentencePiece BPE',
+    style: 'metaspace',
+    spacePrefix,
+    addBos: true,
+    encodeText: (text) => encodeScored(text, scoredWords),
+  };
+}
+
+function readWords(metadata: Metadata, vocabSize: number): readonly string[] {
+  const words = metadata.get('tokenizer.ggml.tokens');
+  if (!isTexts(words) || words.length === 0) throw bad('tokenizer.ggml.tokens is missing');
+  if (words.length > vocabSize)
+    throw bad(`${words.length} words for an embedding of ${vocabSize}`, { words: words.length, vocabSize });
+  return words;
+}
+
+function readTypes(metadata: Metadata, wordCount: number): ArrayLike<number> {
+  const types = metadata.get('tokenizer.ggml.token_type');
+  if (types === undefined) return new Uint8Array(wordCount).fill(TYPE.normal);
+  if (!isNumbers(types) || types.length !== wordCount)
+    throw bad('tokenizer.ggml.token_type is of another length than the words');
+  return types;
+}
+
+function tokenId(metadata: Metadata, name: string, wordCount: number): number | null {
+  const id = metadata.get(`tokenizer.ggml.${name}_token_id`) ?? null;
+  if (id === null) return null;
+  if (typeof id !== 'number' || !Number.isInteger(id) || id < 0 || id >= wordCount)
+    throw bad(`tokenizer.ggml.${name}_token_id is ${String(id).slice(0, 40)}`, { id, words: wordCount });
+  return id;
+}
+
+const isTexts = (value: GgufValue | undefined): value is readonly string[] => Array.isArray(value);
+const isNumbers = (
+  value: GgufValue | undefined,
+): value is Exclude<GgufValue, readonly string[] | string | number | boolean> => ArrayBuffer.isView(value);
+
+function bad(what: string, values: Record<string, unknown> = {}): KvError {
+  return new KvError('bad-tokenizer', what, { values });
+}

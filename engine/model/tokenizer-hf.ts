@@ -1,0 +1,265 @@
+/**
+ * tokenizer.json and tokenizer_config.json of a Hugging Face folder. Served: BPE, byte-level or with U+2581 for spaces
+ * and byte fallback, which is what the served architectures use. Merging is the package's; added tokens and decoding are ours.
+ */
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { KvError } from '../../native/index.ts';
+import { type AddedToken, isTurnMarker } from './added-tokens.ts';
+import { checkTemplate, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
+import { asRecord, readJson } from './json.ts';
+import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
+import { GPT2_PATTERN } from './pre-tokenizers.ts';
+import { VocabularyTokenizer } from './tokenizer.ts';
+import { createBpe } from './tokenizer-bpe.ts';
+import type { ModelConfig } from './types.ts';
+
+type Json = Readonly<Record<string, unknown>>;
+type TokenIds = Pick<ModelConfig, 'vocabSize' | 'bosId' | 'eosIds'>;
+
+/** Throws KvError 'not-found', 'bad-tokenizer' (broken), 'unsupported' (of another kind). */
+export function readHfTokenizer(dir: string, config: TokenIds): VocabularyTokenizer {
+  const path = join(dir, 'tokenizer.json');
+  if (!existsSync(path)) {
+    const other = existsSync(join(dir, 'tokenizer.model'));
+    throw new KvError(other ? 'unsupported' : 'not-found', `${dir} has no tokenizer.json`, {
+      values: { dir },
+      hint: other
+        ? 'convert tokenizer.model, or use the model as GGUF, which carries its vocabulary'
+        : 'put the tokenizer beside the weights',
+    });
+  }
+  const settingsPath = join(dir, 'tokenizer_config.json');
+  const settings = existsSync(settingsPath)
+    ? record(readJson(settingsPath, { what: settingsPath, code: 'bad-tokenizer' }), settingsPath)
+    : {};
+  const json = readJson(path, { what: path, code: 'bad-tokenizer', anyKey: true });
+  return hfTokenizer(json, settings, config, readTemplate(dir, settings));
+}
+
+/** chat_template.jinja, else the key of tokenizer_config.json: a text, or a list in which 'default' is ours. */
+function readTemplate(dir: string, settings: Json): string | null {
+  const path = join(dir, 'chat_template.jinja');
+  if (existsSync(path)) {
+    if (statSync(path).size > 4 * TEMPLATE_CHARACTERS_MAX) throw bad(`${path} is too long for a chat template`);
+    return readFileSync(path, 'utf8');
+  }
+  const given = settings.chat_template ?? null;
+  if (!Array.isArray(given)) {
+    if (given !== null && typeof given !== 'string') throw bad('chat_template is neither a text nor a list');
+    return given;
+  }
+  const named = given
+    .map((entry) => record(entry, 'an entry of chat_template'))
+    .find((entry) => entry.name === 'default');
+  return typeof named?.template === 'string' ? named.template : null;
+}
+
+/** json: a parsed tokenizer.json; settings: a parsed tokenizer_config.json. */
+export function hfTokenizer(
+  json: unknown,
+  settings: Json,
+  config: TokenIds,
+  chatTemplate: string | null,
+): VocabularyTokenizer {
+  const tokenizer = record(json, 'tokenizer.json');
+  const model = record(tokenizer.model, 'model');
+  const kind = model.type ?? 'BPE';
+  if (kind !== 'BPE') throw unsupported('model.type', kind);
+  if (typeof model.dropout === 'number' && model.dropout > 0) throw unsupported('model.dropout', model.dropout);
+  if (chatTemplate !== null) checkTemplate(chatTemplate);
+  const { vocabSize, bosId } = config;
+  const words = readVocabulary(model.vocab, vocabSize);
+  checkMerges(model.merges);
+  const decoding = readDecoder(tokenizer.decoder ?? null);
+  const eosIds = endIds(config.eosIds, settings, words, tokenizer.added_tokens);
+  const added = readAdded(tokenizer.added_tokens ?? [], { vocabSize, bosId, eosIds, chatTemplate });
+  const pieces = new Pieces(vocabSize);
+  for (const [word, id] of words) pieces.set(id, pieceBytes(word, decoding.style));
+  for (const token of added) pieces.set(token.id, pieceBytes(token.text, 'plain'));
+  const bpe = createBpe(
+    {
+      normalizer: tokenizer.normalizer ?? null,
+      preTokenizer: exactByteLevel(tokenizer.pre_tokenizer ?? null),
+      model: { ...model, type: 'BPE' },
+    },
+    new Set(added.filter((token) => token.guarded).map((token) => token.id)),
+  );
+  return new VocabularyTokenizer({
+    kind: decoding.style === 'byte-level' ? 'byte-level BPE' : 'BPE with byte fallback',
+    vocabSize,
+    pieces,
+    added,
+    encodeText: bpe.encodeText,
+    spacePrefix: decoding.spacePrefix,
+    bosId,
+    eosIds,
+    addBos:
+      bosId !== null &&
+      addsBos(tokenizer.post_processor ?? null, settings, added.find((token) => token.id === bosId)?.text),
+    chatTemplate,
+  });
+}
+
+/** Word → id. Read with Object.entries, so that words like '__proto__' are words. */
+function readVocabulary(vocab: unknown, vocabSize: number): [string, number][] {
+  const words = Object.entries(record(vocab, 'model.vocab')) as [string, number][];
+  const seen = new Uint8Array(vocabSize);
+  for (const [word, id] of words) {
+    if (!Number.isInteger(id) || id < 0 || id >= vocabSize || seen[id] === 1) {
+      throw bad(
+        `the word ${JSON.stringify(word).slice(0, 80)} has the id ${String(id).slice(0, 40)}, which is taken or outside the model's ${vocabSize}`,
+        { word, id, vocabSize },
+      );
+    }
+    seen[id] = 1;
+  }
+  return words;
+}
+
+function checkMerges(merges: unknown): void {
+  const isPair = (merge: unknown): boolean =>
+    typeof merge === 'string'
+      ? merge.indexOf(' ') > 0
+      : Array.isArray(merge) && merge.length === 2 && merge.every((part) => typeof part === 'string');
+  if (!Array.isArray(merges)) throw bad('model.merges is not a list');
+  const index = merges.findIndex((merge) => !isPair(merge) || typeof merge !== typeof merges[0]);
+  if (index !== -1) throw bad(`merge ${index} is not a pair of words`, { index });
+}
+
+interface AddedRules extends TokenIds {
+  readonly chatTemplate: string | null;
+}
+
+/** Tokens beyond the model's embedding are left alone: the model could not read them. */
+function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplate }: AddedRules): AddedToken[] {
+  if (!Array.isArray(entries)) throw bad('added_tokens is not a list');
+  const added: AddedToken[] = [];
+  const texts = new Set<string>();
+  for (const entry of entries) {
+    const { id, content, special, lstrip, rstrip, single_word: singleWord } = record(entry, 'an added token');
+    if (
+      typeof id !== 'number' ||
+      !Number.isInteger(id) ||
+      id < 0 ||
+      typeof content !== 'string' ||
+      content === '' ||
+      texts.has(content)
+    ) {
+      throw bad('an added token needs an id and a text of its own', { id, content });
+    }
+    if (singleWord === true) throw unsupported('added_tokens.single_word', content);
+    texts.add(content);
+    if (id >= vocabSize) continue;
+    const control = special === true;
+    const guarded = control || id === bosId || eosIds.includes(id) || isTurnMarker(content, chatTemplate);
+    added.push({ id, text: content, control, guarded, trimLeft: lstrip === true, trimRight: rstrip === true });
+  }
+  return added;
+}
+
+function endIds(
+  configured: readonly number[],
+  settings: Json,
+  words: readonly [string, number][],
+  added: unknown,
+): number[] {
+  const text = typeof settings.eos_token === 'string' ? settings.eos_token : asRecord(settings.eos_token)?.content;
+  const entry = Array.isArray(added) ? added.map(asRecord).find((token) => token?.content === text) : undefined;
+  const id = typeof text === 'string' ? (entry?.id ?? words.find(([word]) => word === text)?.[1]) : undefined;
+  return [...new Set([...configured, ...(typeof id === 'number' ? [id] : [])])];
+}
+
+/** tokenizer_config.json says so, or else the post-processor puts BOS in front. */
+function addsBos(postProcessor: unknown, settings: Json, bosText: string | undefined): boolean {
+  if (typeof settings.add_bos_token === 'boolean') return settings.add_bos_token;
+  const steps = asRecord(postProcessor)?.processors;
+  return (Array.isArray(steps) ? steps : [postProcessor]).some((step) => {
+    const template = asRecord(step);
+    const first =
+      template?.type === 'TemplateProcessing' && Array.isArray(template.single)
+        ? asRecord(template.single[0])
+        : undefined;
+    return bosText !== undefined && asRecord(first?.SpecialToken)?.id === bosText;
+  });
+}
+
+interface Decoding {
+  readonly style: PieceStyle;
+  readonly spacePrefix: boolean;
+}
+
+/** A decoder is understood as a style of pieces, so that it can stream; any other is refused. */
+function readDecoder(decoder: unknown): Decoding {
+  const steps = flatten(decoder, 'decoders');
+  const types = steps.map((step) => step.type);
+  if (types.length === 1 && types[0] === 'ByteLevel') return { style: 'byte-level', spacePrefix: false };
+  let [spaces, spacePrefix] = [false, false];
+  for (const step of steps) {
+    switch (step.type) {
+      case 'Replace':
+        if (asRecord(step.pattern)?.String !== '\u2581' || step.content !== ' ') throw unsupported('decoder', step);
+        spaces = true;
+        break;
+      case 'Metaspace':
+        if ((step.replacement ?? '\u2581') !== '\u2581') throw unsupported('decoder', step);
+        spaces = true;
+        spacePrefix = step.prepend_scheme !== 'never' && step.add_prefix_space !== false;
+        break;
+      case 'Strip':
+        if (step.content !== ' ' || step.start !== 1 || (step.stop ?? 0) !== 0) throw unsupported('decoder', step);
+        spacePrefix = true;
+        break;
+      case 'ByteFallback':
+      case 'Fuse':
+        break;
+      default:
+        throw unsupported('decoder', step.type ?? null);
+    }
+  }
+  if (!spaces) throw unsupported('decoder', decoder);
+  return { style: 'metaspace', spacePrefix };
+}
+
+/** The steps of a sequence, or the one step there is. */
+function flatten(step: unknown, key: string): Json[] {
+  if (step === null) return [];
+  const one = record(step, key);
+  const list = one[key];
+  return one.type === 'Sequence' && Array.isArray(list) ? list.map((inner) => record(inner, key)) : [one];
+}
+
+/**
+ * The package's own ByteLevel pattern takes JavaScript's idea of white space, which has U+FEFF and lacks U+0085; its
+ * Split translates patterns faithfully. So the pattern is given to Split, and ByteLevel only makes letters of bytes.
+ */
+function exactByteLevel(preTokenizer: unknown): unknown {
+  if (preTokenizer === null) return null;
+  const pretokenizers = flatten(preTokenizer, 'pretokenizers').flatMap((step): Json[] => {
+    if (step.type !== 'ByteLevel' || step.use_regex === false || step.add_prefix_space === true) return [step];
+    return [splitStep(GPT2_PATTERN), { ...step, use_regex: false }];
+  });
+  return { type: 'Sequence', pretokenizers };
+}
+
+export function splitStep(pattern: string): Json {
+  return { type: 'Split', pattern: { Regex: pattern }, behavior: 'Isolated', invert: false };
+}
+
+function record(value: unknown, what: string): Json {
+  const found = asRecord(value);
+  if (found === undefined) throw bad(`${what} is not an object`);
+  return found;
+}
+
+function bad(what: string, values: Record<string, unknown> = {}): KvError {
+  return new KvError('bad-tokenizer', `tokenizer: ${what}`, { values });
+}
+
+function unsupported(key: string, value: unknown): KvError {
+  return new KvError(
+    'unsupported',
+    `tokenizer.json: ${key} ${(JSON.stringify(value) ?? '').slice(0, 120)} is not served`,
+    { values: { key, value } },
+  );
+}

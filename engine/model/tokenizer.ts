@@ -1,0 +1,136 @@
+/** Text ↔ token ids over any vocabulary: what the kinds share. How plain text becomes ids is the kind's own business. */
+import { KvError } from '../../native/index.ts';
+import { type AddedToken, AddedTokenFinder } from './added-tokens.ts';
+import { renderChat } from './chat-template.ts';
+import type { Pieces } from './pieces.ts';
+import type { ChatMessage, Tokenizer } from './types.ts';
+
+export interface TokenizerParts {
+  /** For people: 'byte-level BPE', 'SentencePiece BPE'. */
+  readonly kind: string;
+  /** Ids the model's embedding knows. */
+  readonly vocabSize: number;
+  readonly pieces: Pieces;
+  readonly added: readonly AddedToken[];
+  /** Ids of a text without added tokens. section: its place between added tokens, 0 for the first. */
+  encodeText(text: string, section: number): number[];
+  /** encodeText puts a space before its text, so decoding takes one away again. */
+  readonly spacePrefix: boolean;
+  readonly bosId: number | null;
+  readonly eosIds: readonly number[];
+  readonly addBos: boolean;
+  readonly chatTemplate: string | null;
+}
+
+const SPACE = 0x20;
+
+export class VocabularyTokenizer implements Tokenizer {
+  readonly #parts: TokenizerParts;
+  readonly #all: AddedTokenFinder;
+  readonly #harmless: AddedTokenFinder;
+  readonly #addedById: ReadonlyMap<number, AddedToken>;
+
+  constructor(parts: TokenizerParts) {
+    this.#parts = parts;
+    this.#all = new AddedTokenFinder(parts.added);
+    this.#harmless = new AddedTokenFinder(parts.added.filter((token) => !token.guarded));
+    this.#addedById = new Map(parts.added.map((token) => [token.id, token]));
+  }
+
+  get kind(): string {
+    return this.#parts.kind;
+  }
+
+  get vocabSize(): number {
+    return this.#parts.vocabSize;
+  }
+
+  get bosId(): number | null {
+    return this.#parts.bosId;
+  }
+
+  get eosIds(): readonly number[] {
+    return this.#parts.eosIds;
+  }
+
+  get addBos(): boolean {
+    return this.#parts.addBos;
+  }
+
+  get chatTemplate(): string | null {
+    return this.#parts.chatTemplate;
+  }
+
+  encode(text: string, options: { readonly special?: boolean } = {}): number[] {
+    return this.#encodeSections(text, options.special === true ? this.#all : this.#harmless, null);
+  }
+
+  #encodeSections(text: string, finder: AddedTokenFinder, mark: string | null): number[] {
+    const ids: number[] = [];
+    for (const [place, section] of finder.split(text).entries()) {
+      if (section.token !== null) {
+        ids.push(section.token.id);
+        continue;
+      }
+      const words = mark === null ? section.text : section.text.replaceAll(mark, '');
+      if (words === '') continue;
+      // One by one: a spread of a long document would overflow the stack.
+      for (const id of this.#parts.encodeText(words, place)) ids.push(id);
+    }
+    return ids;
+  }
+
+  /** Control tokens are left out unless `special`; ids of the model that have no word decode to nothing. */
+  decode(ids: readonly number[], options: { readonly special?: boolean } = {}): string {
+    const parts: Uint8Array[] = [];
+    let bytes = 0;
+    let afterAdded = true;
+    for (const id of ids) {
+      const piece = this.#piece(id, options.special === true, afterAdded);
+      afterAdded = this.#addedById.has(id);
+      parts.push(piece);
+      bytes += piece.length;
+    }
+    const joined = new Uint8Array(bytes);
+    let at = 0;
+    for (const part of parts) {
+      joined.set(part, at);
+      at += part.length;
+    }
+    return new TextDecoder('utf-8', { ignoreBOM: true }).decode(joined);
+  }
+
+  /** Ids that continue a text, so a leading space is kept. Bytes wait until they are a character. */
+  stream(): { push(id: number): string; end(): string } {
+    const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+    return {
+      push: (id) => decoder.decode(this.#piece(id, false, false), { stream: true }),
+      end: () => decoder.decode(),
+    };
+  }
+
+  #piece(id: number, special: boolean, trim: boolean): Uint8Array {
+    if (!Number.isInteger(id) || id < 0) throw new KvError('bad-argument', `${id} is no token id`, { values: { id } });
+    if (!special && this.#addedById.get(id)?.control === true) return new Uint8Array(0);
+    const piece = this.#parts.pieces.get(id);
+    return trim && this.#parts.spacePrefix && piece[0] === SPACE && !this.#addedById.has(id)
+      ? piece.subarray(1)
+      : piece;
+  }
+
+  chat(messages: readonly ChatMessage[], options: { readonly addGenerationPrompt?: boolean } = {}): number[] {
+    const { chatTemplate, added, bosId, eosIds } = this.#parts;
+    if (chatTemplate === null) {
+      throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
+    }
+    const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
+    const { text: rendered, mark } = renderChat({
+      template: chatTemplate,
+      messages,
+      addGenerationPrompt: options.addGenerationPrompt ?? true,
+      variables: { bos_token: text(bosId), eos_token: text(eosIds[0]) },
+      guarded: added.filter((token) => token.guarded).map((token) => token.text),
+    });
+    return this.#encodeSections(rendered, this.#all, mark);
+  }
+}
