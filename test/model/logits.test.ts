@@ -4,10 +4,11 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createOrtBackend } from '../../engine/model/dense-ort.ts';
+import { loadModel } from '../../engine/model/load.ts';
 import { RopeTable } from '../../engine/model/rope.ts';
-import type { DenseBackend } from '../../engine/model/types.ts';
+import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
-import { GOLDEN_MODELS, type GoldenModel, openGoldenModel } from './golden-models.ts';
+import { GOLDEN_MODELS } from './golden-models.ts';
 
 interface GoldenRow {
   readonly position: number;
@@ -81,17 +82,18 @@ const f16Tolerance = (layers: number): number => Math.sqrt(2 * layers) * 2 ** -1
 describe.each(Object.keys(GOLDEN_MODELS))(
   '%s',
   (name) => {
-    const here = GOLDEN_MODELS[name] !== null;
+    const path = GOLDEN_MODELS[name] ?? null;
+    const here = path !== null;
     const golden = readGolden(name);
     const positions = golden.rows.map((row) => row.position);
     const ids = golden.ids.slice(0, 501);
-    let model: GoldenModel;
+    let model: LoadedModel;
     let dense: DenseBackend;
     let rope: RopeTable;
 
     beforeAll(async () => {
-      if (!here) return;
-      model = await openGoldenModel(name);
+      if (path === null) return;
+      model = await loadModel(path);
       dense = await createOrtBackend(model, { precision: 'exact', threads: 1 });
       rope = new RopeTable(model.config);
     }, 60_000);
