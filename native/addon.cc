@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 
+#include "arguments.h"
 #include "cache/attend.h"
 #include "cache/layer.h"
 #include "cache/trial.h"
@@ -47,34 +48,6 @@ Napi::Value guarded(const Info& info, Body body) {
     return answer(info, kNoMemory);
   }
 }
-
-bool readInt(const Napi::Value& value, int least, int most, int* out) {
-  if (!value.IsNumber()) return false;
-  const double number = value.As<Napi::Number>().DoubleValue();
-  if (!(number >= least && number <= most) || number != std::floor(number)) return false;
-  *out = static_cast<int>(number);
-  return true;
-}
-
-template <typename Element>
-struct Span {
-  Element* data = nullptr;
-  size_t length = 0;
-};
-
-template <typename Element>
-bool readArray(const Napi::Value& value, napi_typedarray_type type, Span<Element>* out) {
-  if (!value.IsTypedArray()) return false;
-  const Napi::TypedArray array = value.As<Napi::TypedArray>();
-  if (array.TypedArrayType() != type) return false;
-  Napi::TypedArrayOf<Element> typed = value.As<Napi::TypedArrayOf<Element>>();
-  out->data = typed.Data();
-  out->length = typed.ElementLength();
-  return out->length == 0 || out->data != nullptr;
-}
-
-bool readFloats(const Napi::Value& value, Span<float>* out) { return readArray(value, napi_float32_array, out); }
-bool absent(const Napi::Value& value) { return value.IsUndefined() || value.IsNull(); }
 
 // ---- Pool
 

@@ -58,3 +58,7 @@ export function formatId(format: FormatName): number {
   }
   return id;
 }
+
+export function closed(what: string): never {
+  throw new KvError('closed', `the ${what} was closed`, { hint: `open a new ${what}` });
+}

@@ -2,7 +2,7 @@
  * The cache as JavaScript sees it: checks arguments, fills in defaults, says what is wrong, and hands the work to the binary.
  * Legend: T tokens, H query heads, n KV heads, d head_dim. See types.ts for the contract of every method.
  */
-import { fail, floats, formatId, integer, overlaps, record, shapeError, show, sideId } from './arguments.ts';
+import { closed, fail, floats, formatId, integer, overlaps, record, shapeError, show, sideId } from './arguments.ts';
 import { KvError } from './error.ts';
 import {
   CODED_HEAD_DIMS,
@@ -14,6 +14,7 @@ import {
   SKETCH_ROWS,
 } from './format.ts';
 import { type CacheHandle, check, loadBinary, type PoolHandle } from './load.ts';
+import { NativePool } from './pool.ts';
 import type {
   AttendOptions,
   CacheMemory,
@@ -21,7 +22,6 @@ import type {
   KvCache,
   KvCacheOptions,
   PageCodes,
-  PagePool,
   PageTable,
   TrialCandidate,
 } from './types.ts';
@@ -31,81 +31,6 @@ const MAX_HEADS = 1024;
 const MAX_HEAD_DIM = 256;
 const MAX_THREADS = 64;
 const MAX_CANDIDATES = 64;
-
-function closed(what: string): never {
-  throw new KvError('closed', `the ${what} was closed`, { hint: `open a new ${what}` });
-}
-
-// ---- Pool
-
-class NativePool implements PagePool {
-  #handle: PoolHandle | undefined;
-  readonly #numbers = new Float64Array(4);
-
-  constructor(handle: PoolHandle) {
-    this.#handle = handle;
-  }
-
-  /** The binary's pool behind an interface, or an error when it is closed or something else. */
-  static handleOf(pool: unknown): PoolHandle {
-    if (typeof pool !== 'object' || pool === null || !(#handle in pool)) {
-      fail('pool must come from openPool()', { pool: show(pool) });
-    }
-    return pool.#handle ?? closed('pool');
-  }
-
-  #read(index: 0 | 1 | 2 | 3): number {
-    const handle = this.#handle ?? closed('pool');
-    check(handle.numbers(this.#numbers, index === 3), 'read the pool');
-    return this.#numbers[index]!;
-  }
-
-  get budgetBytes(): number {
-    return this.#read(0);
-  }
-  get usedBytes(): number {
-    return this.#read(1);
-  }
-  get peakBytes(): number {
-    return this.#read(2);
-  }
-  auditBytes(): number {
-    return this.#read(3);
-  }
-
-  setBudget(bytes: number): void {
-    const handle = this.#handle ?? closed('pool');
-    integer(bytes, 'budget', 0, Number.MAX_SAFE_INTEGER);
-    const used = this.usedBytes;
-    if (bytes < used) {
-      throw new KvError('budget-too-small', `the budget cannot go below the ${used} bytes in use`, {
-        values: { budgetBytes: bytes, usedBytes: used },
-        hint: 'demote pages or close a cache first',
-      });
-    }
-    check(handle.setBudget(bytes), 'change the budget', { budgetBytes: bytes });
-  }
-
-  close(): void {
-    const handle = this.#handle ?? closed('pool');
-    this.#handle = undefined;
-    handle.close();
-  }
-}
-
-/**
- * A byte budget for any number of caches of this thread. Closing it closes only this handle: caches that are open keep
- * their memory until they are closed. Throws 'bad-argument' unless budgetBytes is a whole number.
- */
-export function openPool(budgetBytes: number): PagePool {
-  integer(budgetBytes, 'budgetBytes', 0, Number.MAX_SAFE_INTEGER);
-  const { Pool } = loadBinary();
-  const handle = new Pool();
-  check(handle.open(budgetBytes), 'open a pool', { budgetBytes });
-  return new NativePool(handle);
-}
-
-// ---- Cache
 
 class NativeCache implements KvCache {
   readonly shape: CacheShape;
@@ -497,58 +422,4 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     throw error;
   }
   return new NativeCache(handle, pool, shape);
-}
-
-// ---- Plain functions for model code
-
-/**
- * Rotary embedding in place. x: [tokens, heads, headDim]; the first rotaryDim channels of each head turn.
- * cos, sin: [tokens, rotaryDim / 2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
- */
-export function rope(
-  x: Float32Array,
-  tokens: number,
-  heads: number,
-  headDim: number,
-  rotaryDim: number,
-  cos: Float32Array,
-  sin: Float32Array,
-  interleaved: boolean,
-): void {
-  floats(x, 'x');
-  floats(cos, 'cos');
-  floats(sin, 'sin');
-  integer(tokens, 'tokens', 0, 2 ** 30);
-  integer(heads, 'heads', 1, MAX_HEADS);
-  integer(headDim, 'headDim', 2, 1024);
-  integer(rotaryDim, 'rotaryDim', 2, headDim);
-  if (rotaryDim % 2 !== 0) fail('rotaryDim must be even', { rotaryDim });
-  if (typeof interleaved !== 'boolean') fail('interleaved must be true or false', { interleaved: show(interleaved) });
-  if (x.length !== tokens * heads * headDim)
-    shapeError('x must be [tokens, heads, headDim]', { x: x.length, tokens, heads, headDim });
-  if (cos.length !== (tokens * rotaryDim) / 2 || sin.length !== cos.length) {
-    shapeError('cos and sin must be [tokens, rotaryDim / 2]', { cos: cos.length, sin: sin.length, tokens, rotaryDim });
-  }
-  if (overlaps(x, cos) || overlaps(x, sin)) fail('x must not share memory with cos or sin', {});
-  check(loadBinary().rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved), 'rotate');
-}
-
-/** float32 → IEEE half bits, round half to even. Values beyond the range become infinite. */
-export function toHalf(x: Float32Array, out: Uint16Array = new Uint16Array(floats(x, 'x').length)): Uint16Array {
-  floats(x, 'x');
-  if (!(out instanceof Uint16Array)) fail('out must be a Uint16Array', { out: show(out) });
-  if (out.length !== x.length) shapeError('out must be as long as x', { out: out.length, x: x.length });
-  check(loadBinary().toHalf(x, out), 'convert to half');
-  return out;
-}
-
-/** IEEE half bits → float32, exact. */
-export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
-  if (!(bits instanceof Uint16Array)) fail('bits must be a Uint16Array', { bits: show(bits) });
-  const target = out ?? new Float32Array(bits.length);
-  floats(target, 'out');
-  if (target.length !== bits.length)
-    shapeError('out must be as long as bits', { out: target.length, bits: bits.length });
-  check(loadBinary().fromHalf(bits, target), 'convert from half');
-  return target;
 }

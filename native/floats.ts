@@ -1,0 +1,58 @@
+/** Plain functions over float arrays, for whoever loads or runs a model. */
+import { fail, floats, integer, overlaps, shapeError, show } from './arguments.ts';
+import { check, loadBinary } from './load.ts';
+
+/** Heads that one call may have; the binary knows the same number. */
+const MAX_HEADS = 1024;
+
+/**
+ * Rotary embedding in place. x: [tokens, heads, headDim]; the first rotaryDim channels of each head turn.
+ * cos, sin: [tokens, rotaryDim / 2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
+ */
+export function rope(
+  x: Float32Array,
+  tokens: number,
+  heads: number,
+  headDim: number,
+  rotaryDim: number,
+  cos: Float32Array,
+  sin: Float32Array,
+  interleaved: boolean,
+): void {
+  floats(x, 'x');
+  floats(cos, 'cos');
+  floats(sin, 'sin');
+  integer(tokens, 'tokens', 0, 2 ** 30);
+  integer(heads, 'heads', 1, MAX_HEADS);
+  integer(headDim, 'headDim', 2, 1024);
+  integer(rotaryDim, 'rotaryDim', 2, headDim);
+  if (rotaryDim % 2 !== 0) fail('rotaryDim must be even', { rotaryDim });
+  if (typeof interleaved !== 'boolean') fail('interleaved must be true or false', { interleaved: show(interleaved) });
+  if (x.length !== tokens * heads * headDim)
+    shapeError('x must be [tokens, heads, headDim]', { x: x.length, tokens, heads, headDim });
+  if (cos.length !== (tokens * rotaryDim) / 2 || sin.length !== cos.length) {
+    shapeError('cos and sin must be [tokens, rotaryDim / 2]', { cos: cos.length, sin: sin.length, tokens, rotaryDim });
+  }
+  if (overlaps(x, cos) || overlaps(x, sin)) fail('x must not share memory with cos or sin', {});
+  check(loadBinary().rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved), 'rotate');
+}
+
+/** float32 → IEEE half bits, round half to even. Values beyond the range become infinite. */
+export function toHalf(x: Float32Array, out: Uint16Array = new Uint16Array(floats(x, 'x').length)): Uint16Array {
+  floats(x, 'x');
+  if (!(out instanceof Uint16Array)) fail('out must be a Uint16Array', { out: show(out) });
+  if (out.length !== x.length) shapeError('out must be as long as x', { out: out.length, x: x.length });
+  check(loadBinary().toHalf(x, out), 'convert to half');
+  return out;
+}
+
+/** IEEE half bits → float32, exact. */
+export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
+  if (!(bits instanceof Uint16Array)) fail('bits must be a Uint16Array', { bits: show(bits) });
+  const target = out ?? new Float32Array(bits.length);
+  floats(target, 'out');
+  if (target.length !== bits.length)
+    shapeError('out must be as long as bits', { out: target.length, bits: bits.length });
+  check(loadBinary().fromHalf(bits, target), 'convert from half');
+  return target;
+}

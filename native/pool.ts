@@ -1,0 +1,72 @@
+/** One byte budget, shared by any number of caches of a thread. */
+import { closed, fail, integer, show } from './arguments.ts';
+import { KvError } from './error.ts';
+import { check, loadBinary, type PoolHandle } from './load.ts';
+import type { PagePool } from './types.ts';
+
+export class NativePool implements PagePool {
+  #handle: PoolHandle | undefined;
+  readonly #numbers = new Float64Array(4);
+
+  constructor(handle: PoolHandle) {
+    this.#handle = handle;
+  }
+
+  /** The binary's pool behind an interface, or an error when it is closed or something else. */
+  static handleOf(pool: unknown): PoolHandle {
+    if (typeof pool !== 'object' || pool === null || !(#handle in pool)) {
+      fail('pool must come from openPool()', { pool: show(pool) });
+    }
+    return pool.#handle ?? closed('pool');
+  }
+
+  #read(index: 0 | 1 | 2 | 3): number {
+    const handle = this.#handle ?? closed('pool');
+    check(handle.numbers(this.#numbers, index === 3), 'read the pool');
+    return this.#numbers[index]!;
+  }
+
+  get budgetBytes(): number {
+    return this.#read(0);
+  }
+  get usedBytes(): number {
+    return this.#read(1);
+  }
+  get peakBytes(): number {
+    return this.#read(2);
+  }
+  auditBytes(): number {
+    return this.#read(3);
+  }
+
+  setBudget(bytes: number): void {
+    const handle = this.#handle ?? closed('pool');
+    integer(bytes, 'budget', 0, Number.MAX_SAFE_INTEGER);
+    const used = this.usedBytes;
+    if (bytes < used) {
+      throw new KvError('budget-too-small', `the budget cannot go below the ${used} bytes in use`, {
+        values: { budgetBytes: bytes, usedBytes: used },
+        hint: 'demote pages or close a cache first',
+      });
+    }
+    check(handle.setBudget(bytes), 'change the budget', { budgetBytes: bytes });
+  }
+
+  close(): void {
+    const handle = this.#handle ?? closed('pool');
+    this.#handle = undefined;
+    handle.close();
+  }
+}
+
+/**
+ * A byte budget for any number of caches of this thread. Closing it closes only this handle: caches that are open keep
+ * their memory until they are closed. Throws 'bad-argument' unless budgetBytes is a whole number.
+ */
+export function openPool(budgetBytes: number): PagePool {
+  integer(budgetBytes, 'budgetBytes', 0, Number.MAX_SAFE_INTEGER);
+  const { Pool } = loadBinary();
+  const handle = new Pool();
+  check(handle.open(budgetBytes), 'open a pool', { budgetBytes });
+  return new NativePool(handle);
+}
