@@ -46,8 +46,7 @@ const define = (name: FormatName, codeBits: number, rotated: boolean, source: st
     layoutVersion: 1,
   });
 
-const ROT_SOURCE =
-  'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md';
+const ROT_SOURCE = 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md';
 
 export const FORMATS: Readonly<Record<FormatName, KvFormat>> = Object.freeze({
   f16: define('f16', 16, false, 'IEEE 754 binary16'),
