@@ -3,6 +3,7 @@ import { KvError } from '../native/index.ts';
 import { parsePayload } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { badLog } from './scan.ts';
+import { segmentNumbers } from './segment.ts';
 import type { Entry, EntryKind } from './types.ts';
 import { walkLog } from './walk.ts';
 
@@ -42,4 +43,13 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
     values: { seq },
     hint: 'see `audit list` for the ids there are',
   });
+}
+
+/** Does this folder hold a witness log, sound or not? False for what is no folder. */
+export function isLogDir(dir: string, files: LogFiles = nodeFiles): boolean {
+  try {
+    return segmentNumbers(files.listSync(dir)).length > 0;
+  } catch {
+    return false;
+  }
 }

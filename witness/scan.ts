@@ -13,7 +13,7 @@ const READ_BYTES = 256 * 1024;
 /** What a disk loses at once when the power fails. */
 const SECTOR_BYTES = 512;
 /** Bytes looked at again while searching for whole entries behind a fault; a file made to exceed it is no torn tail. */
-const SEARCH_BYTES_MAX = 32 * 1024 * 1024;
+const SEARCH_BYTES_MAX = 8 * 1024 * 1024;
 
 export interface Frame {
   readonly payload: Buffer;

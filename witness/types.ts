@@ -128,6 +128,7 @@ export interface WitnessLog {
 
 export interface VerifyReport {
   readonly ok: boolean;
+  /** null: no entry is sound. With a problem: id, count and head of the entries before it. */
   readonly logId: string | null;
   readonly segments: number;
   readonly entries: number;

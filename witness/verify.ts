@@ -3,12 +3,12 @@
  * seqs without gaps, the hash chain through all segments, and the one canonical spelling of every entry.
  */
 import { KvError } from '../native/index.ts';
-import { HASH_BYTES } from './chain.ts';
+import { NO_HASH } from './chain.ts';
 import { isCanonical, parsePayload } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { badLog } from './scan.ts';
 import type { VerifyReport } from './types.ts';
-import { walkLog } from './walk.ts';
+import { listSegments, walkLog } from './walk.ts';
 
 /**
  * Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'io' when it cannot be read.
@@ -16,17 +16,19 @@ import { walkLog } from './walk.ts';
  */
 export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyReport {
   let entries = 0;
+  let logId: string | null = null;
+  let headHash: Uint8Array = NO_HASH;
   try {
     const walk = walkLog(files, dir);
     for (let step = walk.next(); ; step = walk.next()) {
       if (step.done) {
-        const { logId, segments, headHash, tornBytes } = step.value;
+        const { segments, tornBytes } = step.value;
         return {
           ok: true,
-          logId,
+          logId: step.value.logId,
           segments,
           entries,
-          headHash: Buffer.from(headHash).toString('hex'),
+          headHash: Buffer.from(step.value.headHash).toString('hex'),
           problem: null,
           tornBytes,
         };
@@ -36,16 +38,17 @@ export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyRepor
       if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
       if (!isCanonical(payload, entry)) throw badLog(segment, offset, seq, 'the entry is not spelled canonically');
       entries++;
+      ({ logId, hash: headHash } = step.value);
     }
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;
     const { segment, offset, seq } = error.values;
     return {
       ok: false,
-      logId: null,
-      segments: 0,
+      logId,
+      segments: listSegments(files, dir).length,
       entries,
-      headHash: Buffer.alloc(HASH_BYTES).toString('hex'),
+      headHash: Buffer.from(headHash).toString('hex'),
       problem: {
         segment: String(segment),
         offset: Number(offset),

@@ -192,6 +192,7 @@ describe('changes to a log', () => {
       );
       if (!report.ok) {
         expect(report.problem?.what, told).toMatch(/^\d{8}\.wal at byte \d+/);
+        expect(report.logId === null, told).toBe(report.entries === 0);
         continue;
       }
       expect(report.tornBytes, told).toBeGreaterThan(0);

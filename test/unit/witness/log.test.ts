@@ -3,7 +3,7 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { KvError } from '../../../native/index.ts';
-import { openWitnessLog, readEntry, readLog, verifyLog } from '../../../witness/index.ts';
+import { isLogDir, openWitnessLog, readEntry, readLog, verifyLog } from '../../../witness/index.ts';
 import { fill, scratchFolders } from './folder.ts';
 
 const folder = scratchFolders();
@@ -181,6 +181,7 @@ describe('misuse', () => {
     expect(await codeOf(() => [...readLog(dir)])).toBe('not-found');
     const log = await openWitnessLog({ dir });
     await log.close();
+    expect([isLogDir(dir), isLogDir(join(dir, 'file')), isLogDir(join(dir, 'nothing'))]).toEqual([true, false, false]);
     expect(await codeOf(() => readEntry(dir, 0))).toBe('not-found');
     expect(await codeOf(() => readEntry(dir, -1))).toBe('bad-argument');
     expect(await codeOf(() => readEntry(dir, 1.5))).toBe('bad-argument');
