@@ -158,6 +158,27 @@ function readPayloads<T>(dir: string, bytes: Uint8Array, count: number): Map<num
   return payloads;
 }
 
+interface Contents<T> {
+  readonly manifest: VectorIndexManifest;
+  readonly payloads: Map<number, T>;
+}
+
+/** Everything there is to check about a saved index, before the library sees it. Throws 'bad-index'. */
+function checkFiles<T>(dir: string, manifest: VectorIndexManifest): Contents<T> {
+  const vectors = readNamed(dir, manifest.vectors);
+  const payloads = readPayloads<T>(dir, readNamed(dir, manifest.payloads), manifest.count);
+  const labels = checkHnswFile(vectors, { ...manifest, capacityMax: Math.max(CAPACITY_START, 2 * manifest.count) });
+  if (!labels.every((label) => payloads.has(label))) throw damaged(dir, 'a vector without a payload');
+  return { manifest, payloads };
+}
+
+/** What a saved index says about itself, after every check but without loading it. Throws 'not-found', 'bad-index'. */
+export function inspectIndex(dir: string): VectorIndexManifest {
+  const manifest = readVectorIndexManifest(dir);
+  if (manifest === null) throw new KvError('not-found', `there is no vector index in ${dir}`, { values: { dir } });
+  return checkFiles(dir, manifest).manifest;
+}
+
 class HnswIndex<T> implements VectorIndex<T> {
   readonly kind = 'hnsw';
   readonly dim: number;
@@ -204,10 +225,7 @@ class HnswIndex<T> implements VectorIndex<T> {
     if (manifest.origin !== this.#origin) {
       throw damaged(dir, `it was made from '${manifest.origin}', wanted '${this.#origin}'`);
     }
-    const vectors = readNamed(dir, manifest.vectors);
-    const payloads = readPayloads<T>(dir, readNamed(dir, manifest.payloads), manifest.count);
-    const labels = checkHnswFile(vectors, { ...manifest, capacityMax: Math.max(CAPACITY_START, 2 * manifest.count) });
-    if (!labels.every((label) => payloads.has(label))) throw damaged(dir, 'a vector without a payload');
+    const { payloads } = checkFiles<T>(dir, manifest);
     const graph = new this.#library.HierarchicalNSW('l2', this.dim);
     try {
       graph.readIndexSync(join(dir, manifest.vectors.file));

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   createExactIndex,
+  inspectIndex,
   openHnswIndex,
   openOrRebuildHnswIndex,
   readVectorIndexManifest,
@@ -93,6 +94,10 @@ describe('files of the hnsw index', () => {
     }
     expect(tried).toBeGreaterThan(500);
     expect((await openHnswIndex({ dim: DIM, dir, origin: 'log-a' })).count).toBe(60);
+    expect(inspectIndex(dir)).toMatchObject({ dim: DIM, count: 60, origin: 'log-a', space: 'l2' });
+    expect(() => inspectIndex(fresh())).toThrow(expect.objectContaining({ code: 'not-found' }));
+    writeFileSync(join(dir, 'vectors.1.hnsw'), 'nonsense');
+    expect(() => inspectIndex(dir)).toThrow(expect.objectContaining({ code: 'bad-index' }));
   });
 
   // Rewrites the manifest with correct digests over a damaged vector file, as someone who knows the format could:

@@ -4,7 +4,7 @@ import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFi
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { openLogQuery, openSqlIndex } from '../../witness/index.ts';
+import { openAuditIndex, openLogQuery } from '../../witness/index.ts';
 import { random } from './index-data.ts';
 import { storeSuite } from './store.ts';
 import { writeSessions } from './store-data.ts';
@@ -19,7 +19,7 @@ const template = join(root, 'template');
 beforeAll(async () => {
   const logDir = join(template, 'log');
   await writeSessions(logDir, { seed: 0, sessions: 0, decisionsPerSession: 0 });
-  await (await openSqlIndex({ logDir, dir: join(template, 'sql') })).close();
+  await (await openAuditIndex({ logDir, dir: join(template, 'sql') })).close();
 });
 const sqlIn = (dir: string): string => {
   const sql = join(dir, 'sql');
@@ -43,7 +43,7 @@ if (url === undefined || url === '') {
     test('two indexers of one log do not disturb each other', async () => {
       const logDir = join(fresh(), 'log');
       await writeSessions(logDir, { seed: 40, sessions: 4, decisionsPerSession: 700 });
-      const both = await Promise.all([openSqlIndex({ logDir, url }), openSqlIndex({ logDir, url })]);
+      const both = await Promise.all([openAuditIndex({ logDir, url }), openAuditIndex({ logDir, url })]);
       await Promise.all(both.map((index) => index.reindex()));
       const truth = await openLogQuery(logDir).decisions({ limit: 100_000 });
       for (const index of both) expect(await index.decisions({ limit: 100_000 })).toEqual(truth);
@@ -53,13 +53,13 @@ if (url === undefined || url === '') {
     test('a server that is not there is a KvError without the password', async () => {
       const logDir = join(fresh(), 'log');
       await writeSessions(logDir, { seed: 41, sessions: 1, decisionsPerSession: 1 });
-      const error = await openSqlIndex({ logDir, url: 'postgres://me:secret@127.0.0.1:1/base' }).then(
+      const error = await openAuditIndex({ logDir, url: 'postgres://me:secret@127.0.0.1:1/base' }).then(
         () => null,
         (e: unknown) => e as Error & { code: string },
       );
       expect(error).toMatchObject({ code: 'database' });
       expect(error!.message).not.toContain('secret');
-      await expect(openSqlIndex({ logDir, url: 'mysql://x' })).rejects.toMatchObject({ code: 'bad-config' });
+      await expect(openAuditIndex({ logDir, url: 'mysql://x' })).rejects.toMatchObject({ code: 'bad-config' });
     });
   });
 }
@@ -70,10 +70,10 @@ describe('PGlite', () => {
     const dir = fresh();
     const logDir = join(dir, 'log');
     await writeSessions(logDir, { seed: 20, sessions: 1, decisionsPerSession: 5 });
-    const index = await openSqlIndex({ logDir, dir: sqlIn(dir) });
-    await expect(openSqlIndex({ logDir, dir: sqlIn(dir) })).rejects.toMatchObject({ code: 'locked' });
+    const index = await openAuditIndex({ logDir, dir: sqlIn(dir) });
+    await expect(openAuditIndex({ logDir, dir: sqlIn(dir) })).rejects.toMatchObject({ code: 'locked' });
     await index.close();
-    const again = await openSqlIndex({ logDir, dir: sqlIn(dir) });
+    const again = await openAuditIndex({ logDir, dir: sqlIn(dir) });
     expect(await again.decisions()).toHaveLength(5);
     await again.close();
   });
@@ -84,7 +84,8 @@ describe('PGlite', () => {
     const logDir = join(dir, 'log');
     await writeSessions(logDir, { seed: 21, sessions: 2, decisionsPerSession: 50 });
     const truth = await openLogQuery(logDir).decisions();
-    const open = () => openSqlIndex({ logDir, dir: sqlIn(dir) });
+    const notes: string[] = [];
+    const open = () => openAuditIndex({ logDir, dir: sqlIn(dir), onNote: (line) => notes.push(line) });
     await (await open()).close();
     const data = join(dir, 'sql', 'pglite');
     const damages: (() => void)[] = [
@@ -110,7 +111,13 @@ describe('PGlite', () => {
       expect(index.report.rebuilt, `damage ${i}`).toContain('broken');
       expect(await index.decisions()).toEqual(truth);
       await index.close();
+      expect(notes).toHaveLength(i + 1);
     }
+    const asked = await openAuditIndex({ logDir, dir: sqlIn(dir), rebuild: true, onNote: (line) => notes.push(line) });
+    expect(asked.report.entries).toBe(asked.entries);
+    expect(await asked.decisions()).toEqual(truth);
+    await asked.close();
+    expect(notes).toHaveLength(damages.length);
   });
 
   // Kills a process in the middle of indexing; the next one takes over its lock and ends with the log's rows.
@@ -118,9 +125,9 @@ describe('PGlite', () => {
     const dir = fresh();
     const logDir = join(dir, 'log');
     const sql = sqlIn(dir);
-    await writeSessions(logDir, { seed: 22, sessions: 20, decisionsPerSession: 800 });
-    const script = `import { openSqlIndex } from ${JSON.stringify(new URL('../../witness/sql/index.ts', import.meta.url).href)};
-      await openSqlIndex({ logDir: ${JSON.stringify(logDir)}, dir: ${JSON.stringify(sql)} });`;
+    await writeSessions(logDir, { seed: 22, sessions: 20, decisionsPerSession: 400 });
+    const script = `import { openAuditIndex } from ${JSON.stringify(new URL('../../witness/sql/index.ts', import.meta.url).href)};
+      await openAuditIndex({ logDir: ${JSON.stringify(logDir)}, dir: ${JSON.stringify(sql)} });`;
     const path = join(dir, 'child.mts');
     writeFileSync(path, script);
     const child = spawn(process.execPath, ['--import', 'tsx', path], { stdio: 'ignore' });
@@ -131,7 +138,7 @@ describe('PGlite', () => {
     await new Promise((resolve) => setTimeout(resolve, 1500));
     child.kill('SIGKILL');
     await ended;
-    const index = await openSqlIndex({ logDir, dir: sql });
+    const index = await openAuditIndex({ logDir, dir: sql });
     expect(await index.decisions({ limit: 100_000 })).toEqual(await openLogQuery(logDir).decisions({ limit: 100_000 }));
     await index.close();
   });

@@ -7,12 +7,12 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { experiencesOf } from '../../memory/index.ts';
 import {
+  type AuditIndex,
+  type AuditIndexOptions,
   type DecisionFilter,
+  openAuditIndex,
   openLogQuery,
-  openSqlIndex,
   readLog,
-  type SqlIndex,
-  type SqlIndexOptions,
 } from '../../witness/index.ts';
 import { random } from './index-data.ts';
 import { writeSessions } from './store-data.ts';
@@ -21,14 +21,14 @@ export interface Store {
   /** A folder of its own for one test. */
   fresh(): string;
   /** Where the index of a test folder lives; the same folder, the same index. */
-  where(dir: string): Omit<SqlIndexOptions, 'logDir'>;
+  where(dir: string): Omit<AuditIndexOptions, 'logDir'>;
 }
 
 /** A start time like no other run's, so that logs on a shared server do not meet; logs have random ids anyway. */
 const START_MS = 1_760_000_000_000;
 
 /** Everything the index says equals what the log says. */
-async function expectSame(index: SqlIndex, logDir: string): Promise<void> {
+async function expectSame(index: AuditIndex, logDir: string): Promise<void> {
   const log = openLogQuery(logDir);
   expect(await index.decisions({ limit: 100_000 })).toEqual(await log.decisions({ limit: 100_000 }));
   expect(await index.sessions({ limit: 1000 })).toEqual(await log.sessions({ limit: 1000 }));
@@ -43,7 +43,7 @@ export function storeSuite(name: string, store: Store): void {
       const logDir = join(dir, 'log');
       const seed = 501;
       await writeSessions(logDir, { seed, sessions: 7, decisionsPerSession: 400, leaveOpen: true });
-      const index = await openSqlIndex({ logDir, ...store.where(dir) });
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
       try {
         expect(index.report.rebuilt).toBeNull();
         expect(index.report.entries).toBe(7 * 501 + 6);
@@ -100,7 +100,7 @@ export function storeSuite(name: string, store: Store): void {
       const dir = store.fresh();
       const logDir = join(dir, 'log');
       await writeSessions(logDir, { seed: 1, sessions: 2, decisionsPerSession: 10, leaveOpen: true });
-      const index = await openSqlIndex({ logDir, ...store.where(dir) });
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
       const first = index.report.nextSeq;
       expect((await index.catchUp()).entries).toBe(0);
       await writeSessions(logDir, {
@@ -115,7 +115,7 @@ export function storeSuite(name: string, store: Store): void {
       await expectSame(index, logDir);
       await index.close();
 
-      const again = await openSqlIndex({ logDir, ...store.where(dir) });
+      const again = await openAuditIndex({ logDir, ...store.where(dir) });
       expect(again.report).toMatchObject({ entries: 0, rebuilt: null });
       await expectSame(again, logDir);
       expect(await again.reindex()).toMatchObject({ entries: report.nextSeq });
@@ -133,12 +133,12 @@ export function storeSuite(name: string, store: Store): void {
       const copy = join(dir, 'copy');
       cpSync(logDir, copy, { recursive: true });
       await writeSessions(logDir, { seed: 4, sessions: 2, decisionsPerSession: 20, prefix: 'one' });
-      const index = await openSqlIndex({ logDir, ...store.where(dir) });
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
       await index.close();
 
       rmSync(logDir, { recursive: true });
       cpSync(copy, logDir, { recursive: true });
-      const shorter = await openSqlIndex({ logDir, ...store.where(dir) });
+      const shorter = await openAuditIndex({ logDir, ...store.where(dir) });
       expect(shorter.report.rebuilt).toContain('not the one');
       await expectSame(shorter, logDir);
       await writeSessions(logDir, { seed: 5, sessions: 3, decisionsPerSession: 20, prefix: 'two' });
@@ -154,7 +154,7 @@ export function storeSuite(name: string, store: Store): void {
       await writeSessions(a, { seed: 6, sessions: 2, decisionsPerSession: 20 });
       await writeSessions(b, { seed: 7, sessions: 1, decisionsPerSession: 30 });
       for (const logDir of [a, b, a]) {
-        const index = await openSqlIndex({ logDir, ...store.where(dir) });
+        const index = await openAuditIndex({ logDir, ...store.where(dir) });
         await expectSame(index, logDir);
         await index.close();
       }
@@ -163,9 +163,9 @@ export function storeSuite(name: string, store: Store): void {
     test('no log, and a log without entries', async () => {
       const dir = store.fresh();
       const logDir = join(dir, 'log');
-      await expect(openSqlIndex({ logDir, ...store.where(dir) })).rejects.toMatchObject({ code: 'not-found' });
+      await expect(openAuditIndex({ logDir, ...store.where(dir) })).rejects.toMatchObject({ code: 'not-found' });
       await writeSessions(logDir, { seed: 8, sessions: 0, decisionsPerSession: 0 });
-      const index = await openSqlIndex({ logDir, ...store.where(dir) });
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
       expect(await index.decisions()).toEqual([]);
       expect(await index.sessions()).toEqual([]);
       await index.close();

@@ -39,7 +39,7 @@ export async function selectDecisions(
     )
     .orderBy(desc(t.seq))
     .limit(checkLimit(filter.limit));
-  return rows.map(({ logId: _, ...row }) => row as DecisionRow);
+  return rows.map(({ logId: _log, ...row }) => row as DecisionRow);
 }
 
 export async function selectSessions({ orm }: Database, logId: string, filter: SessionFilter): Promise<SessionRow[]> {
@@ -56,7 +56,7 @@ export async function selectSessions({ orm }: Database, logId: string, filter: S
     )
     .orderBy(desc(t.seq))
     .limit(checkLimit(filter.limit));
-  return rows.map(({ logId: _, ending, ...row }) => ({ ...row, end: ending as SessionRow['end'] }));
+  return rows.map(({ logId: _log, ending, ...row }) => ({ ...row, end: ending as SessionRow['end'] }));
 }
 
 export async function selectExperiences({ orm }: Database, logId: string, modelDigest?: string): Promise<Experience[]> {
@@ -71,5 +71,5 @@ export async function selectExperiences({ orm }: Database, logId: string, modelD
       ),
     )
     .orderBy(t.seq);
-  return rows.map(({ logId: _, gainsK, gainsV, ...row }) => ({ ...row, gains: { k: gainsK, v: gainsV } }));
+  return rows.map(({ logId: _log, gainsK, gainsV, ...row }) => ({ ...row, gains: { k: gainsK, v: gainsV } }));
 }

@@ -1,42 +1,42 @@
-/** The SQL index of one log: opened, brought up to date, asked. Loaded only by `openSqlIndex`, for it brings a database along. */
+/** The SQL index of one log: opened, brought up to date, asked. Loaded only by `openAuditIndex`, for it brings a database along. */
 import { KvError } from '../../native/index.ts';
 import { type Database, openDatabase, rootCause } from './database.ts';
-import type { SqlIndex, SqlIndexOptions } from './index.ts';
+import type { AuditIndex, AuditIndexOptions } from './index.ts';
 import { firstLogId, type IndexReport, indexLog, reindexLog } from './indexer.ts';
 import { discardPglite } from './pglite.ts';
 import { selectDecisions, selectExperiences, selectSessions } from './queries.ts';
 
-export async function open(options: SqlIndexOptions): Promise<SqlIndex> {
-  const { logDir, url, dir } = options;
+export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
+  const { logDir, url, dir, rebuild = false, onNote } = options;
   if (url === undefined && dir === undefined) {
     throw new KvError('bad-argument', 'a SQL index needs a folder or a database URL');
   }
   // Said before a database is started for nothing.
   firstLogId(logDir);
-  const connect = (): Promise<Database> => openDatabase(url === undefined ? { dir: dir! } : { url });
-  let database: Database | null = null;
-  try {
-    database = await connect();
-    const report = await indexLog(database, logDir);
-    return sqlIndex(database, logDir, report);
-  } catch (error) {
-    const cause = rootCause(error);
-    await database?.connection.close();
-    // Whatever is wrong with an embedded database, it is made again; a server belongs to somebody else.
-    if (url !== undefined || !(cause instanceof KvError) || cause.code !== 'database') throw cause;
-    discardPglite(dir!);
-    database = await connect();
+  const run = async (broken: string | null): Promise<AuditIndex> => {
+    const database = await openDatabase(url === undefined ? { dir: dir! } : { url });
     try {
-      const report = await indexLog(database, logDir);
-      return sqlIndex(database, logDir, { ...report, rebuilt: `the database was broken: ${cause.message}` });
-    } catch (again) {
+      const report = await (rebuild && broken === null ? reindexLog : indexLog)(database, logDir);
+      return auditIndex(database, logDir, broken === null ? report : { ...report, rebuilt: broken });
+    } catch (error) {
       await database.connection.close();
-      throw rootCause(again);
+      throw rootCause(error);
     }
+  };
+  let index: AuditIndex;
+  try {
+    index = await run(null);
+  } catch (error) {
+    // Whatever is wrong with an embedded database, it is made again; a server belongs to somebody else.
+    if (url !== undefined || !(error instanceof KvError) || error.code !== 'database') throw error;
+    discardPglite(dir!);
+    index = await run(`the database was broken: ${error.message}`);
   }
+  if (index.report.rebuilt !== null && !rebuild) onNote?.(`The SQL index was built again: ${index.report.rebuilt}`);
+  return index;
 }
 
-function sqlIndex(database: Database, logDir: string, first: IndexReport): SqlIndex {
+function auditIndex(database: Database, logDir: string, first: IndexReport): AuditIndex {
   let report = first;
   const ask = async <T>(question: (logId: string) => Promise<T[]>): Promise<T[]> => {
     try {
@@ -56,6 +56,9 @@ function sqlIndex(database: Database, logDir: string, first: IndexReport): SqlIn
   return {
     kind: database.connection.kind,
     where: database.connection.where,
+    get entries() {
+      return report.nextSeq;
+    },
     get report() {
       return report;
     },
