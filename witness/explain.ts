@@ -198,24 +198,31 @@ function tellMove(facts: Facts): string {
 
 /** What each rule of the policies means. A rule that is not listed is told by its name. */
 const RULES: Readonly<Record<string, string>> = {
-  price: 'the divergence that a saved byte costs was compared with the price in force',
-  deficit: 'bytes had to be freed before the next page could be sealed, and this was the cheapest legal move',
-  fixed: 'the table of fixed formats says so',
-  table: 'the table of fixed formats says so',
-  age: 'the page had reached the age at which its rule moves it',
-  uniform: 'every page takes the same step of the ladder',
+  price: 'the divergence that a saved byte costs was compared with the price at which moves are made',
+  deficit:
+    'KV and the next pages together (as a share of the budget) would not fit, and this was the cheapest legal move',
+  'low-memory': 'low memory was signalled, so less than the budget was aimed at (as a share of it)',
+  'fresh-trial': 'the first trial was fresh, so the planned price stands',
+  'not-seen': 'no recent query looks at this page, so nothing speaks against the first trial',
+  'trial-again': 'the price by the repeated trial was compared with what was planned, times the slack allowed',
+  'deficit-override':
+    'the repeated trial was worse than planned, but the byte budget is hard and the next page was due',
+  fixed: 'the bits that the page had were compared with those of the fixed table',
+  table: 'the bits that the page had were compared with those of the table',
+  age: 'the age of the page was compared with the age at which its rule moves it',
+  uniform: 'the bits that the page had were compared with those of the step that fits the budget',
 };
 
+const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : `: ${RULES[rule]}`}`;
+
 function tellWhy({ policy, because }: Facts): string {
-  const meaning = RULES[because.rule];
-  return `Policy '${policy}', rule '${because.rule}'${meaning === undefined ? '' : `: ${meaning}`}. ${tellComparison(because)}`;
+  return `Policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}`;
 }
 
 function tellComparison({ threshold, measured, bound, unit }: Because): string {
   const relation = measured < bound ? 'below' : measured > bound ? 'above' : 'exactly at';
-  return `Measured ${brief(measured)} ${unit}, ${relation} the bound of ${brief(bound)} ${unit} ('${threshold}').`
-    .replaceAll('  ', ' ')
-    .replaceAll(' ,', ',');
+  const name = unit === '' || unit === '1' ? '' : ` ${unit}`;
+  return `Measured ${brief(measured)}${name}, ${relation} the bound of ${brief(bound)}${name} ('${threshold}').`;
 }
 
 const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
@@ -228,7 +235,7 @@ const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
 
 function tellThreshold({ because, threshold, neighbours }: Facts): string {
   const inForce = `The bound in force, ${brief(because.bound)}, was ${ORIGINS[because.origin] ?? because.origin}.`;
-  if (threshold === null) return `${inForce} The session began without a threshold of that name.`;
+  if (threshold === null) return `${inForce} The session began without a value of its own for it.`;
   const start = `The session began with ${brief(threshold.value)} ${threshold.unit}, ${ORIGINS[threshold.origin] ?? threshold.origin} (${threshold.source}).`;
   if (threshold.samples === 0 && neighbours.length === 0)
     return `${inForce} ${start} No earlier session stands behind it.`;
@@ -270,7 +277,7 @@ function tellTrial({ decision, trial }: Facts): string {
 }
 
 function tellVerdict({ decision, verdict }: Facts): string {
-  return `${decision.accepted ? 'Made' : 'Refused'} by rule '${verdict.rule}'. ${tellComparison(verdict)}`;
+  return `${decision.accepted ? 'Made' : 'Refused'} by ${ruleText(verdict.rule)}. ${tellComparison(verdict)}`;
 }
 
 function tellBytes({ decision }: Facts): string {

@@ -3,11 +3,11 @@
  * verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes part.
  */
 import { KvError } from '../native/index.ts';
-import type { Decision, Policy } from '../policy/index.ts';
+import { createPolicy, type Decision, type Policy } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import type { Entry } from './types.ts';
 
-/** `createPolicy` of policy/. */
+/** Shape of `createPolicy` of policy/, which is the default. */
 export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>) => Policy;
 
 export interface ReplayReport {
@@ -36,7 +36,7 @@ export interface Difference {
  * `entries`: those of one session in order of seq, e.g. `readLog(dir, { session })`. Stops at the first difference.
  * Throws 'not-found' when there is no 'open' entry, 'bad-log' for entries of several sessions; and what `create` throws.
  */
-export function replaySession(entries: Iterable<Entry>, create: PolicyFactory): ReplayReport {
+export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = createPolicy): ReplayReport {
   let replay: Replay | null = null;
   for (const entry of entries) {
     if (replay === null) {

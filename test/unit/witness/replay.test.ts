@@ -1,8 +1,16 @@
 // A recorded session is decided again from the log alone: equal to the last byte when nothing was changed, and the first
 // difference is named when the policy, a decision, a verdict or the sequence is another.
 import { describe, expect, it } from 'vitest';
-import type { Decision, Policy } from '../../../policy/index.ts';
-import { type Entry, openWitnessLog, readLog, replaySession, replayText } from '../../../witness/index.ts';
+import { createPolicy, type Decision, defaultThresholds, type Policy } from '../../../policy/index.ts';
+import {
+  type Entry,
+  explain,
+  explanationText,
+  openWitnessLog,
+  readLog,
+  replaySession,
+  replayText,
+} from '../../../witness/index.ts';
 import { scratchFolders } from './folder.ts';
 import { recordSession, tinyPolicy } from './session.ts';
 
@@ -99,5 +107,36 @@ describe('replay', () => {
     };
     expect(replaySession(entries, sloppy)).toMatchObject({ equal: false });
     expect(() => replaySession([], create)).toThrowError(expect.objectContaining({ code: 'not-found' }));
+  });
+
+  // Every policy there is, under a budget that makes it move pages: what it decided once it decides again, from the log's bytes.
+  it.each([
+    ['price', {}],
+    ['uniform', {}],
+    ['age', {}],
+    ['fixed', { k: 'rot4', v: 'rot2' }],
+  ] as const)('gives the same bytes for policy %s', async (id, policyOptions) => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir });
+    const seqs = recordSession(log, 'a', {
+      situations: 8,
+      policy: createPolicy(id, policyOptions),
+      policyOptions,
+      thresholds: defaultThresholds(2),
+    });
+    await log.close();
+    expect(seqs.length).toBeGreaterThan(3);
+    expect(replaySession(readLog(dir, { session: 'a' }))).toMatchObject({
+      decisions: seqs.length,
+      situations: 8,
+      equal: true,
+      complete: true,
+    });
+    for (const seq of seqs)
+      expect(
+        explanationText(explain(dir, seq))
+          .split('\n')
+          .every((line) => line.length <= 80),
+      ).toBe(true);
   });
 });

@@ -122,11 +122,14 @@ export interface SessionOptions {
   readonly close?: boolean;
   readonly policy?: Policy;
   readonly policyOptions?: Readonly<Record<string, unknown>>;
+  /** Instead of the one threshold that the tiny policy knows. */
+  readonly thresholds?: ThresholdSet;
 }
 
 /** Drives the policy over synthetic situations and records everything. → seqs of the decisions */
 export function recordSession(log: WitnessLog, session: string, options: SessionOptions = {}): number[] {
   const { situations = 5, close = true, policyOptions = {} } = options;
+  const setting = { ...context, thresholds: options.thresholds ?? thresholds };
   const policy = options.policy ?? (tinyPolicy() as Policy);
   log.append(session, 'evidence', {
     fingerprint: [1, 2],
@@ -137,11 +140,11 @@ export function recordSession(log: WitnessLog, session: string, options: Session
     model: { name: 'tiny-model', digest: 'd'.repeat(64), architecture: 'llama' },
     shape: { layers: 2, queryHeads: 9, kvHeads: 3, headDim: 64 },
     policy: { id: policy.id, version: policy.version, options: policyOptions, machine: 'm' },
-    context,
+    context: setting,
     requested: { kvBudget: '25%' },
     effective: { budgetBytes: 400_000 },
   });
-  let state = policy.initial(context);
+  let state = policy.initial(setting);
   let outcomes: Outcome[] = [];
   let bytes = 300_000;
   const seqs: number[] = [];
