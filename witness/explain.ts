@@ -234,17 +234,27 @@ const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
 };
 
 function tellThreshold({ because, threshold, neighbours }: Facts): string {
-  const inForce = `The bound in force, ${brief(because.bound)}, was ${ORIGINS[because.origin] ?? because.origin}.`;
-  if (threshold === null) return `${inForce} The session began without a value of its own for it.`;
-  const start = `The session began with ${brief(threshold.value)} ${threshold.unit}, ${ORIGINS[threshold.origin] ?? threshold.origin} (${threshold.source}).`;
-  if (threshold.samples === 0 && neighbours.length === 0)
-    return `${inForce} ${start} No earlier session stands behind it.`;
-  const samples =
-    threshold.samples === 0
-      ? ''
-      : ` It rests on ${plural(threshold.samples, 'sample')}${threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(String))})`}.`;
-  const near = neighbours.map(({ session, distance, seq }) => `${session} (distance ${brief(distance)}, entry ${seq})`);
-  return `${inForce} ${start}${samples}${near.length === 0 ? '' : ` Most alike among earlier sessions: ${shortList(near)}.`}`;
+  const origin = ORIGINS[because.origin] ?? because.origin;
+  if (threshold === null) {
+    return `The bound in force, ${brief(because.bound)}, was ${origin}. The session began without a value of its own for it.`;
+  }
+  const start = `${brief(threshold.value)} ${threshold.unit}`;
+  const source = `${ORIGINS[threshold.origin] ?? threshold.origin} (${threshold.source})`;
+  const isUnmoved = because.bound === threshold.value && because.origin === threshold.origin;
+  const parts = [
+    isUnmoved
+      ? `The bound in force, ${start}, is what the session began with: ${source}.`
+      : `The bound in force, ${brief(because.bound)}, was ${origin}. The session began with ${start}, ${source}.`,
+  ];
+  if (threshold.samples > 0) {
+    const entries = threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(String))})`;
+    parts.push(`It rests on ${plural(threshold.samples, 'sample')}${entries}.`);
+  }
+  if (threshold.origin === 'learned' && neighbours.length > 0) {
+    const near = neighbours.map((one) => `${one.session} (distance ${brief(one.distance)}, entry ${one.seq})`);
+    parts.push(`Most alike among earlier sessions: ${shortList(near)}.`);
+  } else if (threshold.samples === 0) parts.push('No earlier session stands behind it.');
+  return parts.join(' ');
 }
 
 /** The first five, and how many more. */

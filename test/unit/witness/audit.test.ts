@@ -136,7 +136,7 @@ describe('explain', () => {
     for (const part of [
       'with 256 tokens in the cache of tiny-model, the keys of page 0 (tokens 0 to 127) in layer 0 went from q8 to rot4.',
       "Measured 1.29e-7 KLD/byte, below the bound of 2.00e-6 KLD/byte ('price').",
-      'The session began with 2.00e-6 KLD/byte, learned from earlier sessions (median of three sessions).',
+      'The bound in force, 2.00e-6 KLD/byte, is what the session began with: learned from earlier sessions (median of three sessions).',
       'It rests on 12 samples (entries 3, 5, 8).',
       'older (distance 0.25, entry 3)',
       'ε is rot4 0.02, rot3 0.04, rot2 0.08',
