@@ -31,19 +31,19 @@ storeSuite('PGlite', { fresh, where: (dir) => ({ dir: sqlIn(dir) }) });
 
 // Set by scripts/with-postgres.mjs, which starts a server for the time of a command.
 const url = process.env['PALIMPSEST_TEST_POSTGRES_URL'];
-if (url === undefined || url === '') {
-  describe('SQL index: PostgreSQL', () => {
-    test.skip('skipped: PALIMPSEST_TEST_POSTGRES_URL is not set (scripts/with-postgres.mjs sets it)', () => {});
-  });
-} else {
-  storeSuite('PostgreSQL', { fresh, where: () => ({ url }) });
+const server = url ?? '';
+describe.skipIf(server === '')('on a server (needs PALIMPSEST_TEST_POSTGRES_URL: scripts/with-postgres.mjs)', () => {
+  storeSuite('PostgreSQL', { fresh, where: () => ({ url: server }) });
 
   describe('PostgreSQL', () => {
     // Tries two indexers of one log at once, as two machines with one server would.
     test('two indexers of one log do not disturb each other', async () => {
       const logDir = join(fresh(), 'log');
       await writeSessions(logDir, { seed: 40, sessions: 4, decisionsPerSession: 700 });
-      const both = await Promise.all([openAuditIndex({ logDir, url }), openAuditIndex({ logDir, url })]);
+      const both = await Promise.all([
+        openAuditIndex({ logDir, url: server }),
+        openAuditIndex({ logDir, url: server }),
+      ]);
       await Promise.all(both.map((index) => index.reindex()));
       const truth = await openLogQuery(logDir).decisions({ limit: 100_000 });
       for (const index of both) expect(await index.decisions({ limit: 100_000 })).toEqual(truth);
@@ -62,7 +62,7 @@ if (url === undefined || url === '') {
       await expect(openAuditIndex({ logDir, url: 'mysql://x' })).rejects.toMatchObject({ code: 'bad-config' });
     });
   });
-}
+});
 
 describe('PGlite', () => {
   // Tries a second opener: PGlite would let it in and lose rows.

@@ -130,7 +130,7 @@ export async function openPglite(dir: string): Promise<SqlConnection> {
   }
   let worker: Worker | null = null;
   try {
-    worker = startThread('./pglite-worker', import.meta.url, { dir: dataDir(dir) });
+    worker = startThread(new URL('./pglite-worker.ts', import.meta.url), { dir: dataDir(dir) });
     await opened(worker);
     return new PgliteConnection(dir, worker, lock);
   } catch (cause) {

@@ -4,19 +4,16 @@ import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 /**
- * Starts the module `name` (without extension, relative to `base`, an import.meta.url) in a thread. From source the
- * thread loads tsx first, by a line of JavaScript: on Node 20 `execArgv: ['--import', 'tsx']` reaches no thread unless
- * the process itself was started with it.
+ * Starts a module of this project in a thread: `new URL('./some-worker.ts', import.meta.url)`, also when built. From
+ * source the thread loads tsx first, by a line of JavaScript: on Node 20 `execArgv: ['--import', 'tsx']` reaches no
+ * thread unless the process itself was started with it.
  */
-export function startThread(name: string, base: string, workerData: unknown): Worker {
-  if (!base.endsWith('.ts')) return new Worker(new URL(`${name}.js`, base), { workerData });
-  const entry = new URL(`${name}.ts`, base).href;
+export function startThread(source: URL, workerData: unknown): Worker {
+  const isBuilt = !import.meta.url.endsWith('.ts');
+  if (isBuilt) return new Worker(new URL(source.href.replace(/\.ts$/, '.js')), { workerData });
   // `require` finds the CommonJS twin, which cannot register hooks from a data: module; the ES module stands beside it.
-  const loader = pathToFileURL(
-    createRequire(base)
-      .resolve('tsx/esm/api')
-      .replace(/\.cjs$/, '.mjs'),
-  ).href;
-  const source = `const { register } = await import(${JSON.stringify(loader)}); register(); await import(${JSON.stringify(entry)});`;
-  return new Worker(new URL(`data:text/javascript,${encodeURIComponent(source)}`), { workerData, execArgv: [] });
+  const found = createRequire(import.meta.url).resolve('tsx/esm/api');
+  const loader = pathToFileURL(found.replace(/\.cjs$/, '.mjs')).href;
+  const script = `const { register } = await import(${JSON.stringify(loader)}); register(); await import(${JSON.stringify(source.href)});`;
+  return new Worker(new URL(`data:text/javascript,${encodeURIComponent(script)}`), { workerData, execArgv: [] });
 }

@@ -1,0 +1,261 @@
+/**
+ * A cache of bytes without content: pages appear, leave the window and are moved as a policy decides, on random tables of
+ * errors, in the order of a real session. Every rule of the house that can be checked from outside is checked at each move.
+ */
+import { expect } from 'vitest';
+import { FORMAT_NAMES, type FormatName, PAGE_TOKENS, pageBytes, SIDES, type Side } from '../../native/index.ts';
+import {
+  type Decision,
+  defaultThresholds,
+  isUselessPair,
+  type Outcome,
+  type Policy,
+  type PolicyContext,
+  type PolicySummary,
+  type Situation,
+  type ThresholdSet,
+  type TrialReport,
+  unsafe,
+  type Verdict,
+} from '../../policy/index.ts';
+
+/** mulberry32: numbers in [0, 1) from a seed. */
+export function random(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+export interface Shape {
+  readonly layers: number;
+  readonly kvHeads?: number;
+  readonly headDim?: number;
+  readonly thresholds?: Partial<ThresholdSet>;
+  readonly skipLayers?: readonly number[];
+  readonly floor?: PolicyContext['floor'];
+  readonly windowFormat?: 'q8' | 'f16';
+}
+
+export function contextOf({ layers, kvHeads = 3, headDim = 64, thresholds, skipLayers = [], floor = null, windowFormat = 'q8' }: Shape): PolicyContext {
+  const row = kvHeads * headDim * 2;
+  return {
+    layers,
+    kvHeads,
+    headDim,
+    windowFormat,
+    pageBytes: Object.fromEntries(FORMAT_NAMES.map((name) => [name, pageBytes(name, kvHeads, headDim)])) as PolicyContext['pageBytes'],
+    fixedBytes: layers * 2 * (PAGE_TOKENS + 4) * row,
+    thresholds: { ...defaultThresholds(layers), ...thresholds },
+    skipLayers,
+    floor,
+  };
+}
+
+export type Epsilon = Readonly<Partial<Record<FormatName, number>>>;
+
+/** Errors as they are measured: 2-bit keys some four times 2-bit values, layers e^±0.7 apart, pages e^±0.6, widths by the codes' MSE. */
+export function epsilonOf(seed: number): (layer: number, page: number, side: Side) => Epsilon {
+  return (layer, page, side) => {
+    const sideIndex = side === 'k' ? 1 : 2;
+    const ofLayer = random(seed * 7919 + layer * 31 + sideIndex)();
+    const own = random(seed * 104729 + layer * 8191 + page * 131 + sideIndex);
+    const base = (side === 'k' ? 0.012 : 0.003) * Math.exp(1.4 * (ofLayer - 0.5) + 1.2 * (own() - 0.5));
+    return { rot4: base, rot3: base * (1.8 + 0.4 * own()), rot2: base * (3.4 + own()) };
+  };
+}
+
+export interface Run {
+  readonly policy: Policy;
+  readonly context: PolicyContext;
+  readonly tokens: number;
+  readonly budgetBytes?: number | null;
+  readonly kldBudget?: number | null;
+  readonly tokensExpected?: number | null;
+  /** Tokens per step: 128 as in prefill, 1 as in decode. */
+  readonly chunk?: number;
+  readonly epsilon?: (layer: number, page: number, side: Side) => Epsilon;
+  /** Factor on the error that a repeated trial measures against the predicted one; 1 by default. */
+  readonly drift?: (decision: Decision, tokens: number) => number | null;
+  readonly lowMemoryFrom?: number;
+}
+
+export interface Entry {
+  readonly situation: Situation;
+  readonly decisions: readonly Decision[];
+  readonly verdicts: readonly Verdict[];
+}
+
+export interface Result {
+  readonly entries: readonly Entry[];
+  readonly formats: ReadonlyMap<string, FormatName>;
+  readonly bytes: number;
+  readonly summary: PolicySummary;
+  readonly state: unknown;
+  /** Σ ε² of all moved page sides by their first trial. */
+  readonly epsilon2: number;
+}
+
+export const sideKey = (layer: number, page: number, side: Side): string => `${layer}/${page}/${side}`;
+
+/** Runs a session to its end. Throws what the policy throws; every broken rule fails the test. */
+export function simulate(run: Run): Result {
+  const { policy, context, budgetBytes = null, kldBudget = null, tokensExpected = run.tokens, chunk = PAGE_TOKENS, epsilon = epsilonOf(1) } = run;
+  const session = new Session(policy, context, budgetBytes, kldBudget, tokensExpected, epsilon, run.drift ?? (() => 1));
+  for (let tokens = chunk; tokens <= run.tokens; tokens += chunk) {
+    session.lowMemory = run.lowMemoryFrom !== undefined && tokens >= run.lowMemoryFrom;
+    session.makeRoom(tokens - chunk);
+    session.append(tokens, chunk);
+  }
+  return session.result();
+}
+
+class Session {
+  lowMemory = false;
+  readonly #policy: Policy;
+  readonly #context: PolicyContext;
+  readonly #budgetBytes: number | null;
+  readonly #kldBudget: number | null;
+  readonly #tokensExpected: number | null;
+  readonly #epsilon: (layer: number, page: number, side: Side) => Epsilon;
+  readonly #drift: (decision: Decision, tokens: number) => number | null;
+  readonly #formats = new Map<string, FormatName>();
+  readonly #entries: Entry[] = [];
+  #state: unknown;
+  #bytes: number;
+  #sealed = 0;
+  #reported = 0;
+  #untried: { layer: number; page: number }[] = [];
+  #outcomes: Outcome[] = [];
+  #epsilon2 = 0;
+
+  constructor(
+    policy: Policy,
+    context: PolicyContext,
+    budgetBytes: number | null,
+    kldBudget: number | null,
+    tokensExpected: number | null,
+    epsilon: (layer: number, page: number, side: Side) => Epsilon,
+    drift: (decision: Decision, tokens: number) => number | null,
+  ) {
+    this.#policy = policy;
+    this.#context = context;
+    this.#budgetBytes = budgetBytes;
+    this.#kldBudget = kldBudget;
+    this.#tokensExpected = tokensExpected;
+    this.#epsilon = epsilon;
+    this.#drift = drift;
+    this.#state = policy.initial(context);
+    this.#bytes = context.fixedBytes;
+  }
+
+  get #sealBytes(): number {
+    return this.#context.layers * 2 * this.#context.pageBytes[this.#context.windowFormat];
+  }
+
+  /** Before a token is appended to a full page: what its seal takes must be there. */
+  makeRoom(tokens: number): void {
+    if (tokens === 0 || tokens % PAGE_TOKENS !== 0) return;
+    const lacks = () => this.#budgetBytes !== null && this.#bytes + this.#sealBytes > this.#budgetBytes;
+    for (let round = 0; lacks(); round++) {
+      expect(round, 'rounds of an urgent plan').toBeLessThan(64);
+      expect(this.#decide(tokens, [], true), 'an urgent plan is never empty').toBeGreaterThan(0);
+    }
+    for (let layer = 0; layer < this.#context.layers; layer++) {
+      for (const side of SIDES) this.#formats.set(sideKey(layer, this.#sealed, side), this.#context.windowFormat);
+    }
+    this.#sealed++;
+    this.#bytes += this.#sealBytes;
+    if (this.#budgetBytes !== null) expect(this.#bytes).toBeLessThanOrEqual(this.#budgetBytes);
+  }
+
+  append(tokens: number, tokensNew: number): void {
+    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    for (; this.#reported < movable; this.#reported++) {
+      for (let layer = 0; layer < this.#context.layers; layer++) this.#untried.push({ layer, page: this.#reported });
+    }
+    // As many as a page's tries need to be done in half a page; all of them when the page is full.
+    const share = tokens % PAGE_TOKENS === 0 ? this.#untried.length : Math.ceil((this.#context.layers * tokensNew) / 64);
+    const trials = this.#untried.splice(0, share).flatMap(({ layer, page }) =>
+      SIDES.map((side): TrialReport => {
+        const tried = this.#policy.needsTrials && !this.#context.skipLayers.includes(layer);
+        return { layer, page, side, from: this.#context.windowFormat, epsilon: tried ? this.#epsilon(layer, page, side) : {} };
+      }),
+    );
+    this.#decide(tokens, trials, false, tokensNew);
+  }
+
+  result(): Result {
+    return {
+      entries: this.#entries,
+      formats: this.#formats,
+      bytes: this.#bytes,
+      summary: this.#policy.summary(this.#state),
+      state: this.#state,
+      epsilon2: this.#epsilon2,
+    };
+  }
+
+  #decide(tokens: number, trials: TrialReport[], urgent: boolean, tokensNew = 0): number {
+    const { layers } = this.#context;
+    const full = tokens % PAGE_TOKENS === 0;
+    const situation: Situation = {
+      index: this.#entries.length,
+      tokens,
+      bytes: this.#bytes,
+      sealBytes: full && !urgent ? 0 : this.#sealBytes,
+      budgetBytes: this.#budgetBytes,
+      kldBudget: this.#kldBudget,
+      tokensExpected: this.#tokensExpected,
+      movesMax: full ? layers * 8 : Math.max(1, 2 * tokensNew),
+      urgent,
+      lowMemory: this.lowMemory,
+      stepLatencyMsP95: 0,
+      stepLatencyBudgetMs: null,
+      trials,
+      outcomes: this.#outcomes,
+    };
+    const { decisions, state } = this.#policy.decide(situation, this.#state);
+    this.#state = state;
+    this.#outcomes = [];
+    if (!urgent) expect(decisions.length).toBeLessThanOrEqual(situation.movesMax);
+    const verdicts = decisions.map((decision) => this.#carryOut(decision, situation));
+    this.#entries.push({ situation, decisions, verdicts });
+    return decisions.length;
+  }
+
+  #carryOut(decision: Decision, { tokens }: Situation): Verdict {
+    const { layer, page, side, from, to } = decision;
+    const { pageBytes: bytes, floor, skipLayers } = this.#context;
+    const key = sideKey(layer, page, side);
+    const partner = this.#formats.get(sideKey(layer, page, side === 'k' ? 'v' : 'k'))!;
+    const movable = page < Math.floor(tokens / PAGE_TOKENS) - 1 && page < this.#reported;
+    expect(this.#formats.get(key), key).toBe(from);
+    expect(unsafe({ side, from, to, partner, movable }), `${key} ${from} to ${to} beside ${partner}`).toBeNull();
+    expect(skipLayers).not.toContain(layer);
+    if (floor !== null) expect(FORMAT_NAMES.indexOf(to)).toBeLessThanOrEqual(FORMAT_NAMES.indexOf(floor[side]));
+    expect(decision.bytesFreed).toBe(bytes[from] - bytes[to]);
+    for (const number of [decision.because.measured, decision.because.bound]) expect(Number.isFinite(number)).toBe(true);
+    let epsilonNow: number | null = null;
+    if (decision.retry) {
+      const factor = this.#drift(decision, tokens);
+      epsilonNow = factor === null ? null : factor * Math.sqrt(Math.max(0, decision.epsilonTo! ** 2 - decision.epsilonFrom! ** 2));
+    }
+    const verdict = this.#policy.judge(decision, epsilonNow, this.#state);
+    if (verdict.accepted) {
+      this.#formats.set(key, to);
+      this.#bytes -= decision.bytesFreed;
+      const table = this.#epsilon(layer, page, side);
+      this.#epsilon2 += (table[to] ?? 0) ** 2 - (table[from] ?? 0) ** 2;
+      expect(isUselessPair(this.#formats.get(sideKey(layer, page, 'k'))!, this.#formats.get(sideKey(layer, page, 'v'))!)).toBe(false);
+    }
+    this.#outcomes.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed: verdict.accepted ? decision.bytesFreed : 0 });
+    return verdict;
+  }
+}
+
+/** Bytes of a plain f16 cache of this length. */
+export const f16Bytes = ({ layers, kvHeads, headDim }: PolicyContext, tokens: number): number => tokens * layers * kvHeads * headDim * 4;
