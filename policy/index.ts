@@ -1,1 +1,57 @@
+/** WHY move it? Situation → decisions, and nothing else: no clock, no chance, no files. The room's only entry. */
+import { KvError } from '../native/index.ts';
+import { agePolicy } from './policies/age.ts';
+import { pricePolicy } from './policies/price.ts';
+import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
+import { uniformPolicy } from './policies/uniform.ts';
+import type { Policy } from './types.ts';
+
+export { hull, type Rung, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
+export { type Change, Layers } from './layers.ts';
+export {
+  type LayerAction,
+  type LayerEvent,
+  layerMachine,
+  machineDigest,
+  SIGNAL_STEPS,
+  SIGNALS,
+  type Signal,
+} from './machine.ts';
+export { type Band, Scan, type Step } from './scan.ts';
+export { checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
+export { isLegal, isUselessPair, type Move, NEVER_BY_DEFAULT, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
+
+const plain =
+  <State>(policy: Policy<State>) =>
+  (options: Readonly<Record<string, unknown>>): Policy => {
+    const names = Object.keys(options);
+    if (names.length > 0) {
+      throw new KvError('bad-config', `policy '${policy.id}' takes no options`, {
+        values: { given: names.join(', ') },
+      });
+    }
+    return policy as unknown as Policy;
+  };
+
+/** id → policy from its options. The first is the default under a budget. */
+export const policies: Readonly<Record<string, (options: Readonly<Record<string, unknown>>) => Policy>> = {
+  price: plain(pricePolicy),
+  uniform: plain(uniformPolicy),
+  age: plain(agePolicy),
+  table: (options) => tablePolicy(options) as unknown as Policy,
+  fixed: (options) => fixedPolicy(options) as unknown as Policy,
+  none: plain(nonePolicy),
+};
+
+/** A policy by name. Options are data, since they stand in the log. Throws 'unsupported' for an unknown name, 'bad-config' for options that do not fit. */
+export function createPolicy(id: string, options: Readonly<Record<string, unknown>> = {}): Policy {
+  const create = Object.hasOwn(policies, id) ? policies[id] : undefined;
+  if (create === undefined) {
+    throw new KvError('unsupported', `unknown policy '${id}'`, {
+      values: { given: id, known: Object.keys(policies).join(', ') },
+      hint: `use one of ${Object.keys(policies).join(', ')}`,
+    });
+  }
+  return create(options);
+}

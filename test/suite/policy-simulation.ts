@@ -40,14 +40,24 @@ export interface Shape {
   readonly windowFormat?: 'q8' | 'f16';
 }
 
-export function contextOf({ layers, kvHeads = 3, headDim = 64, thresholds, skipLayers = [], floor = null, windowFormat = 'q8' }: Shape): PolicyContext {
+export function contextOf({
+  layers,
+  kvHeads = 3,
+  headDim = 64,
+  thresholds,
+  skipLayers = [],
+  floor = null,
+  windowFormat = 'q8',
+}: Shape): PolicyContext {
   const row = kvHeads * headDim * 2;
   return {
     layers,
     kvHeads,
     headDim,
     windowFormat,
-    pageBytes: Object.fromEntries(FORMAT_NAMES.map((name) => [name, pageBytes(name, kvHeads, headDim)])) as PolicyContext['pageBytes'],
+    pageBytes: Object.fromEntries(
+      FORMAT_NAMES.map((name) => [name, pageBytes(name, kvHeads, headDim)]),
+    ) as PolicyContext['pageBytes'],
     fixedBytes: layers * 2 * (PAGE_TOKENS + 4) * row,
     thresholds: { ...defaultThresholds(layers), ...thresholds },
     skipLayers,
@@ -103,7 +113,15 @@ export const sideKey = (layer: number, page: number, side: Side): string => `${l
 
 /** Runs a session to its end. Throws what the policy throws; every broken rule fails the test. */
 export function simulate(run: Run): Result {
-  const { policy, context, budgetBytes = null, kldBudget = null, tokensExpected = run.tokens, chunk = PAGE_TOKENS, epsilon = epsilonOf(1) } = run;
+  const {
+    policy,
+    context,
+    budgetBytes = null,
+    kldBudget = null,
+    tokensExpected = run.tokens,
+    chunk = PAGE_TOKENS,
+    epsilon = epsilonOf(1),
+  } = run;
   const session = new Session(policy, context, budgetBytes, kldBudget, tokensExpected, epsilon, run.drift ?? (() => 1));
   for (let tokens = chunk; tokens <= run.tokens; tokens += chunk) {
     session.lowMemory = run.lowMemoryFrom !== undefined && tokens >= run.lowMemoryFrom;
@@ -178,11 +196,18 @@ class Session {
       for (let layer = 0; layer < this.#context.layers; layer++) this.#untried.push({ layer, page: this.#reported });
     }
     // As many as a page's tries need to be done in half a page; all of them when the page is full.
-    const share = tokens % PAGE_TOKENS === 0 ? this.#untried.length : Math.ceil((this.#context.layers * tokensNew) / 64);
+    const share =
+      tokens % PAGE_TOKENS === 0 ? this.#untried.length : Math.ceil((this.#context.layers * tokensNew) / 64);
     const trials = this.#untried.splice(0, share).flatMap(({ layer, page }) =>
       SIDES.map((side): TrialReport => {
         const tried = this.#policy.needsTrials && !this.#context.skipLayers.includes(layer);
-        return { layer, page, side, from: this.#context.windowFormat, epsilon: tried ? this.#epsilon(layer, page, side) : {} };
+        return {
+          layer,
+          page,
+          side,
+          from: this.#context.windowFormat,
+          epsilon: tried ? this.#epsilon(layer, page, side) : {},
+        };
       }),
     );
     this.#decide(tokens, trials, false, tokensNew);
@@ -238,11 +263,13 @@ class Session {
     expect(skipLayers).not.toContain(layer);
     if (floor !== null) expect(FORMAT_NAMES.indexOf(to)).toBeLessThanOrEqual(FORMAT_NAMES.indexOf(floor[side]));
     expect(decision.bytesFreed).toBe(bytes[from] - bytes[to]);
-    for (const number of [decision.because.measured, decision.because.bound]) expect(Number.isFinite(number)).toBe(true);
+    for (const number of [decision.because.measured, decision.because.bound])
+      expect(Number.isFinite(number)).toBe(true);
     let epsilonNow: number | null = null;
     if (decision.retry) {
       const factor = this.#drift(decision, tokens);
-      epsilonNow = factor === null ? null : factor * Math.sqrt(Math.max(0, decision.epsilonTo! ** 2 - decision.epsilonFrom! ** 2));
+      epsilonNow =
+        factor === null ? null : factor * Math.sqrt(Math.max(0, decision.epsilonTo! ** 2 - decision.epsilonFrom! ** 2));
     }
     const verdict = this.#policy.judge(decision, epsilonNow, this.#state);
     if (verdict.accepted) {
@@ -250,12 +277,24 @@ class Session {
       this.#bytes -= decision.bytesFreed;
       const table = this.#epsilon(layer, page, side);
       this.#epsilon2 += (table[to] ?? 0) ** 2 - (table[from] ?? 0) ** 2;
-      expect(isUselessPair(this.#formats.get(sideKey(layer, page, 'k'))!, this.#formats.get(sideKey(layer, page, 'v'))!)).toBe(false);
+      expect(
+        isUselessPair(this.#formats.get(sideKey(layer, page, 'k'))!, this.#formats.get(sideKey(layer, page, 'v'))!),
+      ).toBe(false);
     }
-    this.#outcomes.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed: verdict.accepted ? decision.bytesFreed : 0 });
+    this.#outcomes.push({
+      layer,
+      page,
+      side,
+      from,
+      to,
+      accepted: verdict.accepted,
+      epsilonNow,
+      bytesFreed: verdict.accepted ? decision.bytesFreed : 0,
+    });
     return verdict;
   }
 }
 
 /** Bytes of a plain f16 cache of this length. */
-export const f16Bytes = ({ layers, kvHeads, headDim }: PolicyContext, tokens: number): number => tokens * layers * kvHeads * headDim * 4;
+export const f16Bytes = ({ layers, kvHeads, headDim }: PolicyContext, tokens: number): number =>
+  tokens * layers * kvHeads * headDim * 4;

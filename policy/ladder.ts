@@ -1,0 +1,127 @@
+/**
+ * The ladder of one page side: the formats it may still take, what each would cost, and the way down that buys every
+ * saved byte at the lowest price. ε² stands for cost here: c and g are the same for all formats of a page side.
+ *
+ * A price is Δε² per byte saved. The lower convex hull of (bytes, ε²) from the present format on has rising prices, so
+ * taking hull steps of many page sides cheapest first is the best use of any number of bytes, up to one last step.
+ */
+import { FORMAT_NAMES, type FormatName, type Side } from '../native/index.ts';
+
+/** Formats by how far down they lie; a layer's storage state names the lowest tier that its pages may enter. */
+export const TIERS = ['exact', 'warm', 'archive'] as const;
+export type Tier = (typeof TIERS)[number];
+
+const TIER_OF: Readonly<Record<FormatName, Tier>> = {
+  f16: 'exact',
+  q8: 'exact',
+  rot4: 'warm',
+  rot3: 'archive',
+  rot2: 'archive',
+};
+
+export const tierOf = (format: FormatName): Tier => TIER_OF[format];
+
+/** Index in FORMAT_NAMES → index in TIERS. */
+export const TIER_RANK: readonly number[] = FORMAT_NAMES.map((name) => TIERS.indexOf(TIER_OF[name]));
+
+/** Place in FORMAT_NAMES, best first. */
+export const rank = (format: FormatName): number => FORMAT_NAMES.indexOf(format);
+
+export const FORMAT_COUNT = FORMAT_NAMES.length;
+/** ε² of a format that was not tried. */
+export const UNTRIED = -1;
+
+/**
+ * Next format on the hull, or −1 at its end. `epsilon2` holds one row of FORMAT_COUNT numbers at `at` (UNTRIED where
+ * nothing is known), `bytes` one per format, `from` and `lowest` are ranks. Of equal prices the farther format wins.
+ */
+export function nextRung(
+  epsilon2: Float64Array,
+  at: number,
+  bytes: readonly number[],
+  from: number,
+  lowest: number,
+): number {
+  let best = -1;
+  let bestPrice = Number.POSITIVE_INFINITY;
+  for (let to = from + 1; to <= lowest; to++) {
+    if (epsilon2[at + to]! < 0 || bytes[to]! >= bytes[from]!) continue;
+    const price = rungPrice(epsilon2, at, bytes, from, to);
+    if (price <= bestPrice) {
+      best = to;
+      bestPrice = price;
+    }
+  }
+  return best;
+}
+
+/** Δε² per byte saved, never below 0: a measurement that says a coarser format errs less buys nothing. */
+export function rungPrice(
+  epsilon2: Float64Array,
+  at: number,
+  bytes: readonly number[],
+  from: number,
+  to: number,
+): number {
+  return Math.max(0, epsilon2[at + to]! - epsilon2[at + from]!) / (bytes[from]! - bytes[to]!);
+}
+
+export interface Rung {
+  readonly format: FormatName;
+  readonly bytes: number;
+  /** c·g·ε²: predicted KLD of this page side in this format. */
+  readonly cost: number;
+  /** KLD per byte saved of the step that leads here; 0 for the format it starts with. */
+  readonly price: number;
+}
+
+/** The whole way down of one page side, for people and tests. `weight` is c·g; f16 and q8 cost nothing unless tried. */
+export function hull(
+  from: FormatName,
+  epsilon: Readonly<Partial<Record<FormatName, number>>>,
+  pageBytes: Readonly<Record<FormatName, number>>,
+  weight: number,
+  lowest: FormatName = 'rot2',
+): Rung[] {
+  const bytes = FORMAT_NAMES.map((name) => pageBytes[name]);
+  const row = new Float64Array(FORMAT_COUNT);
+  fillEpsilon2(row, 0, epsilon);
+  const rungs: Rung[] = [
+    { format: from, bytes: pageBytes[from], cost: weight * Math.max(0, row[rank(from)]!), price: 0 },
+  ];
+  for (
+    let at = rank(from), to = nextRung(row, 0, bytes, at, rank(lowest));
+    to >= 0;
+    to = nextRung(row, 0, bytes, at, rank(lowest))
+  ) {
+    rungs.push({
+      format: FORMAT_NAMES[to]!,
+      bytes: bytes[to]!,
+      cost: weight * row[to]!,
+      price: weight * rungPrice(row, 0, bytes, at, to),
+    });
+    at = to;
+  }
+  return rungs;
+}
+
+/** Writes one row of ε² from a trial: 0 for f16 and q8 unless tried, UNTRIED for codes that were not. */
+export function fillEpsilon2(
+  target: Float64Array,
+  at: number,
+  epsilon: Readonly<Partial<Record<FormatName, number>>>,
+): void {
+  for (let format = 0; format < FORMAT_COUNT; format++) {
+    const value = epsilon[FORMAT_NAMES[format]!];
+    target[at + format] = value !== undefined ? value * value : TIER_RANK[format] === 0 ? 0 : UNTRIED;
+  }
+}
+
+/** The fixed steps of the ladder, best first: values go down before keys, for 2-bit keys cost twenty times what 2-bit values cost (measured). */
+export const STEPS: readonly Readonly<Record<Side, FormatName>>[] = [
+  { k: 'q8', v: 'q8' },
+  { k: 'rot4', v: 'rot4' },
+  { k: 'rot4', v: 'rot2' },
+  { k: 'rot3', v: 'rot2' },
+  { k: 'rot2', v: 'rot2' },
+];

@@ -1,0 +1,159 @@
+/**
+ * The machine of one layer: four regions side by side. Every arrow is guarded by a threshold; the event carries what was
+ * measured and the bound, so that whoever sees the arrow can say why. It is used through the pure functions
+ * `initialTransition` and `transition` only; what an arrow does is returned as data and carried out by layers.ts.
+ *
+ *   storage   lowest tier that pages of the layer may enter now   exact ⇄ warm ⇄ archive; any → shut → exact while degraded
+ *   quality   what the layer has committed to so far              healthy ⇄ watched → degraded ⇄ recovering → healthy
+ *   pressure  bytes against the budget                            relaxed ⇄ elevated ⇄ critical
+ *   latency   step time against its budget                        headroom ⇄ tight
+ */
+import { createHash } from 'node:crypto';
+import { setup } from 'xstate';
+import type { Tier } from './ladder.ts';
+import type { ThresholdId } from './thresholds.ts';
+
+/** demand: what opens tiers. Pressure, or what is foreseen when there is evidence to act on early. */
+export const SIGNALS = ['demand', 'quality', 'pressure', 'latency'] as const;
+export type Signal = (typeof SIGNALS)[number];
+
+/** Bounds of each signal, lowest step first. */
+export const SIGNAL_STEPS: Readonly<
+  Record<Signal, readonly { readonly enter: ThresholdId; readonly leave: ThresholdId }[]>
+> = {
+  demand: [
+    { enter: 'pressure.enter', leave: 'pressure.leave' },
+    { enter: 'pressure.critical', leave: 'pressure.ease' },
+  ],
+  quality: [
+    { enter: 'quality.watched', leave: 'quality.watched.leave' },
+    { enter: 'quality.degraded', leave: 'quality.degraded.leave' },
+  ],
+  pressure: [
+    { enter: 'pressure.enter', leave: 'pressure.leave' },
+    { enter: 'pressure.critical', leave: 'pressure.ease' },
+  ],
+  latency: [{ enter: 'latency.enter', leave: 'latency.leave' }],
+};
+
+export interface LayerEvent {
+  readonly type: `${Signal}.rise` | `${Signal}.fall`;
+  readonly threshold: ThresholdId;
+  readonly measured: number;
+  readonly bound: number;
+}
+
+/** What arrows ask for. */
+export type LayerAction =
+  | { readonly type: 'openTier'; readonly params: { readonly tier: Tier } }
+  /** No page of the layer may move, whatever the pressure. */
+  | { readonly type: 'stopDemotions' }
+  | { readonly type: 'resumeDemotions' }
+  /** Steps are slow: only what must move moves. */
+  | { readonly type: 'holdEarlyMoves' }
+  | { readonly type: 'resumeEarlyMoves' };
+
+const through = (threshold: ThresholdId) => ({ type: 'crosses' as const, params: { threshold } });
+const open = (tier: Tier) => ({ type: 'openTier' as const, params: { tier } });
+
+export const layerMachine = setup({
+  types: { events: {} as LayerEvent },
+  guards: {
+    /** The event is about this threshold, and its numbers say what its name says. */
+    crosses: ({ event }, { threshold }: { threshold: ThresholdId }) =>
+      event.threshold === threshold &&
+      (event.type.endsWith('.rise') ? event.measured >= event.bound : event.measured < event.bound),
+  },
+  actions: {
+    openTier: (_context, _params: { tier: Tier }) => {},
+    stopDemotions: () => {},
+    resumeDemotions: () => {},
+    holdEarlyMoves: () => {},
+    resumeEarlyMoves: () => {},
+  },
+}).createMachine({
+  id: 'layer',
+  type: 'parallel',
+  states: {
+    storage: {
+      initial: 'exact',
+      states: {
+        exact: {
+          on: {
+            'demand.rise': { guard: through('pressure.enter'), target: 'warm', actions: open('warm') },
+            'quality.rise': { guard: through('quality.degraded'), target: 'shut', actions: 'stopDemotions' },
+          },
+        },
+        warm: {
+          on: {
+            'demand.rise': { guard: through('pressure.critical'), target: 'archive', actions: open('archive') },
+            'demand.fall': { guard: through('pressure.leave'), target: 'exact', actions: open('exact') },
+            'quality.rise': { guard: through('quality.degraded'), target: 'shut', actions: 'stopDemotions' },
+          },
+        },
+        archive: {
+          on: {
+            'demand.fall': { guard: through('pressure.ease'), target: 'warm', actions: open('warm') },
+            'quality.rise': { guard: through('quality.degraded'), target: 'shut', actions: 'stopDemotions' },
+          },
+        },
+        // Demand is not heard here; whoever leads the machine tells it again after `resumeDemotions`.
+        shut: {
+          on: {
+            'quality.fall': { guard: through('quality.degraded.leave'), target: 'exact', actions: 'resumeDemotions' },
+          },
+        },
+      },
+    },
+    quality: {
+      initial: 'healthy',
+      states: {
+        healthy: { on: { 'quality.rise': { guard: through('quality.watched'), target: 'watched' } } },
+        watched: {
+          on: {
+            'quality.rise': { guard: through('quality.degraded'), target: 'degraded' },
+            'quality.fall': { guard: through('quality.watched.leave'), target: 'healthy' },
+          },
+        },
+        degraded: {
+          on: { 'quality.fall': { guard: through('quality.degraded.leave'), target: 'recovering' } },
+        },
+        recovering: {
+          on: {
+            'quality.rise': { guard: through('quality.degraded'), target: 'degraded' },
+            'quality.fall': { guard: through('quality.watched.leave'), target: 'healthy' },
+          },
+        },
+      },
+    },
+    pressure: {
+      initial: 'relaxed',
+      states: {
+        relaxed: { on: { 'pressure.rise': { guard: through('pressure.enter'), target: 'elevated' } } },
+        elevated: {
+          on: {
+            'pressure.rise': { guard: through('pressure.critical'), target: 'critical' },
+            'pressure.fall': { guard: through('pressure.leave'), target: 'relaxed' },
+          },
+        },
+        critical: { on: { 'pressure.fall': { guard: through('pressure.ease'), target: 'elevated' } } },
+      },
+    },
+    latency: {
+      initial: 'headroom',
+      states: {
+        headroom: {
+          on: { 'latency.rise': { guard: through('latency.enter'), target: 'tight', actions: 'holdEarlyMoves' } },
+        },
+        tight: {
+          on: { 'latency.fall': { guard: through('latency.leave'), target: 'headroom', actions: 'resumeEarlyMoves' } },
+        },
+      },
+    },
+  },
+});
+
+/** SHA-256 of the machine's definition, in hex: says in a log which machine decided. Equal on every machine and version of Node. */
+export function machineDigest(): string {
+  return createHash('sha256').update(JSON.stringify(layerMachine.config)).digest('hex');
+}

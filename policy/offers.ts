@@ -1,0 +1,207 @@
+/**
+ * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
+ * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
+ */
+import { FORMAT_NAMES, SIDES } from '../native/index.ts';
+import { SlotHeap } from './heap.ts';
+import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
+import { grown, Sides } from './sides.ts';
+import type { Outcome, PolicyContext, TrialReport } from './types.ts';
+import { isUselessPair } from './unsafe.ts';
+
+const ROT3 = rank('rot3');
+
+export class Offers {
+  readonly sides: Sides;
+  /** Rank of the format that the next step leads to. Only meaningful for a slot that lies in a heap. */
+  next = new Uint8Array(64);
+  /** Price of the next step, KLD per byte. */
+  price = new Float64Array(64);
+  /** Tokens in the cache when the side was last measured. */
+  triedAt = new Float64Array(64);
+  /** Predicted KLD that moved sides cost, per layer, and the worst ε committed to. */
+  readonly layerKld: Float64Array;
+  readonly layerEpsilonMax: Float64Array;
+  readonly #context: PolicyContext;
+  readonly #bytes: readonly number[];
+  readonly #lowest: readonly number[];
+  readonly #skip: Uint8Array;
+  readonly #ready: SlotHeap;
+  readonly #resting: SlotHeap;
+  /** ε² per slot and format, [slots, FORMAT_COUNT]. */
+  #epsilon2 = new Float64Array(64 * FORMAT_COUNT);
+  /** Rank that the plan under construction has taken a slot to; its format otherwise. */
+  #aim = new Uint8Array(64);
+  #restUntil = new Float64Array(64);
+  /** Resting slots in the order in which their rest ends. */
+  #rests: { readonly slot: number; readonly until: number }[] = [];
+  #restsDone = 0;
+  #tokens = 0;
+
+  constructor(context: PolicyContext) {
+    this.#context = context;
+    this.sides = new Sides(context);
+    this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name]);
+    this.#lowest = SIDES.map((side) => rank(context.floor?.[side] ?? 'rot2'));
+    this.#skip = new Uint8Array(context.layers);
+    for (const layer of context.skipLayers) this.#skip[layer] = 1;
+    this.layerKld = new Float64Array(context.layers);
+    this.layerEpsilonMax = new Float64Array(context.layers);
+    // Ties end in (layer, page, side), so that the same offers always come in the same order.
+    const before = (a: number, b: number): boolean => (this.price[a]! - this.price[b]! || this.sides.order(a, b)) < 0;
+    this.#ready = new SlotHeap(before);
+    this.#resting = new SlotHeap(before);
+  }
+
+  /** A page side became movable. Throws what Sides.add throws. */
+  add(report: TrialReport, tokens: number): void {
+    const slot = this.sides.add(report, tokens);
+    if (slot >= this.next.length) this.#grow();
+    fillEpsilon2(this.#epsilon2, slot * FORMAT_COUNT, report.epsilon);
+    this.triedAt[slot] = tokens;
+    this.#aim[slot] = this.sides.format[slot]!;
+    this.reprice(slot);
+  }
+
+  /**
+   * A planned move was made or refused. Made: its cost is committed and the side rests until `restUntil` tokens. Measured
+   * to cost more than the trial said: all that lies below in its table grows in proportion. → ε committed to, 0 when refused
+   */
+  settle(outcome: Outcome, tokens: number, restUntil: number): number {
+    const slot = this.sides.settle(outcome);
+    const from = rank(outcome.from);
+    const to = rank(outcome.to);
+    const { epsilonNow } = outcome;
+    if (epsilonNow !== null) this.#correct(slot, from, to, epsilonNow * epsilonNow, !outcome.accepted);
+    let committed = 0;
+    if (!outcome.accepted) {
+      if (epsilonNow !== null) this.triedAt[slot] = tokens;
+    } else {
+      committed = this.epsilon(slot, to) ?? 0;
+      const layer = outcome.layer;
+      this.layerKld[layer]! += this.cost(slot, from, to);
+      this.layerEpsilonMax[layer] = Math.max(this.layerEpsilonMax[layer]!, committed);
+      this.#restUntil[slot] = restUntil;
+      this.#rests.push({ slot, until: restUntil });
+      // The other side may have waited for this one.
+      const partner = this.sides.partner(slot);
+      if (partner >= 0) this.reprice(partner);
+    }
+    this.#aim[slot] = this.sides.format[slot]!;
+    this.reprice(slot);
+    return committed;
+  }
+
+  /** Comes first at a scheduling point: ends the rest of sides whose time has come. Rests are equally long, so the first in the row ends first. */
+  wake(tokens: number): void {
+    this.#tokens = tokens;
+    for (; this.#restsDone < this.#rests.length; this.#restsDone++) {
+      const { slot, until } = this.#rests[this.#restsDone]!;
+      if (until > tokens) break;
+      // A side that was moved again meanwhile rests longer, and stands in the row once more.
+      if (this.#restUntil[slot] !== until || !this.#resting.has(slot)) continue;
+      this.#resting.remove(slot);
+      this.#ready.add(slot);
+    }
+    if (this.#restsDone > 1024 && this.#restsDone * 2 > this.#rests.length) {
+      this.#rests = this.#rests.slice(this.#restsDone);
+      this.#restsDone = 0;
+    }
+  }
+
+  /** Slot of the cheapest offer, −1 when there is none; resting sides only when asked for. */
+  cheapest(withResting: boolean): number {
+    const ready = this.#ready.first;
+    const resting = withResting ? this.#resting.first : -1;
+    if (ready < 0 || resting < 0) return Math.max(ready, resting);
+    return (this.price[ready]! - this.price[resting]! || this.sides.order(ready, resting)) < 0 ? ready : resting;
+  }
+
+  /** Takes the next step of a slot into the plan and offers the one after it. → bytes it frees */
+  take(slot: number): number {
+    const from = this.#aim[slot]!;
+    const to = this.next[slot]!;
+    this.#aim[slot] = to;
+    this.reprice(slot);
+    return this.#bytes[from]! - this.#bytes[to]!;
+  }
+
+  /** Predicted KLD of the next step. */
+  nextCost(slot: number): number {
+    return this.cost(slot, this.#aim[slot]!, this.next[slot]!);
+  }
+
+  /** Rank that the plan takes a slot to. */
+  aim(slot: number): number {
+    return this.#aim[slot]!;
+  }
+
+  /** Keeps a slot out of the heaps until `reprice`. */
+  hide(slot: number): void {
+    this.#ready.remove(slot);
+    this.#resting.remove(slot);
+  }
+
+  /** Works out the next step of a slot and puts it where it belongs. */
+  reprice(slot: number): void {
+    this.hide(slot);
+    const { sides } = this;
+    if (sides.pending[slot] === 1 || this.#skip[sides.layer[slot]!] === 1) return;
+    const from = this.#aim[slot]!;
+    const to = nextRung(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, this.#lowestOf(slot));
+    if (to < 0) return;
+    this.next[slot] = to;
+    this.price[slot] = this.weight(slot) * rungPrice(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, to);
+    (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
+  }
+
+  /** c·g of a slot's layer and side. */
+  weight(slot: number): number {
+    const { thresholds } = this.#context;
+    return thresholds.c * thresholds.gains[SIDES[this.sides.side[slot]!]!][this.sides.layer[slot]!]!;
+  }
+
+  /** c·g·(ε_to² − ε_from²), never below 0. */
+  cost(slot: number, from: number, to: number): number {
+    const at = slot * FORMAT_COUNT;
+    return this.weight(slot) * Math.max(0, this.#epsilon2[at + to]! - this.#epsilon2[at + from]!);
+  }
+
+  /** ε of a slot in a format, null when it was not tried. */
+  epsilon(slot: number, format: number): number | null {
+    const value = this.#epsilon2[slot * FORMAT_COUNT + format]!;
+    return value < 0 ? null : Math.sqrt(value);
+  }
+
+  /** Keys may go to 2 bits only where the values are confirmed below 4 (unsafe.ts). */
+  #lowestOf(slot: number): number {
+    const { sides } = this;
+    const lowest = this.#lowest[sides.side[slot]!]!;
+    if (sides.side[slot] !== 0 || lowest <= ROT3) return lowest;
+    const partner = sides.partner(slot);
+    return partner < 0 || isUselessPair('rot2', FORMAT_NAMES[sides.format[partner]!]!) ? ROT3 : lowest;
+  }
+
+  #correct(slot: number, from: number, to: number, measured: number, refused: boolean): void {
+    const at = slot * FORMAT_COUNT;
+    const base = Math.max(0, this.#epsilon2[at + from]!);
+    const predicted = this.#epsilon2[at + to]! - base;
+    if (predicted > 0 ? measured <= predicted && !refused : measured <= 0) return;
+    for (let format = from + 1; format < FORMAT_COUNT; format++) {
+      const known = this.#epsilon2[at + format]!;
+      if (known === UNTRIED) continue;
+      this.#epsilon2[at + format] =
+        predicted > 0 ? base + Math.max(0, known - base) * (measured / predicted) : Math.max(known, base + measured);
+    }
+  }
+
+  #grow(): void {
+    const size = this.next.length * 2;
+    this.next = grown(this.next, new Uint8Array(size));
+    this.price = grown(this.price, new Float64Array(size));
+    this.triedAt = grown(this.triedAt, new Float64Array(size));
+    this.#epsilon2 = grown(this.#epsilon2, new Float64Array(size * FORMAT_COUNT));
+    this.#aim = grown(this.#aim, new Uint8Array(size));
+    this.#restUntil = grown(this.#restUntil, new Float64Array(size));
+  }
+}

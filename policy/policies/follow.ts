@@ -1,0 +1,148 @@
+/**
+ * Policies that set a format per page side by rule and try nothing: an aim says where each side should be, and this follows
+ * it, oldest pages first, values before keys (so that 2-bit keys never stand beside fine values).
+ */
+import { FORMAT_NAMES, FORMATS, type FormatName, KvError, SIDES, type Side } from '../../native/index.ts';
+import { rank } from '../ladder.ts';
+import { Sides } from '../sides.ts';
+import { checkThresholds } from '../thresholds.ts';
+import type { Because, Decision, Policy, PolicyContext, Situation } from '../types.ts';
+import { isUselessPair } from '../unsafe.ts';
+
+/** Where a rule wants page sides to be. Its answers may only go down the ladder as a session goes on. */
+export interface Aim {
+  /** Takes a situation in. `lackBytes`: what is missing although every side is where it was aimed at. → true when known sides may have to move. */
+  steer(situation: Situation, sides: Sides, lackBytes: number): boolean;
+  target(layer: number, page: number): Readonly<Record<Side, FormatName>>;
+  because(decision: Omit<Decision, 'because'>): Because;
+}
+
+export class FollowState {
+  readonly context: PolicyContext;
+  readonly aim: Aim;
+  readonly sides: Sides;
+  /** Slots that may not be where they should be, in the order in which they are moved. */
+  work: number[] = [];
+
+  constructor(context: PolicyContext, aim: Aim) {
+    checkThresholds(context.thresholds, context.layers);
+    this.context = context;
+    this.aim = aim;
+    this.sides = new Sides(context);
+  }
+}
+
+/** A policy from its rule. */
+export function followPolicy(id: string, version: number, aim: (context: PolicyContext) => Aim): Policy<FollowState> {
+  return {
+    id,
+    version,
+    needsTrials: false,
+    initial: (context) => new FollowState(context, aim(context)),
+    decide: (situation, state) => ({ decisions: follow(id, situation, state), state }),
+    judge: (decision) => ({ accepted: true, because: decision.because }),
+    summary: () => ({ priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+  };
+}
+
+function follow(id: string, situation: Situation, state: FollowState): Decision[] {
+  const { sides, aim, context } = state;
+  const { tokens, bytes, sealBytes, budgetBytes, urgent } = situation;
+  for (const outcome of situation.outcomes) {
+    const slot = sides.settle(outcome);
+    if (!outcome.accepted) state.work.push(slot);
+  }
+  for (const report of situation.trials) state.work.push(sides.add(report, tokens));
+  const lack = budgetBytes === null ? 0 : bytes + sealBytes - sides.pendingBytes - budgetBytes;
+  if (aim.steer(situation, sides, urgent && state.work.length === 0 ? Math.max(0, lack) : 0)) {
+    state.work = Array.from({ length: sides.count }, (_, slot) => slot);
+  }
+  state.work.sort(
+    (a, b) => sides.page[a]! - sides.page[b]! || sides.layer[a]! - sides.layer[b]! || sides.side[b]! - sides.side[a]!,
+  );
+  const decisions: Decision[] = [];
+  let done = 0;
+  for (; done < state.work.length && (urgent || decisions.length < situation.movesMax); done++) {
+    const slot = state.work[done]!;
+    if (sides.pending[slot] === 1) continue;
+    const decision = move(slot, aim, sides, context);
+    if (decision === null) continue;
+    sides.plan(slot, decision);
+    decisions.push(decision);
+  }
+  state.work = state.work.slice(done);
+  if (urgent && lack > 0 && decisions.length === 0) {
+    throw new KvError(
+      'budget-too-small',
+      `policy '${id}' has no move left at ${tokens} tokens and ${lack} bytes are missing`,
+      {
+        values: { policy: id, budgetBytes, bytes, sealBytes, deficitBytes: lack, tokens },
+        hint: "raise the budget, allow lower formats, or use policy 'price'",
+      },
+    );
+  }
+  return decisions;
+}
+
+function move(slot: number, aim: Aim, sides: Sides, context: PolicyContext): Decision | null {
+  const layer = sides.layer[slot]!;
+  if (context.skipLayers.includes(layer)) return null;
+  const page = sides.page[slot]!;
+  const side = SIDES[sides.side[slot]!]!;
+  const from = FORMAT_NAMES[sides.format[slot]!]!;
+  const to = allowed(aim.target(layer, page), context)[side];
+  if (rank(to) <= rank(from)) return null;
+  const bytesFreed = context.pageBytes[from] - context.pageBytes[to];
+  const decision = {
+    layer,
+    page,
+    side,
+    from,
+    to,
+    epsilonFrom: null,
+    epsilonTo: null,
+    price: null,
+    bytesFreed,
+    retry: false,
+  };
+  return { ...decision, because: aim.because(decision) };
+}
+
+/** The pair a rule asks for, raised to the floor, and keys raised to 3 bits where values stay fine. */
+export function allowed(
+  pair: Readonly<Record<Side, FormatName>>,
+  { floor }: PolicyContext,
+): Readonly<Record<Side, FormatName>> {
+  const raise = (side: Side): FormatName =>
+    floor !== null && rank(pair[side]) > rank(floor[side]) ? floor[side] : pair[side];
+  const [k, v] = [raise('k'), raise('v')];
+  return { k: isUselessPair(k, v) ? 'rot3' : k, v };
+}
+
+/** For rules that steer by bytes alone. Throws 'unsupported' when a divergence budget is to be kept as well. */
+export function refuseKldBudget(policy: string, { kldBudget }: Situation): void {
+  if (kldBudget === null) return;
+  throw new KvError('unsupported', `policy '${policy}' measures nothing and cannot keep a divergence budget`, {
+    values: { policy, kldBudget },
+    hint: "use policy 'price', or a byte budget alone",
+  });
+}
+
+/** Bytes of a page's two sides. */
+export const pairBytes = (pair: Readonly<Record<Side, FormatName>>, { pageBytes }: PolicyContext): number =>
+  pageBytes[pair.k] + pageBytes[pair.v];
+
+/** A rule that compares widths: what the side has against what it should have. */
+export const widthBecause = (
+  decision: Omit<Decision, 'because'>,
+  threshold: string,
+  origin: Because['origin'],
+  rule: string,
+): Because => ({
+  threshold,
+  measured: FORMATS[decision.from].codeBits,
+  bound: FORMATS[decision.to].codeBits,
+  unit: 'bits',
+  origin,
+  rule,
+});

@@ -1,0 +1,469 @@
+/**
+ * The default policy. A move is judged by its price: predicted divergence added per byte saved, c·g·(ε_to² − ε_from²)/bytes,
+ * with ε measured for every page side on its own. Under a byte budget it fills like water: nothing moves before the budget
+ * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
+ * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
+ */
+import { FORMAT_NAMES, KvError, PAGE_TOKENS, SIDES } from '../../native/index.ts';
+import { TIER_RANK } from '../ladder.ts';
+import { Layers } from '../layers.ts';
+import { Offers } from '../offers.ts';
+import { bytesAt, pagesAt } from '../sides.ts';
+import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
+import type {
+  Because,
+  Decision,
+  Policy,
+  PolicyContext,
+  PolicySummary,
+  Situation,
+  Threshold,
+  Verdict,
+} from '../types.ts';
+
+/** Offers set aside in one plan because their tier is shut; more than this is left for the next plan. */
+const ASIDE_MAX = 1024;
+
+/** What a session knows so far. `decide` changes it and hands it on: use a state once. */
+export class PriceState {
+  readonly context: PolicyContext;
+  readonly offers: Offers;
+  readonly layers: Layers;
+  /** λ, KLD per byte. */
+  price: number;
+  priceSet = false;
+  urgent = false;
+  readonly #price: Readonly<Record<'slack' | 'rise', Threshold>>;
+  readonly #bounds: Readonly<Record<'dwell' | 'trialAge' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld', number>>;
+  /** λ when the current page began: it may rise only so far within one page. */
+  #pagePrice: number;
+  #page = -1;
+  /** Bytes that low memory is measured against, fixed when it was signalled. */
+  #lowMemoryBase: number | null = null;
+  /** Worst ε of each layer and the page that was open when it was committed. */
+  readonly #worst: Float64Array;
+  readonly #worstAt: Float64Array;
+
+  constructor(context: PolicyContext) {
+    checkThresholds(context.thresholds, context.layers);
+    const threshold = (id: ThresholdId): Threshold => thresholdOf(context.thresholds, id);
+    this.context = context;
+    this.offers = new Offers(context);
+    this.layers = new Layers(context.layers, context.thresholds);
+    this.price = threshold('price.start').value;
+    this.#pagePrice = this.price;
+    this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
+    this.#bounds = {
+      dwell: threshold('dwell.tokens').value,
+      trialAge: threshold('trial.age').value,
+      relaxed: threshold('pressure.leave').value,
+      lowMemory: threshold('pressure.low-memory').value,
+      epsilon: threshold('quality.epsilon').value,
+      kld: threshold('quality.kld').value,
+    };
+    this.#worst = new Float64Array(context.layers);
+    this.#worstAt = new Float64Array(context.layers);
+  }
+
+  get predictedKld(): number {
+    return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
+  }
+
+  /** What became of the last plan, and what is new. */
+  absorb(situation: Situation): void {
+    const { tokens } = situation;
+    const { offers } = this;
+    this.urgent = situation.urgent;
+    const page = Math.floor(tokens / PAGE_TOKENS);
+    const fresh = page !== this.#page || situation.outcomes.length > 0;
+    if (page !== this.#page) this.#pagePrice = this.price;
+    this.#page = page;
+    offers.wake(tokens);
+    for (const outcome of situation.outcomes) {
+      this.#remember(outcome.layer, offers.settle(outcome, tokens, tokens + this.#bounds.dwell));
+    }
+    for (const report of situation.trials) offers.add(report, tokens);
+    if (fresh)
+      for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
+    this.#signal(situation);
+  }
+
+  /** Plans for this scheduling point, cheapest moves first. Throws 'budget-too-small'. */
+  plan(situation: Situation): Decision[] {
+    const plan = new Plan(this, situation);
+    if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
+    else if (this.price > 0) this.#early(plan, this.price);
+    // What had to wait just now may have to move all the same.
+    plan.restore();
+    this.#closeDeficit(plan);
+    if (situation.lowMemory) this.#shrink(plan);
+    return plan.finish();
+  }
+
+  /** Judges what was measured just before the move; see Policy.judge. */
+  judge(decision: Decision, epsilonNow: number | null): Verdict {
+    const slot = this.offers.sides.find(decision.layer, decision.page, SIDES.indexOf(decision.side));
+    const planned = decision.price ?? 0;
+    const { slack } = this.#price;
+    const bound = slack.value * Math.max(planned, this.price);
+    const because = (measured: number, rule: string): Because => ({
+      threshold: slack.id,
+      measured,
+      bound,
+      unit: 'KLD/byte',
+      origin: slack.origin,
+      rule,
+    });
+    // Nobody who was asked lately sees this page: nothing speaks against the first trial.
+    if (epsilonNow === null)
+      return { accepted: true, because: because(planned, decision.retry ? 'not-seen' : 'fresh-trial') };
+    const now = (this.offers.weight(slot) * epsilonNow * epsilonNow) / decision.bytesFreed;
+    if (now <= bound) return { accepted: true, because: because(now, 'trial-again') };
+    return this.urgent
+      ? { accepted: true, because: because(now, 'deficit-override') }
+      : { accepted: false, because: because(now, 'trial-again') };
+  }
+
+  get trialAgeTokens(): number {
+    return this.#bounds.trialAge;
+  }
+
+  /** Bytes aimed at while low memory is signalled, null otherwise. */
+  lowMemoryBytes(situation: Situation): number | null {
+    if (!situation.lowMemory) this.#lowMemoryBase = null;
+    else this.#lowMemoryBase ??= situation.budgetBytes ?? situation.bytes;
+    return this.#lowMemoryBase === null ? null : this.#bounds.lowMemory * this.#lowMemoryBase;
+  }
+
+  /** λ for a Because: the start value until the controller sets another. */
+  because(measured: number, bound: number): Because {
+    const start = thresholdOf(this.context.thresholds, 'price.start');
+    return {
+      threshold: start.id,
+      measured,
+      bound,
+      unit: start.unit,
+      origin: this.priceSet ? 'controller' : start.origin,
+      rule: 'price',
+    };
+  }
+
+  #setPrice(price: number): void {
+    if (price === this.price) return;
+    this.price = price;
+    this.priceSet = true;
+  }
+
+  /** Bytes at the expected end if page sides go on as those known now; null when the length is not known. */
+  #projected({ tokensExpected, tokens }: Situation): number | null {
+    const { sides } = this.offers;
+    if (tokensExpected === null || sides.count === 0) return null;
+    return bytesAt(this.context, Math.max(tokens, tokensExpected), (sides.bytes - sides.pendingBytes) / sides.count);
+  }
+
+  #signal(situation: Situation): void {
+    const { layers } = this;
+    const { budgetBytes, kldBudget, bytes, stepLatencyMsP95, stepLatencyBudgetMs } = situation;
+    const needed = bytes + sealAhead(situation) - this.offers.sides.pendingBytes;
+    const low = this.lowMemoryBytes(situation);
+    const pressure = Math.max(
+      budgetBytes === null ? 0 : needed / Math.max(1, budgetBytes),
+      low === null ? 0 : needed / Math.max(1, low),
+    );
+    layers.setAll('pressure', pressure);
+    let demand = kldBudget !== null && budgetBytes === null ? 1 : pressure;
+    if (this.price > 0 && budgetBytes !== null)
+      demand = Math.max(demand, (this.#projected(situation) ?? 0) / Math.max(1, budgetBytes));
+    layers.setAll('demand', demand);
+    layers.setAll('latency', stepLatencyBudgetMs === null ? 0 : stepLatencyMsP95 / stepLatencyBudgetMs);
+    layers.update();
+  }
+
+  /**
+   * How much a layer has been made to bear, 1 being too much: its worst error or its predicted divergence against their bounds.
+   * An error fades with the age of its page as age^-0.8 to -0.9 (measured); -0.75 is more cautious and takes square roots
+   * only, which are the same on every machine.
+   */
+  #severity(layer: number): number {
+    return Math.max(this.#faded(layer) / this.#bounds.epsilon, this.offers.layerKld[layer]! / this.#bounds.kld);
+  }
+
+  #faded(layer: number): number {
+    const age = Math.max(1, this.#page - this.#worstAt[layer]! + 1);
+    return this.#worst[layer]! / (Math.sqrt(age) * Math.sqrt(Math.sqrt(age)));
+  }
+
+  #remember(layer: number, epsilon: number): void {
+    if (epsilon < this.#faded(layer)) return;
+    this.#worst[layer] = epsilon;
+    this.#worstAt[layer] = this.#page;
+  }
+
+  /** Moves at or under λ before they must be made, as long as the budget is foreseen to bind. */
+  #early(plan: Plan, price: number): void {
+    const { situation } = plan;
+    const { budgetBytes, bytes, tokens, tokensExpected } = situation;
+    if (budgetBytes === null || !sealComes(situation)) return;
+    const { sides } = this.offers;
+    const projected = this.#projected(situation);
+    // What is over, and what of it one byte freed now takes away at the end.
+    const scale =
+      projected === null || tokensExpected === null
+        ? 1
+        : (2 * this.context.layers * pagesAt(Math.max(tokens, tokensExpected)).movable) / sides.count;
+    let over =
+      projected === null
+        ? bytes + sealAhead(situation) - sides.pendingBytes - this.#bounds.relaxed * budgetBytes
+        : projected - budgetBytes;
+    while (over > 0 && plan.hasRoom) {
+      const slot = plan.next(true);
+      if (slot < 0 || this.offers.price[slot]! > price) return;
+      over -= plan.take(slot, 'price') * scale;
+    }
+  }
+
+  /** Divergence budget: the cheapest moves, until the share of the budget that belongs to the pages known so far is spent. */
+  #spend(plan: Plan, kldBudget: number): void {
+    const { tokens, tokensExpected } = plan.situation;
+    const { sides } = this.offers;
+    const expected =
+      tokensExpected === null ? 0 : 2 * this.context.layers * pagesAt(Math.max(tokens, tokensExpected)).movable;
+    const allowed = kldBudget * Math.min(1, sides.count / Math.max(1, expected));
+    const committed = this.predictedKld;
+    while (plan.hasRoom) {
+      const slot = plan.next(true);
+      if (slot < 0 || committed + plan.kld + this.offers.nextCost(slot) > allowed) return;
+      this.#setPrice(this.offers.price[slot]!);
+      plan.take(slot, 'price');
+    }
+  }
+
+  /**
+   * The budget is hard: cheapest moves until the next seal fits. λ is the price of the last. While there is time, nothing
+   * is decided before every page that has left the window was tried: the newest pages often have the cheapest offers.
+   */
+  #closeDeficit(plan: Plan): void {
+    const { budgetBytes, kldBudget, tokens, bytes, urgent } = plan.situation;
+    if (budgetBytes === null) return;
+    const sealBytes = sealAhead(plan.situation);
+    const { sides } = this.offers;
+    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    if (!urgent && sides.count < 2 * this.context.layers * movable) return;
+    const cap = urgent || this.#pagePrice === 0 ? Number.POSITIVE_INFINITY : this.#pagePrice * this.#price.rise.value;
+    const committed = this.predictedKld;
+    for (;;) {
+      const deficit = bytes + sealBytes - sides.pendingBytes - plan.freed - budgetBytes;
+      if (deficit <= 0 || !(urgent || plan.hasRoom)) return;
+      const slot = plan.next(false);
+      if (slot < 0) {
+        if (urgent && plan.isEmpty) throw this.#nothingLeft(plan.situation, deficit);
+        return;
+      }
+      if (this.offers.price[slot]! > cap) return;
+      if (kldBudget !== null && committed + plan.kld + this.offers.nextCost(slot) > kldBudget) {
+        if (urgent) throw bothBind(plan.situation, deficit, committed + plan.kld + this.offers.nextCost(slot));
+        return;
+      }
+      this.#setPrice(Math.max(this.price, this.offers.price[slot]!));
+      plan.take(slot, 'deficit');
+    }
+  }
+
+  /** Low memory: like a deficit against a smaller budget, but never urgent. */
+  #shrink(plan: Plan): void {
+    const target = this.lowMemoryBytes(plan.situation);
+    const { bytes, kldBudget } = plan.situation;
+    const sealBytes = sealAhead(plan.situation);
+    const committed = this.predictedKld;
+    while (
+      target !== null &&
+      plan.hasRoom &&
+      bytes + sealBytes - this.offers.sides.pendingBytes - plan.freed > target
+    ) {
+      const slot = plan.next(false);
+      if (slot < 0 || (kldBudget !== null && committed + plan.kld + this.offers.nextCost(slot) > kldBudget)) return;
+      plan.take(slot, 'low-memory');
+    }
+  }
+
+  #nothingLeft(situation: Situation, deficitBytes: number): KvError {
+    const { budgetBytes, bytes, sealBytes, tokens } = situation;
+    const layersStopped = this.layers.stopped.reduce((sum, one) => sum + one, 0);
+    const { floor, skipLayers } = this.context;
+    return new KvError(
+      'budget-too-small',
+      `the KV budget of ${budgetBytes} bytes lacks ${deficitBytes} at ${tokens} tokens and no legal move is left`,
+      {
+        values: {
+          budgetBytes,
+          bytes,
+          sealBytes,
+          deficitBytes,
+          tokens,
+          layersStopped,
+          layersSkipped: skipLayers.length,
+          floor: floor === null ? null : `${floor.k}:${floor.v}`,
+        },
+        hint:
+          layersStopped > 0
+            ? 'raise the budget: layers have reached the error they may bear, and pressure does not override that'
+            : 'raise the budget, allow lower formats, or shorten the context',
+      },
+    );
+  }
+}
+
+/** False when the session is expected to end before another page is sealed. */
+function sealComes({ tokens, tokensExpected, urgent }: Situation): boolean {
+  const sealTokens = Math.ceil(tokens / PAGE_TOKENS) * PAGE_TOKENS;
+  return urgent || tokensExpected === null || tokens > tokensExpected || sealTokens < tokensExpected;
+}
+
+/** Bytes that the next seal takes; 0 when none is expected. */
+const sealAhead = (situation: Situation): number => (sealComes(situation) ? situation.sealBytes : 0);
+
+function bothBind({ budgetBytes, kldBudget, tokens }: Situation, deficitBytes: number, predictedKld: number): KvError {
+  return new KvError(
+    'budget-too-small',
+    `at ${tokens} tokens the KV budget of ${budgetBytes} bytes and the divergence budget of ${kldBudget} cannot both be kept`,
+    {
+      values: { budgetBytes, kldBudget, deficitBytes, predictedKld, tokens },
+      hint: 'raise one of the two',
+    },
+  );
+}
+
+/** One plan under construction. */
+class Plan {
+  readonly situation: Situation;
+  /** Bytes freed and predicted KLD bought by what was taken so far. */
+  freed = 0;
+  kld = 0;
+  readonly #state: PriceState;
+  readonly #startPrice: number;
+  /** Slot → rule under which its last step was taken. */
+  readonly #taken = new Map<number, 'price' | 'deficit' | 'low-memory'>();
+  #aside: number[] = [];
+
+  constructor(state: PriceState, situation: Situation) {
+    this.#state = state;
+    this.situation = situation;
+    this.#startPrice = state.price;
+  }
+
+  get hasRoom(): boolean {
+    return this.#taken.size < this.situation.movesMax;
+  }
+
+  get isEmpty(): boolean {
+    return this.#taken.size === 0;
+  }
+
+  /** Cheapest offer that its layer allows now, −1 when there is none. Resting sides count when it is urgent and the move is not early. */
+  next(early: boolean): number {
+    const { offers, layers } = this.#state;
+    const { sides } = offers;
+    for (;;) {
+      const slot = offers.cheapest(this.situation.urgent && !early);
+      if (slot < 0) return -1;
+      const layer = sides.layer[slot]!;
+      const shut = layers.stopped[layer] === 1 || TIER_RANK[offers.next[slot]!]! > layers.openTier[layer]!;
+      if (!shut && !(early && layers.held[layer] === 1)) return slot;
+      if (this.#aside.length === ASIDE_MAX && !this.situation.urgent) return -1;
+      this.#aside.push(slot);
+      offers.hide(slot);
+    }
+  }
+
+  take(slot: number, rule: 'price' | 'deficit' | 'low-memory'): number {
+    const { offers } = this.#state;
+    this.kld += offers.nextCost(slot);
+    const freed = offers.take(slot);
+    this.freed += freed;
+    this.#taken.set(slot, rule);
+    return freed;
+  }
+
+  /** Offers again what was set aside. */
+  restore(): void {
+    for (const slot of this.#aside) this.#state.offers.reprice(slot);
+    this.#aside = [];
+  }
+
+  /** Decisions, cheapest first; their slots are under way from now on. */
+  finish(): Decision[] {
+    const { offers } = this.#state;
+    const { sides } = offers;
+    const decisions = [...this.#taken].map(([slot, rule]) => ({ slot, decision: this.#decision(slot, rule) }));
+    decisions.sort((a, b) => a.decision.price! - b.decision.price! || sides.order(a.slot, b.slot));
+    for (const { slot, decision } of decisions) {
+      sides.plan(slot, decision);
+      offers.hide(slot);
+    }
+    this.restore();
+    return decisions.map(({ decision }) => decision);
+  }
+
+  #decision(slot: number, rule: 'price' | 'deficit' | 'low-memory'): Decision {
+    const { offers, context } = this.#state;
+    const { sides } = offers;
+    const from = sides.format[slot]!;
+    const to = offers.aim(slot);
+    const bytesFreed = context.pageBytes[FORMAT_NAMES[from]!] - context.pageBytes[FORMAT_NAMES[to]!];
+    const price = offers.cost(slot, from, to) / bytesFreed;
+    return {
+      layer: sides.layer[slot]!,
+      page: sides.page[slot]!,
+      side: SIDES[sides.side[slot]!]!,
+      from: FORMAT_NAMES[from]!,
+      to: FORMAT_NAMES[to]!,
+      epsilonFrom: offers.epsilon(slot, from),
+      epsilonTo: offers.epsilon(slot, to),
+      price,
+      bytesFreed,
+      retry: this.situation.tokens - offers.triedAt[slot]! >= this.#state.trialAgeTokens,
+      because: this.#because(price, rule),
+    };
+  }
+
+  #because(price: number, rule: 'price' | 'deficit' | 'low-memory'): Because {
+    const state = this.#state;
+    const { budgetBytes, kldBudget, bytes } = this.situation;
+    const sealBytes = sealAhead(this.situation);
+    if (rule === 'price')
+      return state.because(price, kldBudget !== null && budgetBytes === null ? state.price : this.#startPrice);
+    const low = rule === 'low-memory';
+    const { id, value, origin } = thresholdOf(
+      state.context.thresholds,
+      low ? 'pressure.low-memory' : 'pressure.critical',
+    );
+    const target = low ? (state.lowMemoryBytes(this.situation) ?? 0) / value : (budgetBytes ?? 0);
+    return {
+      threshold: id,
+      measured: (bytes + sealBytes) / Math.max(1, target),
+      bound: low ? value : 1,
+      unit: 'share',
+      origin,
+      rule,
+    };
+  }
+}
+
+export const pricePolicy: Policy<PriceState> = {
+  id: 'price',
+  version: 1,
+  needsTrials: true,
+  initial: (context) => new PriceState(context),
+  decide: (situation, state) => {
+    state.absorb(situation);
+    return { decisions: state.plan(situation), state };
+  },
+  judge: (decision, epsilonNow, state) => state.judge(decision, epsilonNow),
+  summary: (state): PolicySummary => ({
+    priceThreshold: state.price,
+    predictedKld: state.predictedKld,
+    layerStates: Array.from({ length: state.context.layers }, (_, layer) => state.layers.stateName(layer)),
+    layerEpsilonMax: [...state.offers.layerEpsilonMax],
+    layerKld: [...state.offers.layerKld],
+  }),
+};

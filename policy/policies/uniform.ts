@@ -1,0 +1,91 @@
+/**
+ * Every page takes the same step of the ladder, and the next one is taken by as many pages as it needs to keep the budget at
+ * the expected length: what a program without measurements can do best at equal bytes, and so the yardstick. Where the
+ * length is not known the steps are taken as the cache grows.
+ */
+
+import { STEPS } from '../ladder.ts';
+import { pagesAt, type Sides } from '../sides.ts';
+import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
+import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget, widthBecause } from './follow.ts';
+
+/** 1/φ: multiples of it, taken modulo 1, lie as evenly as any sequence can, for every count of them (Weyl, Steinhaus). */
+const GOLDEN = 0.618_033_988_749_894_9;
+const spread = (unit: number): number => (unit * GOLDEN) % 1;
+
+class UniformAim implements Aim {
+  readonly #context: PolicyContext;
+  readonly #steps: typeof STEPS;
+  #step = 0;
+  /** Units (layer of a page) whose place in the sequence is not above this take the next step as well; −1: none. */
+  #share = -1;
+  /** Bytes that turned out to be missing, beyond what was worked out: somebody else shares the pool. */
+  #reserve = 0;
+  #seen = '';
+
+  constructor(context: PolicyContext) {
+    this.#context = context;
+    this.#steps = context.windowFormat === 'f16' ? [{ k: 'f16', v: 'f16' }, ...STEPS] : STEPS;
+  }
+
+  steer(situation: Situation, _sides: Sides, lackBytes: number): boolean {
+    refuseKldBudget('uniform', situation);
+    const { budgetBytes } = situation;
+    if (budgetBytes === null) return false;
+    this.#reserve += lackBytes;
+    const pages = pagesAhead(situation);
+    const key = `${budgetBytes} ${pages} ${this.#reserve}`;
+    if (key === this.#seen) return false;
+    this.#seen = key;
+    const [step, share] = this.#fit(pages, movableBytes(this.#context, budgetBytes, pages) - this.#reserve);
+    if (step < this.#step || (step === this.#step && share <= this.#share)) return false;
+    this.#step = step;
+    this.#share = share;
+    return true;
+  }
+
+  target(layer: number, page: number): (typeof STEPS)[number] {
+    const further = spread(page * this.#context.layers + layer) <= this.#share ? 1 : 0;
+    return this.#steps[Math.min(this.#steps.length - 1, this.#step + further)]!;
+  }
+
+  because(decision: Omit<Decision, 'because'>): Because {
+    return widthBecause(decision, 'uniform.step', 'controller', 'uniform');
+  }
+
+  /** First step and share of the next one whose pages fit into `bytes`; the last step when nothing does. */
+  #fit(pages: number, bytes: number): readonly [step: number, share: number] {
+    const units = unitsOf(this.#context, pages);
+    const cost = this.#steps.map((pair) => pairBytes(allowed(pair, this.#context), this.#context));
+    const last = this.#steps.length - 1;
+    for (let step = 0; step < last; step++) {
+      const over = units.length * cost[step]! - bytes;
+      if (over <= 0) return [step, -1];
+      if (units.length * cost[step + 1]! > bytes) continue;
+      const count = Math.ceil(over / (cost[step]! - cost[step + 1]!));
+      return [step, units.map(spread).sort((a, b) => a - b)[count - 1]!];
+    }
+    return [last, -1];
+  }
+}
+
+/** Movable pages of one layer to reckon with: those of the expected end, and beyond it those of the next seal. */
+export function pagesAhead({ tokens, tokensExpected }: Situation): number {
+  return tokensExpected !== null && tokens <= tokensExpected ? pagesAt(tokensExpected).movable : pagesAt(tokens).sealed;
+}
+
+/** What a budget leaves for pages that may move: without open pages, sinks, the window's page and layers that stay as they are. */
+export function movableBytes(context: PolicyContext, budgetBytes: number, pages: number): number {
+  const { layers, fixedBytes, pageBytes, windowFormat, skipLayers } = context;
+  const window = 2 * pageBytes[windowFormat];
+  return budgetBytes - fixedBytes - layers * window - new Set(skipLayers).size * pages * window;
+}
+
+/** Numbers of all units (page · layers + layer) that may move. */
+export function unitsOf({ layers, skipLayers }: PolicyContext, pages: number): number[] {
+  return Array.from({ length: pages * layers }, (_, unit) => unit).filter(
+    (unit) => !skipLayers.includes(unit % layers),
+  );
+}
+
+export const uniformPolicy = followPolicy('uniform', 1, (context) => new UniformAim(context));

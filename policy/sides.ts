@@ -1,0 +1,152 @@
+/**
+ * The page sides a policy knows: one slot each, from the report that made them movable on. Slots are given in the order of
+ * the reports, so memory grows with what was reported and not with what a page number claims.
+ */
+import { assert, FORMAT_NAMES, KvError, PAGE_TOKENS, SIDES } from '../native/index.ts';
+import { rank } from './ladder.ts';
+import type { Decision, Outcome, PolicyContext, TrialReport } from './types.ts';
+
+export class Sides {
+  /** Slots in use. */
+  count = 0;
+  layer = new Int32Array(64);
+  page = new Int32Array(64);
+  /** Index in SIDES: 0 keys, 1 values. */
+  side = new Uint8Array(64);
+  /** Rank of the format it has now (or had, while a move is pending). */
+  format = new Uint8Array(64);
+  /** 1 while a planned move has no outcome yet. */
+  pending = new Uint8Array(64);
+  /** Bytes of all known page sides as they are, and what pending moves will free. */
+  bytes = 0;
+  pendingBytes = 0;
+  /** Highest page known, −1 at first. */
+  pageMax = -1;
+  readonly #context: PolicyContext;
+  readonly #slots = new Map<number, number>();
+
+  constructor(context: PolicyContext) {
+    this.#context = context;
+  }
+
+  /** Takes a report in. → its slot. Throws 'bad-value' for a page that cannot be movable at this length, or that is known already. */
+  add(report: TrialReport, tokens: number): number {
+    const { layer, page, side, from, epsilon } = report;
+    const sideIndex = SIDES.indexOf(side);
+    const format = rank(from);
+    const bad =
+      !isIndex(layer, this.#context.layers) ||
+      // A whole page of newer tokens: the page itself and one more.
+      !isIndex(page, Math.floor(tokens / PAGE_TOKENS) - 1) ||
+      sideIndex < 0 ||
+      format < 0 ||
+      FORMAT_NAMES.some(
+        (name) => epsilon[name] !== undefined && !(epsilon[name] >= 0 && Number.isFinite(epsilon[name])),
+      );
+    const key = this.#key(layer, page, sideIndex);
+    if (bad || this.#slots.has(key)) {
+      throw new KvError(
+        'bad-value',
+        `a trial report of layer ${layer} page ${page} ${side} at ${tokens} tokens cannot be`,
+        {
+          values: { layer, page, side, from, tokens, known: this.#slots.has(key) },
+          hint: 'report each page side once, when a whole page of newer tokens stands behind it, with finite errors',
+        },
+      );
+    }
+    if (this.count === this.layer.length) this.#grow();
+    const slot = this.count++;
+    this.#slots.set(key, slot);
+    this.layer[slot] = layer;
+    this.page[slot] = page;
+    this.side[slot] = sideIndex;
+    this.format[slot] = format;
+    this.pageMax = Math.max(this.pageMax, page);
+    this.bytes += this.#bytesOf(format);
+    return slot;
+  }
+
+  /** Slot of a page side, −1 when it was never reported. */
+  find(layer: number, page: number, sideIndex: number): number {
+    return this.#slots.get(this.#key(layer, page, sideIndex)) ?? -1;
+  }
+
+  /** Slot of the same page's other side, −1 when unknown. */
+  partner(slot: number): number {
+    return this.find(this.layer[slot]!, this.page[slot]!, 1 - this.side[slot]!);
+  }
+
+  /** Marks a decision as under way. */
+  plan(slot: number, decision: Decision): void {
+    assert(this.pending[slot] === 0, `layer ${decision.layer} page ${decision.page} ${decision.side} is planned twice`);
+    this.pending[slot] = 1;
+    this.pendingBytes += decision.bytesFreed;
+  }
+
+  /** Takes an outcome in. → its slot. Throws 'bad-value' for one that nobody planned. */
+  settle(outcome: Outcome): number {
+    const { layer, page, side, from, to, accepted } = outcome;
+    const slot = this.find(layer, page, SIDES.indexOf(side));
+    if (slot < 0 || this.pending[slot] !== 1 || this.format[slot] !== rank(from) || rank(to) <= rank(from)) {
+      throw new KvError(
+        'bad-value',
+        `no move of layer ${layer} page ${page} ${side} from ${from} to ${to} is under way`,
+        {
+          values: { layer, page, side, from, to },
+          hint: 'report one outcome per decision, at the next scheduling point',
+        },
+      );
+    }
+    const freed = this.#bytesOf(rank(from)) - this.#bytesOf(rank(to));
+    this.pending[slot] = 0;
+    this.pendingBytes -= freed;
+    if (accepted) {
+      this.format[slot] = rank(to);
+      this.bytes -= freed;
+    }
+    return slot;
+  }
+
+  /** By layer, page, side: what decides between equals. Negative when `a` comes first. */
+  order(a: number, b: number): number {
+    return this.layer[a]! - this.layer[b]! || this.page[a]! - this.page[b]! || this.side[a]! - this.side[b]!;
+  }
+
+  #bytesOf(format: number): number {
+    return this.#context.pageBytes[FORMAT_NAMES[format]!];
+  }
+
+  #key(layer: number, page: number, sideIndex: number): number {
+    return (page * this.#context.layers + layer) * 2 + sideIndex;
+  }
+
+  #grow(): void {
+    const size = this.layer.length * 2;
+    this.layer = grown(this.layer, new Int32Array(size));
+    this.page = grown(this.page, new Int32Array(size));
+    this.side = grown(this.side, new Uint8Array(size));
+    this.format = grown(this.format, new Uint8Array(size));
+    this.pending = grown(this.pending, new Uint8Array(size));
+  }
+}
+
+/** `target` with the content of `source` at its start. */
+export function grown<A extends Int32Array | Uint8Array | Float64Array>(source: A, target: A): A {
+  target.set(source);
+  return target;
+}
+
+const isIndex = (value: number, end: number): boolean => Number.isInteger(value) && value >= 0 && value < end;
+
+/** Pages of one layer that are sealed at a length, and those of them that have left the window: the newest sealed page stays in it. */
+export function pagesAt(tokens: number): { readonly sealed: number; readonly movable: number } {
+  const sealed = Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);
+  return { sealed, movable: Math.max(0, sealed - 1) };
+}
+
+/** Bytes of a session at a length when its movable page sides take `sideBytes` each on average and the window's page is as sealed. */
+export function bytesAt(context: PolicyContext, tokens: number, sideBytes: number): number {
+  const { sealed, movable } = pagesAt(tokens);
+  const window = (sealed - movable) * context.pageBytes[context.windowFormat];
+  return context.fixedBytes + 2 * context.layers * (movable * sideBytes + window);
+}

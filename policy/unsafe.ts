@@ -1,0 +1,97 @@
+/**
+ * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy may plan one:
+ * policies ask before they plan, tests walk every state that can be reached and find none.
+ */
+import { FORMATS, type FormatName, KvError, type Side } from '../native/index.ts';
+import { rank, TIER_RANK, TIERS, type Tier } from './ladder.ts';
+
+export interface Move {
+  readonly side: Side;
+  readonly from: FormatName;
+  readonly to: FormatName;
+  /** Format of the same page's other side. */
+  readonly partner: FormatName;
+  /** The page has left the window: at least one page of newer tokens stands behind it. Sinks are rows of their own and never in a page's codes. */
+  readonly movable: boolean;
+}
+
+export interface Unsafe {
+  readonly id: string;
+  readonly reason: string;
+  readonly applies: (move: Move) => boolean;
+}
+
+/** Bits from which on values are so much better than 2-bit keys that the pair is a waste. */
+const VALUE_BITS_BESIDE_ROT2_KEYS = 4;
+
+const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
+  side === 'k' ? { k: to, v: partner } : { k: partner, v: to };
+
+export const UNSAFE: readonly Unsafe[] = [
+  {
+    id: 'promotion',
+    reason:
+      'bytes come back, information does not: a finer format would hold the coarser one’s decode. It takes a better source, and none is kept',
+    applies: ({ from, to }) => rank(to) < rank(from),
+  },
+  {
+    id: 're-encode',
+    reason: 'writing a page again in the format it has is pure loss',
+    applies: ({ from, to }) => to === from,
+  },
+  {
+    id: 'window',
+    reason: 'the newest tokens carry most of the attention and their page has no newer queries to be tried with',
+    applies: ({ movable }) => !movable,
+  },
+  {
+    id: 'keys-below-values',
+    reason:
+      '2-bit keys beside values of 4 bits or more: 2-bit keys cost twenty times what 2-bit values cost (measured), so the bytes are better taken from the values',
+    applies: (move) => {
+      const pair = keysAndValues(move);
+      return isUselessPair(pair.k, pair.v) && move.side === 'k';
+    },
+  },
+];
+
+/** What cannot be a default, whatever the budget; tests look at what every policy does unasked. */
+export const NEVER_BY_DEFAULT: readonly { readonly id: string; readonly reason: string }[] = [
+  {
+    id: 'uniform-rot2-keys',
+    reason: 'one layer in thirty carries 41% of the loss of 2-bit keys (measured): only where a layer tolerates them',
+  },
+  {
+    id: 'age-alone',
+    reason: 'an age rule costs 7 to 10 times the divergence of a uniform format at equal bytes (measured)',
+  },
+  {
+    id: 'first-last-layers',
+    reason: 'protecting the ends by rule costs more than it saves: they are not the sensitive ones (measured)',
+  },
+];
+
+/** 2-bit keys beside much finer values. */
+export function isUselessPair(k: FormatName, v: FormatName): boolean {
+  return k === 'rot2' && FORMATS[v].codeBits >= VALUE_BITS_BESIDE_ROT2_KEYS;
+}
+
+/** Why a move must not be made, or null. */
+export function unsafe(move: Move): Unsafe | null {
+  return UNSAFE.find(({ applies }) => applies(move)) ?? null;
+}
+
+/** A move is legal when it is not unsafe and the layer's storage state lets pages enter its tier. */
+export function isLegal(move: Move, tier: Tier): boolean {
+  return unsafe(move) === null && TIER_RANK[rank(move.to)]! <= TIERS.indexOf(tier);
+}
+
+/** Throws 'unsupported' for a K:V pair that nothing should be set to; formats given by people come through here. */
+export function checkPair(k: FormatName, v: FormatName): void {
+  if (!isUselessPair(k, v)) return;
+  const reason = UNSAFE.find(({ id }) => id === 'keys-below-values')!.reason;
+  throw new KvError('unsupported', `${k}:${v} is not served: ${reason}`, {
+    values: { k, v },
+    hint: 'use rot4:rot2, rot3:rot2 or rot2:rot2 (keys:values)',
+  });
+}
