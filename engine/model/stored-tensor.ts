@@ -97,9 +97,9 @@ export class StoredTensor implements Tensor {
   }
 
   #checkFinite(values: Float32Array, from: number): void {
-    // 0 · x is 0 for every finite x and NaN otherwise: one sum finds any.
+    // x − x is 0 for every finite x and NaN otherwise: one sum finds any.
     let zero = 0;
-    for (let i = 0; i < values.length; i++) zero += 0 * values[i]!;
+    for (let i = 0; i < values.length; i++) zero += values[i]! - values[i]!;
     if (zero === 0) return;
     const index = values.findIndex((value) => !Number.isFinite(value));
     throw new KvError('bad-model', `tensor ${this.name} holds ${values[index]} at element ${from + index}`, {

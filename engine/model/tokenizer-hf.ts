@@ -80,7 +80,7 @@ export function hfTokenizer(
   const bpe = createBpe(
     {
       normalizer: tokenizer.normalizer ?? null,
-      preTokenizer: exactByteLevel(tokenizer.pre_tokenizer ?? null),
+      preTokenizer: exactPreTokenizer(tokenizer.pre_tokenizer ?? null),
       model: { ...model, type: 'BPE' },
     },
     new Set(added.filter((token) => token.guarded).map((token) => token.id)),
@@ -230,12 +230,13 @@ function flatten(step: unknown, key: string): Json[] {
 }
 
 /**
- * The package's own ByteLevel pattern takes JavaScript's idea of white space, which has U+FEFF and lacks U+0085; its
- * Split translates patterns faithfully. So the pattern is given to Split, and ByteLevel only makes letters of bytes.
+ * The package cuts words and digits with JavaScript's classes (white space has U+FEFF there and lacks U+0085; digits are
+ * ASCII), while its Split translates patterns faithfully. So both cuts are given to Split; ByteLevel only makes letters of bytes.
  */
-function exactByteLevel(preTokenizer: unknown): unknown {
+function exactPreTokenizer(preTokenizer: unknown): unknown {
   if (preTokenizer === null) return null;
   const pretokenizers = flatten(preTokenizer, 'pretokenizers').flatMap((step): Json[] => {
+    if (step.type === 'Digits') return [splitStep(step.individual_digits === true ? '\\p{N}' : '\\p{N}+')];
     if (step.type !== 'ByteLevel' || step.use_regex === false || step.add_prefix_space === true) return [step];
     return [splitStep(GPT2_PATTERN), { ...step, use_regex: false }];
   });

@@ -1,0 +1,363 @@
+// Gives configurations in both notations, of every served architecture and of some that are not, and asks what they become.
+import { describe, expect, test } from 'vitest';
+import { expectedShapes } from '../../../../engine/model/config.ts';
+import { ggufConfig } from '../../../../engine/model/config-gguf.ts';
+import { hfConfig } from '../../../../engine/model/config-hf.ts';
+import type { GgufValue } from '../../../../engine/model/gguf.ts';
+import { ggufName, hfName } from '../../../../engine/model/names.ts';
+import { ropeFrequencies } from '../../../../engine/model/rope.ts';
+import type { StoredTensor } from '../../../../engine/model/stored-tensor.ts';
+import { KvError } from '../../../../native/index.ts';
+
+const base = {
+  model_type: 'llama',
+  hidden_size: 2048,
+  intermediate_size: 8192,
+  num_hidden_layers: 4,
+  num_attention_heads: 32,
+  num_key_value_heads: 8,
+  vocab_size: 128256,
+  max_position_embeddings: 4096,
+  rms_norm_eps: 1e-5,
+};
+
+function errorOf(work: () => unknown): KvError {
+  try {
+    work();
+  } catch (error) {
+    if (error instanceof KvError) return error;
+    throw error;
+  }
+  throw new Error('nothing was refused');
+}
+
+describe('config.json', () => {
+  test('llama: what is left out takes its default', () => {
+    expect(hfConfig(base)).toEqual({
+      architecture: 'llama',
+      layers: 4,
+      hiddenSize: 2048,
+      intermediateSize: 8192,
+      queryHeads: 32,
+      kvHeads: 8,
+      headDim: 64,
+      vocabSize: 128256,
+      contextLength: 4096,
+      normEpsilon: 1e-5,
+      ropeTheta: 10000,
+      ropeScaling: { kind: 'none' },
+      rotaryDim: 64,
+      ropeInterleaved: false,
+      slidingWindow: [null, null, null, null],
+      qkvBias: false,
+      outputBias: false,
+      mlpBias: false,
+      qkNorm: false,
+      tiedEmbeddings: false,
+      bosId: null,
+      eosIds: [],
+    });
+    const { num_key_value_heads: _, ...multiHead } = base;
+    expect(hfConfig(multiHead).kvHeads).toBe(32);
+    expect(hfConfig({ ...base, head_dim: null, rope_scaling: null, sliding_window: null }).headDim).toBe(64);
+  });
+
+  test('llama: biases, head size, ends of text from both files', () => {
+    const config = hfConfig(
+      { ...base, head_dim: 128, attention_bias: true, mlp_bias: true, bos_token_id: 1, eos_token_id: 2 },
+      { eos_token_id: [5, 2, 7] },
+    );
+    expect(config).toMatchObject({
+      headDim: 128,
+      qkvBias: true,
+      outputBias: true,
+      mlpBias: true,
+      bosId: 1,
+      eosIds: [5, 2, 7],
+    });
+    expect(expectedShapes(config).get('0.o')).toEqual([2048, 32 * 128]);
+    expect(expectedShapes(config).get('0.o.bias')).toEqual([2048]);
+  });
+
+  test('mistral: one window for all layers', () => {
+    expect(hfConfig({ ...base, model_type: 'mistral', sliding_window: 1024 }).slidingWindow).toEqual([
+      1024, 1024, 1024, 1024,
+    ]);
+    expect(hfConfig({ ...base, model_type: 'mistral', sliding_window: null }).slidingWindow).toEqual([
+      null,
+      null,
+      null,
+      null,
+    ]);
+  });
+
+  test('qwen2: bias on q, k, v; windows only when asked for, from a layer on', () => {
+    const qwen = { ...base, model_type: 'qwen2', sliding_window: 512, max_window_layers: 3 };
+    expect(hfConfig(qwen)).toMatchObject({
+      qkvBias: true,
+      outputBias: false,
+      qkNorm: false,
+      slidingWindow: [null, null, null, null],
+    });
+    expect(hfConfig({ ...qwen, use_sliding_window: true }).slidingWindow).toEqual([null, null, null, 512]);
+    const layer_types = ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention'];
+    expect(hfConfig({ ...qwen, use_sliding_window: true, layer_types }).slidingWindow).toEqual([512, null, 512, null]);
+  });
+
+  test('qwen3: norms on q and k, no bias', () => {
+    const config = hfConfig({ ...base, model_type: 'qwen3', head_dim: 128 });
+    expect(config).toMatchObject({ qkNorm: true, qkvBias: false, outputBias: false });
+    expect(expectedShapes(config).get('0.qNorm')).toEqual([128]);
+  });
+
+  test.each([
+    ['none', { rope_type: 'default' }, { kind: 'none' }, 4096],
+    ['linear', { type: 'linear', factor: 4 }, { kind: 'linear', factor: 4 }, 4096],
+    ['dynamic', { type: 'dynamic', factor: 2 }, { kind: 'ntk', factor: 2, originalContext: 4096 }, 8192],
+    [
+      'llama3',
+      {
+        rope_type: 'llama3',
+        factor: 8,
+        low_freq_factor: 1,
+        high_freq_factor: 4,
+        original_max_position_embeddings: 2048,
+      },
+      { kind: 'llama3', factor: 8, lowFreqFactor: 1, highFreqFactor: 4, originalContext: 2048 },
+      4096,
+    ],
+    [
+      'yarn',
+      { rope_type: 'yarn', factor: 4, original_max_position_embeddings: 4096 },
+      { kind: 'yarn', factor: 4, originalContext: 4096, betaFast: 32, betaSlow: 1, attentionFactor: null },
+      16384,
+    ],
+    [
+      'yarn with everything',
+      {
+        type: 'yarn',
+        factor: 2,
+        original_max_position_embeddings: 1024,
+        beta_fast: 16,
+        beta_slow: 2,
+        attention_factor: 1.5,
+      },
+      { kind: 'yarn', factor: 2, originalContext: 1024, betaFast: 16, betaSlow: 2, attentionFactor: 1.5 },
+      4096,
+    ],
+  ] as const)('rope: %s', (_, rope_scaling, ropeScaling, contextLength) => {
+    expect(hfConfig({ ...base, rope_scaling })).toMatchObject({ ropeScaling, contextLength });
+  });
+
+  test('rope: the newer key holds base and scaling', () => {
+    const config = hfConfig({ ...base, rope_parameters: { rope_type: 'linear', factor: 2, rope_theta: 500000 } });
+    expect(config).toMatchObject({ ropeTheta: 500000, ropeScaling: { kind: 'linear', factor: 2 } });
+  });
+
+  test.each([
+    ['model_type', { model_type: 'gemma' }],
+    ['hidden_act', { hidden_act: 'gelu' }],
+    ['quantization_config', { quantization_config: { quant_method: 'gptq' } }],
+    ['rope_type', { rope_scaling: { rope_type: 'longrope', factor: 2 } }],
+    ['mscale', { rope_scaling: { rope_type: 'yarn', factor: 2, mscale: 1 } }],
+    ['sliding_window', { sliding_window: 4096 }],
+    ['layer_types', { model_type: 'qwen3', use_sliding_window: true, layer_types: ['chunked', 'x', 'x', 'x'] }],
+  ])('%s that is not served is named', (key, change) => {
+    const error = errorOf(() => hfConfig({ ...base, ...change }));
+    expect(error.code).toBe('unsupported');
+    expect(error.message).toContain(key);
+  });
+
+  test.each([
+    ['no width', { hidden_size: undefined }],
+    ['a text for a number', { num_hidden_layers: '4' }],
+    ['no layers', { num_hidden_layers: 0 }],
+    ['a billion layers', { num_hidden_layers: 1e9 }],
+    ['no heads', { num_attention_heads: 0 }],
+    ['heads that do not divide', { num_key_value_heads: 5 }],
+    ['a width the heads do not divide', { hidden_size: 2050 }],
+    ['an odd head', { head_dim: 63 }],
+    ['a negative width', { hidden_size: -2048 }],
+    ['a fractional vocabulary', { vocab_size: 10.5 }],
+    ['an enormous vocabulary', { vocab_size: 2 ** 40 }],
+    ['an epsilon of 0', { rms_norm_eps: 0 }],
+    ['a negative base', { rope_theta: -1 }],
+    ['a factor of 0', { rope_scaling: { type: 'linear', factor: 0 } }],
+    ['a scaling without factor', { rope_scaling: { type: 'linear' } }],
+    [
+      'bands in the wrong order',
+      { rope_scaling: { rope_type: 'llama3', factor: 8, low_freq_factor: 4, high_freq_factor: 1 } },
+    ],
+    ['an end of text outside the vocabulary', { eos_token_id: 128256 }],
+    ['a negative token', { bos_token_id: -1 }],
+    ['a window of 0', { model_type: 'mistral', sliding_window: 0 }],
+    [
+      'the wrong number of layer types',
+      { model_type: 'qwen2', use_sliding_window: true, layer_types: ['full_attention'] },
+    ],
+  ])('%s is refused', (_, change) => {
+    expect(errorOf(() => hfConfig({ ...base, ...change })).code).toBe('bad-model');
+  });
+
+  test.each([null, 3, 'text', [], {}])('%j is no configuration', (value) => {
+    expect(errorOf(() => hfConfig(value)).code).toBe('bad-model');
+  });
+});
+
+describe('GGUF metadata', () => {
+  /** Tensors are only asked for their names, the shape of the embedding, and rotary divisors. */
+  function given(
+    architecture: string,
+    change: Record<string, GgufValue> = {},
+    extra: Record<string, readonly number[]> = {},
+  ) {
+    const metadata = new Map<string, GgufValue>(
+      Object.entries({
+        'general.architecture': architecture,
+        [`${architecture}.block_count`]: 2,
+        [`${architecture}.context_length`]: 4096,
+        [`${architecture}.embedding_length`]: 2048,
+        [`${architecture}.feed_forward_length`]: 8192,
+        [`${architecture}.attention.head_count`]: 32,
+        [`${architecture}.attention.head_count_kv`]: 8,
+        [`${architecture}.attention.layer_norm_rms_epsilon`]: 1e-5,
+        [`${architecture}.rope.freq_base`]: 500000,
+        'tokenizer.ggml.bos_token_id': 1,
+        'tokenizer.ggml.eos_token_id': 2,
+        ...change,
+      }),
+    );
+    const tensor = (shape: readonly number[], values: readonly number[]) =>
+      ({ shape, readFloat32: () => Float32Array.from(values) }) as unknown as StoredTensor;
+    const tensors = new Map([
+      ['token_embd.weight', tensor([32000, 2048], [])],
+      ...Object.entries(extra).map(([name, values]) => [name, tensor([values.length], values)] as const),
+    ]);
+    return { metadata, tensors };
+  }
+
+  test('llama: interleaved pairs, tied when there is no output matrix', () => {
+    const config = ggufConfig(given('llama'));
+    expect(config).toMatchObject({
+      architecture: 'llama',
+      layers: 2,
+      headDim: 64,
+      kvHeads: 8,
+      vocabSize: 32000,
+      ropeTheta: 500000,
+      ropeInterleaved: true,
+      tiedEmbeddings: true,
+      bosId: 1,
+      eosIds: [2],
+    });
+    expect(ggufConfig(given('llama', {}, { 'output.weight': [] })).tiedEmbeddings).toBe(false);
+  });
+
+  test('qwen2 and qwen3: half-split pairs; bias and norms are what tensors say', () => {
+    expect(ggufConfig(given('qwen2', {}, { 'blk.0.attn_q.bias': [] }))).toMatchObject({
+      architecture: 'qwen2',
+      ropeInterleaved: false,
+      qkvBias: true,
+      outputBias: false,
+    });
+    const qwen3 = given(
+      'qwen3',
+      { 'qwen3.attention.key_length': 128, 'qwen3.attention.value_length': 128 },
+      { 'blk.0.attn_q_norm.weight': [] },
+    );
+    expect(ggufConfig(qwen3)).toMatchObject({ ropeInterleaved: false, qkNorm: true, headDim: 128, rotaryDim: 128 });
+  });
+
+  test('a list of equal numbers is that number; of different ones, not served', () => {
+    expect(ggufConfig(given('llama', { 'llama.attention.head_count_kv': Int32Array.of(4, 4) })).kvHeads).toBe(4);
+    expect(
+      errorOf(() => ggufConfig(given('llama', { 'llama.attention.head_count_kv': Int32Array.of(4, 8) }))).code,
+    ).toBe('unsupported');
+  });
+
+  test('rope: linear and yarn by name, the frequency bands of Llama 3 from their divisors', () => {
+    expect(
+      ggufConfig(given('llama', { 'llama.rope.scaling.type': 'linear', 'llama.rope.scaling.factor': 4 })).ropeScaling,
+    ).toEqual({ kind: 'linear', factor: 4 });
+    expect(
+      ggufConfig(
+        given('qwen2', {
+          'qwen2.rope.scaling.type': 'yarn',
+          'qwen2.rope.scaling.factor': 4,
+          'qwen2.rope.scaling.original_context_length': 1024,
+        }),
+      ).ropeScaling,
+    ).toEqual({ kind: 'yarn', factor: 4, originalContext: 1024, betaFast: 32, betaSlow: 1, attentionFactor: null });
+    const scaling = { kind: 'llama3', factor: 32, lowFreqFactor: 1, highFreqFactor: 4, originalContext: 8192 } as const;
+    const rope = { rotaryDim: 64, ropeTheta: 500000 };
+    const [plain, scaled] = [
+      ropeFrequencies({ ...rope, ropeScaling: { kind: 'none' } }, 1),
+      ropeFrequencies({ ...rope, ropeScaling: scaling }, 1),
+    ];
+    const divisors = Array.from(plain.radians, (radians, pair) => Math.fround(radians / scaled.radians[pair]!));
+    expect(ggufConfig(given('llama', {}, { 'rope_freqs.weight': divisors })).ropeScaling).toEqual(scaling);
+    divisors[16]! *= 1.01;
+    expect(errorOf(() => ggufConfig(given('llama', {}, { 'rope_freqs.weight': divisors }))).code).toBe('unsupported');
+  });
+
+  test.each([
+    ['architecture', 'gpt2', {}],
+    ['expert_count', 'llama', { 'llama.expert_count': 8 }],
+    ['value_length', 'llama', { 'llama.attention.value_length': 32 }],
+    ['scaling.type', 'llama', { 'llama.rope.scaling.type': 'longrope' }],
+  ])('%s that is not served is named', (key, architecture, change: Record<string, GgufValue>) => {
+    const error = errorOf(() => ggufConfig(given(architecture, change)));
+    expect(error.code).toBe('unsupported');
+    expect(error.message).toContain(key);
+  });
+
+  test('missing and impossible numbers are refused', () => {
+    const missing = given('llama');
+    missing.metadata.delete('llama.block_count');
+    expect(errorOf(() => ggufConfig(missing)).message).toContain('llama.block_count');
+    for (const change of [
+      { 'llama.block_count': 2 ** 31 },
+      { 'llama.block_count': -1 },
+      { 'llama.attention.head_count': 0 },
+      { 'llama.rope.freq_base': Number.NaN },
+      { 'llama.embedding_length': 'wide' },
+    ]) {
+      expect(errorOf(() => ggufConfig(given('llama', change as Record<string, GgufValue>))).code).toBe('bad-model');
+    }
+    const vocabulary = given('llama');
+    vocabulary.tensors.clear();
+    expect(errorOf(() => ggufConfig(vocabulary)).code).toBe('bad-model');
+  });
+});
+
+test('tensor names of both notations', () => {
+  expect(
+    [
+      'model.embed_tokens.weight',
+      'lm_head.weight',
+      'model.norm.weight',
+      'model.layers.11.self_attn.q_proj.bias',
+      'model.layers.0.mlp.down_proj.weight',
+      'layers.3.self_attn.k_norm.weight',
+    ].map(hfName),
+  ).toEqual(['embed', 'head', 'norm', '11.q.bias', '0.down', '3.kNorm']);
+  expect(
+    [
+      'token_embd.weight',
+      'output.weight',
+      'output_norm.weight',
+      'blk.11.attn_q.bias',
+      'blk.0.ffn_down.weight',
+      'blk.3.attn_k_norm.weight',
+    ].map(ggufName),
+  ).toEqual(['embed', 'head', 'norm', '11.q.bias', '0.down', '3.kNorm']);
+  expect([hfName('model.layers.0.self_attn.rotary_emb.inv_freq'), ggufName('rope_freqs.weight')]).toEqual([null, null]);
+  expect(
+    [
+      'constructor',
+      'model.layers.01.mlp.up_proj.weight',
+      'model.layers.0.toString',
+      'model.layers.0.mlp.experts.0.up.weight',
+    ].map(hfName),
+  ).toEqual([undefined, undefined, undefined, undefined]);
+});
