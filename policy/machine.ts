@@ -108,7 +108,15 @@ export const layerMachine = setup({
     quality: {
       initial: 'healthy',
       states: {
-        healthy: { on: { 'quality.rise': { guard: through('quality.watched'), target: 'watched' } } },
+        // The scan tells both bounds in order; told only the second, the layer is degraded all the same.
+        healthy: {
+          on: {
+            'quality.rise': [
+              { guard: through('quality.watched'), target: 'watched' },
+              { guard: through('quality.degraded'), target: 'degraded' },
+            ],
+          },
+        },
         watched: {
           on: {
             'quality.rise': { guard: through('quality.degraded'), target: 'degraded' },

@@ -1,0 +1,140 @@
+/**
+ * Walks everything that the machine of a layer can reach (xstate/graph), alone and together with all formats that a page
+ * can come to through legal moves, and looks for what must not be there.
+ */
+import { expect, test } from 'vitest';
+import { getAdjacencyMap, getShortestPaths } from 'xstate/graph';
+import { FORMAT_NAMES, type FormatName, SIDES } from '../../../native/index.ts';
+import {
+  defaultThresholds,
+  isLegal,
+  isUselessPair,
+  type LayerEvent,
+  Layers,
+  layerMachine,
+  machineDigest,
+  SIGNAL_STEPS,
+  SIGNALS,
+  type Signal,
+  TIERS,
+  type Tier,
+  thresholdOf,
+  tierOf,
+} from '../../../policy/index.ts';
+
+const set = defaultThresholds(1);
+/** Every crossing that can be: each bound of each signal, just over and just under. */
+const EVENTS: LayerEvent[] = SIGNALS.flatMap((signal) =>
+  SIGNAL_STEPS[signal].flatMap(({ enter, leave }): LayerEvent[] => {
+    const [rise, fall] = [thresholdOf(set, enter).value, thresholdOf(set, leave).value];
+    return [
+      { type: `${signal}.rise`, threshold: enter, measured: rise, bound: rise },
+      { type: `${signal}.fall`, threshold: leave, measured: fall - 1e-9, bound: fall },
+    ];
+  }),
+);
+interface Value {
+  readonly storage: 'exact' | 'warm' | 'archive' | 'shut';
+  readonly quality: string;
+  readonly pressure: string;
+  readonly latency: string;
+}
+const paths = getShortestPaths(layerMachine, { events: EVENTS });
+const values = paths.map(({ state }) => state.value as unknown as Value);
+
+test('every state of every region can be reached, and none is a dead end', () => {
+  for (const region of Object.keys(layerMachine.config.states!) as (keyof Value)[]) {
+    const declared = Object.keys((layerMachine.config.states as Record<string, { states: object }>)[region]!.states);
+    expect([...new Set(values.map((value) => value[region]))].sort(), region).toEqual(declared.sort());
+  }
+  const map = getAdjacencyMap(layerMachine, { events: EVENTS });
+  for (const [name, { state, transitions }] of Object.entries(map)) {
+    const leads = Object.values(transitions as Record<string, { state: typeof state }>).some(
+      ({ state: next }) => JSON.stringify(next.value) !== JSON.stringify(state.value),
+    );
+    expect(leads, name).toBe(true);
+  }
+});
+
+test('a degraded layer lets nothing in, and pressure does not change that', () => {
+  expect(values.length).toBeGreaterThan(50);
+  for (const value of values)
+    expect(value.storage === 'shut', JSON.stringify(value)).toBe(value.quality === 'degraded');
+});
+
+test('an event whose numbers do not say what its name says is not believed', () => {
+  const lies = EVENTS.map(
+    (event): LayerEvent => ({ ...event, measured: event.type.endsWith('rise') ? event.bound - 1e-6 : event.bound }),
+  );
+  expect(getShortestPaths(layerMachine, { events: lies })).toHaveLength(1);
+});
+
+// The product of machine and page: whatever tier a state opens, every legal move is followed, from every pair it can start with.
+test('no unsafe combination can be reached over the machine and all formats', () => {
+  const open = (storage: Value['storage']): Tier => (storage === 'shut' ? 'exact' : storage);
+  const tiers = [...new Set(values.map(({ storage }) => open(storage)))];
+  expect(tiers.sort()).toEqual([...TIERS].sort());
+  for (const window of ['f16', 'q8'] as const) {
+    const seen = new Set<string>();
+    const queue: { k: FormatName; v: FormatName }[] = [{ k: window, v: window }];
+    while (queue.length > 0) {
+      const pair = queue.pop()!;
+      const key = `${pair.k}:${pair.v}`;
+      if (seen.has(key)) continue;
+      seen.add(key);
+      expect(isUselessPair(pair.k, pair.v), key).toBe(false);
+      for (const tier of tiers) {
+        for (const side of SIDES) {
+          for (const to of FORMAT_NAMES) {
+            const move = { side, from: pair[side], to, partner: pair[side === 'k' ? 'v' : 'k'], movable: true };
+            expect(isLegal({ ...move, movable: false }, tier)).toBe(false);
+            if (!isLegal(move, tier)) continue;
+            expect(FORMAT_NAMES.indexOf(to), `${key} ${side} to ${to}`).toBeGreaterThan(
+              FORMAT_NAMES.indexOf(pair[side]),
+            );
+            expect(TIERS.indexOf(tierOf(to))).toBeLessThanOrEqual(TIERS.indexOf(tier));
+            queue.push({ ...pair, [side]: to });
+          }
+        }
+      }
+    }
+    // Everything but 2-bit keys beside f16, q8 and rot4 values, and what lies above the window.
+    expect(seen.size).toBe(window === 'f16' ? 5 * 5 - 3 : 4 * 4 - 2);
+  }
+});
+
+// Drives the layers by signals: only those that cross change, and what they may do follows the machine.
+test('layers hear only their own crossings', () => {
+  const layers = new Layers(4, defaultThresholds(4));
+  expect(layers.update()).toEqual([]);
+  layers.set('quality', 2, 0.6);
+  expect(layers.update().map(({ layer, event }) => [layer, event.type, event.threshold])).toEqual([
+    [2, 'quality.rise', 'quality.watched'],
+  ]);
+  layers.setAll('pressure', 1.01);
+  layers.setAll('demand', 1.01);
+  const changes = layers.update();
+  expect(changes).toHaveLength(4 * 4);
+  expect([...layers.openTier]).toEqual([2, 2, 2, 2]);
+  expect(layers.update()).toEqual([]);
+  layers.set('quality', 2, 1.5);
+  layers.update();
+  expect([...layers.stopped]).toEqual([0, 0, 1, 0]);
+  expect(layers.stateName(2)).toBe('shut/degraded/critical/headroom');
+  // Recovering under pressure: the tiers open again although demand never fell.
+  layers.set('quality', 2, 0.7);
+  layers.update();
+  expect(layers.stateName(2)).toBe('archive/recovering/critical/headroom');
+  expect([...layers.openTier]).toEqual([2, 2, 2, 2]);
+  layers.setAll('latency', 1.5);
+  layers.update();
+  expect([...layers.held]).toEqual([1, 1, 1, 1]);
+  for (const signal of SIGNALS as readonly Signal[]) layers.setAll(signal, 0);
+  layers.update();
+  for (let layer = 0; layer < 4; layer++) expect(layers.stateName(layer)).toBe('exact/healthy/relaxed/headroom');
+});
+
+test('the digest is a SHA-256 and the same every time', () => {
+  expect(machineDigest()).toMatch(/^[0-9a-f]{64}$/);
+  expect(machineDigest()).toBe(machineDigest());
+});

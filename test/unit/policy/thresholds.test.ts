@@ -1,0 +1,60 @@
+/** Every bound has a source, and a set that contradicts itself is refused with the numbers. */
+import { expect, test } from 'vitest';
+import {
+  checkThresholds,
+  defaultThresholds,
+  type ThresholdId,
+  type ThresholdSet,
+  thresholdOf,
+} from '../../../policy/index.ts';
+
+test('the defaults pass, and each of them says where it comes from', () => {
+  const set = defaultThresholds(30);
+  checkThresholds(set, 30);
+  expect(set.c).toBe(4);
+  expect(new Set([...set.gains.k, ...set.gains.v])).toEqual(new Set([1]));
+  for (const [id, threshold] of Object.entries(set.thresholds)) {
+    expect(threshold.id).toBe(id);
+    expect(threshold.source.length, id).toBeGreaterThan(5);
+    expect(threshold.unit.length, id).toBeGreaterThan(0);
+    expect(threshold.origin).toBe('default');
+  }
+  expect(JSON.parse(JSON.stringify(set))).toEqual(set);
+});
+
+test('ids that a set leaves out have their default, ids that nobody knows pass', () => {
+  const set: ThresholdSet = { ...defaultThresholds(2), thresholds: {} };
+  checkThresholds(set, 2);
+  expect(thresholdOf(set, 'pressure.enter').value).toBe(0.95);
+  const more = { ...thresholdOf(set, 'price.start'), id: 'law.c', value: 1e9 };
+  checkThresholds({ ...set, thresholds: { 'law.c': more } }, 2);
+});
+
+test.each<[string, (set: ThresholdSet) => unknown]>([
+  ['a price below 0', (set) => withValue(set, 'price.start', -1)],
+  ['not a number', (set) => withValue(set, 'price.slack', Number.NaN)],
+  ['infinity', (set) => withValue(set, 'dwell.tokens', Number.POSITIVE_INFINITY)],
+  ['a way out above the way in', (set) => withValue(set, 'pressure.leave', 0.96)],
+  ['a way out at the way in', (set) => withValue(set, 'quality.watched.leave', 0.5)],
+  [
+    'degraded before watched',
+    (set) => withValue(withValue(set, 'quality.degraded', 0.45), 'quality.degraded.leave', 0.41),
+  ],
+  ['too few gains', (set) => ({ ...set, gains: { ...set.gains, k: [1] } })],
+  ['a gain of 0', (set) => ({ ...set, gains: { ...set.gains, v: [1, 0] } })],
+  ['no c', (set) => ({ ...set, c: Number.NaN })],
+  ['another version', (set) => ({ ...set, version: 2 })],
+])('%s is refused', (_name, change) => {
+  expect(() => checkThresholds(change(defaultThresholds(2)) as ThresholdSet, 2)).toThrow(
+    expect.objectContaining({ code: 'bad-thresholds' }),
+  );
+});
+
+test('layer counts that cannot be are refused before anything is allocated', () => {
+  for (const layers of [0, -1, 1.5, 1e9, Number.NaN])
+    expect(() => defaultThresholds(layers)).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+});
+
+function withValue(set: ThresholdSet, id: ThresholdId, value: number): ThresholdSet {
+  return { ...set, thresholds: { ...set.thresholds, [id]: { ...thresholdOf(set, id), value } } };
+}
