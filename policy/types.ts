@@ -143,6 +143,7 @@ export interface Policy<State = unknown> {
   /** True when the engine must run trials for pages that become movable. */
   readonly needsTrials: boolean;
   initial(context: PolicyContext): State;
+  /** May change the state it is given and hand it back: use a state once. Throws 'budget-too-small', 'bad-value'. */
   decide(situation: Situation, state: State): { readonly decisions: readonly Decision[]; readonly state: State };
   /** Judges a planned move by what was measured just before it (`epsilonNow`: against the page's bytes of now). */
   judge(decision: Decision, epsilonNow: number | null, state: State): Verdict;

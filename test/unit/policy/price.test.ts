@@ -1,0 +1,472 @@
+/** The default policy, rule by rule: by hand where a person can follow the numbers, in whole sessions where they cannot. */
+import { describe, expect, test } from 'vitest';
+import { FORMAT_NAMES, type FormatName, SIDES } from '../../../native/index.ts';
+import {
+  createPolicy,
+  type Decision,
+  defaultThresholds,
+  hull,
+  type Outcome,
+  type PolicyContext,
+  type Situation,
+  type ThresholdId,
+  type ThresholdSet,
+  type TrialReport,
+  thresholdOf,
+} from '../../../policy/index.ts';
+import {
+  contextOf,
+  epsilonOf,
+  f16Bytes,
+  type Result,
+  random,
+  sideKey,
+  simulate,
+} from '../../suite/policy-simulation.ts';
+
+const price = createPolicy('price');
+const withThreshold = (layers: number, values: Partial<Record<ThresholdId, number>>): ThresholdSet => {
+  const set = defaultThresholds(layers);
+  const changed = Object.entries(values).map(([id, value]) => [
+    id,
+    { ...thresholdOf(set, id as ThresholdId), value, origin: 'learned' as const },
+  ]);
+  return { ...set, thresholds: { ...set.thresholds, ...Object.fromEntries(changed) } };
+};
+const moves = (result: Result): Decision[] => result.entries.flatMap(({ decisions }) => decisions);
+
+/** A session by hand: one call per scheduling point, outcomes as told. */
+class Hand {
+  readonly context: PolicyContext;
+  state: unknown;
+  index = 0;
+  outcomes: Outcome[] = [];
+
+  constructor(context: PolicyContext) {
+    this.context = context;
+    this.state = price.initial(context);
+  }
+
+  decide(change: Partial<Situation>): readonly Decision[] {
+    const situation: Situation = {
+      index: this.index++,
+      tokens: 384,
+      bytes: 1_000_000,
+      sealBytes: 0,
+      budgetBytes: 10_000_000,
+      kldBudget: null,
+      tokensExpected: null,
+      movesMax: 1000,
+      urgent: false,
+      lowMemory: false,
+      stepLatencyMsP95: 0,
+      stepLatencyBudgetMs: null,
+      trials: [],
+      outcomes: this.outcomes,
+      ...change,
+    };
+    this.outcomes = [];
+    const { decisions, state } = price.decide(JSON.parse(JSON.stringify(situation)) as Situation, this.state);
+    this.state = state;
+    return decisions;
+  }
+
+  settle(decision: Decision, accepted: boolean, epsilonNow: number | null = null): void {
+    const { layer, page, side, from, to, bytesFreed } = decision;
+    this.outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed: accepted ? bytesFreed : 0 });
+  }
+}
+
+const report = (layer: number, page: number, side: 'k' | 'v', epsilon: TrialReport['epsilon']): TrialReport => ({
+  layer,
+  page,
+  side,
+  from: 'q8',
+  epsilon,
+});
+
+describe('water', () => {
+  test('without evidence nothing moves before the budget binds', () => {
+    const context = contextOf({ layers: 6 });
+    expect(
+      moves(simulate({ policy: price, context, tokens: 2560, budgetBytes: Math.floor(0.6 * f16Bytes(context, 2560)) })),
+    ).toEqual([]);
+    expect(moves(simulate({ policy: price, context, tokens: 2560 }))).toEqual([]);
+  });
+
+  test('the cheapest offer goes first, and says why', () => {
+    const hand = new Hand(contextOf({ layers: 2 }));
+    const trials = [
+      report(0, 0, 'k', { rot4: 0.02 }),
+      report(0, 0, 'v', { rot4: 0.01 }),
+      report(1, 0, 'k', { rot4: 0.03 }),
+      report(1, 0, 'v', { rot4: 0.005 }),
+    ];
+    const tokens = 256;
+    expect(hand.decide({ tokens, trials })).toEqual([]);
+    const [decision, ...rest] = hand.decide({ tokens, bytes: 9_999_000, sealBytes: 5000 });
+    expect(rest).toEqual([]);
+    const { pageBytes } = hand.context;
+    const bytesFreed = pageBytes.q8 - pageBytes.rot4;
+    expect(decision).toEqual({
+      layer: 1,
+      page: 0,
+      side: 'v',
+      from: 'q8',
+      to: 'rot4',
+      epsilonFrom: 0,
+      epsilonTo: 0.005,
+      price: expect.closeTo((4 * 0.005 ** 2) / bytesFreed, 15),
+      bytesFreed,
+      retry: false,
+      because: {
+        threshold: 'pressure.critical',
+        measured: 1.0004,
+        bound: 1,
+        unit: 'share',
+        origin: 'default',
+        rule: 'deficit',
+      },
+    });
+    // It is under way: what it will free is counted, and nothing is planned twice.
+    expect(hand.decide({ tokens, bytes: 9_999_000, sealBytes: 5000 })).toEqual([]);
+  });
+
+  test('of equal offers the first by layer, page and side goes, in whatever order they were reported', () => {
+    const trials = [0, 1, 2].flatMap((layer) =>
+      [0, 1].flatMap((page) => SIDES.map((side) => report(layer, page, side, { rot4: 0.01 }))),
+    );
+    const run = (order: readonly TrialReport[]): readonly Decision[] => {
+      const hand = new Hand(contextOf({ layers: 3 }));
+      hand.decide({ trials: [...order] });
+      return hand.decide({ bytes: 10_000_000, sealBytes: 60_000 });
+    };
+    const planned = run(trials);
+    expect(planned.length).toBeGreaterThan(3);
+    expect(planned.map(({ layer, page, side }) => `${layer}${page}${side}`)).toEqual(
+      trials.slice(0, planned.length).map(({ layer, page, side }) => `${layer}${page}${side}`),
+    );
+    expect(run([...trials].reverse())).toEqual(planned);
+  });
+
+  test('a layer with a larger gain gives fewer bytes', () => {
+    const budgetBytes = Math.floor(0.25 * f16Bytes(contextOf({ layers: 8 }), 2560));
+    const bytesOf = (gain: number): number => {
+      const gains = Array.from({ length: 8 }, (_, layer) => (layer === 5 ? gain : 1));
+      const context = contextOf({ layers: 8, thresholds: { gains: { k: gains, v: gains } } });
+      const { formats } = simulate({ policy: price, context, tokens: 2560, budgetBytes });
+      return [...formats]
+        .filter(([key]) => key.startsWith('5/'))
+        .reduce((sum, [, format]) => sum + context.pageBytes[format], 0);
+    };
+    expect(bytesOf(30)).toBeGreaterThan(bytesOf(1));
+    expect(bytesOf(1)).toBeGreaterThan(bytesOf(1 / 30));
+  });
+
+  // The same page sides, allocated at once by an offline greedy over all hulls and at random, to the same bytes.
+  test('a whole session ends near the best allocation of its bytes, far from a random one, and below the fixed steps', () => {
+    for (const seed of [1, 2, 3]) {
+      const context = contextOf({ layers: 12 });
+      const tokens = 4096;
+      const epsilon = epsilonOf(seed);
+      const run = { context, tokens, budgetBytes: Math.floor(0.25 * f16Bytes(context, tokens)), epsilon };
+      const result = simulate({ policy: price, ...run });
+      // The newest page left the window after the last seal: it was never asked for anything.
+      const pages = tokens / 128 - 2;
+      const sides = Array.from({ length: pages * 24 }, (_, i) => ({
+        layer: i % 12,
+        page: Math.floor(i / 24),
+        side: SIDES[Math.floor(i / 12) % 2]!,
+      }));
+      const bytesOf = (format: (i: number) => FormatName): number =>
+        sides.reduce((sum, _, i) => sum + context.pageBytes[format(i)], 0);
+      const costOf = (format: (i: number) => FormatName): number =>
+        sides.reduce((sum, { layer, page, side }, i) => sum + (epsilon(layer, page, side)[format(i)] ?? 0) ** 2, 0);
+      const ours = (i: number): FormatName =>
+        result.formats.get(sideKey(sides[i]!.layer, sides[i]!.page, sides[i]!.side))!;
+      const target = bytesOf(ours);
+      const steps = sides.flatMap(({ layer, page, side }, i) =>
+        hull('q8', epsilon(layer, page, side), context.pageBytes, 1).map((rung) => ({ ...rung, i })),
+      );
+      steps.sort((a, b) => a.price - b.price);
+      const best = new Map<number, FormatName>();
+      for (const step of steps) {
+        if (bytesOf((i) => best.get(i) ?? 'q8') <= target) break;
+        best.set(step.i, step.format);
+      }
+      expect(costOf(ours) / costOf((i) => best.get(i) ?? 'q8'), `seed ${seed}`).toBeLessThan(1.03);
+      const next = random(seed);
+      const chance = new Map<number, FormatName>();
+      while (bytesOf((i) => chance.get(i) ?? 'q8') > target) {
+        const i = Math.floor(next() * sides.length);
+        chance.set(i, FORMAT_NAMES[Math.min(4, FORMAT_NAMES.indexOf(chance.get(i) ?? 'q8') + 1)]!);
+      }
+      expect(costOf(ours), `seed ${seed}`).toBeLessThan(0.5 * costOf((i) => chance.get(i) ?? 'q8'));
+      expect(result.epsilon2, `seed ${seed}`).toBeLessThan(
+        0.8 * simulate({ policy: createPolicy('uniform'), ...run }).epsilon2,
+      );
+    }
+  }, 60_000);
+});
+
+describe('while there is time', () => {
+  const context = contextOf({ layers: 6 });
+  const tokens = 2560;
+  const budgetBytes = Math.floor(0.25 * f16Bytes(context, tokens));
+  const result = simulate({ policy: price, context, tokens, budgetBytes, chunk: 1 });
+
+  test('a page side rests 128 tokens between moves, unless it is urgent', () => {
+    const last = new Map<string, number>();
+    let again = 0;
+    for (const { situation, decisions } of result.entries) {
+      for (const { layer, page, side } of decisions) {
+        const key = sideKey(layer, page, side);
+        const before = last.get(key);
+        if (before !== undefined) again++;
+        if (before !== undefined && !situation.urgent) expect(situation.tokens - before).toBeGreaterThanOrEqual(128);
+        last.set(key, situation.tokens);
+      }
+    }
+    expect(again).toBeGreaterThan(20);
+  });
+
+  // Every threshold that was passed at an unhurried point is compared with the one the page began with.
+  test('the price at most doubles within a page, unless it is urgent', () => {
+    let compared = 0;
+    let pagePrice = 0;
+    let priceNow = 0;
+    let page = -1;
+    for (const { situation, decisions } of result.entries) {
+      const now = Math.floor(situation.tokens / 128);
+      if (now !== page) pagePrice = priceNow;
+      page = now;
+      for (const decision of decisions) {
+        if (!situation.urgent && pagePrice > 0) {
+          expect(decision.price!).toBeLessThanOrEqual(2 * pagePrice * (1 + 1e-12));
+          compared++;
+        }
+        priceNow = Math.max(priceNow, decision.price!);
+      }
+    }
+    expect(compared).toBeGreaterThan(50);
+  });
+
+  test('learned evidence moves cheap pages early, at or under its price, and not while steps are slow', () => {
+    const start = result.summary.priceThreshold / 2;
+    const learned = { ...context, thresholds: withThreshold(6, { 'price.start': start }) };
+    const early = simulate({ policy: price, context: learned, tokens, budgetBytes, chunk: 1 });
+    const first = early.entries.find(({ decisions }) => decisions.length > 0)!;
+    expect(first.situation.tokens).toBeLessThan(
+      result.entries.find(({ decisions }) => decisions.length > 0)!.situation.tokens,
+    );
+    for (const { price: asked, because } of first.decisions) {
+      expect(asked).toBeLessThanOrEqual(start);
+      expect(because).toMatchObject({ threshold: 'price.start', bound: start, origin: 'learned', rule: 'price' });
+    }
+    // A budget that will not bind asks for nothing early.
+    expect(
+      moves(
+        simulate({ policy: price, context: learned, tokens, budgetBytes: Math.floor(0.6 * f16Bytes(context, tokens)) }),
+      ),
+    ).toEqual([]);
+    const hand = new Hand(learned);
+    const slow = { stepLatencyMsP95: 30, stepLatencyBudgetMs: 20, tokensExpected: 128 * 60, budgetBytes: 2_000_000 };
+    const trials = Array.from({ length: 6 }, (_, layer) =>
+      SIDES.map((side) => report(layer, 0, side, { rot4: 1e-5 })),
+    ).flat();
+    expect(hand.decide({ ...slow, trials })).toEqual([]);
+    expect(hand.decide({ ...slow, stepLatencyMsP95: 10 }).length).toBeGreaterThan(0);
+  });
+
+  test('no more moves than wanted, and none for a seal that is not expected', () => {
+    for (const { situation, decisions } of result.entries) {
+      if (!situation.urgent) expect(decisions.length).toBeLessThanOrEqual(situation.movesMax);
+      if (situation.tokens > tokens - 128) expect(decisions).toEqual([]);
+    }
+  });
+});
+
+describe('judging', () => {
+  const old = (hand: Hand): Decision => {
+    hand.decide({ trials: [report(0, 0, 'k', { rot4: 0.01, rot3: 0.02 }), report(0, 0, 'v', {})] });
+    const [decision] = hand.decide({
+      tokens: 600,
+      bytes: 9_999_000,
+      sealBytes: 5000,
+      tokensExpected: 10_000,
+      urgent: true,
+    });
+    return decision!;
+  };
+
+  test('an old trial is repeated; twice the price passes, more is refused, nothing to see passes', () => {
+    const hand = new Hand(contextOf({ layers: 1 }));
+    const decision = old(hand);
+    expect(decision.retry).toBe(true);
+    hand.decide({ tokens: 601 });
+    const judge = (epsilonNow: number | null) => price.judge(decision, epsilonNow, hand.state);
+    expect(judge(0.01 * Math.SQRT2 * 0.999)).toMatchObject({
+      accepted: true,
+      because: { threshold: 'price.slack', rule: 'trial-again' },
+    });
+    const refused = judge(0.01 * Math.SQRT2 * 1.001);
+    expect(refused).toMatchObject({ accepted: false, because: { rule: 'trial-again', unit: 'KLD/byte' } });
+    expect(refused.because.measured).toBeGreaterThan(refused.because.bound);
+    expect(judge(null)).toMatchObject({ accepted: true, because: { rule: 'not-seen' } });
+  });
+
+  test('when it is urgent the move is made all the same, and the verdict says so', () => {
+    const hand = new Hand(contextOf({ layers: 1 }));
+    const decision = old(hand);
+    expect(price.judge(decision, 0.5, hand.state)).toMatchObject({
+      accepted: true,
+      because: { rule: 'deficit-override' },
+    });
+  });
+
+  test('a refused move is planned again at what was measured, without another trial', () => {
+    const hand = new Hand(contextOf({ layers: 1 }));
+    const decision = old(hand);
+    hand.settle(decision, false, 0.03);
+    const [again] = hand.decide({ tokens: 610, bytes: 9_999_000, sealBytes: 5000, urgent: true });
+    expect(again).toMatchObject({ layer: 0, page: 0, side: 'k', to: 'rot4', retry: false });
+    expect(again!.epsilonTo).toBeCloseTo(0.03, 12);
+    expect(again!.price).toBeCloseTo(decision.price! * 9, 12);
+  });
+
+  // Later errors that are now larger, now smaller than their trial, many of them refused: the budget holds all the same.
+  test('a session of drifting errors refuses some, and ends within its budget', () => {
+    const context = contextOf({ layers: 6 });
+    const result = simulate({
+      policy: price,
+      context,
+      tokens: 2560,
+      budgetBytes: Math.floor(0.25 * f16Bytes(context, 2560)),
+      chunk: 1,
+      drift: ({ layer, page }, tokens) => ((layer + page + tokens) % 5 === 0 ? 2.5 : 0.7),
+    });
+    const verdicts = result.entries.flatMap((entry) => entry.verdicts);
+    expect(verdicts.filter(({ accepted }) => !accepted).length).toBeGreaterThan(10);
+  });
+});
+
+describe('divergence budget', () => {
+  const context = contextOf({ layers: 8 });
+  const run = (kldBudget: number, more = {}): Result =>
+    simulate({ policy: price, context, tokens: 4096, kldBudget, ...more });
+
+  test('the predicted sum stays under it and comes near, and a larger one means fewer bytes', () => {
+    let before = Number.POSITIVE_INFINITY;
+    for (const kldBudget of [0.002, 0.01, 0.05, 0.2]) {
+      const { summary, bytes } = run(kldBudget);
+      expect(summary.predictedKld).toBeLessThanOrEqual(kldBudget);
+      expect(summary.predictedKld).toBeGreaterThan(0.8 * kldBudget);
+      expect(bytes).toBeLessThan(before);
+      before = bytes;
+    }
+    expect(moves(run(0))).toEqual([]);
+  });
+
+  test('its sum is Σ c·g·ε² over what was moved', () => {
+    const result = run(0.05);
+    // What was planned at the very end has no outcome yet.
+    const last = result.entries
+      .at(-1)!
+      .decisions.reduce((sum, { price: asked, bytesFreed }) => sum + asked! * bytesFreed, 0);
+    expect(result.summary.predictedKld + last).toBeCloseTo(4 * result.epsilon2, 9);
+    expect(result.summary.layerKld.reduce((sum, kld) => sum + kld, 0)).toBeCloseTo(result.summary.predictedKld, 12);
+  });
+
+  test('beside a byte budget it is a ceiling; when both bind the error names both', () => {
+    const budgetBytes = Math.floor(0.25 * f16Bytes(context, 4096));
+    const free = simulate({ policy: price, context, tokens: 4096, budgetBytes });
+    const wide = run(free.summary.predictedKld * 1.01, { budgetBytes });
+    expect(wide.bytes).toBe(free.bytes);
+    expect(() => run(free.summary.predictedKld * 0.5, { budgetBytes })).toThrow(
+      expect.objectContaining({
+        code: 'budget-too-small',
+        values: expect.objectContaining({ budgetBytes, kldBudget: free.summary.predictedKld * 0.5 }),
+      }),
+    );
+  });
+});
+
+describe('limits', () => {
+  test('keys go to 2 bits only after their values are under 4, as whole sessions show', () => {
+    const cheapKeys = (layer: number, page: number, side: 'k' | 'v') => {
+      const [a, b] = [epsilonOf(9)(layer, page, 'k'), epsilonOf(9)(layer, page, 'v')];
+      return side === 'k' ? b : a;
+    };
+    const context = contextOf({ layers: 6 });
+    // The simulation checks the pair after every move.
+    const result = simulate({
+      policy: price,
+      context,
+      tokens: 2560,
+      budgetBytes: Math.floor(0.26 * f16Bytes(context, 2560)),
+      epsilon: cheapKeys,
+    });
+    expect(moves(result).filter(({ side, to }) => side === 'k' && to === 'rot2').length).toBeGreaterThan(0);
+  });
+
+  test('a layer that has borne too much is left alone even when it is urgent, and the error says so', () => {
+    const context = contextOf({ layers: 4, thresholds: withThreshold(4, { 'quality.epsilon': 0.002 }) });
+    const run = () =>
+      simulate({ policy: price, context, tokens: 2560, budgetBytes: Math.floor(0.26 * f16Bytes(context, 2560)) });
+    expect(run).toThrow(
+      expect.objectContaining({
+        code: 'budget-too-small',
+        values: expect.objectContaining({ layersStopped: expect.any(Number) }),
+      }),
+    );
+    try {
+      run();
+    } catch (error) {
+      expect((error as { values: { layersStopped: number } }).values.layersStopped).toBeGreaterThan(0);
+    }
+  });
+
+  test('bounds of quality do not interfere with ordinary budgets', () => {
+    const context = contextOf({ layers: 30 });
+    for (const share of [0.25, 0.22]) {
+      const { summary } = simulate({
+        policy: price,
+        context,
+        tokens: 4096,
+        budgetBytes: Math.floor(share * f16Bytes(context, 4096)),
+      });
+      for (const name of summary.layerStates)
+        expect(name).toMatch(/^(exact|warm|archive)\/healthy\/(relaxed|elevated|critical)\/headroom$/);
+      expect(summary.layerEpsilonMax).toHaveLength(30);
+    }
+  });
+
+  test('low memory shrinks to three quarters of the budget, or of what there is', () => {
+    const context = contextOf({ layers: 6 });
+    const budgetBytes = Math.floor(0.5 * f16Bytes(context, 2560));
+    const wide = simulate({ policy: price, context, tokens: 2560, budgetBytes });
+    const narrow = simulate({ policy: price, context, tokens: 2560, budgetBytes, lowMemoryFrom: 2048 });
+    expect(narrow.bytes).toBeLessThanOrEqual(0.75 * budgetBytes);
+    expect(wide.bytes).toBeGreaterThan(0.75 * budgetBytes);
+    expect(moves(narrow).at(-1)!.because).toMatchObject({
+      threshold: 'pressure.low-memory',
+      bound: 0.75,
+      rule: 'low-memory',
+    });
+    const free = simulate({ policy: price, context, tokens: 2560 });
+    const freed = simulate({ policy: price, context, tokens: 2560, lowMemoryFrom: 2048 });
+    expect(freed.bytes).toBeLessThanOrEqual(0.75 * free.bytes);
+  });
+
+  test('pages of an f16 window go to q8 first, which costs nothing', () => {
+    const context = contextOf({ layers: 4, windowFormat: 'f16' });
+    const result = simulate({
+      policy: price,
+      context,
+      tokens: 2560,
+      budgetBytes: Math.floor(0.8 * f16Bytes(context, 2560)),
+    });
+    expect(moves(result).length).toBeGreaterThan(0);
+    for (const { from, to, price: asked } of moves(result)) expect([from, to, asked]).toEqual(['f16', 'q8', 0]);
+  });
+});
