@@ -4,6 +4,7 @@ import { existsSync, statSync } from 'node:fs';
 import { basename, extname, join, resolve } from 'node:path';
 import { KvError } from '../../native/index.ts';
 import { packageRoot } from '../cli/package.ts';
+import { attempt } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
 import { fetchedPath, isFetchable } from './fetch.ts';
@@ -90,7 +91,7 @@ interface OpenedModel {
 
 /** Opens whatever kind of model lies at a path; nothing stays open when it throws. */
 function openModel(path: string): OpenedModel {
-  if (statSync(path).isDirectory()) return openFolder(path);
+  if (attempt(path, () => statSync(path)).isDirectory()) return openFolder(path);
   switch (extname(path).toLowerCase()) {
     case '.gguf': {
       const file = openGguf(path);
@@ -100,7 +101,8 @@ function openModel(path: string): OpenedModel {
         return {
           format: `GGUF ${file.version}`,
           title: typeof title === 'string' && title !== '' ? title : basename(path),
-          checkpoint: file,
+          // Without the metadata, which holds the vocabulary once more.
+          checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
           config,
           tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
           nameOf: ggufName,

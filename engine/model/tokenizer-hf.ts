@@ -6,6 +6,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
+import { attempt } from './bytes.ts';
 import { checkTemplate, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
 import { asRecord, readJson } from './json.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
@@ -41,8 +42,9 @@ export function readHfTokenizer(dir: string, config: TokenIds): VocabularyTokeni
 function readTemplate(dir: string, settings: Json): string | null {
   const path = join(dir, 'chat_template.jinja');
   if (existsSync(path)) {
-    if (statSync(path).size > 4 * TEMPLATE_CHARACTERS_MAX) throw bad(`${path} is too long for a chat template`);
-    return readFileSync(path, 'utf8');
+    if (attempt(path, () => statSync(path)).size > 4 * TEMPLATE_CHARACTERS_MAX)
+      throw bad(`${path} is too long for a chat template`);
+    return attempt(path, () => readFileSync(path, 'utf8'));
   }
   const given = settings.chat_template ?? null;
   if (!Array.isArray(given)) {
