@@ -2,9 +2,9 @@
  * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it reads
  * and generates; only text, numbers and reports cross.
  */
-import { Worker } from 'node:worker_threads';
 import { resolve } from 'node:path';
-import { KvError } from '../native/index.ts';
+import type { Worker } from 'node:worker_threads';
+import { KvError, startThread } from '../native/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
@@ -34,23 +34,28 @@ export class Engine {
   readonly #pending = new Map<number, Pending>();
   #nextId = 1;
   #gone: Error | null = null;
+  #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
 
   /** @internal use createEngine */
   constructor(options: EngineOptions) {
+    const { stateDir } = options;
+    if (typeof options.model !== 'string' || (stateDir !== undefined && stateDir !== null && typeof stateDir !== 'string')) {
+      throw new KvError('bad-argument', 'an engine needs the name of a model, and a folder or null for its state', {
+        values: { model: String(options.model), stateDir: String(stateDir) },
+        hint: "createEngine({ model: 'reference' })",
+      });
+    }
     const data: HostOptions = {
       model: options.model,
       dense: options.dense,
       threads: options.threads,
       isa: options.isa,
       cacheDir: options.cacheDir,
-      stateDir: options.stateDir === null ? null : resolve(options.stateDir ?? '.palimpsest'),
+      stateDir: stateDir === null ? null : resolve(stateDir ?? '.palimpsest'),
       onLogFailure: options.onLogFailure ?? 'block',
     };
-    const fromSource = import.meta.url.endsWith('.ts');
-    const url = new URL(fromSource ? './worker.ts' : './worker.js', import.meta.url);
-    // From source (tests) the thread needs a loader for TypeScript; the package ships JavaScript.
-    this.#worker = new Worker(url, { workerData: data, ...(fromSource ? { execArgv: ['--import', 'tsx'] } : {}) });
+    this.#worker = startThread(new URL('./worker.ts', import.meta.url), data);
     this.#worker.on('message', (reply: Reply) => this.#receive(reply));
     this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(String(error))));
     this.#worker.on('exit', () => this.#end(new KvError('closed', 'the engine was closed')));
@@ -88,9 +93,13 @@ export class Engine {
 
   /** Closes every session (each becomes one entry and one experience), flushes the log, ends the thread. */
   async close(): Promise<void> {
-    if (this.#gone !== null) return;
-    await this.#call('close', null);
-    await this.#worker.terminate();
+    if (this.#gone !== null && this.#closing === null) return;
+    this.#closing ??= this.#call('close', null).then(
+      () => this.terminate(),
+      // What could not be written must not keep the thread, and with it the process, alive.
+      (error: unknown) => this.terminate().then(() => Promise.reject(error)),
+    );
+    await this.#closing;
   }
 
   /** Ends the thread at once. The log keeps what was acknowledged. */
@@ -108,6 +117,11 @@ export class Engine {
     const call: Call = { id, method, params };
     return new Promise((resolveCall, rejectCall) => {
       const abort = (): void => this.#worker.postMessage({ abort: id });
+      try {
+        this.#worker.postMessage(call);
+      } catch (cause) {
+        throw new KvError('bad-argument', `what was given to ${method} cannot be sent to the model's thread: ${(cause as Error).message}`, { hint: 'options are plain data', cause });
+      }
       const settle = (): void => signal?.removeEventListener('abort', abort);
       this.#pending.set(id, {
         resolve: (value) => {
@@ -120,7 +134,6 @@ export class Engine {
         },
         event,
       });
-      this.#worker.postMessage(call);
       if (signal?.aborted) abort();
       else signal?.addEventListener('abort', abort, { once: true });
     });
@@ -165,7 +178,9 @@ export class EngineSession {
    */
   generate(prompt: Prompt | null, options: GenerateOptions = {}): Generation {
     const { signal, onProgress, ...plain } = options;
-    return new Generation((event) => this.#call('generate', { session: this.id, prompt, options: plain }, event, signal), onProgress);
+    const left = new AbortController();
+    const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
+    return new Generation((event) => this.#call('generate', { session: this.id, prompt, options: plain }, event, either), () => left.abort(), onProgress);
   }
 
   /** A session that continues from here; pages are shared until either side changes them. */
@@ -199,42 +214,42 @@ export class EngineSession {
   }
 }
 
-/** Text as it comes; `result` settles when generation ended, failed or was aborted. */
+/** Text as it comes; `result` settles when generation ended, failed or was aborted. Leaving the loop early aborts it. */
 export class Generation implements AsyncIterable<string> {
   readonly result: Promise<Generated>;
   readonly #texts: string[] = [];
-  #wake: (() => void) | null = null;
+  readonly #leave: () => void;
+  #waiting: (() => void)[] = [];
   #done = false;
 
   /** @internal */
-  constructor(start: (event: (event: unknown) => void) => Promise<unknown>, onProgress?: (progress: Progress) => void) {
+  constructor(start: (event: (event: unknown) => void) => Promise<unknown>, leave: () => void, onProgress?: (progress: Progress) => void) {
+    this.#leave = leave;
     this.result = start((event) => {
       const { text, progress } = event as { text?: string; progress?: Progress };
       if (progress !== undefined) onProgress?.(progress);
       if (text !== undefined) {
         this.#texts.push(text);
-        this.#wake?.();
+        this.#wake();
       }
     }).then((value) => value as Generated);
     const finish = (): void => {
       this.#done = true;
-      this.#wake?.();
+      this.#wake();
     };
     this.result.then(finish, finish);
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<string, void> {
-    for (;;) {
-      const text = this.#texts.shift();
-      if (text !== undefined) {
-        yield text;
-        continue;
+    let at = 0;
+    try {
+      for (;;) {
+        while (at < this.#texts.length) yield this.#texts[at++]!;
+        if (this.#done) break;
+        await new Promise<void>((wake) => this.#waiting.push(wake));
       }
-      if (this.#done) break;
-      await new Promise<void>((wake) => {
-        this.#wake = wake;
-      });
-      this.#wake = null;
+    } finally {
+      if (!this.#done) this.#leave();
     }
     await this.result;
   }
@@ -242,5 +257,9 @@ export class Generation implements AsyncIterable<string> {
   /** All text at once. */
   async text(): Promise<string> {
     return (await this.result).text;
+  }
+
+  #wake(): void {
+    for (const wake of this.#waiting.splice(0)) wake();
   }
 }

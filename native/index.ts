@@ -6,4 +6,5 @@ export * from './format.ts';
 export { nativeInfo, setIsa } from './load.ts';
 export { openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
+export { startThread } from './thread.ts';
 export * from './types.ts';

@@ -3,7 +3,6 @@ import type { Experience } from '../../memory/index.ts';
 import type { DecisionQuery } from '../types.ts';
 import type { IndexReport } from './indexer.ts';
 
-export { startThread } from './thread.ts';
 export type { IndexReport };
 
 export interface AuditIndexOptions {

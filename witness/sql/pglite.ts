@@ -6,10 +6,9 @@
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
-import { KvError } from '../../native/index.ts';
+import { KvError, startThread } from '../../native/index.ts';
 import { lockWriter, type WriterLock } from '../lock.ts';
 import type { RowMode, SqlConnection, SqlReply, SqlRequest, Statement } from './connection.ts';
-import { startThread } from './thread.ts';
 
 /** A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten. */
 const OPEN_MS_MAX = 90_000;
