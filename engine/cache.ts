@@ -11,14 +11,16 @@ import {
   KvError,
   openKvCache,
   openPool,
+  PAGE_TOKENS,
   type PagePool,
 } from '../native/index.ts';
-import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
+import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
 import { defaultThresholds, machineDigest, type ThresholdSet } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
-import { planSession } from './plan.ts';
-import { Scheduler } from './scheduler.ts';
+import { planSession, type SessionPlan } from './plan.ts';
+import { Scheduler, sealsOf } from './scheduler.ts';
+import { withPrice } from './session.ts';
 import { logDir } from './state.ts';
 import { rowNorm } from './step.ts';
 import type { KvBudget } from './types.ts';
@@ -70,6 +72,11 @@ export interface QualityFeedback {
 
 /** Opens a cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'locked'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
+  if (typeof options !== 'object' || options === null) throw new KvError('bad-argument', 'openCache needs options', { hint: 'openCache({ layers, queryHeads, kvHeads, headDim })' });
+  checkShape(options);
+  // What is wrong with the rest is said before a folder is made.
+  planSession(options, options, options.thresholds ?? defaultThresholds(options.layers));
+  if (options.stateDir !== undefined && typeof options.stateDir !== 'string') throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
   const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
   try {
     return new PolicyCache(options, log);
@@ -88,7 +95,9 @@ export class PolicyCache {
   readonly #log: WitnessLog | null;
   readonly #budgetBytes: number | null;
   #thresholds: ThresholdSet;
+  #plan: SessionPlan;
   #scheduler: Scheduler;
+  #logged = false;
   /** Rows appended to each layer since its last attention. */
   readonly #pendingNorms: (Float32Array | null)[];
   #tokens = 0;
@@ -101,12 +110,14 @@ export class PolicyCache {
     this.#options = options;
     this.#log = log;
     this.#thresholds = options.thresholds ?? defaultThresholds(layers);
-    this.#budgetBytes = planSession(this.shape, options, this.#thresholds).budgetBytes;
+    this.#plan = planSession(this.shape, options, this.#thresholds);
+    this.#budgetBytes = this.#plan.budgetBytes;
     this.#pool = openPool(this.#budgetBytes ?? 2 ** 45);
     try {
       this.#cache = openKvCache({
         shape: this.shape,
         pool: this.#pool,
+        windowFormat: this.#plan.context.windowFormat,
         ...(options.scale === undefined ? {} : { scale: options.scale }),
         ...(options.slidingWindow === undefined ? {} : { slidingWindow: options.slidingWindow }),
         ...(options.alibiSlopes === undefined ? {} : { alibiSlopes: options.alibiSlopes }),
@@ -116,44 +127,73 @@ export class PolicyCache {
       this.#pool.close();
       throw error;
     }
-    options.outputSketch?.forEach((sketch, layer) => this.#cache.setOutputSketch(layer, sketch));
     this.#pendingNorms = new Array<Float32Array | null>(layers).fill(null);
-    this.#scheduler = this.#schedule();
+    try {
+      const sketches = options.outputSketch ?? [];
+      if (sketches.length !== 0 && sketches.length !== layers) {
+        throw new KvError('bad-shape', `outputSketch must have one entry per layer`, { values: { outputSketch: sketches.length, layers } });
+      }
+      for (const [layer, sketch] of sketches.entries()) this.#cache.setOutputSketch(layer, sketch);
+      this.#scheduler = this.#schedule();
+    } catch (error) {
+      this.#cache.close();
+      this.#pool.close();
+      throw error;
+    }
   }
 
   /**
    * Appends T tokens to a layer. k, v: [T, kvHeads, headDim], keys after RoPE. x (optional): residual stream entering the
-   * layer, [T, any width]: its norms make trial errors comparable between layers.
+   * layer, [T, any width]: its norms make trial errors comparable between layers. Layers come in order, each with the same T;
+   * under a budget, T is best a page of 128 or less. A refused call has appended nothing.
    */
   append(layer: number, k: Float32Array, v: Float32Array, x?: Float32Array): void {
     this.#open();
-    if (layer === 0) this.#scheduler.makeRoom(this.#tokens);
+    const tokens = k instanceof Float32Array ? k.length / (this.shape.kvHeads * this.shape.headDim) : 0;
+    // A shape that the native cache will refuse is left to it: it names what is wrong.
+    const plausible = Number.isInteger(tokens) && tokens > 0 && v instanceof Float32Array && v.length === k.length;
+    const norms = x === undefined || !plausible ? null : normsOf(x, tokens);
+    if (plausible) this.#prepare(layer, tokens);
     this.#cache.append(layer, k, v);
-    const tokens = k.length / (this.shape.kvHeads * this.shape.headDim);
-    if (x === undefined) {
-      this.#pendingNorms[layer] = null;
-      return;
-    }
-    const width = x.length / tokens;
-    if (!Number.isInteger(width) || width === 0) {
-      throw new KvError('bad-shape', `x has ${x.length} numbers, not a multiple of ${tokens} tokens`, { values: { length: x.length, tokens } });
-    }
-    const norms = new Float32Array(tokens);
-    for (let t = 0; t < tokens; t++) norms[t] = rowNorm(x, t, width);
     this.#pendingNorms[layer] = norms;
+  }
+
+  /** Layers in order, the same tokens in each, and room in all of them before the first is changed. */
+  #prepare(layer: number, tokens: number): void {
+    const expected = layer === 0 ? this.#tokens : this.#cache.length(0) - tokens;
+    const before = this.#cache.length(layer);
+    if (before !== this.#tokens || expected !== this.#tokens || (layer > 0 && this.#cache.length(layer - 1) !== this.#tokens + tokens)) {
+      throw new KvError('bad-argument', `layer ${layer} holds ${before} tokens and cannot take ${tokens} more now`, {
+        values: { layer, held: before, tokens, tokensBefore: this.#tokens },
+        hint: 'one step is the same tokens for every layer in order, and attention of the last layer ends it',
+      });
+    }
+    if (layer > 0) return;
+    this.#logOpen();
+    const seals = sealsOf(this.#tokens, tokens);
+    const neededBytes = seals * this.#cache.sealBytes * this.shape.layers;
+    const { usedBytes, budgetBytes } = this.#pool;
+    if (seals > 1 && usedBytes + neededBytes > budgetBytes) {
+      throw new KvError('budget-exceeded', `${tokens} tokens at once fill ${seals} pages, and the KV budget of ${budgetBytes} bytes has room for less`, {
+        values: { tokens, seals, neededBytes, usedBytes, budgetBytes },
+        hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
+      });
+    }
+    this.#scheduler.makeRoom(this.#tokens, tokens);
   }
 
   /** Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape. After the last layer the scheduler runs. */
   attention(layer: number, q: Float32Array): Float32Array {
     this.#open();
-    const out = new Float32Array(q.length);
+    const out = new Float32Array(q instanceof Float32Array ? q.length : 0);
     const norms = this.#pendingNorms[layer] ?? null;
     const rows = q.length / (this.shape.queryHeads * this.shape.headDim);
     this.#cache.attend(layer, q, out, norms !== null && norms.length === rows ? { xNorms: norms } : {});
     if (layer === this.shape.layers - 1) {
       const length = this.#cache.length(layer);
-      this.#scheduler.run(length, length - this.#tokens);
+      const tokensNew = length - this.#tokens;
       this.#tokens = length;
+      if (tokensNew > 0) this.#scheduler.run(length, tokensNew);
     }
     return out;
   }
@@ -184,12 +224,13 @@ export class PolicyCache {
    */
   adaptThresholds(feedback: QualityFeedback): ThresholdSet {
     this.#open();
-    if (!Number.isFinite(feedback.meanKld) || feedback.meanKld < 0) {
-      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${feedback.meanKld}`, { values: { meanKld: feedback.meanKld } });
+    const meanKld: unknown = feedback?.meanKld;
+    if (typeof meanKld !== 'number' || !Number.isFinite(meanKld) || meanKld < 0) {
+      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${String(meanKld)}`, { values: { meanKld: String(meanKld) } });
     }
     const predicted = this.#scheduler.summary.predictedKld;
-    if (predicted > 0 && feedback.meanKld > 0) {
-      const c = this.#thresholds.c * Math.sqrt(feedback.meanKld / predicted);
+    if (predicted > 0 && meanKld > 0) {
+      const c = this.#thresholds.c * Math.sqrt(meanKld / predicted);
       this.#thresholds = { ...this.#thresholds, c: Math.min(64, Math.max(1 / 16, c)) };
     }
     return this.#thresholds;
@@ -203,24 +244,35 @@ export class PolicyCache {
 
   async saveThresholds(path: string): Promise<void> {
     this.#open();
-    const learned = { ...this.#thresholds };
+    checkPath(path);
+    const learned = withPrice(this.#thresholds, this.#scheduler.summary.priceThreshold);
     await saveThresholdFile(path, learned, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape, log: this.#log });
   }
 
   /** Uses a threshold file from now on; only before the first token, since decisions must be repeatable from their session's start. */
   async loadThresholds(path: string): Promise<void> {
     this.#open();
-    if (this.#tokens > 0) throw new KvError('busy', 'thresholds can be loaded before the first token only', { values: { tokens: this.#tokens }, hint: 'open a new cache' });
-    this.#thresholds = await loadThresholdFile(path, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape });
+    checkPath(path);
+    if (this.#cache.length() > 0) throw new KvError('busy', 'thresholds can be loaded before the first token only', { values: { tokens: this.#tokens }, hint: 'open a new cache' });
+    const loaded = await loadThresholdFile(path, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape });
+    this.#open();
+    const plan = planSession(this.shape, this.#options, loaded);
+    this.#thresholds = loaded;
+    this.#plan = plan;
     this.#scheduler = this.#schedule();
   }
 
+  /** Writes the session's last entry, then frees everything, also when the log refuses. */
   async close(): Promise<void> {
     this.#open();
     this.#closed = true;
-    this.#cache.close();
-    this.#pool.close();
-    await this.#log?.close();
+    try {
+      this.#logClose();
+    } finally {
+      this.#cache.close();
+      this.#pool.close();
+      await this.#log?.close();
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -228,16 +280,7 @@ export class PolicyCache {
   }
 
   #schedule(): Scheduler {
-    const options = this.#options;
-    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(this.shape, options, this.#thresholds);
-    this.#log?.append(this.session, 'open', {
-      model: { name: 'caller', digest: options.modelDigest ?? '', architecture: 'caller' },
-      shape: this.shape,
-      policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
-      context,
-      requested: { kvBudget: options.kvBudget ?? null, kldBudget: options.kldBudget ?? null, policy: options.policy ?? null },
-      effective: { budgetBytes, policy: policy.id, windowFormat: context.windowFormat },
-    });
+    const { policy, context, budgetBytes, tokensExpected } = this.#plan;
     return new Scheduler({
       session: this.session,
       cache: this.#cache,
@@ -245,13 +288,78 @@ export class PolicyCache {
       policy,
       context,
       budgetBytes,
-      kldBudget: options.kldBudget ?? null,
+      kldBudget: this.#options.kldBudget ?? null,
       tokensExpected,
       log: this.#log,
+    });
+  }
+
+  /** The first entry, once the thresholds are final: when the first tokens come. */
+  #logOpen(): void {
+    if (this.#logged || this.#log === null) return;
+    this.#logged = true;
+    const { policy, policyOptions, context, budgetBytes } = this.#plan;
+    const { modelDigest, kvBudget, kldBudget } = this.#options;
+    this.#log.append(this.session, 'open', {
+      model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
+      shape: this.shape,
+      policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
+      context,
+      requested: { kvBudget: kvBudget ?? null, kldBudget: kldBudget ?? null, policy: this.#options.policy ?? null },
+      effective: { budgetBytes, policy: policy.id, windowFormat: context.windowFormat },
+    });
+  }
+
+  #logClose(): void {
+    if (!this.#logged) return;
+    const { thresholds } = this.#plan.context;
+    const summary = this.#scheduler.summary;
+    const kvBytes = this.#pool.peakBytes;
+    const kvBytesF16 = f16CacheBytes(this.shape, this.#tokens);
+    const pressure = this.#budgetBytes === null || kvBytesF16 === 0 ? null : Math.min(1, this.#budgetBytes / kvBytesF16);
+    this.#log?.append(this.session, 'close', {
+      tokens: this.#tokens,
+      kvBytes,
+      kvBytesF16,
+      effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
+      decisions: this.#scheduler.decisions,
+      refused: this.#scheduler.refused,
+      priceThreshold: summary.priceThreshold,
+      predictedKld: summary.predictedKld,
+      meanKld: null,
+      fingerprint: [...fingerprint({ ...this.shape, tokens: Math.max(1, this.#tokens), pressure })],
+      gains: thresholds.gains,
+      c: thresholds.c,
+      reason: 'done',
     });
   }
 
   #open(): void {
     if (this.#closed) throw new KvError('closed', 'the cache was closed', { values: { session: this.session } });
   }
+}
+
+/** The sizes that are computed with before the native cache sees them. */
+function checkShape({ layers, queryHeads, kvHeads, headDim }: CacheShape): void {
+  for (const [name, value] of Object.entries({ layers, queryHeads, kvHeads, headDim })) {
+    if (!Number.isInteger(value) || value < 1 || value > 4096) throw new KvError('bad-argument', `${name} must be a whole number from 1 to 4096`, { values: { [name]: String(value) } });
+  }
+}
+
+function checkPath(path: unknown): void {
+  if (typeof path !== 'string' || path === '') throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
+}
+
+/** ‖x‖ per token of x [tokens, any width]. */
+function normsOf(x: Float32Array, tokens: number): Float32Array {
+  const width = x instanceof Float32Array ? x.length / tokens : 0;
+  if (!Number.isInteger(width) || width === 0) {
+    throw new KvError('bad-shape', `x must be a Float32Array with the same number of values for each of ${tokens} tokens`, { values: { length: x?.length, tokens } });
+  }
+  const norms = new Float32Array(tokens);
+  for (let t = 0; t < tokens; t++) {
+    norms[t] = rowNorm(x, t, width);
+    if (!Number.isFinite(norms[t])) throw new KvError('bad-value', `x holds no finite norm at row ${t}`, { values: { row: t } });
+  }
+  return norms;
 }

@@ -74,9 +74,8 @@ export class Host {
         return this.#generate(params as { session: string; prompt: Prompt | null; options: GenerateOptions }, emit, signal);
       case 'fork': {
         const fork = this.#session((params as { session: string }).session).fork();
-        const id = `${fork.id}${this.#sessions.size}`;
-        this.#sessions.set(id, fork);
-        return id;
+        this.#sessions.set(fork.id, fork);
+        return fork.id;
       }
       case 'report':
         return this.#session((params as { session: string }).session).report();
@@ -107,10 +106,20 @@ export class Host {
     }
   }
 
+  /** Closes everything, also when something cannot be written; throws the first such error at the end. */
   async close(): Promise<void> {
-    for (const id of [...this.#sessions.keys()]) await this.#closeSession(id, 'done', null);
-    await this.#state?.close();
-    await this.#runtime.close();
+    const failed: unknown[] = [];
+    const attempt = async (work: () => Promise<void> | undefined): Promise<void> => {
+      try {
+        await work();
+      } catch (error) {
+        failed.push(error);
+      }
+    };
+    for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done', null));
+    await attempt(() => this.#state?.close());
+    await attempt(() => this.#runtime.close());
+    if (failed.length > 0) throw failed[0];
   }
 
   #info(): LoadedInfo {
@@ -147,6 +156,7 @@ export class Host {
   }
 
   async #open(options: SessionOptions): Promise<Session> {
+    checkOptions(options);
     const session = Session.open(this.#runtime, await this.#setup(options));
     this.#sessions.set(session.id, session);
     return session;
@@ -189,10 +199,27 @@ export class Host {
     const session = this.#sessions.get(id);
     if (session === undefined) return;
     this.#sessions.delete(id);
+    await session.end();
     try {
       await closeSession(session, this.#state?.book ?? null, reason, meanKld);
     } finally {
       session.close();
     }
+  }
+}
+
+/** What plan.ts does not look at. */
+function checkOptions(options: SessionOptions): void {
+  if (typeof options !== 'object' || options === null) throw new KvError('bad-argument', 'session options must be an object', { values: { given: String(options) } });
+  const { exact, witness, compareTokens, thresholdsPath, kvBudget, kldBudget } = options;
+  for (const [name, value] of Object.entries({ exact, witness })) {
+    if (value !== undefined && typeof value !== 'boolean') throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: String(value) } });
+  }
+  if (compareTokens !== undefined && (!Number.isInteger(compareTokens) || compareTokens < 0)) {
+    throw new KvError('bad-argument', 'compareTokens must be a whole number', { values: { compareTokens } });
+  }
+  if (thresholdsPath !== undefined && typeof thresholdsPath !== 'string') throw new KvError('bad-argument', 'thresholdsPath must be a path', { values: { thresholdsPath: String(thresholdsPath) } });
+  if (exact === true && (kvBudget !== undefined || kldBudget !== undefined)) {
+    throw new KvError('bad-argument', 'the exact cache keeps no budget', { values: { kvBudget, kldBudget }, hint: 'leave out exact, or the budget' });
   }
 }

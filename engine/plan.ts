@@ -1,5 +1,5 @@
 /** From what was asked to what is effective: budget in bytes, policy, and the context its decisions rest on. */
-import { type CacheShape, FORMAT_NAMES, type FormatName, type FormatPair, pageBytes } from '../native/index.ts';
+import { type CacheShape, FORMAT_NAMES, type FormatName, type FormatPair, KvError, pageBytes } from '../native/index.ts';
 import { createPolicy, type Policy, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import { checkBudget, f16CacheBytes, fixedBytes, parseBudget } from './budget.ts';
 import type { KvBudget } from './types.ts';
@@ -25,18 +25,26 @@ export interface SessionPlan {
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
+  checkRequest(request, shape.layers);
   const { cacheTypes } = request;
   const tokensExpected = request.tokensExpected ?? null;
   const f16Bytes = tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected);
-  const exact = request.exact === true;
+  const exact = request.exact === true || (cacheTypes?.k === 'f16' && cacheTypes.v === 'f16');
+  if (request.exact !== true && exact && (request.kvBudget !== undefined || request.kldBudget !== undefined)) {
+    throw new KvError('bad-argument', 'an f16 cache keeps no budget', { values: { kvBudget: request.kvBudget, kldBudget: request.kldBudget }, hint: 'allow lower formats, or leave out the budget' });
+  }
   const budgetBytes = request.kvBudget === undefined || exact ? null : parseBudget(request.kvBudget, f16Bytes);
   const budgeted = budgetBytes !== null || request.kldBudget !== undefined;
   const id = exact ? 'none' : (request.policy ?? (budgeted ? 'price' : cacheTypes !== undefined ? 'fixed' : 'none'));
   const lowest: FormatName = id === 'none' ? 'q8' : 'rot2';
   if (budgetBytes !== null) checkBudget(shape, budgetBytes, tokensExpected ?? 0, lowest);
   const policyOptions = id === 'fixed' && cacheTypes !== undefined ? { k: cacheTypes.k, v: cacheTypes.v } : {};
+  const policy = createPolicy(id, policyOptions);
+  if (!exact && request.kldBudget !== undefined && !policy.needsTrials) {
+    throw new KvError('unsupported', `policy '${id}' measures nothing, so it cannot keep a divergence budget`, { values: { policy: id, kldBudget: request.kldBudget }, hint: "use policy 'price'" });
+  }
   return {
-    policy: createPolicy(id, policyOptions),
+    policy,
     policyOptions,
     budgetBytes,
     tokensExpected,
@@ -52,4 +60,22 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       floor: id === 'fixed' ? null : (cacheTypes ?? null),
     },
   };
+}
+
+/** Refuses numbers and names that would be believed further on. Throws 'bad-argument'. */
+function checkRequest({ kldBudget, tokensExpected, policy, cacheTypes, skipLayers }: PlanRequest, layers: number): void {
+  const refuse = (message: string, given: unknown): never => {
+    throw new KvError('bad-argument', message, { values: { given: String(given) } });
+  };
+  if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0)) refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
+  if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0)) refuse('tokensExpected must be a positive whole number', tokensExpected);
+  if (policy !== undefined && typeof policy !== 'string') refuse('policy must be a name', policy);
+  if (cacheTypes !== undefined && !(isFormat(cacheTypes?.k) && isFormat(cacheTypes.v))) refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, JSON.stringify(cacheTypes));
+  if (skipLayers !== undefined && !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))) {
+    refuse(`skipLayers must hold layers from 0 to ${layers - 1}`, skipLayers);
+  }
+}
+
+function isFormat(name: unknown): boolean {
+  return (FORMAT_NAMES as readonly unknown[]).includes(name);
 }

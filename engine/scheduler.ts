@@ -58,6 +58,7 @@ export class Scheduler {
   #untried: { layer: number; page: number }[] = [];
   #outcomes: Outcome[] = [];
   #idle = false;
+  #failure: { readonly error: unknown } | null = null;
 
   constructor(options: SchedulerOptions) {
     this.#options = options;
@@ -72,19 +73,36 @@ export class Scheduler {
 
   /** Runs at a token boundary, after `tokensNew` were appended to every layer: trials of pages that left the window, and the moves they lead to. */
   run(tokens: number, tokensNew: number): void {
+    this.#once(() => this.#run(tokens, tokensNew));
+  }
+
+  #run(tokens: number, tokensNew: number): void {
     const full = isFull(tokens);
     const fresh = this.#admit(tokens);
     const trials = this.#try(tokensNew, full);
     if (fresh || trials.length > 0) this.#idle = false;
     if (this.#idle && !this.lowMemory) return;
-    this.#decide(tokens, tokensNew, trials, false);
+    this.#decide(tokens, tokensNew, trials, null);
   }
 
-  /** Runs before tokens are appended: when the open page is full it will be sealed, and what that takes is freed now or a KvError 'budget-too-small' is thrown. */
-  makeRoom(tokens: number): void {
+  /** Runs before tokens are appended: pages that they fill up will be sealed, and what that takes is freed now or a KvError 'budget-too-small' is thrown. */
+  makeRoom(tokens: number, tokensNew: number): void {
     const { budgetBytes, pool, cache, context } = this.#options;
-    if (!isFull(tokens) || budgetBytes === null) return;
-    if (pool.usedBytes + cache.sealBytes * context.layers > budgetBytes - this.#spareBytes) this.#decide(tokens, 0, [], true);
+    const seals = sealsOf(tokens, tokensNew);
+    if (seals === 0 || budgetBytes === null) return;
+    const sealBytes = seals * cache.sealBytes * context.layers;
+    if (pool.usedBytes + sealBytes > budgetBytes - this.#spareBytes) this.#once(() => this.#decide(tokens, 0, [], sealBytes));
+  }
+
+  /** After a failure the policy has seen what the log has not: nothing is decided any more, every later call fails the same way. */
+  #once(work: () => void): void {
+    if (this.#failure !== null) throw this.#failure.error;
+    try {
+      work();
+    } catch (error) {
+      this.#failure = { error };
+      throw error;
+    }
   }
 
   /** Pages that have just left the window: at least one page of newer tokens stands behind them. */
@@ -128,11 +146,13 @@ export class Scheduler {
     return reports;
   }
 
-  #decide(tokens: number, tokensNew: number, trials: TrialReport[], urgent: boolean): void {
+  /** `dueBytes`: what seals take that are due now; null when none is. */
+  #decide(tokens: number, tokensNew: number, trials: TrialReport[], dueBytes: number | null): void {
     const { context, policy, cache, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
     // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
     const full = isFull(tokens);
-    const sealBytes = full && !urgent ? 0 : cache.sealBytes * context.layers;
+    const urgent = dueBytes !== null;
+    const sealBytes = dueBytes ?? (full ? 0 : cache.sealBytes * context.layers);
     let fresh: readonly TrialReport[] = trials;
     for (let round = 0; round < ROUNDS_MAX; round++) {
       const situation: Situation = {
@@ -233,6 +253,12 @@ export class Scheduler {
     this.times.witnessMs += performance.now() - start;
     return seq;
   }
+}
+
+/** Pages of a layer that are sealed when `tokensNew` come behind `tokens`: a full page is sealed by the first token behind it. */
+export function sealsOf(tokens: number, tokensNew: number): number {
+  const sealed = (count: number): number => Math.max(0, Math.ceil(count / PAGE_TOKENS) - 1);
+  return sealed(tokens + tokensNew) - sealed(tokens);
 }
 
 /** The open page has no free row. */

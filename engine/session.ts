@@ -23,7 +23,7 @@ import { createSampler } from './model/sampling.ts';
 import { tokenize } from './prompt.ts';
 import { planSession } from './plan.ts';
 import type { Runtime } from './runtime.ts';
-import { Scheduler } from './scheduler.ts';
+import { Scheduler, sealsOf } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
 import { runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
@@ -40,6 +40,13 @@ export interface SessionSetup extends SessionOptions {
 /** Largest pool of a session without a byte budget. */
 const POOL_BYTES_UNBOUNDED = 2 ** 45;
 
+interface ReadOptions {
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (progress: Progress) => void;
+  /** Tokens that must fit the context behind these. */
+  readonly reserve?: number;
+}
+
 export class Session {
   readonly id: string;
   readonly runtime: Runtime;
@@ -55,14 +62,19 @@ export class Session {
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
   readonly #scheduler: Scheduler | null;
-  readonly #ownsPool: boolean;
+  readonly #shared: { users: number };
   readonly #rope: RopeTable;
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
   #closed = false;
+  #freed = false;
   #busy = false;
+  #torn = false;
+  #forks = 0;
+  /** The step under way; settled when there is none. */
+  #stepping: Promise<void> = Promise.resolve();
 
-  private constructor(runtime: Runtime, setup: SessionSetup, parts: { cache: KvCache; pool: PagePool; scheduler: Scheduler | null; budgetBytes: number | null; policyId: string; context: PolicyContext; id: string; ownsPool: boolean; openSeq: number }) {
+  private constructor(runtime: Runtime, setup: SessionSetup, parts: { cache: KvCache; pool: PagePool; scheduler: Scheduler | null; budgetBytes: number | null; policyId: string; context: PolicyContext; id: string; shared: { users: number }; openSeq: number }) {
     this.runtime = runtime;
     this.setup = setup;
     this.cache = parts.cache;
@@ -72,7 +84,8 @@ export class Session {
     this.context = parts.context;
     this.id = parts.id;
     this.#scheduler = parts.scheduler;
-    this.#ownsPool = parts.ownsPool;
+    this.#shared = parts.shared;
+    this.#shared.users++;
     this.openSeq = parts.openSeq;
     this.#rope = new RopeTable(runtime.model.config, Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength));
   }
@@ -92,29 +105,30 @@ export class Session {
     const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(shape, { ...setup, exact }, setup.thresholds);
     const { windowFormat } = context;
     const pool = openPool(budgetBytes ?? POOL_BYTES_UNBOUNDED);
-    let cache: KvCache;
+    let cache: KvCache | null = null;
     try {
       cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
+      if (policy.needsTrials) for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
+      const id = randomUUID().slice(0, 8);
+      const log = setup.witness === false || exact ? null : setup.log;
+      const scheduler = new Scheduler({ session: id, cache, pool, policy, context, budgetBytes, kldBudget: setup.kldBudget ?? null, tokensExpected, log });
+      const openSeq = log?.append(id, 'open', {
+        model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
+        shape,
+        policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
+        context,
+        requested: { kvBudget: setup.kvBudget ?? null, kldBudget: setup.kldBudget ?? null, policy: setup.policy ?? null, tokensExpected },
+        effective: { budgetBytes, policy: policy.id, windowFormat, isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
+      });
+      if (setup.lookup != null && setup.fingerprint !== undefined) {
+        log?.append(id, 'evidence', { fingerprint: setup.fingerprint, neighbours: setup.lookup.neighbours, thresholds: setup.thresholds });
+      }
+      return new Session(runtime, setup, { cache, pool, scheduler, budgetBytes, policyId: policy.id, context, id, shared: { users: 0 }, openSeq: openSeq ?? -1 });
     } catch (error) {
+      cache?.close();
       pool.close();
       throw error;
     }
-    if (policy.needsTrials) outputSketches(runtime).forEach((sketch, layer) => cache.setOutputSketch(layer, sketch));
-    const id = randomUUID().slice(0, 8);
-    const log = setup.witness === false || exact ? null : setup.log;
-    const scheduler = new Scheduler({ session: id, cache, pool, policy, context, budgetBytes, kldBudget: setup.kldBudget ?? null, tokensExpected, log });
-    const openSeq = log?.append(id, 'open', {
-      model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
-      shape,
-      policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
-      context,
-      requested: { kvBudget: setup.kvBudget ?? null, kldBudget: setup.kldBudget ?? null, policy: setup.policy ?? null, tokensExpected },
-      effective: { budgetBytes, policy: policy.id, windowFormat, isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
-    });
-    if (setup.lookup != null && setup.fingerprint !== undefined) {
-      log?.append(id, 'evidence', { fingerprint: setup.fingerprint, neighbours: setup.lookup.neighbours, thresholds: setup.thresholds });
-    }
-    return new Session(runtime, setup, { cache, pool, scheduler, budgetBytes, policyId: policy.id, context, id, ownsPool: true, openSeq: openSeq ?? -1 });
   }
 
   /** True when this session writes to the log. */
@@ -135,99 +149,115 @@ export class Session {
   }
 
   /** Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. */
-  async read(tokenIds: readonly number[], options: { signal?: AbortSignal; onProgress?: (progress: Progress) => void; reserve?: number } = {}): Promise<void> {
+  async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<void> {
+    this.#check(tokenIds, options.reserve ?? 0);
+    this.#take();
+    try {
+      await this.#read(tokenIds, options);
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  /** Refuses before any work what cannot be read: no tokens, no token ids, or too many. */
+  #check(tokenIds: readonly number[], reserve: number): void {
     const { vocabSize } = this.runtime.model.config;
     if (tokenIds.length === 0) throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
     for (const id of tokenIds) {
       if (!Number.isInteger(id) || id < 0 || id >= vocabSize) throw new KvError('bad-value', `token id ${id} is outside the vocabulary of ${vocabSize}`, { values: { id, vocabSize } });
     }
-    this.#fits(tokenIds.length, options.reserve ?? 0);
-    await this.#exclusive(async () => {
-      const start = performance.now();
-      for (let at = 0; at < tokenIds.length; ) {
-        if (options.signal?.aborted) throw new KvError('aborted', 'aborted while the prompt was read', { values: { tokensRead: at, tokens: tokenIds.length } });
-        const room = PAGE_TOKENS - (this.tokens.length % PAGE_TOKENS);
-        const chunk = tokenIds.slice(at, at + room);
-        await this.#forward(chunk);
-        at += chunk.length;
-        options.onProgress?.({
-          phase: 'prefill',
-          tokens: at,
-          tokensTotal: tokenIds.length,
-          tokensPerSecond: (at * 1000) / (performance.now() - start),
-          kvBytes: this.pool.usedBytes,
-          acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
-        });
-      }
-    });
+    this.#fits(tokenIds.length, reserve);
+  }
+
+  async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
+    const start = performance.now();
+    for (let at = 0; at < tokenIds.length; ) {
+      if (options.signal?.aborted) throw new KvError('aborted', 'aborted while the prompt was read', { values: { tokensRead: at, tokens: tokenIds.length } });
+      const room = PAGE_TOKENS - (this.tokens.length % PAGE_TOKENS);
+      const chunk = tokenIds.slice(at, at + room);
+      await this.#forward(chunk);
+      at += chunk.length;
+      options.onProgress?.({
+        phase: 'prefill',
+        tokens: at,
+        tokensTotal: tokenIds.length,
+        tokensPerSecond: (at * 1000) / (performance.now() - start),
+        kvBytes: this.pool.usedBytes,
+        acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
+      });
+    }
   }
 
   /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */
   async *generate(prompt: Prompt | null, options: GenerateOptions = {}): AsyncGenerator<string, Generated> {
-    const maxTokens = options.maxTokens ?? 128;
-    if (!Number.isInteger(maxTokens) || maxTokens < 1) throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${maxTokens}`, { values: { maxTokens } });
+    const { maxTokens, stops } = checkGenerate(options);
     const ids = prompt === null ? [] : tokenize(this.runtime.model.tokenizer, prompt, this.tokens.length === 0);
     const sampler = createSampler({ temperature: options.temperature ?? 0, topP: options.topP ?? 1, seed: options.seed ?? 0 });
-    const startRead = performance.now();
-    if (ids.length > 0) {
-      await this.read(ids, {
-        reserve: maxTokens,
+    if (ids.length > 0) this.#check(ids, maxTokens);
+    else this.#fits(0, maxTokens);
+    if (ids.length === 0 && this.#lastHidden === null) throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
+    // From here to the end: a second call in between would put its tokens among these.
+    this.#take();
+    try {
+      const startRead = performance.now();
+      await this.#read(ids, {
         ...(options.signal === undefined ? {} : { signal: options.signal }),
         ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
       });
-    } else this.#fits(0, maxTokens);
-    const readMs = performance.now() - startRead;
-    const { tokenizer, config } = this.runtime.model;
-    const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
-    const stream = tokenizer.stream();
-    const stop = new StopText(options.stop ?? []);
-    const start = performance.now();
-    let text = '';
-    let count = 0;
-    let finish: Generated['finish'] = 'length';
-    while (count < maxTokens) {
-      if (options.signal?.aborted) {
-        finish = 'aborted';
-        break;
+      const readMs = performance.now() - startRead;
+      const { tokenizer, config } = this.runtime.model;
+      const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
+      const stream = tokenizer.stream();
+      const stop = new StopText(stops);
+      const start = performance.now();
+      let text = '';
+      let count = 0;
+      let finish: Generated['finish'] = 'length';
+      while (count < maxTokens) {
+        if (options.signal?.aborted) {
+          finish = 'aborted';
+          break;
+        }
+        const logits = await this.runtime.dense.logits(this.#lastHidden!, 1);
+        const id = sampler.next(logits);
+        if (ends.has(id)) {
+          finish = 'stop';
+          break;
+        }
+        await this.#forward([id]);
+        count++;
+        const piece = stop.push(stream.push(id));
+        if (piece !== '') {
+          text += piece;
+          yield piece;
+        }
+        if (stop.hit) {
+          finish = 'stop';
+          break;
+        }
       }
-      if (this.#lastHidden === null) throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
-      const logits = await this.runtime.dense.logits(this.#lastHidden, 1);
-      const id = sampler.next(logits);
-      if (ends.has(id)) {
-        finish = 'stop';
-        break;
+      const rest = stop.hit ? '' : stop.push(stream.end()) + stop.end();
+      if (rest !== '') {
+        text += rest;
+        yield rest;
       }
-      count++;
-      await this.#exclusive(() => this.#forward([id]));
-      const piece = stop.push(stream.push(id));
-      if (piece !== '') {
-        text += piece;
-        yield piece;
-      }
-      if (stop.hit) {
-        finish = 'stop';
-        break;
-      }
+      const seconds = (performance.now() - start) / 1000;
+      return {
+        text,
+        tokens: count,
+        promptTokens: ids.length,
+        finish,
+        prefillTokensPerSecond: ids.length === 0 ? 0 : (ids.length * 1000) / readMs,
+        tokensPerSecond: count === 0 ? 0 : count / seconds,
+      };
+    } finally {
+      this.#busy = false;
     }
-    const rest = stop.hit ? '' : stop.push(stream.end()) + stop.end();
-    if (rest !== '') {
-      text += rest;
-      yield rest;
-    }
-    const seconds = (performance.now() - start) / 1000;
-    return {
-      text,
-      tokens: count,
-      promptTokens: ids.length,
-      finish,
-      prefillTokensPerSecond: ids.length === 0 ? 0 : (ids.length * 1000) / readMs,
-      tokensPerSecond: count === 0 ? 0 : count / seconds,
-    };
   }
 
   /** A session that continues from here without touching this one: pages are shared, its own pages are never moved, nothing is logged. */
   fork(compareTokens = 0): Session {
-    this.#open();
+    this.#ready();
     const forked = new Session(this.runtime, { ...this.setup, log: null, compareTokens }, {
       cache: this.cache.fork(),
       pool: this.pool,
@@ -235,8 +265,8 @@ export class Session {
       budgetBytes: this.budgetBytes,
       policyId: this.policyId,
       context: this.context,
-      id: `${this.id}+`,
-      ownsPool: false,
+      id: `${this.id}+${++this.#forks}`,
+      shared: this.#shared,
       openSeq: -1,
     });
     forked.tokens.push(...this.tokens);
@@ -244,13 +274,17 @@ export class Session {
     return forked;
   }
 
+  /** Takes back everything after the first `tokens`; the rows must still be in the open page. The next generate() needs a prompt. */
+  rewind(tokens: number): void {
+    this.#open();
+    this.cache.truncate(tokens);
+    this.tokens.length = tokens;
+    this.#lastHidden = null;
+  }
+
   /** The thresholds of this session with what it has learned so far: the final price becomes the start price. */
   learned(): ThresholdSet {
-    const { thresholds } = this.setup;
-    const price = this.#scheduler?.summary.priceThreshold ?? 0;
-    const start = thresholds.thresholds['price.start'];
-    if (start === undefined || price === 0) return thresholds;
-    return { ...thresholds, thresholds: { ...thresholds.thresholds, 'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 } } };
+    return withPrice(this.setup.thresholds, this.#scheduler?.summary.priceThreshold ?? 0);
   }
 
   /** Somebody needs memory: pressure rises at the next token boundary. */
@@ -292,11 +326,19 @@ export class Session {
     };
   }
 
-  close(): void {
-    if (this.#closed) return;
+  /** No further step begins; resolves when the running one has ended. What was counted can still be asked. */
+  async end(): Promise<void> {
     this.#closed = true;
+    await this.#stepping;
+  }
+
+  close(): void {
+    if (this.#freed) return;
+    this.#closed = true;
+    this.#freed = true;
     this.cache.close();
-    if (this.#ownsPool) this.pool.close();
+    // Forks count bytes in the same pool: the last one closes it.
+    if (--this.#shared.users === 0) this.pool.close();
   }
 
   #layerReport(layer: number, state: string): LayerReport {
@@ -326,8 +368,23 @@ export class Session {
   }
 
   async #forward(ids: readonly number[]): Promise<void> {
-    this.#scheduler?.makeRoom(this.tokens.length);
-    const hidden = await runStep(this.runtime, this.cache, this.#rope, Int32Array.from(ids), this.times, this.#scheduler !== null);
+    this.#open();
+    const step = this.#step(ids);
+    this.#stepping = step.catch(() => {});
+    await step;
+  }
+
+  async #step(ids: readonly number[]): Promise<void> {
+    if (this.#scheduler !== null) this.#scheduler.makeRoom(this.tokens.length, ids.length);
+    else this.#roomForFork(ids.length);
+    let hidden: Float32Array;
+    try {
+      hidden = await runStep(this.runtime, this.cache, this.#rope, Int32Array.from(ids), this.times, this.#scheduler !== null);
+    } catch (error) {
+      // Layers before the fault have these tokens, those behind have not: no later step may build on that.
+      this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;
+      throw error;
+    }
     const width = this.runtime.model.config.hiddenSize;
     this.tokens.push(...ids);
     this.#lastHidden = hidden.slice((ids.length - 1) * width, ids.length * width);
@@ -337,6 +394,17 @@ export class Session {
       if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
     }
     this.#scheduler?.run(this.tokens.length, ids.length);
+  }
+
+  /** Nothing of a fork is ever moved, so what it seals must fit as it is, in all layers or in none. */
+  #roomForFork(tokensNew: number): void {
+    const neededBytes = sealsOf(this.tokens.length, tokensNew) * this.cache.sealBytes * this.context.layers;
+    const { usedBytes, budgetBytes } = this.pool;
+    if (usedBytes + neededBytes <= budgetBytes) return;
+    throw new KvError('budget-exceeded', `the KV budget of ${budgetBytes} bytes has no room for another page of this fork`, {
+      values: { budgetBytes, usedBytes, neededBytes, tokens: this.tokens.length },
+      hint: 'fork from a session without a byte budget, or with a larger one',
+    });
   }
 
   #fits(tokens: number, reserve: number): void {
@@ -353,16 +421,31 @@ export class Session {
 
   #open(): void {
     if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
+    if (this.#torn) throw new KvError('closed', 'a step of the session failed half-way, so it cannot go on', { values: { session: this.id, tokens: this.tokens.length }, hint: 'open a new session' });
   }
 
-  async #exclusive<T>(work: () => Promise<T>): Promise<T> {
+  #ready(): void {
     this.#open();
-    if (this.#busy) throw new KvError('busy', 'the session is in use by another call', { values: { session: this.id }, hint: 'wait for the running call, or fork()' });
-    this.#busy = true;
-    try {
-      return await work();
-    } finally {
-      this.#busy = false;
-    }
+    if (this.#busy) throw new KvError('busy', 'the session is in use by another call', { values: { session: this.id }, hint: 'wait for the running call, or fork() before it' });
   }
+
+  /** Takes the session for one call; whoever takes it sets #busy back. */
+  #take(): void {
+    this.#ready();
+    this.#busy = true;
+  }
+}
+
+/** `set` with what a session's price ended at as the price to start with; 0 teaches nothing. */
+export function withPrice(set: ThresholdSet, price: number): ThresholdSet {
+  const start = set.thresholds['price.start'];
+  if (start === undefined || price === 0) return set;
+  return { ...set, thresholds: { ...set.thresholds, 'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 } } };
+}
+
+/** maxTokens and stop strings of a request. Throws 'bad-argument'; the sampler checks its own numbers. */
+function checkGenerate({ maxTokens = 128, stop = [] }: GenerateOptions): { maxTokens: number; stops: readonly string[] } {
+  if (!Number.isInteger(maxTokens) || maxTokens < 1) throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${String(maxTokens)}`, { values: { maxTokens } });
+  if (!Array.isArray(stop) || !stop.every((text) => typeof text === 'string')) throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: String(stop) } });
+  return { maxTokens, stops: stop };
 }
