@@ -129,7 +129,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::table>("table"), InstanceMethod<&CacheHandle::trial>("trial"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
-                        InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory")});
+                        InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
+                        InstanceMethod<&CacheHandle::truncate>("truncate")});
   }
 
   explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
@@ -223,6 +224,16 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       out.data[0] = cache_->layer(layer).length;
       out.data[1] = cache_->layer(layer).sealed();
       return kOk;
+    });
+  }
+
+  // (tokens)
+  Napi::Value truncate(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int tokens;
+      if (!cache_) return kClosed;
+      if (!readInt(info[0], 0, cache_->layer(0).length, &tokens)) return kBadArgument;
+      return cache_->truncate(tokens);
     });
   }
 

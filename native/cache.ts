@@ -76,6 +76,19 @@ class NativeCache implements KvCache {
     return this.#count(this.#layer(layer)).tokens;
   }
 
+  truncate(tokens: number): void {
+    const handle = this.#open();
+    const { tokens: now, pages } = this.#count(0);
+    integer(tokens, 'tokens', 0, now);
+    if (tokens < pages * PAGE_TOKENS) {
+      throw new KvError('unsupported', `rows before ${pages * PAGE_TOKENS} are sealed and cannot be taken back`, {
+        values: { tokens, sealed: pages * PAGE_TOKENS, length: now },
+        hint: 'fork() before appending what may have to be undone',
+      });
+    }
+    check(handle.truncate(tokens), 'truncate', { tokens, length: now });
+  }
+
   append(layer: number, k: Float32Array, v: Float32Array): void {
     const handle = this.#open();
     this.#layer(layer);

@@ -40,6 +40,7 @@ export interface CacheHandle {
   openFork(parent: CacheHandle): number;
   close(): number;
   length(layer: number, out: Float64Array): number;
+  truncate(tokens: number): number;
   append(layer: number, k: Float32Array, v: Float32Array): number;
   attend(
     layer: number,

@@ -103,6 +103,8 @@ export interface KvCache {
    * Throws 'bad-value' when q holds NaN or ±inf: nothing is counted or kept then.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
+  /** Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. */
+  truncate(tokens: number): void;
   /** Bytes that sealing one full open page of one layer takes from the pool (both sides). */
   readonly sealBytes: number;
   table(layer: number): PageTable;

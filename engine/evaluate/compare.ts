@@ -2,7 +2,7 @@
 import { KvError } from '../../native/index.ts';
 import { Session } from '../session.ts';
 import type { Divergence, Progress } from '../types.ts';
-import { addDivergence, emptySums, toDivergence } from './divergence.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
 
 /** Reads the session's tokens into an exact session and compares the rows that `session` kept (`compareTokens`). */
 export async function compareWithExact(session: Session, signal: AbortSignal, onProgress?: (progress: Progress) => void): Promise<Divergence> {
@@ -13,7 +13,7 @@ export async function compareWithExact(session: Session, signal: AbortSignal, on
   const exact = Session.open(session.runtime, { ...session.setup, exact: true, witness: false, compareTokens: rows });
   try {
     await exact.read(session.tokens, { signal, ...(onProgress === undefined ? {} : { onProgress }) });
-    const targets = Int32Array.from(session.tokens.slice(session.tokens.length - rows + 1).concat(-1));
+    const targets = Int32Array.from(session.tokens.slice(session.tokens.length - rows + 1).concat(NO_TARGET));
     const sums = emptySums();
     await addDivergence(sums, session.runtime.dense, exact.hiddenRows(), ours, targets, hiddenSize);
     return toDivergence(sums);

@@ -7,20 +7,24 @@ import type { DenseBackend } from '../model/types.ts';
 import type { Divergence } from '../types.ts';
 
 const BLOCK_ROWS = 32;
+/** In `targets`: this row's successor is not known. */
+export const NO_TARGET = -1;
 
 /** Sums over tokens that can be added up over windows before the means are taken. */
 export interface DivergenceSums {
   tokens: number;
+  /** Tokens with a known successor. */
+  targets: number;
   sameTop: number;
   lossNats: number;
   lossExactNats: number;
   klds: number[];
 }
 
-export const emptySums = (): DivergenceSums => ({ tokens: 0, sameTop: 0, lossNats: 0, lossExactNats: 0, klds: [] });
+export const emptySums = (): DivergenceSums => ({ tokens: 0, targets: 0, sameTop: 0, lossNats: 0, lossExactNats: 0, klds: [] });
 
 /**
- * KL(exact ‖ ours) per token in nats, same-top, and the loss of the true successor where `targets` has one (−1: none).
+ * KL(exact ‖ ours) per token in nats, same-top, and the loss of the true successor where `targets` has one (NO_TARGET: none).
  * exact, ours: [rows, m]; targets: [rows].
  */
 export async function addDivergence(sums: DivergenceSums, dense: DenseBackend, exact: Float32Array, ours: Float32Array, targets: Int32Array, width: number): Promise<void> {
@@ -50,7 +54,8 @@ function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, t
   sums.tokens++;
   sums.klds.push(Math.max(0, kld));
   if (p.top === q.top) sums.sameTop++;
-  if (target >= 0) {
+  if (target !== NO_TARGET) {
+    sums.targets++;
     sums.lossExactNats += p.logSum - exact[target]!;
     sums.lossNats += q.logSum - ours[target]!;
   }
@@ -73,7 +78,7 @@ export function toDivergence(sums: DivergenceSums): Divergence {
     meanKld: sums.klds.reduce((a, b) => a + b, 0) / n,
     kld99: sorted[Math.min(sorted.length - 1, Math.floor(0.99 * sorted.length))] ?? 0,
     sameTop: sums.sameTop / n,
-    perplexity: Math.exp(sums.lossNats / n),
-    perplexityExact: Math.exp(sums.lossExactNats / n),
+    perplexity: Math.exp(sums.lossNats / Math.max(1, sums.targets)),
+    perplexityExact: Math.exp(sums.lossExactNats / Math.max(1, sums.targets)),
   };
 }

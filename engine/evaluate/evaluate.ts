@@ -7,8 +7,8 @@ import { defaultThresholds } from '../../policy/index.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
 import type { SessionOptions } from '../types.ts';
-import { addDivergence, type DivergenceSums, emptySums, toDivergence } from './divergence.ts';
-import { ask, questionTokens, recallDocument } from './recall.ts';
+import { addDivergence, type DivergenceSums, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
+import { ask, documentLength, questionTokens, recallDocument } from './recall.ts';
 
 /** Tokens at the end of each window that are scored. */
 export const SCORED_TOKENS = 512;
@@ -156,7 +156,7 @@ async function scoreWindows(runtime: Runtime, request: EvaluateRequest, text: Ev
     const exactRows = exact.hiddenRows();
     exact.close();
     const scored = exactRows.length / config.hiddenSize;
-    const targets = Int32Array.from([...tokens.slice(tokens.length - scored + 1), -1]);
+    const targets = Int32Array.from([...tokens.slice(tokens.length - scored + 1), NO_TARGET]);
     for (const [i, cache] of request.caches.entries()) {
       const session = open(runtime, cache.options, tokens.length);
       const tally = tallies[i]!;
@@ -180,13 +180,14 @@ async function scoreWindows(runtime: Runtime, request: EvaluateRequest, text: Ev
 async function scoreRecall(runtime: Runtime, request: EvaluateRequest, text: EvaluateText, tallies: Tally[]): Promise<void> {
   const { tokenizer } = runtime.model;
   const asked = questionTokens(tokenizer);
+  const documentTokens = documentLength(tokenizer, request.tokens - asked);
   for (let index = 0; index < request.recallDocuments; index++) {
     // Every document begins elsewhere in the text, so that no two share their filler.
     const from = Math.floor((text.content.length * index) / (request.recallDocuments + 1));
     const filler = text.content.slice(from) + text.content.slice(0, from);
-    const document = recallDocument(tokenizer, filler, request.tokens - asked, request.seed * 1000 + index);
+    const document = recallDocument(tokenizer, filler, documentTokens, request.seed * 1000 + index);
     const count = async (options: SessionOptions): Promise<number> => {
-      const session = open(runtime, options, request.tokens);
+      const session = open(runtime, options, documentTokens + asked);
       try {
         await session.read(document.tokens, request.signal === undefined ? {} : { signal: request.signal });
         let recalled = 0;

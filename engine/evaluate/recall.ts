@@ -1,8 +1,8 @@
 /**
  * Recall of facts from different depths of a long document: five access codes are written into a text, and asked for at its end.
- * Every question is a turn of one conversation: each run continues with its own answers.
+ * Every question sees the same document and no other question; each run is greedy and continues with its own answer.
  */
-import { KvError } from '../../native/index.ts';
+import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import type { Tokenizer } from '../model/types.ts';
 import type { Session } from '../session.ts';
 
@@ -20,7 +20,7 @@ export interface RecallDocument {
 }
 
 export const DEPTHS: readonly number[] = [0.1, 0.3, 0.5, 0.7, 0.9];
-const PLACES: readonly string[] = ['harbour', 'library', 'observatory', 'greenhouse', 'archive', 'bakery', 'theatre', 'museum', 'station', 'garden', 'lighthouse', 'market', 'chapel', 'workshop', 'cellar'];
+const PLACES: readonly string[] = ['Lisbon', 'Nairobi', 'Quebec', 'Hanoi', 'Oslo', 'Cairo', 'Lima', 'Dublin', 'Athens', 'Kyoto', 'Vienna', 'Havana', 'Tunis', 'Prague', 'Delhi'];
 /** Digits of a code. */
 const CODE_DIGITS = 5;
 
@@ -36,8 +36,10 @@ export function seeded(seed: number): () => number {
   };
 }
 
-export const statement = (question: Pick<RecallQuestion, 'place' | 'code'>): string => ` The access code of the ${question.place} is ${question.code}.`;
-export const questionText = (place: string): string => `\n\nQuestion: What is the access code of the ${place}?\nAnswer: The access code of the ${place} is`;
+/** Said three times: a model of 135 million parameters then answers most questions with the exact cache, so that a loss can be seen. */
+export const statement = ({ place, code }: Pick<RecallQuestion, 'place' | 'code'>): string =>
+  `\n\nThe access code of ${place} is ${code}. Remember it: the access code of ${place} is ${code}. Once more: the access code of ${place} is ${code}.\n\n`;
+export const questionText = (place: string): string => `\n\nThe access code of ${place} is`;
 
 /** A document of exactly `tokenCount` tokens: `filler` cut to size with five codes written behind whole sentences at five depths. */
 export function recallDocument(tokenizer: Tokenizer, filler: string, tokenCount: number, seed: number): RecallDocument {
@@ -77,34 +79,36 @@ export interface RecallAnswer {
   readonly question: RecallQuestion;
   readonly answer: string;
   readonly recalled: boolean;
+  /** Question and answer as they were read. */
+  readonly tokens: readonly number[];
 }
 
 /** Tokens that one question and its answer may take. */
 export const ANSWER_TOKENS = 12;
 
-/** Asks one question as the next turn of the session, greedily; the answer stays in its cache, as in a conversation. */
+/** Asks one question at the end of the document, greedily, and takes question and answer back, so that the next one sees the same cache. */
 export async function ask(session: Session, question: RecallQuestion, onText?: (text: string) => void): Promise<RecallAnswer> {
   const ids = session.runtime.model.tokenizer.encode(questionText(question.place));
+  const before = session.length;
   let answer = '';
   for await (const text of session.generate(ids, { maxTokens: ANSWER_TOKENS, stop: ['.', '\n'] })) {
     answer += text;
     onText?.(text);
   }
-  return { question, answer: answer.trim(), recalled: answer.replaceAll(/[\s,]/g, '').includes(question.code) };
+  const tokens = session.tokens.slice(before);
+  session.rewind(before);
+  return { question, answer: answer.trim(), recalled: answer.replaceAll(/[\s,]/g, '').includes(question.code), tokens };
 }
 
-/** Tokens to plan for the questions and answers of one document. */
+/** Tokens to plan for one question and its answer. */
 export function questionTokens(tokenizer: Tokenizer): number {
-  return DEPTHS.length * (tokenizer.encode(questionText('observatory')).length + ANSWER_TOKENS);
+  return Math.max(...PLACES.map((place) => tokenizer.encode(questionText(place)).length)) + ANSWER_TOKENS;
 }
 
-/** Residual rows of a fork that is made to read `tokens`; needs a session without a byte budget. [tokens, m] */
-export async function forcedRows(session: Session, tokens: readonly number[]): Promise<Float32Array> {
-  const fork = session.fork(tokens.length);
-  try {
-    await fork.read(tokens);
-    return fork.hiddenRows();
-  } finally {
-    fork.close();
-  }
+/** The longest document of at most `tokens` tokens behind which a question fits into the open page, so that it can be taken back. */
+export function documentLength(tokenizer: Tokenizer, tokens: number): number {
+  const asked = questionTokens(tokenizer);
+  let length = tokens;
+  while (length > 0 && (length % PAGE_TOKENS) + asked > PAGE_TOKENS) length--;
+  return length;
 }

@@ -5,8 +5,8 @@
 import { Session, type SessionSetup } from '../session.ts';
 import type { Runtime } from '../runtime.ts';
 import type { Divergence, Progress, SessionReport } from '../types.ts';
-import { addDivergence, emptySums, toDivergence } from './divergence.ts';
-import { ask, forcedRows, questionTokens, type RecallAnswer, type RecallQuestion, recallDocument } from './recall.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
+import { ask, documentLength, questionTokens, type RecallAnswer, type RecallQuestion, recallDocument } from './recall.ts';
 
 /** Tokens before the questions whose predictions are compared. */
 export const COMPARED_TOKENS = 512;
@@ -40,11 +40,11 @@ export interface TourResult {
 export async function tour(runtime: Runtime, setup: SessionSetup, options: TourOptions, emit: (event: TourEvent) => void, signal: AbortSignal, onSession: (session: Session) => void): Promise<TourResult> {
   const { tokenizer, config } = runtime.model;
   const asked = questionTokens(tokenizer);
-  const documentTokens = Math.min(options.documentTokens, config.contextLength - asked);
+  const documentTokens = documentLength(tokenizer, Math.min(options.documentTokens, config.contextLength - asked));
   const document = recallDocument(tokenizer, options.filler, documentTokens, options.seed);
   emit({ kind: 'document', tokens: documentTokens, questions: document.questions });
 
-  const compareTokens = COMPARED_TOKENS + asked;
+  const compareTokens = COMPARED_TOKENS + document.questions.length * asked;
   const ours = Session.open(runtime, { ...setup, tokensExpected: documentTokens + asked, compareTokens });
   onSession(ours);
   const exact = Session.open(runtime, { ...setup, exact: true, witness: false, compareTokens });
@@ -57,26 +57,32 @@ export async function tour(runtime: Runtime, setup: SessionSetup, options: TourO
     const questions = async (session: Session, name: 'ours' | 'exact'): Promise<{ answers: RecallAnswer[]; decode: number }> => {
       const answers: RecallAnswer[] = [];
       const start = performance.now();
-      const before = session.length;
+      let tokens = 0;
       for (const question of document.questions) {
         signal.throwIfAborted();
         emit({ kind: 'question', run: name, question });
         const answer = await ask(session, question, (text) => emit({ kind: 'text', run: name, text }));
         emit({ kind: 'answer', run: name, answer });
         answers.push(answer);
+        tokens += answer.tokens.length;
       }
-      return { answers, decode: ((session.length - before) * 1000) / (performance.now() - start) };
+      return { answers, decode: (tokens * 1000) / (performance.now() - start) };
     };
     const oursRead = await read(ours, 'ours');
     const oursAsked = await questions(ours, 'ours');
     const exactRead = await read(exact, 'exact');
 
-    const turns = ours.tokens.slice(documentTokens);
-    const exactRows = join(lastRows(exact.hiddenRows(), COMPARED_TOKENS, config.hiddenSize), await forcedRows(exact, turns));
-    const exactAsked = await questions(exact, 'exact');
-    const rows = exactRows.length / config.hiddenSize;
+    // The exact cache is made to read our answers, so that both runs are compared token for token.
+    for (const { tokens } of oursAsked.answers) {
+      await exact.read(tokens);
+      exact.rewind(documentTokens);
+    }
+    const turns = oursAsked.answers.map(({ tokens }) => tokens);
+    const rows = COMPARED_TOKENS + turns.reduce((sum, tokens) => sum + tokens.length, 0);
+    const exactRows = lastRows(exact.hiddenRows(), rows, config.hiddenSize);
     const oursRows = lastRows(ours.hiddenRows(), rows, config.hiddenSize);
-    const targets = Int32Array.from(ours.tokens.slice(ours.tokens.length - rows + 1).concat(-1));
+    const targets = Int32Array.from([document.tokens.slice(documentTokens - COMPARED_TOKENS), ...turns].flatMap((tokens) => [...tokens.slice(1), NO_TARGET]));
+    const exactAsked = await questions(exact, 'exact');
     const sums = emptySums();
     await addDivergence(sums, runtime.dense, exactRows, oursRows, targets, config.hiddenSize);
     return {
@@ -98,11 +104,4 @@ export async function tour(runtime: Runtime, setup: SessionSetup, options: TourO
 
 export function lastRows(rows: Float32Array, count: number, width: number): Float32Array {
   return rows.slice(Math.max(0, rows.length - count * width));
-}
-
-function join(a: Float32Array, b: Float32Array): Float32Array {
-  const out = new Float32Array(a.length + b.length);
-  out.set(a);
-  out.set(b, a.length);
-  return out;
 }

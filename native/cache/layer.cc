@@ -307,6 +307,20 @@ void Cache::setSketch(int index, const float* sketch) {
   layer.sketchScale = scale;
 }
 
+Status Cache::truncate(int tokens) {
+  for (const Layer& layer : layers_) {
+    if (tokens > layer.length) return kBadArgument;
+    if (tokens < layer.sealed() * kPageTokens) return kUnsupported;
+  }
+  for (Layer& layer : layers_) {
+    layer.length = tokens;
+    for (int& position : layer.kept.position) {
+      if (position >= tokens) position = -1;
+    }
+  }
+  return kOk;
+}
+
 bool Cache::hasSketch(int index) const {
   const Layer& layer = layers_[index];
   if (!layer.sketch) return false;

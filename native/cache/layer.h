@@ -124,6 +124,8 @@ class Cache : public PartOwner {
   void decode(int layer, int page, bool isKey, float* out);
   // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n]; the last two only for the rot family.
   Status codes(int layer, int page, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const;
+  // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten.
+  Status truncate(int tokens);
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;
   CacheMemory memory() const;
