@@ -1,7 +1,8 @@
 /**
  * `npm run evaluate -- [words]`: the quality table of the README, on SmolLM2 and the windows of evaluation-windows.json.
  * Words filter: kinds (wiki novel german code), lengths (2048 4096), 'fixed', 'policies', 'recall'; none means all.
- * --json FILE writes every row. Reads ../shared/data; prints machine and versions.
+ * --windows N: windows of each kind, default 2. --json FILE writes every row. Weights are f32, so that nothing but the cache
+ * differs. Reads ../shared/data; prints machine and versions.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -60,6 +61,10 @@ async function main(): Promise<void> {
   const model = modelAt < 0 ? 'smollm2-135m' : words.splice(modelAt, 2)[1]!;
   const cachesAt = words.indexOf('--caches');
   const chosen = cachesAt < 0 ? null : words.splice(cachesAt, 2)[1]!.split(',');
+  const threadsAt = words.indexOf('--threads');
+  const threads = threadsAt < 0 ? undefined : Number(words.splice(threadsAt, 2)[1]);
+  const windowsAt = words.indexOf('--windows');
+  const windows = windowsAt < 0 ? 2 : Number(words.splice(windowsAt, 2)[1]);
   const wanted = (...names: string[]): boolean => {
     const filters = words.filter((word) => names.includes(word));
     return filters.length > 0;
@@ -70,14 +75,14 @@ async function main(): Promise<void> {
   const part = (name: string): boolean => !parts.some((p) => words.includes(p)) || wanted(name);
 
   const list = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as { windows: Window[]; recall: Omit<Window, 'kind'> & { documents: number } };
-  const runtime = await Runtime.open({ model, cacheDir: join(root, '.cache') });
+  const runtime = await Runtime.open({ model, dense: 'exact', threads, cacheDir: join(root, '.cache') });
   const rows: EvaluateRow[] = [];
   console.log(`${runtime.model.name}, ${runtime.dense.name}, ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}`);
   for (const tokens of lengths) {
     const caches = (chosen ?? [...(part('fixed') ? FIXED : []), ...(part('policies') ? POLICIES[tokens]! : [])]).map(parseCache);
     for (const kind of caches.length === 0 ? [] : kinds) {
       const perCache = new Map<string, EvaluateRow[]>();
-      for (const window of list.windows.filter((w) => w.kind === kind)) {
+      for (const window of list.windows.filter((w) => w.kind === kind).slice(0, windows)) {
         const made = await evaluate(runtime, { texts: [{ name: kind, content: content(window) }], caches, tokens, windows: 1, recallDocuments: 0, seed: 0 });
         for (const row of made) perCache.set(row.cache, [...(perCache.get(row.cache) ?? []), row]);
       }
@@ -89,7 +94,7 @@ async function main(): Promise<void> {
     if (part('recall')) {
       const made = await evaluate(runtime, {
         texts: [{ name: 'recall', content: content(list.recall) }],
-        caches: (chosen ?? (tokens === 4096 ? ['rot4:rot2', 'price@25%', 'uniform@25%', 'price@20%'] : ['price@25%', 'uniform@25%'])).map(parseCache),
+        caches: (chosen ?? (tokens === 4096 ? ['price@25%', 'uniform@25%', 'price@20%'] : ['price@25%', 'uniform@25%'])).map(parseCache),
         tokens,
         windows: 0,
         recallDocuments: list.recall.documents,

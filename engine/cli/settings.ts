@@ -57,7 +57,7 @@ export const SETTINGS = {
   stop: { flags: '--stop <text...>', help: 'end the answer at this text' },
   threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores)', parse: whole(1, 256) },
   isa: { flags: '--isa <name>', help: 'force an instruction set of the kernels', choices: ISA_NAMES },
-  dense: { flags: '--dense <precision>', help: 'weights: auto (8-bit where represented well) or exact (f32)', default: 'auto', choices: ['auto', 'exact'] },
+  dense: { flags: '--dense <precision>', help: 'weights: auto (8-bit where represented well; default) or exact (f32; default of evaluate)', choices: ['auto', 'exact'] },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
   state: { flags: '--state <dir>', help: 'folder of log, indexes and learned thresholds', default: '.palimpsest' },
   cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
