@@ -3,6 +3,7 @@
  * thread (a worker is fine); one step is append + attention for every layer in order, and the scheduler runs after the last one.
  */
 import { randomUUID } from 'node:crypto';
+import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
 import {
   type CacheMemory,
   type CacheShape,
@@ -14,7 +15,6 @@ import {
   PAGE_TOKENS,
   type PagePool,
 } from '../native/index.ts';
-import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
 import { defaultThresholds, machineDigest, type ThresholdSet } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
@@ -72,11 +72,15 @@ export interface QualityFeedback {
 
 /** Opens a cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'locked'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
-  if (typeof options !== 'object' || options === null) throw new KvError('bad-argument', 'openCache needs options', { hint: 'openCache({ layers, queryHeads, kvHeads, headDim })' });
+  if (typeof options !== 'object' || options === null)
+    throw new KvError('bad-argument', 'openCache needs options', {
+      hint: 'openCache({ layers, queryHeads, kvHeads, headDim })',
+    });
   checkShape(options);
   // What is wrong with the rest is said before a folder is made.
   planSession(options, options, options.thresholds ?? defaultThresholds(options.layers));
-  if (options.stateDir !== undefined && typeof options.stateDir !== 'string') throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
+  if (options.stateDir !== undefined && typeof options.stateDir !== 'string')
+    throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
   const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
   try {
     return new PolicyCache(options, log);
@@ -131,7 +135,9 @@ export class PolicyCache {
     try {
       const sketches = options.outputSketch ?? [];
       if (sketches.length !== 0 && sketches.length !== layers) {
-        throw new KvError('bad-shape', `outputSketch must have one entry per layer`, { values: { outputSketch: sketches.length, layers } });
+        throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
+          values: { outputSketch: sketches.length, layers },
+        });
       }
       for (const [layer, sketch] of sketches.entries()) this.#cache.setOutputSketch(layer, sketch);
       this.#scheduler = this.#schedule();
@@ -162,7 +168,11 @@ export class PolicyCache {
   #prepare(layer: number, tokens: number): void {
     const expected = layer === 0 ? this.#tokens : this.#cache.length(0) - tokens;
     const before = this.#cache.length(layer);
-    if (before !== this.#tokens || expected !== this.#tokens || (layer > 0 && this.#cache.length(layer - 1) !== this.#tokens + tokens)) {
+    if (
+      before !== this.#tokens ||
+      expected !== this.#tokens ||
+      (layer > 0 && this.#cache.length(layer - 1) !== this.#tokens + tokens)
+    ) {
       throw new KvError('bad-argument', `layer ${layer} holds ${before} tokens and cannot take ${tokens} more now`, {
         values: { layer, held: before, tokens, tokensBefore: this.#tokens },
         hint: 'one step is the same tokens for every layer in order, and attention of the last layer ends it',
@@ -174,10 +184,14 @@ export class PolicyCache {
     const neededBytes = seals * this.#cache.sealBytes * this.shape.layers;
     const { usedBytes, budgetBytes } = this.#pool;
     if (seals > 1 && usedBytes + neededBytes > budgetBytes) {
-      throw new KvError('budget-exceeded', `${tokens} tokens at once fill ${seals} pages, and the KV budget of ${budgetBytes} bytes has room for less`, {
-        values: { tokens, seals, neededBytes, usedBytes, budgetBytes },
-        hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
-      });
+      throw new KvError(
+        'budget-exceeded',
+        `${tokens} tokens at once fill ${seals} pages, and the KV budget of ${budgetBytes} bytes has room for less`,
+        {
+          values: { tokens, seals, neededBytes, usedBytes, budgetBytes },
+          hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
+        },
+      );
     }
     this.#scheduler.makeRoom(this.#tokens, tokens);
   }
@@ -198,9 +212,18 @@ export class PolicyCache {
     return out;
   }
 
-  memoryUsage(): CacheMemory & { readonly budgetBytes: number | null; readonly peakBytes: number; readonly f16Bytes: number } {
+  memoryUsage(): CacheMemory & {
+    readonly budgetBytes: number | null;
+    readonly peakBytes: number;
+    readonly f16Bytes: number;
+  } {
     this.#open();
-    return { ...this.#cache.memory(), budgetBytes: this.#budgetBytes, peakBytes: this.#pool.peakBytes, f16Bytes: f16CacheBytes(this.shape, this.#tokens) };
+    return {
+      ...this.#cache.memory(),
+      budgetBytes: this.#budgetBytes,
+      peakBytes: this.#pool.peakBytes,
+      f16Bytes: f16CacheBytes(this.shape, this.#tokens),
+    };
   }
 
   qualityMetrics(): QualityMetrics {
@@ -226,7 +249,9 @@ export class PolicyCache {
     this.#open();
     const meanKld: unknown = feedback?.meanKld;
     if (typeof meanKld !== 'number' || !Number.isFinite(meanKld) || meanKld < 0) {
-      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${String(meanKld)}`, { values: { meanKld: String(meanKld) } });
+      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${String(meanKld)}`, {
+        values: { meanKld: String(meanKld) },
+      });
     }
     const predicted = this.#scheduler.summary.predictedKld;
     if (predicted > 0 && meanKld > 0) {
@@ -246,14 +271,22 @@ export class PolicyCache {
     this.#open();
     checkPath(path);
     const learned = withPrice(this.#thresholds, this.#scheduler.summary.priceThreshold);
-    await saveThresholdFile(path, learned, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape, log: this.#log });
+    await saveThresholdFile(path, learned, {
+      modelDigest: this.#options.modelDigest ?? '',
+      shape: this.shape,
+      log: this.#log,
+    });
   }
 
   /** Uses a threshold file from now on; only before the first token, since decisions must be repeatable from their session's start. */
   async loadThresholds(path: string): Promise<void> {
     this.#open();
     checkPath(path);
-    if (this.#cache.length() > 0) throw new KvError('busy', 'thresholds can be loaded before the first token only', { values: { tokens: this.#tokens }, hint: 'open a new cache' });
+    if (this.#cache.length() > 0)
+      throw new KvError('busy', 'thresholds can be loaded before the first token only', {
+        values: { tokens: this.#tokens },
+        hint: 'open a new cache',
+      });
     const loaded = await loadThresholdFile(path, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape });
     this.#open();
     const plan = planSession(this.shape, this.#options, loaded);
@@ -316,7 +349,8 @@ export class PolicyCache {
     const summary = this.#scheduler.summary;
     const kvBytes = this.#pool.peakBytes;
     const kvBytesF16 = f16CacheBytes(this.shape, this.#tokens);
-    const pressure = this.#budgetBytes === null || kvBytesF16 === 0 ? null : Math.min(1, this.#budgetBytes / kvBytesF16);
+    const pressure =
+      this.#budgetBytes === null || kvBytesF16 === 0 ? null : Math.min(1, this.#budgetBytes / kvBytesF16);
     this.#log?.append(this.session, 'close', {
       tokens: this.#tokens,
       kvBytes,
@@ -342,24 +376,33 @@ export class PolicyCache {
 /** The sizes that are computed with before the native cache sees them. */
 function checkShape({ layers, queryHeads, kvHeads, headDim }: CacheShape): void {
   for (const [name, value] of Object.entries({ layers, queryHeads, kvHeads, headDim })) {
-    if (!Number.isInteger(value) || value < 1 || value > 4096) throw new KvError('bad-argument', `${name} must be a whole number from 1 to 4096`, { values: { [name]: String(value) } });
+    if (!Number.isInteger(value) || value < 1 || value > 4096)
+      throw new KvError('bad-argument', `${name} must be a whole number from 1 to 4096`, {
+        values: { [name]: String(value) },
+      });
   }
 }
 
 function checkPath(path: unknown): void {
-  if (typeof path !== 'string' || path === '') throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
+  if (typeof path !== 'string' || path === '')
+    throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
 }
 
 /** ‖x‖ per token of x [tokens, any width]. */
 function normsOf(x: Float32Array, tokens: number): Float32Array {
   const width = x instanceof Float32Array ? x.length / tokens : 0;
   if (!Number.isInteger(width) || width === 0) {
-    throw new KvError('bad-shape', `x must be a Float32Array with the same number of values for each of ${tokens} tokens`, { values: { length: x?.length, tokens } });
+    throw new KvError(
+      'bad-shape',
+      `x must be a Float32Array with the same number of values for each of ${tokens} tokens`,
+      { values: { length: x?.length, tokens } },
+    );
   }
   const norms = new Float32Array(tokens);
   for (let t = 0; t < tokens; t++) {
     norms[t] = rowNorm(x, t, width);
-    if (!Number.isFinite(norms[t])) throw new KvError('bad-value', `x holds no finite norm at row ${t}`, { values: { row: t } });
+    if (!Number.isFinite(norms[t]))
+      throw new KvError('bad-value', `x holds no finite norm at row ${t}`, { values: { row: t } });
   }
   return norms;
 }

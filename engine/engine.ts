@@ -9,7 +9,16 @@ import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
-import type { Divergence, EngineOptions, GenerateOptions, Generated, Progress, Prompt, SessionOptions, SessionReport } from './types.ts';
+import type {
+  Divergence,
+  EngineOptions,
+  Generated,
+  GenerateOptions,
+  Progress,
+  Prompt,
+  SessionOptions,
+  SessionReport,
+} from './types.ts';
 
 interface Pending {
   resolve(value: unknown): void;
@@ -39,15 +48,15 @@ export class Engine {
 
   /** @internal use createEngine */
   constructor(options: EngineOptions) {
-    const { stateDir } = options;
-    if (typeof options.model !== 'string' || (stateDir !== undefined && stateDir !== null && typeof stateDir !== 'string')) {
+    const { model, stateDir } = options ?? {};
+    if (typeof model !== 'string' || (stateDir !== undefined && stateDir !== null && typeof stateDir !== 'string')) {
       throw new KvError('bad-argument', 'an engine needs the name of a model, and a folder or null for its state', {
-        values: { model: String(options.model), stateDir: String(stateDir) },
+        values: { model: String(model), stateDir: String(stateDir) },
         hint: "createEngine({ model: 'reference' })",
       });
     }
     const data: HostOptions = {
-      model: options.model,
+      model,
       dense: options.dense,
       threads: options.threads,
       isa: options.isa,
@@ -87,8 +96,18 @@ export class Engine {
   }
 
   /** The demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared. */
-  async tour(session: SessionOptions, options: TourOptions, onEvent: (event: TourEvent) => void, signal?: AbortSignal): Promise<TourResult> {
-    return (await this.#call('tour', { session, tour: options }, (event) => onEvent(event as TourEvent), signal)) as TourResult;
+  async tour(
+    session: SessionOptions,
+    options: TourOptions,
+    onEvent: (event: TourEvent) => void,
+    signal?: AbortSignal,
+  ): Promise<TourResult> {
+    return (await this.#call(
+      'tour',
+      { session, tour: options },
+      (event) => onEvent(event as TourEvent),
+      signal,
+    )) as TourResult;
   }
 
   /** Closes every session (each becomes one entry and one experience), flushes the log, ends the thread. */
@@ -111,8 +130,14 @@ export class Engine {
     await this.close();
   }
 
-  #call(method: string, params: unknown, event: (event: unknown) => void = () => {}, signal?: AbortSignal): Promise<unknown> {
+  #call(
+    method: string,
+    params: unknown,
+    event: (event: unknown) => void = () => {},
+    signal?: AbortSignal,
+  ): Promise<unknown> {
     if (this.#gone !== null) return Promise.reject(this.#gone);
+    if (signal?.aborted) return Promise.reject(new KvError('aborted', `aborted before ${method} began`));
     const id = this.#nextId++;
     const call: Call = { id, method, params };
     return new Promise((resolveCall, rejectCall) => {
@@ -120,7 +145,11 @@ export class Engine {
       try {
         this.#worker.postMessage(call);
       } catch (cause) {
-        throw new KvError('bad-argument', `what was given to ${method} cannot be sent to the model's thread: ${(cause as Error).message}`, { hint: 'options are plain data', cause });
+        throw new KvError(
+          'bad-argument',
+          `what was given to ${method} cannot be sent to the model's thread: ${(cause as Error).message}`,
+          { hint: 'options are plain data', cause },
+        );
       }
       const settle = (): void => signal?.removeEventListener('abort', abort);
       this.#pending.set(id, {
@@ -134,8 +163,7 @@ export class Engine {
         },
         event,
       });
-      if (signal?.aborted) abort();
-      else signal?.addEventListener('abort', abort, { once: true });
+      signal?.addEventListener('abort', abort, { once: true });
     });
   }
 
@@ -158,7 +186,12 @@ export class Engine {
   }
 }
 
-type CallFunction = (method: string, params: unknown, event?: (event: unknown) => void, signal?: AbortSignal) => Promise<unknown>;
+type CallFunction = (
+  method: string,
+  params: unknown,
+  event?: (event: unknown) => void,
+  signal?: AbortSignal,
+) => Promise<unknown>;
 
 /** One conversation. Turns continue over the same cache. */
 export class EngineSession {
@@ -180,7 +213,11 @@ export class EngineSession {
     const { signal, onProgress, ...plain } = options;
     const left = new AbortController();
     const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
-    return new Generation((event) => this.#call('generate', { session: this.id, prompt, options: plain }, event, either), () => left.abort(), onProgress);
+    return new Generation(
+      (event) => this.#call('generate', { session: this.id, prompt, options: plain }, event, either),
+      () => left.abort(),
+      onProgress,
+    );
   }
 
   /** A session that continues from here; pages are shared until either side changes them. */
@@ -193,7 +230,9 @@ export class EngineSession {
   }
 
   /** Runs the same tokens through an exact cache and compares the last of them (needs `compareTokens`, see SessionOptions). */
-  async compare(options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {}): Promise<Divergence> {
+  async compare(
+    options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
+  ): Promise<Divergence> {
     const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
     return (await this.#call('compare', { session: this.id }, event, options.signal)) as Divergence;
   }
@@ -223,7 +262,11 @@ export class Generation implements AsyncIterable<string> {
   #done = false;
 
   /** @internal */
-  constructor(start: (event: (event: unknown) => void) => Promise<unknown>, leave: () => void, onProgress?: (progress: Progress) => void) {
+  constructor(
+    start: (event: (event: unknown) => void) => Promise<unknown>,
+    leave: () => void,
+    onProgress?: (progress: Progress) => void,
+  ) {
     this.#leave = leave;
     this.result = start((event) => {
       const { text, progress } = event as { text?: string; progress?: Progress };

@@ -13,7 +13,7 @@ import { tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
 import { Session, type SessionSetup } from './session.ts';
 import { openState, type State } from './state.ts';
-import type { Divergence, GenerateOptions, Generated, Prompt, SessionOptions, SessionReport } from './types.ts';
+import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
 
 export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
@@ -71,7 +71,11 @@ export class Host {
       case 'tokenize':
         return tokenize(this.#runtime.model.tokenizer, (params as { prompt: Prompt }).prompt, true);
       case 'generate':
-        return this.#generate(params as { session: string; prompt: Prompt | null; options: GenerateOptions }, emit, signal);
+        return this.#generate(
+          params as { session: string; prompt: Prompt | null; options: GenerateOptions },
+          emit,
+          signal,
+        );
       case 'fork': {
         const fork = this.#session((params as { session: string }).session).fork();
         this.#sessions.set(fork.id, fork);
@@ -162,9 +166,17 @@ export class Host {
     return session;
   }
 
-  async #generate(params: { session: string; prompt: Prompt | null; options: GenerateOptions }, emit: Emit, signal: AbortSignal): Promise<Generated> {
+  async #generate(
+    params: { session: string; prompt: Prompt | null; options: GenerateOptions },
+    emit: Emit,
+    signal: AbortSignal,
+  ): Promise<Generated> {
     const session = this.#session(params.session);
-    const stream = session.generate(params.prompt, { ...params.options, signal, onProgress: (progress) => emit({ progress }) });
+    const stream = session.generate(params.prompt, {
+      ...params.options,
+      signal,
+      onProgress: (progress) => emit({ progress }),
+    });
     for (;;) {
       const next = await stream.next();
       if (next.done === true) return next.value;
@@ -176,13 +188,24 @@ export class Host {
     return compareWithExact(this.#session(id), signal, (progress) => emit({ progress }));
   }
 
-  async #tour(params: { session: SessionOptions; tour: TourOptions }, emit: Emit, signal: AbortSignal): Promise<unknown> {
+  async #tour(
+    params: { session: SessionOptions; tour: TourOptions },
+    emit: Emit,
+    signal: AbortSignal,
+  ): Promise<unknown> {
     let opened: Session | null = null;
     try {
-      const result = await tour(this.#runtime, await this.#setup(params.session), params.tour, (event: TourEvent) => emit(event), signal, (session) => {
-        opened = session;
-        this.#sessions.set(session.id, session);
-      });
+      const result = await tour(
+        this.#runtime,
+        await this.#setup(params.session),
+        params.tour,
+        (event: TourEvent) => emit(event),
+        signal,
+        (session) => {
+          opened = session;
+          this.#sessions.set(session.id, session);
+        },
+      );
       await this.#closeSession(result.report.session, 'done', result.divergence.meanKld);
       return { ...result, acknowledgedSeq: (await this.#state?.log.flush()) ?? -1 };
     } catch (error) {
@@ -192,7 +215,11 @@ export class Host {
   }
 
   async #saveThresholds(session: Session, path: string): Promise<void> {
-    await saveThresholdFile(path, session.learned(), { modelDigest: this.#runtime.model.digest, shape: this.#runtime.shape, log: this.#state?.log ?? null });
+    await saveThresholdFile(path, session.learned(), {
+      modelDigest: this.#runtime.model.digest,
+      shape: this.#runtime.shape,
+      log: this.#state?.log ?? null,
+    });
   }
 
   async #closeSession(id: string, reason: 'done' | 'aborted' | 'error', meanKld: number | null): Promise<void> {
@@ -210,16 +237,24 @@ export class Host {
 
 /** What plan.ts does not look at. */
 function checkOptions(options: SessionOptions): void {
-  if (typeof options !== 'object' || options === null) throw new KvError('bad-argument', 'session options must be an object', { values: { given: String(options) } });
+  if (typeof options !== 'object' || options === null)
+    throw new KvError('bad-argument', 'session options must be an object', { values: { given: String(options) } });
   const { exact, witness, compareTokens, thresholdsPath, kvBudget, kldBudget } = options;
   for (const [name, value] of Object.entries({ exact, witness })) {
-    if (value !== undefined && typeof value !== 'boolean') throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: String(value) } });
+    if (value !== undefined && typeof value !== 'boolean')
+      throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: String(value) } });
   }
   if (compareTokens !== undefined && (!Number.isInteger(compareTokens) || compareTokens < 0)) {
     throw new KvError('bad-argument', 'compareTokens must be a whole number', { values: { compareTokens } });
   }
-  if (thresholdsPath !== undefined && typeof thresholdsPath !== 'string') throw new KvError('bad-argument', 'thresholdsPath must be a path', { values: { thresholdsPath: String(thresholdsPath) } });
+  if (thresholdsPath !== undefined && typeof thresholdsPath !== 'string')
+    throw new KvError('bad-argument', 'thresholdsPath must be a path', {
+      values: { thresholdsPath: String(thresholdsPath) },
+    });
   if (exact === true && (kvBudget !== undefined || kldBudget !== undefined)) {
-    throw new KvError('bad-argument', 'the exact cache keeps no budget', { values: { kvBudget, kldBudget }, hint: 'leave out exact, or the budget' });
+    throw new KvError('bad-argument', 'the exact cache keeps no budget', {
+      values: { kvBudget, kldBudget },
+      hint: 'leave out exact, or the budget',
+    });
   }
 }

@@ -1,5 +1,12 @@
 /** From what was asked to what is effective: budget in bytes, policy, and the context its decisions rest on. */
-import { type CacheShape, FORMAT_NAMES, type FormatName, type FormatPair, KvError, pageBytes } from '../native/index.ts';
+import {
+  type CacheShape,
+  FORMAT_NAMES,
+  type FormatName,
+  type FormatPair,
+  KvError,
+  pageBytes,
+} from '../native/index.ts';
 import { createPolicy, type Policy, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import { checkBudget, f16CacheBytes, fixedBytes, parseBudget } from './budget.ts';
 import type { KvBudget } from './types.ts';
@@ -31,7 +38,10 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   const f16Bytes = tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected);
   const exact = request.exact === true || (cacheTypes?.k === 'f16' && cacheTypes.v === 'f16');
   if (request.exact !== true && exact && (request.kvBudget !== undefined || request.kldBudget !== undefined)) {
-    throw new KvError('bad-argument', 'an f16 cache keeps no budget', { values: { kvBudget: request.kvBudget, kldBudget: request.kldBudget }, hint: 'allow lower formats, or leave out the budget' });
+    throw new KvError('bad-argument', 'an f16 cache keeps no budget', {
+      values: { kvBudget: request.kvBudget, kldBudget: request.kldBudget },
+      hint: 'allow lower formats, or leave out the budget',
+    });
   }
   const budgetBytes = request.kvBudget === undefined || exact ? null : parseBudget(request.kvBudget, f16Bytes);
   const budgeted = budgetBytes !== null || request.kldBudget !== undefined;
@@ -41,7 +51,10 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   const policyOptions = id === 'fixed' && cacheTypes !== undefined ? { k: cacheTypes.k, v: cacheTypes.v } : {};
   const policy = createPolicy(id, policyOptions);
   if (!exact && request.kldBudget !== undefined && !policy.needsTrials) {
-    throw new KvError('unsupported', `policy '${id}' measures nothing, so it cannot keep a divergence budget`, { values: { policy: id, kldBudget: request.kldBudget }, hint: "use policy 'price'" });
+    throw new KvError('unsupported', `policy '${id}' measures nothing, so it cannot keep a divergence budget`, {
+      values: { policy: id, kldBudget: request.kldBudget },
+      hint: "use policy 'price'",
+    });
   }
   return {
     policy,
@@ -53,7 +66,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
       windowFormat: exact ? 'f16' : 'q8',
-      pageBytes: Object.fromEntries(FORMAT_NAMES.map((name) => [name, pageBytes(name, shape.kvHeads, shape.headDim)])) as PolicyContext['pageBytes'],
+      pageBytes: Object.fromEntries(
+        FORMAT_NAMES.map((name) => [name, pageBytes(name, shape.kvHeads, shape.headDim)]),
+      ) as PolicyContext['pageBytes'],
       fixedBytes: fixedBytes(shape),
       thresholds,
       skipLayers: [...(request.skipLayers ?? [])],
@@ -63,15 +78,24 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
 }
 
 /** Refuses numbers and names that would be believed further on. Throws 'bad-argument'. */
-function checkRequest({ kldBudget, tokensExpected, policy, cacheTypes, skipLayers }: PlanRequest, layers: number): void {
+function checkRequest(
+  { kldBudget, tokensExpected, policy, cacheTypes, skipLayers }: PlanRequest,
+  layers: number,
+): void {
   const refuse = (message: string, given: unknown): never => {
     throw new KvError('bad-argument', message, { values: { given: String(given) } });
   };
-  if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0)) refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
-  if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0)) refuse('tokensExpected must be a positive whole number', tokensExpected);
+  if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
+    refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
+  if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0))
+    refuse('tokensExpected must be a positive whole number', tokensExpected);
   if (policy !== undefined && typeof policy !== 'string') refuse('policy must be a name', policy);
-  if (cacheTypes !== undefined && !(isFormat(cacheTypes?.k) && isFormat(cacheTypes.v))) refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, JSON.stringify(cacheTypes));
-  if (skipLayers !== undefined && !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))) {
+  if (cacheTypes !== undefined && !(isFormat(cacheTypes?.k) && isFormat(cacheTypes.v)))
+    refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, JSON.stringify(cacheTypes));
+  if (
+    skipLayers !== undefined &&
+    !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))
+  ) {
     refuse(`skipLayers must hold layers from 0 to ${layers - 1}`, skipLayers);
   }
 }

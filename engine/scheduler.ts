@@ -2,8 +2,25 @@
  * The scheduling half of a step: which pages became movable, what a move would cost (trial), what the policy decides,
  * and the carrying out. Every stage is all or nothing, every decision becomes one log entry, accepted or not.
  */
-import { assert, FORMAT_NAMES, type FormatName, type KvCache, KvError, PAGE_TOKENS, type PagePool, type Side } from '../native/index.ts';
-import type { Decision, Outcome, Policy, PolicyContext, PolicySummary, Situation, TrialReport } from '../policy/index.ts';
+import {
+  assert,
+  FORMAT_NAMES,
+  type FormatName,
+  type KvCache,
+  KvError,
+  PAGE_TOKENS,
+  type PagePool,
+  type Side,
+} from '../native/index.ts';
+import type {
+  Decision,
+  Outcome,
+  Policy,
+  PolicyContext,
+  PolicySummary,
+  Situation,
+  TrialReport,
+} from '../policy/index.ts';
 import type { EntryBodies, WitnessLog } from '../witness/index.ts';
 
 /** Candidates of a first trial, best first. */
@@ -47,7 +64,15 @@ export class Scheduler {
   decisions = 0;
   refused = 0;
   /** Log entry of the accepted move with the largest ε so far: the one worth asking about. */
-  notable: { readonly seq: number; readonly epsilon: number; readonly layer: number; readonly page: number; readonly side: Side; readonly from: FormatName; readonly to: FormatName } | null = null;
+  notable: {
+    readonly seq: number;
+    readonly epsilon: number;
+    readonly layer: number;
+    readonly page: number;
+    readonly side: Side;
+    readonly from: FormatName;
+    readonly to: FormatName;
+  } | null = null;
   /** External low-memory signal, seen at the next scheduling point. */
   lowMemory = false;
   readonly #options: SchedulerOptions;
@@ -63,8 +88,16 @@ export class Scheduler {
   constructor(options: SchedulerOptions) {
     this.#options = options;
     this.#state = options.policy.initial(options.context);
-    this.#spareBytes = Math.max(options.context.pageBytes.rot4, options.context.windowFormat === 'f16' ? options.context.pageBytes.q8 : 0);
-    this.counts = Array.from({ length: options.context.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
+    this.#spareBytes = Math.max(
+      options.context.pageBytes.rot4,
+      options.context.windowFormat === 'f16' ? options.context.pageBytes.q8 : 0,
+    );
+    this.counts = Array.from({ length: options.context.layers }, () => ({
+      tried: 0,
+      accepted: 0,
+      refused: 0,
+      epsilonMax: null,
+    }));
   }
 
   get summary(): PolicySummary {
@@ -91,7 +124,8 @@ export class Scheduler {
     const seals = sealsOf(tokens, tokensNew);
     if (seals === 0 || budgetBytes === null) return;
     const sealBytes = seals * cache.sealBytes * context.layers;
-    if (pool.usedBytes + sealBytes > budgetBytes - this.#spareBytes) this.#once(() => this.#decide(tokens, 0, [], sealBytes));
+    if (pool.usedBytes + sealBytes > budgetBytes - this.#spareBytes)
+      this.#once(() => this.#decide(tokens, 0, [], sealBytes));
   }
 
   /** After a failure the policy has seen what the log has not: nothing is decided any more, every later call fails the same way. */
@@ -125,7 +159,8 @@ export class Scheduler {
     const reports: TrialReport[] = [];
     for (const { layer, page } of batch) {
       if (!policy.needsTrials || context.skipLayers.includes(layer)) {
-        for (const side of ['k', 'v'] as const) reports.push({ layer, page, side, from: context.windowFormat, epsilon: {} });
+        for (const side of ['k', 'v'] as const)
+          reports.push({ layer, page, side, from: context.windowFormat, epsilon: {} });
         continue;
       }
       const candidates = (['k', 'v'] as const).flatMap((side) => CANDIDATES.map((format) => ({ side, format })));
@@ -230,7 +265,8 @@ export class Scheduler {
       tokens: situation.tokens,
     });
     const epsilon = decision.epsilonTo ?? 0;
-    if (verdict.accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0)) this.notable = { seq, epsilon, layer, page, side, from, to };
+    if (verdict.accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0))
+      this.notable = { seq, epsilon, layer, page, side, from, to };
   }
 
   #count(layer: number, accepted: boolean, epsilon: number | null): void {
@@ -267,8 +303,12 @@ function isFull(tokens: number): boolean {
 }
 
 function noRoom(budgetBytes: number, usedBytes: number, sealBytes: number, tokens: number): KvError {
-  return new KvError('budget-too-small', `the KV budget of ${budgetBytes} bytes is spent at ${tokens} tokens and no legal move frees enough`, {
-    values: { budgetBytes, usedBytes, sealBytes, tokens },
-    hint: 'raise the budget, allow lower formats, or shorten the context',
-  });
+  return new KvError(
+    'budget-too-small',
+    `the KV budget of ${budgetBytes} bytes is spent at ${tokens} tokens and no legal move frees enough`,
+    {
+      values: { budgetBytes, usedBytes, sealBytes, tokens },
+      hint: 'raise the budget, allow lower formats, or shorten the context',
+    },
+  );
 }

@@ -3,6 +3,7 @@
  * generates token by token, and calls the scheduler at every token boundary.
  */
 import { randomUUID } from 'node:crypto';
+import type { Fingerprint, Lookup } from '../memory/index.ts';
 import {
   CODED_HEAD_DIMS,
   FORMAT_NAMES,
@@ -14,20 +15,27 @@ import {
   type PagePool,
   pageBytes,
 } from '../native/index.ts';
-import type { Fingerprint, Lookup } from '../memory/index.ts';
 import { machineDigest, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
-import { tokenize } from './prompt.ts';
 import { planSession } from './plan.ts';
+import { tokenize } from './prompt.ts';
 import type { Runtime } from './runtime.ts';
 import { Scheduler, sealsOf } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
 import { runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
-import type { Generated, GenerateOptions, LayerReport, Progress, Prompt, SessionOptions, SessionReport } from './types.ts';
+import type {
+  Generated,
+  GenerateOptions,
+  LayerReport,
+  Progress,
+  Prompt,
+  SessionOptions,
+  SessionReport,
+} from './types.ts';
 
 export interface SessionSetup extends SessionOptions {
   readonly log: WitnessLog | null;
@@ -74,7 +82,21 @@ export class Session {
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
-  private constructor(runtime: Runtime, setup: SessionSetup, parts: { cache: KvCache; pool: PagePool; scheduler: Scheduler | null; budgetBytes: number | null; policyId: string; context: PolicyContext; id: string; shared: { users: number }; openSeq: number }) {
+  private constructor(
+    runtime: Runtime,
+    setup: SessionSetup,
+    parts: {
+      cache: KvCache;
+      pool: PagePool;
+      scheduler: Scheduler | null;
+      budgetBytes: number | null;
+      policyId: string;
+      context: PolicyContext;
+      id: string;
+      shared: { users: number };
+      openSeq: number;
+    },
+  ) {
     this.runtime = runtime;
     this.setup = setup;
     this.cache = parts.cache;
@@ -87,7 +109,10 @@ export class Session {
     this.#shared = parts.shared;
     this.#shared.users++;
     this.openSeq = parts.openSeq;
-    this.#rope = new RopeTable(runtime.model.config, Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength));
+    this.#rope = new RopeTable(
+      runtime.model.config,
+      Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength),
+    );
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -96,34 +121,79 @@ export class Session {
     const coded = CODED_HEAD_DIMS.includes(shape.headDim);
     const fixed = setup.cacheTypes;
     if (!coded && (setup.kvBudget !== undefined || setup.kldBudget !== undefined || fixed !== undefined)) {
-      throw new KvError('unsupported', `head_dim ${shape.headDim} has no coded formats, so this model runs with an f16 cache only`, {
-        values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
-        hint: 'leave out the KV budget and the cache types for this model',
-      });
+      throw new KvError(
+        'unsupported',
+        `head_dim ${shape.headDim} has no coded formats, so this model runs with an f16 cache only`,
+        {
+          values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+          hint: 'leave out the KV budget and the cache types for this model',
+        },
+      );
     }
-    const exact = setup.exact === true || !coded || (fixed?.k === 'f16' && fixed.v === 'f16');
-    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(shape, { ...setup, exact }, setup.thresholds);
+    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(
+      shape,
+      coded ? setup : { ...setup, exact: true },
+      setup.thresholds,
+    );
     const { windowFormat } = context;
+    const exact = windowFormat === 'f16';
     const pool = openPool(budgetBytes ?? POOL_BYTES_UNBOUNDED);
     let cache: KvCache | null = null;
     try {
       cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
-      if (policy.needsTrials) for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
+      if (policy.needsTrials)
+        for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
       const id = randomUUID().slice(0, 8);
       const log = setup.witness === false || exact ? null : setup.log;
-      const scheduler = new Scheduler({ session: id, cache, pool, policy, context, budgetBytes, kldBudget: setup.kldBudget ?? null, tokensExpected, log });
+      const scheduler = new Scheduler({
+        session: id,
+        cache,
+        pool,
+        policy,
+        context,
+        budgetBytes,
+        kldBudget: setup.kldBudget ?? null,
+        tokensExpected,
+        log,
+      });
       const openSeq = log?.append(id, 'open', {
         model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
         shape,
         policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
         context,
-        requested: { kvBudget: setup.kvBudget ?? null, kldBudget: setup.kldBudget ?? null, policy: setup.policy ?? null, tokensExpected },
-        effective: { budgetBytes, policy: policy.id, windowFormat, isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
+        requested: {
+          kvBudget: setup.kvBudget ?? null,
+          kldBudget: setup.kldBudget ?? null,
+          policy: setup.policy ?? null,
+          tokensExpected,
+        },
+        effective: {
+          budgetBytes,
+          policy: policy.id,
+          windowFormat,
+          isa: runtime.native.isa,
+          threads: runtime.threads,
+          dense: runtime.dense.name,
+        },
       });
       if (setup.lookup != null && setup.fingerprint !== undefined) {
-        log?.append(id, 'evidence', { fingerprint: setup.fingerprint, neighbours: setup.lookup.neighbours, thresholds: setup.thresholds });
+        log?.append(id, 'evidence', {
+          fingerprint: setup.fingerprint,
+          neighbours: setup.lookup.neighbours,
+          thresholds: setup.thresholds,
+        });
       }
-      return new Session(runtime, setup, { cache, pool, scheduler, budgetBytes, policyId: policy.id, context, id, shared: { users: 0 }, openSeq: openSeq ?? -1 });
+      return new Session(runtime, setup, {
+        cache,
+        pool,
+        scheduler,
+        budgetBytes,
+        policyId: policy.id,
+        context,
+        id,
+        shared: { users: 0 },
+        openSeq: openSeq ?? -1,
+      });
     } catch (error) {
       cache?.close();
       pool.close();
@@ -144,7 +214,7 @@ export class Session {
   hiddenRows(): Float32Array {
     const width = this.runtime.model.config.hiddenSize;
     const rows = new Float32Array(this.#hidden.length * width);
-    this.#hidden.forEach((row, index) => rows.set(row, index * width));
+    for (const [index, row] of this.#hidden.entries()) rows.set(row, index * width);
     return rows;
   }
 
@@ -162,9 +232,13 @@ export class Session {
   /** Refuses before any work what cannot be read: no tokens, no token ids, or too many. */
   #check(tokenIds: readonly number[], reserve: number): void {
     const { vocabSize } = this.runtime.model.config;
-    if (tokenIds.length === 0) throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
+    if (tokenIds.length === 0)
+      throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
     for (const id of tokenIds) {
-      if (!Number.isInteger(id) || id < 0 || id >= vocabSize) throw new KvError('bad-value', `token id ${id} is outside the vocabulary of ${vocabSize}`, { values: { id, vocabSize } });
+      if (!Number.isInteger(id) || id < 0 || id >= vocabSize)
+        throw new KvError('bad-value', `token id ${id} is outside the vocabulary of ${vocabSize}`, {
+          values: { id, vocabSize },
+        });
     }
     this.#fits(tokenIds.length, reserve);
   }
@@ -172,7 +246,10 @@ export class Session {
   async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
     const start = performance.now();
     for (let at = 0; at < tokenIds.length; ) {
-      if (options.signal?.aborted) throw new KvError('aborted', 'aborted while the prompt was read', { values: { tokensRead: at, tokens: tokenIds.length } });
+      if (options.signal?.aborted)
+        throw new KvError('aborted', 'aborted while the prompt was read', {
+          values: { tokensRead: at, tokens: tokenIds.length },
+        });
       const room = PAGE_TOKENS - (this.tokens.length % PAGE_TOKENS);
       const chunk = tokenIds.slice(at, at + room);
       await this.#forward(chunk);
@@ -192,10 +269,15 @@ export class Session {
   async *generate(prompt: Prompt | null, options: GenerateOptions = {}): AsyncGenerator<string, Generated> {
     const { maxTokens, stops } = checkGenerate(options);
     const ids = prompt === null ? [] : tokenize(this.runtime.model.tokenizer, prompt, this.tokens.length === 0);
-    const sampler = createSampler({ temperature: options.temperature ?? 0, topP: options.topP ?? 1, seed: options.seed ?? 0 });
+    const sampler = createSampler({
+      temperature: options.temperature ?? 0,
+      topP: options.topP ?? 1,
+      seed: options.seed ?? 0,
+    });
     if (ids.length > 0) this.#check(ids, maxTokens);
     else this.#fits(0, maxTokens);
-    if (ids.length === 0 && this.#lastHidden === null) throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
+    if (ids.length === 0 && this.#lastHidden === null)
+      throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
     // From here to the end: a second call in between would put its tokens among these.
     this.#take();
     try {
@@ -258,17 +340,21 @@ export class Session {
   /** A session that continues from here without touching this one: pages are shared, its own pages are never moved, nothing is logged. */
   fork(compareTokens = 0): Session {
     this.#ready();
-    const forked = new Session(this.runtime, { ...this.setup, log: null, compareTokens }, {
-      cache: this.cache.fork(),
-      pool: this.pool,
-      scheduler: null,
-      budgetBytes: this.budgetBytes,
-      policyId: this.policyId,
-      context: this.context,
-      id: `${this.id}+${++this.#forks}`,
-      shared: this.#shared,
-      openSeq: -1,
-    });
+    const forked = new Session(
+      this.runtime,
+      { ...this.setup, log: null, compareTokens },
+      {
+        cache: this.cache.fork(),
+        pool: this.pool,
+        scheduler: null,
+        budgetBytes: this.budgetBytes,
+        policyId: this.policyId,
+        context: this.context,
+        id: `${this.id}+${++this.#forks}`,
+        shared: this.#shared,
+        openSeq: -1,
+      },
+    );
     forked.tokens.push(...this.tokens);
     forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
     return forked;
@@ -297,7 +383,13 @@ export class Session {
     const memory = this.cache.memory();
     const f16 = f16CacheBytes(shape, this.tokens.length);
     const scheduler = this.#scheduler;
-    const summary = scheduler?.summary ?? { priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] };
+    const summary = scheduler?.summary ?? {
+      priceThreshold: 0,
+      predictedKld: 0,
+      layerStates: [],
+      layerEpsilonMax: [],
+      layerKld: [],
+    };
     const kvBytes = this.pool.peakBytes;
     return {
       session: this.id,
@@ -310,7 +402,9 @@ export class Session {
       budgetBytes: this.budgetBytes,
       effectiveBits: f16 === 0 ? 0 : (16 * kvBytes) / f16,
       memory,
-      layers: Array.from({ length: shape.layers }, (_, layer) => this.#layerReport(layer, summary.layerStates[layer] ?? '')),
+      layers: Array.from({ length: shape.layers }, (_, layer) =>
+        this.#layerReport(layer, summary.layerStates[layer] ?? ''),
+      ),
       decisions: scheduler?.decisions ?? 0,
       refusedTrials: scheduler?.refused ?? 0,
       notable: scheduler?.notable ?? null,
@@ -351,7 +445,9 @@ export class Session {
     };
     let bytes = this.context.fixedBytes / this.context.layers;
     for (let page = 0; page < table.pages; page++) {
-      bytes += pageBytes(FORMAT_NAMES[table.kFormat[page]!]!, kvHeads, headDim) + pageBytes(FORMAT_NAMES[table.vFormat[page]!]!, kvHeads, headDim);
+      bytes +=
+        pageBytes(FORMAT_NAMES[table.kFormat[page]!]!, kvHeads, headDim) +
+        pageBytes(FORMAT_NAMES[table.vFormat[page]!]!, kvHeads, headDim);
     }
     const counts = this.#scheduler?.counts[layer];
     return {
@@ -379,7 +475,14 @@ export class Session {
     else this.#roomForFork(ids.length);
     let hidden: Float32Array;
     try {
-      hidden = await runStep(this.runtime, this.cache, this.#rope, Int32Array.from(ids), this.times, this.#scheduler !== null);
+      hidden = await runStep(
+        this.runtime,
+        this.cache,
+        this.#rope,
+        Int32Array.from(ids),
+        this.times,
+        this.#scheduler !== null,
+      );
     } catch (error) {
       // Layers before the fault have these tokens, those behind have not: no later step may build on that.
       this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;
@@ -390,7 +493,8 @@ export class Session {
     this.#lastHidden = hidden.slice((ids.length - 1) * width, ids.length * width);
     const keep = this.setup.compareTokens ?? 0;
     if (keep > 0) {
-      for (let row = Math.max(0, ids.length - keep); row < ids.length; row++) this.#hidden.push(hidden.slice(row * width, (row + 1) * width));
+      for (let row = Math.max(0, ids.length - keep); row < ids.length; row++)
+        this.#hidden.push(hidden.slice(row * width, (row + 1) * width));
       if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
     }
     this.#scheduler?.run(this.tokens.length, ids.length);
@@ -401,10 +505,14 @@ export class Session {
     const neededBytes = sealsOf(this.tokens.length, tokensNew) * this.cache.sealBytes * this.context.layers;
     const { usedBytes, budgetBytes } = this.pool;
     if (usedBytes + neededBytes <= budgetBytes) return;
-    throw new KvError('budget-exceeded', `the KV budget of ${budgetBytes} bytes has no room for another page of this fork`, {
-      values: { budgetBytes, usedBytes, neededBytes, tokens: this.tokens.length },
-      hint: 'fork from a session without a byte budget, or with a larger one',
-    });
+    throw new KvError(
+      'budget-exceeded',
+      `the KV budget of ${budgetBytes} bytes has no room for another page of this fork`,
+      {
+        values: { budgetBytes, usedBytes, neededBytes, tokens: this.tokens.length },
+        hint: 'fork from a session without a byte budget, or with a larger one',
+      },
+    );
   }
 
   #fits(tokens: number, reserve: number): void {
@@ -412,21 +520,33 @@ export class Session {
     const { contextLength } = this.runtime.model.config;
     const needed = this.tokens.length + tokens + reserve;
     if (needed > contextLength) {
-      throw new KvError('context-too-long', `${this.tokens.length} tokens in the cache + ${tokens} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`, {
-        values: { cached: this.tokens.length, prompt: tokens, maxTokens: reserve, contextLength },
-        hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
-      });
+      throw new KvError(
+        'context-too-long',
+        `${this.tokens.length} tokens in the cache + ${tokens} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
+        {
+          values: { cached: this.tokens.length, prompt: tokens, maxTokens: reserve, contextLength },
+          hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
+        },
+      );
     }
   }
 
   #open(): void {
     if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
-    if (this.#torn) throw new KvError('closed', 'a step of the session failed half-way, so it cannot go on', { values: { session: this.id, tokens: this.tokens.length }, hint: 'open a new session' });
+    if (this.#torn)
+      throw new KvError('closed', 'a step of the session failed half-way, so it cannot go on', {
+        values: { session: this.id, tokens: this.tokens.length },
+        hint: 'open a new session',
+      });
   }
 
   #ready(): void {
     this.#open();
-    if (this.#busy) throw new KvError('busy', 'the session is in use by another call', { values: { session: this.id }, hint: 'wait for the running call, or fork() before it' });
+    if (this.#busy)
+      throw new KvError('busy', 'the session is in use by another call', {
+        values: { session: this.id },
+        hint: 'wait for the running call, or fork() before it',
+      });
   }
 
   /** Takes the session for one call; whoever takes it sets #busy back. */
@@ -440,12 +560,25 @@ export class Session {
 export function withPrice(set: ThresholdSet, price: number): ThresholdSet {
   const start = set.thresholds['price.start'];
   if (start === undefined || price === 0) return set;
-  return { ...set, thresholds: { ...set.thresholds, 'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 } } };
+  return {
+    ...set,
+    thresholds: {
+      ...set.thresholds,
+      'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 },
+    },
+  };
 }
 
 /** maxTokens and stop strings of a request. Throws 'bad-argument'; the sampler checks its own numbers. */
-function checkGenerate({ maxTokens = 128, stop = [] }: GenerateOptions): { maxTokens: number; stops: readonly string[] } {
-  if (!Number.isInteger(maxTokens) || maxTokens < 1) throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${String(maxTokens)}`, { values: { maxTokens } });
-  if (!Array.isArray(stop) || !stop.every((text) => typeof text === 'string')) throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: String(stop) } });
+function checkGenerate({ maxTokens = 128, stop = [] }: GenerateOptions): {
+  maxTokens: number;
+  stops: readonly string[];
+} {
+  if (!Number.isInteger(maxTokens) || maxTokens < 1)
+    throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${String(maxTokens)}`, {
+      values: { maxTokens },
+    });
+  if (!Array.isArray(stop) || !stop.every((text) => typeof text === 'string'))
+    throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: String(stop) } });
   return { maxTokens, stops: stop };
 }
