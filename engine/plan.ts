@@ -65,7 +65,8 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       layers: shape.layers,
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
-      windowFormat: exact ? 'f16' : 'q8',
+      // A fixed f16 side must never have been 8-bit.
+      windowFormat: exact || (id === 'fixed' && (cacheTypes?.k === 'f16' || cacheTypes?.v === 'f16')) ? 'f16' : 'q8',
       pageBytes: Object.fromEntries(
         FORMAT_NAMES.map((name) => [name, pageBytes(name, shape.kvHeads, shape.headDim)]),
       ) as PolicyContext['pageBytes'],

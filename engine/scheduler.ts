@@ -31,6 +31,8 @@ const TRIAL_SPREAD_TOKENS = 64;
 const MOVES_PER_TOKEN = 2;
 /** Plans per scheduling point: a refused plan may be followed by another. */
 const ROUNDS_MAX = 64;
+/** Of these, the first ones in which a trial may still refuse. */
+const ROUNDS_CHOOSY = 4;
 
 export interface SchedulerOptions {
   readonly session: string;
@@ -110,9 +112,8 @@ export class Scheduler {
   }
 
   #run(tokens: number, tokensNew: number): void {
-    const full = isFull(tokens);
     const fresh = this.#admit(tokens);
-    const trials = this.#try(tokensNew, full);
+    const trials = this.#try(tokensNew);
     if (fresh || trials.length > 0) this.#idle = false;
     if (this.#idle && !this.lowMemory) return;
     this.#decide(tokens, tokensNew, trials, null);
@@ -150,11 +151,12 @@ export class Scheduler {
     return movable > before;
   }
 
-  #try(tokensNew: number, full: boolean): TrialReport[] {
+  /** Reading a page's worth of tokens tries every waiting page, writing token by token spreads them over the next tokens. */
+  #try(tokensNew: number): TrialReport[] {
     const { policy, context, cache } = this.#options;
     if (this.#untried.length === 0) return [];
     const share = Math.ceil((context.layers * tokensNew) / TRIAL_SPREAD_TOKENS);
-    const batch = this.#untried.splice(0, full ? this.#untried.length : Math.max(1, share));
+    const batch = this.#untried.splice(0, share);
     const start = performance.now();
     const reports: TrialReport[] = [];
     for (const { layer, page } of batch) {
@@ -186,10 +188,12 @@ export class Scheduler {
     const { context, policy, cache, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
     // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
     const full = isFull(tokens);
-    const urgent = dueBytes !== null;
+    let pressing = false;
     const sealBytes = dueBytes ?? (full ? 0 : cache.sealBytes * context.layers);
     let fresh: readonly TrialReport[] = trials;
     for (let round = 0; round < ROUNDS_MAX; round++) {
+      // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
+      const urgent = dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
       const situation: Situation = {
         index: this.#index++,
         tokens,
@@ -217,11 +221,15 @@ export class Scheduler {
       for (const decision of decisions) this.#carryOut(situation, order++, decision);
       const deficit = situation.budgetBytes === null ? 0 : pool.usedBytes + sealBytes - situation.budgetBytes;
       if (decisions.length === 0) {
-        if (urgent && deficit > 0) throw noRoom(budgetBytes ?? 0, pool.usedBytes, sealBytes, tokens);
+        if (dueBytes !== null && deficit > 0) {
+          if (urgent) throw noRoom(budgetBytes ?? 0, pool.usedBytes, sealBytes, tokens);
+          pressing = true;
+          continue;
+        }
         this.#idle = true;
         return;
       }
-      if (!urgent || deficit <= 0) {
+      if (dueBytes === null || deficit <= 0) {
         this.#idle = false;
         return;
       }
