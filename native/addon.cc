@@ -31,24 +31,6 @@ struct Environment {
   const Kernels* kernels = bestKernels();
 };
 
-using Info = Napi::CallbackInfo;
-
-Napi::Value answer(const Info& info, Status status) { return Napi::Number::New(info.Env(), status); }
-
-// Runs a body that answers a status; running out of memory is one too.
-template <typename Body>
-Napi::Value guarded(const Info& info, Body body) {
-  try {
-    return answer(info, body());
-  } catch (const std::bad_alloc&) {
-    return answer(info, kNoMemory);
-  } catch (const std::length_error&) {
-    return answer(info, kNoMemory);
-  } catch (const std::system_error&) {
-    return answer(info, kNoMemory);
-  }
-}
-
 // ---- Pool
 
 class PoolHandle : public Napi::ObjectWrap<PoolHandle> {

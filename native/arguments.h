@@ -1,8 +1,14 @@
-// Reads JavaScript values without trusting them: each answers false for what is not exactly what was asked for.
+// The border with JavaScript: values are read without trusting them (each reader answers false for what is not exactly what
+// was asked for), and every call answers with a status.
 #pragma once
 #include <napi.h>
 
 #include <cmath>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "cache/status.h"
 
 namespace palimpsest {
 
@@ -33,5 +39,23 @@ bool readArray(const Napi::Value& value, napi_typedarray_type type, Span<Element
 
 inline bool readFloats(const Napi::Value& value, Span<float>* out) { return readArray(value, napi_float32_array, out); }
 inline bool absent(const Napi::Value& value) { return value.IsUndefined() || value.IsNull(); }
+
+using Info = Napi::CallbackInfo;
+
+inline Napi::Value answer(const Info& info, Status status) { return Napi::Number::New(info.Env(), status); }
+
+// Runs a body that answers a status; running out of memory is one too.
+template <typename Body>
+Napi::Value guarded(const Info& info, Body body) {
+  try {
+    return answer(info, body());
+  } catch (const std::bad_alloc&) {
+    return answer(info, kNoMemory);
+  } catch (const std::length_error&) {
+    return answer(info, kNoMemory);
+  } catch (const std::system_error&) {
+    return answer(info, kNoMemory);
+  }
+}
 
 }  // namespace palimpsest
