@@ -199,15 +199,15 @@ export class PolicyCache {
   /** Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape. After the last layer the scheduler runs. */
   attention(layer: number, q: Float32Array): Float32Array {
     this.#open();
-    const out = new Float32Array(q instanceof Float32Array ? q.length : 0);
+    const length = q instanceof Float32Array ? q.length : 0;
+    const out = new Float32Array(length);
     const norms = this.#pendingNorms[layer] ?? null;
-    const rows = q.length / (this.shape.queryHeads * this.shape.headDim);
+    const rows = length / (this.shape.queryHeads * this.shape.headDim);
     this.#cache.attend(layer, q, out, norms !== null && norms.length === rows ? { xNorms: norms } : {});
     if (layer === this.shape.layers - 1) {
-      const length = this.#cache.length(layer);
-      const tokensNew = length - this.#tokens;
-      this.#tokens = length;
-      if (tokensNew > 0) this.#scheduler.run(length, tokensNew);
+      const tokensNew = this.#cache.length(layer) - this.#tokens;
+      this.#tokens += tokensNew;
+      if (tokensNew > 0) this.#scheduler.run(this.#tokens, tokensNew);
     }
     return out;
   }

@@ -13,7 +13,7 @@ import { tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
 import { Session, type SessionSetup } from './session.ts';
 import { openState, type State } from './state.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
+import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions } from './types.ts';
 
 export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;

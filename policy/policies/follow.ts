@@ -54,23 +54,15 @@ function follow(id: string, situation: Situation, state: FollowState): Decision[
   }
   for (const report of situation.trials) state.work.push(sides.add(report, tokens));
   const lack = budgetBytes === null ? 0 : bytes + sealBytes - sides.pendingBytes - budgetBytes;
-  if (aim.steer(situation, sides, urgent && state.work.length === 0 ? Math.max(0, lack) : 0)) {
-    state.work = Array.from({ length: sides.count }, (_, slot) => slot);
+  const all = (): number[] => Array.from({ length: sides.count }, (_, slot) => slot);
+  if (aim.steer(situation, sides, urgent && state.work.length === 0 ? Math.max(0, lack) : 0)) state.work = all();
+  let decisions = doWork(situation, state);
+  // What was still to be done came to nothing: the rule itself must give way, by a page's room at least, or it stays where it is.
+  const room = Math.max(lack, 2 * context.pageBytes[context.windowFormat]);
+  while (urgent && lack > 0 && decisions.length === 0 && aim.steer(situation, sides, room)) {
+    state.work = all();
+    decisions = doWork(situation, state);
   }
-  state.work.sort(
-    (a, b) => sides.page[a]! - sides.page[b]! || sides.layer[a]! - sides.layer[b]! || sides.side[b]! - sides.side[a]!,
-  );
-  const decisions: Decision[] = [];
-  let done = 0;
-  for (; done < state.work.length && (urgent || decisions.length < situation.movesMax); done++) {
-    const slot = state.work[done]!;
-    if (sides.pending[slot] === 1) continue;
-    const decision = move(slot, aim, sides, context);
-    if (decision === null) continue;
-    sides.plan(slot, decision);
-    decisions.push(decision);
-  }
-  state.work = state.work.slice(done);
   if (urgent && lack > 0 && decisions.length === 0) {
     throw new KvError(
       'budget-too-small',
@@ -81,6 +73,26 @@ function follow(id: string, situation: Situation, state: FollowState): Decision[
       },
     );
   }
+  return decisions;
+}
+
+/** Moves of the sides that are not where they should be, as many as are wanted; the others stay to be done. */
+function doWork({ urgent, movesMax }: Situation, state: FollowState): Decision[] {
+  const { sides, aim, context } = state;
+  state.work.sort(
+    (a, b) => sides.page[a]! - sides.page[b]! || sides.layer[a]! - sides.layer[b]! || sides.side[b]! - sides.side[a]!,
+  );
+  const decisions: Decision[] = [];
+  let done = 0;
+  for (; done < state.work.length && (urgent || decisions.length < movesMax); done++) {
+    const slot = state.work[done]!;
+    if (sides.pending[slot] === 1) continue;
+    const decision = move(slot, aim, sides, context);
+    if (decision === null) continue;
+    sides.plan(slot, decision);
+    decisions.push(decision);
+  }
+  state.work = state.work.slice(done);
   return decisions;
 }
 
