@@ -23,10 +23,8 @@ import {
   verifyText,
 } from '../../witness/index.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
-import { flag, type Settings, text } from './options.ts';
+import { flag, number, type Settings, text } from './options.ts';
 import { table } from './text.ts';
-
-type Flags = Readonly<Record<string, unknown>>;
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 const log = (settings: Settings): string => logDir(stateDir(settings));
@@ -37,39 +35,46 @@ function print(settings: Settings, value: unknown, plain: string): void {
 
 function seqOf(id: string): number {
   const seq = Number(id);
-  if (!/^\d{1,15}$/.test(id)) throw new KvError('bad-argument', `'${id}' is not the id of an entry`, { values: { id }, hint: 'ids are the numbers in the first column of audit list' });
+  if (!/^\d{1,15}$/.test(id))
+    throw new KvError('bad-argument', `'${id}' is not the id of an entry`, {
+      values: { id },
+      hint: 'ids are the numbers in the first column of audit list',
+    });
   return seq;
 }
 
-function limitOf(flags: Flags): number {
-  const limit = Number(flags['limit']);
-  if (!Number.isInteger(limit) || limit < 1 || limit > 100_000) throw new KvError('bad-argument', `--limit ${String(flags['limit'])} is not a number from 1 to 100000`, { values: { limit: flags['limit'] } });
-  return limit;
-}
-
-export function decisionFilter(flags: Flags, nowMs: number): DecisionFilter {
-  const layer = flags['layer'] === undefined ? undefined : Number(flags['layer']);
-  if (layer !== undefined && (!Number.isInteger(layer) || layer < 0)) throw new KvError('bad-argument', `--layer ${String(flags['layer'])} is not a layer`, { values: { layer: flags['layer'] } });
-  const side = flags['side'];
-  if (side !== undefined && side !== 'k' && side !== 'v') throw new KvError('bad-argument', `--side is k or v, not ${String(side)}`, { values: { side } });
-  const step = flags['step'] === undefined ? {} : parseRange(String(flags['step']));
+/** → the filter that the flags describe; times are relative to nowMs. */
+export function decisionFilter(settings: Settings, nowMs: number): DecisionFilter {
+  const session = text(settings, 'session');
+  const layer = number(settings, 'layer');
+  const side = text(settings, 'side') as DecisionFilter['side'];
+  const reason = text(settings, 'reason');
+  const since = text(settings, 'since');
+  const until = text(settings, 'until');
+  const given = text(settings, 'step');
+  const step = given === undefined ? {} : parseRange(given);
   return {
-    ...(flags['session'] === undefined ? {} : { session: String(flags['session']) }),
+    ...(session === undefined ? {} : { session }),
     ...(layer === undefined ? {} : { layer }),
     ...(side === undefined ? {} : { side }),
-    ...(flags['reason'] === undefined ? {} : { reason: String(flags['reason']) }),
-    ...(flags['since'] === undefined ? {} : { fromMs: parseTime(String(flags['since']), nowMs) }),
-    ...(flags['until'] === undefined ? {} : { toMs: parseTime(String(flags['until']), nowMs) }),
+    ...(reason === undefined ? {} : { reason }),
+    ...(since === undefined ? {} : { fromMs: parseTime(since, nowMs) }),
+    ...(until === undefined ? {} : { toMs: parseTime(until, nowMs) }),
     ...(step.min === undefined ? {} : { tokensMin: step.min }),
     ...(step.max === undefined ? {} : { tokensMax: step.max }),
-    ...(flags['refused'] === true ? { accepted: false } : {}),
-    limit: limitOf(flags),
+    ...(flag(settings, 'refused') ? { accepted: false } : {}),
+    limit: number(settings, 'limit') ?? 20,
   };
 }
 
 async function withIndex<T>(settings: Settings, work: (query: DecisionQuery) => Promise<T>): Promise<T> {
   const url = text(settings, 'database');
-  const index = await openAuditIndex({ logDir: log(settings), dir: sqlDir(stateDir(settings)), ...(url === undefined ? {} : { url }), onNote: (line) => process.stderr.write(`${line}\n`) });
+  const index = await openAuditIndex({
+    logDir: log(settings),
+    dir: sqlDir(stateDir(settings)),
+    ...(url === undefined ? {} : { url }),
+    onNote: (line) => process.stderr.write(`${line}\n`),
+  });
   try {
     return await work(index);
   } finally {
@@ -77,8 +82,8 @@ async function withIndex<T>(settings: Settings, work: (query: DecisionQuery) => 
   }
 }
 
-export async function list(settings: Settings, flags: Flags): Promise<void> {
-  const filter = decisionFilter(flags, Date.now());
+export async function list(settings: Settings): Promise<void> {
+  const filter = decisionFilter(settings, Date.now());
   const rows = await withIndex(settings, (query) => query.decisions(filter));
   print(settings, rows, decisionsText(rows));
 }
@@ -104,7 +109,17 @@ export async function verify(settings: Settings): Promise<void> {
   if (!report.ok) process.exitCode = 2;
 }
 
+function existsSession(settings: Settings, session: string): boolean {
+  for (const _ of readLog(log(settings), { session })) return true;
+  return false;
+}
+
 export async function replay(settings: Settings, session: string): Promise<void> {
+  if (!existsSession(settings, session))
+    throw new KvError('not-found', `the log has no session ${session}`, {
+      values: { session },
+      hint: 'audit sessions lists them',
+    });
   const report = replaySession(readLog(log(settings), { session }), createPolicy);
   print(settings, report, replayText(report));
   if (!report.equal) process.exitCode = 2;
@@ -113,8 +128,16 @@ export async function replay(settings: Settings, session: string): Promise<void>
 async function withBook<T>(settings: Settings, work: (book: ThresholdBook) => Promise<T>): Promise<T> {
   const dir = log(settings);
   const report = verifyLog(dir);
-  if (report.logId === null) throw new KvError('not-found', `there is no log in ${dir}`, { values: { dir }, hint: 'run something first, or name the state folder with --state' });
-  const book = await openThresholdBook({ dir: memoryDir(stateDir(settings)), logId: report.logId, entries: (fromSeq) => readLog(dir, { fromSeq, kinds: ['open', 'close'] }) });
+  if (report.logId === null)
+    throw new KvError('not-found', `there is no log in ${dir}`, {
+      values: { dir },
+      hint: 'run something first, or name the state folder with --state',
+    });
+  const book = await openThresholdBook({
+    dir: memoryDir(stateDir(settings)),
+    logId: report.logId,
+    entries: (fromSeq) => readLog(dir, { fromSeq, kinds: ['open', 'close'] }),
+  });
   try {
     return await work(book);
   } finally {
@@ -123,15 +146,36 @@ async function withBook<T>(settings: Settings, work: (book: ThresholdBook) => Pr
 }
 
 /** Earlier sessions whose fingerprint is nearest to that of the entry's session. */
-export async function similar(settings: Settings, id: string, flags: Flags): Promise<void> {
+export async function similar(settings: Settings, id: string): Promise<void> {
   const dir = log(settings);
   const entry = readEntry(dir, seqOf(id));
   const fingerprint = fingerprintOf([...readLog(dir, { session: entry.session, kinds: ['evidence', 'close'] })]);
-  if (fingerprint === null) throw new KvError('not-found', `session ${entry.session} has no fingerprint: it was not closed and found nothing to compare with`, { values: { session: entry.session } });
-  const limit = limitOf(flags);
-  const near = (await withBook(settings, (book) => book.similar(fingerprint, limit + 1))).filter(({ payload }) => payload.session !== entry.session).slice(0, limit);
-  const rows = near.map(({ distance, payload }) => [payload.session, String(payload.seq), distance.toFixed(4), String(payload.tokens), payload.effectiveBits.toFixed(2), payload.priceThreshold.toExponential(2), payload.meanKld === null ? '–' : payload.meanKld.toPrecision(3)]);
-  print(settings, near, near.length === 0 ? 'no other session is in the index yet' : table(['session', 'entry', 'distance', 'tokens', 'bits', 'final price', 'KLD'], rows, [0]));
+  if (fingerprint === null)
+    throw new KvError(
+      'not-found',
+      `session ${entry.session} has no fingerprint: it was not closed and found nothing to compare with`,
+      { values: { session: entry.session } },
+    );
+  const limit = number(settings, 'limit') ?? 5;
+  const near = (await withBook(settings, (book) => book.similar(fingerprint, limit + 1)))
+    .filter(({ payload }) => payload.session !== entry.session)
+    .slice(0, limit);
+  const rows = near.map(({ distance, payload }) => [
+    payload.session,
+    String(payload.seq),
+    distance.toFixed(4),
+    String(payload.tokens),
+    payload.effectiveBits.toFixed(2),
+    payload.priceThreshold.toExponential(2),
+    payload.meanKld === null ? '–' : payload.meanKld.toPrecision(3),
+  ]);
+  print(
+    settings,
+    near,
+    near.length === 0
+      ? 'no other session is in the index yet'
+      : table(['session', 'entry', 'distance', 'tokens', 'bits', 'final price', 'KLD'], rows, [0]),
+  );
 }
 
 function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
@@ -142,9 +186,19 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 export async function reindex(settings: Settings): Promise<void> {
   const dir = log(settings);
   const url = text(settings, 'database');
-  const index = await openAuditIndex({ logDir: dir, dir: sqlDir(stateDir(settings)), rebuild: true, ...(url === undefined ? {} : { url }), onNote: (line) => process.stderr.write(`${line}\n`) });
+  const index = await openAuditIndex({
+    logDir: dir,
+    dir: sqlDir(stateDir(settings)),
+    rebuild: true,
+    ...(url === undefined ? {} : { url }),
+    onNote: (line) => process.stderr.write(`${line}\n`),
+  });
   const entries = index.entries;
   await index.close();
   const experiences = await withBook(settings, (book) => book.rebuildFrom(readLog(dir, { kinds: ['open', 'close'] })));
-  print(settings, { entries, experiences, sql: url ?? join(stateDir(settings), 'sql') }, `SQL index: ${entries} entries; vector index: ${experiences} experiences`);
+  print(
+    settings,
+    { entries, experiences, sql: url ?? join(stateDir(settings), 'sql') },
+    `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
+  );
 }

@@ -1,8 +1,8 @@
 /** `palimpsest doctor`: what was requested, what is effective, and what a context length would cost. */
-import { existsSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { resolve } from 'node:path';
-import { FORMAT_NAMES, nativeInfo, setIsa, type Isa } from '../../native/index.ts';
+import { FORMAT_NAMES, type Isa, KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
 import { loadModel } from '../model/load.ts';
 import { flag, number, type Settings, text } from './options.ts';
@@ -14,6 +14,11 @@ export async function doctor(settings: Settings): Promise<void> {
   const native = nativeInfo();
   const name = text(settings, 'model') ?? 'reference';
   const state = resolve(text(settings, 'state') ?? '.palimpsest');
+  if (existsSync(state) && !statSync(state).isDirectory())
+    throw new KvError('bad-argument', `the state folder ${state} is a file`, {
+      values: { state },
+      hint: 'name another with --state',
+    });
   const model = await loadModel(name, { cacheDir: text(settings, 'cache') ?? '.cache' });
   try {
     const { layers, queryHeads, kvHeads, headDim, contextLength } = model.config;
@@ -53,23 +58,33 @@ export async function doctor(settings: Settings): Promise<void> {
     const rows: [string, string][] = [
       ['node', facts.node],
       ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytes(facts.memoryBytes)}`],
-      ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}; here: ${facts.isaAvailable.join(' ')}), ${facts.compiler}`],
+      ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}), ${facts.compiler}`],
+      ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
       ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores'})`],
       ['dense half', `onnxruntime-node ${facts.onnxruntime}`],
       ['formats', facts.formats.join(' ')],
-      ['model', `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`],
+      [
+        'model',
+        `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
+      ],
       ['state', `${state}${facts.stateExists ? '' : ' (not there yet)'}`],
     ];
     process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${value}`).join('\n')}\n\n`);
-    process.stdout.write(`KV memory for ${tokens} tokens (f16: ${bytes(cost.f16Bytes)}; window and sinks: ${bytes(cost.fixedBytes)})\n`);
+    process.stdout.write(
+      `KV memory for ${tokens} tokens (f16: ${bytes(cost.f16Bytes)}; window and sinks: ${bytes(cost.fixedBytes)})\n`,
+    );
     process.stdout.write(
       `${table(
         ['K:V', 'bytes', 'of f16', 'bits'],
-        cost.pairs.map((pair) => [pair.pair, bytes(pair.bytes), percent(pair.bytes / Math.max(1, cost.f16Bytes)), pair.effectiveBits.toFixed(2)]),
+        cost.pairs.map((pair) => [
+          pair.pair,
+          bytes(pair.bytes),
+          percent(pair.bytes / Math.max(1, cost.f16Bytes)),
+          pair.effectiveBits.toFixed(2),
+        ]),
       )}\n`,
     );
   } finally {
     model.weights.close();
   }
 }
-

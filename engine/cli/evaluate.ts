@@ -1,16 +1,27 @@
 /** `palimpsest evaluate`: caches against the exact one on your texts. */
-import { readFileSync } from 'node:fs';
 import { basename } from 'node:path';
 import { KvError } from '../../native/index.ts';
-import { evaluate, type EvaluateRow, parseCache } from '../evaluate/evaluate.ts';
+import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
 import { Runtime } from '../runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text } from './options.ts';
+import { readText } from './read-text.ts';
 import { percent, table } from './text.ts';
 
 function caches(settings: Settings): string[] {
   const list = text(settings, 'caches');
-  if (list !== undefined) return list.split(',').filter((item) => item.trim() !== '');
+  if (list !== undefined) {
+    const items = list
+      .split(',')
+      .map((item) => item.trim())
+      .filter((item) => item !== '');
+    if (items.length === 0)
+      throw new KvError('bad-argument', `--caches '${list}' names no cache`, {
+        values: { caches: list },
+        hint: 'for example q8,rot4:rot2,price@25%',
+      });
+    return items;
+  }
   const pair = cacheTypes(settings);
   if (pair !== undefined) return [`${pair.k}:${pair.v}`];
   const budget = text(settings, 'kvBudget') ?? '25%';
@@ -19,14 +30,11 @@ function caches(settings: Settings): string[] {
 
 export async function evaluateCommand(settings: Settings): Promise<void> {
   const paths = settings['text'] as string[] | undefined;
-  if (paths === undefined || paths.length === 0) throw new KvError('bad-argument', 'no text was given', { hint: '--text FILE…' });
-  const texts = paths.map((path) => {
-    try {
-      return { name: basename(path).replace(/\.[a-z]+$/, ''), content: readFileSync(path, 'utf8') };
-    } catch (cause) {
-      throw new KvError('not-found', `cannot read the text ${path}`, { values: { path }, cause });
-    }
-  });
+  if (paths === undefined || paths.length === 0)
+    throw new KvError('bad-argument', 'no text was given', { hint: '--text FILE, several if you like' });
+  const texts: { name: string; content: string }[] = [];
+  for (const path of paths)
+    texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
   const specs = caches(settings).map(parseCache);
   await interruptible(async (signal) => {
     // Weights of 8 bits add noise of their own to every comparison, so f32 unless asked for.
@@ -41,11 +49,17 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
         recallDocuments: number(settings, 'recall') ?? 0,
         seed: number(settings, 'seed') ?? 0,
         signal,
-        onRow: (row) => process.stderr.write(`${row.text} ${row.cache}: KLD ${row.meanKld.toPrecision(3)} at ${row.effectiveBits.toFixed(2)} bits\n`),
+        onRow: (row) =>
+          process.stderr.write(
+            `${row.text} ${row.cache}: KLD ${row.meanKld.toPrecision(3)} at ${row.effectiveBits.toFixed(2)} bits\n`,
+          ),
       });
       if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows)}\n`);
       if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows)}\n`);
-      if (flag(settings, 'json')) process.stdout.write(`${JSON.stringify({ model: runtime.model.name, dense: runtime.dense.name, isa: runtime.native.isa, rows })}\n`);
+      if (flag(settings, 'json'))
+        process.stdout.write(
+          `${JSON.stringify({ model: runtime.model.name, dense: runtime.dense.name, isa: runtime.native.isa, rows })}\n`,
+        );
     } finally {
       await runtime.close();
     }
@@ -55,7 +69,15 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
 export function qualityTable(rows: readonly EvaluateRow[]): string {
   return table(
     ['text', 'cache', 'bits', 'KLD', '99% KLD', 'ΔPPL', 'same top'],
-    rows.map((row) => [row.text, row.cache, row.effectiveBits.toFixed(2), row.meanKld.toPrecision(3), row.kld99.toPrecision(3), percent(row.perplexity / row.perplexityExact - 1), percent(row.sameTop)]),
+    rows.map((row) => [
+      row.text,
+      row.cache,
+      row.effectiveBits.toFixed(2),
+      row.meanKld.toPrecision(3),
+      row.kld99.toPrecision(3),
+      percent(row.perplexity / row.perplexityExact - 1),
+      percent(row.sameTop),
+    ]),
     [0, 1],
   );
 }

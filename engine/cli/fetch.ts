@@ -1,8 +1,11 @@
 /** `palimpsest fetch NAME`: brings a model into the cache folder, checked by its digest. */
 import { fetchModel } from '../model/fetch.ts';
-import { type Settings, text } from './options.ts';
+import { flag, type Settings, text } from './options.ts';
 
 export async function fetchCommand(name: string, settings: Settings): Promise<void> {
-  const path = await fetchModel(name, { cacheDir: text(settings, 'cache') ?? '.cache', onProgress: (line: string) => process.stderr.write(`${line}\n`) });
-  process.stdout.write(`${path}\n`);
+  const path = await fetchModel(name, {
+    cacheDir: text(settings, 'cache') ?? '.cache',
+    onProgress: (line: string) => process.stderr.write(`${line}\n`),
+  });
+  process.stdout.write(`${flag(settings, 'json') ? JSON.stringify({ name, path }) : path}\n`);
 }

@@ -1,48 +1,126 @@
 /** `palimpsest inspect PATH`: says what a file is and what is in it, or refuses it with the reason. */
-import { existsSync, openSync, readSync, closeSync, readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { closeSync, existsSync, openSync, readdirSync, readSync, statSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
 import { inspectModel } from '../model/inspect-model.ts';
+import { MODEL_NAMES } from '../model/load.ts';
+import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
-import { table } from './text.ts';
+import { fields } from './text.ts';
+import { describe } from './thresholds.ts';
 
-type Kind = 'model' | 'thresholds' | 'log' | 'index';
+type Kind = 'model' | 'thresholds' | 'log' | 'index' | 'state';
 
 /** Decides by content, not by name; a folder by what stands in it. */
-function kindOf(path: string): Kind {
-  if (!existsSync(path)) {
-    if (!path.includes('/') && !path.includes('.')) return 'model';
-    throw new KvError('not-found', `there is nothing at ${path}`, { values: { path } });
-  }
-  if (statSync(path).isDirectory()) {
+export function kindOf(path: string): Kind {
+  if (MODEL_NAMES.includes(path) && !existsSync(path)) return 'model';
+  if (!existsSync(path))
+    throw new KvError('not-found', `there is nothing at ${path}`, { values: { path, names: MODEL_NAMES } });
+  const stat = statSync(path);
+  if (stat.isDirectory()) {
     if (isLogDir(path)) return 'log';
-    if (readdirSync(path).includes('manifest.json')) return 'index';
-    return 'model';
+    if (isLogDir(logDir(path))) return 'state';
+    return readdirSync(path).includes('manifest.json') ? 'index' : 'model';
   }
-  const head = Buffer.alloc(4096);
+  if (!stat.isFile()) throw new KvError('unsupported', `${path} is neither a file nor a folder`, { values: { path } });
+  if (path.endsWith('.wal')) throw partOf(path, 'a segment of a log');
+  if (/^(vectors|payloads)\.\d+\./.test(basename(path))) throw partOf(path, 'a part of a vector index');
+  return looksLikeThresholds(path) ? 'thresholds' : 'model';
+}
+
+const partOf = (path: string, what: string): KvError =>
+  new KvError('bad-argument', `${path} is ${what}`, { values: { path }, hint: `inspect the folder: ${dirname(path)}` });
+
+/** A JSON file is taken for thresholds: no model is one, and the threshold reader says what is wrong with it. */
+function looksLikeThresholds(path: string): boolean {
+  const head = Buffer.alloc(64);
   const file = openSync(path, 'r');
-  const length = readSync(file, head, 0, head.length, 0);
-  closeSync(file);
-  const start = head.subarray(0, length).toString('utf8').trimStart();
-  return start.startsWith('{') && start.includes('palimpsest-thresholds') ? 'thresholds' : 'model';
+  try {
+    return head
+      .toString('utf8', 0, readSync(file, head, 0, head.length, 0))
+      .trimStart()
+      .startsWith('{');
+  } finally {
+    closeSync(file);
+  }
 }
 
 function flat(value: unknown, prefix = ''): [string, string][] {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return [[prefix, Array.isArray(value) && value.length > 12 ? `${value.length} values` : JSON.stringify(value)]];
+  if (value === null) return [];
+  if (Array.isArray(value)) return [[prefix, value.length > 12 ? `${value.length} values` : value.join(' ')]];
+  if (typeof value !== 'object') return [[prefix, String(value)]];
   return Object.entries(value).flatMap(([key, inner]) => flat(inner, prefix === '' ? key : `${prefix}.${key}`));
 }
 
-export async function inspect(path: string, settings: Settings): Promise<void> {
+interface Inspected {
+  readonly ok: boolean;
+  readonly json: Readonly<Record<string, unknown>>;
+  readonly plain: string;
+}
+
+/** Throws what the reader of that kind throws; a damaged log is no throw but a report with ok = false. */
+export async function inspectPath(path: string, cacheDir: string): Promise<Inspected> {
   const kind = kindOf(path);
-  if (kind === 'log') {
-    const report = verifyLog(path);
-    process.stdout.write(`${flag(settings, 'json') ? JSON.stringify({ kind, ...report }) : verifyText(report)}\n`);
-    if (!report.ok) process.exitCode = 2;
-    return;
+  switch (kind) {
+    case 'log': {
+      const report = verifyLog(path);
+      return { ok: report.ok, json: { kind, ...report }, plain: `log\n${verifyText(report)}` };
+    }
+    case 'index': {
+      const manifest = inspectIndex(path);
+      return {
+        ok: true,
+        json: { ...manifest, kind },
+        plain: `vector index\n${fields(flat({ ...manifest, kind: null }))}`,
+      };
+    }
+    case 'state':
+      return inspectState(path, cacheDir);
+    case 'thresholds': {
+      const file = readThresholdFile(path);
+      return { ok: true, json: { ...file, kind }, plain: `thresholds\n${describe(file)}` };
+    }
+    case 'model':
+      try {
+        const model = await inspectModel(path, { cacheDir });
+        return { ok: true, json: { ...model, kind }, plain: `model\n${fields(flat({ ...model, kind: null }))}` };
+      } catch (error) {
+        // The readers of one section name the section; which file it stands in is known here.
+        if (!(error instanceof KvError) || JSON.stringify([error.message, error.values]).includes(path)) throw error;
+        throw new KvError(error.code, error.message, {
+          values: { path, ...error.values },
+          ...(error.hint === undefined ? {} : { hint: error.hint }),
+          cause: error,
+        });
+      }
   }
-  const content = kind === 'thresholds' ? readThresholdFile(path) : kind === 'index' ? inspectIndex(path) : await inspectModel(path, { cacheDir: text(settings, 'cache') ?? join('.cache') });
-  if (flag(settings, 'json')) process.stdout.write(`${JSON.stringify({ kind, ...content })}\n`);
-  else process.stdout.write(`${kind}\n${table(['field', 'value'], flat(content).map(([key, value]) => [key, value.slice(0, 60)]), [0, 1])}\n`);
+}
+
+/** The parts of a state folder, each as if it had been asked for. */
+async function inspectState(path: string, cacheDir: string): Promise<Inspected> {
+  const log = await inspectPath(logDir(path), cacheDir);
+  const experiences = join(memoryDir(path), 'experiences');
+  const index = existsSync(experiences) ? await inspectPath(experiences, cacheDir) : null;
+  const sql = existsSync(sqlDir(path));
+  return {
+    ok: log.ok,
+    json: { kind: 'state', log: log.json, index: index?.json ?? null, sql },
+    plain: [
+      `state folder ${path}`,
+      '',
+      log.plain,
+      '',
+      index?.plain ?? 'no vector index yet',
+      '',
+      sql ? 'SQL index: there' : 'SQL index: the first audit list makes it',
+    ].join('\n'),
+  };
+}
+
+export async function inspect(path: string, settings: Settings): Promise<void> {
+  const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache');
+  process.stdout.write(`${flag(settings, 'json') ? JSON.stringify(json) : plain}\n`);
+  if (!ok) process.exitCode = 2;
 }

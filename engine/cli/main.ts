@@ -3,99 +3,309 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Command, CommanderError } from 'commander';
-import { KvError } from '../../native/index.ts';
+import { reportFailure } from './failure.ts';
+import type { Settings } from './options.ts';
+import { guardOutput } from './output.ts';
 import { packageRoot } from './package.ts';
 import { addSettings, readSettings, type SettingName } from './settings.ts';
-import type { Settings } from './options.ts';
 
 const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'dense', 'cache', 'config'];
 const STATE: readonly SettingName[] = ['state', 'onLogFailure'];
-const CACHE: readonly SettingName[] = ['kvBudget', 'kldBudget', 'policy', 'cacheTypeK', 'cacheTypeV', 'skipLayers', 'thresholds'];
+const CACHE: readonly SettingName[] = [
+  'kvBudget',
+  'kldBudget',
+  'policy',
+  'cacheTypeK',
+  'cacheTypeV',
+  'skipLayers',
+  'thresholds',
+];
+const ANSWER: readonly SettingName[] = [
+  'prompt',
+  'maxTokens',
+  'chat',
+  'system',
+  'temperature',
+  'topP',
+  'seed',
+  'stop',
+  'compare',
+];
+const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'config', 'json'];
+const AUDIT: readonly SettingName[] = ['state', 'config', 'json'];
+
+/** Stands under the help of every command, so that no flag has to say it. */
+const SOURCES = `
+Each flag can also stand in the environment (--kv-budget: PALIMPSEST_KV_BUDGET)
+and in a TOML or JSON file named with --config (kv-budget = "25%").`;
+
+interface CommandText {
+  /** Name and arguments, as commander reads them. */
+  readonly usage: string;
+  readonly does: string;
+  readonly examples: readonly string[];
+}
+
+type Act = (settings: Settings, args: string[]) => Promise<void>;
+
+function add(parent: Command, { usage, does, examples }: CommandText, names: readonly SettingName[], act: Act): void {
+  const command = addSettings(parent.command(usage).description(does), names);
+  command.addHelpText(
+    'after',
+    `${SOURCES}\n\n${examples.length === 1 ? 'Example' : 'Examples'}:\n${examples.map((line) => `  ${line}`).join('\n')}`,
+  );
+  command.action(async (...parameters: unknown[]) => {
+    const self = parameters.at(-1) as Command;
+    await act(
+      readSettings(self),
+      self.processedArgs.filter((value): value is string => typeof value === 'string'),
+    );
+  });
+}
 
 function program(): Command {
   const { version } = JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')) as { version: string };
   const root = new Command('palimpsest')
-    .description('An adaptive KV cache: old tokens in 8, 4, 3 or 2 bits, decided per layer and page while running,\nevery move tried first and explained afterwards.')
+    .description(
+      'An adaptive KV cache: old tokens in 8, 4, 3 or 2 bits, decided per layer and page while running, every move tried first and explained afterwards.',
+    )
     .version(version)
     .showHelpAfterError('(add --help for the options)')
     .exitOverride()
+    .configureOutput({ outputError: (message, write) => write(message.replace(/^error: /, 'palimpsest: ')) })
     .addHelpText(
       'after',
-      `
-Every flag is also an environment variable (--kv-budget: PALIMPSEST_KV_BUDGET) and a key of --config FILE (kv-budget).
+      `${SOURCES}
 
 Try first:
-  palimpsest start                                        the demonstration behind npm start
+  palimpsest start                         the demonstration behind npm start
   palimpsest run -m reference -p README.md --kv-budget 25%
   palimpsest audit list --limit 5
-  palimpsest doctor --tokens 32768`,
+  palimpsest doctor --tokens 32768
+
+Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted.`,
     );
-  const command = (parent: Command, name: string, description: string, names: readonly SettingName[], act: (settings: Settings, args: string[]) => Promise<void>): Command => {
-    const made = addSettings(parent.command(name).description(description), names);
-    return made.action(async (...parameters: unknown[]) => {
-      const self = parameters.at(-1) as Command;
-      await act(readSettings(self), self.processedArgs.flat().filter((value): value is string => typeof value === 'string'));
-    });
-  };
-
-  command(root, 'run', 'Read a prompt within a KV budget, stream the answer, say what the cache did.', [...ENGINE, 'prompt', 'maxTokens', ...CACHE, 'chat', 'system', 'temperature', 'topP', 'seed', 'stop', 'compare', ...STATE, 'progress', 'json'], async (settings) =>
-    (await import('./run.ts')).run(settings),
-  ).addHelpText('after', '\nExamples:\n  palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare\n  echo "Once upon a time" | palimpsest run -m reference -p - -n 64\n  palimpsest run -m smollm2-135m --chat --kv-budget 64MiB');
-  command(root, 'start', 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.', [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, 'progress', 'json'], async (settings) => (await import('./start.ts')).start(settings));
-  command(root, 'evaluate', 'Perplexity, divergence, recall and bits of caches against the exact one.', [...ENGINE, 'text', 'caches', 'tokens', 'windows', 'recall', 'seed', 'kvBudget', 'policy', 'cacheTypeK', 'cacheTypeV', 'json'], async (settings) =>
-    (await import('./evaluate.ts')).evaluateCommand(settings),
-  ).addHelpText('after', '\nExample:\n  palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 --caches q8,rot4:rot2,price@25%,uniform@25%');
-  command(root, 'inspect <path>', 'What a model file, threshold file, log or index contains; refuses what is broken and says why.', ['cache', 'json'], async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings));
-  command(root, 'fetch <name>', 'Bring a model into the cache folder (smollm2-135m), checked by its SHA-256.', ['cache'], async (settings, args) => (await import('./fetch.ts')).fetchCommand(args[0]!, settings));
-  command(root, 'doctor', 'What is requested and what is effective: kernels, threads, formats, model, state; memory for a length.', [...ENGINE, 'tokens', 'state', 'json'], async (settings) => (await import('./doctor.ts')).doctor(settings));
-
-  const audit = root.command('audit').description('Questions to the witness log: what moved, why, what it cost, where something like it happened.');
-  const ask = (name: string, description: string, act: (settings: Settings, args: string[], command: Command) => Promise<void>): Command => {
-    const made = addSettings(audit.command(name).description(description), ['state', 'database', 'config', 'json']);
-    return made.action(async (...parameters: unknown[]) => {
-      const self = parameters.at(-1) as Command;
-      await act(readSettings(self), self.processedArgs.flat().filter((value): value is string => typeof value === 'string'), self);
-    });
-  };
-  ask('list', 'Decisions, newest first.', async (settings, _, self) => (await import('./audit.ts')).list(settings, self.opts()))
-    .option('--session <id>', 'only this session')
-    .option('--layer <n>', 'only this layer')
-    .option('--side <k|v>', 'only keys or values')
-    .option('--reason <rule>', 'only this rule or threshold, e.g. deficit, price')
-    .option('--since <time>', 'ISO time, or 90s, 15m, 2h, 3d ago')
-    .option('--until <time>', 'the same')
-    .option('--step <from-to>', 'only at these token counts')
-    .option('--refused', 'only refused trials')
-    .option('--limit <n>', 'how many', '20');
-  ask('sessions', 'Sessions with their totals.', async (settings) => (await import('./audit.ts')).sessions(settings));
-  ask('show <id>', 'One entry of the log as it was written.', async (settings, args) => (await import('./audit.ts')).show(settings, args[0]!));
-  ask('explain <id>', 'A decision in sentences: what, why, what it cost, what else was considered.', async (settings, args) => (await import('./audit.ts')).explainCommand(settings, args[0]!));
-  ask('similar <id>', 'Sessions whose work was like that of this entry.', async (settings, args, self) => (await import('./audit.ts')).similar(settings, args[0]!, self.opts())).option('--limit <n>', 'how many', '5');
-  ask('verify', 'Check every byte of the log and its hash chain.', async (settings) => (await import('./audit.ts')).verify(settings));
-  ask('replay <session>', 'Take every decision of a session again from the log alone and compare.', async (settings, args) => (await import('./audit.ts')).replay(settings, args[0]!));
-  ask('reindex', 'Rebuild the SQL index and the vector index from the log.', async (settings) => (await import('./audit.ts')).reindex(settings));
-
-  const thresholds = root.command('thresholds').description('What was learned, as a file that another machine can use.');
-  const learned = (name: string, description: string, act: (settings: Settings, args: string[]) => Promise<void>): Command => command(thresholds, name, description, ['model', 'cache', 'state', 'config', 'json'], act);
-  learned('show [file]', 'Print a threshold file, or what this state folder would start a session with.', async (settings, args) => (await import('./thresholds.ts')).show(settings, args[0]));
-  learned('export <file>', 'Write what this state folder learned for a model.', async (settings, args) => (await import('./thresholds.ts')).exportFile(settings, args[0]!));
-  learned('import <file>', 'Check a file and use it for this model from now on.', async (settings, args) => (await import('./thresholds.ts')).importFile(settings, args[0]!));
-  learned('diff <a> <b>', 'What differs between two files.', async (settings, args) => (await import('./thresholds.ts')).diff(settings, args[0]!, args[1]!));
+  addModelCommands(root);
+  addAudit(
+    root
+      .command('audit')
+      .description('Questions to the witness log: what moved, why, what it cost, where something like it happened.'),
+  );
+  addThresholds(root.command('thresholds').description('What was learned, as a file that another machine can use.'));
   return root;
 }
 
+function addModelCommands(root: Command): void {
+  add(
+    root,
+    {
+      usage: 'run',
+      does: 'Read a prompt within a KV budget, stream the answer, say what the cache did.',
+      examples: [
+        'palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare',
+        'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
+        'palimpsest run -m smollm2-135m --chat --kv-budget 64MiB',
+        'palimpsest run -m reference -p README.md --cache-type-k rot4:rot2',
+      ],
+    },
+    [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'progress', 'json'],
+    async (settings) => (await import('./run.ts')).run(settings),
+  );
+  add(
+    root,
+    {
+      usage: 'start',
+      does: 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.',
+      examples: ['palimpsest start', 'palimpsest start -m reference --tokens 2048 --kv-budget 30% --json'],
+    },
+    [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, 'progress', 'json'],
+    async (settings) => (await import('./start.ts')).start(settings),
+  );
+  add(
+    root,
+    {
+      usage: 'evaluate',
+      does: 'Perplexity, divergence, recall and bits of caches against the exact one.',
+      examples: [
+        'palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 \\',
+        '    --caches q8,rot4:rot2,price@25%,uniform@25%',
+      ],
+    },
+    [
+      ...ENGINE,
+      'text',
+      'caches',
+      'tokens',
+      'windows',
+      'recall',
+      'seed',
+      'kvBudget',
+      'policy',
+      'cacheTypeK',
+      'cacheTypeV',
+      'json',
+    ],
+    async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
+  );
+  add(
+    root,
+    {
+      usage: 'inspect <path>',
+      does: 'What a model, threshold file, log, index or state folder contains; refuses what is broken and says why.',
+      examples: [
+        'palimpsest inspect model.gguf',
+        'palimpsest inspect reference',
+        'palimpsest inspect .palimpsest',
+        'palimpsest inspect learned.json --json',
+      ],
+    },
+    ['cache', 'config', 'json'],
+    async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
+  );
+  add(
+    root,
+    {
+      usage: 'fetch <name>',
+      does: 'Bring a model into the cache folder (smollm2-135m), checked by its SHA-256.',
+      examples: ['palimpsest fetch smollm2-135m'],
+    },
+    ['cache', 'config', 'json'],
+    async (settings, args) => (await import('./fetch.ts')).fetchCommand(args[0]!, settings),
+  );
+  add(
+    root,
+    {
+      usage: 'doctor',
+      does: 'What is requested and what is effective: kernels, threads, formats, model, state; memory for a length.',
+      examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
+    },
+    [...ENGINE, 'tokens', 'state', 'json'],
+    async (settings) => (await import('./doctor.ts')).doctor(settings),
+  );
+}
+
+function addAudit(audit: Command): void {
+  add(
+    audit,
+    {
+      usage: 'list',
+      does: 'Decisions, newest first.',
+      examples: [
+        'palimpsest audit list --limit 5',
+        'palimpsest audit list --layer 3 --side k --since 2h',
+        'palimpsest audit list --refused --step 1000..2000',
+      ],
+    },
+    ['session', 'layer', 'side', 'reason', 'since', 'until', 'step', 'refused', 'limit', 'database', ...AUDIT],
+    async (settings) => (await import('./audit.ts')).list(settings),
+  );
+  add(
+    audit,
+    { usage: 'sessions', does: 'Sessions with their totals.', examples: ['palimpsest audit sessions'] },
+    ['database', ...AUDIT],
+    async (settings) => (await import('./audit.ts')).sessions(settings),
+  );
+  add(
+    audit,
+    { usage: 'show <id>', does: 'One entry of the log as it was written.', examples: ['palimpsest audit show 17'] },
+    AUDIT,
+    async (settings, args) => (await import('./audit.ts')).show(settings, args[0]!),
+  );
+  add(
+    audit,
+    {
+      usage: 'explain <id>',
+      does: 'A decision in sentences: what, why, what it cost, what else was considered.',
+      examples: ['palimpsest audit explain 17'],
+    },
+    AUDIT,
+    async (settings, args) => (await import('./audit.ts')).explainCommand(settings, args[0]!),
+  );
+  add(
+    audit,
+    {
+      usage: 'similar <id>',
+      does: 'Sessions whose work was like that of this entry.',
+      examples: ['palimpsest audit similar 17 --limit 3'],
+    },
+    ['limit', ...AUDIT],
+    async (settings, args) => (await import('./audit.ts')).similar(settings, args[0]!),
+  );
+  add(
+    audit,
+    { usage: 'verify', does: 'Check every byte of the log and its hash chain.', examples: ['palimpsest audit verify'] },
+    AUDIT,
+    async (settings) => (await import('./audit.ts')).verify(settings),
+  );
+  add(
+    audit,
+    {
+      usage: 'replay <session>',
+      does: 'Take every decision of a session again from the log alone and compare.',
+      examples: ['palimpsest audit replay 0c42f114'],
+    },
+    AUDIT,
+    async (settings, args) => (await import('./audit.ts')).replay(settings, args[0]!),
+  );
+  add(
+    audit,
+    {
+      usage: 'reindex',
+      does: 'Rebuild the SQL index and the vector index from the log.',
+      examples: ['palimpsest audit reindex'],
+    },
+    ['database', ...AUDIT],
+    async (settings) => (await import('./audit.ts')).reindex(settings),
+  );
+}
+
+function addThresholds(thresholds: Command): void {
+  add(
+    thresholds,
+    {
+      usage: 'show [file]',
+      does: 'Print a threshold file, or what this state folder learned for a model.',
+      examples: ['palimpsest thresholds show', 'palimpsest thresholds show learned.json'],
+    },
+    LEARNED,
+    async (settings, args) => (await import('./thresholds.ts')).show(settings, args[0]),
+  );
+  add(
+    thresholds,
+    {
+      usage: 'export <file>',
+      does: 'Write what this state folder learned for a model.',
+      examples: ['palimpsest thresholds export learned.json -m smollm2-135m'],
+    },
+    LEARNED,
+    async (settings, args) => (await import('./thresholds.ts')).exportFile(settings, args[0]!),
+  );
+  add(
+    thresholds,
+    {
+      usage: 'import <file>',
+      does: 'Check a file and use it for this model from now on.',
+      examples: ['palimpsest thresholds import learned.json -m smollm2-135m'],
+    },
+    LEARNED,
+    async (settings, args) => (await import('./thresholds.ts')).importFile(settings, args[0]!),
+  );
+  add(
+    thresholds,
+    {
+      usage: 'diff <a> <b>',
+      does: 'What differs between two files.',
+      examples: ['palimpsest thresholds diff before.json after.json'],
+    },
+    ['config', 'json'],
+    async (settings, args) => (await import('./thresholds.ts')).diff(settings, args[0]!, args[1]!),
+  );
+}
+
+guardOutput();
 try {
   await program().parseAsync();
 } catch (error) {
   if (error instanceof CommanderError) process.exitCode = error.exitCode === 0 ? 0 : 2;
-  else if (error instanceof KvError) {
-    const values = Object.entries(error.values).map(([key, value]) => `${key}=${String(value)}`);
-    process.stderr.write(`palimpsest: ${error.message} [${error.code}]\n`);
-    if (values.length > 0) process.stderr.write(`  ${values.join(' ')}\n`);
-    if (error.hint !== undefined) process.stderr.write(`  ${error.hint}\n`);
-    process.exitCode = 2;
-  } else {
-    process.stderr.write(`palimpsest: a fault of ours, please report it\n${error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`);
-    process.exitCode = 1;
-  }
+  else process.exitCode = reportFailure(error);
 }

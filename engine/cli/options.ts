@@ -1,17 +1,21 @@
 /** From settings to the options of the library. */
-import { parsePair, type FormatPair, type Isa, KvError } from '../../native/index.ts';
+import { type FormatPair, type Isa, KvError, parsePair } from '../../native/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
 export type Settings = Partial<Record<SettingName, unknown>>;
 
 export const text = (settings: Settings, name: SettingName): string | undefined => settings[name] as string | undefined;
-export const number = (settings: Settings, name: SettingName): number | undefined => settings[name] as number | undefined;
+export const number = (settings: Settings, name: SettingName): number | undefined =>
+  settings[name] as number | undefined;
 export const flag = (settings: Settings, name: SettingName): boolean => settings[name] === true;
 
 export function engineOptions(settings: Settings): EngineOptions {
   const model = text(settings, 'model');
-  if (model === undefined) throw new KvError('bad-argument', 'no model was named', { hint: "--model PATH, or --model reference for the one that comes with the package" });
+  if (model === undefined)
+    throw new KvError('bad-argument', 'no model was named', {
+      hint: '--model PATH, or --model reference for the one that comes with the package',
+    });
   const threads = number(settings, 'threads');
   const isa = text(settings, 'isa') as Isa | undefined;
   return {
@@ -25,11 +29,17 @@ export function engineOptions(settings: Settings): EngineOptions {
   };
 }
 
-/** --cache-type-k/-v; one given alone leaves the other at f16, as the flags' other users do. A K:V pair may be given to the first. */
+/** --cache-type-k/-v as a pair; one given alone leaves the other at f16, as the flags' other users do. A K:V pair may be given to the first instead. */
 export function cacheTypes(settings: Settings): FormatPair | undefined {
   const k = text(settings, 'cacheTypeK');
   const v = text(settings, 'cacheTypeV');
   if (k === undefined && v === undefined) return undefined;
+  if (v?.includes(':') || (v !== undefined && k?.includes(':'))) {
+    throw new KvError('bad-argument', `cache types ${k ?? '(none)'} for keys and ${v} for values are not one pair`, {
+      values: { cacheTypeK: k, cacheTypeV: v },
+      hint: 'give one format to each of --cache-type-k and --cache-type-v, or a pair such as rot4:rot2 to --cache-type-k alone',
+    });
+  }
   if (k?.includes(':')) return parsePair(k);
   return { k: parsePair(k ?? 'f16').k, v: parsePair(v ?? 'f16').v };
 }
@@ -39,6 +49,11 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
   const kldBudget = number(settings, 'kldBudget');
   const policy = text(settings, 'policy');
   const types = cacheTypes(settings);
+  if (policy === 'fixed' && types === undefined) {
+    throw new KvError('bad-argument', '--policy fixed needs to know the formats', {
+      hint: 'add --cache-type-k and --cache-type-v, or leave out --policy: with cache types and no budget it is fixed anyway',
+    });
+  }
   const skipLayers = settings['skipLayers'] as number[] | undefined;
   const thresholds = text(settings, 'thresholds');
   return {

@@ -21,7 +21,9 @@ export class ProgressLine {
     const share = progress.tokens / Math.max(1, progress.tokensTotal);
     const filled = Math.round(share * 24);
     const bar = '█'.repeat(filled) + '░'.repeat(24 - filled);
-    process.stderr.write(`\r${label.padEnd(14)} ${bar} ${String(progress.tokens).padStart(6)}/${progress.tokensTotal} ${progress.tokensPerSecond.toFixed(0).padStart(5)} tok/s ${bytes(progress.kvBytes).padStart(9)}`);
+    process.stderr.write(
+      `\r${label.padEnd(14)} ${bar} ${String(progress.tokens).padStart(6)}/${progress.tokensTotal} ${progress.tokensPerSecond.toFixed(0).padStart(5)} tok/s ${bytes(progress.kvBytes).padStart(9)}`,
+    );
     this.#shown = true;
   }
 

@@ -1,46 +1,71 @@
 /** `palimpsest run`: read a prompt within a KV budget, stream the answer, say what the cache did. */
-import { readFileSync } from 'node:fs';
-import { createInterface } from 'node:readline/promises';
 import { KvError } from '../../native/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
 import type { ChatMessage } from '../model/types.ts';
 import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
+import { ChatInput, ChatTurns } from './chat.ts';
+import { failureText } from './failure.ts';
 import { interruptible } from './interrupt.ts';
-import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
-import { ProgressLine, type ProgressKind } from './progress.ts';
+import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { type ProgressKind, ProgressLine } from './progress.ts';
+import { readText } from './read-text.ts';
 import { divergenceLine, layerTable, memoryLine } from './report.ts';
 
 /** Tokens before the answer whose predictions --compare looks at. */
 const COMPARED_TOKENS = 512;
 
-export function readPrompt(path: string | undefined): string {
-  if (path === undefined) throw new KvError('bad-argument', 'no prompt was given', { hint: '--prompt FILE, or --prompt - for standard input' });
-  try {
-    return readFileSync(path === '-' ? 0 : path, 'utf8');
-  } catch (cause) {
-    throw new KvError('not-found', `cannot read the prompt ${path}`, { values: { path }, cause });
-  }
-}
-
 export async function run(settings: Settings): Promise<void> {
-  const interactive = flag(settings, 'chat') && process.stdin.isTTY === true && settings['prompt'] === undefined;
-  const first = interactive ? '' : readPrompt(text(settings, 'prompt'));
+  const chat = flag(settings, 'chat');
+  const path = text(settings, 'prompt') ?? (chat && process.stdin.isTTY !== true ? '-' : undefined);
+  if (path === undefined && !chat)
+    throw new KvError('bad-argument', 'no prompt was given', {
+      hint: '--prompt FILE, --prompt - for standard input, or --chat on a terminal',
+    });
+  // Whatever is wrong with the request is said before a model is loaded or a folder made.
+  const options = engineOptions(settings);
+  cacheTypes(settings);
+  const content = path === undefined ? null : await readText(path, 'prompt');
+  if (content === '')
+    throw new KvError('bad-argument', 'the prompt is empty', {
+      values: { prompt: path },
+      hint: 'an empty prompt has no next token; give at least one character',
+    });
   await interruptible(async (signal) => {
-    const engine = await createEngine(engineOptions(settings));
+    const engine = await createEngine(options);
     try {
-      if (interactive) await converse(engine, settings, signal);
-      else await once(engine, settings, first, signal);
+      if (chat && !engine.info.chat)
+        throw new KvError('bad-tokenizer', `${engine.info.name} has no chat template`, {
+          values: { model: engine.info.path },
+          hint: 'leave out --chat: the prompt is then read as plain text',
+        });
+      if (content === null) await converse(engine, settings, signal);
+      else await once(engine, settings, content, signal);
     } finally {
       await engine.close();
     }
   });
 }
 
-function firstPrompt(settings: Settings, content: string): Prompt {
-  if (!flag(settings, 'chat')) return content;
+function firstMessages(settings: Settings): ChatMessage[] {
   const system = text(settings, 'system');
-  const messages: ChatMessage[] = system === undefined ? [] : [{ role: 'system', content: system }];
-  return [...messages, { role: 'user', content }];
+  return system === undefined ? [] : [{ role: 'system', content: system }];
+}
+
+/** Refuses a prompt that cannot fit, with the numbers, before a session is opened. */
+export function checkLength(promptTokens: number, maxTokens: number, contextLength: number): void {
+  const over = promptTokens + maxTokens - contextLength;
+  if (over <= 0) return;
+  throw new KvError(
+    'context-too-long',
+    `a prompt of ${promptTokens} tokens and ${maxTokens} to generate exceed the context of ${contextLength} by ${over}`,
+    {
+      values: { promptTokens, maxTokens, contextLength },
+      hint:
+        over < maxTokens
+          ? `--max-tokens ${maxTokens - over}, or a shorter prompt`
+          : `shorten the prompt by ${over} tokens`,
+    },
+  );
 }
 
 function generateOptions(settings: Settings, progress: ProgressLine, signal: AbortSignal): GenerateOptions {
@@ -56,63 +81,113 @@ function generateOptions(settings: Settings, progress: ProgressLine, signal: Abo
 }
 
 async function once(engine: Engine, settings: Settings, content: string, signal: AbortSignal): Promise<void> {
-  const prompt = firstPrompt(settings, content);
+  const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
   const maxTokens = number(settings, 'maxTokens') ?? 128;
   const ids = await engine.tokenize(prompt);
+  checkLength(ids.length, maxTokens, engine.info.config.contextLength);
   const compare = flag(settings, 'compare');
-  const session = await engine.openSession({ ...sessionOptions(settings, ids.length + maxTokens), ...(compare ? { compareTokens: COMPARED_TOKENS + maxTokens } : {}) });
+  const session = await engine.openSession({
+    ...sessionOptions(settings, ids.length + maxTokens),
+    ...(compare ? { compareTokens: COMPARED_TOKENS + maxTokens } : {}),
+  });
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-  const generated = await stream(session, ids, generateOptions(settings, progress, signal), progress);
-  process.stdout.write('\n');
-  let divergence: Divergence | null = null;
-  if (compare && !signal.aborted) {
-    divergence = await session.compare({ signal, onProgress: (event) => progress.update('exact cache', event) });
-    progress.done();
-  }
-  const report = await session.report();
-  await session.close(generated.finish === 'aborted' ? 'aborted' : 'done');
-  print(engine, settings, report, generated, divergence);
-}
-
-async function stream(session: EngineSession, prompt: Prompt, options: GenerateOptions, progress: ProgressLine): Promise<Generated> {
-  const generation = session.generate(prompt, options);
-  for await (const piece of generation) {
-    progress.done();
-    process.stdout.write(piece);
-  }
-  progress.done();
-  return generation.result;
-}
-
-/** Turns over one cache until the input ends. */
-async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<void> {
-  const context = engine.info.config.contextLength;
-  const session = await engine.openSession(sessionOptions(settings, context));
-  const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-  const lines = createInterface({ input: process.stdin, output: process.stderr });
-  let turn = 0;
-  try {
-    for (;;) {
-      const line = await lines.question('> ', { signal }).catch(() => null);
-      if (line === null) break;
-      if (line.trim() === '') continue;
-      const prompt: Prompt = turn++ === 0 ? firstPrompt(settings, line) : [{ role: 'user', content: line }];
-      await stream(session, prompt, generateOptions(settings, progress, signal), progress);
-      process.stdout.write('\n');
+  await closing(session, signal, async () => {
+    const generated = await stream(session, ids, generateOptions(settings, progress, signal), progress);
+    process.stdout.write('\n');
+    let divergence: Divergence | null = null;
+    if (compare && !signal.aborted) {
+      divergence = await session.compare({ signal, onProgress: (event) => progress.update('exact cache', event) });
     }
+    progress.done();
+    print(engine, settings, await session.report(), generated, divergence);
+  });
+}
+
+/** Whatever becomes of the work, the session is closed under its true reason. */
+async function closing(session: EngineSession, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    await session.close(signal.aborted ? 'aborted' : 'error');
+    throw error;
+  }
+  await session.close(signal.aborted ? 'aborted' : 'done');
+}
+
+async function stream(
+  session: EngineSession,
+  prompt: Prompt,
+  options: GenerateOptions,
+  progress: ProgressLine,
+): Promise<Generated> {
+  const generation = session.generate(prompt, options);
+  try {
+    for await (const piece of generation) {
+      progress.done();
+      process.stdout.write(piece);
+    }
+    return await generation.result;
   } finally {
-    lines.close();
-    const report = await session.report();
-    await session.close(signal.aborted ? 'aborted' : 'done');
-    process.stderr.write(`\n${memoryLine(report)}\n`);
+    progress.done();
   }
 }
 
-function print(engine: Engine, settings: Settings, report: SessionReport, generated: Generated, divergence: Divergence | null): void {
+/** Turns over one cache until the input ends. Ctrl-C ends an answer, or at the question the conversation. */
+async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<void> {
+  const session = await engine.openSession(sessionOptions(settings, engine.info.config.contextLength));
+  const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
+  const turns = new ChatTurns((messages) => engine.tokenize(messages), firstMessages(settings));
+  const input = new ChatInput(signal);
+  let last: Generated | null = null;
+  try {
+    await closing(session, signal, async () => {
+      for (;;) {
+        const line = await input.next();
+        if (line === null) break;
+        if (line.trim() === '') continue;
+        const turnSignal = input.startTurn();
+        try {
+          const ids = await turns.ask(line);
+          last = await stream(session, ids, generateOptions(settings, progress, turnSignal), progress);
+          turns.answered();
+          process.stdout.write('\n');
+        } catch (error) {
+          // A question that does not fit leaves the conversation as it was; a shorter one may.
+          if (
+            !(error instanceof KvError) ||
+            (error.code !== 'context-too-long' && !(error.code === 'aborted' && !signal.aborted))
+          )
+            throw error;
+          process.stderr.write(`${failureText(error)}\n`);
+        } finally {
+          input.endTurn();
+        }
+      }
+      const report = await session.report();
+      process.stderr.write(`\n${memoryLine(report)}\n`);
+      if (flag(settings, 'json'))
+        process.stdout.write(
+          `${JSON.stringify(jsonResult(engine, report, last ?? { tokensPerSecond: 0, prefillTokensPerSecond: 0 }, null))}\n`,
+        );
+    });
+  } finally {
+    input.close();
+  }
+}
+
+function print(
+  engine: Engine,
+  settings: Settings,
+  report: SessionReport,
+  generated: Generated,
+  divergence: Divergence | null,
+): void {
   if (!flag(settings, 'json')) {
     process.stdout.write(`\n${layerTable(report)}\n\n${memoryLine(report)}\n`);
     if (divergence !== null) process.stdout.write(`${divergenceLine(divergence)}\n`);
-    process.stdout.write(`Speed      ${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing\n`);
+    process.stdout.write(
+      `Speed      ${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing\n`,
+    );
     if (report.logPath !== null) process.stdout.write(`Log        ${report.logPath}, session ${report.session}\n`);
     return;
   }
@@ -120,7 +195,13 @@ function print(engine: Engine, settings: Settings, report: SessionReport, genera
 }
 
 /** The object behind --json; its fields are documented in the README. */
-export function jsonResult(engine: Engine, report: SessionReport, speed: Pick<Generated, 'tokensPerSecond' | 'prefillTokensPerSecond'>, divergence: Divergence | null, recall: { asked: number; recalled: number; recalledExact: number } | null = null): Record<string, unknown> {
+export function jsonResult(
+  engine: Engine,
+  report: SessionReport,
+  speed: Pick<Generated, 'tokensPerSecond' | 'prefillTokensPerSecond'>,
+  divergence: Divergence | null,
+  recall: { asked: number; recalled: number; recalledExact: number } | null = null,
+): Record<string, unknown> {
   return {
     model: engine.info.name,
     session: report.session,

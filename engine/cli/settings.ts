@@ -2,10 +2,12 @@
  * Every flag of the command line, once: name, type, default, help. From this table come the commander options, the environment
  * variables (PALIMPSEST_ + name in capitals) and the keys of a TOML or JSON file. Precedence: flag, environment, file, default.
  */
-import { readFileSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
-import { ISA_NAMES, KvError } from '../../native/index.ts';
+import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair } from '../../native/index.ts';
+import { policies } from '../../policy/index.ts';
+import { parseBudget } from '../budget.ts';
 
 export interface Setting {
   readonly flags: string;
@@ -17,13 +19,31 @@ export interface Setting {
 
 const bounded = (least: number, most: number, whole: boolean) => (text: string) => {
   const value = Number(text);
-  if (text.trim() === '' || !Number.isFinite(value) || value < least || value > most || (whole && !Number.isInteger(value))) {
+  if (
+    text.trim() === '' ||
+    !Number.isFinite(value) ||
+    value < least ||
+    value > most ||
+    (whole && !Number.isInteger(value))
+  ) {
     throw new InvalidArgumentError(`expected ${whole ? 'a whole number' : 'a number'} from ${least} to ${most}.`);
   }
   return value;
 };
 export const whole = (least: number, most: number) => bounded(least, most, true);
 export const real = (least: number, most: number) => bounded(least, most, false);
+
+/** Refuses what no length of prompt can make a budget; what it amounts to is settled when the length is known. */
+const budget = (text: string): string => {
+  parseBudget(text, 2 ** 40);
+  return text;
+};
+
+/** Refuses what is no format of ours; K and V are put together in options.ts. */
+const cacheType = (text: string): string => {
+  parsePair(text);
+  return text;
+};
 
 /** '0,3-5' → [0, 3, 4, 5] */
 export function layerList(text: string): number[] {
@@ -38,52 +58,124 @@ export function layerList(text: string): number[] {
   return [...layers].sort((a, b) => a - b);
 }
 
+/** Without `table`, whose formats per layer no flag can carry. */
+const POLICIES: readonly string[] = Object.keys(policies).filter((id) => id !== 'table');
+
 export const SETTINGS = {
   config: { flags: '--config <file>', help: 'TOML or JSON file with these flags as keys' },
   model: { flags: '-m, --model <path|name>', help: "model folder, .gguf file, or 'reference', 'smollm2-135m'" },
   prompt: { flags: '-p, --prompt <file|->', help: 'file with the prompt; - reads standard input' },
-  kvBudget: { flags: '--kv-budget <bytes|%>', help: 'KV bytes (64MiB) or share of the f16 cache of prompt + max tokens (25%)' },
-  kldBudget: { flags: '--kld-budget <nats>', help: 'mean divergence that may be spent instead of bytes', parse: real(0, 10) },
-  maxTokens: { flags: '-n, --max-tokens <n>', help: 'tokens to generate at most', default: 128, parse: whole(1, 1_000_000) },
+  kvBudget: {
+    flags: '--kv-budget <bytes|%>',
+    help: 'KV bytes (64MiB) or share of the f16 cache of prompt + max tokens (25%)',
+    parse: budget,
+  },
+  kldBudget: {
+    flags: '--kld-budget <nats>',
+    help: 'mean divergence that may be spent instead of bytes',
+    parse: real(0, 10),
+  },
+  maxTokens: {
+    flags: '-n, --max-tokens <n>',
+    help: 'tokens to generate at most',
+    default: 128,
+    parse: whole(1, 1_000_000),
+  },
   chat: { flags: '--chat', help: 'use the chat template; on a terminal, go on turn by turn' },
   system: { flags: '--system <text>', help: 'system message of a chat' },
-  cacheTypeK: { flags: '--cache-type-k <type>', help: 'fixed format of keys: f16 q8 rot4 rot3 rot2' },
-  cacheTypeV: { flags: '--cache-type-v <type>', help: 'fixed format of values' },
-  skipLayers: { flags: '--kv-cache-dtype-skip-layers <list>', help: 'layers that stay in the window format, e.g. 0,28-29', parse: layerList },
-  policy: { flags: '--policy <id>', help: 'price (default), uniform, age, table, fixed, none' },
-  seed: { flags: '--seed <n>', help: 'seed of sampling and of generated documents', default: 0, parse: whole(0, 2 ** 31) },
+  cacheTypeK: {
+    flags: '--cache-type-k <type>',
+    help: `fixed format of keys (${FORMAT_NAMES.join(' ')}), or a K:V pair`,
+    parse: cacheType,
+  },
+  cacheTypeV: {
+    flags: '--cache-type-v <type>',
+    help: 'fixed format of values; of two, the one left out is f16',
+    parse: cacheType,
+  },
+  skipLayers: {
+    flags: '--kv-cache-dtype-skip-layers <list>',
+    help: 'layers that stay in the window format, e.g. 0,28-29',
+    parse: layerList,
+  },
+  policy: {
+    flags: '--policy <id>',
+    help: 'what moves pages (default: price under a budget)',
+    choices: POLICIES,
+  },
+  seed: {
+    flags: '--seed <n>',
+    help: 'seed of sampling and of generated documents',
+    default: 0,
+    parse: whole(0, 2 ** 31),
+  },
   temperature: { flags: '--temperature <t>', help: '0 = greedy', default: 0, parse: real(0, 10) },
   topP: { flags: '--top-p <p>', help: 'nucleus of the sampling', default: 1, parse: real(0, 1) },
   stop: { flags: '--stop <text...>', help: 'end the answer at this text' },
   threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores)', parse: whole(1, 256) },
   isa: { flags: '--isa <name>', help: 'force an instruction set of the kernels', choices: ISA_NAMES },
-  dense: { flags: '--dense <precision>', help: 'weights: auto (8-bit where represented well; default) or exact (f32; default of evaluate)', choices: ['auto', 'exact'] },
+  dense: {
+    flags: '--dense <precision>',
+    help: 'weights: auto (8-bit where represented well; default) or exact (f32; default of evaluate)',
+    choices: ['auto', 'exact'],
+  },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
   state: { flags: '--state <dir>', help: 'folder of log, indexes and learned thresholds', default: '.palimpsest' },
   cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
-  onLogFailure: { flags: '--on-log-failure <mode>', help: 'when the log cannot be written: block, halt, drop', default: 'block', choices: ['block', 'halt', 'drop'] },
+  onLogFailure: {
+    flags: '--on-log-failure <mode>',
+    help: 'when the log cannot be written',
+    default: 'block',
+    choices: ['block', 'halt', 'drop'],
+  },
   thresholds: { flags: '--thresholds <file>', help: 'start from this threshold file instead of what was learned here' },
-  progress: { flags: '--progress <kind>', help: 'bar, jsonl (one object a line on stderr) or none', default: 'bar', choices: ['bar', 'jsonl', 'none'] },
-  json: { flags: '--json', help: 'last line of stdout is one JSON object' },
+  progress: {
+    flags: '--progress <kind>',
+    help: 'bar, jsonl (one object a line on stderr) or none',
+    default: 'bar',
+    choices: ['bar', 'jsonl', 'none'],
+  },
+  json: { flags: '--json', help: 'the last line of stdout is one line of JSON' },
   text: { flags: '--text <file...>', help: 'texts to evaluate on' },
   tokens: { flags: '--tokens <n>', help: 'length of the document or window', parse: whole(256, 10_000_000) },
   windows: { flags: '--windows <n>', help: 'windows per text', default: 1, parse: whole(1, 1000) },
-  caches: { flags: '--caches <list>', help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%' },
-  recall: { flags: '--recall <documents>', help: 'recall documents (five questions each) per cache', default: 0, parse: whole(0, 1000) },
-  database: { flags: '--database <url>', help: 'postgres:// URL of the audit index (default: embedded, in the state folder)' },
+  caches: {
+    flags: '--caches <list>',
+    help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
+  },
+  recall: {
+    flags: '--recall <documents>',
+    help: 'recall documents (five questions each) per cache',
+    default: 0,
+    parse: whole(0, 1000),
+  },
+  database: {
+    flags: '--database <url>',
+    help: 'postgres:// URL of the audit index (default: embedded, in the state folder)',
+  },
+  session: { flags: '--session <id>', help: 'only this session' },
+  layer: { flags: '--layer <n>', help: 'only this layer', parse: whole(0, 9999) },
+  side: { flags: '--side <k|v>', help: 'only keys or only values', choices: ['k', 'v'] },
+  reason: { flags: '--reason <rule>', help: 'only this rule or threshold, e.g. deficit, price' },
+  since: { flags: '--since <time>', help: '30m, 2h or 7d ago, or a date: 2026-01-31T13:05' },
+  until: { flags: '--until <time>', help: 'the same' },
+  step: { flags: '--step <range>', help: 'only at these token counts: 384, 100..200, 100..' },
+  refused: { flags: '--refused', help: 'only moves that their trial refused' },
+  limit: { flags: '--limit <n>', help: 'how many (default: 20; similar: 5)', parse: whole(1, 100_000) },
 } as const satisfies Record<string, Setting>;
 
 export type SettingName = keyof typeof SETTINGS;
 
-/** 'kvBudget' → --kv-budget's attribute in commander and its file key 'kv-budget'. */
-const longName = (name: SettingName): string => /--([a-z-]+)/.exec(SETTINGS[name].flags)![1]!;
-export const environmentName = (name: SettingName): string => `PALIMPSEST_${longName(name).replaceAll('-', '_').toUpperCase()}`;
+/** 'kvBudget' → 'kv-budget': the flag without its dashes, and the key in a file. */
+export const keyName = (name: SettingName): string => /--([a-z-]+)/.exec(SETTINGS[name].flags)![1]!;
+export const environmentName = (name: SettingName): string =>
+  `PALIMPSEST_${keyName(name).replaceAll('-', '_').toUpperCase()}`;
+const attribute = (key: string): string => key.replaceAll(/-([a-z])/g, (_, letter: string) => letter.toUpperCase());
 
-/** Adds settings to a command; each says its environment variable in the help. */
 export function addSettings(command: Command, names: readonly SettingName[]): Command {
   for (const name of names) {
     const setting: Setting = SETTINGS[name];
-    const option = new Option(setting.flags, setting.help).env(environmentName(name));
+    const option = new Option(setting.flags, setting.help);
     if (setting.default !== undefined) option.default(setting.default);
     if (setting.choices !== undefined) option.choices([...setting.choices]);
     else if (setting.parse !== undefined) option.argParser(setting.parse);
@@ -92,57 +184,136 @@ export function addSettings(command: Command, names: readonly SettingName[]): Co
   return command;
 }
 
-/** Values of a command by setting name, with the file of --config underneath flags and environment. */
-export function readSettings(command: Command): Partial<Record<SettingName, unknown>> {
-  const given = command.optsWithGlobals() as Record<string, unknown>;
-  const file = typeof given['config'] === 'string' ? readFile(given['config']) : {};
+/**
+ * Values of a command by setting name: flag, else environment, else the file of --config, else default. Keys of other
+ * commands may stand in the file. An empty variable counts as none. Throws KvError 'bad-config', 'not-found', 'io'.
+ */
+export function readSettings(
+  command: Command,
+  environment: Readonly<Record<string, string | undefined>> = process.env,
+): Partial<Record<SettingName, unknown>> {
+  const own = new Set(command.options.map((option) => option.long));
+  const given = command.opts() as Record<string, unknown>;
+  const fromEnvironment = (name: SettingName): string | undefined => environment[environmentName(name)] || undefined;
+  const path = (given['config'] as string | undefined) ?? (own.has('--config') ? fromEnvironment('config') : undefined);
+  const file = path === undefined ? new Map<SettingName, unknown>() : readFile(path);
   const result: Partial<Record<SettingName, unknown>> = {};
-  const known = new Map((Object.keys(SETTINGS) as SettingName[]).map((name) => [longName(name), name]));
-  const attribute = (long: string): string => long.replaceAll(/-([a-z])/g, (_, letter: string) => letter.toUpperCase());
-  for (const [long, name] of known) {
-    const key = attribute(long);
-    if (given[key] !== undefined) result[name] = given[key];
-  }
-  for (const [key, value] of Object.entries(file)) {
-    const name = known.get(key);
-    if (name === undefined) {
-      throw new KvError('bad-config', `unknown setting '${key}'`, { values: { file: given['config'], known: [...known.keys()].join(' ') }, hint: 'use the names of the flags without the dashes' });
-    }
-    const source = command.getOptionValueSourceWithGlobals(attribute(key));
-    if (source === 'cli' || source === 'env') continue;
-    result[name] = checked(name, key, value);
+  for (const name of Object.keys(SETTINGS) as SettingName[]) {
+    const key = keyName(name);
+    if (!own.has(`--${key}`)) continue;
+    const variable = fromEnvironment(name);
+    if (command.getOptionValueSource(attribute(key)) === 'cli') result[name] = given[attribute(key)];
+    else if (variable !== undefined) result[name] = fromVariable(name, variable);
+    else if (file.has(name)) result[name] = checked(name, `setting '${key}' of ${path}`, file.get(name));
+    else if (given[attribute(key)] !== undefined) result[name] = given[attribute(key)];
   }
   return result;
 }
 
-function checked(name: SettingName, key: string, value: unknown): unknown {
+const TRUTH: Readonly<Record<string, boolean>> = {
+  '1': true,
+  true: true,
+  yes: true,
+  on: true,
+  '0': false,
+  false: false,
+  no: false,
+  off: false,
+};
+
+/** Text of an environment variable: a switch is 1 or 0, a list one value or a JSON array. */
+function fromVariable(name: SettingName, text: string): unknown {
+  const where = `environment variable ${environmentName(name)}`;
+  const { flags }: Setting = SETTINGS[name];
+  if (!flags.includes('<')) return checked(name, where, TRUTH[text.toLowerCase()] ?? text);
+  if (!flags.includes('...') || !text.startsWith('[')) return checked(name, where, text);
+  try {
+    return checked(name, where, JSON.parse(text));
+  } catch (cause) {
+    if (cause instanceof KvError) throw cause;
+    throw new KvError('bad-config', `${where} is not a JSON array: ${(cause as Error).message}`, {
+      values: { value: text },
+      cause,
+    });
+  }
+}
+
+function checked(name: SettingName, where: string, value: unknown): unknown {
   const setting: Setting = SETTINGS[name];
   const bad = (why: string): never => {
-    throw new KvError('bad-config', `setting '${key}': ${why}`, { values: { value }, hint: setting.help });
+    throw new KvError('bad-config', `${where}: ${why}`, {
+      values: { value },
+      hint: `--${keyName(name)}: ${setting.help}`,
+    });
   };
-  if (setting.choices !== undefined && !setting.choices.includes(String(value))) return bad(`must be one of ${setting.choices.join(', ')}`);
+  const scalar = (item: unknown): item is string | number =>
+    typeof item === 'string' || typeof item === 'number' || typeof item === 'bigint';
   if (!setting.flags.includes('<')) return typeof value === 'boolean' ? value : bad('must be true or false');
+  const list = setting.flags.includes('...') || setting.flags.includes('<list>');
+  if (!(list && Array.isArray(value) ? value.every(scalar) : scalar(value)))
+    return bad(list ? 'must be text, or a list of texts' : 'must be text or a number');
   if (setting.flags.includes('...')) return Array.isArray(value) ? value.map(String) : [String(value)];
-  if (setting.parse === undefined) return typeof value === 'string' || typeof value === 'number' ? String(value) : bad('must be text');
+  const text = Array.isArray(value) ? value.join(',') : String(value);
+  if (setting.choices !== undefined)
+    return setting.choices.includes(text) ? text : bad(`must be one of ${setting.choices.join(', ')}`);
+  if (setting.parse === undefined) return text;
   try {
-    return setting.parse(Array.isArray(value) ? value.join(',') : String(value));
+    return setting.parse(text);
   } catch (error) {
     return bad((error as Error).message);
   }
 }
 
-function readFile(path: string): Record<string, unknown> {
+/** Longest settings file. A file of all flags has 3 KB. */
+const FILE_BYTES_MAX = 2 ** 20;
+
+function readFile(path: string): Map<SettingName, unknown> {
   let text: string;
   try {
+    const { size } = statSync(path);
+    if (size > FILE_BYTES_MAX)
+      throw new KvError('bad-config', `${path} is no settings file: it has ${size} bytes`, {
+        values: { path, bytes: size, bytesMax: FILE_BYTES_MAX },
+      });
     text = readFileSync(path, 'utf8');
   } catch (cause) {
-    throw new KvError('not-found', `cannot read the settings file ${path}`, { values: { path }, cause });
+    if (cause instanceof KvError) throw cause;
+    const missing = (cause as NodeJS.ErrnoException).code === 'ENOENT';
+    throw new KvError(
+      missing ? 'not-found' : 'io',
+      `cannot read the settings file ${path}: ${(cause as Error).message}`,
+      { values: { path }, cause },
+    );
   }
+  const table = parseTable(path, text);
+  const known = new Map(
+    (Object.keys(SETTINGS) as SettingName[]).filter((name) => name !== 'config').map((name) => [keyName(name), name]),
+  );
+  const result = new Map<SettingName, unknown>();
+  for (const [key, value] of Object.entries(table)) {
+    const name = known.get(key);
+    if (name === undefined) {
+      throw new KvError('bad-config', `${path}: unknown setting '${key}'`, {
+        values: { known: [...known.keys()].join(' ') },
+        hint: 'keys are the names of the flags without the dashes',
+      });
+    }
+    result.set(name, value);
+  }
+  return result;
+}
+
+function parseTable(path: string, text: string): Record<string, unknown> {
   try {
-    const value: unknown = path.endsWith('.json') ? JSON.parse(text) : parseToml(text);
+    const plain = text.replace(/^\uFEFF/, '');
+    const value: unknown = path.endsWith('.json') ? JSON.parse(plain) : parseToml(plain);
     if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new Error('not a table');
     return value as Record<string, unknown>;
   } catch (cause) {
-    throw new KvError('bad-config', `${path} is neither TOML nor JSON: ${(cause as Error).message.split('\n')[0]}`, { values: { path }, cause });
+    throw new KvError(
+      'bad-config',
+      `${path} is not ${path.endsWith('.json') ? 'JSON' : 'TOML'}: ${(cause as Error).message.split('\n')[0]}`,
+      { values: { path }, hint: 'a TOML file, or a JSON file whose name ends in .json', cause },
+    );
   }
 }

@@ -7,13 +7,27 @@ export const bytes = (value: number): string => {
 };
 export const percent = (value: number, digits = 1): string => `${(100 * value).toFixed(digits)}%`;
 /** Three significant digits without exponent noise. */
-export const small = (value: number | null): string => (value === null ? '–' : value === 0 ? '0' : Math.abs(value) >= 100 ? value.toFixed(0) : Number(value.toPrecision(2)).toString());
+export const small = (value: number | null): string =>
+  value === null
+    ? '–'
+    : value === 0
+      ? '0'
+      : Math.abs(value) >= 100
+        ? value.toFixed(0)
+        : Number(value.toPrecision(2)).toString();
 
 /** Right-aligned columns except those named left; no line is longer than the sum of its cells. */
-export function table(head: readonly string[], rows: readonly (readonly string[])[], left: readonly number[] = [0]): string {
+export function table(
+  head: readonly string[],
+  rows: readonly (readonly string[])[],
+  left: readonly number[] = [0],
+): string {
   const width = head.map((cell, column) => Math.max(cell.length, ...rows.map((row) => (row[column] ?? '').length)));
   const line = (cells: readonly string[]): string =>
-    cells.map((cell, column) => (left.includes(column) ? cell.padEnd(width[column]!) : cell.padStart(width[column]!))).join('  ').trimEnd();
+    cells
+      .map((cell, column) => (left.includes(column) ? cell.padEnd(width[column]!) : cell.padStart(width[column]!)))
+      .join('  ')
+      .trimEnd();
   return [line(head), width.map((w) => '─'.repeat(w)).join('  '), ...rows.map(line)].join('\n');
 }
 
@@ -29,4 +43,16 @@ export function wrap(text: string, columns = 78, indent = ''): string {
   }
   if (line !== '') lines.push(indent + line);
   return lines.join('\n');
+}
+
+/** Names and values in two columns; a value too long for its line goes on under itself, so that digests can be copied. */
+export function fields(rows: readonly (readonly [string, string])[], columns = 80): string {
+  const nameWidth = Math.max(0, ...rows.map(([name]) => name.length));
+  const valueWidth = Math.max(16, columns - nameWidth - 2);
+  return rows
+    .map(([name, value]) => {
+      const lines = value.match(new RegExp(`.{1,${valueWidth}}`, 'gsu')) ?? [''];
+      return lines.map((line, at) => `${(at === 0 ? name : '').padEnd(nameWidth)}  ${line}`.trimEnd()).join('\n');
+    })
+    .join('\n');
 }

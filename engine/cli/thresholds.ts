@@ -1,9 +1,19 @@
 /** `palimpsest thresholds …`: what was learned, as files. */
-import { checkThresholdTarget, diffThresholdFiles, formatThresholdFile, openThresholdBook, readThresholdFile, type ThresholdBook, type ThresholdFile, type ThresholdTarget, writeThresholdFile } from '../../memory/index.ts';
+import {
+  checkThresholdTarget,
+  diffThresholdFiles,
+  openThresholdBook,
+  readThresholdFile,
+  type ThresholdBook,
+  type ThresholdFile,
+  type ThresholdTarget,
+  writeThresholdFile,
+} from '../../memory/index.ts';
+import { KvError } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
-import { openWitnessLog, readLog } from '../../witness/index.ts';
+import { isLogDir, openWitnessLog, readLog } from '../../witness/index.ts';
 import { loadModel } from '../model/load.ts';
-import { logDir, memoryDir } from '../state.ts';
+import { logDir, makeFolder, memoryDir } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
 import { small, table } from './text.ts';
 
@@ -11,21 +21,36 @@ type Target = ThresholdTarget & { readonly family: string; readonly defaults: Re
 
 /** The model a book is asked about; reading its header and digest is enough. */
 async function target(settings: Settings): Promise<Target> {
-  const model = await loadModel(text(settings, 'model') ?? 'reference', { cacheDir: text(settings, 'cache') ?? '.cache' });
+  const model = await loadModel(text(settings, 'model') ?? 'reference', {
+    cacheDir: text(settings, 'cache') ?? '.cache',
+  });
   try {
     const { layers, queryHeads, kvHeads, headDim, architecture } = model.config;
-    return { modelDigest: model.digest, shape: { layers, queryHeads, kvHeads, headDim }, family: architecture, defaults: defaultThresholds(layers) };
+    return {
+      modelDigest: model.digest,
+      shape: { layers, queryHeads, kvHeads, headDim },
+      family: architecture,
+      defaults: defaultThresholds(layers),
+    };
   } finally {
     model.weights.close();
   }
 }
 
 /** The book belongs to whoever holds the log's lock, so that two writers cannot mix. */
-async function withBook<T>(settings: Settings, work: (book: ThresholdBook, log: { id: string; acknowledgedSeq: number }) => Promise<T>): Promise<T> {
+async function withBook<T>(
+  settings: Settings,
+  work: (book: ThresholdBook, log: { id: string; acknowledgedSeq: number }) => Promise<T>,
+): Promise<T> {
   const dir = text(settings, 'state') ?? '.palimpsest';
+  makeFolder(dir);
   const log = await openWitnessLog({ dir: logDir(dir) });
   try {
-    const book = await openThresholdBook({ dir: memoryDir(dir), logId: log.id, entries: (fromSeq) => readLog(logDir(dir), { fromSeq, kinds: ['open', 'close'] }) });
+    const book = await openThresholdBook({
+      dir: memoryDir(dir),
+      logId: log.id,
+      entries: (fromSeq) => readLog(logDir(dir), { fromSeq, kinds: ['open', 'close'] }),
+    });
     try {
       return await work(book, log);
     } finally {
@@ -36,23 +61,47 @@ async function withBook<T>(settings: Settings, work: (book: ThresholdBook, log: 
   }
 }
 
-function describe(file: ThresholdFile): string {
+/** As a person reads it, 80 columns wide. */
+export function describe(file: ThresholdFile): string {
   const { shape, digest } = file.model;
-  const rows = Object.entries(file.thresholds).map(([id, threshold]) => [id, small(threshold.value), threshold.unit, String(threshold.samples), threshold.source.slice(0, 40)]);
+  const shorten = (text: string, length: number): string =>
+    text.length <= length ? text : `${text.slice(0, length - 1)}…`;
+  const rows = Object.entries(file.thresholds).map(([id, threshold]) => [
+    id,
+    small(threshold.value),
+    threshold.unit,
+    String(threshold.samples),
+    shorten(threshold.source, 26),
+  ]);
   const spread = (gains: readonly number[]): string => `${small(Math.min(...gains))} … ${small(Math.max(...gains))}`;
-  return `model ${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${small(file.c)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${table(['threshold', 'value', 'unit', 'samples', 'source'], rows, [0, 2, 4])}`;
+  return `model ${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${small(file.c)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${table(['threshold', 'value', 'unit', 'seen', 'source'], rows, [0, 2, 4])}`;
+}
+
+/** What the state folder learned for the model. Asking makes no folder where there is none. */
+async function learnedFile(settings: Settings): Promise<ThresholdFile> {
+  const model = await target(settings);
+  const dir = text(settings, 'state') ?? '.palimpsest';
+  if (!isLogDir(logDir(dir)))
+    throw new KvError('not-found', `nothing was learned in ${dir} yet`, {
+      values: { dir },
+      hint: 'run something first, or name the state folder with --state',
+    });
+  return withBook(settings, (book, log) => book.exportFile(model, log));
 }
 
 export async function show(settings: Settings, path: string | undefined): Promise<void> {
-  const file = path === undefined ? await withBook(settings, async (book, log) => book.exportFile(await target(settings), log)) : readThresholdFile(path);
-  process.stdout.write(flag(settings, 'json') ? formatThresholdFile(file) : `${describe(file)}\n`);
+  const file = path === undefined ? await learnedFile(settings) : readThresholdFile(path);
+  process.stdout.write(`${flag(settings, 'json') ? JSON.stringify(file) : describe(file)}\n`);
 }
 
 export async function exportFile(settings: Settings, path: string): Promise<void> {
-  const model = await target(settings);
-  const file = await withBook(settings, (book, log) => book.exportFile(model, log));
+  const file = await learnedFile(settings);
   writeThresholdFile(path, file);
-  process.stdout.write(flag(settings, 'json') ? `${JSON.stringify({ path, thresholds: Object.keys(file.thresholds).length })}\n` : `${path}: ${Object.keys(file.thresholds).length} thresholds\n`);
+  process.stdout.write(
+    flag(settings, 'json')
+      ? `${JSON.stringify({ path, thresholds: Object.keys(file.thresholds).length })}\n`
+      : `${path}: ${Object.keys(file.thresholds).length} thresholds\n`,
+  );
 }
 
 export async function importFile(settings: Settings, path: string): Promise<void> {
@@ -60,7 +109,11 @@ export async function importFile(settings: Settings, path: string): Promise<void
   const model = await target(settings);
   checkThresholdTarget(file, model);
   await withBook(settings, async (book) => book.importFile(file, model));
-  process.stdout.write(flag(settings, 'json') ? `${JSON.stringify({ path, imported: true })}\n` : `${path} is used for this model from now on\n`);
+  process.stdout.write(
+    flag(settings, 'json')
+      ? `${JSON.stringify({ path, imported: true })}\n`
+      : `${path} is used for this model from now on\n`,
+  );
 }
 
 export async function diff(settings: Settings, a: string, b: string): Promise<void> {
@@ -68,4 +121,3 @@ export async function diff(settings: Settings, a: string, b: string): Promise<vo
   if (flag(settings, 'json')) process.stdout.write(`${JSON.stringify(lines)}\n`);
   else process.stdout.write(lines.length === 0 ? 'no difference\n' : `${lines.join('\n')}\n`);
 }
-

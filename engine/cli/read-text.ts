@@ -1,0 +1,49 @@
+/** Prompts and texts from a file or from standard input: UTF-8 or refused, and never more than a bound. */
+import { isUtf8 } from 'node:buffer';
+import { createReadStream } from 'node:fs';
+import { KvError } from '../../native/index.ts';
+
+/** 64 MiB: ten times the longest context served, at four bytes a token. */
+const TEXT_BYTES_MAX = 2 ** 26;
+
+/** path '-' is standard input; `what` names it in messages. Throws KvError 'not-found', 'io', 'bad-file'. */
+export async function readText(path: string, what: string): Promise<string> {
+  const name = path === '-' ? 'standard input' : path;
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  try {
+    for await (const chunk of path === '-' ? process.stdin : createReadStream(path)) {
+      chunks.push(chunk as Buffer);
+      bytes += (chunk as Buffer).length;
+      if (bytes > TEXT_BYTES_MAX) break;
+    }
+  } catch (cause) {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    throw new KvError(code === 'ENOENT' ? 'not-found' : 'io', `cannot read the ${what} ${name}: ${message}`, {
+      values: { path },
+      cause,
+    });
+  }
+  if (bytes > TEXT_BYTES_MAX) {
+    throw new KvError('bad-file', `the ${what} in ${name} is longer than ${TEXT_BYTES_MAX / 2 ** 20} MiB`, {
+      values: { path, bytesMax: TEXT_BYTES_MAX },
+    });
+  }
+  const content = Buffer.concat(chunks);
+  const text = content.toString('utf8');
+  if (!isUtf8(content)) {
+    throw new KvError('bad-file', `the ${what} in ${name} is not UTF-8 text`, {
+      values: { path, byte: firstDifference(content, Buffer.from(text)) },
+      hint: 'convert it, for example with iconv -t UTF-8',
+    });
+  }
+  // A byte order mark is no part of the text.
+  return text.replace(/^\uFEFF/, '');
+}
+
+/** Decoding replaces what is invalid, so encoding again differs from there on. */
+function firstDifference(a: Buffer, b: Buffer): number {
+  let at = 0;
+  while (at < a.length && a[at] === b[at]) at++;
+  return at;
+}
