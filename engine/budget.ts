@@ -1,5 +1,13 @@
 /** Byte budgets as people write them, and the forecast that refuses a hopeless one before work begins. */
-import { type CacheShape, FORMAT_NAMES, type FormatName, KvError, PAGE_TOKENS, pageBytes, SINK_TOKENS } from '../native/index.ts';
+import {
+  type CacheShape,
+  FORMAT_NAMES,
+  type FormatName,
+  KvError,
+  PAGE_TOKENS,
+  pageBytes,
+  SINK_TOKENS,
+} from '../native/index.ts';
 import type { KvBudget } from './types.ts';
 
 const UNITS: Readonly<Record<string, number>> = {
@@ -103,8 +111,15 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokens: numb
   const spare = pageBytes('rot4', shape.kvHeads, shape.headDim);
   if (budgetBytes < least + spare) {
     throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
-      values: { budgetBytes, neededBytes: least + spare, windowBytes: window, tokens, lowestFormat: lowest, formats: FORMAT_NAMES.join(' ') },
-      hint: `give at least ${((least + spare) / 2 ** 20).toFixed(1)} MiB, or a shorter prompt`,
+      values: {
+        budgetBytes,
+        neededBytes: least + spare,
+        windowBytes: window,
+        tokens,
+        lowestFormat: lowest,
+        formats: FORMAT_NAMES.join(' '),
+      },
+      hint: `give at least ${(Math.ceil((10 * (least + spare)) / 2 ** 20) / 10).toFixed(1)}MiB, or a shorter prompt`,
     });
   }
 }

@@ -82,6 +82,10 @@ export class Engine {
 
   /** Bytes the cache would take at a length, per format pair. */
   async forecast(tokens: number): Promise<Forecast> {
+    if (!Number.isSafeInteger(tokens) || tokens < 1)
+      throw new KvError('bad-argument', 'a forecast needs a positive whole number of tokens', {
+        values: { tokens: String(tokens) },
+      });
     return (await this.#call('forecast', { tokens })) as Forecast;
   }
 
@@ -210,7 +214,7 @@ export class EngineSession {
    * A string is a plain prompt, messages go through the model's chat template, numbers are token ids.
    */
   generate(prompt: Prompt | null, options: GenerateOptions = {}): Generation {
-    const { signal, onProgress, ...plain } = options;
+    const { signal, onProgress, ...plain } = options ?? {};
     const left = new AbortController();
     const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
     return new Generation(
@@ -239,15 +243,22 @@ export class EngineSession {
 
   /** Tells the scheduler that memory is short (or no longer). */
   async setLowMemory(value: boolean): Promise<void> {
-    await this.#call('lowMemory', { session: this.id, value });
+    await this.#call('lowMemory', { session: this.id, value: value === true });
   }
 
   async saveThresholds(path: string): Promise<void> {
+    if (typeof path !== 'string' || path === '')
+      throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
     await this.#call('saveThresholds', { session: this.id, path: resolve(path) });
   }
 
   async close(reason: 'done' | 'aborted' | 'error' = 'done'): Promise<void> {
     if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
+    if (reason !== 'done' && reason !== 'aborted' && reason !== 'error') {
+      throw new KvError('bad-argument', "a session ends 'done', 'aborted' or with an 'error'", {
+        values: { reason: String(reason) },
+      });
+    }
     this.#closed = true;
     await this.#call('closeSession', { session: this.id, reason });
   }

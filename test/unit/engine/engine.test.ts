@@ -168,6 +168,25 @@ describe('turns and forks', () => {
     return text;
   }
 
+  it('compared with the exact cache: nothing differs while nothing was moved, something does after', async () => {
+    const untouched = await engine.openSession({ witness: false, exact: true, compareTokens: 64 });
+    await untouched.generate(ids(200), { maxTokens: 8 }).result;
+    expect(await untouched.compare()).toMatchObject({ tokens: 64, meanKld: 0, kld99: 0, sameTop: 1 });
+    await untouched.close();
+    const moved = await budgeted({ witness: false, kvBudget: '30%', compareTokens: 64 });
+    const quiet = await moved.compare();
+    expect(quiet.tokens).toBe(64);
+    expect(quiet.meanKld).toBeGreaterThan(0);
+    expect(quiet.kld99).toBeGreaterThanOrEqual(quiet.meanKld);
+    // The same while the session goes on: what is compared is what stood there when it was asked.
+    const [during] = await Promise.all([
+      moved.compare(),
+      moved.generate(null, { maxTokens: 5, temperature: 1 }).result,
+    ]);
+    expect(during).toEqual(quiet);
+    await moved.close();
+  });
+
   it('a fork goes on by itself, its parent as if nothing had been', async () => {
     const parent = await engine.openSession({ exact: true });
     await parent.generate(ids(300), { maxTokens: 1 }).result;
@@ -326,9 +345,13 @@ describe('what cannot be done is refused', () => {
     const error = await refused(engine.openSession({ kvBudget: '200KiB', tokensExpected: 2000 }));
     expect(error.code).toBe('budget-too-small');
     expect(error.values['neededBytes']).toBeGreaterThan(200 * 1024);
-    const needed = error.values['neededBytes'] as number;
-    const session = await engine.openSession({ kvBudget: needed, tokensExpected: 2000 });
-    await session.close();
+    // Both what the numbers say and what the hint says is enough.
+    const hinted = /[0-9.]+MiB/.exec(error.hint!)![0];
+    for (const kvBudget of [error.values['neededBytes'] as number, hinted]) {
+      const session = await engine.openSession({ kvBudget, tokensExpected: 2000 });
+      await session.generate(ids(1990), { maxTokens: 10 }).result;
+      await session.close();
+    }
   });
 
   it('options that make no sense', async () => {
@@ -399,7 +422,15 @@ describe('what cannot be done is refused', () => {
     }
     expect((await session.report()).tokens).toBe(0);
     await session.generate('a', { maxTokens: 1 }).result;
+    expect(await codeOf(session.saveThresholds(7 as never))).toBe('bad-argument');
+    expect(await codeOf(session.saveThresholds(join(folder(), 'no', 'folder.json')))).toBe('io');
+    expect(await codeOf(session.compare())).toBe('bad-argument');
+    expect(await codeOf(session.close('tired' as never))).toBe('bad-argument');
     await session.close();
+    for (const tokens of [0, -1, 1.5, Number.NaN, '8'])
+      expect(await codeOf(engine.forecast(tokens as never))).toBe('bad-argument');
+    for (const prompt of [undefined, 7, {}])
+      expect(await codeOf(engine.tokenize(prompt as never))).toBe('bad-argument');
   });
 
   it('a second call while one runs', async () => {
