@@ -18,9 +18,9 @@ import {
 import { defaultThresholds, machineDigest, type ThresholdSet } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
+import { withPrice } from './learn.ts';
 import { planSession, type SessionPlan } from './plan.ts';
 import { Scheduler, sealsOf } from './scheduler.ts';
-import { withPrice } from './session.ts';
 import { logDir } from './state.ts';
 import { rowNorm } from './step.ts';
 import type { KvBudget } from './types.ts';

@@ -6,36 +6,27 @@ import { randomUUID } from 'node:crypto';
 import type { Fingerprint, Lookup } from '../memory/index.ts';
 import {
   CODED_HEAD_DIMS,
-  FORMAT_NAMES,
   type KvCache,
   KvError,
   openKvCache,
   openPool,
   PAGE_TOKENS,
   type PagePool,
-  pageBytes,
 } from '../native/index.ts';
 import { machineDigest, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
-import { f16CacheBytes } from './budget.ts';
+import { withPrice } from './learn.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { planSession } from './plan.ts';
 import { tokenize } from './prompt.ts';
+import { sessionReport } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { Scheduler, sealsOf } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
 import { runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
-import type {
-  Generated,
-  GenerateOptions,
-  LayerReport,
-  Progress,
-  Prompt,
-  SessionOptions,
-  SessionReport,
-} from './types.ts';
+import type { Generated, GenerateOptions, Progress, Prompt, SessionOptions, SessionReport } from './types.ts';
 
 export interface SessionSetup extends SessionOptions {
   readonly log: WitnessLog | null;
@@ -379,45 +370,7 @@ export class Session {
   }
 
   report(): SessionReport {
-    const { shape } = this.runtime;
-    const memory = this.cache.memory();
-    const f16 = f16CacheBytes(shape, this.tokens.length);
-    const scheduler = this.#scheduler;
-    const summary = scheduler?.summary ?? {
-      priceThreshold: 0,
-      predictedKld: 0,
-      layerStates: [],
-      layerEpsilonMax: [],
-      layerKld: [],
-    };
-    const kvBytes = this.pool.peakBytes;
-    return {
-      session: this.id,
-      policy: this.policyId,
-      tokens: this.tokens.length,
-      kvBytes,
-      kvBytesNow: memory.totalBytes,
-      kvBytesF16: f16,
-      scratchBytes: memory.scratchBytes,
-      budgetBytes: this.budgetBytes,
-      effectiveBits: f16 === 0 ? 0 : (16 * kvBytes) / f16,
-      memory,
-      layers: Array.from({ length: shape.layers }, (_, layer) =>
-        this.#layerReport(layer, summary.layerStates[layer] ?? ''),
-      ),
-      decisions: scheduler?.decisions ?? 0,
-      refusedTrials: scheduler?.refused ?? 0,
-      notable: scheduler?.notable ?? null,
-      summary,
-      schedulerMs: scheduler?.times.decideMs ?? 0,
-      trialMs: scheduler?.times.trialMs ?? 0,
-      transcodeMs: scheduler?.times.transcodeMs ?? 0,
-      witnessMs: scheduler?.times.witnessMs ?? 0,
-      denseMs: this.times.denseMs,
-      attentionMs: this.times.attentionMs,
-      logPath: this.setup.log?.dir ?? null,
-      acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
-    };
+    return sessionReport(this, this.#scheduler);
   }
 
   /** No further step begins; resolves when the running one has ended. What was counted can still be asked. */
@@ -433,34 +386,6 @@ export class Session {
     this.cache.close();
     // Forks count bytes in the same pool: the last one closes it.
     if (--this.#shared.users === 0) this.pool.close();
-  }
-
-  #layerReport(layer: number, state: string): LayerReport {
-    const { kvHeads, headDim } = this.runtime.shape;
-    const table = this.cache.table(layer);
-    const count = (formats: Uint8Array): Record<string, number> => {
-      const counts: Record<string, number> = {};
-      for (const id of formats) counts[FORMAT_NAMES[id]!] = (counts[FORMAT_NAMES[id]!] ?? 0) + 1;
-      return counts;
-    };
-    let bytes = this.context.fixedBytes / this.context.layers;
-    for (let page = 0; page < table.pages; page++) {
-      bytes +=
-        pageBytes(FORMAT_NAMES[table.kFormat[page]!]!, kvHeads, headDim) +
-        pageBytes(FORMAT_NAMES[table.vFormat[page]!]!, kvHeads, headDim);
-    }
-    const counts = this.#scheduler?.counts[layer];
-    return {
-      layer,
-      kPages: count(table.kFormat),
-      vPages: count(table.vFormat),
-      effectiveBits: this.tokens.length === 0 ? 0 : (bytes * 8) / (2 * kvHeads * headDim * this.tokens.length),
-      movesTried: counts?.tried ?? 0,
-      movesAccepted: counts?.accepted ?? 0,
-      movesRefused: counts?.refused ?? 0,
-      epsilonMax: counts?.epsilonMax ?? null,
-      state,
-    };
   }
 
   async #forward(ids: readonly number[]): Promise<void> {
@@ -554,19 +479,6 @@ export class Session {
     this.#ready();
     this.#busy = true;
   }
-}
-
-/** `set` with what a session's price ended at as the price to start with; 0 teaches nothing. */
-export function withPrice(set: ThresholdSet, price: number): ThresholdSet {
-  const start = set.thresholds['price.start'];
-  if (start === undefined || price === 0) return set;
-  return {
-    ...set,
-    thresholds: {
-      ...set.thresholds,
-      'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 },
-    },
-  };
 }
 
 /** maxTokens and stop strings of a request. Throws 'bad-argument'; the sampler checks its own numbers. */

@@ -1,66 +1,25 @@
-// The engine as a program uses it, on the reference model: text streams, budgets hold, aborts leave everything usable, and what the state
-// folder holds afterwards can be verified, replayed, learned from, and betrays nothing of what was read. One engine serves most of the file.
-import { existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
+// The engine as a program uses it, on the reference model: text streams, turns and forks continue, budgets hold, and aborts leave everything
+// usable. One engine serves the file.
 import { join } from 'node:path';
-import { inspect } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createEngine, type Engine, type EngineSession, KvError, type KvErrorCode } from '../../../engine/index.ts';
-import { logDir } from '../../../engine/state.ts';
-import { type Entry, type EntryKind, readLog, replaySession, verifyLog } from '../../../witness/index.ts';
+import type { Engine, EngineSession } from '../../../engine/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
+import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, refused, written } from './on-reference.ts';
 
 const folder = scratchFolders();
-const MODEL = join(import.meta.dirname, '..', '..', '..', 'models', 'reference');
-const PROMPT_TOKENS = 1400;
 let state = '';
 let engine: Engine;
 
 beforeAll(async () => {
-  state = mkdtempSync(join(folder(), 'state-'));
-  engine = await createEngine({ model: MODEL, threads: 1, stateDir: state });
+  state = join(folder(), 'state');
+  engine = await openEngine(state);
 });
 afterAll(() => engine.close());
-
-/** Token ids that look like nothing in particular; the same for the same seed. */
-function ids(count: number, seed = 1): number[] {
-  let word = seed;
-  return Array.from({ length: count }, () => {
-    word = (Math.imul(word, 1664525) + 1013904223) >>> 0;
-    return 10 + (word % 4000);
-  });
-}
-
-/** The error that a promise must end with. */
-async function refused(promise: Promise<unknown>, what = ''): Promise<KvError> {
-  const error = await promise.then(
-    () => new Error('was not refused'),
-    (reason: unknown) => reason,
-  );
-  expect(error, `${what}: ${String(error)}`).toBeInstanceOf(KvError);
-  return error as KvError;
-}
-
-const codeOf = async (promise: Promise<unknown>, what = ''): Promise<KvErrorCode> =>
-  (await refused(promise, what)).code;
-
-function entries<K extends EntryKind>(session: string, kind: K, dir = state): Entry<K>[] {
-  return [...readLog(logDir(dir), { session, kinds: [kind] })] as Entry<K>[];
-}
 
 async function collect(generation: AsyncIterable<string>): Promise<string> {
   let text = '';
   for await (const piece of generation) text += piece;
   return text;
-}
-
-/** Reads `prompt` and writes a little. → the session, still open. */
-async function budgeted(
-  options: Parameters<Engine['openSession']>[0],
-  prompt: readonly number[] = ids(PROMPT_TOKENS),
-): Promise<EngineSession> {
-  const session = await engine.openSession({ tokensExpected: prompt.length + 40, ...options });
-  await session.generate(prompt, { maxTokens: 40, temperature: 1, seed: 4 }).result;
-  return session;
 }
 
 describe('generate', () => {
@@ -173,7 +132,7 @@ describe('turns and forks', () => {
     await untouched.generate(ids(200), { maxTokens: 8 }).result;
     expect(await untouched.compare()).toMatchObject({ tokens: 64, meanKld: 0, kld99: 0, sameTop: 1 });
     await untouched.close();
-    const moved = await budgeted({ witness: false, kvBudget: '30%', compareTokens: 64 });
+    const moved = await written(engine, { witness: false, kvBudget: '30%', compareTokens: 64 });
     const quiet = await moved.compare();
     expect(quiet.tokens).toBe(64);
     expect(quiet.meanKld).toBeGreaterThan(0);
@@ -209,7 +168,7 @@ describe('turns and forks', () => {
   });
 
   it('a fork that its budget has no room for is refused before a layer is changed, and its parent goes on', async () => {
-    const parent = await budgeted({ kvBudget: 2_600_000 }, ids(1000, 30));
+    const parent = await written(engine, { kvBudget: 2_600_000 }, ids(1000, 30));
     const fork = await parent.fork();
     expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-exceeded');
     expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-exceeded');
@@ -221,7 +180,7 @@ describe('turns and forks', () => {
 
 describe('a budget', () => {
   it('is kept by every byte of the session, and the report says where they are', async () => {
-    const session = await budgeted({ kvBudget: '30%' });
+    const session = await written(engine, { kvBudget: '30%' });
     const report = await session.report();
     const { layers, headDim, kvHeads } = engine.info.config;
     expect(report.policy).toBe('price');
@@ -245,7 +204,7 @@ describe('a budget', () => {
   });
 
   it('leaves skipped layers in eight bits', async () => {
-    const session = await budgeted({ kvBudget: '45%', skipLayers: [0, 3] });
+    const session = await written(engine, { kvBudget: '45%', skipLayers: [0, 3] });
     const { layers } = await session.report();
     for (const { layer, kPages, vPages } of layers) {
       const formats = new Set([...Object.keys(kPages), ...Object.keys(vPages)]);
@@ -256,7 +215,7 @@ describe('a budget', () => {
   });
 
   it('in divergence moves bytes and stays below itself', async () => {
-    const session = await budgeted({ kldBudget: 0.02 });
+    const session = await written(engine, { kldBudget: 0.02 });
     const report = await session.report();
     expect(report.decisions).toBeGreaterThan(10);
     expect(report.summary.predictedKld).toBeGreaterThan(0);
@@ -266,7 +225,7 @@ describe('a budget', () => {
   });
 
   it('answers to low memory', async () => {
-    const session = await budgeted({ kvBudget: '60%' });
+    const session = await written(engine, { kvBudget: '60%' });
     const before = (await session.report()).kvBytesNow;
     await session.setLowMemory(true);
     await session.generate(null, { maxTokens: 30, temperature: 1 }).result;
@@ -292,7 +251,7 @@ describe('abort', () => {
     expect((await session.report()).tokens).toBe(read);
     expect((await session.generate(null, { maxTokens: 3, temperature: 1 }).result).finish).not.toBe('aborted');
     await session.close('aborted');
-    expect(entries(session.id, 'close').map(({ body }) => body.reason)).toEqual(['aborted']);
+    expect(entriesOf(state, session.id, 'close').map(({ body }) => body.reason)).toEqual(['aborted']);
   });
 
   it('while it writes: the result is what was written so far', async () => {
@@ -327,349 +286,5 @@ describe('abort', () => {
     expect(result.finish).toBe('aborted');
     expect(result.tokens).toBeLessThan(3000);
     await session.close();
-  });
-});
-
-describe('what cannot be done is refused', () => {
-  it('a text longer than the context, before any work, with the numbers', async () => {
-    const session = await engine.openSession({ witness: false });
-    const { contextLength } = engine.info.config;
-    const error = await refused(session.generate(ids(contextLength - 10), { maxTokens: 11 }).result);
-    expect(error.code).toBe('context-too-long');
-    expect(error.values).toMatchObject({ cached: 0, prompt: contextLength - 10, maxTokens: 11, contextLength });
-    expect((await session.report()).tokens).toBe(0);
-    await session.close();
-  });
-
-  it('a budget that cannot hold what is planned, with what it would take', async () => {
-    const error = await refused(engine.openSession({ kvBudget: '200KiB', tokensExpected: 2000 }));
-    expect(error.code).toBe('budget-too-small');
-    expect(error.values['neededBytes']).toBeGreaterThan(200 * 1024);
-    // Both what the numbers say and what the hint says is enough.
-    const hinted = /[0-9.]+MiB/.exec(error.hint!)![0];
-    for (const kvBudget of [error.values['neededBytes'] as number, hinted]) {
-      const session = await engine.openSession({ kvBudget, tokensExpected: 2000 });
-      await session.generate(ids(1990), { maxTokens: 10 }).result;
-      await session.close();
-    }
-  });
-
-  it('options that make no sense', async () => {
-    const bad: unknown[] = [
-      null,
-      'price',
-      { kldBudget: Number.NaN },
-      { kldBudget: -1 },
-      { kldBudget: '0.1' },
-      { kvBudget: {} },
-      { kvBudget: 'much' },
-      { kvBudget: -5 },
-      { kvBudget: '25%' },
-      { kvBudget: '25%', tokensExpected: -4 },
-      { tokensExpected: Number.NaN },
-      { tokensExpected: 2.5 },
-      { skipLayers: [6] },
-      { skipLayers: [Number.NaN] },
-      { skipLayers: 'all' },
-      { cacheTypes: { k: 'rot5', v: 'rot2' } },
-      { cacheTypes: 'rot4' },
-      { policy: 7 },
-      { compareTokens: -1 },
-      { compareTokens: Number.POSITIVE_INFINITY },
-      { exact: 'yes' },
-      { exact: true, kvBudget: '64MiB' },
-      { cacheTypes: { k: 'f16', v: 'f16' }, kvBudget: '64MiB' },
-      { thresholdsPath: 9 },
-      { policy: () => 'price' },
-    ];
-    for (const options of bad) {
-      const what = inspect(options);
-      expect(await codeOf(engine.openSession(options as never), what), what).toBe('bad-argument');
-    }
-    expect(await codeOf(engine.openSession({ policy: 'best' }))).toBe('unsupported');
-    expect(await codeOf(engine.openSession({ policy: 'uniform', kldBudget: 0.1 }))).toBe('unsupported');
-    expect(await codeOf(engine.openSession({ thresholdsPath: join(folder(), 'none.json') }))).toBe('not-found');
-  });
-
-  it('prompts and sampling that make no sense', async () => {
-    const session = await engine.openSession({ witness: false });
-    const bad: [unknown, object][] = [
-      [[-1], {}],
-      [[4096], {}],
-      [[1.5], {}],
-      [['a'], {}],
-      [[null], {}],
-      [[{ role: 'user' }], {}],
-      [{}, {}],
-      [7, {}],
-      [null, {}],
-      ['', {}],
-      [[], {}],
-      ['a', { maxTokens: 0 }],
-      ['a', { maxTokens: Number.NaN }],
-      ['a', { temperature: -1 }],
-      ['a', { temperature: Number.NaN }],
-      ['a', { topP: 2 }],
-      ['a', { seed: 0.5 }],
-      ['a', { stop: 'x' }],
-      ['a', { stop: [1] }],
-    ];
-    for (const [prompt, options] of bad) {
-      const what = inspect([prompt, options]);
-      expect(await codeOf(session.generate(prompt as never, options).result, what), what).toMatch(
-        /^bad-|^unsupported$/,
-      );
-    }
-    expect((await session.report()).tokens).toBe(0);
-    await session.generate('a', { maxTokens: 1 }).result;
-    expect(await codeOf(session.saveThresholds(7 as never))).toBe('bad-argument');
-    expect(await codeOf(session.saveThresholds(join(folder(), 'no', 'folder.json')))).toBe('io');
-    expect(await codeOf(session.compare())).toBe('bad-argument');
-    expect(await codeOf(session.close('tired' as never))).toBe('bad-argument');
-    await session.close();
-    for (const tokens of [0, -1, 1.5, Number.NaN, '8'])
-      expect(await codeOf(engine.forecast(tokens as never))).toBe('bad-argument');
-    for (const prompt of [undefined, 7, {}])
-      expect(await codeOf(engine.tokenize(prompt as never))).toBe('bad-argument');
-  });
-
-  it('a second call while one runs', async () => {
-    const session = await engine.openSession({ witness: false });
-    const running = session.generate(ids(300), { maxTokens: 20 });
-    expect(await codeOf(session.generate(ids(5)).result)).toBe('busy');
-    expect(await codeOf(session.fork())).toBe('busy');
-    const text = await running.text();
-    await session.close();
-    const alone = await engine.openSession({ witness: false });
-    expect(await alone.generate(ids(300), { maxTokens: 20 }).text()).toBe(text);
-    await alone.close();
-  });
-
-  it('anything after close, and closing twice', async () => {
-    const session = await engine.openSession({ witness: false });
-    await session.close();
-    expect(await codeOf(session.generate('a').result)).toBe('closed');
-    expect(await codeOf(session.report())).toBe('closed');
-    expect(await codeOf(session.fork())).toBe('closed');
-    expect(await codeOf(session.close())).toBe('closed');
-  });
-
-  it('a model that does not exist, and engines that make no sense', async () => {
-    const dir = folder();
-    expect(await codeOf(createEngine({ model: join(dir, 'nothing.gguf'), stateDir: join(dir, 'state') }))).toBe(
-      'not-found',
-    );
-    for (const options of [
-      null,
-      {},
-      { model: 7 },
-      { model: MODEL, stateDir: 7 },
-      { model: MODEL, stateDir: null, threads: -1 },
-      { model: MODEL, stateDir: null, dense: 'big' },
-      { model: MODEL, stateDir: null, isa: 'mmx' },
-    ]) {
-      expect(['bad-argument', 'unsupported']).toContain(await codeOf(createEngine(options as never), inspect(options)));
-    }
-  });
-
-  it('a state folder that another engine holds', async () => {
-    expect(await codeOf(createEngine({ model: MODEL, threads: 1, stateDir: state }))).toBe('locked');
-  });
-});
-
-describe('the record', () => {
-  const runs: [string, object][] = [
-    ['price', { kvBudget: '30%' }],
-    ['uniform', { kvBudget: '30%', policy: 'uniform' }],
-    ['age', { kvBudget: '30%', policy: 'age' }],
-    ['fixed', { cacheTypes: { k: 'rot4', v: 'rot2' } }],
-  ];
-  it.each(runs)('of %s has one beginning and one end and replays to the last byte', async (policy, options) => {
-    const session = await budgeted(options);
-    const report = await session.report();
-    await session.close();
-    expect(entries(session.id, 'open')).toHaveLength(1);
-    const [close, ...more] = entries(session.id, 'close');
-    expect(more).toEqual([]);
-    expect(close!.body).toMatchObject({
-      tokens: report.tokens,
-      kvBytes: report.kvBytes,
-      decisions: report.decisions,
-      refused: report.refusedTrials,
-      reason: 'done',
-    });
-    const all = [...readLog(logDir(state), { session: session.id })];
-    expect(all.at(-1)!.seq).toBe(close!.seq);
-    const replayed = replaySession(all);
-    expect(replayed).toMatchObject({
-      policy: `${policy}@1`,
-      equal: true,
-      complete: true,
-      firstDifference: null,
-      decisions: report.decisions,
-    });
-    expect(replayed.decisions).toBeGreaterThan(10);
-    expect(verifyLog(logDir(state))).toMatchObject({ ok: true, problem: null });
-  });
-
-  it('is learned from: the next session names what it rests on, also in another engine', async () => {
-    const dir = mkdtempSync(join(folder(), 'learn-'));
-    const options = { kvBudget: '30%', tokensExpected: PROMPT_TOKENS + 40 };
-    const [first, closed] = await withEngine(dir, async (one) => {
-      const session = await one.openSession(options);
-      await session.generate(ids(PROMPT_TOKENS), { maxTokens: 40, temperature: 1 }).result;
-      await session.close();
-      const second = await one.openSession(options);
-      await second.generate(ids(20), { maxTokens: 1 }).result;
-      await second.close();
-      return [session.id, second.id];
-    });
-    const close = entries(first!, 'close', dir)[0]!;
-    expect(close.body.priceThreshold).toBeGreaterThan(0);
-    expect(entries(first!, 'evidence', dir)[0]!.body.neighbours).toEqual([]);
-    expect(entries(closed!, 'evidence', dir)[0]!.body.neighbours).toMatchObject([{ session: first, seq: close.seq }]);
-
-    const third = await withEngine(dir, async (two) => (await two.openSession(options)).id);
-    expect(entries(third, 'evidence', dir)[0]!.body.neighbours.map(({ session }) => session)).toContain(first);
-    for (const id of [closed!, third]) {
-      const start = entries(id, 'open', dir)[0]!.body.context.thresholds.thresholds['price.start']!;
-      expect(start.origin).toBe('learned');
-      expect(start.value).toBeGreaterThan(0);
-      expect(start.evidence).toContain(close.seq);
-    }
-    // An engine that is closed closes its sessions.
-    expect(entries(third, 'close', dir)).toHaveLength(1);
-    expect(verifyLog(logDir(dir)).problem).toBeNull();
-  });
-
-  async function withEngine<T>(dir: string, work: (engine: Engine) => Promise<T>): Promise<T> {
-    const one = await createEngine({ model: MODEL, threads: 1, stateDir: dir });
-    try {
-      return await work(one);
-    } finally {
-      await one.close();
-    }
-  }
-
-  it('holds nothing of what was read or written', async () => {
-    const dir = mkdtempSync(join(folder(), 'canary-'));
-    const canary = 'The quokka of Zembla keeps 7731 violet lanterns under the harbour.';
-    const filler = 'Rain fell on the hills and the river rose by a hand. ';
-    const prompt = `${filler.repeat(60)}${canary} ${filler.repeat(30)}`;
-    const { answer, said } = await withEngine(dir, async (one) => {
-      const read = await one.tokenize(prompt);
-      const session = await one.openSession({ kvBudget: '40%', tokensExpected: read.length + 60 });
-      const text = await session
-        .generate(prompt, { maxTokens: 60, temperature: 1, seed: 2, stop: ['violet heron'] })
-        .text();
-      await session.saveThresholds(join(dir, 'thresholds.json'));
-      await session.close();
-      return { answer: text, said: [await one.tokenize(canary), await one.tokenize(text)] };
-    });
-    expect(answer.length).toBeGreaterThan(20);
-    const files = (readdirSync(dir, { recursive: true }) as string[])
-      .map((name) => join(dir, name))
-      .filter((path) => statSync(path).isFile());
-    expect(files.length).toBeGreaterThan(1);
-    const bytes = Buffer.concat(files.map((path) => readFileSync(path)));
-    // The search itself works: what must be there is found.
-    expect(bytes.includes('price.start')).toBe(true);
-    const secrets = [
-      canary,
-      'quokka',
-      'Zembla',
-      'violet',
-      'lanterns',
-      'heron',
-      'river rose',
-      answer.slice(0, 12),
-      answer.slice(-12),
-    ];
-    for (const secret of secrets) expect(bytes.includes(secret), secret).toBe(false);
-    for (const list of said) {
-      const four = list.slice(0, 4);
-      expect(four).toHaveLength(4);
-      for (const separator of [',', ', ', ' ']) expect(bytes.includes(four.join(separator))).toBe(false);
-      for (const Binary of [Uint16Array, Int32Array, Float32Array, Float64Array])
-        expect(bytes.includes(Buffer.from(Binary.from(four).buffer))).toBe(false);
-    }
-  });
-
-  it('is not kept when nobody wants it', async () => {
-    const before = process.cwd();
-    const empty = realpathSync(folder());
-    process.chdir(empty);
-    try {
-      const one = await createEngine({ model: MODEL, threads: 1, stateDir: null });
-      const session = await one.openSession({ kvBudget: '40%', tokensExpected: 700 });
-      await session.generate(ids(650), { maxTokens: 10, temperature: 1 }).result;
-      const report = await session.report();
-      expect(report.decisions).toBeGreaterThan(0);
-      expect([report.logPath, report.acknowledgedSeq, one.info.logPath]).toEqual([null, -1, null]);
-      await session.close();
-      await one.close();
-      expect(readdirSync(empty)).toEqual([]);
-    } finally {
-      process.chdir(before);
-    }
-    const quiet = await engine.openSession({ witness: false, kvBudget: '2MiB' });
-    await quiet.generate(ids(40), { maxTokens: 2 }).result;
-    await quiet.close();
-    expect([...readLog(logDir(state), { session: quiet.id })]).toEqual([]);
-  });
-});
-
-describe('an engine', () => {
-  it('closes what it opened, twice if asked, while a session writes; afterwards everything is refused', async () => {
-    const dir = mkdtempSync(join(folder(), 'close-'));
-    const one = await createEngine({ model: MODEL, threads: 1, stateDir: dir });
-    const session = await one.openSession({ kvBudget: '2MiB' });
-    const writing = session.generate(ids(200), { maxTokens: 3000, temperature: 1, seed: 1 });
-    for await (const piece of writing[Symbol.asyncIterator]()) {
-      if (piece === '') continue;
-      // Both at once: neither may hang, and nothing may follow the last entry.
-      await Promise.all([one.close(), one.close()]);
-      break;
-    }
-    await one.close();
-    expect(await codeOf(writing.result)).toBe('closed');
-    expect(await codeOf(one.openSession())).toBe('closed');
-    expect(await codeOf(session.report())).toBe('closed');
-    expect(verifyLog(logDir(dir)).problem).toBeNull();
-    expect([...readLog(logDir(dir), { session: session.id })].map(({ kind }) => kind).at(-1)).toBe('close');
-    expect(replaySession(readLog(logDir(dir), { session: session.id }))).toMatchObject({ equal: true });
-    expect(existsSync(dir)).toBe(true);
-  });
-
-  it('a session closed while it writes ends with one last entry', async () => {
-    const session = await engine.openSession({ kvBudget: '2MiB' });
-    const writing = session.generate(ids(PROMPT_TOKENS), {
-      maxTokens: 500,
-      temperature: 1,
-      onProgress: ({ tokens }) => void (tokens > 300 && closing === null && (closing = session.close('aborted'))),
-    });
-    let closing: Promise<void> | null = null;
-    expect(await codeOf(writing.result)).toBe('closed');
-    await closing;
-    const kinds = [...readLog(logDir(state), { session: session.id })].map(({ kind }) => kind);
-    expect(kinds.filter((kind) => kind === 'close')).toHaveLength(1);
-    expect(kinds.at(-1)).toBe('close');
-  });
-
-  it('ended at once leaves a log that opens again', async () => {
-    const dir = mkdtempSync(join(folder(), 'end-'));
-    const one = await createEngine({ model: MODEL, threads: 1, stateDir: dir });
-    const session = await one.openSession({ kvBudget: '30%', tokensExpected: PROMPT_TOKENS });
-    let ended: Promise<void> | null = null;
-    const reading = session.generate(ids(PROMPT_TOKENS), {
-      maxTokens: 1,
-      onProgress: ({ tokens }) => void (tokens > 1000 && (ended ??= one.terminate())),
-    });
-    expect(await codeOf(reading.result)).toBe('closed');
-    await ended;
-    expect(verifyLog(logDir(dir)).problem).toBeNull();
-    const two = await createEngine({ model: MODEL, threads: 1, stateDir: dir });
-    await two.close();
-    expect(verifyLog(logDir(dir)).problem).toBeNull();
   });
 });

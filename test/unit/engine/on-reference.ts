@@ -1,0 +1,50 @@
+/** The engine on the reference model, and what its tests ask it again and again. */
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import { createEngine, type Engine, type EngineSession, KvError, type KvErrorCode } from '../../../engine/index.ts';
+import { logDir } from '../../../engine/state.ts';
+import { type Entry, type EntryKind, readLog } from '../../../witness/index.ts';
+
+export const MODEL = join(import.meta.dirname, '..', '..', '..', 'models', 'reference');
+export const PROMPT_TOKENS = 1400;
+
+export const openEngine = (stateDir: string | null): Promise<Engine> =>
+  createEngine({ model: MODEL, threads: 1, stateDir });
+
+/** Token ids that look like nothing in particular; the same for the same seed. */
+export function ids(count: number, seed = 1): number[] {
+  let word = seed;
+  return Array.from({ length: count }, () => {
+    word = (Math.imul(word, 1664525) + 1013904223) >>> 0;
+    return 10 + (word % 4000);
+  });
+}
+
+/** The error that a promise must end with. */
+export async function refused(promise: Promise<unknown>, what = ''): Promise<KvError> {
+  const error = await promise.then(
+    () => new Error('was not refused'),
+    (reason: unknown) => reason,
+  );
+  expect(error, `${what}: ${String(error)}`).toBeInstanceOf(KvError);
+  return error as KvError;
+}
+
+export const codeOf = async (promise: Promise<unknown>, what = ''): Promise<KvErrorCode> =>
+  (await refused(promise, what)).code;
+
+/** Entries of one kind that a session left in a state folder. */
+export function entriesOf<K extends EntryKind>(stateDir: string, session: string, kind: K): Entry<K>[] {
+  return [...readLog(logDir(stateDir), { session, kinds: [kind] })] as Entry<K>[];
+}
+
+/** Opens a session that reads `prompt` and writes a little. → the session, still open. */
+export async function written(
+  engine: Engine,
+  options: Parameters<Engine['openSession']>[0],
+  prompt: readonly number[] = ids(PROMPT_TOKENS),
+): Promise<EngineSession> {
+  const session = await engine.openSession({ tokensExpected: prompt.length + 40, ...options });
+  await session.generate(prompt, { maxTokens: 40, temperature: 1, seed: 4 }).result;
+  return session;
+}

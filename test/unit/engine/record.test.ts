@@ -1,0 +1,216 @@
+// What sessions leave in the state folder, on the reference model: a log that verifies and replays to the last byte, experience that the next
+// session starts with, and nothing of what was read; also when an engine is closed or ended in the middle of its work.
+import { mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Engine } from '../../../engine/index.ts';
+import { logDir } from '../../../engine/state.ts';
+import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
+import { scratchFolders } from '../witness/folder.ts';
+import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, written } from './on-reference.ts';
+
+const folder = scratchFolders();
+let state = '';
+let engine: Engine;
+
+beforeAll(async () => {
+  state = join(folder(), 'state');
+  engine = await openEngine(state);
+});
+afterAll(() => engine.close());
+
+describe('the record', () => {
+  const runs: [string, object][] = [
+    ['price', { kvBudget: '30%' }],
+    ['uniform', { kvBudget: '30%', policy: 'uniform' }],
+    ['age', { kvBudget: '30%', policy: 'age' }],
+    ['fixed', { cacheTypes: { k: 'rot4', v: 'rot2' } }],
+  ];
+  it.each(runs)('of %s has one beginning and one end and replays to the last byte', async (policy, options) => {
+    const session = await written(engine, options);
+    const report = await session.report();
+    await session.close();
+    expect(entriesOf(state, session.id, 'open')).toHaveLength(1);
+    const [close, ...more] = entriesOf(state, session.id, 'close');
+    expect(more).toEqual([]);
+    expect(close!.body).toMatchObject({
+      tokens: report.tokens,
+      kvBytes: report.kvBytes,
+      decisions: report.decisions,
+      refused: report.refusedTrials,
+      reason: 'done',
+    });
+    const all = [...readLog(logDir(state), { session: session.id })];
+    expect(all.at(-1)!.seq).toBe(close!.seq);
+    const replayed = replaySession(all);
+    expect(replayed).toMatchObject({
+      policy: `${policy}@1`,
+      equal: true,
+      complete: true,
+      firstDifference: null,
+      decisions: report.decisions,
+    });
+    expect(replayed.decisions).toBeGreaterThan(10);
+    expect(verifyLog(logDir(state))).toMatchObject({ ok: true, problem: null });
+  });
+
+  it('is learned from: the next session names what it rests on, also in another engine', async () => {
+    const dir = mkdtempSync(join(folder(), 'learn-'));
+    const options = { kvBudget: '30%', tokensExpected: PROMPT_TOKENS + 40 };
+    const [first, closed] = await withEngine(dir, async (one) => {
+      const session = await one.openSession(options);
+      await session.generate(ids(PROMPT_TOKENS), { maxTokens: 40, temperature: 1 }).result;
+      await session.close();
+      const second = await one.openSession(options);
+      await second.generate(ids(20), { maxTokens: 1 }).result;
+      await second.close();
+      return [session.id, second.id];
+    });
+    const close = entriesOf(dir, first!, 'close')[0]!;
+    expect(close.body.priceThreshold).toBeGreaterThan(0);
+    expect(entriesOf(dir, first!, 'evidence')[0]!.body.neighbours).toEqual([]);
+    expect(entriesOf(dir, closed!, 'evidence')[0]!.body.neighbours).toMatchObject([{ session: first, seq: close.seq }]);
+
+    const third = await withEngine(dir, async (two) => (await two.openSession(options)).id);
+    expect(entriesOf(dir, third, 'evidence')[0]!.body.neighbours.map(({ session }) => session)).toContain(first);
+    for (const id of [closed!, third]) {
+      const start = entriesOf(dir, id, 'open')[0]!.body.context.thresholds.thresholds['price.start']!;
+      expect(start.origin).toBe('learned');
+      expect(start.value).toBeGreaterThan(0);
+      expect(start.evidence).toContain(close.seq);
+    }
+    // An engine that is closed closes its sessions.
+    expect(entriesOf(dir, third, 'close')).toHaveLength(1);
+    expect(verifyLog(logDir(dir)).problem).toBeNull();
+  });
+
+  async function withEngine<T>(dir: string, work: (engine: Engine) => Promise<T>): Promise<T> {
+    const one = await openEngine(dir);
+    try {
+      return await work(one);
+    } finally {
+      await one.close();
+    }
+  }
+
+  it('holds nothing of what was read or written', async () => {
+    const dir = mkdtempSync(join(folder(), 'canary-'));
+    const canary = 'The quokka of Zembla keeps 7731 violet lanterns under the harbour.';
+    const filler = 'Rain fell on the hills and the river rose by a hand. ';
+    const prompt = `${filler.repeat(60)}${canary} ${filler.repeat(30)}`;
+    const { answer, said } = await withEngine(dir, async (one) => {
+      const read = await one.tokenize(prompt);
+      const session = await one.openSession({ kvBudget: '40%', tokensExpected: read.length + 60 });
+      const text = await session
+        .generate(prompt, { maxTokens: 60, temperature: 1, seed: 2, stop: ['violet heron'] })
+        .text();
+      await session.saveThresholds(join(dir, 'thresholds.json'));
+      await session.close();
+      return { answer: text, said: [await one.tokenize(canary), await one.tokenize(text)] };
+    });
+    expect(answer.length).toBeGreaterThan(20);
+    const files = (readdirSync(dir, { recursive: true }) as string[])
+      .map((name) => join(dir, name))
+      .filter((path) => statSync(path).isFile());
+    expect(files.length).toBeGreaterThan(1);
+    const bytes = Buffer.concat(files.map((path) => readFileSync(path)));
+    // The search itself works: what must be there is found.
+    expect(bytes.includes('price.start')).toBe(true);
+    const secrets = [
+      canary,
+      'quokka',
+      'Zembla',
+      'violet',
+      'lanterns',
+      'heron',
+      'river rose',
+      answer.slice(0, 12),
+      answer.slice(-12),
+    ];
+    for (const secret of secrets) expect(bytes.includes(secret), secret).toBe(false);
+    for (const list of said) {
+      const four = list.slice(0, 4);
+      expect(four).toHaveLength(4);
+      for (const separator of [',', ', ', ' ']) expect(bytes.includes(four.join(separator))).toBe(false);
+      for (const Binary of [Uint16Array, Int32Array, Float32Array, Float64Array])
+        expect(bytes.includes(Buffer.from(Binary.from(four).buffer))).toBe(false);
+    }
+  });
+
+  it('is not kept when nobody wants it', async () => {
+    const before = process.cwd();
+    const empty = realpathSync(folder());
+    process.chdir(empty);
+    try {
+      const one = await openEngine(null);
+      const session = await one.openSession({ kvBudget: '40%', tokensExpected: 700 });
+      await session.generate(ids(650), { maxTokens: 10, temperature: 1 }).result;
+      const report = await session.report();
+      expect(report.decisions).toBeGreaterThan(0);
+      expect([report.logPath, report.acknowledgedSeq, one.info.logPath]).toEqual([null, -1, null]);
+      await session.close();
+      await one.close();
+      expect(readdirSync(empty)).toEqual([]);
+    } finally {
+      process.chdir(before);
+    }
+    const quiet = await engine.openSession({ witness: false, kvBudget: '2MiB' });
+    await quiet.generate(ids(40), { maxTokens: 2 }).result;
+    await quiet.close();
+    expect([...readLog(logDir(state), { session: quiet.id })]).toEqual([]);
+  });
+});
+
+describe('an engine', () => {
+  it('closes what it opened, twice if asked, while a session writes; afterwards everything is refused', async () => {
+    const dir = mkdtempSync(join(folder(), 'close-'));
+    const one = await openEngine(dir);
+    const session = await one.openSession({ kvBudget: '2MiB' });
+    const writing = session.generate(ids(200), { maxTokens: 3000, temperature: 1, seed: 1 });
+    for await (const piece of writing[Symbol.asyncIterator]()) {
+      if (piece === '') continue;
+      // Both at once: neither may hang, and nothing may follow the last entry.
+      await Promise.all([one.close(), one.close()]);
+      break;
+    }
+    await one.close();
+    expect(await codeOf(writing.result)).toBe('closed');
+    expect(await codeOf(one.openSession())).toBe('closed');
+    expect(await codeOf(session.report())).toBe('closed');
+    expect(verifyLog(logDir(dir)).problem).toBeNull();
+    expect([...readLog(logDir(dir), { session: session.id })].map(({ kind }) => kind).at(-1)).toBe('close');
+    expect(replaySession(readLog(logDir(dir), { session: session.id }))).toMatchObject({ equal: true });
+  });
+
+  it('a session closed while it writes ends with one last entry', async () => {
+    const session = await engine.openSession({ kvBudget: '2MiB' });
+    const writing = session.generate(ids(PROMPT_TOKENS), {
+      maxTokens: 500,
+      temperature: 1,
+      onProgress: ({ tokens }) => void (tokens > 300 && closing === null && (closing = session.close('aborted'))),
+    });
+    let closing: Promise<void> | null = null;
+    expect(await codeOf(writing.result)).toBe('closed');
+    await closing;
+    const kinds = [...readLog(logDir(state), { session: session.id })].map(({ kind }) => kind);
+    expect(kinds.filter((kind) => kind === 'close')).toHaveLength(1);
+    expect(kinds.at(-1)).toBe('close');
+  });
+
+  it('ended at once leaves a log that opens again', async () => {
+    const dir = mkdtempSync(join(folder(), 'end-'));
+    const one = await openEngine(dir);
+    const session = await one.openSession({ kvBudget: '30%', tokensExpected: PROMPT_TOKENS });
+    let ended: Promise<void> | null = null;
+    const reading = session.generate(ids(PROMPT_TOKENS), {
+      maxTokens: 1,
+      onProgress: ({ tokens }) => void (tokens > 1000 && (ended ??= one.terminate())),
+    });
+    expect(await codeOf(reading.result)).toBe('closed');
+    await ended;
+    expect(verifyLog(logDir(dir)).problem).toBeNull();
+    const two = await openEngine(dir);
+    await two.close();
+    expect(verifyLog(logDir(dir)).problem).toBeNull();
+  });
+});
