@@ -54,6 +54,22 @@ describe('the record', () => {
     expect(verifyLog(logDir(state))).toMatchObject({ ok: true, problem: null });
   });
 
+  it('of a session that ran out of budget replays as well, and ends in an error', async () => {
+    const session = await engine.openSession({ kvBudget: 1_000_000 });
+    const reading = session.generate(ids(2000), { maxTokens: 1 }).result;
+    expect(await codeOf(reading)).toBe('budget-too-small');
+    expect(await codeOf(session.generate(null, { maxTokens: 200, temperature: 1 }).result)).toBe('budget-too-small');
+    const { decisions } = await session.report();
+    expect(decisions).toBeGreaterThan(10);
+    await session.close('error');
+    expect(replaySession(readLog(logDir(state), { session: session.id }))).toMatchObject({
+      equal: true,
+      complete: true,
+      decisions,
+    });
+    expect(entriesOf(state, session.id, 'close')[0]!.body.reason).toBe('error');
+  });
+
   it('is learned from: the next session names what it rests on, also in another engine', async () => {
     const dir = mkdtempSync(join(folder(), 'learn-'));
     const options = { kvBudget: '30%', tokensExpected: PROMPT_TOKENS + 40 };

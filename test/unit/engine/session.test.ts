@@ -102,6 +102,19 @@ describe('session', () => {
     session.close();
   });
 
+  it('that is to end finishes its step and begins no other', async () => {
+    const session = open({ kvBudget: '2MiB' });
+    const reading = session.read(ids(2000)).catch((error: unknown) => error);
+    await session.read(ids(5)).catch(() => {});
+    await session.end();
+    const { tokens } = session.report();
+    expect(tokens).toBeGreaterThan(0);
+    expect(await reading).toMatchObject({ name: 'KvError', code: 'closed' });
+    expect(session.report().tokens).toBe(tokens);
+    for (let layer = 0; layer < runtime.shape.layers; layer++) expect(session.cache.length(layer)).toBe(tokens);
+    session.close();
+  });
+
   it('closes its pool with the last of its forks', async () => {
     const session = open({ exact: true });
     await session.read(ids(300));
