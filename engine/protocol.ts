@@ -27,7 +27,13 @@ export interface WireError {
 
 export function toWire(error: unknown): WireError {
   if (error instanceof KvError) {
-    return { code: error.code, message: error.message, values: { ...error.values }, hint: error.hint ?? null, stack: null };
+    return {
+      code: error.code,
+      message: error.message,
+      values: { ...error.values },
+      hint: error.hint ?? null,
+      stack: null,
+    };
   }
   const fault = error instanceof Error ? error : new Error(String(error));
   return { code: null, message: fault.message, values: {}, hint: null, stack: fault.stack ?? null };
@@ -35,7 +41,10 @@ export function toWire(error: unknown): WireError {
 
 export function fromWire(wire: WireError): Error {
   if (wire.code !== null) {
-    return new KvError(wire.code, wire.message, { values: wire.values, ...(wire.hint === null ? {} : { hint: wire.hint }) });
+    return new KvError(wire.code, wire.message, {
+      values: wire.values,
+      ...(wire.hint === null ? {} : { hint: wire.hint }),
+    });
   }
   const fault = new Error(wire.message);
   if (wire.stack !== null) fault.stack = wire.stack;

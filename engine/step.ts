@@ -18,7 +18,14 @@ const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
  * Runs `tokenIds` (at most up to the next page boundary) through all layers. → residual stream after the last layer, [T, m].
  * The cache has them appended when this returns.
  */
-export async function runStep(runtime: Runtime, cache: KvCache, ropeTable: RopeTable, tokenIds: Int32Array, times: StepTimes, observe: boolean): Promise<Float32Array> {
+export async function runStep(
+  runtime: Runtime,
+  cache: KvCache,
+  ropeTable: RopeTable,
+  tokenIds: Int32Array,
+  times: StepTimes,
+  observe: boolean,
+): Promise<Float32Array> {
   const { dense, model } = runtime;
   const { layers, queryHeads, kvHeads, headDim, hiddenSize, rotaryDim, ropeInterleaved } = model.config;
   const tokens = tokenIds.length;
@@ -38,7 +45,12 @@ export async function runStep(runtime: Runtime, cache: KvCache, ropeTable: RopeT
     rope(q, tokens, queryHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
     rope(k, tokens, kvHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
     cache.append(layer, k, v);
-    cache.attend(layer, q, attention, observe ? { xNorms: rowNorms(x, tokens, hiddenSize, position) } : { observe: false });
+    cache.attend(
+      layer,
+      q,
+      attention,
+      observe ? { xNorms: rowNorms(x, tokens, hiddenSize, position) } : { observe: false },
+    );
     lap('attentionMs');
     if (layer + 1 < layers) input = await dense.next(layer, attention, x, tokens);
     else {

@@ -24,7 +24,12 @@ async function serve(call: Call): Promise<void> {
       port!.close();
       return;
     }
-    const value = await host.call(call.method, call.params, (event) => reply({ id: call.id, kind: 'event', event }), abort.signal);
+    const value = await host.call(
+      call.method,
+      call.params,
+      (event) => reply({ id: call.id, kind: 'event', event }),
+      abort.signal,
+    );
     reply({ id: call.id, kind: 'value', value });
   } catch (error) {
     reply({ id: call.id, kind: 'error', error: toWire(error) });

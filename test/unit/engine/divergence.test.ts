@@ -29,6 +29,8 @@ describe('divergence', () => {
     expect(d.perplexityExact).toBeCloseTo(2, 5);
   });
   it('refuses runs of different length', async () => {
-    await expect(addDivergence(emptySums(), identity, new Float32Array(3), new Float32Array(6), Int32Array.from([0]), 3)).rejects.toThrow(/different length/);
+    await expect(
+      addDivergence(emptySums(), identity, new Float32Array(3), new Float32Array(6), Int32Array.from([0]), 3),
+    ).rejects.toThrow(/different length/);
   });
 });

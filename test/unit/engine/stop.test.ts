@@ -16,7 +16,10 @@ function streamed(text: string, stops: readonly string[], sizes: readonly number
 }
 
 function whole(text: string, stops: readonly string[]): { out: string; hit: boolean } {
-  const found = stops.filter((s) => s !== '').map((s) => text.indexOf(s)).filter((i) => i >= 0);
+  const found = stops
+    .filter((s) => s !== '')
+    .map((s) => text.indexOf(s))
+    .filter((i) => i >= 0);
   return found.length === 0 ? { out: text, hit: false } : { out: text.slice(0, Math.min(...found)), hit: true };
 }
 
@@ -24,7 +27,10 @@ describe('stop strings', () => {
   const texts = ['', 'abc', 'one\n\ntwo', 'aaab', 'END', 'xENxEND tail', 'a.b.c', '<|im', 'stop st sto stop'];
   const stops = [[], ['END'], ['\n\n'], ['aab', 'ab'], ['.'], ['<|im_end|>'], ['stop', 'sto'], ['']];
   it('cut where a search in the whole text cuts, for every split', () => {
-    for (const text of texts) for (const set of stops) for (const sizes of [[1], [2], [3], [1, 4], [100]]) expect(streamed(text, set, sizes), JSON.stringify([text, set, sizes])).toEqual(whole(text, set));
+    for (const text of texts)
+      for (const set of stops)
+        for (const sizes of [[1], [2], [3], [1, 4], [100]])
+          expect(streamed(text, set, sizes), JSON.stringify([text, set, sizes])).toEqual(whole(text, set));
   });
   it('say nothing after a hit', () => {
     const stop = new StopText(['.']);
