@@ -1,5 +1,4 @@
 /** `palimpsest audit …`: questions to the log. Lists come from the SQL index (brought up to date first), the rest from the log itself. */
-import { join } from 'node:path';
 import { openThresholdBook, type ThresholdBook } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
@@ -12,6 +11,7 @@ import {
   explain,
   explanationText,
   openAuditIndex,
+  openWitnessLog,
   parseRange,
   parseTime,
   readEntry,
@@ -125,23 +125,38 @@ export async function replay(settings: Settings, session: string): Promise<void>
   if (!report.equal) process.exitCode = 2;
 }
 
-async function withBook<T>(settings: Settings, work: (book: ThresholdBook) => Promise<T>): Promise<T> {
+/**
+ * The book belongs to whoever holds the log's lock. While a run holds it, a question is answered from a book in memory, made
+ * from the log; `write` insists on the lock and throws KvError 'locked'.
+ */
+async function withBook<T>(settings: Settings, write: boolean, work: (book: ThresholdBook) => Promise<T>): Promise<T> {
   const dir = log(settings);
   const report = verifyLog(dir);
-  if (report.logId === null)
+  if (report.logId === null) {
     throw new KvError('not-found', `there is no log in ${dir}`, {
       values: { dir },
       hint: 'run something first, or name the state folder with --state',
     });
-  const book = await openThresholdBook({
-    dir: memoryDir(stateDir(settings)),
-    logId: report.logId,
-    entries: (fromSeq) => readLog(dir, { fromSeq, kinds: ['open', 'close'] }),
+  }
+  const entries = (fromSeq: number): Iterable<Entry> => readLog(dir, { fromSeq, kinds: ['open', 'close'] });
+  const lock = await openWitnessLog({ dir }).catch((error: unknown) => {
+    if (!write && error instanceof KvError && error.code === 'locked') return null;
+    throw error;
   });
   try {
-    return await work(book);
+    const book = await openThresholdBook({
+      dir: lock === null ? null : memoryDir(stateDir(settings)),
+      logId: report.logId,
+      entries,
+    });
+    try {
+      if (lock === null) await book.rebuildFrom(entries(0));
+      return await work(book);
+    } finally {
+      await book.close();
+    }
   } finally {
-    await book.close();
+    await lock?.close();
   }
 }
 
@@ -157,7 +172,7 @@ export async function similar(settings: Settings, id: string): Promise<void> {
       { values: { session: entry.session } },
     );
   const limit = number(settings, 'limit') ?? 5;
-  const near = (await withBook(settings, (book) => book.similar(fingerprint, limit + 1)))
+  const near = (await withBook(settings, false, (book) => book.similar(fingerprint, limit + 1)))
     .filter(({ payload }) => payload.session !== entry.session)
     .slice(0, limit);
   const rows = near.map(({ distance, payload }) => [
@@ -186,6 +201,10 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 export async function reindex(settings: Settings): Promise<void> {
   const dir = log(settings);
   const url = text(settings, 'database');
+  // First what a running writer refuses, so that either both are made again or none.
+  const experiences = await withBook(settings, true, (book) =>
+    book.rebuildFrom(readLog(dir, { kinds: ['open', 'close'] })),
+  );
   const index = await openAuditIndex({
     logDir: dir,
     dir: sqlDir(stateDir(settings)),
@@ -193,12 +212,11 @@ export async function reindex(settings: Settings): Promise<void> {
     ...(url === undefined ? {} : { url }),
     onNote: (line) => process.stderr.write(`${line}\n`),
   });
-  const entries = index.entries;
+  const { entries } = index;
   await index.close();
-  const experiences = await withBook(settings, (book) => book.rebuildFrom(readLog(dir, { kinds: ['open', 'close'] })));
   print(
     settings,
-    { entries, experiences, sql: url ?? join(stateDir(settings), 'sql') },
+    { entries, experiences, sql: url === undefined ? sqlDir(stateDir(settings)) : 'database' },
     `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
   );
 }

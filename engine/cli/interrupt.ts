@@ -5,9 +5,14 @@ import { outputLost } from './output.ts';
 export async function interruptible(work: (signal: AbortSignal) => Promise<void>): Promise<void> {
   const abort = new AbortController();
   let asked = 0;
-  const onSignal = (): void => {
+  const onSignal = (name: NodeJS.Signals): void => {
     asked++;
-    if (asked > 1) process.exit(130);
+    if (asked > 1) {
+      // As if there were no handler: an orderly exit would wait for, or tear down, native threads at work.
+      process.removeAllListeners(name);
+      process.kill(process.pid, name);
+      return;
+    }
     process.stderr.write('\nstopping where the log is whole; once more to stop at once\n');
     abort.abort();
   };

@@ -57,7 +57,7 @@ function add(parent: Command, { usage, does, examples }: CommandText, names: rea
   command.action(async (...parameters: unknown[]) => {
     const self = parameters.at(-1) as Command;
     await act(
-      readSettings(self),
+      readSettings(self, process.env),
       self.processedArgs.filter((value): value is string => typeof value === 'string'),
     );
   });

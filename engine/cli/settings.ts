@@ -190,7 +190,7 @@ export function addSettings(command: Command, names: readonly SettingName[]): Co
  */
 export function readSettings(
   command: Command,
-  environment: Readonly<Record<string, string | undefined>> = process.env,
+  environment: Readonly<Record<string, string | undefined>>,
 ): Partial<Record<SettingName, unknown>> {
   const own = new Set(command.options.map((option) => option.long));
   const given = command.opts() as Record<string, unknown>;

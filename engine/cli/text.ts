@@ -45,13 +45,12 @@ export function wrap(text: string, columns = 78, indent = ''): string {
   return lines.join('\n');
 }
 
-/** Names and values in two columns; a value too long for its line goes on under itself, so that digests can be copied. */
+/** Names and values in two columns. Long values go on under themselves, broken at spaces only, so that digests can be copied. */
 export function fields(rows: readonly (readonly [string, string])[], columns = 80): string {
   const nameWidth = Math.max(0, ...rows.map(([name]) => name.length));
-  const valueWidth = Math.max(16, columns - nameWidth - 2);
   return rows
     .map(([name, value]) => {
-      const lines = value.match(new RegExp(`.{1,${valueWidth}}`, 'gsu')) ?? [''];
+      const lines = wrap(value, Math.max(16, columns - nameWidth - 2)).split('\n');
       return lines.map((line, at) => `${(at === 0 ? name : '').padEnd(nameWidth)}  ${line}`.trimEnd()).join('\n');
     })
     .join('\n');

@@ -66,15 +66,13 @@ export function describe(file: ThresholdFile): string {
   const { shape, digest } = file.model;
   const shorten = (text: string, length: number): string =>
     text.length <= length ? text : `${text.slice(0, length - 1)}…`;
-  const rows = Object.entries(file.thresholds).map(([id, threshold]) => [
-    id,
-    small(threshold.value),
-    threshold.unit,
-    String(threshold.samples),
-    shorten(threshold.source, 26),
-  ]);
+  const entries = Object.entries(file.thresholds);
+  const cells = entries.map(([id, { value, unit, samples }]) => [id, small(value), unit, String(samples)]);
+  const head = ['threshold', 'value', 'unit', 'seen'];
+  const width = table(head, cells, [0, 2]).indexOf('\n');
+  const rows = cells.map((row, at) => [...row, shorten(entries[at]![1].source, Math.max(16, 78 - width))]);
   const spread = (gains: readonly number[]): string => `${small(Math.min(...gains))} … ${small(Math.max(...gains))}`;
-  return `model ${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${small(file.c)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${table(['threshold', 'value', 'unit', 'seen', 'source'], rows, [0, 2, 4])}`;
+  return `model ${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${small(file.c)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${table([...head, 'source'], rows, [0, 2, 4])}`;
 }
 
 /** What the state folder learned for the model. Asking makes no folder where there is none. */

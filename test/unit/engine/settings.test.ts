@@ -4,7 +4,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { afterEach, describe, expect, it } from 'vitest';
-import { addSettings, environmentName, layerList, readSettings, SETTINGS, type SettingName } from '../../../engine/cli/settings.ts';
+import {
+  addSettings,
+  environmentName,
+  keyName,
+  layerList,
+  readSettings,
+  SETTINGS,
+  type Setting,
+  type SettingName,
+} from '../../../engine/cli/settings.ts';
 import { KvError } from '../../../native/index.ts';
 
 const names = Object.keys(SETTINGS) as SettingName[];
@@ -16,7 +25,7 @@ function parse(args: string[]): Partial<Record<SettingName, unknown>> {
   root.configureOutput({ writeErr: () => {} });
   const command = addSettings(root.command('x'), names);
   command.action((...parameters: unknown[]) => {
-    seen = readSettings(parameters.at(-1) as Command);
+    seen = readSettings(parameters.at(-1) as Command, process.env);
   });
   root.parse(['node', 'palimpsest', 'x', ...args]);
   return seen;
@@ -34,8 +43,17 @@ describe('settings', () => {
   });
   it('come from the file, the environment above it, the flag above both', () => {
     const file = join(dir, 'a.toml');
-    writeFileSync(file, 'kv-budget = "10%"\nmax-tokens = 7\ncompare = true\nstop = ["a", "b"]\nkv-cache-dtype-skip-layers = [0, 2]\n');
-    expect(parse(['--config', file])).toMatchObject({ kvBudget: '10%', maxTokens: 7, compare: true, stop: ['a', 'b'], skipLayers: [0, 2] });
+    writeFileSync(
+      file,
+      'kv-budget = "10%"\nmax-tokens = 7\ncompare = true\nstop = ["a", "b"]\nkv-cache-dtype-skip-layers = [0, 2]\n',
+    );
+    expect(parse(['--config', file])).toMatchObject({
+      kvBudget: '10%',
+      maxTokens: 7,
+      compare: true,
+      stop: ['a', 'b'],
+      skipLayers: [0, 2],
+    });
     process.env['PALIMPSEST_KV_BUDGET'] = '20%';
     expect(parse(['--config', file])['kvBudget']).toBe('20%');
     expect(parse(['--config', file, '--kv-budget', '30%'])['kvBudget']).toBe('30%');
@@ -44,6 +62,47 @@ describe('settings', () => {
     const file = join(dir, 'a.json');
     writeFileSync(file, '{"policy": "uniform", "seed": 3}');
     expect(parse(['--config', file])).toMatchObject({ policy: 'uniform', seed: 3 });
+  });
+  it('come, every one of them, to the same value from flag, environment, TOML and JSON', () => {
+    const values: Partial<Record<SettingName, string>> = {
+      kvBudget: '25%',
+      cacheTypeK: 'rot4',
+      cacheTypeV: 'rot2',
+      skipLayers: '0,2-3',
+      topP: '0.5',
+      side: 'k',
+    };
+    for (const name of names.filter((other) => other !== 'config')) {
+      const setting: Setting = SETTINGS[name];
+      const key = keyName(name);
+      const isSwitch = !setting.flags.includes('<');
+      const numeric = setting.parse !== undefined && values[name] === undefined;
+      const value = values[name] ?? setting.choices?.[1] ?? (numeric ? (name === 'tokens' ? '512' : '2') : 'some text');
+      const expected = parse(isSwitch ? [`--${key}`] : [`--${key}`, value])[name];
+      expect(expected, key).toBeDefined();
+      process.env[environmentName(name)] = isSwitch ? 'true' : value;
+      expect(parse([])[name], `${key} from the environment`).toEqual(expected);
+      delete process.env[environmentName(name)];
+      const literal = isSwitch ? 'true' : numeric ? value : JSON.stringify(value);
+      const files = { 'one.toml': `${key} = ${literal}`, 'one.json': `{"${key}": ${literal}}` };
+      for (const [file, content] of Object.entries(files)) {
+        writeFileSync(join(dir, file), content);
+        expect(parse(['--config', join(dir, file)])[name], `${key} from ${file}`).toEqual(expected);
+      }
+    }
+  });
+  it('can be switched off in the environment; an empty variable is none', () => {
+    process.env['PALIMPSEST_JSON'] = '0';
+    process.env['PALIMPSEST_MAX_TOKENS'] = '';
+    expect(parse([])).toMatchObject({ json: false, maxTokens: 128 });
+    process.env['PALIMPSEST_JSON'] = 'perhaps';
+    expect(() => parse([])).toThrow(/PALIMPSEST_JSON/);
+  });
+  it('take several texts from a JSON array in the environment', () => {
+    process.env['PALIMPSEST_STOP'] = '["a", "b c"]';
+    expect(parse([])['stop']).toEqual(['a', 'b c']);
+    process.env['PALIMPSEST_STOP'] = 'one';
+    expect(parse([])['stop']).toEqual(['one']);
   });
   it.each([
     ['unknown key', 'kv-budgets = "1%"'],

@@ -1,0 +1,493 @@
+// The command as a person meets it: built main.js in a process of its own, on the reference model, in a state folder of its
+// own. Good input prints what was promised; bad input prints message, values and hint on stderr, exits with 2, shows no
+// stack and leaves nothing behind. Exit code 1 is for our own faults and never expected.
+import { type ChildProcess, spawn } from 'node:child_process';
+import {
+  appendFileSync,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { readLog } from '../../../witness/index.ts';
+
+const root = join(import.meta.dirname, '../../..');
+const main = join(root, 'dist/engine/cli/main.js');
+const dir = mkdtempSync(join(tmpdir(), 'palimpsest-cli-'));
+const state = join(dir, 'state');
+const prompt = join(dir, 'prompt.txt');
+
+interface Result {
+  readonly code: number | null;
+  readonly signal: string | null;
+  readonly out: string;
+  readonly err: string;
+}
+
+interface Ways {
+  readonly input?: string;
+  readonly env?: Readonly<Record<string, string>>;
+  /** File descriptor for stdout instead of a pipe. */
+  readonly stdout?: number;
+  readonly with?: (child: ChildProcess) => void;
+}
+
+function palimpsest(args: readonly string[], ways: Ways = {}): Promise<Result> {
+  const child = spawn(process.execPath, [main, ...args], {
+    cwd: dir,
+    env: { PATH: process.env['PATH'], ...ways.env },
+    stdio: ['pipe', ways.stdout ?? 'pipe', 'pipe'],
+    timeout: 30_000,
+    killSignal: 'SIGKILL',
+  });
+  let out = '';
+  let err = '';
+  child.stdout?.on('data', (chunk) => (out += chunk));
+  child.stderr!.on('data', (chunk) => (err += chunk));
+  child.stdin!.on('error', () => {});
+  child.stdin!.end(ways.input ?? '');
+  ways.with?.(child);
+  return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, out, err })));
+}
+
+const run = (...args: string[]): string[] => [
+  'run',
+  '-m',
+  'reference',
+  '-p',
+  prompt,
+  '-n',
+  '4',
+  '--state',
+  state,
+  ...args,
+];
+const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trimEnd().split('\n').at(-1)!);
+
+function expectRefused(result: Result, code: string, ...words: (string | RegExp)[]): void {
+  expect(result).toMatchObject({ code: 2, out: '' });
+  if (code !== '') expect(result.err).toContain(`[${code}]`);
+  for (const word of words) expect(result.err).toMatch(word);
+  expect(result.err).not.toMatch(/^\s+at .*:\d+/m);
+  expect(result.err).not.toContain('[object Object]');
+  expect(result.err).not.toContain('undefined');
+}
+
+/** Characters as a terminal counts them, for text without wide ones. */
+const widest = (text: string): number => Math.max(...text.split('\n').map((line) => [...line].length));
+
+let ran: Result;
+
+beforeAll(async () => {
+  const sentence =
+    'It was a bright cold day, and the old man went down to the river to see what the night had left there. ';
+  writeFileSync(prompt, sentence.repeat(50));
+  ran = await palimpsest(run('--kv-budget', '40%', '--compare', '--json'));
+}, 60_000);
+
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+describe('help', () => {
+  it('stands at every command, 80 columns wide, with an example', async () => {
+    const commands = [
+      'run',
+      'start',
+      'evaluate',
+      'inspect',
+      'fetch',
+      'doctor',
+      'audit list',
+      'audit sessions',
+      'audit show',
+      'audit explain',
+      'audit similar',
+      'audit verify',
+      'audit replay',
+      'audit reindex',
+      'thresholds show',
+      'thresholds export',
+      'thresholds import',
+      'thresholds diff',
+    ];
+    for (let at = 0; at < commands.length; at += 3) {
+      const part = commands.slice(at, at + 3);
+      const results = await Promise.all(part.map((command) => palimpsest([...command.split(' '), '--help'])));
+      results.forEach((result, index) => {
+        const command = part[index]!;
+        expect(result, command).toMatchObject({ code: 0, err: '' });
+        expect(result.out, command).toContain(`  palimpsest ${command}`);
+        expect(result.out, command).toMatch(/Examples?:\n/);
+        expect(widest(result.out), command).toBeLessThanOrEqual(80);
+      });
+    }
+  }, 60_000);
+});
+
+describe('run', () => {
+  it('ends with one object that has every documented field', () => {
+    expect(ran).toMatchObject({ code: 0, err: '' });
+    const result = lastLine(ran.out);
+    const fields = readFileSync(join(root, 'README.md'), 'utf8')
+      .split('The object behind `--json`')[1]!
+      .split('\n## ')[0]!;
+    const names = fields
+      .split('\n')
+      .filter((line) => line.startsWith('| `'))
+      .flatMap((line) => [...line.split('|')[1]!.matchAll(/`(\w+)`/g)].map(([, name]) => name!));
+    expect(names.length).toBeGreaterThan(20);
+    expect(Object.keys(result).sort()).toEqual([...names].sort());
+    expect(result).toMatchObject({ model: 'reference', policy: 'price', asked: 0, recalled: null });
+    expect(result['kvBytes']).toBeLessThanOrEqual(result['budgetBytes'] as number);
+    expect(result['decisions']).toBeGreaterThan(0);
+    expect(result['meanKld']).toBeGreaterThanOrEqual(0);
+  });
+  it('takes the same settings from environment and file, and reads a pipe', async () => {
+    const file = join(dir, 'settings.toml');
+    writeFileSync(
+      file,
+      `model = "reference"\nmax-tokens = 3\nstate = "${state}"\ncache-type-k = "rot4:rot2"\njson = true\n`,
+    );
+    const result = await palimpsest(['run', '--config', file], {
+      env: { PALIMPSEST_PROMPT: '-', PALIMPSEST_MAX_TOKENS: '2', PALIMPSEST_COMPARE: 'false' },
+      input: 'Once upon a time',
+    });
+    expect(result.code).toBe(0);
+    expect(lastLine(result.out)).toMatchObject({ policy: 'fixed', meanKld: null });
+  });
+  it('prints a table no wider than 80 columns', async () => {
+    const result = await palimpsest(
+      run('--cache-type-k', 'rot4', '--cache-type-v', 'rot2', '--kv-cache-dtype-skip-layers', '0,2-3'),
+    );
+    expect(result.code).toBe(0);
+    expect(result.out).toContain('Log        ');
+    expect(widest(result.out.slice(result.out.indexOf('layer ')))).toBeLessThanOrEqual(80);
+  });
+  it.each([
+    ['no prompt', ['run', '-m', 'reference'], 'bad-argument', /--prompt FILE/],
+    ['no model', ['run', '-p', prompt], 'bad-argument', /--model PATH/],
+    ['an unknown model', ['run', '-m', 'nope', '-p', prompt], 'not-found', /reference, smollm2-135m/],
+    ['a missing prompt', ['run', '-m', 'reference', '-p', join(dir, 'none')], 'not-found', /ENOENT/],
+    ['a folder as prompt', ['run', '-m', 'reference', '-p', dir], 'io', /EISDIR/],
+    ['an endless prompt', ['run', '-m', 'reference', '-p', '/dev/zero'], 'bad-file', /64 MiB/],
+    ['no budget', run('--kv-budget', 'lots'), 'bad-argument', /64MiB, 1.5GB/],
+    ['a budget of nothing', run('--kv-budget', '0'), 'bad-argument', /given=0/],
+    ['a budget too small', run('--kv-budget', '1KiB'), 'budget-too-small', /budgetBytes=1024[\s\S]*give at least/],
+    ['a foreign cache type', run('--cache-type-k', 'q4_0'), 'unsupported', /f16, q8, rot4, rot3, rot2/],
+    ['a pair for values', run('--cache-type-v', 'rot4:rot2'), 'bad-argument', /--cache-type-k alone/],
+    ['two pairs', run('--cache-type-k', 'rot4:rot2', '--cache-type-v', 'q8'), 'bad-argument', /not one pair/],
+    [
+      'a layer beyond the model',
+      run('--cache-type-k', 'rot4:rot2', '--kv-cache-dtype-skip-layers', '0,99'),
+      'bad-argument',
+      /99/,
+    ],
+    ['a policy without its formats', run('--policy', 'fixed'), 'bad-argument', /--cache-type-k/],
+    ['an unknown policy', run('--policy', 'magic'), '', /price, uniform, age/],
+    ['no threads', run('--threads', '0'), '', /from 1 to 256/],
+    [
+      'an instruction set from elsewhere',
+      run('--isa', process.arch === 'arm64' ? 'avx2' : 'neon'),
+      'unsupported',
+      /scalar/,
+    ],
+    ['a chat with a model without template', run('--chat'), 'bad-tokenizer', /leave out --chat/],
+    ['a threshold file that is none', run('--thresholds', prompt), 'bad-thresholds', /prompt\.txt/],
+    ['a missing settings file', run('--config', join(dir, 'none.toml')), 'not-found', /none\.toml/],
+    ['a state folder that is a file', [...run(), '--state', prompt], 'io', /prompt\.txt/],
+    ['a state folder that cannot be', [...run(), '--state', '/proc/none/state'], 'io', /\/proc\/none/],
+    ['an unknown flag', run('--kv-bugdet', '1'), '', /Did you mean --kv-budget/],
+    ['an unknown command', ['rum'], '', /Did you mean run/],
+  ])('refuses %s', async (_, args, code, words) => {
+    expectRefused(await palimpsest(args), code, words);
+  });
+  it('refuses prompts that are empty, binary or too long before a session is opened', async () => {
+    const other = join(dir, 'untouched');
+    const from = (input: string, ...args: string[]) =>
+      palimpsest(['run', '-m', 'reference', '-p', '-', '--state', other, ...args], { input });
+    const binary = join(dir, 'binary');
+    writeFileSync(binary, Buffer.from([0x61, 0x62, 0xff, 0xfe]));
+    expectRefused(await from(''), 'bad-argument', /the prompt is empty/);
+    expectRefused(
+      await palimpsest(['run', '-m', 'reference', '-p', binary, '--state', other]),
+      'bad-file',
+      /not UTF-8[\s\S]*byte=2/,
+    );
+    expect(existsSync(other)).toBe(false);
+    expectRefused(
+      await from('word '.repeat(6000)),
+      'context-too-long',
+      /prompt of \d{4,5} tokens[\s\S]*contextLength=4096[\s\S]*shorten the prompt by \d+ tokens/,
+    );
+    expectRefused(await from('one two', '-n', '4096'), 'context-too-long', /--max-tokens 40\d\d/);
+    expect([...readLog(join(other, 'log'))]).toEqual([]);
+  }, 20_000);
+  it('names the environment variable that is wrong', async () => {
+    expectRefused(await palimpsest(run(), { env: { PALIMPSEST_THREADS: 'two' } }), 'bad-config', /PALIMPSEST_THREADS/);
+    expectRefused(await palimpsest(run(), { env: { PALIMPSEST_JSON: 'maybe' } }), 'bad-config', /PALIMPSEST_JSON/);
+  });
+});
+
+describe('endings', () => {
+  const long = [
+    'run',
+    '-m',
+    'reference',
+    '-p',
+    prompt,
+    '-n',
+    '2500',
+    '--state',
+    join(dir, 'ended'),
+    '--progress',
+    'jsonl',
+  ];
+  it('by a closed pipe are silent, and the log stays whole', async () => {
+    const result = await palimpsest(long, {
+      with: (child) => child.stdout!.once('data', () => child.stdout!.destroy()),
+    });
+    expect(result.code).toBe(0);
+    expect(result.err.split('\n').filter((line) => line !== '' && !line.startsWith('{'))).toEqual([]);
+    expect([...readLog(join(dir, 'ended', 'log'))].at(-1)).toMatchObject({
+      kind: 'close',
+      body: { reason: 'aborted' },
+    });
+  }, 20_000);
+  it('by Ctrl-C give 130; by a second one do not wait', async () => {
+    const interrupt = (...signals: NodeJS.Signals[]) =>
+      palimpsest(long, {
+        with: (child) =>
+          child.stdout!.once('data', () => {
+            child.kill(signals[0]);
+            child.stderr!.on('data', (chunk) => {
+              if (String(chunk).includes('once more') && signals[1] !== undefined) child.kill(signals[1]);
+            });
+          }),
+      });
+    const once = await interrupt('SIGINT');
+    expect(once).toMatchObject({ code: 130, signal: null });
+    expect(once.err).toContain('stopping where the log is whole');
+    const twice = await interrupt('SIGINT', 'SIGINT');
+    expect(twice.err).not.toContain('terminate called');
+    expect([130, 'SIGINT']).toContain(twice.code ?? twice.signal);
+    expect((await palimpsest(['audit', 'verify', '--state', join(dir, 'ended')])).code).toBe(0);
+  }, 20_000);
+  it('by a full disk behind stdout are refused', async (context) => {
+    if (!existsSync('/dev/full')) context.skip('this system has no /dev/full');
+    const full = openSync('/dev/full', 'w');
+    const result = await palimpsest(['doctor'], { stdout: full });
+    closeSync(full);
+    expectRefused(result, 'io', /ENOSPC/);
+  });
+});
+
+describe('audit', () => {
+  const audit = (...args: string[]) => palimpsest(['audit', ...args, '--state', state]);
+  it('lists, shows, explains, finds, verifies, replays and indexes what a run did', async () => {
+    const { session } = lastLine(ran.out) as { session: string };
+    const list = await audit('list', '--session', session, '--limit', '3');
+    expect(list.code).toBe(0);
+    expect(widest(list.out)).toBeLessThanOrEqual(80);
+    const [newest] = JSON.parse((await audit('list', '--session', session, '--json')).out) as {
+      seq: number;
+      layer: number;
+      side: string;
+    }[];
+    const narrow = JSON.parse(
+      (
+        await audit(
+          'list',
+          '--layer',
+          String(newest!.layer),
+          '--side',
+          newest!.side,
+          '--since',
+          '1h',
+          '--step',
+          '1..4000',
+          '--json',
+        )
+      ).out,
+    ) as (typeof newest)[];
+    expect(narrow.some((row) => row!.seq === newest!.seq)).toBe(true);
+    const explained = await audit('explain', String(newest!.seq));
+    expect(explained.out).toContain(`Entry ${newest!.seq}`);
+    expect(widest(explained.out)).toBeLessThanOrEqual(80);
+    expect((await audit('show', String(newest!.seq))).out).toContain(
+      `Entry ${newest!.seq}: decision of session ${session}`,
+    );
+    expect(await audit('similar', String(newest!.seq))).toMatchObject({ code: 0 });
+    expect((await audit('verify')).out).toContain('Sound');
+    expect((await audit('replay', session)).out).toContain('every byte is the same');
+    expect((await audit('reindex')).out).toMatch(/SQL index: \d+ entries; vector index: [1-9]\d* experience/);
+  }, 40_000);
+  it.each([
+    ['an entry that is not there', ['show', '999999'], 'not-found', /999999/],
+    ['an id that is none', ['explain', 'x'], 'bad-argument', /audit list/],
+    ['an entry that is no decision', ['explain', '0'], 'bad-argument', /no decision/],
+    ['a session that is not there', ['replay', 'none'], 'not-found', /audit sessions/],
+    ['a time that is none', ['list', '--since', 'yesterday'], 'bad-argument', /30m, 2h/],
+    ['a range that is none', ['list', '--step', 'x'], 'bad-argument', /100\.\.200/],
+    ['a layer that is none', ['list', '--layer', 'x'], '', /from 0/],
+    [
+      'a database that is away',
+      ['list', '--database', 'postgres://nobody:hidden@127.0.0.1:1/none'],
+      'database',
+      /127\.0\.0\.1:1/,
+    ],
+    ['a database URL that is none', ['list', '--database', 'nonsense'], 'bad-config', /postgres:\/\//],
+  ])('refuses %s', async (_, args, code, words) => {
+    const result = await audit(...args);
+    expectRefused(result, code, words);
+    expect(result.err).not.toContain('hidden');
+  });
+  it('refuses state folders that are missing, empty or a file, and makes none', async () => {
+    const empty = join(dir, 'empty');
+    mkdirSync(empty);
+    for (const [command, path] of [
+      ['list', join(dir, 'nowhere')],
+      ['sessions', empty],
+      ['verify', prompt],
+      ['reindex', empty],
+      ['similar', join(dir, 'nowhere')],
+    ]) {
+      expectRefused(
+        await palimpsest(['audit', command!, ...(command === 'similar' ? ['1'] : []), '--state', path!]),
+        'not-found',
+        /run something first/,
+      );
+    }
+    expectRefused(await palimpsest(['thresholds', 'show', '--state', empty]), 'not-found', /run something first/);
+    expect(existsSync(join(dir, 'nowhere'))).toBe(false);
+    expect(readdirSync(empty)).toEqual([]);
+  }, 20_000);
+  it('says where a changed log is wrong', async () => {
+    const other = join(dir, 'changed');
+    await palimpsest([...run(), '--state', other]);
+    const segment = join(other, 'log', '00000000.wal');
+    const bytes = readFileSync(segment);
+    bytes[bytes.length >> 1]! ^= 1;
+    writeFileSync(segment, bytes);
+    const verify = await palimpsest(['audit', 'verify', '--state', other]);
+    expect(verify.code).toBe(2);
+    expect(verify.out).not.toContain('Sound:');
+    expect((await palimpsest(['inspect', join(other, 'log')])).code).toBe(2);
+    expectRefused(await palimpsest(['audit', 'list', '--state', other]), 'bad-log');
+    expectRefused(await palimpsest([...run(), '--state', other]), 'bad-log');
+  }, 20_000);
+  it('works while a run writes; a second run is refused', async () => {
+    const other = join(dir, 'shared');
+    let second: Promise<Result[]> | null = null;
+    const first = await palimpsest(
+      ['run', '-m', 'reference', '-p', prompt, '-n', '2500', '--kv-budget', '40%', '--state', other],
+      {
+        with: (child) =>
+          child.stdout!.once('data', () => {
+            second = Promise.all([
+              palimpsest([...run(), '--state', other]),
+              palimpsest(['audit', 'verify', '--state', other]),
+              palimpsest(['audit', 'reindex', '--state', other]),
+            ]).finally(() => child.kill('SIGINT'));
+          }),
+      },
+    );
+    const [run2, verify, reindex] = await second!;
+    expectRefused(run2!, 'locked', /pid=\d+/);
+    expect(verify!.code).toBe(0);
+    expectRefused(reindex!, 'locked');
+    expect([0, 130]).toContain(first.code);
+  }, 40_000);
+});
+
+describe('thresholds', () => {
+  it('go out, in and out again byte for byte', async () => {
+    const [a, b] = [join(dir, 'a.json'), join(dir, 'b.json')];
+    const learned = (...args: string[]) => palimpsest(['thresholds', ...args, '--state', state]);
+    expect((await learned('export', a)).code).toBe(0);
+    expect((await learned('import', a)).code).toBe(0);
+    expect((await learned('export', b)).code).toBe(0);
+    expect(readFileSync(b, 'utf8')).toBe(readFileSync(a, 'utf8'));
+    expect((await palimpsest(['thresholds', 'diff', a, b])).out).toBe('no difference\n');
+    const shown = await palimpsest(['thresholds', 'show', a]);
+    expect(widest(shown.out)).toBeLessThanOrEqual(80);
+    expect(lastLine((await palimpsest(['thresholds', 'show', a, '--json'])).out)).toEqual(
+      JSON.parse(readFileSync(a, 'utf8')),
+    );
+    expectRefused(await learned('export', join(dir, 'none', 'x.json')), 'io', /ENOENT/);
+    const foreign = JSON.parse(readFileSync(a, 'utf8')) as { model: { digest: string } };
+    foreign.model.digest = '0'.repeat(64);
+    writeFileSync(b, JSON.stringify(foreign));
+    expectRefused(await learned('import', b), 'model-mismatch');
+    appendFileSync(a, '{');
+    expectRefused(await learned('import', a), 'bad-thresholds', /a\.json/);
+  }, 40_000);
+});
+
+describe('inspect and doctor', () => {
+  it.each([
+    ['a model by name', 'reference', /architecture +llama/],
+    ['a model folder', join(root, 'models/reference'), /digest +[0-9a-f]{64}/],
+    ['a state folder', state, /log\nSound[\s\S]*vector index/],
+    ['a log', join(state, 'log'), /Sound: \d+ entries/],
+    ['a vector index', join(state, 'memory/experiences'), /vectors\.sha256/],
+  ])('say what is in %s', async (_, path, words) => {
+    const plain = await palimpsest(['inspect', path]);
+    expect(plain).toMatchObject({ code: 0, err: '' });
+    expect(plain.out).toMatch(words);
+    expect(lastLine((await palimpsest(['inspect', path, '--json'])).out)).toHaveProperty('kind');
+  });
+  it('refuse what is broken, foreign or only a part', async () => {
+    const gguf = join(dir, 'broken.gguf');
+    writeFileSync(gguf, Buffer.concat([Buffer.from('GGUF'), Buffer.alloc(60, 0xff)]));
+    expectRefused(await palimpsest(['inspect', gguf]), '', /broken\.gguf/);
+    expectRefused(await palimpsest(['inspect', prompt]), 'unsupported', /prompt\.txt/);
+    expectRefused(await palimpsest(['inspect', join(state, 'log/00000000.wal')]), 'bad-argument', /inspect the folder/);
+    expectRefused(await palimpsest(['inspect', join(dir, 'none')]), 'not-found', /nothing at/);
+    expectRefused(await palimpsest(['inspect', '/dev/null']), 'unsupported', /neither a file nor a folder/);
+    expectRefused(await palimpsest(['fetch', 'nope']), 'not-found', /smollm2-135m/);
+    expectRefused(await palimpsest(['doctor', '--state', prompt]), 'bad-argument', /is a file/);
+  }, 20_000);
+  it('forecast memory for a length', async () => {
+    const facts = lastLine((await palimpsest(['doctor', '--tokens', '2048', '--threads', '1', '--json'])).out);
+    expect(facts).toMatchObject({ threadsEffective: 1, model: 'reference', forecast: { tokens: 2048 } });
+  });
+});
+
+describe('evaluate', () => {
+  it('ends with one object, and refuses texts that are too short', async () => {
+    const result = await palimpsest([
+      'evaluate',
+      '-m',
+      'reference',
+      '--text',
+      prompt,
+      '--caches',
+      'q8,rot4:rot2',
+      '--tokens',
+      '512',
+      '--json',
+    ]);
+    expect(result.code).toBe(0);
+    expect(lastLine(result.out)).toMatchObject({
+      model: 'reference',
+      rows: [{ cache: 'q8' }, { cache: 'rot4:rot2' }],
+    });
+    expectRefused(
+      await palimpsest(['evaluate', '-m', 'reference', '--text', prompt, '--tokens', '4000']),
+      'bad-argument',
+      /needs 4000/,
+    );
+    expectRefused(
+      await palimpsest(['evaluate', '-m', 'reference', '--text', prompt, '--caches', ',']),
+      'bad-argument',
+      /names no cache/,
+    );
+  }, 20_000);
+});
