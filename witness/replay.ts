@@ -54,7 +54,7 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
   }
   if (replay === null)
     throw new KvError('not-found', 'the session has no open entry', {
-      hint: 'see `audit list --sessions` for the sessions there are',
+      hint: 'see `audit sessions` for the sessions there are',
     });
   return replay.report();
 }
