@@ -12,7 +12,9 @@ export const PRINTERS: Readonly<Record<string, string>> = {
 };
 
 /** Library files that read the environment. */
-export const ENVIRONMENT_READERS: Readonly<Record<string, string>> = {};
+export const ENVIRONMENT_READERS: Readonly<Record<string, string>> = {
+  'engine/cli/main.ts': 'the command line hands it to the settings',
+};
 
 /** Files that mention a folder of one machine. */
 export const MACHINE_PATHS: Readonly<Record<string, string>> = {
