@@ -25,8 +25,10 @@ import type { EntryBodies, WitnessLog } from '../witness/index.ts';
 
 /** Candidates of a first trial, best first. */
 const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
-/** Decode steps one page takes to be tried in all layers: trials are spread so that no single step carries them. */
-const TRIAL_SPREAD_TOKENS = 64;
+/** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
+const TRIAL_SPREAD_TOKENS = 48;
+/** While writing, plans are made this often. */
+const DECIDE_EVERY_TOKENS = 4;
 /** Moves per token at most while decoding. */
 const MOVES_PER_TOKEN = 2;
 /** Plans per scheduling point: a refused plan may be followed by another. */
@@ -83,6 +85,8 @@ export class Scheduler {
   #index = 0;
   #pagesSeen = 0;
   #untried: { layer: number; page: number }[] = [];
+  #tried: TrialReport[] = [];
+  #tokensSince = 0;
   #outcomes: Outcome[] = [];
   #idle = false;
   #failure: { readonly error: unknown } | null = null;
@@ -112,11 +116,16 @@ export class Scheduler {
   }
 
   #run(tokens: number, tokensNew: number): void {
-    const fresh = this.#admit(tokens);
-    const trials = this.#try(tokensNew);
-    if (fresh || trials.length > 0) this.#idle = false;
+    this.#admit(tokens);
+    this.#try(Math.ceil((this.#options.context.layers * tokensNew) / TRIAL_SPREAD_TOKENS));
+    const trials = this.#reports(tokens);
+    this.#tokensSince += tokensNew;
+    if (trials.length > 0) this.#idle = false;
+    else if (this.#tokensSince < DECIDE_EVERY_TOKENS) return;
     if (this.#idle && !this.lowMemory) return;
-    this.#decide(tokens, tokensNew, trials, null);
+    const since = this.#tokensSince;
+    this.#tokensSince = 0;
+    this.#decide(tokens, since, trials, null);
   }
 
   /** Runs before tokens are appended: pages that they fill up will be sealed, and what that takes is freed now or a KvError 'budget-too-small' is thrown. */
@@ -125,8 +134,8 @@ export class Scheduler {
     const seals = sealsOf(tokens, tokensNew);
     if (seals === 0 || budgetBytes === null) return;
     const sealBytes = seals * cache.sealBytes * context.layers;
-    if (pool.usedBytes + sealBytes > budgetBytes - this.#spareBytes)
-      this.#once(() => this.#decide(tokens, 0, [], sealBytes));
+    if (pool.usedBytes + sealBytes <= budgetBytes - this.#spareBytes) return;
+    this.#once(() => this.#decide(tokens, 0, this.#reports(tokens), sealBytes));
   }
 
   /** After a failure the policy has seen what the log has not: nothing is decided any more, every later call fails the same way. */
@@ -140,25 +149,44 @@ export class Scheduler {
     }
   }
 
-  /** Pages that have just left the window: at least one page of newer tokens stands behind them. */
-  #admit(tokens: number): boolean {
-    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
-    const before = this.#pagesSeen;
-    for (let page = before; page < movable; page++) {
+  /**
+   * Pages to try: those that leave the window with the page that is open now, from its middle on. By then half a page of queries
+   * sees them whole; reading a page at a time they are tried on all of them.
+   */
+  #admit(tokens: number): void {
+    const admitted = Math.max(0, Math.floor((tokens + PAGE_TOKENS / 2) / PAGE_TOKENS) - 1);
+    for (let page = this.#pagesSeen; page < admitted; page++) {
       for (let layer = 0; layer < this.#options.context.layers; layer++) this.#untried.push({ layer, page });
     }
-    this.#pagesSeen = movable;
-    return movable > before;
+    this.#pagesSeen = Math.max(this.#pagesSeen, admitted);
   }
 
-  /** Reading a page's worth of tokens tries every waiting page, writing token by token spreads them over the next tokens. */
-  #try(tokensNew: number): TrialReport[] {
+  /** Reports of pages that have left the window: at least one page of newer tokens stands behind them. What is still untried is tried now. */
+  #reports(tokens: number): TrialReport[] {
+    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    this.#try(this.#untried.filter(({ page }) => page < movable).length);
+    const ready = this.#tried.filter(({ page }) => page < movable);
+    if (ready.length > 0) this.#tried = this.#tried.filter(({ page }) => page >= movable);
+    return ready;
+  }
+
+  /** What the next seal of all layers will need beyond what the page that leaves the window then gives back, if it becomes as small as the others are on average. */
+  #aheadBytes(tokens: number): number {
+    const { cache, context, pool } = this.#options;
+    const sealBytes = cache.sealBytes * context.layers;
+    const pages = Math.floor((tokens - 1) / PAGE_TOKENS);
+    if (pages < 2) return sealBytes;
+    const windowBytes = 2 * context.layers * context.pageBytes[context.windowFormat];
+    const average = (pool.usedBytes - context.fixedBytes - windowBytes) / (pages - 1);
+    return Math.round(sealBytes - Math.max(0, windowBytes - Math.max(average, 0)));
+  }
+
+  #try(count: number): void {
     const { policy, context, cache } = this.#options;
-    if (this.#untried.length === 0) return [];
-    const share = Math.ceil((context.layers * tokensNew) / TRIAL_SPREAD_TOKENS);
-    const batch = this.#untried.splice(0, share);
+    if (count === 0 || this.#untried.length === 0) return;
+    const batch = this.#untried.splice(0, count);
     const start = performance.now();
-    const reports: TrialReport[] = [];
+    const reports = this.#tried;
     for (const { layer, page } of batch) {
       if (!policy.needsTrials || context.skipLayers.includes(layer)) {
         for (const side of ['k', 'v'] as const)
@@ -180,7 +208,6 @@ export class Scheduler {
       this.counts[layer]!.tried += CANDIDATES.length * 2;
     }
     this.times.trialMs += performance.now() - start;
-    return reports;
   }
 
   /** `dueBytes`: what seals take that are due now; null when none is. */
@@ -189,7 +216,7 @@ export class Scheduler {
     // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
     const full = isFull(tokens);
     let pressing = false;
-    const sealBytes = dueBytes ?? (full ? 0 : cache.sealBytes * context.layers);
+    const sealBytes = dueBytes ?? (full ? 0 : this.#aheadBytes(tokens));
     let fresh: readonly TrialReport[] = trials;
     for (let round = 0; round < ROUNDS_MAX; round++) {
       // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
