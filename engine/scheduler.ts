@@ -212,7 +212,7 @@ export class Scheduler {
 
   /** `dueBytes`: what seals take that are due now; null when none is. */
   #decide(tokens: number, tokensNew: number, trials: TrialReport[], dueBytes: number | null): void {
-    const { context, policy, cache, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
+    const { context, policy, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
     // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
     const full = isFull(tokens);
     let pressing = false;

@@ -9,7 +9,9 @@ export function outputSketches(runtime: Runtime): readonly Float32Array[] {
   const known = cache.get(runtime);
   if (known !== undefined) return known;
   const { layers, hiddenSize } = runtime.model.config;
-  const made = Array.from({ length: layers }, (_, layer) => runtime.dense.outputSketch(layer, signs(SKETCH_ROWS * hiddenSize, layer + 1)));
+  const made = Array.from({ length: layers }, (_, layer) =>
+    runtime.dense.outputSketch(layer, signs(SKETCH_ROWS * hiddenSize, layer + 1)),
+  );
   cache.set(runtime, made);
   return made;
 }

@@ -110,7 +110,14 @@ export interface SessionReport {
   readonly decisions: number;
   readonly refusedTrials: number;
   /** The accepted move with the largest ε: a good first question to `audit explain`. */
-  readonly notable: { readonly seq: number; readonly layer: number; readonly page: number; readonly side: Side; readonly from: FormatName; readonly to: FormatName } | null;
+  readonly notable: {
+    readonly seq: number;
+    readonly layer: number;
+    readonly page: number;
+    readonly side: Side;
+    readonly from: FormatName;
+    readonly to: FormatName;
+  } | null;
   readonly summary: PolicySummary;
   readonly schedulerMs: number;
   readonly trialMs: number;

@@ -30,7 +30,12 @@ async function step(): Promise<void> {
   const runtime = await Runtime.open({ model, cacheDir: join(root, '.cache') });
   const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
   const log = await openWitnessLog({ dir });
-  const session = Session.open(runtime, { kvBudget: budget, tokensExpected: tokens + steps, log, thresholds: defaultThresholds(runtime.shape.layers) });
+  const session = Session.open(runtime, {
+    kvBudget: budget,
+    tokensExpected: tokens + steps,
+    log,
+    thresholds: defaultThresholds(runtime.shape.layers),
+  });
   let filler = ownProse(root);
   while (filler.length < tokens * 6) filler += `\n\n${filler}`;
   const ids = runtime.model.tokenizer.encode(filler).slice(0, tokens + steps);
@@ -45,7 +50,9 @@ async function step(): Promise<void> {
   const sum = read.schedulerMs + read.trialMs + read.transcodeMs + read.witnessMs;
   console.log(`\nprefill ${tokens} tokens, budget ${budget}: ${((1000 * tokens) / prefillMs).toFixed(0)} tokens/s`);
   console.log(`  dense ${share(read.denseMs, prefillMs)}, attention ${share(read.attentionMs, prefillMs)}`);
-  console.log(`  scheduler ${share(read.schedulerMs, prefillMs)}, trials ${share(read.trialMs, prefillMs)}, moves ${share(read.transcodeMs, prefillMs)}, log ${share(read.witnessMs, prefillMs)}: together ${share(sum, prefillMs)} (goal: under 15%)`);
+  console.log(
+    `  scheduler ${share(read.schedulerMs, prefillMs)}, trials ${share(read.trialMs, prefillMs)}, moves ${share(read.transcodeMs, prefillMs)}, log ${share(read.witnessMs, prefillMs)}: together ${share(sum, prefillMs)} (goal: under 15%)`,
+  );
   const total: number[] = [];
   const extra: number[] = [];
   for (let i = 0; i < steps; i++) {
@@ -59,10 +66,17 @@ async function step(): Promise<void> {
   const spent = extra.reduce((a, b) => a + b, 0);
   const after = session.report();
   const plain = median(total.map((t, i) => t - extra[i]!));
-  console.log(`decode ${steps} steps from ${tokens} tokens: ${((1000 * steps) / all).toFixed(1)} steps/s, median step ${median(total).toFixed(2)} ms`);
-  const part = (of: 'schedulerMs' | 'trialMs' | 'transcodeMs' | 'witnessMs'): string => share(after[of] - read[of], all);
-  console.log(`  scheduler ${part('schedulerMs')}, trials ${part('trialMs')}, moves ${part('transcodeMs')}, log ${part('witnessMs')}: together ${share(spent, all)} (goal: under 1%)`);
-  console.log(`  largest overhead of one step ${Math.max(...extra).toFixed(2)} ms, +${share(Math.max(...extra), plain)} of the median step (goal: under +20%)`);
+  console.log(
+    `decode ${steps} steps from ${tokens} tokens: ${((1000 * steps) / all).toFixed(1)} steps/s, median step ${median(total).toFixed(2)} ms`,
+  );
+  const part = (of: 'schedulerMs' | 'trialMs' | 'transcodeMs' | 'witnessMs'): string =>
+    share(after[of] - read[of], all);
+  console.log(
+    `  scheduler ${part('schedulerMs')}, trials ${part('trialMs')}, moves ${part('transcodeMs')}, log ${part('witnessMs')}: together ${share(spent, all)} (goal: under 1%)`,
+  );
+  console.log(
+    `  largest overhead of one step ${Math.max(...extra).toFixed(2)} ms, +${share(Math.max(...extra), plain)} of the median step (goal: under +20%)`,
+  );
   session.close();
   await log.close();
   rmSync(dir, { recursive: true });
@@ -79,7 +93,10 @@ const commit = (() => {
     return 'unknown';
   }
 })();
-console.log(`${cpus()[0]?.model}, ${cpus().length} cores, ${info.isa}, ${info.compiler}, node ${process.version}, commit ${commit}`);
+console.log(
+  `${cpus()[0]?.model}, ${cpus().length} cores, ${info.isa}, ${info.compiler}, node ${process.version}, commit ${commit}`,
+);
 const chosen = Object.keys(benches).filter((name) => words.length === 0 || words.includes(name));
-if (chosen.length === 0) console.log(`no bench is called ${words.join(' ')}; there are: ${Object.keys(benches).join(' ')}`);
+if (chosen.length === 0)
+  console.log(`no bench is called ${words.join(' ')}; there are: ${Object.keys(benches).join(' ')}`);
 for (const name of chosen) await benches[name]!();

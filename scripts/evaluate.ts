@@ -30,12 +30,15 @@ const POLICIES: Readonly<Record<number, readonly string[]>> = {
 };
 
 const content = (window: Omit<Window, 'kind'>): string =>
-  execFileSync('xz', ['-dc', join(data, window.file)], { maxBuffer: 2 ** 28 }).toString('utf8').slice(window.from, window.from + window.characters);
+  execFileSync('xz', ['-dc', join(data, window.file)], { maxBuffer: 2 ** 28 })
+    .toString('utf8')
+    .slice(window.from, window.from + window.characters);
 
 /** Rows of the same cache and length over windows of one kind become one row: means weighted by scored tokens. */
 function merge(rows: readonly EvaluateRow[], kind: string): EvaluateRow {
   const scored = rows.reduce((sum, row) => sum + row.scored, 0);
-  const mean = (of: (row: EvaluateRow) => number): number => rows.reduce((sum, row) => sum + of(row) * row.scored, 0) / Math.max(1, scored);
+  const mean = (of: (row: EvaluateRow) => number): number =>
+    rows.reduce((sum, row) => sum + of(row) * row.scored, 0) / Math.max(1, scored);
   const total = (of: (row: EvaluateRow) => number): number => rows.reduce((sum, row) => sum + of(row), 0);
   return {
     ...rows[0]!,
@@ -69,21 +72,39 @@ async function main(): Promise<void> {
     const filters = words.filter((word) => names.includes(word));
     return filters.length > 0;
   };
-  const kinds = ['wiki', 'novel', 'german', 'code'].filter((kind) => !['wiki', 'novel', 'german', 'code'].some((k) => words.includes(k)) || words.includes(kind));
-  const lengths = [2048, 4096].filter((length) => !(words.includes('2048') || words.includes('4096')) || words.includes(String(length)));
+  const kinds = ['wiki', 'novel', 'german', 'code'].filter(
+    (kind) => !['wiki', 'novel', 'german', 'code'].some((k) => words.includes(k)) || words.includes(kind),
+  );
+  const lengths = [2048, 4096].filter(
+    (length) => !(words.includes('2048') || words.includes('4096')) || words.includes(String(length)),
+  );
   const parts = ['fixed', 'policies', 'recall'];
   const part = (name: string): boolean => !parts.some((p) => words.includes(p)) || wanted(name);
 
-  const list = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as { windows: Window[]; recall: Omit<Window, 'kind'> & { documents: number } };
+  const list = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as {
+    windows: Window[];
+    recall: Omit<Window, 'kind'> & { documents: number };
+  };
   const runtime = await Runtime.open({ model, dense: 'exact', threads, cacheDir: join(root, '.cache') });
   const rows: EvaluateRow[] = [];
-  console.log(`${runtime.model.name}, ${runtime.dense.name}, ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}`);
+  console.log(
+    `${runtime.model.name}, ${runtime.dense.name}, ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}`,
+  );
   for (const tokens of lengths) {
-    const caches = (chosen ?? [...(part('fixed') ? FIXED : []), ...(part('policies') ? POLICIES[tokens]! : [])]).map(parseCache);
+    const caches = (chosen ?? [...(part('fixed') ? FIXED : []), ...(part('policies') ? POLICIES[tokens]! : [])]).map(
+      parseCache,
+    );
     for (const kind of caches.length === 0 ? [] : kinds) {
       const perCache = new Map<string, EvaluateRow[]>();
       for (const window of list.windows.filter((w) => w.kind === kind).slice(0, windows)) {
-        const made = await evaluate(runtime, { texts: [{ name: kind, content: content(window) }], caches, tokens, windows: 1, recallDocuments: 0, seed: 0 });
+        const made = await evaluate(runtime, {
+          texts: [{ name: kind, content: content(window) }],
+          caches,
+          tokens,
+          windows: 1,
+          recallDocuments: 0,
+          seed: 0,
+        });
         for (const row of made) perCache.set(row.cache, [...(perCache.get(row.cache) ?? []), row]);
       }
       const merged = [...perCache.values()].map((group) => merge(group, kind));
@@ -94,7 +115,9 @@ async function main(): Promise<void> {
     if (part('recall')) {
       const made = await evaluate(runtime, {
         texts: [{ name: 'recall', content: content(list.recall) }],
-        caches: (chosen ?? (tokens === 4096 ? ['price@25%', 'uniform@25%', 'price@20%'] : ['price@25%', 'uniform@25%'])).map(parseCache),
+        caches: (
+          chosen ?? (tokens === 4096 ? ['price@25%', 'uniform@25%', 'price@20%'] : ['price@25%', 'uniform@25%'])
+        ).map(parseCache),
         tokens,
         windows: 0,
         recallDocuments: list.recall.documents,
@@ -104,7 +127,8 @@ async function main(): Promise<void> {
       console.log(`\n${tokens} tokens\n${recallTable(made)}`);
     }
   }
-  if (jsonFile !== null) writeFileSync(jsonFile, `${JSON.stringify({ machine: cpus()[0]?.model, node: process.version, rows }, null, 1)}\n`);
+  if (jsonFile !== null)
+    writeFileSync(jsonFile, `${JSON.stringify({ machine: cpus()[0]?.model, node: process.version, rows }, null, 1)}\n`);
   await runtime.close();
 }
 
@@ -112,12 +136,16 @@ async function main(): Promise<void> {
 function printRatios(rows: readonly EvaluateRow[]): void {
   for (const share of ['25%', '20%']) {
     const ratios = [...new Set(rows.map((row) => row.text))].flatMap((kind) => {
-      const of = (cache: string): EvaluateRow | undefined => rows.find((row) => row.text === kind && row.cache === `${cache}@${share}`);
+      const of = (cache: string): EvaluateRow | undefined =>
+        rows.find((row) => row.text === kind && row.cache === `${cache}@${share}`);
       const price = of('price');
       const uniform = of('uniform');
       return price === undefined || uniform === undefined ? [] : [price.meanKld / uniform.meanKld];
     });
-    if (ratios.length > 0) console.log(`\nprice / uniform at ${share}, ${rows[0]!.tokens} tokens: ${ratios.map((r) => r.toFixed(2)).join(' ')}, geometric mean ${Math.exp(ratios.reduce((s, r) => s + Math.log(r), 0) / ratios.length).toFixed(3)}`);
+    if (ratios.length > 0)
+      console.log(
+        `\nprice / uniform at ${share}, ${rows[0]!.tokens} tokens: ${ratios.map((r) => r.toFixed(2)).join(' ')}, geometric mean ${Math.exp(ratios.reduce((s, r) => s + Math.log(r), 0) / ratios.length).toFixed(3)}`,
+      );
   }
 }
 

@@ -5,13 +5,20 @@ import type { Divergence, Progress } from '../types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
 
 /** Reads the session's tokens into an exact session and compares the rows that `session` kept (`compareTokens`). */
-export async function compareWithExact(session: Session, signal: AbortSignal, onProgress?: (progress: Progress) => void): Promise<Divergence> {
+export async function compareWithExact(
+  session: Session,
+  signal: AbortSignal,
+  onProgress?: (progress: Progress) => void,
+): Promise<Divergence> {
   const { hiddenSize } = session.runtime.model.config;
   // A copy: the session may go on while this reads.
   const tokens = [...session.tokens];
   const ours = session.hiddenRows();
   const rows = ours.length / hiddenSize;
-  if (rows === 0) throw new KvError('bad-argument', 'the session kept nothing to compare', { hint: 'open it with compareTokens > 0' });
+  if (rows === 0)
+    throw new KvError('bad-argument', 'the session kept nothing to compare', {
+      hint: 'open it with compareTokens > 0',
+    });
   const exact = Session.open(session.runtime, { ...session.setup, exact: true, witness: false, compareTokens: rows });
   try {
     await exact.read(tokens, { signal, ...(onProgress === undefined ? {} : { onProgress }) });

@@ -21,15 +21,31 @@ export interface DivergenceSums {
   klds: number[];
 }
 
-export const emptySums = (): DivergenceSums => ({ tokens: 0, targets: 0, sameTop: 0, lossNats: 0, lossExactNats: 0, klds: [] });
+export const emptySums = (): DivergenceSums => ({
+  tokens: 0,
+  targets: 0,
+  sameTop: 0,
+  lossNats: 0,
+  lossExactNats: 0,
+  klds: [],
+});
 
 /**
  * KL(exact ‖ ours) per token in nats, same-top, and the loss of the true successor where `targets` has one (NO_TARGET: none).
  * exact, ours: [rows, m]; targets: [rows].
  */
-export async function addDivergence(sums: DivergenceSums, dense: DenseBackend, exact: Float32Array, ours: Float32Array, targets: Int32Array, width: number): Promise<void> {
+export async function addDivergence(
+  sums: DivergenceSums,
+  dense: DenseBackend,
+  exact: Float32Array,
+  ours: Float32Array,
+  targets: Int32Array,
+  width: number,
+): Promise<void> {
   if (exact.length !== ours.length || exact.length !== targets.length * width) {
-    throw new KvError('bad-shape', 'two runs of different length cannot be compared', { values: { exact: exact.length, ours: ours.length, rows: targets.length, width } });
+    throw new KvError('bad-shape', 'two runs of different length cannot be compared', {
+      values: { exact: exact.length, ours: ours.length, rows: targets.length, width },
+    });
   }
   for (let row = 0; row < targets.length; row += BLOCK_ROWS) {
     const rows = Math.min(BLOCK_ROWS, targets.length - row);
@@ -37,7 +53,12 @@ export async function addDivergence(sums: DivergenceSums, dense: DenseBackend, e
     const logitsOurs = await dense.logits(ours.slice(row * width, (row + rows) * width), rows);
     const vocab = logitsExact.length / rows;
     for (let r = 0; r < rows; r++) {
-      addRow(sums, logitsExact.subarray(r * vocab, (r + 1) * vocab), logitsOurs.subarray(r * vocab, (r + 1) * vocab), targets[row + r]!);
+      addRow(
+        sums,
+        logitsExact.subarray(r * vocab, (r + 1) * vocab),
+        logitsOurs.subarray(r * vocab, (r + 1) * vocab),
+        targets[row + r]!,
+      );
     }
   }
 }

@@ -31,7 +31,11 @@ export function parseCache(text: string): CacheSpec {
   const budget = name.slice(at + 1);
   if (budget.startsWith('kld:')) {
     const kldBudget = Number(budget.slice(4));
-    if (!Number.isFinite(kldBudget) || kldBudget <= 0) throw new KvError('bad-argument', `'${budget}' is not a divergence budget`, { values: { given: text }, hint: 'write price@kld:0.02' });
+    if (!Number.isFinite(kldBudget) || kldBudget <= 0)
+      throw new KvError('bad-argument', `'${budget}' is not a divergence budget`, {
+        values: { given: text },
+        hint: 'write price@kld:0.02',
+      });
     return { name, options: { policy, kldBudget } };
   }
   return { name, options: { policy, kvBudget: budget } };
@@ -93,12 +97,29 @@ interface Tally {
   windows: number;
 }
 
-const emptyTally = (): Tally => ({ sums: emptySums(), kvBytes: 0, kvBytesF16: 0, asked: 0, recalled: 0, recalledExact: 0, predictedKld: 0, decisions: 0, refused: 0, readMs: 0, tokensRead: 0, windows: 0 });
+const emptyTally = (): Tally => ({
+  sums: emptySums(),
+  kvBytes: 0,
+  kvBytesF16: 0,
+  asked: 0,
+  recalled: 0,
+  recalledExact: 0,
+  predictedKld: 0,
+  decisions: 0,
+  refused: 0,
+  readMs: 0,
+  tokensRead: 0,
+  windows: 0,
+});
 
 export async function evaluate(runtime: Runtime, request: EvaluateRequest): Promise<EvaluateRow[]> {
   const { config } = runtime.model;
   if (request.tokens > config.contextLength) {
-    throw new KvError('context-too-long', `windows of ${request.tokens} tokens exceed the context of ${config.contextLength}`, { values: { tokens: request.tokens, contextLength: config.contextLength } });
+    throw new KvError(
+      'context-too-long',
+      `windows of ${request.tokens} tokens exceed the context of ${config.contextLength}`,
+      { values: { tokens: request.tokens, contextLength: config.contextLength } },
+    );
   }
   const rows: EvaluateRow[] = [];
   for (const text of request.texts) {
@@ -137,16 +158,30 @@ export async function evaluate(runtime: Runtime, request: EvaluateRequest): Prom
 }
 
 function open(runtime: Runtime, options: SessionOptions, tokensExpected: number): Session {
-  return Session.open(runtime, { ...options, tokensExpected, compareTokens: SCORED_TOKENS, log: null, thresholds: defaultThresholds(runtime.shape.layers) });
+  return Session.open(runtime, {
+    ...options,
+    tokensExpected,
+    compareTokens: SCORED_TOKENS,
+    log: null,
+    thresholds: defaultThresholds(runtime.shape.layers),
+  });
 }
 
-async function scoreWindows(runtime: Runtime, request: EvaluateRequest, text: EvaluateText, tallies: Tally[]): Promise<void> {
+async function scoreWindows(
+  runtime: Runtime,
+  request: EvaluateRequest,
+  text: EvaluateText,
+  tallies: Tally[],
+): Promise<void> {
   const { tokenizer, config } = runtime.model;
   const ids = tokenizer.encode(text.content);
   const head = tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId] : [];
   const length = request.tokens - head.length;
   if (request.windows > 0 && ids.length < length) {
-    throw new KvError('bad-argument', `${text.name} has ${ids.length} tokens, a window needs ${length}`, { values: { text: text.name, tokens: ids.length, needed: length }, hint: 'give a longer text or --tokens' });
+    throw new KvError('bad-argument', `${text.name} has ${ids.length} tokens, a window needs ${length}`, {
+      values: { text: text.name, tokens: ids.length, needed: length },
+      hint: 'give a longer text or --tokens',
+    });
   }
   for (let window = 0; window < request.windows; window++) {
     const at = Math.floor(((ids.length - length) * (window + 0.5)) / request.windows);
@@ -177,7 +212,12 @@ async function scoreWindows(runtime: Runtime, request: EvaluateRequest, text: Ev
   }
 }
 
-async function scoreRecall(runtime: Runtime, request: EvaluateRequest, text: EvaluateText, tallies: Tally[]): Promise<void> {
+async function scoreRecall(
+  runtime: Runtime,
+  request: EvaluateRequest,
+  text: EvaluateText,
+  tallies: Tally[],
+): Promise<void> {
   const { tokenizer } = runtime.model;
   const asked = questionTokens(tokenizer);
   const documentTokens = documentLength(tokenizer, request.tokens - asked);

@@ -20,7 +20,23 @@ export interface RecallDocument {
 }
 
 export const DEPTHS: readonly number[] = [0.1, 0.3, 0.5, 0.7, 0.9];
-const PLACES: readonly string[] = ['Lisbon', 'Nairobi', 'Quebec', 'Hanoi', 'Oslo', 'Cairo', 'Lima', 'Dublin', 'Athens', 'Kyoto', 'Vienna', 'Havana', 'Tunis', 'Prague', 'Delhi'];
+const PLACES: readonly string[] = [
+  'Lisbon',
+  'Nairobi',
+  'Quebec',
+  'Hanoi',
+  'Oslo',
+  'Cairo',
+  'Lima',
+  'Dublin',
+  'Athens',
+  'Kyoto',
+  'Vienna',
+  'Havana',
+  'Tunis',
+  'Prague',
+  'Delhi',
+];
 /** Digits of a code. */
 const CODE_DIGITS = 5;
 
@@ -54,7 +70,10 @@ export function recallDocument(tokenizer: Tokenizer, filler: string, tokenCount:
   const room = tokenCount - head.length - statements.reduce((sum, ids) => sum + ids.length, 0);
   const body = tokenizer.encode(filler);
   if (body.length < room) {
-    throw new KvError('bad-argument', `the text has ${body.length} tokens, a document of ${tokenCount} needs ${room}`, { values: { tokens: body.length, needed: room }, hint: 'give a longer text or a shorter window' });
+    throw new KvError('bad-argument', `the text has ${body.length} tokens, a document of ${tokenCount} needs ${room}`, {
+      values: { tokens: body.length, needed: room },
+      hint: 'give a longer text or a shorter window',
+    });
   }
   const tokens: number[] = [...head];
   let at = 0;
@@ -87,7 +106,11 @@ export interface RecallAnswer {
 export const ANSWER_TOKENS = 12;
 
 /** Asks one question at the end of the document, greedily, and takes question and answer back, so that the next one sees the same cache. */
-export async function ask(session: Session, question: RecallQuestion, onText?: (text: string) => void): Promise<RecallAnswer> {
+export async function ask(
+  session: Session,
+  question: RecallQuestion,
+  onText?: (text: string) => void,
+): Promise<RecallAnswer> {
   const ids = session.runtime.model.tokenizer.encode(questionText(question.place));
   const before = session.length;
   let answer = '';

@@ -2,11 +2,19 @@
  * The main demonstration: read a long document inside a budget, ask for what it says, then do the same with the exact cache
  * and compare. One function, in the model's thread; everything a terminal shows comes out as events.
  */
-import { Session, type SessionSetup } from '../session.ts';
+
 import type { Runtime } from '../runtime.ts';
+import { Session, type SessionSetup } from '../session.ts';
 import type { Divergence, Progress, SessionReport } from '../types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
-import { ask, documentLength, questionTokens, type RecallAnswer, type RecallQuestion, recallDocument } from './recall.ts';
+import {
+  ask,
+  documentLength,
+  questionTokens,
+  type RecallAnswer,
+  type RecallQuestion,
+  recallDocument,
+} from './recall.ts';
 
 /** Tokens before the questions whose predictions are compared. */
 export const COMPARED_TOKENS = 512;
@@ -37,7 +45,14 @@ export interface TourResult {
   readonly tokensPerSecondExact: number;
 }
 
-export async function tour(runtime: Runtime, setup: SessionSetup, options: TourOptions, emit: (event: TourEvent) => void, signal: AbortSignal, onSession: (session: Session) => void): Promise<TourResult> {
+export async function tour(
+  runtime: Runtime,
+  setup: SessionSetup,
+  options: TourOptions,
+  emit: (event: TourEvent) => void,
+  signal: AbortSignal,
+  onSession: (session: Session) => void,
+): Promise<TourResult> {
   const { tokenizer, config } = runtime.model;
   const asked = questionTokens(tokenizer);
   const documentTokens = documentLength(tokenizer, Math.min(options.documentTokens, config.contextLength - asked));
@@ -51,10 +66,17 @@ export async function tour(runtime: Runtime, setup: SessionSetup, options: TourO
   try {
     const read = async (session: Session, name: 'ours' | 'exact'): Promise<number> => {
       const start = performance.now();
-      await session.read(document.tokens, { signal, reserve: asked, onProgress: (progress) => emit({ kind: 'progress', run: name, progress }) });
+      await session.read(document.tokens, {
+        signal,
+        reserve: asked,
+        onProgress: (progress) => emit({ kind: 'progress', run: name, progress }),
+      });
       return (documentTokens * 1000) / (performance.now() - start);
     };
-    const questions = async (session: Session, name: 'ours' | 'exact'): Promise<{ answers: RecallAnswer[]; decode: number }> => {
+    const questions = async (
+      session: Session,
+      name: 'ours' | 'exact',
+    ): Promise<{ answers: RecallAnswer[]; decode: number }> => {
       const answers: RecallAnswer[] = [];
       const start = performance.now();
       let tokens = 0;
@@ -81,7 +103,12 @@ export async function tour(runtime: Runtime, setup: SessionSetup, options: TourO
     const rows = COMPARED_TOKENS + turns.reduce((sum, tokens) => sum + tokens.length, 0);
     const exactRows = lastRows(exact.hiddenRows(), rows, config.hiddenSize);
     const oursRows = lastRows(ours.hiddenRows(), rows, config.hiddenSize);
-    const targets = Int32Array.from([document.tokens.slice(documentTokens - COMPARED_TOKENS), ...turns].flatMap((tokens) => [...tokens.slice(1), NO_TARGET]));
+    const targets = Int32Array.from(
+      [document.tokens.slice(documentTokens - COMPARED_TOKENS), ...turns].flatMap((tokens) => [
+        ...tokens.slice(1),
+        NO_TARGET,
+      ]),
+    );
     const exactAsked = await questions(exact, 'exact');
     const sums = emptySums();
     await addDivergence(sums, runtime.dense, exactRows, oursRows, targets, config.hiddenSize);

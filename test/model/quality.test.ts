@@ -30,7 +30,9 @@ describe.skipIf(!fetched)('quality on SmolLM2-135M (skipped when not fetched: np
       expect(of('exact').meanKld, 'the exact cache against itself').toBe(0);
       const ladder = caches.slice(0, 6).map((cache) => of(cache));
       for (let i = 1; i < ladder.length; i++) {
-        expect(ladder[i]!.meanKld, `${ladder[i]!.cache} against ${ladder[i - 1]!.cache}`).toBeGreaterThan(ladder[i - 1]!.meanKld);
+        expect(ladder[i]!.meanKld, `${ladder[i]!.cache} against ${ladder[i - 1]!.cache}`).toBeGreaterThan(
+          ladder[i - 1]!.meanKld,
+        );
         expect(ladder[i]!.effectiveBits).toBeLessThan(ladder[i - 1]!.effectiveBits);
       }
       expect(of('q8').meanKld).toBeLessThan(0.001);

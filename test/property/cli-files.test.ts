@@ -154,9 +154,9 @@ describe(`files with one change each (seed ${SEED})`, () => {
     const random = seeded(SEED + 2);
     const source = join(dir, 'index');
     const index = await openHnswIndex<{ n: number }>({ dir: source, dim: 4 });
-    for (let n = 0; n < 20; n++) index.add(n, Array.from({ length: 4 }, random), { n });
+    for (let n = 0; n < 20; n++) await index.add(n, Array.from({ length: 4 }, random), { n });
     await index.save();
-    index.close();
+    await index.close();
     expect(await outcome('unchanged', () => inspected(source))).toBe('read');
     const names = listing(source);
     const path = join(dir, 'index-changed');

@@ -207,7 +207,7 @@ describe('an engine', () => {
     });
     let closing: Promise<void> | null = null;
     expect(await codeOf(writing.result)).toBe('closed');
-    await closing;
+    await Promise.resolve(closing);
     const kinds = [...readLog(logDir(state), { session: session.id })].map(({ kind }) => kind);
     expect(kinds.filter((kind) => kind === 'close')).toHaveLength(1);
     expect(kinds.at(-1)).toBe('close');
@@ -223,7 +223,7 @@ describe('an engine', () => {
       onProgress: ({ tokens }) => void (tokens > 1000 && (ended ??= one.terminate())),
     });
     expect(await codeOf(reading.result)).toBe('closed');
-    await ended;
+    await Promise.resolve(ended);
     expect(verifyLog(logDir(dir)).problem).toBeNull();
     const two = await openEngine(dir);
     await two.close();

@@ -35,7 +35,12 @@ function memoryLog(kept: Kept[]): WitnessLog {
 }
 
 function open(kvBudget: number, kept: Kept[]): Session {
-  return Session.open(runtime, { kvBudget, tokensExpected: TOKENS, log: memoryLog(kept), thresholds: defaultThresholds(runtime.shape.layers) });
+  return Session.open(runtime, {
+    kvBudget,
+    tokensExpected: TOKENS,
+    log: memoryLog(kept),
+    thresholds: defaultThresholds(runtime.shape.layers),
+  });
 }
 
 /** What the refusal of a hopeless budget says would be enough. */

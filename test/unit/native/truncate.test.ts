@@ -9,7 +9,8 @@ const rows = (tokens: number, heads: number, seed: number): Float32Array =>
 function filled(tokens: number) {
   const pool = openPool(2 ** 26);
   const cache = openKvCache({ shape, pool });
-  for (let layer = 0; layer < shape.layers; layer++) cache.append(layer, rows(tokens, shape.kvHeads, layer), rows(tokens, shape.kvHeads, layer + 9));
+  for (let layer = 0; layer < shape.layers; layer++)
+    cache.append(layer, rows(tokens, shape.kvHeads, layer), rows(tokens, shape.kvHeads, layer + 9));
   return { pool, cache };
 }
 
@@ -44,7 +45,8 @@ describe('truncate', () => {
   });
   it('refuses rows that are sealed, lengths beyond the end, and nonsense', () => {
     const { cache } = filled(300);
-    for (const tokens of [255, 0, 301, -1, 1.5, Number.NaN]) expect(() => cache.truncate(tokens), String(tokens)).toThrow(KvError);
+    for (const tokens of [255, 0, 301, -1, 1.5, Number.NaN])
+      expect(() => cache.truncate(tokens), String(tokens)).toThrow(KvError);
     expect(cache.length()).toBe(300);
     cache.truncate(256);
     expect(cache.length(1)).toBe(256);
