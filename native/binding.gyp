@@ -46,6 +46,9 @@
     'include_dirs': ['<!(node -p "require(\'node-addon-api\').include_dir")', 'kernels'],
     'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED'],
     'cflags': ['-fPIC', '-O3', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
+    # What a common.gypi of installed headers may have put before ours.
+    'cflags!': ['-fno-exceptions'],
+    'cflags_cc!': ['-fno-exceptions', '-fno-rtti', '-std=gnu++17'],
     'cflags_cc': ['-std=gnu++20', '-fexceptions'],
     'configurations': {
       'Release': {},

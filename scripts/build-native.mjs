@@ -24,6 +24,11 @@ const out = join(native, 'build');
 
 class BuildFailure extends Error {}
 
+/** node-gyp takes npm_config_* for its own options and lets them win over its arguments: a user's nodedir would replace our headers. */
+function withoutNpmSettings(env) {
+  return Object.fromEntries(Object.entries(env).filter(([name]) => !name.toLowerCase().startsWith('npm_config_')));
+}
+
 function packageFolder(name) {
   try {
     return dirname(require.resolve(`${name}/package.json`));
@@ -140,7 +145,7 @@ function build({ debug, force, verbose }) {
       cwd: native,
       encoding: 'utf8',
       stdio: verbose ? 'inherit' : 'pipe',
-      env: { ...process.env, CXX: compilerProgram, PALIMPSEST_COMPILER: compiler },
+      env: { ...withoutNpmSettings(process.env), CXX: compilerProgram, PALIMPSEST_COMPILER: compiler },
     });
     if (run.status !== 0) {
       if (!verbose) process.stderr.write((run.stderr ?? '').replace(/^(gyp ERR!|make:).*\n/gm, ''));
