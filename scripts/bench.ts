@@ -1,6 +1,8 @@
 /**
  * `npm run bench -- [words]`: named trials; words filter. Prints machine, instruction set, compiler and versions with the figures.
  *   step   share of scheduler, trials, moves and log in prefill and in decode steps, on SmolLM2 at 4K (or --model NAME, --tokens N)
+ *   attention   one decode query over 16K tokens of each format, 9 query and 3 KV heads of 64, one thread, layers taken in turn so that
+ *               the caches do not hold them (--tokens N)
  */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -8,8 +10,10 @@ import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ownProse } from '../engine/cli/start.ts';
+import { seeded } from '../engine/evaluate/recall.ts';
 import { Runtime } from '../engine/runtime.ts';
 import { Session } from '../engine/session.ts';
+import { type FormatName, openKvCache, openPool, PAGE_TOKENS } from '../native/index.ts';
 import { defaultThresholds } from '../policy/index.ts';
 import { openWitnessLog } from '../witness/index.ts';
 
@@ -83,7 +87,55 @@ async function step(): Promise<void> {
   await runtime.close();
 }
 
-const benches: Readonly<Record<string, () => Promise<void>>> = { step };
+const ATTENTION: readonly (readonly [FormatName, FormatName])[] = [
+  ['f16', 'f16'],
+  ['q8', 'q8'],
+  ['rot4', 'rot4'],
+  ['rot4', 'rot2'],
+  ['rot3', 'rot2'],
+  ['rot2', 'rot2'],
+];
+
+async function attention(): Promise<void> {
+  const tokens = Number(take('--tokens', '16384'));
+  // Together above 64 MB in every format, twice the largest cache of the machines this was run on.
+  const shape = { layers: 16, queryHeads: 9, kvHeads: 3, headDim: 64 };
+  const random = seeded(1);
+  const rows = (count: number): Float32Array =>
+    Float32Array.from({ length: count * shape.headDim }, () => random() + random() + random() - 1.5);
+  const query = rows(shape.queryHeads);
+  const out = new Float32Array(query.length);
+  console.log(
+    `\ndecode attention over ${tokens} tokens, ns per token and KV head, median of 5 rounds over ${shape.layers} layers`,
+  );
+  let f16 = 0;
+  for (const [k, v] of ATTENTION) {
+    const pool = openPool(2 ** 34);
+    const cache = openKvCache({ shape, pool, windowFormat: k === 'f16' ? 'f16' : 'q8', threads: 1 });
+    const page = [rows(PAGE_TOKENS * shape.kvHeads), rows(PAGE_TOKENS * shape.kvHeads)] as const;
+    for (let layer = 0; layer < shape.layers; layer++) {
+      for (let t = 0; t < tokens; t += PAGE_TOKENS) {
+        cache.append(layer, ...page);
+        const movable = t / PAGE_TOKENS - 2;
+        if (movable < 0 || k === 'f16' || k === 'q8') continue;
+        cache.transcode(layer, movable, 'k', k);
+        cache.transcode(layer, movable, 'v', v);
+      }
+    }
+    const rounds = Array.from({ length: 6 }, () => {
+      const start = performance.now();
+      for (let layer = 0; layer < shape.layers; layer++) cache.attend(layer, query, out, { observe: false });
+      return performance.now() - start;
+    }).slice(1);
+    const ns = (median(rounds) * 1e6) / shape.layers / tokens / shape.kvHeads;
+    if (k === 'f16') f16 = ns;
+    console.log(`  ${`${k}:${v}`.padEnd(10)} ${ns.toFixed(2).padStart(6)}   ${(f16 / ns).toFixed(2)}x f16`);
+    cache.close();
+    pool.close();
+  }
+}
+
+const benches: Readonly<Record<string, () => Promise<void>>> = { step, attention };
 const { nativeInfo } = await import('../native/index.ts');
 const info = nativeInfo();
 const commit = (() => {
