@@ -62,7 +62,7 @@
   'targets': [
     {
       'target_name': 'kernels_common', 'type': 'static_library',
-      'sources': ['kernels/dispatch.cc', 'kernels/rot.cc', 'kernels/q8.cc'],
+      'sources': ['kernels/dispatch.cc', 'kernels/rot.cc'],
     },
     {
       'target_name': 'kernels_scalar', 'type': 'static_library', 'sources': ['kernels/isa.cc'],

@@ -235,6 +235,7 @@ Napi::Value encodeRotCall(const Napi::CallbackInfo& info) {
 
 void demoteRotCall(const Napi::CallbackInfo& info) {
   Call call(info);
+  const Kernels* kernels = call.kernels();
   const int from = call.rotFormat(), to = call.integer(from + 1, kRot2);
   const bool isKey = call.flag();
   const int d = call.headDim();
@@ -242,7 +243,7 @@ void demoteRotCall(const Napi::CallbackInfo& info) {
   const auto* lo = call.array<uint8_t>(loPlaneBytes(from, d));
   const auto* k = call.array<int8_t>(kPageTokens);
   auto* loOut = call.array<uint8_t>(loPlaneBytes(to, d));
-  demoteRot(from, to, isKey, d, hi, lo, k, loOut, call.array<int8_t>(kPageTokens));
+  kernels->demoteRot(from, to, isKey, d, hi, lo, k, loOut, call.array<int8_t>(kPageTokens));
 }
 
 void decodeRotCall(const Napi::CallbackInfo& info) {
@@ -272,20 +273,22 @@ void codesRotCall(const Napi::CallbackInfo& info) {
 
 void encodeQ8Call(const Napi::CallbackInfo& info) {
   Call call(info);
+  const Kernels* kernels = call.kernels();
   const bool isKey = call.flag();
   const int d = call.headDim(), stride = call.integer(d, kMany);
   const auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
   auto* tile = call.array<int8_t>(static_cast<size_t>(kPageTokens) * d);
-  encodeQ8(isKey, x, static_cast<size_t>(stride), d, tile, call.array<uint16_t>(kPageTokens));
+  kernels->encodeQ8(isKey, x, static_cast<size_t>(stride), d, tile, call.array<uint16_t>(kPageTokens));
 }
 
 void decodeQ8Call(const Napi::CallbackInfo& info) {
   Call call(info);
+  const Kernels* kernels = call.kernels();
   const bool isKey = call.flag();
   const int d = call.headDim(), stride = call.integer(d, kMany);
   const auto* tile = call.array<int8_t>(static_cast<size_t>(kPageTokens) * d);
   const auto* scales = call.array<uint16_t>(kPageTokens);
-  decodeQ8(isKey, d, tile, scales, call.array<float>(Call::span(kPageTokens, stride, d)), static_cast<size_t>(stride));
+  kernels->decodeQ8(isKey, d, tile, scales, call.array<float>(Call::span(kPageTokens, stride, d)), static_cast<size_t>(stride));
 }
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {

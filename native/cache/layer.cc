@@ -229,7 +229,7 @@ Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* fr
     if (demotion) {
       std::memcpy(target.mean, from.mean, d);
       *target.meanScale = from.meanScale;
-      demoteHead(to, isKey, d, from, target);
+      demoteHead(kernels(), to, isKey, d, from, target);
       continue;
     }
     float* rows = scratch.keyRows.data();

@@ -81,14 +81,14 @@ void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int
   }
   if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);
   if (format == kQ8) {
-    encodeQ8(isKey, rows, d, headDim, target.tile, target.rowScales);
+    kernels->encodeQ8(isKey, rows, d, headDim, target.tile, target.rowScales);
   } else {
     encodeRot(kernels, format, isKey, rows, d, headDim, firstRow, target.hi, target.lo, target.k, target.mean, target.meanScale);
   }
 }
 
-void demoteHead(int to, bool isKey, int headDim, const SideView& from, const SideTarget& target) {
-  demoteRot(from.format, to, isKey, headDim, from.hi, from.lo, from.k, target.lo, target.k);
+void demoteHead(const Kernels* kernels, int to, bool isKey, int headDim, const SideView& from, const SideTarget& target) {
+  kernels->demoteRot(from.format, to, isKey, headDim, from.hi, from.lo, from.k, target.lo, target.k);
 }
 
 void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, float* scratch) {
@@ -103,7 +103,7 @@ void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, c
       for (int t = 0; t < kPageTokens; t++) rows[t * d + c] = scratch[c * kPageTokens + t];
     }
   } else if (view.format == kQ8) {
-    decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, d);
+    kernels->decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, d);
   } else {
     decodeRot(kernels, view.format, isKey, headDim, firstRow, view.hi, view.lo, view.k, view.mean, view.meanScale, rows, d);
     if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);

@@ -75,7 +75,7 @@ struct PageSide {
 // rows: [128][d]. Rows before firstRow are cleared here first, for every format but f16.
 void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target);
 // `from` and `to` both of the rot family, `to` lower: on codes alone. The high plane and the mean are not touched.
-void demoteHead(int to, bool isKey, int headDim, const SideView& from, const SideTarget& target);
+void demoteHead(const Kernels* kernels, int to, bool isKey, int headDim, const SideView& from, const SideTarget& target);
 // scratch: [128*d]. Rows before firstRow come out as zeros unless the format is f16.
 void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, float* scratch);
 

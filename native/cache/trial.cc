@@ -177,7 +177,7 @@ class Trial {
     const int d = cache_.shape().headDim;
     SideTarget target = carve(scratch.codes, d);
     if (isRot(now.format) && isRot(candidate.format)) {
-      demoteHead(candidate.format, candidate.isKey, d, now, target);
+      demoteHead(cache_.kernels(), candidate.format, candidate.isKey, d, now, target);
       SideView view = target.view(candidate.format);
       view.hi = now.hi;
       view.mean = now.mean;
@@ -213,7 +213,7 @@ class Trial {
       targets.k[format - kRot4] = const_cast<int8_t*>(view.k);
       if (format != kRot2) targets.lo[format - kRot4] = const_cast<uint8_t*>(view.lo);
     }
-    encodeRotWidths(cache_.kernels(), isKey, rows, d, d, firstRow(), targets);
+    cache_.kernels()->encodeRotWidths(isKey, rows, d, d, firstRow(), targets);
   }
 
   SideView familyMember(int format, const SideTarget& target) const {

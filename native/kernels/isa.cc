@@ -30,6 +30,9 @@ namespace {
 #include "softmax.h"
 #include "rows.h"
 #include "rope.h"
+#include "codes.h"
+#include "encode_rot.h"
+#include "q8.h"
 
 constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon;
 
@@ -39,7 +42,7 @@ extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
 const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA), dotF16,   dotI8, unpackRot, rotate, quantizeI16,
     softmaxPage,    axpy,                            scaleRow, dot,   toHalf,    fromHalf, rope,
-    scaleDots,      weighI16,                        addDots,
+    scaleDots,      weighI16,                        addDots,  encodeRotWidths, demoteRot, encodeQ8, decodeQ8,
 };
 
 }  // namespace palimpsest

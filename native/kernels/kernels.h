@@ -21,6 +21,16 @@ constexpr int kSinkTokens = 4;
 enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kFormatCount = 5 };
 enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4 };
 
+// Where the widths of the rot family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
+// hi/lo: plane buffers (sizes: hiPlaneBytes, loPlaneBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits.
+struct RotTargets {
+  uint8_t* hi = nullptr;
+  uint8_t* lo[3] = {nullptr, nullptr, nullptr};
+  int8_t* k[3] = {nullptr, nullptr, nullptr};
+  int8_t* mean = nullptr;
+  uint16_t* meanScale = nullptr;
+};
+
 struct Kernels {
   Isa isa;
   const char* name;
@@ -72,6 +82,18 @@ struct Kernels {
   float (*weighI16)(const float* x, const float* scale, int count, int16_t* out);
   // y[i] += a * dots[i]
   void (*addDots)(float a, const int32_t* dots, float* y, int count);
+
+  // Codecs, in the order of operations of native/reference/rot.ts and q8.ts: codes are bit-equal on every ISA. isKey selects the tile
+  // orientation. Rows of one head: x[t][0..d) at x + t*stride, d in {64, 80, 96, 128, 256}.
+  // rot: every width of `targets` in one pass, sharing the high plane and the mean. Rows before firstRow (sinks) stay out of mean and
+  // codes (coded as zero rows, k = -128).
+  void (*encodeRotWidths)(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets);
+  // On codes alone. `to` is below `from`. hi is kept as it is; lo is repacked or dropped; k is recomputed from integer sums.
+  void (*demoteRot)(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut,
+                    int8_t* kOut);
+  // q8: i8 tile + f16 scale per row (scale = f16(max/127); code = rint(x / f32(scale)), clamped to ±127; zero row: scale 0).
+  void (*encodeQ8)(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales);
+  void (*decodeQ8)(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride);
 };
 
 // Null when the build lacks the instruction set or the CPU cannot run it.
@@ -79,34 +101,16 @@ const Kernels* kernelsFor(Isa isa);
 // The best one, or the forced one.
 const Kernels* bestKernels();
 
-// ---- Codecs (rot.cc, q8.cc): scalar arithmetic in the order of the TypeScript reference, so codes are bit-equal on every ISA.
-// They take the Kernels table only for parts that are exact on every ISA.
+// ---- Codecs (rot.cc): what is compiled once, in the order of the TypeScript reference.
 
-// Rows of one head: x[t][0..d) at x + t*stride. firstRow: rows before it (sinks) stay out of mean and codes (coded as zero rows, k = -128).
-// hi/lo: plane buffers (sizes: planeBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits. isKey selects the tile orientation.
+// encodeRotWidths for one width.
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
                int8_t* k, int8_t* mean, uint16_t* meanScale);
-// The same for several widths in one pass: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
-// Every width gets exactly what encodeRot gives it; they share the high plane and the mean.
-struct RotTargets {
-  uint8_t* hi = nullptr;
-  uint8_t* lo[3] = {nullptr, nullptr, nullptr};
-  int8_t* k[3] = {nullptr, nullptr, nullptr};
-  int8_t* mean = nullptr;
-  uint16_t* meanScale = nullptr;
-};
-void encodeRotWidths(const Kernels* kernels, bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets);
-// On codes alone. `to` is below `from`. hi is kept as it is; lo is repacked or dropped; k is recomputed from integer sums.
-void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut, int8_t* kOut);
 // x̂ = mean + t·(HD)ᵀu for every row from firstRow; earlier rows are left untouched.
 void decodeRot(const Kernels* kernels, int format, bool isKey, int d, int firstRow, const uint8_t* hi, const uint8_t* lo, const int8_t* k,
                const int8_t* mean, uint16_t meanScale, float* x, size_t stride);
 // Canonical codes [128][d] for comparison with the reference.
 void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes);
-
-// q8: i8 tile + f16 scale per row (scale = f16(max/127); code = rint(x / f32(scale)), clamped to ±127; zero row: scale 0).
-void encodeQ8(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales);
-void decodeQ8(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride);
 
 // 2^(k/16) for k = -127..127, from the generated table; 0 for -128.
 float rotScale(int8_t k);

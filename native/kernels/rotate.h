@@ -51,13 +51,17 @@ INLINE VecF butterfly8(VecF v) {
 template <int D>
 INLINE void hadamard(VecF (&v)[D / kLanes]) {
   constexpr int kCount = D / kLanes;
+#pragma GCC unroll 16
   for (int i = 0; i < kCount; i++) {
     v[i] = butterfly2(butterfly1(v[i]));
     if constexpr (kLanes > 4) v[i] = butterfly4(v[i]);
     if constexpr (kLanes > 8) v[i] = butterfly8(v[i]);
   }
+#pragma GCC unroll 6
   for (int half = 1; half < kCount; half *= 2) {
+#pragma GCC unroll 16
     for (int i = 0; i < kCount; i += 2 * half) {
+#pragma GCC unroll 32
       for (int j = i; j < i + half; j++) {
         const VecF a = v[j], b = v[j + half];
         v[j] = a + b;
@@ -66,6 +70,10 @@ INLINE void hadamard(VecF (&v)[D / kLanes]) {
     }
   }
 }
+
+// float32(1/sqrt d)
+constexpr float kNorm64 = 0.125f, kNorm80 = 0.11180339753627777f, kNorm96 = 0.10206207633018494f, kNorm128 = 0.08838834613561630f,
+                kNorm256 = 0.0625f;
 
 template <int D>
 static void rotatePowerOfTwo(float* x, float norm, bool inverse) {
@@ -130,17 +138,13 @@ static void rotate(float* x, int n, size_t stride, int d, bool inverse) {
   for (int i = 0; i < n; i++) {
     float* row = x + i * stride;
     switch (d) {
-      case 64: rotatePowerOfTwo<64>(row, 0.125f, inverse); break;
-      case 80: rotateProduct<20, 4>(row, kHadamard20, 0.11180339753627777f, inverse); break;
-      case 96: rotateProduct<12, 8>(row, kHadamard12, 0.10206207633018494f, inverse); break;
-      case 128: rotatePowerOfTwo<128>(row, 0.08838834613561630f, inverse); break;
-      case 256: rotatePowerOfTwo<256>(row, 0.0625f, inverse); break;
+      case 64: rotatePowerOfTwo<64>(row, kNorm64, inverse); break;
+      case 80: rotateProduct<20, 4>(row, kHadamard20, kNorm80, inverse); break;
+      case 96: rotateProduct<12, 8>(row, kHadamard12, kNorm96, inverse); break;
+      case 128: rotatePowerOfTwo<128>(row, kNorm128, inverse); break;
+      case 256: rotatePowerOfTwo<256>(row, kNorm256, inverse); break;
       default: __builtin_trap();
     }
   }
-#if defined(__AVX__)
-  // The compiler clears the upper halves only where it used them as vectors; a CPU may count xmm16-31 as well,
-  // and then every SSE instruction of the caller is slow (measured: the codecs took three times as long at d = 80).
-  _mm256_zeroupper();
-#endif
+  clearUpperHalves();
 }

@@ -79,6 +79,7 @@ export interface KernelsBinding {
     mean: Int8Array,
   ): number;
   demoteRot(
+    isa: number,
     from: number,
     to: number,
     isKey: boolean,
@@ -104,8 +105,24 @@ export interface KernelsBinding {
     x: Float32Array,
   ): void;
   codesRot(format: number, isKey: boolean, d: number, hi: Uint8Array, lo: Uint8Array, codes: Uint8Array): void;
-  encodeQ8(isKey: boolean, d: number, stride: number, x: Float32Array, tile: Int8Array, scales: Uint16Array): void;
-  decodeQ8(isKey: boolean, d: number, stride: number, tile: Int8Array, scales: Uint16Array, x: Float32Array): void;
+  encodeQ8(
+    isa: number,
+    isKey: boolean,
+    d: number,
+    stride: number,
+    x: Float32Array,
+    tile: Int8Array,
+    scales: Uint16Array,
+  ): void;
+  decodeQ8(
+    isa: number,
+    isKey: boolean,
+    d: number,
+    stride: number,
+    tile: Int8Array,
+    scales: Uint16Array,
+    x: Float32Array,
+  ): void;
 }
 
 /**

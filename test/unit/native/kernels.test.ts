@@ -376,17 +376,20 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
     for (const side of SIDES) {
       const tile = new Int8Array(PAGE_TOKENS * d);
       const scales = new Uint16Array(PAGE_TOKENS);
-      kernels.encodeQ8(side === 'k', d, stride, strided, tile, scales);
-      expectSame(scales, head.rowScales);
-      for (let t = 0; t < PAGE_TOKENS; t++) {
-        for (let c = 0; c < d; c++) {
-          if (tile[tileOffset(side, d, t, c)] !== head.codes[t * d + c]! - 128)
-            expect.fail(`${side} row ${t} channel ${c}`);
+      for (const [isaName, isa] of ISAS) {
+        tile.fill(0x55);
+        kernels.encodeQ8(isa, side === 'k', d, stride, strided, tile, scales);
+        expectSame(scales, head.rowScales, isaName);
+        for (let t = 0; t < PAGE_TOKENS; t++) {
+          for (let c = 0; c < d; c++) {
+            if (tile[tileOffset(side, d, t, c)] !== head.codes[t * d + c]! - 128)
+              expect.fail(`${isaName}: ${side} row ${t} channel ${c}`);
+          }
         }
+        const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
+        kernels.decodeQ8(isa, side === 'k', d, stride, tile, scales, decoded);
+        expectSame(bits(untouched(decoded, 0)), bits(CODECS.q8.decode(head)), isaName);
       }
-      const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
-      kernels.decodeQ8(side === 'k', d, stride, tile, scales, decoded);
-      expectSame(bits(untouched(decoded, 0)), bits(CODECS.q8.decode(head)));
     }
   });
 
@@ -419,9 +422,9 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
           for (const { lower, to, lo: loExpected } of lowers) {
             const low = new Uint8Array(loExpected.length).fill(0xaa);
             const kLow = new Int8Array(PAGE_TOKENS);
-            kernels.demoteRot(id, FORMATS[to].id, isKey, d, hi, lo, k, low, kLow);
-            expectSame(low, loExpected, to);
-            expectSame(new Uint16Array(Int16Array.from(kLow).buffer), lower.rowScales, to);
+            kernels.demoteRot(isa, id, FORMATS[to].id, isKey, d, hi, lo, k, low, kLow);
+            expectSame(low, loExpected, `${isaName} ${to}`);
+            expectSame(new Uint16Array(Int16Array.from(kLow).buffer), lower.rowScales, `${isaName} ${to}`);
           }
         }
       }

@@ -1,0 +1,270 @@
+// Encoding of the rot family, the arithmetic of native/reference/rot.ts in the same order: float32, unfused, sums as zero-padded
+// halving trees. A row stays in registers from the mean to its codes. Plane layout: rot.h.
+#pragma once
+
+INLINE const int8_t* levelsOf(int format) { return format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels; }
+INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
+INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
+
+// Decode levels of a width, by 4-bit code.
+INLINE Sixteen levelsByCode(int format) {
+  float level[16];
+  for (int code = 0; code < 16; code++) level[code] = static_cast<float>(levelsOf(format)[code >> (4 - bitsOf(format))]);
+  return loadSixteen(level);
+}
+
+// Sums of the columns from firstRow as halving trees over 128 rows; rows before firstRow count as zeros.
+template <int D>
+INLINE void columnSums(const float* x, size_t stride, int firstRow, float* sums) {
+  constexpr int kResidues = 8, kDepth = kPageTokens / kResidues;
+  for (int c = 0; c < D; c += kLanes) {
+    // The tree adds rows 64 apart first, then 32 … 1: rows that are equal modulo 8 meet before any others.
+    VecF part[kResidues];
+    for (int r = 0; r < kResidues; r++) {
+      VecF v[kDepth];
+#pragma GCC unroll 16
+      for (int j = 0; j < kDepth; j++) {
+        const int t = r + j * kResidues;
+        v[j] = t >= firstRow ? load(x + t * stride + c) : splat(0.0f);
+      }
+#pragma GCC unroll 4
+      for (int half = kDepth / 2; half >= 1; half /= 2) {
+#pragma GCC unroll 8
+        for (int j = 0; j < half; j++) v[j] = v[j] + v[j + half];
+      }
+      part[r] = v[0];
+    }
+    for (int half = kResidues / 2; half >= 1; half /= 2) {
+      for (int j = 0; j < half; j++) part[j] = part[j] + part[j + half];
+    }
+    store(sums + c, part[0]);
+  }
+}
+
+INLINE VecF largestOf(const float* x, int count) {
+  VecF top = splat(0.0f);
+  for (int i = 0; i < count; i += kLanes) top = larger(magnitude(load(x + i)), top);
+  return top;
+}
+
+// x / scale rounded to the nearest integer, halves to even, clamped to +-127: in the low byte of each lane. scale > 0.
+INLINE VecI divideToCodes(VecF x, float scale) {
+  const VecF most = splat(127.0f);
+  VecF code = x / splat(scale);
+  code = code > most ? most : code;
+  code = code < -most ? -most : code;
+  return bits(code + kRoundMagic);
+}
+
+// Column means of the rows from firstRow, quantized to int8 with one f16 scale. decoded[c] is what the codes stand for.
+template <int D>
+INLINE void encodeMean(const float* x, size_t stride, int firstRow, int8_t* mean, uint16_t* meanScale, float* decoded) {
+  float average[D];
+  columnSums<D>(x, stride, firstRow, average);
+  const VecF rows = splat(static_cast<float>(kPageTokens - firstRow));
+  for (int c = 0; c < D; c += kLanes) store(average + c, load(average + c) / rows);
+  *meanScale = floatToHalf(largestLane(largestOf(average, D)) / 127.0f);
+  const float scale = halfToFloat(*meanScale);
+  for (int c = 0; c < D; c += kLanes) {
+    storeLowBytes(mean + c, scale > 0.0f ? divideToCodes(load(average + c), scale) : VecI{});
+  }
+  for (int c = 0; c < D; c++) decoded[c] = static_cast<float>(mean[c]) * scale;
+}
+
+// y = H*D*(row - mean), the order of rotate.h.
+template <int D>
+INLINE void rotateRow(const float* row, const float* mean, VecF (&y)[D / kLanes]) {
+  if constexpr (D == 80 || D == 96) {
+    float v[D];
+    for (int c = 0; c < D; c += kLanes) store(v + c, load(row + c) - load(mean + c));
+    if constexpr (D == 80) rotateProduct<20, 4>(v, kHadamard20, kNorm80, false);
+    else rotateProduct<12, 8>(v, kHadamard12, kNorm96, false);
+    for (int i = 0; i < D / kLanes; i++) y[i] = load(v + i * kLanes);
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < D / kLanes; i++) {
+      y[i] = (load(row + i * kLanes) - load(mean + i * kLanes)) * load(kRotationSigns + i * kLanes);
+    }
+    hadamard<D>(y);
+#pragma GCC unroll 16
+    for (int i = 0; i < D / kLanes; i++) y[i] = y[i] * (D == 64 ? kNorm64 : D == 128 ? kNorm128 : kNorm256);
+  }
+}
+
+// Four rows of 64 codes in tile order -> 64 bytes of the 2-bit plane of bits At, At + 1.
+template <int At>
+INLINE void packPairs(const uint8_t* codes, size_t elements, uint8_t* plane) {
+  const VecI pair = splatI(0x03030303);
+  for (size_t j = 0; j < elements / 4; j += 64) {
+    for (int i = 0; i < 64; i += kLanes * 4) {
+      const uint8_t* row = codes + j * 4 + i;
+      VecI packed{};
+#pragma GCC unroll 4
+      for (int f = 0; f < 4; f++) packed |= ((loadWords(row + f * 64) >> At) & pair) << (2 * f);
+      storeWords(plane + j + i, packed);
+    }
+  }
+}
+
+// Eight rows -> 64 bytes of the 1-bit plane of rot3: bit 1 of the 4-bit code.
+INLINE void packThird(const uint8_t* codes, size_t elements, uint8_t* plane) {
+  const VecI one = splatI(0x01010101);
+  for (size_t j = 0; j < elements / 8; j += 64) {
+    for (int i = 0; i < 64; i += kLanes * 4) {
+      const uint8_t* row = codes + j * 8 + i;
+      VecI packed{};
+#pragma GCC unroll 8
+      for (int f = 0; f < 8; f++) packed |= ((loadWords(row + f * 64) >> 1) & one) << f;
+      storeWords(plane + j + i, packed);
+    }
+  }
+}
+
+// Unrolled, the codes of a row stay in registers; four lanes need more of them than there are.
+constexpr int kUnroll = kLanes == 4 ? 1 : 16;
+
+template <int D>
+static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
+  constexpr int kCount = D / kLanes;
+  alignas(64) float mean[D];
+  encodeMean<D>(x, stride, firstRow, targets.mean, targets.meanScale, mean);
+  const Sixteen levels[3] = {levelsByCode(kRot4), levelsByCode(kRot3), levelsByCode(kRot2)};
+  float padded[16];
+  for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
+  const Sixteen unit = loadSixteen(padded);
+
+  alignas(64) uint8_t codes[kPageTokens * D];
+  // As many rows at a time as a vector has lanes, so that what there is one of per row fills a vector.
+  for (int first = 0; first < kPageTokens; first += kLanes) {
+    alignas(64) VecF y[kLanes][kCount];
+    VecF v[kCount], partial[kLanes];
+    for (int row = 0; row < kLanes; row++) {
+      const int t = first + row;
+      if (t >= firstRow) {
+        rotateRow<D>(x + t * stride, mean, y[row]);
+      } else {
+        for (int i = 0; i < kCount; i++) y[row][i] = splat(0.0f);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kCount; i++) v[i] = y[row][i] * y[row][i];
+      partial[row] = treeSum<D>(v);
+    }
+    const VecF yy = sumsOfLanes(partial);
+    float rms[kLanes];
+    store(rms, yy / static_cast<float>(D));
+    // Nothing is above the bounds of a zero row: its codes become 0.
+    for (int row = 0; row < kLanes; row++) rms[row] = __builtin_sqrtf(rms[row]);
+    store(rms, yy > splat(0.0f) ? load(rms) : splat(__builtin_nanf("")));
+
+    VecF products[3][kLanes];
+    for (int row = 0; row < kLanes; row++) {
+      Sixteen bounds;
+      for (int i = 0; i < kParts; i++) bounds.part[i] = unit.part[i] * rms[row];
+      VecI code[kCount];
+#pragma GCC unroll kUnroll
+      for (int i = 0; i < kCount; i++) {
+        code[i] = countBelow(bounds, y[row][i]);
+        storeLowBytes(codes + (first + row) * D + i * kLanes, code[i]);
+      }
+      for (int width = 0; width < 3; width++) {
+        if (!targets.k[width]) continue;
+#pragma GCC unroll kUnroll
+        for (int i = 0; i < kCount; i++) v[i] = y[row][i] * lookUpFloat(levels[width], code[i]);
+        products[width][row] = treeSum<D>(v);
+      }
+    }
+    // k of the unbiased scale <y,y> / <y,u>
+    for (int width = 0; width < 3; width++) {
+      if (!targets.k[width]) continue;
+      const VecF yu = sumsOfLanes(products[width]);
+      const VecI k = scaleCodes((yy * static_cast<float>(divisorOf(kRot4 + width))) / yu);
+      const VecI some = (yy > splat(0.0f)) & (yu > splat(0.0f));
+      storeLowBytes(targets.k[width] + first, some ? k : splatI(kZeroRow));
+    }
+  }
+
+  alignas(64) uint8_t tile[kPageTokens * D];
+  placeInTile<D>(isKey, codes, tile);
+  packPairs<2>(tile, sizeof tile, targets.hi);
+  if (targets.lo[0]) packPairs<0>(tile, sizeof tile, targets.lo[0]);
+  if (targets.lo[1]) packThird(tile, sizeof tile, targets.lo[1]);
+}
+
+static void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {
+  switch (d) {
+    case 64: encodeRotOf<64>(isKey, x, stride, firstRow, targets); break;
+    case 80: encodeRotOf<80>(isKey, x, stride, firstRow, targets); break;
+    case 96: encodeRotOf<96>(isKey, x, stride, firstRow, targets); break;
+    case 128: encodeRotOf<128>(isKey, x, stride, firstRow, targets); break;
+    case 256: encodeRotOf<256>(isKey, x, stride, firstRow, targets); break;
+    default: __builtin_trap();
+  }
+  clearUpperHalves();
+}
+
+// ---- Demotion: on codes alone.
+
+// The four upper bits of each byte's 2-bit fields: bit 2f + 1 -> bit f.
+INLINE VecI upperBits(VecI fields) {
+  VecI v = (fields >> 1) & 0x55555555;
+  v = (v | v >> 1) & 0x33333333;
+  return (v | v >> 2) & 0x0f0f0f0f;
+}
+
+// sums[t] of a[e] * b[e] over the elements of token t, both in tile order. |a * b| < 2^14, so int32 holds any 256 of them.
+static void tokenSums(bool isKey, int d, const int8_t* a, const int8_t* b, int32_t* sums) {
+  // Elements 4i..4i+3 of a tile row belong to token i (keys) or to four tokens in turn (values).
+  int32_t wide[kPageTokens * 4];
+  if (isKey) {
+    constexpr int kRow = kPageTokens * 4;
+    for (int i = 0; i < kRow; i++) wide[i] = 0;
+    for (int step = 0; step < d / 4; step++) {
+      for (int i = 0; i < kRow; i++) wide[i] += static_cast<int16_t>(a[step * kRow + i] * b[step * kRow + i]);
+    }
+    for (int t = 0; t < kPageTokens; t++) sums[t] = (wide[4 * t] + wide[4 * t + 1]) + (wide[4 * t + 2] + wide[4 * t + 3]);
+    return;
+  }
+  for (int t = 0; t < kPageTokens; t += 4) {
+    const int8_t* left = a + t * d;
+    const int8_t* right = b + t * d;
+    for (int i = 0; i < 64; i++) wide[i] = 0;
+    for (int e = 0; e < 4 * d; e += 64) {
+      for (int i = 0; i < 64; i++) wide[i] += static_cast<int16_t>(left[e + i] * right[e + i]);
+    }
+    for (int step = 0; step < 4; step++) {
+      int32_t sum = 0;
+      for (int i = step; i < 64; i += 4) sum += wide[i];
+      sums[t + step] = sum;
+    }
+  }
+}
+
+static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut, int8_t* kOut) {
+  const size_t elements = static_cast<size_t>(kPageTokens) * d;
+  if (to == kRot3) {
+    // Rows 4j..4j+3 of the old 2-bit plane give half a byte of the new 1-bit plane each.
+    for (size_t j = 0; j < elements / 8; j += 64) {
+      for (int i = 0; i < 64; i += kLanes * 4) {
+        const VecI first = upperBits(loadWords(lo + j * 2 + i)), second = upperBits(loadWords(lo + j * 2 + 64 + i));
+        storeWords(loOut + j + i, first | second << 4);
+      }
+    }
+  }
+  alignas(64) int8_t fine[kPageTokens * kMaxHeadDim], coarse[kPageTokens * kMaxHeadDim];
+  unpackRot(from, hi, lo, elements, fine);
+  unpackRot(to, hi, loOut, elements, coarse);
+  int32_t squares[kPageTokens], products[kPageTokens];
+  tokenSums(isKey, d, fine, fine, squares);
+  tokenSums(isKey, d, fine, coarse, products);
+  for (int t = 0; t < kPageTokens; t += kLanes) {
+    // Sums stay under 2^23 and float32(sum * divisor) is one rounding of an exact product under 2^31.
+    const VecF square = __builtin_convertvector(loadWords(squares + t) * divisorOf(to), VecF);
+    const VecF product = __builtin_convertvector(loadWords(products + t) * divisorOf(from), VecF);
+    float scale[kLanes];
+    for (int i = 0; i < kLanes; i++) scale[i] = k[t + i] == kZeroRow ? 0.0f : kScaleValues[k[t + i] + 127];
+    const VecF now = load(scale);
+    const VecI narrow = scaleCodes(now * (square / product));
+    storeLowBytes(kOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));
+  }
+  clearUpperHalves();
+}
