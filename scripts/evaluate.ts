@@ -91,9 +91,8 @@ async function main(): Promise<void> {
     `${runtime.model.name}, ${runtime.dense.name}, ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}`,
   );
   for (const tokens of lengths) {
-    const caches = (chosen ?? [...(part('fixed') ? FIXED : []), ...(part('policies') ? POLICIES[tokens]! : [])]).map(
-      parseCache,
-    );
+    const named = [...(part('fixed') ? FIXED : []), ...(part('policies') ? POLICIES[tokens]! : [])];
+    const caches = (named.length === 0 ? [] : (chosen ?? named)).map(parseCache);
     for (const kind of caches.length === 0 ? [] : kinds) {
       const perCache = new Map<string, EvaluateRow[]>();
       for (const window of list.windows.filter((w) => w.kind === kind).slice(0, windows)) {

@@ -91,28 +91,32 @@ function inSpan(timeMs: number, span: { readonly fromMs?: number; readonly toMs?
   return (span.fromMs === undefined || timeMs >= span.fromMs) && (span.toMs === undefined || timeMs <= span.toMs);
 }
 
+/** A session as its 'open' entry tells it, before anything has happened. */
+export function openedSession({ session, seq, timeMs, body: { model, policy } }: Entry<'open'>): SessionRow {
+  return {
+    session,
+    seq,
+    openedMs: timeMs,
+    closedMs: null,
+    model: model.name,
+    modelDigest: model.digest,
+    policy: policy.id,
+    tokens: 0,
+    kvBytes: 0,
+    kvBytesF16: null,
+    meanKld: null,
+    decisions: 0,
+    refused: 0,
+    end: 'open',
+  };
+}
+
 /** One row per 'open' entry, newest first. */
 export function sessionRows(entries: Iterable<Entry>): SessionRow[] {
   const rows = new Map<string, { -readonly [K in keyof SessionRow]: SessionRow[K] }>();
   for (const entry of entries) {
     if (entry.kind === 'open') {
-      const { model, policy } = (entry as Entry<'open'>).body;
-      rows.set(entry.session, {
-        session: entry.session,
-        seq: entry.seq,
-        openedMs: entry.timeMs,
-        closedMs: null,
-        model: model.name,
-        modelDigest: model.digest,
-        policy: policy.id,
-        tokens: 0,
-        kvBytes: 0,
-        kvBytesF16: null,
-        meanKld: null,
-        decisions: 0,
-        refused: 0,
-        end: 'open',
-      });
+      rows.set(entry.session, openedSession(entry as Entry<'open'>));
       continue;
     }
     const row = rows.get(entry.session);

@@ -5,17 +5,8 @@ import { loadBinary } from '../../native/load.ts';
 // The same tests serve the sanitizers: native/README.md has the command.
 if (process.env['PALIMPSEST_NATIVE_BUILD'] === 'Debug') loadBinary('Debug');
 
-/** Seeded uniform numbers in [0, 1): mulberry32. */
-export function uniform(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-}
+/** Seeded uniform numbers in [0, 1). */
+export { seeded as uniform } from '../../engine/evaluate/recall.ts';
 
 /** `count` normal numbers times `size`. */
 export function normals(random: () => number, count: number, size = 1): Float32Array {

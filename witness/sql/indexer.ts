@@ -7,7 +7,7 @@ import { experienceOf, type LoggedEntry } from '../../memory/index.ts';
 import { decisions, experiences, indexState, sessions, situations } from '../../migrations/schema.ts';
 import { parsePayload } from '../entry.ts';
 import { nodeFiles } from '../files.ts';
-import { decisionRow } from '../query.ts';
+import { decisionRow, openedSession } from '../query.ts';
 import { badLog } from '../scan.ts';
 import type { Entry } from '../types.ts';
 import { type RawEntry, walkLog } from '../walk.ts';
@@ -178,25 +178,9 @@ class LogIndexer {
   /** The same story that `sessionRows` tells from the log, entry by entry. */
   #fold(entry: Entry): void {
     if (is(entry, 'open')) {
-      const { model, policy } = entry.body;
+      const { end, ...row } = openedSession(entry);
       this.#opened.set(entry.session, entry);
-      this.#sessions.set(entry.session, {
-        logId: this.#logId,
-        session: entry.session,
-        seq: entry.seq,
-        openedMs: entry.timeMs,
-        closedMs: null,
-        model: model.name,
-        modelDigest: model.digest,
-        policy: policy.id,
-        tokens: 0,
-        kvBytes: 0,
-        kvBytesF16: null,
-        meanKld: null,
-        decisions: 0,
-        refused: 0,
-        ending: 'open',
-      });
+      this.#sessions.set(entry.session, { logId: this.#logId, ...row, ending: end });
       this.#changed.add(entry.session);
       return;
     }
