@@ -1,13 +1,15 @@
-# Two addons from one set of kernels. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
+# Two addons from one set of kernels, and a yardstick. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
 # repository root would be built on every install).
 #   palimpsest     the cache (addon.cc, cache/*.cc)
 #   kernels_test   single kernels on a chosen instruction set, for tests only (test_binding.cc)
+#   bench_stream   how fast this machine reads memory, for benches only (stream.cc)
 # -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
 # gyp has no flags per file, so each instruction set is a static library of the same source.
 {
   'variables': {
-    # The published package carries no tests.
+    # The published package carries no tests and no benches.
     'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
+    'bench_stream_type%': '<!(node -p "require(\'fs\').existsSync(\'stream.cc\') ? \'loadable_module\' : \'none\'")',
     'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
   },
   'conditions': [
@@ -79,6 +81,12 @@
       'target_name': 'kernels_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
       'sources': ['test_binding.cc'],
       'dependencies': ['<@(kernel_libraries)'],
+    },
+    {
+      'target_name': 'bench_stream', 'type': '<(bench_stream_type)', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['stream.cc'],
+      'cflags': ['-pthread', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
+      'ldflags': ['-pthread'],
     },
   ],
 }

@@ -423,7 +423,7 @@ const COMMANDS = {
   start: [build, cli('start')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
-  bench: [build, program('scripts/bench.ts')],
+  bench: [build, program('scripts/bench/main.ts')],
   evaluate: [build, program('scripts/evaluate.ts')],
   sim: [build, program('scripts/sim.ts', 'test/simulation/main.ts')],
   // Generated files are part of what is built, so they are written before anything is.

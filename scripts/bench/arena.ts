@@ -1,0 +1,90 @@
+/**
+ * A cache so large that a pass over its layers finds nothing of itself in the processor's caches: as many layers of `tokens` tokens as
+ * fill `arenaBytes` in the format at hand. Every format gets an arena of its own.
+ */
+import { type KvCache, openKvCache, openPool, PAGE_TOKENS, type PagePool, pageBytes } from '../../native/index.ts';
+import { gaussians, type Pair, type Shape } from './shapes.ts';
+
+/** Six times the largest last-level cache of the machines this was run on. */
+export const ARENA_BYTES = 200e6;
+/** What a cache may have. */
+const LAYERS_MAX = 4096;
+/** Pages of different content; every layer repeats them in memory of its own. */
+const PAGES = 8;
+
+export interface Arena {
+  readonly cache: KvCache;
+  readonly pair: Pair;
+  readonly layers: number;
+  readonly tokens: number;
+  /** Bytes of the sealed pages per token and KV head, both sides, as the cache reports them. */
+  readonly bytesPerToken: number;
+  close(): void;
+}
+
+export interface ArenaOptions {
+  readonly shape: Shape;
+  readonly pair: Pair;
+  /** Sealed tokens of each layer, whole pages; one more stands in the open page, which is what seals the last. */
+  readonly tokens: number;
+  readonly threads: number;
+  readonly random: () => number;
+  readonly arenaBytes?: number | undefined;
+}
+
+/** Appends whole pages and one token, and moves the sealed pages into the pair of formats. */
+export function fillLayer(
+  cache: KvCache,
+  layer: number,
+  { pair, tokens }: ArenaOptions,
+  rows: { k: Float32Array; v: Float32Array },
+): void {
+  const page = rows.k.length / PAGES;
+  const row = page / PAGE_TOKENS;
+  const last = { k: rows.k.subarray(0, row), v: rows.v.subarray(0, row) };
+  let moved = 0;
+  const move = (sealed: number): void => {
+    for (; moved < sealed; moved++) {
+      if (pair.k !== windowOf(pair)) cache.transcode(layer, moved, 'k', pair.k);
+      if (pair.v !== windowOf(pair)) cache.transcode(layer, moved, 'v', pair.v);
+    }
+  };
+  for (let at = 0; at < tokens / PAGE_TOKENS; at++) {
+    const from = (at % PAGES) * page;
+    cache.append(layer, rows.k.subarray(from, from + page), rows.v.subarray(from, from + page));
+    move(at);
+  }
+  cache.append(layer, last.k, last.v);
+  move(tokens / PAGE_TOKENS);
+}
+
+/** Rows to fill layers with. */
+export function pageRows({ shape, random }: ArenaOptions): { k: Float32Array; v: Float32Array } {
+  const count = PAGES * PAGE_TOKENS * shape.kvHeads * shape.headDim;
+  return { k: gaussians(count, random), v: gaussians(count, random) };
+}
+
+const windowOf = ({ k, v }: Pair): 'f16' | 'q8' => (k === 'q8' || v === 'q8' ? 'q8' : 'f16');
+
+export function openArena(options: ArenaOptions): Arena {
+  const { shape, pair, tokens, threads, arenaBytes = ARENA_BYTES } = options;
+  const { kvHeads, headDim } = shape;
+  const layerBytes =
+    (tokens / PAGE_TOKENS) * (pageBytes(pair.k, kvHeads, headDim) + pageBytes(pair.v, kvHeads, headDim));
+  const layers = Math.min(LAYERS_MAX, Math.max(1, Math.ceil(arenaBytes / layerBytes)));
+  const pool: PagePool = openPool(2 ** 40);
+  const cache = openKvCache({ shape: { ...shape, layers }, pool, windowFormat: windowOf(pair), threads });
+  const rows = pageRows(options);
+  for (let layer = 0; layer < layers; layer++) fillLayer(cache, layer, options, rows);
+  return {
+    cache,
+    pair,
+    layers,
+    tokens,
+    bytesPerToken: cache.memory().pageBytes / layers / tokens / kvHeads,
+    close: () => {
+      cache.close();
+      pool.close();
+    },
+  };
+}

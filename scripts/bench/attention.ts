@@ -1,0 +1,69 @@
+/** One decode query over a long history: every format beside f16 and beside the read stream, each from an arena of its own. */
+import { type Arena, openArena } from './arena.ts';
+import { type Bench, rowOf, thousands, wholePages } from './bench.ts';
+import { attentionError } from './error.ts';
+import { sideBySide } from './measure.ts';
+import type { BenchRow } from './rows.ts';
+import { gaussians, groupOf, OTHER_SHAPES, PAIRS, pairName, SHAPES, type Shape, shapeName } from './shapes.ts';
+import { terminalTable } from './table.ts';
+
+const FULL_TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256].map((k) => k * 1024);
+/** The goals are for 64K and more; 16K is where the peers are measured; 4K shows what a call costs. */
+const TOKENS = [4096, 16384, 65536];
+
+export async function attention(bench: Bench): Promise<void> {
+  const { settings } = bench;
+  const shapes = settings.shapes ?? (settings.full ? [...SHAPES, ...OTHER_SHAPES] : SHAPES);
+  for (const shape of shapes) {
+    // By default the wide heads are measured where the goals are, and no further.
+    const tokens = settings.tokens ?? (settings.full ? FULL_TOKENS : shape.headDim === 64 ? TOKENS : TOKENS.slice(-1));
+    for (const count of wholePages(tokens)) {
+      for (const threads of settings.threads) await attentionAt(bench, shape, count, threads);
+    }
+  }
+}
+
+/** One shape, context and number of threads. → its rows, which are printed and kept as well. */
+export async function attentionAt(bench: Bench, shape: Shape, tokens: number, threads: number): Promise<BenchRow[]> {
+  const { settings, stream, random } = bench;
+  const arenas: Arena[] = [];
+  try {
+    for (const pair of settings.formats ?? PAIRS)
+      arenas.push(openArena({ shape, pair, tokens, threads, random, arenaBytes: settings.arenaBytes }));
+    const q = gaussians(shape.queryHeads * shape.headDim, random);
+    const out = new Float32Array(q.length);
+    const timing = await sideBySide(
+      arenas.map(({ cache, layers }) => ({
+        run: () => {
+          for (let layer = 0; layer < layers; layer++) cache.attend(layer, q, out, { observe: false });
+        },
+      })),
+      { stream, threads, rounds: settings.rounds },
+    );
+    const ns = arenas.map(({ layers }, i) => (timing.seconds[i]! * 1e9) / layers / tokens / shape.kvHeads);
+    const f16 = arenas.findIndex(({ pair }) => pairName(pair) === 'f16');
+    const rows = arenas.map(({ cache, pair, bytesPerToken }, i): BenchRow => {
+      cache.attend(0, q, out, { observe: false });
+      const gbPerSecond = bytesPerToken / ns[i]!;
+      return rowOf(bench, shape, {
+        bench: 'attention',
+        tokens,
+        threads,
+        format: pairName(pair),
+        nsPerToken: ns[i]!,
+        gbPerSecond,
+        shareOfStream: gbPerSecond / timing.streamGbPerSecond,
+        ratioToF16: f16 < 0 ? null : ns[f16]! / ns[i]!,
+        error: attentionError(cache, 0, q, out),
+      });
+    });
+    bench.say(
+      `\nattention ${shapeName(shape)} (g = ${groupOf(shape)}), ${thousands(tokens)} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'}, read stream ${timing.streamGbPerSecond.toFixed(1)} GB/s`,
+    );
+    for (const line of terminalTable(rows)) bench.say(`  ${line}`);
+    for (const row of rows) bench.add(row);
+    return rows;
+  } finally {
+    for (const arena of arenas) arena.close();
+  }
+}

@@ -1,0 +1,123 @@
+/**
+ * `npm run bench -- [names] [flags]`: how fast, as shares of what this machine's memory can do.
+ *   attention   one decode query over 4K to 64K tokens (--full: 1K to 256K and every head size)
+ *   step        decode steps of a whole model, and what scheduler, trials, moves and log take of them
+ * Flags
+ *   --full              everything, not the three-minute choice
+ *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
+ *   --formats LIST      K:V pairs: f16,rot4:rot2
+ *   --tokens LIST       tokens of history: 16384,65536
+ *   --threads LIST      1,2 (default 1)
+ *   --isa NAME          scalar, avx2, avx512, avx512vnni, neon (default: the best here)
+ *   --rounds N          interleaved rounds of each figure (default 15)
+ *   --json FILE         every row, to keep
+ *   --table             Markdown tables of all rows at the end
+ *   --model NAME, --steps N, --kv-budget PART   of step
+ */
+import { writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { seeded } from '../../engine/evaluate/recall.ts';
+import { type Isa, KvError, nativeInfo, setIsa } from '../../native/index.ts';
+import { attention } from './attention.ts';
+import type { Bench, Settings } from './bench.ts';
+import { machine } from './machine.ts';
+import { typical } from './measure.ts';
+import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
+import { pairs, shapes } from './shapes.ts';
+import { step } from './step.ts';
+import { openStream, STREAM_BYTES, StreamRecord } from './stream.ts';
+import { markdown } from './table.ts';
+
+const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = { attention, step };
+
+const numbers = (text: string | undefined): number[] | null => text?.split(',').map(Number) ?? null;
+
+const { values: flags, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    full: { type: 'boolean', default: false },
+    peers: { type: 'boolean', default: false },
+    table: { type: 'boolean', default: false },
+    shapes: { type: 'string' },
+    formats: { type: 'string' },
+    tokens: { type: 'string' },
+    threads: { type: 'string', default: '1' },
+    isa: { type: 'string' },
+    rounds: { type: 'string', default: '15' },
+    json: { type: 'string' },
+    model: { type: 'string', default: 'smollm2-135m' },
+    steps: { type: 'string', default: '384' },
+    'kv-budget': { type: 'string', default: '25%' },
+  },
+});
+
+async function main(): Promise<void> {
+  const names = positionals.length === 0 ? Object.keys(BENCHES) : positionals;
+  const unknown = names.filter((name) => !Object.hasOwn(BENCHES, name));
+  if (unknown.length > 0) {
+    throw new KvError('bad-argument', `no bench is called ${unknown.join(', ')}`, {
+      hint: `there are: ${Object.keys(BENCHES).join(', ')}`,
+    });
+  }
+  if (flags.isa !== undefined) setIsa(flags.isa as Isa);
+  const settings: Settings = {
+    shapes: flags.shapes === undefined ? null : shapes(flags.shapes),
+    formats: flags.formats === undefined ? null : pairs(flags.formats),
+    tokens: numbers(flags.tokens),
+    threads: numbers(flags.threads)!,
+    full: flags.full,
+    peers: flags.peers,
+    rounds: Number(flags.rounds),
+    arenaBytes: undefined,
+    model: flags.model,
+    steps: Number(flags.steps),
+    kvBudget: flags['kv-budget'],
+  };
+  const stream = new StreamRecord(openStream(STREAM_BYTES));
+  const about = machine();
+  const say = (line: string): void => console.log(line);
+  say(
+    `${about.cpu}, ${about.cores} cores, ${about.isa}, ${about.compiler}, node ${about.node}, commit ${about.commit}`,
+  );
+  say(`read stream: ${stream.handle.way}, ${stream.handle.bytes / 2 ** 20} MB in 2 MB pages where the system has them`);
+  for (const threads of new Set([1, ...settings.threads, about.cores])) {
+    const gb = stream.gbPerSecond(typical(Array.from({ length: 9 }, () => stream.sample(threads))));
+    say(`  ${threads} ${threads === 1 ? 'thread' : 'threads'}: ${gb.toFixed(1)} GB/s`);
+  }
+  const rows: BenchRow[] = [];
+  const bench: Bench = {
+    settings,
+    stream,
+    isa: nativeInfo().isa,
+    root: fileURLToPath(new URL('../..', import.meta.url)),
+    random: seeded(1),
+    add: (row) => rows.push(row),
+    say,
+  };
+  for (const name of names) await BENCHES[name]!(bench);
+  const file: BenchFile = {
+    machine: about,
+    stream: stream.threads.map((threads) => ({
+      threads,
+      gbPerSecond: stream.gbPerSecond(typical(stream.samples(threads))),
+      bestGbPerSecond: stream.best(threads),
+    })),
+    rows,
+  };
+  if (flags.table) for (const line of markdown(rows)) say(line);
+  if (flags.json !== undefined) writeFileSync(flags.json, `${JSON.stringify(benchFile.parse(file), null, 1)}\n`);
+  const wrong = violations(file);
+  for (const { row, rule, what } of wrong) {
+    console.error(
+      `!!! ${rule}: ${row.bench} ${row.shape} ${row.format} at ${row.tokens} tokens ${what}; this figure is not to be believed`,
+    );
+  }
+  if (wrong.length > 0) process.exitCode = 1;
+}
+
+main().catch((error: unknown) => {
+  if (!(error instanceof KvError)) throw error;
+  console.error(`${error.message}${error.hint === undefined ? '' : `\n${error.hint}`}`);
+  process.exitCode = 2;
+});
