@@ -12,6 +12,12 @@ const LAYERS_MAX = 4096;
 /** Pages of different content; every layer repeats them in memory of its own. */
 const PAGES = 8;
 
+/** Counts round and round through `layers`, so that each pass goes on where the last one ended. */
+export function layersInTurn(layers: number): () => number {
+  let at = 0;
+  return () => at++ % layers;
+}
+
 export interface Arena {
   readonly cache: KvCache;
   readonly pair: Pair;
@@ -59,7 +65,10 @@ export function fillLayer(
 }
 
 /** Rows to fill layers with. */
-export function pageRows({ shape, random }: ArenaOptions): { k: Float32Array; v: Float32Array } {
+export function pageRows({ shape, random }: Pick<ArenaOptions, 'shape' | 'random'>): {
+  k: Float32Array;
+  v: Float32Array;
+} {
   const count = PAGES * PAGE_TOKENS * shape.kvHeads * shape.headDim;
   return { k: gaussians(count, random), v: gaussians(count, random) };
 }

@@ -8,8 +8,8 @@ import { gaussians, groupOf, OTHER_SHAPES, PAIRS, pairName, SHAPES, type Shape, 
 import { terminalTable } from './table.ts';
 
 const FULL_TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256].map((k) => k * 1024);
-/** The goals are for 64K and more; 16K is where the peers are measured; 4K shows what a call costs. */
-const TOKENS = [4096, 16384, 65536];
+/** The goals are for 64K and more; 16K is where the peers are measured. */
+const TOKENS = [16384, 65536];
 
 export async function attention(bench: Bench): Promise<void> {
   const { settings } = bench;

@@ -1,6 +1,9 @@
 /**
  * `npm run bench -- [names] [flags]`: how fast, as shares of what this machine's memory can do.
- *   attention   one decode query over 4K to 64K tokens (--full: 1K to 256K and every head size)
+ *   attention   one decode query over 16K and 64K tokens (--full: 1K to 256K and every head size)
+ *   prefill     a page of queries over 4K and 16K tokens
+ *   demote      sealing a page, moving it from format to format, reading it back
+ *   trial       asking what one page would lose in every lower format
  *   step        decode steps of a whole model, and what scheduler, trials, moves and log take of them
  * Flags
  *   --full              everything, not the three-minute choice
@@ -9,7 +12,7 @@
  *   --tokens LIST       tokens of history: 16384,65536
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx512, avx512vnni, neon (default: the best here)
- *   --rounds N          interleaved rounds of each figure (default 15)
+ *   --rounds N          interleaved rounds of each figure (default 11)
  *   --json FILE         every row, to keep
  *   --table             Markdown tables of all rows at the end
  *   --model NAME, --steps N, --kv-budget PART   of step
@@ -21,15 +24,18 @@ import { seeded } from '../../engine/evaluate/recall.ts';
 import { type Isa, KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { attention } from './attention.ts';
 import type { Bench, Settings } from './bench.ts';
+import { demote } from './demote.ts';
 import { machine } from './machine.ts';
 import { typical } from './measure.ts';
+import { prefill } from './prefill.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
 import { pairs, shapes } from './shapes.ts';
 import { step } from './step.ts';
 import { openStream, STREAM_BYTES, StreamRecord } from './stream.ts';
 import { markdown } from './table.ts';
+import { trial } from './trial.ts';
 
-const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = { attention, step };
+const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = { attention, prefill, demote, trial, step };
 
 const numbers = (text: string | undefined): number[] | null => text?.split(',').map(Number) ?? null;
 
@@ -44,7 +50,7 @@ const { values: flags, positionals } = parseArgs({
     tokens: { type: 'string' },
     threads: { type: 'string', default: '1' },
     isa: { type: 'string' },
-    rounds: { type: 'string', default: '15' },
+    rounds: { type: 'string', default: '11' },
     json: { type: 'string' },
     model: { type: 'string', default: 'smollm2-135m' },
     steps: { type: 'string', default: '384' },

@@ -6,8 +6,12 @@
 import type { StreamRecord } from './stream.ts';
 
 export interface Subject {
-  /** One pass. What it reads must not be in a cache: the subject goes over its whole arena. */
+  /** Before each pass, not timed. */
+  prepare?(): void;
+  /** One pass. What it reads must not be in a cache: the subject goes over its whole arena, or further through it with each pass. */
   run(): void | Promise<void>;
+  /** After each pass, not timed. */
+  finish?(): void;
 }
 
 /** Seconds, from some beginning. */
@@ -51,10 +55,14 @@ export async function sideBySide(
     if (round > 0) passes.push(pass);
     for (let i = 0; i < subjects.length; i++) {
       const index = (i + round) % subjects.length;
+      const subject = subjects[index]!;
+      subject.prepare?.();
       const start = now(threads);
-      const pending = subjects[index]!.run();
+      const pending = subject.run();
       if (pending !== undefined) await pending;
-      if (round > 0) times[index]!.push(now(threads) - start);
+      const seconds = now(threads) - start;
+      subject.finish?.();
+      if (round > 0) times[index]!.push(seconds);
     }
   }
   return { seconds: times.map(typical), streamGbPerSecond: stream.gbPerSecond(typical(passes)) };

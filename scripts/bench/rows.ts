@@ -10,11 +10,11 @@ export const benchRow = z
     kvHeads: z.int().positive(),
     groupSize: z.int().positive(),
     headDim: z.int().positive(),
-    /** attention, prefill: tokens of history. demote, trial: tokens of one page. step: tokens behind the step. */
+    /** attention, prefill, step: tokens of history. demote, trial: tokens of one page. */
     tokens: z.int().nonnegative(),
     threads: z.int().positive(),
     isa: z.string(),
-    /** K:V pair; demote: `from>to`; a peer's own name for its cache type. */
+    /** K:V pair; demote and trial: `from>to`; a peer's own name for its cache type. */
     format: z.string(),
     /**
      * attention: per token of history and KV head, K and V, all query heads of the group. prefill: the same, per query.

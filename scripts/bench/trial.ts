@@ -1,0 +1,84 @@
+/** What it costs to ask how much attention would lose: one page, every lower format of both sides, the kept queries. */
+import { type FormatName, PAGE_TOKENS, SKETCH_ROWS, TRIAL_QUERIES, type TrialCandidate } from '../../native/index.ts';
+import { type Arena, layersInTurn, openArena } from './arena.ts';
+import { type Bench, rowOf } from './bench.ts';
+import { sideBySide } from './measure.ts';
+import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
+import { columns, figure } from './table.ts';
+
+const PAGES = 32;
+const GOAL_US = 100;
+const CANDIDATES: Readonly<Record<string, readonly FormatName[]>> = {
+  q8: ['rot4', 'rot3', 'rot2'],
+  rot4: ['rot3', 'rot2'],
+};
+
+export async function trial(bench: Bench): Promise<void> {
+  const { settings } = bench;
+  for (const shape of settings.shapes ?? (settings.full ? SHAPES : SHAPES.slice(0, 2))) {
+    for (const threads of settings.threads) await trialAt(bench, shape, threads);
+  }
+}
+
+export async function trialAt(bench: Bench, shape: Shape, threads: number): Promise<void> {
+  const { settings, stream, random } = bench;
+  const arenas: Arena[] = [];
+  try {
+    for (const from of Object.keys(CANDIDATES) as FormatName[]) {
+      const pair = { k: from, v: from };
+      const arena = openArena({
+        shape,
+        pair,
+        tokens: PAGES * PAGE_TOKENS,
+        threads,
+        random,
+        arenaBytes: settings.arenaBytes,
+      });
+      arenas.push(arena);
+      observe(arena, shape, random);
+    }
+    const subjects = arenas.map(({ cache, pair, layers }) => {
+      const formats = CANDIDATES[pair.k]!;
+      const candidates = (['k', 'v'] as const).flatMap((side) =>
+        formats.map((format): TrialCandidate => ({ side, format })),
+      );
+      const next = layersInTurn(layers);
+      return {
+        what: `${pair.k}>${formats.join(',')}`,
+        run: () => {
+          const layer = next();
+          for (let page = 0; page < PAGES; page++) cache.trial(layer, page, candidates);
+        },
+      };
+    });
+    const { seconds } = await sideBySide(subjects, { stream, threads, rounds: settings.rounds });
+    bench.say(
+      `\ntrial ${shapeName(shape)}, both sides of one page, ${TRIAL_QUERIES} queries, ${threads} ${threads === 1 ? 'thread' : 'threads'} (goal: ${GOAL_US} µs)`,
+    );
+    const lines = subjects.map(({ what }, i) => {
+      const us = (seconds[i]! * 1e6) / PAGES;
+      const nsPerToken = (us * 1000) / PAGE_TOKENS / shape.kvHeads;
+      bench.add(rowOf(bench, shape, { bench: 'trial', tokens: PAGE_TOKENS, threads, format: what, nsPerToken }));
+      return [what, figure(us), figure(nsPerToken)];
+    });
+    for (const line of columns(['from>to', 'µs/page', 'ns/token'], lines)) bench.say(`  ${line}`);
+  } finally {
+    for (const arena of arenas) arena.close();
+  }
+}
+
+/** Gives every layer a sketch and a page of queries, as a session has them. */
+function observe({ cache, layers }: Arena, shape: Shape, random: () => number): void {
+  const width = shape.queryHeads * shape.headDim;
+  const row = shape.kvHeads * shape.headDim;
+  const rest = gaussians((PAGE_TOKENS - 1) * row, random);
+  const q = gaussians(PAGE_TOKENS * width, random);
+  const out = new Float32Array(q.length);
+  const sketch = gaussians(SKETCH_ROWS * width, random);
+  const xNorms = new Float32Array(PAGE_TOKENS).fill(Math.sqrt(width));
+  for (let layer = 0; layer < layers; layer++) {
+    cache.append(layer, rest, rest);
+    cache.setOutputSketch(layer, sketch);
+    cache.attend(layer, q, out, { xNorms });
+  }
+}

@@ -1,0 +1,161 @@
+// Can a bench be believed? Its rules are given a run that was recorded and rows that break them one by one; and every bench of the
+// cache is run once, very small, so that its rows are whole and its answers right. Nothing here looks at a time.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { seeded } from '../../../engine/evaluate/recall.ts';
+import { nativeInfo } from '../../../native/index.ts';
+import { attentionAt } from '../../../scripts/bench/attention.ts';
+import type { Bench } from '../../../scripts/bench/bench.ts';
+import { demoteAt } from '../../../scripts/bench/demote.ts';
+import { median, typical } from '../../../scripts/bench/measure.ts';
+import { prefillAt } from '../../../scripts/bench/prefill.ts';
+import { type BenchFile, type BenchRow, benchFile, bytesPerToken, violations } from '../../../scripts/bench/rows.ts';
+import { PAIRS, pairName, parseShape } from '../../../scripts/bench/shapes.ts';
+import { openStream, StreamRecord } from '../../../scripts/bench/stream.ts';
+import { markdown } from '../../../scripts/bench/table.ts';
+import { trialAt } from '../../../scripts/bench/trial.ts';
+import { root } from '../../tidy/files.ts';
+
+const recorded: BenchFile = benchFile.parse(JSON.parse(readFileSync(join(root, 'test/fixtures/bench.json'), 'utf8')));
+const rules = (file: Pick<BenchFile, 'rows' | 'stream'>): string[] => violations(file).map(({ rule }) => rule);
+
+describe('a recorded run', () => {
+  test('breaks no rule and has every format', () => {
+    expect(violations(recorded)).toEqual([]);
+    expect(
+      new Set(recorded.rows.filter((row) => row.bench === 'attention' && row.peer === null).map((row) => row.format)),
+    ).toEqual(new Set(PAIRS.map(pairName)));
+  });
+
+  const row = recorded.rows.find(
+    (one) => one.bench === 'attention' && one.peer === null && one.format === 'rot2:rot2',
+  )!;
+  const broken = (change: Partial<BenchRow>): string[] => rules({ ...recorded, rows: [{ ...row, ...change }] });
+
+  test('is caught when a row beats the stream', () => {
+    const best = recorded.stream.find(({ threads }) => threads === row.threads)!.bestGbPerSecond;
+    expect(broken({ gbPerSecond: best * 0.99 })).toEqual([]);
+    expect(broken({ gbPerSecond: best * 1.05 })).toEqual(['stream']);
+    expect(broken({ threads: 63 })).toEqual(['stream']);
+    expect(broken({ gbPerSecond: best * 1.05, peer: 'someone', format: 'int4' })).toEqual(['stream']);
+  });
+
+  test('is caught when a ratio beats the bytes', () => {
+    const bound = bytesPerToken('f16', row.kvHeads, row.headDim) / bytesPerToken(row.format, row.kvHeads, row.headDim);
+    expect(bound).toBeGreaterThan(7);
+    expect(bound).toBeLessThan(8);
+    expect(broken({ ratioToF16: bound * 0.99 })).toEqual([]);
+    expect(broken({ ratioToF16: bound * 1.05 })).toEqual(['bytes']);
+  });
+
+  test('is caught when an answer is wrong, a share is missing, or a shape contradicts itself', () => {
+    expect(broken({ error: 2e-3 })).toEqual(['error']);
+    expect(broken({ error: Number.NaN })).toEqual(['error']);
+    expect(broken({ shareOfStream: null })).toEqual(['share']);
+    expect(broken({ groupSize: row.groupSize + 1 })).toEqual(['shape']);
+  });
+
+  test('is refused when a field is missing, unknown or no number', () => {
+    const { isa: _, ...without } = row;
+    for (const one of [
+      without,
+      { ...row, extra: 1 },
+      { ...row, nsPerToken: 0 },
+      { ...row, bench: 'sleep' },
+      { ...row, tokens: 0.5 },
+    ])
+      expect(benchFile.safeParse({ ...recorded, rows: [one] }).success).toBe(false);
+  });
+
+  test('becomes tables with a line per row', () => {
+    const lines = markdown(recorded.rows);
+    expect(lines.filter((line) => /^\| (?!format)/.test(line))).toHaveLength(recorded.rows.length);
+    for (const title of lines.filter((line) => line.startsWith('**')))
+      expect(title).toMatch(/^\*\*\w+, \d+\/\d+x\d+, /);
+  });
+});
+
+describe('a very small run', () => {
+  const stream = new StreamRecord(openStream(2 ** 21));
+  afterAll(() => stream.handle.close());
+  const shape = parseShape('6/2x64');
+
+  function small(): { bench: Bench; rows: BenchRow[] } {
+    const rows: BenchRow[] = [];
+    const settings = {
+      shapes: [shape],
+      formats: null,
+      tokens: [256],
+      threads: [1],
+      full: false,
+      peers: false,
+      rounds: 1,
+      arenaBytes: 1e6,
+      model: 'reference',
+      steps: 1,
+      kvBudget: '50%',
+    };
+    const bench: Bench = {
+      settings,
+      stream,
+      isa: nativeInfo().isa,
+      root,
+      random: seeded(1),
+      add: (row) => rows.push(row),
+      say: () => {},
+    };
+    return { bench, rows };
+  }
+
+  /** The clock of so small a run says nothing, and its arenas are warm: only what is not about time may be asked. */
+  function untimed(rows: readonly BenchRow[]): string[] {
+    const all = benchFile.parse({
+      machine: recorded.machine,
+      stream: stream.threads.map((threads) => ({ threads, gbPerSecond: 1, bestGbPerSecond: stream.best(threads) })),
+      rows: rows.map((row) => ({ ...row, nsPerToken: Math.max(row.nsPerToken, 1) })),
+    });
+    return rules(all).filter((rule) => rule !== 'stream' && rule !== 'bytes');
+  }
+
+  test('of attention answers rightly and counts the bytes that the pages have', async () => {
+    const { bench, rows } = small();
+    await attentionAt(bench, shape, 256, 1);
+    expect(untimed(rows)).toEqual([]);
+    expect(rows.map((row) => row.format)).toEqual(PAIRS.map(pairName));
+    for (const row of rows) {
+      expect(row.error).toBeLessThan(1e-3);
+      expect(row.gbPerSecond! * row.nsPerToken).toBeCloseTo(bytesPerToken(row.format, 2, 64), 6);
+    }
+  });
+
+  test('of prefill answers rightly', async () => {
+    const { bench, rows } = small();
+    await prefillAt(bench, shape, 256, 1);
+    expect(untimed(rows)).toEqual([]);
+    expect(rows.map((row) => row.error! < 1e-3)).toEqual(PAIRS.map(() => true));
+  });
+
+  test('of demote and trial has a row for every move', async () => {
+    const { bench, rows } = small();
+    await demoteAt(bench, shape);
+    await trialAt(bench, shape, 1);
+    expect(untimed(rows)).toEqual([]);
+    expect(rows.map(({ bench: name, format }) => `${name} ${format}`)).toEqual(
+      expect.arrayContaining([
+        'demote f32>q8',
+        'demote rot4>rot3',
+        'demote rot3>rot2',
+        'demote rot2>f32',
+        'trial q8>rot4,rot3,rot2',
+      ]),
+    );
+  });
+});
+
+test('the middle of the faster half', () => {
+  expect(median([3, 1, 2])).toBe(2);
+  expect(median([4, 1, 2, 3])).toBe(2.5);
+  expect(typical([9, 1, 100, 2, 50])).toBe(2);
+  expect(typical([5])).toBe(5);
+});
