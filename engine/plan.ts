@@ -18,6 +18,7 @@ export interface PlanRequest {
   readonly policy?: string | undefined;
   readonly cacheTypes?: FormatPair | undefined;
   readonly skipLayers?: readonly number[] | undefined;
+  readonly stepLatencyBudgetMs?: number | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
 }
@@ -80,7 +81,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
 
 /** Refuses numbers and names that would be believed further on. Throws 'bad-argument'. */
 function checkRequest(
-  { kldBudget, tokensExpected, policy, cacheTypes, skipLayers }: PlanRequest,
+  { kldBudget, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs }: PlanRequest,
   layers: number,
 ): void {
   const refuse = (message: string, given: unknown): never => {
@@ -88,6 +89,8 @@ function checkRequest(
   };
   if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
     refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
+  if (stepLatencyBudgetMs !== undefined && !(Number.isFinite(stepLatencyBudgetMs) && stepLatencyBudgetMs > 0))
+    refuse('stepLatencyBudgetMs must be a number of milliseconds above 0', stepLatencyBudgetMs);
   if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0))
     refuse('tokensExpected must be a positive whole number', tokensExpected);
   if (policy !== undefined && typeof policy !== 'string') refuse('policy must be a name', policy);

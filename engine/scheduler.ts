@@ -22,13 +22,14 @@ import type {
   TrialReport,
 } from '../policy/index.ts';
 import type { EntryBodies, WitnessLog } from '../witness/index.ts';
+import { RecentLatency } from './latency.ts';
 
 /** Candidates of a first trial, best first. */
 const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
 /** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
 const TRIAL_SPREAD_TOKENS = 48;
-/** While writing, plans are made this often. */
-const DECIDE_EVERY_TOKENS = 4;
+/** While writing, plans are made this often: what a plan and its entries cost is mostly waking up code that has not run for some steps. */
+const DECIDE_EVERY_TOKENS = 8;
 /** Moves per token at most while decoding. */
 const MOVES_PER_TOKEN = 2;
 /** Plans per scheduling point: a refused plan may be followed by another. */
@@ -45,6 +46,8 @@ export interface SchedulerOptions {
   readonly budgetBytes: number | null;
   readonly kldBudget: number | null;
   readonly tokensExpected: number | null;
+  /** p95 of decode steps that is wished for; null: none. */
+  readonly stepLatencyBudgetMs?: number | null;
   readonly log: WitnessLog | null;
 }
 
@@ -89,6 +92,9 @@ export class Scheduler {
   #tokensSince = 0;
   #outcomes: Outcome[] = [];
   #idle = false;
+  readonly #latency = new RecentLatency();
+  /** The newest page that has left the window, and what its moves freed at that boundary. */
+  #leaving = { page: -1, freedBytes: 0 };
   #failure: { readonly error: unknown } | null = null;
 
   constructor(options: SchedulerOptions) {
@@ -123,9 +129,10 @@ export class Scheduler {
     if (trials.length > 0) this.#idle = false;
     else if (this.#tokensSince < DECIDE_EVERY_TOKENS) return;
     if (this.#idle && !this.lowMemory) return;
-    const since = this.#tokensSince;
+    // What nobody had a use for while nothing could be decided is not made up for in one step.
+    const moves = MOVES_PER_TOKEN * Math.max(tokensNew, Math.min(this.#tokensSince, DECIDE_EVERY_TOKENS));
     this.#tokensSince = 0;
-    this.#decide(tokens, since, trials, null);
+    this.#decide(tokens, moves, trials, null);
   }
 
   /** Runs before tokens are appended: pages that they fill up will be sealed, and what that takes is freed now or a KvError 'budget-too-small' is thrown. */
@@ -135,7 +142,17 @@ export class Scheduler {
     if (seals === 0 || budgetBytes === null) return;
     const sealBytes = seals * cache.sealBytes * context.layers;
     if (pool.usedBytes + sealBytes <= budgetBytes - this.#spareBytes) return;
-    this.#once(() => this.#decide(tokens, 0, this.#reports(tokens), sealBytes));
+    this.#once(() => this.#decide(tokens, MOVES_PER_TOKEN * tokensNew, this.#reports(tokens), sealBytes));
+  }
+
+  /** Runs when a prompt has been read and tokens will follow: where it ends on a page boundary, the seal of its last page is its own work and not that of the first token written. */
+  endPrompt(tokens: number): void {
+    if (isFull(tokens)) this.makeRoom(tokens, PAGE_TOKENS);
+  }
+
+  /** How long a step that wrote one token took, all of it. */
+  stepTook(ms: number): void {
+    this.#latency.add(ms);
   }
 
   /** After a failure the policy has seen what the log has not: nothing is decided any more, every later call fails the same way. */
@@ -170,7 +187,10 @@ export class Scheduler {
     return ready;
   }
 
-  /** What the next seal of all layers will need beyond what the page that leaves the window then gives back, if it becomes as small as the others are on average. */
+  /**
+   * What the next seal of all layers will need beyond what the page that leaves the window then gives back: as much as the
+   * last one gave back, and not more than if it becomes as small as the others are on average.
+   */
   #aheadBytes(tokens: number): number {
     const { cache, context, pool } = this.#options;
     const sealBytes = cache.sealBytes * context.layers;
@@ -178,7 +198,8 @@ export class Scheduler {
     if (pages < 2) return sealBytes;
     const windowBytes = 2 * context.layers * context.pageBytes[context.windowFormat];
     const average = (pool.usedBytes - context.fixedBytes - windowBytes) / (pages - 1);
-    return Math.round(sealBytes - Math.max(0, windowBytes - Math.max(average, 0)));
+    const givenBack = this.#leaving.page === pages - 2 ? this.#leaving.freedBytes : Number.POSITIVE_INFINITY;
+    return Math.round(sealBytes - Math.max(0, Math.min(windowBytes - Math.max(average, 0), givenBack)));
   }
 
   #try(count: number): void {
@@ -210,14 +231,18 @@ export class Scheduler {
     this.times.trialMs += performance.now() - start;
   }
 
-  /** `dueBytes`: what seals take that are due now; null when none is. */
-  #decide(tokens: number, tokensNew: number, trials: TrialReport[], dueBytes: number | null): void {
+  /**
+   * `dueBytes`: what seals take that are due now; null when none is. At a page boundary the page that leaves the window may move:
+   * one half of its sides at the end of the step that fills the page behind it, the rest before the next, so that neither carries all.
+   */
+  #decide(tokens: number, moves: number, trials: TrialReport[], dueBytes: number | null): void {
     const { context, policy, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
     // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
     const full = isFull(tokens);
     let pressing = false;
     const sealBytes = dueBytes ?? (full ? 0 : this.#aheadBytes(tokens));
     let fresh: readonly TrialReport[] = trials;
+    const latencyMsP95 = this.#latency.p95;
     for (let round = 0; round < ROUNDS_MAX; round++) {
       // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
       const urgent = dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
@@ -229,11 +254,11 @@ export class Scheduler {
         budgetBytes: budgetBytes === null ? null : budgetBytes - this.#spareBytes,
         kldBudget,
         tokensExpected,
-        movesMax: full ? context.layers * 8 : Math.max(1, MOVES_PER_TOKEN * tokensNew),
+        movesMax: full ? Math.max(context.layers, moves) : moves,
         urgent,
         lowMemory: this.lowMemory,
-        stepLatencyMsP95: 0,
-        stepLatencyBudgetMs: null,
+        stepLatencyMsP95: latencyMsP95,
+        stepLatencyBudgetMs: this.#options.stepLatencyBudgetMs ?? null,
         trials: fresh,
         outcomes: this.#outcomes,
       };
@@ -286,6 +311,10 @@ export class Scheduler {
       const start = performance.now();
       bytesFreed = cache.transcode(layer, page, side as Side, to);
       this.times.transcodeMs += performance.now() - start;
+    }
+    if (isFull(situation.tokens) && page === situation.tokens / PAGE_TOKENS - 2) {
+      if (page !== this.#leaving.page) this.#leaving = { page, freedBytes: 0 };
+      this.#leaving.freedBytes += bytesFreed;
     }
     this.#count(layer, verdict.accepted, decision.epsilonTo);
     this.#outcomes.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed });

@@ -44,6 +44,8 @@ interface ReadOptions {
   readonly onProgress?: (progress: Progress) => void;
   /** Tokens that must fit the context behind these. */
   readonly reserve?: number;
+  /** More tokens will follow for certain: a page that these fill up is made room for now and not at the next token. Default false. */
+  readonly tokensFollow?: boolean;
 }
 
 export class Session {
@@ -145,6 +147,7 @@ export class Session {
         budgetBytes,
         kldBudget: setup.kldBudget ?? null,
         tokensExpected,
+        stepLatencyBudgetMs: setup.stepLatencyBudgetMs ?? null,
         log,
       });
       const openSeq = log?.append(id, 'open', {
@@ -157,6 +160,7 @@ export class Session {
           kldBudget: setup.kldBudget ?? null,
           policy: setup.policy ?? null,
           tokensExpected,
+          ...(setup.stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs: setup.stepLatencyBudgetMs }),
         },
         effective: {
           budgetBytes,
@@ -215,6 +219,7 @@ export class Session {
     this.#take();
     try {
       await this.#read(tokenIds, options);
+      if (options.tokensFollow === true) this.#scheduler?.endPrompt(this.tokens.length);
     } finally {
       this.#busy = false;
     }
@@ -277,12 +282,12 @@ export class Session {
         ...(options.signal === undefined ? {} : { signal: options.signal }),
         ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
       });
-      const readMs = performance.now() - startRead;
+      let readMs = performance.now() - startRead;
       const { tokenizer, config } = this.runtime.model;
       const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
       const stream = tokenizer.stream();
       const stop = new StopText(stops);
-      const start = performance.now();
+      let start = performance.now();
       let text = '';
       let count = 0;
       let finish: Generated['finish'] = 'length';
@@ -296,6 +301,12 @@ export class Session {
         if (ends.has(id)) {
           finish = 'stop';
           break;
+        }
+        // Only now is it known that something follows the prompt; what its last page takes is still the prompt's work.
+        if (count === 0 && ids.length > 0) {
+          this.#scheduler?.endPrompt(this.tokens.length);
+          readMs = performance.now() - startRead;
+          start = performance.now();
         }
         await this.#forward([id]);
         count++;
@@ -396,6 +407,7 @@ export class Session {
   }
 
   async #step(ids: readonly number[]): Promise<void> {
+    const start = performance.now();
     if (this.#scheduler !== null) this.#scheduler.makeRoom(this.tokens.length, ids.length);
     else this.#roomForFork(ids.length);
     let hidden: Float32Array;
@@ -423,6 +435,7 @@ export class Session {
       if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
     }
     this.#scheduler?.run(this.tokens.length, ids.length);
+    if (ids.length === 1) this.#scheduler?.stepTook(performance.now() - start);
   }
 
   /** Nothing of a fork is ever moved, so what it seals must fit as it is, in all layers or in none. */

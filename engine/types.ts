@@ -36,6 +36,8 @@ export interface SessionOptions {
   readonly skipLayers?: readonly number[];
   /** Tokens the session is planned for: prompt + answer. Percent budgets and forecasts need it. */
   readonly tokensExpected?: number;
+  /** p95 of the decode steps that is wished for: above it pages move only when they must. Default: none. */
+  readonly stepLatencyBudgetMs?: number;
   /** f16 throughout, nothing is ever moved. Default false. */
   readonly exact?: boolean;
   /** Write decisions to the log, default true when the engine has a state folder. */

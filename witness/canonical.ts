@@ -12,10 +12,13 @@ export function canonicalJson(value: unknown): string {
   return spell(value, 0);
 }
 
+const PLAIN = /^[\w .,:;%/=<>()+-]*$/;
+
 function spell(value: unknown, depth: number): string {
   switch (typeof value) {
     case 'string':
-      return JSON.stringify(value);
+      // What needs no escape is most of what there is, and quicker quoted by hand.
+      return PLAIN.test(value) ? `"${value}"` : JSON.stringify(value);
     case 'number':
       if (!Number.isFinite(value))
         throw new KvError('bad-value', `the log cannot hold the number ${value}`, { values: { value: String(value) } });
@@ -44,10 +47,36 @@ function spell(value: unknown, depth: number): string {
   }
   const record = value as Record<string, unknown>;
   let text = '{';
-  for (const key of Object.keys(record).sort()) {
+  for (const { key, start } of fieldsOf(record)) {
     const field = record[key];
     if (field === undefined) continue;
-    text += `${text === '{' ? '' : ','}${JSON.stringify(key)}:${spell(field, depth + 1)}`;
+    text += text === '{' ? start : `,${start}`;
+    text += spell(field, depth + 1);
   }
   return `${text}}`;
+}
+
+interface Field {
+  readonly key: string;
+  /** `"key":` */
+  readonly start: string;
+}
+
+/** Bodies of one kind have the same keys in the same order: sorted and quoted once. Data of any other making is not kept for ever. */
+const KNOWN_MAX = 256;
+const known = new Map<string, { readonly keys: readonly string[]; readonly fields: readonly Field[] }>();
+
+function fieldsOf(record: Record<string, unknown>): readonly Field[] {
+  const keys = Object.keys(record);
+  const name = keys.join();
+  const found = known.get(name);
+  // Keys with commas in them may share a name.
+  if (found !== undefined && found.keys.length === keys.length && found.keys.every((key, i) => key === keys[i]))
+    return found.fields;
+  const fields = keys
+    .slice()
+    .sort()
+    .map((key) => ({ key, start: `${JSON.stringify(key)}:` }));
+  if (known.size < KNOWN_MAX) known.set(name, { keys, fields });
+  return fields;
 }

@@ -196,13 +196,15 @@ function tellMove(facts: Facts): string {
   return `At ${timeText(decision.timeMs)}, with ${plural(decision.tokens, 'token')} in the cache of ${facts.model}, ${what} ${move}.`;
 }
 
-/** What each rule of the policies means. A rule that is not listed is told by its name. */
-const RULES: Readonly<Record<string, string>> = {
+/** What each rule of the policies means, of a plan and of a verdict. A rule that is not listed is told by its name. */
+export const RULES: Readonly<Record<string, string>> = {
   price: 'the divergence that a saved byte costs was compared with the price at which moves are made',
   deficit:
     'KV and the next pages together (as a share of the budget) would not fit, and this was the cheapest legal move',
   'low-memory': 'low memory was signalled, so less than the budget was aimed at (as a share of it)',
   'fresh-trial': 'the first trial was fresh, so the planned price stands',
+  'settled-trial':
+    'the page left the window so long ago that its first trial is a safe bound, so the planned price stands',
   'not-seen': 'no recent query looks at this page, so nothing speaks against the first trial',
   'trial-again': 'the price by the repeated trial was compared with what was planned, times the slack allowed',
   'deficit-override':
@@ -263,7 +265,7 @@ function shortList(items: readonly string[]): string {
   return items.slice(0, 5).join(', ') + (rest > 0 ? ` and ${rest} more` : '');
 }
 
-function tellTrial({ decision, trial }: Facts): string {
+function tellTrial({ decision, trial, verdict }: Facts): string {
   const { epsilonFrom, epsilonTo, epsilonNow, price, bytesFreed, from, to } = decision;
   if (epsilonTo === null && trial === null) return 'This policy moves pages without trying them.';
   const parts: string[] = [];
@@ -282,7 +284,8 @@ function tellTrial({ decision, trial }: Facts): string {
       `Predicted divergence: ${brief(price * bytesFreed)} KLD for ${bytesText(bytesFreed)}, ${brief(price)} per byte.`,
     );
   if (epsilonNow !== null) parts.push(`Tried again just before the move, on today's queries: ε ${brief(epsilonNow)}.`);
-  else if (epsilonTo !== null) parts.push('That trial was fresh, so it was not repeated.');
+  else if (epsilonTo !== null && verdict.rule === 'fresh-trial')
+    parts.push('That trial was fresh, so it was not repeated.');
   return parts.join(' ');
 }
 

@@ -18,6 +18,7 @@ const CACHE: readonly SettingName[] = [
   'cacheTypeK',
   'cacheTypeV',
   'skipLayers',
+  'stepLatencyBudget',
   'thresholds',
 ];
 const ANSWER: readonly SettingName[] = [

@@ -56,10 +56,12 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
   }
   const skipLayers = settings['skipLayers'] as number[] | undefined;
   const thresholds = text(settings, 'thresholds');
+  const stepLatencyBudgetMs = number(settings, 'stepLatencyBudget');
   return {
     tokensExpected,
     ...(kvBudget === undefined ? {} : { kvBudget }),
     ...(kldBudget === undefined ? {} : { kldBudget }),
+    ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
     ...(policy === undefined ? {} : { policy }),
     ...(types === undefined ? {} : { cacheTypes: types }),
     ...(skipLayers === undefined ? {} : { skipLayers }),

@@ -75,6 +75,11 @@ export const SETTINGS = {
     help: 'mean divergence that may be spent instead of bytes',
     parse: real(0, 10),
   },
+  stepLatencyBudget: {
+    flags: '--step-latency-budget <ms>',
+    help: 'p95 of decode steps above which pages move only when they must',
+    parse: real(0.001, 1_000_000),
+  },
   maxTokens: {
     flags: '-n, --max-tokens <n>',
     help: 'tokens to generate at most',

@@ -34,10 +34,13 @@ export class PriceState {
   priceSet = false;
   urgent = false;
   readonly #price: Readonly<Record<'slack' | 'rise', Threshold>>;
-  readonly #bounds: Readonly<Record<'dwell' | 'trialAge' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld', number>>;
+  readonly #bounds: Readonly<
+    Record<'dwell' | 'trialAge' | 'settled' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld', number>
+  >;
   /** λ when the current page began: it may rise only so far within one page. */
   #pagePrice: number;
   #page = -1;
+  #tokens = 0;
   /** Bytes that low memory is measured against, fixed when it was signalled. */
   #lowMemoryBase: number | null = null;
   /** Worst ε of each layer and the page that was open when it was committed. */
@@ -56,6 +59,10 @@ export class PriceState {
     this.#bounds = {
       dwell: threshold('dwell.tokens').value,
       trialAge: threshold('trial.age').value,
+      // A session that began without this bound repeats every old trial: logs of that time are replayed as they were.
+      settled: Object.hasOwn(context.thresholds.thresholds, 'trial.settled')
+        ? threshold('trial.settled').value
+        : Number.POSITIVE_INFINITY,
       relaxed: threshold('pressure.leave').value,
       lowMemory: threshold('pressure.low-memory').value,
       epsilon: threshold('quality.epsilon').value,
@@ -74,6 +81,7 @@ export class PriceState {
     const { tokens } = situation;
     const { offers } = this;
     this.urgent = situation.urgent;
+    this.#tokens = tokens;
     const page = Math.floor(tokens / PAGE_TOKENS);
     const fresh = page !== this.#page || situation.outcomes.length > 0;
     if (page !== this.#page) this.#pagePrice = this.price;
@@ -114,9 +122,11 @@ export class PriceState {
       origin: slack.origin,
       rule,
     });
-    // Nobody who was asked lately sees this page: nothing speaks against the first trial.
-    if (epsilonNow === null)
-      return { accepted: true, because: because(planned, decision.retry ? 'not-seen' : 'fresh-trial') };
+    if (epsilonNow === null) {
+      // Nobody who was asked lately sees this page: nothing speaks against the first trial.
+      const rule = decision.retry ? 'not-seen' : this.#isSettled(decision.page) ? 'settled-trial' : 'fresh-trial';
+      return { accepted: true, because: because(planned, rule) };
+    }
     const now = (this.offers.weight(slot) * epsilonNow * epsilonNow) / decision.bytesFreed;
     if (now <= bound) return { accepted: true, because: because(now, 'trial-again') };
     return this.urgent
@@ -124,8 +134,17 @@ export class PriceState {
       : { accepted: false, because: because(now, 'trial-again') };
   }
 
-  get trialAgeTokens(): number {
-    return this.#bounds.trialAge;
+  /** True when the trial of a slot must be repeated before its move is made: it is old, and its page is not yet so old that errors have faded for good. */
+  isStale(slot: number): boolean {
+    return (
+      this.#tokens - this.offers.triedAt[slot]! >= this.#bounds.trialAge &&
+      !this.#isSettled(this.offers.sides.page[slot]!)
+    );
+  }
+
+  /** The page left the window so long ago that its first trial is a safe bound. */
+  #isSettled(page: number): boolean {
+    return this.#tokens - (page + 2) * PAGE_TOKENS >= this.#bounds.settled;
   }
 
   /** Bytes aimed at while low memory is signalled, null otherwise. */
@@ -421,7 +440,7 @@ class Plan {
       epsilonTo: offers.epsilon(slot, to),
       price,
       bytesFreed,
-      retry: this.situation.tokens - offers.triedAt[slot]! >= this.#state.trialAgeTokens,
+      retry: this.#state.isStale(slot),
       because: this.#because(price, rule),
     };
   }

@@ -315,6 +315,26 @@ describe('judging', () => {
     expect(judge(null)).toMatchObject({ accepted: true, because: { rule: 'not-seen' } });
   });
 
+  test('behind an old page the first trial stands, unless the session began without that bound', () => {
+    const trials = [report(0, 0, 'k', { rot4: 0.01, rot3: 0.02 }), report(0, 0, 'v', {})];
+    // Page 0 left the window at 256 tokens and is settled 512 tokens later.
+    const at = (tokens: number, context: PolicyContext) => {
+      const hand = new Hand(context);
+      hand.decide({ trials });
+      const [decision] = hand.decide({ tokens, bytes: 9_999_000, sealBytes: 5000, urgent: true });
+      return { retry: decision!.retry, rule: price.judge(decision!, null, hand.state).because.rule };
+    };
+    const context = contextOf({ layers: 1 });
+    expect(at(400, context)).toEqual({ retry: false, rule: 'fresh-trial' });
+    expect(at(767, context)).toEqual({ retry: true, rule: 'not-seen' });
+    expect(at(768, context)).toEqual({ retry: false, rule: 'settled-trial' });
+    const { 'trial.settled': _, ...before } = context.thresholds.thresholds;
+    expect(at(5000, { ...context, thresholds: { ...context.thresholds, thresholds: before } })).toEqual({
+      retry: true,
+      rule: 'not-seen',
+    });
+  });
+
   test('when it is urgent the move is made all the same, and the verdict says so', () => {
     const hand = new Hand(contextOf({ layers: 1 }));
     const decision = old(hand);

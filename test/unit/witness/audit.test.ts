@@ -1,6 +1,7 @@
 // Lists and explanations over a small recorded log: two sessions of two layers whose every number can be checked by hand.
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { KvError } from '../../../native/index.ts';
+import { createPolicy } from '../../../policy/index.ts';
 import {
   type DecisionFilter,
   decisionsText,
@@ -11,11 +12,13 @@ import {
   openWitnessLog,
   parseRange,
   parseTime,
+  RULES,
   readEntry,
   sessionsText,
   verifyLog,
   verifyText,
 } from '../../../witness/index.ts';
+import { contextOf, f16Bytes, simulate } from '../../suite/policy-simulation.ts';
 import { scratchFolders } from './folder.ts';
 import { recordSession } from './session.ts';
 
@@ -35,6 +38,47 @@ beforeAll(async () => {
 
 const seqs = async (filter: DecisionFilter): Promise<number[]> =>
   (await openLogQuery(dir).decisions(filter)).map((row) => row.seq);
+
+// Whole sessions of every policy, with drifting errors and a call for low memory: what they give as reasons, a person can be told.
+describe('rules', () => {
+  it('of every plan and verdict have a meaning in words', () => {
+    const context = contextOf({ layers: 4 });
+    const tokens = 2560;
+    const budgetBytes = Math.floor(0.25 * f16Bytes(context, tokens));
+    const runs: Parameters<typeof simulate>[0][] = [
+      ...['price', 'uniform', 'age'].map((id) => ({
+        policy: createPolicy(id),
+        context,
+        tokens,
+        budgetBytes,
+        chunk: 1,
+      })),
+      { policy: createPolicy('price'), context, tokens, budgetBytes, drift: () => 3 },
+      { policy: createPolicy('price'), context, tokens, budgetBytes, drift: () => null },
+      { policy: createPolicy('price'), context, tokens, lowMemoryFrom: 1280 },
+      { policy: createPolicy('price'), context, tokens, kldBudget: 0.01 },
+      { policy: createPolicy('fixed', { k: 'rot4', v: 'rot2' }), context, tokens },
+    ];
+    const rules = new Set(
+      runs.flatMap((run) =>
+        simulate(run).entries.flatMap(({ decisions, verdicts }) =>
+          [...decisions, ...verdicts].map(({ because }) => because.rule),
+        ),
+      ),
+    );
+    expect([...rules].filter((rule) => RULES[rule] === undefined)).toEqual([]);
+    for (const rule of [
+      'price',
+      'deficit',
+      'low-memory',
+      'settled-trial',
+      'trial-again',
+      'deficit-override',
+      'not-seen',
+    ])
+      expect(rules).toContain(rule);
+  });
+});
 
 describe('list', () => {
   it('gives decisions newest first, narrowed by every field', async () => {
