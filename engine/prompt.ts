@@ -1,7 +1,7 @@
-/** From what a caller may give as a prompt to token ids. */
+/** What a request is: from a prompt in any form to token ids, and the numbers around it, checked. */
 import { KvError } from '../native/index.ts';
 import type { ChatMessage, Tokenizer } from './model/types.ts';
-import type { Prompt } from './types.ts';
+import type { GenerateOptions, Prompt } from './types.ts';
 
 /** Text gets BOS where the model wants it and the cache is empty (`first`); messages go through the chat template; numbers are ids already. */
 export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean): number[] {
@@ -16,4 +16,18 @@ export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean): 
   }
   if (prompt.length > 0 && typeof prompt[0] === 'object') return tokenizer.chat(prompt as readonly ChatMessage[]);
   return [...(prompt as readonly number[])];
+}
+
+/** maxTokens and stop strings of a request. Throws 'bad-argument'; the sampler checks its own numbers. */
+export function checkGenerate({ maxTokens = 128, stop = [] }: GenerateOptions): {
+  maxTokens: number;
+  stops: readonly string[];
+} {
+  if (!Number.isInteger(maxTokens) || maxTokens < 1)
+    throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${String(maxTokens)}`, {
+      values: { maxTokens },
+    });
+  if (!Array.isArray(stop) || !stop.every((text) => typeof text === 'string'))
+    throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: String(stop) } });
+  return { maxTokens, stops: stop };
 }

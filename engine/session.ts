@@ -19,7 +19,7 @@ import { withPrice } from './learn.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { planSession } from './plan.ts';
-import { tokenize } from './prompt.ts';
+import { checkGenerate, tokenize } from './prompt.ts';
 import { sessionReport } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { Scheduler, sealsOf } from './scheduler.ts';
@@ -492,18 +492,4 @@ export class Session {
     this.#ready();
     this.#busy = true;
   }
-}
-
-/** maxTokens and stop strings of a request. Throws 'bad-argument'; the sampler checks its own numbers. */
-function checkGenerate({ maxTokens = 128, stop = [] }: GenerateOptions): {
-  maxTokens: number;
-  stops: readonly string[];
-} {
-  if (!Number.isInteger(maxTokens) || maxTokens < 1)
-    throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${String(maxTokens)}`, {
-      values: { maxTokens },
-    });
-  if (!Array.isArray(stop) || !stop.every((text) => typeof text === 'string'))
-    throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: String(stop) } });
-  return { maxTokens, stops: stop };
 }
