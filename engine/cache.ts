@@ -19,6 +19,7 @@ import { defaultThresholds, machineDigest, type ThresholdSet } from '../policy/i
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { withPrice } from './learn.ts';
+import { measureWork } from './measure.ts';
 import { planSession, type SessionPlan } from './plan.ts';
 import { Scheduler, sealsOf } from './scheduler.ts';
 import { logDir } from './state.ts';
@@ -361,7 +362,14 @@ export class PolicyCache {
       priceThreshold: summary.priceThreshold,
       predictedKld: summary.predictedKld,
       meanKld: null,
-      fingerprint: [...fingerprint({ ...this.shape, tokens: Math.max(1, this.#tokens), pressure })],
+      fingerprint: [
+        ...fingerprint({
+          ...this.shape,
+          tokens: Math.max(1, this.#tokens),
+          pressure,
+          ...measureWork(this.#cache, this.#scheduler.masses),
+        }),
+      ],
       gains: thresholds.gains,
       c: thresholds.c,
       reason: 'done',

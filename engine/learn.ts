@@ -82,7 +82,7 @@ export async function closeSession(
     priceThreshold: report.summary.priceThreshold,
     predictedKld: report.summary.predictedKld,
     meanKld,
-    fingerprint: [...sessionFingerprint(session.runtime, report.tokens, report.budgetBytes)],
+    fingerprint: [...sessionFingerprint(session.runtime, report.tokens, report.budgetBytes, session.measured())],
     gains: thresholds.gains,
     c: thresholds.c,
     reason,

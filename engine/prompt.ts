@@ -1,7 +1,17 @@
 /** What a request is: from a prompt in any form to token ids, and the numbers around it, checked. */
 import { KvError } from '../native/index.ts';
 import type { ChatMessage, Tokenizer } from './model/types.ts';
-import type { GenerateOptions, Prompt } from './types.ts';
+import type { GenerateOptions, Progress, Prompt } from './types.ts';
+
+/** How a session reads tokens. */
+export interface ReadOptions {
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (progress: Progress) => void;
+  /** Tokens that must fit the context behind these. */
+  readonly reserve?: number;
+  /** More tokens will follow for certain: a page that these fill up is made room for now and not at the next token. Default false. */
+  readonly tokensFollow?: boolean;
+}
 
 /** Text gets BOS where the model wants it and the cache is empty (`first`); messages go through the chat template; numbers are ids already. */
 export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean): number[] {

@@ -23,6 +23,7 @@ import type {
 } from '../policy/index.ts';
 import type { EntryBodies, WitnessLog } from '../witness/index.ts';
 import { RecentLatency } from './latency.ts';
+import { MassTrace } from './measure.ts';
 
 /** Candidates of a first trial, best first. */
 const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
@@ -68,6 +69,8 @@ export interface LayerCounts {
 export class Scheduler {
   readonly times: SchedulerTimes = { decideMs: 0, trialMs: 0, transcodeMs: 0, witnessMs: 0 };
   readonly counts: LayerCounts[];
+  /** Where attention went lately. */
+  readonly masses: MassTrace;
   decisions = 0;
   refused = 0;
   /** Log entry of the accepted move with the largest ε so far: the one worth asking about. */
@@ -100,6 +103,7 @@ export class Scheduler {
   constructor(options: SchedulerOptions) {
     this.#options = options;
     this.#state = options.policy.initial(options.context);
+    this.masses = new MassTrace(options.cache);
     this.#spareBytes = Math.max(
       options.context.pageBytes.rot4,
       options.context.windowFormat === 'f16' ? options.context.pageBytes.q8 : 0,
@@ -118,6 +122,7 @@ export class Scheduler {
 
   /** Runs at a token boundary, after `tokensNew` were appended to every layer: trials of pages that left the window, and the moves they lead to. */
   run(tokens: number, tokensNew: number): void {
+    this.masses.note(tokens);
     this.#once(() => this.#run(tokens, tokensNew));
   }
 

@@ -3,7 +3,7 @@
  * generates token by token, and calls the scheduler at every token boundary.
  */
 import { randomUUID } from 'node:crypto';
-import type { Fingerprint, Lookup } from '../memory/index.ts';
+import type { Fingerprint, Lookup, Measurements } from '../memory/index.ts';
 import {
   CODED_HEAD_DIMS,
   type KvCache,
@@ -16,10 +16,11 @@ import {
 import { machineDigest, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { withPrice } from './learn.ts';
+import { measureWork } from './measure.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { planSession } from './plan.ts';
-import { checkGenerate, tokenize } from './prompt.ts';
+import { checkGenerate, type ReadOptions, tokenize } from './prompt.ts';
 import { sessionReport } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { Scheduler, sealsOf } from './scheduler.ts';
@@ -38,15 +39,6 @@ export interface SessionSetup extends SessionOptions {
 
 /** Largest pool of a session without a byte budget. */
 const POOL_BYTES_UNBOUNDED = 2 ** 45;
-
-interface ReadOptions {
-  readonly signal?: AbortSignal;
-  readonly onProgress?: (progress: Progress) => void;
-  /** Tokens that must fit the context behind these. */
-  readonly reserve?: number;
-  /** More tokens will follow for certain: a page that these fill up is made room for now and not at the next token. Default false. */
-  readonly tokensFollow?: boolean;
-}
 
 export class Session {
   readonly id: string;
@@ -373,6 +365,11 @@ export class Session {
   /** The thresholds of this session with what it has learned so far: the final price becomes the start price. */
   learned(): ThresholdSet {
     return withPrice(this.setup.thresholds, this.#scheduler?.summary.priceThreshold ?? 0);
+  }
+
+  /** What the work was like, as far as the cache knows; nothing of a fork. */
+  measured(): Partial<Measurements> {
+    return this.#scheduler === null ? {} : measureWork(this.cache, this.#scheduler.masses);
   }
 
   /** Somebody needs memory: pressure rises at the next token boundary. */

@@ -16,13 +16,13 @@ export interface Measurements {
   readonly tokens: number;
   /** rms of all keys over rms of all values. */
   readonly keyValueRatio?: number | null;
-  /** Largest channel rms of the keys over their mean channel rms, averaged over layers. ≥ 1. */
+  /** Largest channel rms of the keys (after RoPE) over their mean channel rms, averaged over layers. ≥ 1. */
   readonly keyOutlier?: number | null;
-  /** Entropy of attention over its maximum ln T, averaged over heads and layers. 0..1 */
+  /** Entropy of the attention mass over pages, by its maximum ln(pages), averaged over layers. 0..1 */
   readonly attentionEntropy?: number | null;
-  /** Share of the attention mass on the sinks. 0..1 */
+  /** Share of the attention mass on the first page, which holds the sinks. 0..1 */
   readonly sinkMass?: number | null;
-  /** Share of the attention mass on the exact window. 0..1 */
+  /** Share of the attention mass on the newest two pages: the exact window. 0..1 */
   readonly recencyMass?: number | null;
   /** Byte budget over the f16 bytes of the whole session; null: no budget, as if it were 1. */
   readonly pressure?: number | null;
@@ -69,24 +69,24 @@ const shareAxis = (name: string, what: string, neutral: number, weight: number, 
 /**
  * The axes in order. Pressure and length decide the price threshold more than anything else, so they are the longest;
  * what is known only after the prompt was read (neutral before) is the shortest. Neutral values are those of
- * SmolLM2-135M on prose, rounded.
+ * SmolLM2-135M on an encyclopedia, novels and program code of 2,048 tokens, rounded.
  */
 export const AXES: readonly Axis[] = Object.freeze([
   log2Axis('layers', 'layers', 1, 256, 0.6, 1, (m) => m.layers),
   log2Axis('group', 'query heads per KV head', 1, 32, 0.3, 1, (m) => m.queryHeads / m.kvHeads),
   log2Axis('headDim', 'head_dim', 8, 256, 0.6, 1, (m) => m.headDim),
   log2Axis('tokens', 'tokens', 128, 2 ** 20, 0.4, 2, (m) => m.tokens),
-  log2Axis('keyValueRatio', 'key rms over value rms', 2 ** -6, 2 ** 6, 0.65, 0.5, (m) => m.keyValueRatio ?? null),
-  log2Axis('keyOutlier', 'largest over mean channel rms of keys', 1, 64, 0.4, 0.5, (m) => m.keyOutlier ?? null),
-  shareAxis('attentionEntropy', 'entropy over ln T', 0.5, 0.5, (m) => m.attentionEntropy ?? null),
-  shareAxis('sinkMass', 'mass on the sinks', 0.4, 0.5, (m) => m.sinkMass ?? null),
-  shareAxis('recencyMass', 'mass in the window', 0.3, 0.5, (m) => m.recencyMass ?? null),
+  log2Axis('keyValueRatio', 'key rms over value rms', 2 ** -6, 2 ** 6, 0.6, 0.5, (m) => m.keyValueRatio ?? null),
+  log2Axis('keyOutlier', 'largest over mean channel rms of keys', 1, 64, 0.45, 0.5, (m) => m.keyOutlier ?? null),
+  shareAxis('attentionEntropy', 'entropy over pages by ln(pages)', 0.6, 0.5, (m) => m.attentionEntropy ?? null),
+  shareAxis('sinkMass', 'mass on the first page', 0.3, 0.5, (m) => m.sinkMass ?? null),
+  shareAxis('recencyMass', 'mass in the window', 0.4, 0.5, (m) => m.recencyMass ?? null),
   log2Axis('pressure', 'budget over f16 bytes', 1 / 16, 1, 1, 2, (m) => m.pressure ?? null),
 ]);
 
 /** Numbers in a fingerprint. A change of the axes changes this or FINGERPRINT_VERSION, and old indexes are rebuilt. */
 export const FINGERPRINT_DIM = AXES.length;
-export const FINGERPRINT_VERSION = 1;
+export const FINGERPRINT_VERSION = 2;
 
 /**
  * Measurements → [FINGERPRINT_DIM], each axis clamped to [0, 1] and multiplied by its weight, rounded to 6 decimals so

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Engine } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
+import { AXES } from '../../../memory/index.ts';
 import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, written } from './on-reference.ts';
@@ -52,6 +53,28 @@ describe('the record', () => {
     });
     expect(replayed.decisions).toBeGreaterThan(10);
     expect(verifyLog(logDir(state))).toMatchObject({ ok: true, problem: null });
+  });
+
+  // What was read is in the record as ten numbers: two texts of one length differ in what only the cache can know.
+  it('has in its end what attention and keys were like', async () => {
+    const shortIds = ids(PROMPT_TOKENS);
+    const prints = await Promise.all(
+      [shortIds, shortIds.map((id, i) => (i % 2 === 0 ? id : 300))].map(async (prompt) => {
+        const session = await engine.openSession({ kvBudget: '60%', tokensExpected: PROMPT_TOKENS + 1 });
+        await session.generate(prompt, { maxTokens: 1, temperature: 1 }).result;
+        await session.close();
+        return entriesOf(state, session.id, 'close')[0]!.body.fingerprint;
+      }),
+    );
+    const axes = ['keyValueRatio', 'keyOutlier', 'attentionEntropy', 'sinkMass', 'recencyMass'];
+    for (const name of axes) {
+      const at = AXES.findIndex((axis) => axis.name === name);
+      const neutral = AXES[at]!.neutral * AXES[at]!.weight;
+      for (const print of prints) expect(print[at], name).not.toBeCloseTo(neutral, 6);
+      expect(prints[0]![at], name).not.toBe(prints[1]![at]);
+    }
+    for (const [at, { name }] of AXES.entries())
+      if (!axes.includes(name)) expect(prints[0]![at], name).toBe(prints[1]![at]);
   });
 
   it('of a session that ran out of budget replays as well, and ends in an error', async () => {

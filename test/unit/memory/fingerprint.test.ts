@@ -51,7 +51,7 @@ test('places known numbers where the table says', () => {
   expect(at('tokens')).toBe(0);
   expect(at('pressure')).toBe(1); // half of the axis, weight 2
   expect(at('attentionEntropy')).toBe(0.4);
-  expect(at('sinkMass')).toBe(0.2); // neutral .4, weight .5
+  expect(at('sinkMass')).toBe(0.15); // neutral .3, weight .5
 });
 
 test('a little more pressure is nearer than half the length, and no budget is the far end', () => {
