@@ -2,6 +2,7 @@
  * What runs in the model's thread: one runtime, one state folder, any number of sessions, and the calls the other side may make.
  * Knows nothing of threads; worker.ts carries its calls and events.
  */
+import { existsSync } from 'node:fs';
 import { saveThresholdFile } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
 import type { FailureMode } from '../witness/index.ts';
@@ -52,11 +53,17 @@ export class Host {
   }
 
   static async open(options: HostOptions): Promise<Host> {
-    const state = options.stateDir === null ? null : await openState(options.stateDir, options.onLogFailure);
+    const { stateDir, onLogFailure } = options;
+    // A folder in use is refused before a model is loaded; a new one is made when there is a model to use it.
+    let state = stateDir !== null && existsSync(stateDir) ? await openState(stateDir, onLogFailure) : null;
+    let runtime: Runtime | null = null;
     try {
-      return new Host(await Runtime.open(options), state);
+      runtime = await Runtime.open(options);
+      if (stateDir !== null) state ??= await openState(stateDir, onLogFailure);
+      return new Host(runtime, state);
     } catch (error) {
       await state?.close();
+      await runtime?.close();
       throw error;
     }
   }

@@ -1,6 +1,7 @@
 /** One loaded model with its dense half: what every session on it shares. Lives in the worker thread. */
 import { cpus } from 'node:os';
 import { type CacheShape, type Isa, type NativeInfo, nativeInfo, setIsa } from '../native/index.ts';
+import { namingFile } from './model/bytes.ts';
 import { createOrtBackend } from './model/dense-ort.ts';
 import { loadModel } from './model/load.ts';
 import type { DenseBackend, LoadedModel } from './model/types.ts';
@@ -33,7 +34,12 @@ export class Runtime {
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? Math.max(1, cpus().length);
     const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
-    const dense = await createOrtBackend(model, { precision: options.dense ?? 'auto', threads });
+    const dense = await createOrtBackend(model, { precision: options.dense ?? 'auto', threads }).catch(
+      (error: unknown) => {
+        model.weights.close();
+        throw namingFile(model.path, error);
+      },
+    );
     return new Runtime(model, dense, threads, performance.now() - start);
   }
 

@@ -45,8 +45,9 @@ const closePart = experience
 export function checkExperience(value: Experience): Experience {
   const parsed = experience.safeParse(value);
   if (parsed.success) return parsed.data;
-  throw new KvError('bad-argument', `not an experience: ${z.prettifyError(parsed.error)}`, {
-    values: { path: parsed.error.issues[0]?.path.join('.') ?? '' },
+  const { path, message } = parsed.error.issues[0]!;
+  throw new KvError('bad-argument', `not an experience: ${[...path.map(String), message].join(': ')}`, {
+    values: { path: path.join('.') },
   });
 }
 

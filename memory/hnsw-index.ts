@@ -109,7 +109,11 @@ export function readVectorIndexManifest(dir: string): VectorIndexManifest | null
     const parsed = z
       .strictObject({ body: manifestBody, sha256: z.string() })
       .safeParse(parseStrictJson(bytes, { code: 'bad-index', name: path, hint: REINDEX }));
-    if (!parsed.success) throw damaged(dir, z.prettifyError(parsed.error));
+    if (!parsed.success) {
+      // One is enough: a manifest of another kind differs in everything.
+      const { path: where, message } = parsed.error.issues[0]!;
+      throw damaged(dir, `its manifest is not one of ours (${[...where.map(String), message].join(': ')})`);
+    }
     const body = parsed.data.body;
     // The text must be what we would write, to the byte: that makes the digest cover every byte of it.
     if (bytes.toString('utf8') !== manifestText(body)) throw damaged(dir, 'its manifest does not have its digest');

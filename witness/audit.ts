@@ -1,7 +1,7 @@
 /** Lists as text, 80 columns wide. The same rows are the JSON output as they are. */
 
 import type { ReplayReport } from './replay.ts';
-import { bytesText, type Column, plural, table, timeText, wrap } from './text.ts';
+import { bytesText, COLUMNS, type Column, plural, table, timeText, wrap } from './text.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
 // Widths and gaps add up to 80 at most: see the test that lists the longest possible row.
@@ -87,8 +87,42 @@ function shortBytes(bytes: number): string {
     .replace(/ ([KMG])iB$/, '$1');
 }
 
-/** `audit show`: any entry, in full. */
+/** `audit show`: any entry. What fits on a line stands on one, and thresholds as built in are counted; --json has every one. */
 export function entryText(entry: Entry): string {
   const head = `Entry ${entry.seq}: ${entry.kind}${entry.session === '' ? '' : ` of session ${entry.session}`}, ${timeText(entry.timeMs)}`;
-  return `${head}\n${JSON.stringify(entry.body, null, 2)}`;
+  return `${head}\n${folded(withoutDefaults(entry.body), 0, 0)}`;
+}
+
+/** Thresholds of origin 'default' as one line that says how many there are, wherever a set of them stands. */
+function withoutDefaults(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+  const fields = Object.entries(value).map(([key, field]): [string, unknown] => {
+    if (key !== 'thresholds' || typeof field !== 'object' || field === null) return [key, withoutDefaults(field)];
+    const all = Object.entries(field as Readonly<Record<string, unknown>>);
+    const own = all.filter(([, one]) => (one as { origin?: unknown } | null)?.origin !== 'default');
+    const count = all.length - own.length;
+    if (count === 0) return [key, withoutDefaults(field)];
+    return [key, { ...Object.fromEntries(own), [`${count} more`]: 'as built in (--json shows them)' }];
+  });
+  return Object.fromEntries(fields);
+}
+
+/** JSON with two spaces per level; what fits into the rest of its line (after `used` characters) stands there, numbers share lines. */
+function folded(value: unknown, indent: number, used: number): string {
+  const flat = JSON.stringify(value) ?? 'null';
+  const isPlain = typeof value !== 'object' || value === null;
+  if (isPlain || indent + used + flat.length < COLUMNS) return flat;
+  const inside = ' '.repeat(indent + 2);
+  const close = `\n${' '.repeat(indent)}`;
+  if (!Array.isArray(value)) {
+    const fields = Object.entries(value).map(([key, field]) => {
+      const name = `${JSON.stringify(key)}: `;
+      return `${inside}${name}${folded(field, indent + 2, name.length)}`;
+    });
+    return `{\n${fields.join(',\n')}${close}}`;
+  }
+  if (value.every((one) => typeof one === 'number')) {
+    return `[\n${inside}${wrap(value.join(', '), inside, COLUMNS - 1)}${close}]`;
+  }
+  return `[\n${value.map((one) => inside + folded(one, indent + 2, 0)).join(',\n')}${close}]`;
 }

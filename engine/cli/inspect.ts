@@ -4,7 +4,7 @@ import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
-import { inspectModel } from '../model/inspect-model.ts';
+import { inspectModel, inspectVocabulary } from '../model/inspect-model.ts';
 import { MODEL_NAMES } from '../model/load.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
@@ -83,19 +83,14 @@ export async function inspectPath(path: string, cacheDir: string): Promise<Inspe
       return { ok: true, json: { ...file, kind }, plain: `thresholds\n${describe(file)}` };
     }
     case 'model':
-      try {
-        const model = await inspectModel(path, { cacheDir });
-        return { ok: true, json: { ...model, kind }, plain: `model\n${fields(flat({ ...model, kind: null }))}` };
-      } catch (error) {
-        // The readers of one section name the section; which file it stands in is known here.
-        if (!(error instanceof KvError) || JSON.stringify([error.message, error.values]).includes(path)) throw error;
-        throw new KvError(error.code, error.message, {
-          values: { path, ...error.values },
-          ...(error.hint === undefined ? {} : { hint: error.hint }),
-          cause: error,
-        });
-      }
+      return inspectModelAt(path, cacheDir);
   }
+}
+
+async function inspectModelAt(path: string, cacheDir: string): Promise<Inspected> {
+  const model = inspectVocabulary(path) ?? (await inspectModel(path, { cacheDir }));
+  const title = model.kind === 'vocabulary' ? 'vocabulary without a model' : 'model';
+  return { ok: true, json: { ...model }, plain: `${title}\n${fields(flat({ ...model, kind: null }))}` };
 }
 
 /** The parts of a state folder, each as if it had been asked for. */

@@ -94,3 +94,15 @@ export function attempt<T>(path: string, operation: () => T): T {
     throw new KvError('io', `${path}: ${(cause as Error).message}`, { values: { path, code }, cause });
   }
 }
+
+/** The readers of one section name the section: an error that does not say which file it is about is given its path. */
+export function namingFile(path: string, error: unknown): unknown {
+  if (!(error instanceof KvError)) return error;
+  const said = [error.message, ...Object.values(error.values)];
+  if (said.some((text) => typeof text === 'string' && text.includes(path))) return error;
+  return new KvError(error.code, error.message, {
+    values: { path, ...error.values },
+    ...(error.hint === undefined ? {} : { hint: error.hint }),
+    cause: error,
+  });
+}

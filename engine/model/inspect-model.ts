@@ -1,9 +1,14 @@
-/** What a model file contains, as plain data: the answer of `palimpsest inspect`. */
+/** What a model or vocabulary file contains, as plain data: the answer of `palimpsest inspect`. */
+import { existsSync } from 'node:fs';
+import { basename, extname } from 'node:path';
+import { namingFile } from './bytes.ts';
 import { expectedShapes } from './config.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
+import { openGguf } from './gguf.ts';
 import { type LoadOptions, loadModel } from './load.ts';
 import { elementCount } from './stored-tensor.ts';
-import type { ModelConfig } from './types.ts';
+import { ggufTokenizer } from './tokenizer-gguf.ts';
+import type { ModelConfig, Tokenizer } from './types.ts';
 
 export interface ModelInspection {
   readonly kind: 'model';
@@ -36,6 +41,55 @@ export interface InspectOptions extends LoadOptions {
   readonly readWeights?: boolean;
 }
 
+/** A GGUF file that carries words and no weights, as tokenizers are passed on. */
+export interface VocabularyInspection {
+  readonly kind: 'vocabulary';
+  readonly name: string;
+  readonly path: string;
+  readonly format: string;
+  readonly fileBytes: number;
+  readonly architecture: string | null;
+  readonly tokenizer: ModelInspection['tokenizer'];
+}
+
+/** null: the file is no GGUF file, or one with weights. Throws what openGguf and the reader of its vocabulary throw. */
+export function inspectVocabulary(path: string): VocabularyInspection | null {
+  if (extname(path).toLowerCase() !== '.gguf' || !existsSync(path)) return null;
+  const file = openGguf(path);
+  try {
+    const { metadata, tensors, version, files } = file;
+    const words = metadata.get('tokenizer.ggml.tokens');
+    if (tensors.size > 0 || !Array.isArray(words)) return null;
+    const tokenizer = ggufTokenizer(metadata, words.length);
+    const architecture = metadata.get('general.architecture');
+    const title = metadata.get('general.name');
+    return {
+      kind: 'vocabulary',
+      name: typeof title === 'string' && title !== '' ? title : basename(path),
+      path,
+      format: `GGUF ${version}`,
+      fileBytes: files.reduce((sum, { size }) => sum + size, 0),
+      architecture: typeof architecture === 'string' ? architecture : null,
+      tokenizer: describeTokenizer(tokenizer, tokenizer.kind),
+    };
+  } catch (error) {
+    throw namingFile(path, error);
+  } finally {
+    file.close();
+  }
+}
+
+function describeTokenizer(tokenizer: Tokenizer, kind: string): ModelInspection['tokenizer'] {
+  return {
+    kind,
+    vocabulary: tokenizer.vocabSize,
+    bosId: tokenizer.bosId,
+    eosIds: tokenizer.eosIds,
+    addBos: tokenizer.addBos,
+    chatTemplate: tokenizer.chatTemplate !== null,
+  };
+}
+
 /** Throws what loadModel throws, and with `readWeights` KvError 'bad-model' for a weight that is not finite. */
 export async function inspectModel(pathOrName: string, options: InspectOptions = {}): Promise<ModelInspection> {
   const model = await loadModel(pathOrName, options);
@@ -64,14 +118,7 @@ export async function inspectModel(pathOrName: string, options: InspectOptions =
       config,
       parameters,
       tensors,
-      tokenizer: {
-        kind: String(summary.tokenizer),
-        vocabulary: tokenizer.vocabSize,
-        bosId: tokenizer.bosId,
-        eosIds: tokenizer.eosIds,
-        addBos: tokenizer.addBos,
-        chatTemplate: tokenizer.chatTemplate !== null,
-      },
+      tokenizer: describeTokenizer(tokenizer, String(summary.tokenizer)),
       weightsFinite: options.readWeights === true ? true : null,
     };
   } finally {

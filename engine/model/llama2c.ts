@@ -28,19 +28,37 @@ export function openLlama2c(path: string): { checkpoint: Checkpoint; config: Mod
       view.getInt32(4 * i, true),
     ) as [number, number, number, number, number, number, number];
     const headDim = width / queryHeads;
-    const config = checkConfig(
-      {
+    const config = checkHeader(path, () =>
+      checkConfig(
+        {
         architecture: 'llama', layers, hiddenSize: width, intermediateSize: hidden, queryHeads, kvHeads, headDim,
         vocabSize: Math.abs(vocab), contextLength: context, normEpsilon: 1e-5, ropeTheta: 10000, ropeScaling: { kind: 'none' },
         rotaryDim: headDim, ropeInterleaved: true, slidingWindow: Array.from({ length: Math.min(Math.max(layers, 0), 1024) }, () => null),
         qkvBias: false, outputBias: false, mlpBias: false, qkNorm: false, tiedEmbeddings: vocab > 0, bosId: BOS, eosIds: [BOS, EOS],
       }, // biome-ignore format: a table
-      path,
+        path,
+      ),
     );
     return { checkpoint: { tensors: placeTensors(file, config), files: [file], close: () => file.close() }, config };
   } catch (error) {
     file.close();
     throw error;
+  }
+}
+
+/** A file of another kind whose name ends alike has seven numbers here as well: what is wrong with each is of no use to anybody. */
+function checkHeader(path: string, check: () => ModelConfig): ModelConfig {
+  try {
+    return check();
+  } catch (cause) {
+    if (!(cause instanceof KvError)) throw cause;
+    const problems = cause.values['problems'];
+    const first = Array.isArray(problems) ? String(problems[0]) : cause.message;
+    throw new KvError('bad-model', `${path} is no llama2.c model: its first bytes are no sizes of one`, {
+      values: { path, first },
+      hint: 'a .bin file is read as a llama2.c checkpoint; of a vector index inspect the folder',
+      cause,
+    });
   }
 }
 

@@ -4,7 +4,7 @@ import { existsSync, statSync } from 'node:fs';
 import { basename, extname, join, resolve } from 'node:path';
 import { KvError } from '../../native/index.ts';
 import { packageRoot } from '../cli/package.ts';
-import { attempt } from './bytes.ts';
+import { attempt, namingFile } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
 import { fetchedPath, isFetchable } from './fetch.ts';
@@ -33,6 +33,14 @@ export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
  */
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
+  try {
+    return openLoaded(pathOrName, path);
+  } catch (error) {
+    throw namingFile(path, error);
+  }
+}
+
+function openLoaded(pathOrName: string, path: string): LoadedModel {
   const { checkpoint, config, tokenizer, format, title, nameOf } = openModel(path);
   try {
     const weights = nameTensors(checkpoint, config, nameOf);

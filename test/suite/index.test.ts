@@ -98,6 +98,11 @@ describe('files of the hnsw index', () => {
     expect(() => inspectIndex(fresh())).toThrow(expect.objectContaining({ code: 'not-found' }));
     writeFileSync(join(dir, 'vectors.1.hnsw'), 'nonsense');
     expect(() => inspectIndex(dir)).toThrow(expect.objectContaining({ code: 'bad-index' }));
+    // A manifest of something else differs in every field; one line says so.
+    writeFileSync(join(dir, 'manifest.json'), '{"name":"other","dimension":3,"metric":"cosine"}');
+    expect(() => inspectIndex(dir)).toThrow(
+      expect.objectContaining({ code: 'bad-index', message: expect.stringMatching(/^[^\n]{20,250}$/) }),
+    );
   });
 
   // Rewrites the manifest with correct digests over a damaged vector file, as someone who knows the format could:

@@ -1,8 +1,9 @@
 // The engine as a program uses it, on the reference model: text streams, turns and forks continue, budgets hold, and aborts leave everything
 // usable. One engine serves the file.
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Engine, EngineSession } from '../../../engine/index.ts';
+import { createEngine, type Engine, type EngineSession } from '../../../engine/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, refused, written } from './on-reference.ts';
 
@@ -21,6 +22,22 @@ async function collect(generation: AsyncIterable<string>): Promise<string> {
   for await (const piece of generation) text += piece;
   return text;
 }
+
+describe('a model that cannot be loaded', () => {
+  // By a name that nobody has, and by a folder without a model: neither may leave a state folder where there was none.
+  it.each(['a-mistyped-name', import.meta.dirname])('(%s) leaves no state folder', async (model) => {
+    const stateDir = join(folder(), 'new', 'state');
+    expect(await codeOf(createEngine({ model, stateDir, threads: 1 }))).toBe('not-found');
+    expect(existsSync(join(stateDir, '..'))).toBe(false);
+  });
+
+  it('frees the state folder that was there', async () => {
+    const stateDir = join(folder(), 'state');
+    await (await openEngine(stateDir)).close();
+    expect(await codeOf(createEngine({ model: 'a-mistyped-name', stateDir, threads: 1 }))).toBe('not-found');
+    await (await openEngine(stateDir)).close();
+  });
+});
 
 describe('generate', () => {
   it('streams what the result holds, and counts', async () => {

@@ -1,13 +1,17 @@
 // Lists and explanations over a small recorded log: two sessions of two layers whose every number can be checked by hand.
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { KvError } from '../../../native/index.ts';
-import { createPolicy } from '../../../policy/index.ts';
+import { createPolicy, defaultThresholds, thresholdOf } from '../../../policy/index.ts';
 import {
   type DecisionFilter,
   decisionsText,
+  type Entry,
   entryText,
   explain,
   explanationText,
+  openAuditIndex,
   openLogQuery,
   openWitnessLog,
   parseRange,
@@ -167,6 +171,45 @@ describe('list', () => {
       }),
     ).toBe('DAMAGED after 1 sound entry.\nx at byte 1: broken');
     expect(entryText(readEntry(dir, 1))).toContain('Entry 1: open of session first, 2026-01-31 13:05:02 UTC');
+  });
+
+  // An evidence entry of thirty layers, as the engine writes it, would be 190 lines of JSON, nearly all of it defaults.
+  it('shows an entry folded: defaults are counted, what was learned stands there', () => {
+    const defaults = defaultThresholds(30);
+    const learned = { ...thresholdOf(defaults, 'price.start'), value: 3e-9, origin: 'learned' as const, samples: 2 };
+    const text = entryText({
+      seq: 4,
+      timeMs: START_MS,
+      session: 'first',
+      kind: 'evidence',
+      body: {
+        fingerprint: Array.from({ length: 10 }, (_, i) => i / 7),
+        neighbours: [{ session: 'first', distance: 0.25, seq: 3 }],
+        thresholds: { ...defaults, thresholds: { ...defaults.thresholds, 'price.start': learned } },
+      },
+    } as Entry);
+    const lines = text.split('\n');
+    expect(lines.length).toBeLessThan(40);
+    for (const line of lines.filter((one) => !one.includes('"source"'))) expect(line.length).toBeLessThanOrEqual(80);
+    expect(text).toContain('"origin": "learned"');
+    expect(text).toContain(`"${Object.keys(defaults.thresholds).length - 1} more"`);
+    expect(text).not.toContain('"pressure.enter"');
+    expect(text).toContain('{"session":"first","distance":0.25,"seq":3}');
+  });
+
+  // No database may be started for a log that is refused anyway: its folder would be there.
+  it('refuses a damaged log before a database is made', async () => {
+    const damaged = folder();
+    const log = await openWitnessLog({ dir: damaged });
+    for (let i = 0; i < 3; i++) recordSession(log, `s${i}`);
+    await log.close();
+    const path = join(damaged, '00000000.wal');
+    const bytes = readFileSync(path);
+    bytes[Math.floor(bytes.length / 2)]! ^= 1;
+    writeFileSync(path, bytes);
+    const sql = join(damaged, 'sql');
+    await expect(openAuditIndex({ logDir: damaged, dir: sql })).rejects.toMatchObject({ code: 'bad-log' });
+    expect(existsSync(sql)).toBe(false);
   });
 });
 

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { inspectModel } from '../../../../engine/model/inspect-model.ts';
+import { inspectModel, inspectVocabulary } from '../../../../engine/model/inspect-model.ts';
 import { loadModel } from '../../../../engine/model/load.ts';
 import { RandomNumbers } from '../../../../engine/model/sampling.ts';
 import type { LoadedModel } from '../../../../engine/model/types.ts';
@@ -327,6 +327,44 @@ describe('names', () => {
     expect(model.tokenizer).toMatchObject({ addBos: false, bosId: 0, eosIds: [0] });
     model.weights.close();
   });
+});
+
+// The reader of the tokenizer knows nothing of files; whoever runs a model must be told which one it is.
+test('an error of one section of a file names the file', async () => {
+  const broken = tinyGguf(random(), (metadata) =>
+    metadata.set('tokenizer.ggml.model', { type: 'string', value: 'unheard-of' }),
+  );
+  const path = folder.write('foreign-words.gguf', broken);
+  const error = await errorOf(loadModel(path));
+  expect(error).toMatchObject({ code: 'unsupported', values: { path } });
+  const missing = tinyGguf(random(), (metadata) => metadata.delete('llama.block_count'));
+  const other = folder.write('no-layers.gguf', missing);
+  expect(JSON.stringify(await errorOf(loadModel(other))) + (await errorOf(loadModel(other))).message).toContain(other);
+});
+
+test('a .bin file of another kind is refused in one line', async () => {
+  const path = folder.write('vectors.bin', Buffer.from('PALIMLOG'.repeat(40)));
+  const error = await errorOf(loadModel(path));
+  expect(error.code).toBe('bad-model');
+  expect(error.message).toBe(`${path} is no llama2.c model: its first bytes are no sizes of one`);
+  expect(JSON.stringify(error.values).length).toBeLessThan(2 * path.length + 150);
+});
+
+test('inspect tells what is in a vocabulary without weights', () => {
+  const words = folder.write(
+    'words.gguf',
+    tinyGguf(random(), () => {}, { tensors: [] }),
+  );
+  expect(inspectVocabulary(words)).toMatchObject({
+    kind: 'vocabulary',
+    name: 'tiny',
+    path: words,
+    architecture: 'llama',
+    // Words, and not the rows of an embedding that is not there.
+    tokenizer: { vocabulary: 21, bosId: 0, eosIds: [1], chatTemplate: false },
+  });
+  expect(inspectVocabulary(folder.write('whole.gguf', tinyGguf(random())))).toBeNull();
+  expect(inspectVocabulary(referenceModel)).toBeNull();
 });
 
 test('inspect tells what is in a file', async () => {
