@@ -27,7 +27,7 @@ import { Scheduler, sealsOf } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
 import { runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
-import type { Generated, GenerateOptions, Progress, Prompt, SessionOptions, SessionReport } from './types.ts';
+import type { Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
 
 export interface SessionSetup extends SessionOptions {
   readonly log: WitnessLog | null;
