@@ -5,10 +5,17 @@
  */
 import { assert, KvError } from '../../native/index.ts';
 
-export const ONNX_TYPES = { float32: 1, uint8: 2, int32: 6, int64: 7, float16: 10 } as const;
+export const ONNX_TYPES = { float32: 1, uint8: 2, int8: 3, int32: 6, int64: 7, float16: 10 } as const;
 export type OnnxType = keyof typeof ONNX_TYPES;
 
-const ELEMENT_BYTES: Readonly<Record<OnnxType, number>> = { float32: 4, uint8: 1, int32: 4, int64: 8, float16: 2 };
+const ELEMENT_BYTES: Readonly<Record<OnnxType, number>> = {
+  float32: 4,
+  uint8: 1,
+  int8: 1,
+  int32: 4,
+  int64: 8,
+  float16: 2,
+};
 
 /** Integers and floats are different attribute types in ONNX, so a number says which it is. */
 export type OnnxAttribute =

@@ -42,7 +42,7 @@ export interface ArenaOptions {
 export function fillLayer(
   cache: KvCache,
   layer: number,
-  { pair, tokens }: ArenaOptions,
+  { pair, tokens }: Pick<ArenaOptions, 'pair' | 'tokens'>,
   rows: { k: Float32Array; v: Float32Array },
 ): void {
   const page = rows.k.length / PAGES;

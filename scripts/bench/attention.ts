@@ -3,6 +3,7 @@ import { type Arena, openArena } from './arena.ts';
 import { type Bench, rowOf, thousands, wholePages } from './bench.ts';
 import { attentionError } from './error.ts';
 import { sideBySide } from './measure.ts';
+import { openPeers, type Peers, peerRows } from './peers/attention.ts';
 import type { BenchRow } from './rows.ts';
 import { gaussians, groupOf, OTHER_SHAPES, PAIRS, pairName, SHAPES, type Shape, shapeName } from './shapes.ts';
 import { terminalTable } from './table.ts';
@@ -10,13 +11,17 @@ import { terminalTable } from './table.ts';
 const FULL_TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256].map((k) => k * 1024);
 /** The goals are for 64K and more; 16K is where the peers are measured. */
 const TOKENS = [16384, 65536];
+/** A peer's cache of more tokens takes too long to make, and too much memory. */
+const PEER_TOKENS_MAX = 32768;
 
 export async function attention(bench: Bench): Promise<void> {
   const { settings } = bench;
   const shapes = settings.shapes ?? (settings.full ? [...SHAPES, ...OTHER_SHAPES] : SHAPES);
   for (const shape of shapes) {
     // By default the wide heads are measured where the goals are, and no further.
-    const tokens = settings.tokens ?? (settings.full ? FULL_TOKENS : shape.headDim === 64 ? TOKENS : TOKENS.slice(-1));
+    const tokens =
+      settings.tokens ??
+      (settings.full ? FULL_TOKENS : shape.headDim === 64 || settings.peers ? TOKENS : TOKENS.slice(-1));
     for (const count of wholePages(tokens)) {
       for (const threads of settings.threads) await attentionAt(bench, shape, count, threads);
     }
@@ -27,19 +32,20 @@ export async function attention(bench: Bench): Promise<void> {
 export async function attentionAt(bench: Bench, shape: Shape, tokens: number, threads: number): Promise<BenchRow[]> {
   const { settings, stream, random } = bench;
   const arenas: Arena[] = [];
+  let peers: Peers = { subjects: [], close: async () => {} };
   try {
     for (const pair of settings.formats ?? PAIRS)
       arenas.push(openArena({ shape, pair, tokens, threads, random, arenaBytes: settings.arenaBytes }));
     const q = gaussians(shape.queryHeads * shape.headDim, random);
     const out = new Float32Array(q.length);
-    const timing = await sideBySide(
-      arenas.map(({ cache, layers }) => ({
-        run: () => {
-          for (let layer = 0; layer < layers; layer++) cache.attend(layer, q, out, { observe: false });
-        },
-      })),
-      { stream, threads, rounds: settings.rounds },
-    );
+    if (settings.peers && tokens <= PEER_TOKENS_MAX) peers = await openPeers(bench, shape, tokens, threads);
+    const ours = arenas.map(({ cache, layers }) => ({
+      run: () => {
+        for (let layer = 0; layer < layers; layer++) cache.attend(layer, q, out, { observe: false });
+      },
+    }));
+    const theirs = peers.subjects.flatMap(({ whole, without }) => [whole, without]);
+    const timing = await sideBySide([...ours, ...theirs], { stream, threads, rounds: settings.rounds });
     const ns = arenas.map(({ layers }, i) => (timing.seconds[i]! * 1e9) / layers / tokens / shape.kvHeads);
     const f16 = arenas.findIndex(({ pair }) => pairName(pair) === 'f16');
     const rows = arenas.map(({ cache, pair, bytesPerToken }, i): BenchRow => {
@@ -57,6 +63,17 @@ export async function attentionAt(bench: Bench, shape: Shape, tokens: number, th
         error: attentionError(cache, 0, q, out),
       });
     });
+    const reference = arenas.findIndex(({ pair }) => pairName(pair) === 'rot4:rot4');
+    rows.push(
+      ...peerRows(bench, shape, {
+        subjects: peers.subjects,
+        tokens,
+        threads,
+        seconds: timing.seconds.slice(ours.length),
+        streamGbPerSecond: timing.streamGbPerSecond,
+        oursNs: reference < 0 ? null : ns[reference]!,
+      }),
+    );
     bench.say(
       `\nattention ${shapeName(shape)} (g = ${groupOf(shape)}), ${thousands(tokens)} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'}, read stream ${timing.streamGbPerSecond.toFixed(1)} GB/s`,
     );
@@ -64,6 +81,7 @@ export async function attentionAt(bench: Bench, shape: Shape, tokens: number, th
     for (const row of rows) bench.add(row);
     return rows;
   } finally {
+    await peers.close();
     for (const arena of arenas) arena.close();
   }
 }

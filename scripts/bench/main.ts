@@ -4,8 +4,9 @@
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it from format to format, reading it back
  *   trial       asking what one page would lose in every lower format
- *   step        decode steps of a whole model, and what scheduler, trials, moves and log take of them
+ *   step        decode steps of whole models at 0 to 32K tokens, and what scheduler, trials, moves and log take of a session under a budget
  * Flags
+ *   --peers             with attention and step: onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
  *   --full              everything, not the three-minute choice
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2

@@ -8,8 +8,11 @@ import type { StreamRecord } from './stream.ts';
 export interface Subject {
   /** Before each pass, not timed. */
   prepare?(): void;
-  /** One pass. What it reads must not be in a cache: the subject goes over its whole arena, or further through it with each pass. */
-  run(): void | Promise<void>;
+  /**
+   * One pass; what it reads must not be in a cache: the subject goes over its whole arena, or further through it with each pass.
+   * Whoever runs elsewhere answers its own seconds.
+   */
+  run(): void | Promise<void> | Promise<number>;
   /** After each pass, not timed. */
   finish?(): void;
 }
@@ -59,8 +62,8 @@ export async function sideBySide(
       subject.prepare?.();
       const start = now(threads);
       const pending = subject.run();
-      if (pending !== undefined) await pending;
-      const seconds = now(threads) - start;
+      const told = pending === undefined ? undefined : await pending;
+      const seconds = told ?? now(threads) - start;
       subject.finish?.();
       if (round > 0) times[index]!.push(seconds);
     }

@@ -1,73 +1,174 @@
-/** Decode steps of a whole model: what they take, and what scheduler, trials, moves and log take of them. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+/**
+ * Whole decode steps behind a long history: embedding, dense half, attention, logits. SmolLM2 at 4K and 8K tokens, and a model of random
+ * weights (8 layers, hidden size 1024, 16 query and 4 KV heads) at 32K, beside llama.cpp on the same file, depth and threads.
+ * A history is made of random rows: what it says does not change what a step costs.
+ */
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { ownProse } from '../../engine/cli/start.ts';
+import { fetchedPath } from '../../engine/model/fetch.ts';
+import { RopeTable } from '../../engine/model/rope.ts';
 import { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
-import { defaultThresholds } from '../../policy/index.ts';
-import { openWitnessLog } from '../../witness/index.ts';
-import type { Bench } from './bench.ts';
-import { median } from './measure.ts';
+import { runStep } from '../../engine/step.ts';
+import { openKvCache, openPool } from '../../native/index.ts';
+import { fillLayer, pageRows } from './arena.ts';
+import { type Bench, rowOf, thousands } from './bench.ts';
+import { type Subject, sideBySide } from './measure.ts';
+import { LLAMA_MISSING, LLAMA_TYPES, LlamaPeer, llamaBytesPerToken, llamaIsInstalled } from './peers/llama.ts';
+import { randomModel } from './peers/random-model.ts';
+import type { BenchRow } from './rows.ts';
+import { session } from './session.ts';
+import { type Pair, pairName, pairs, parseShape, type Shape, shapeName } from './shapes.ts';
+import { columns, figure, fixed } from './table.ts';
 
-const share = (part: number, whole: number): string => `${((100 * part) / whole).toFixed(2)}%`;
+const PAIRS = pairs('f16,rot4:rot4,rot4:rot2,rot2:rot2');
+const DEPTHS = [0, 1024, 4096, 8192];
+const RANDOM_SHAPE = parseShape('16/4x64');
+const RANDOM_DEPTHS = [0, 32768];
 
-export async function step({ settings, root, say }: Bench): Promise<void> {
-  const { model, steps, kvBudget: budget } = settings;
-  const tokens = settings.tokens?.[0] ?? 4096;
-  const runtime = await Runtime.open({ model, cacheDir: join(root, '.cache') });
-  const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
-  const log = await openWitnessLog({ dir });
-  const session = Session.open(runtime, {
-    kvBudget: budget,
-    tokensExpected: tokens + steps,
-    log,
-    thresholds: defaultThresholds(runtime.shape.layers),
-  });
-  let filler = ownProse(root);
-  while (filler.length < tokens * 6) filler += `\n\n${filler}`;
-  const ids = runtime.model.tokenizer.encode(filler).slice(0, tokens + steps);
-  const overhead = (): number => {
-    const r = session.report();
-    return r.schedulerMs + r.trialMs + r.transcodeMs + r.witnessMs;
-  };
-  let start = performance.now();
-  // Tokens follow: what the prompt's last page takes is counted with the prompt.
-  await session.read(ids.slice(0, tokens), { tokensFollow: true });
-  const prefillMs = performance.now() - start;
-  const read = session.report();
-  const sum = read.schedulerMs + read.trialMs + read.transcodeMs + read.witnessMs;
-  say(`\nprefill ${tokens} tokens, budget ${budget}: ${((1000 * tokens) / prefillMs).toFixed(0)} tokens/s`);
-  say(`  dense ${share(read.denseMs, prefillMs)}, attention ${share(read.attentionMs, prefillMs)}`);
-  say(
-    `  scheduler ${share(read.schedulerMs, prefillMs)}, trials ${share(read.trialMs, prefillMs)}, moves ${share(read.transcodeMs, prefillMs)}, log ${share(read.witnessMs, prefillMs)}: together ${share(sum, prefillMs)} (goal: under 15%)`,
-  );
-  const total: number[] = [];
-  const extra: number[] = [];
-  for (let i = 0; i < steps; i++) {
-    const before = overhead();
-    start = performance.now();
-    await session.read([ids[tokens + i]!]);
-    total.push(performance.now() - start);
-    extra.push(overhead() - before);
+interface Stepping extends Subject {
+  readonly format: string;
+  readonly peer: string | null;
+  readonly depth: number;
+  close(): void | Promise<void>;
+}
+
+export async function step(bench: Bench): Promise<void> {
+  const { settings, root } = bench;
+  const cacheDir = join(root, '.cache');
+  const named = fetchedPath('smollm2-135m', cacheDir);
+  const model = settings.model === 'smollm2-135m' ? named : settings.model;
+  if (existsSync(model)) {
+    for (const threads of settings.threads) await stepsOf(bench, model, settings.tokens ?? DEPTHS, threads);
+  } else bench.say(`\nstep: there is no ${settings.model}; npm run fetch:model brings it`);
+  const random = randomModel(RANDOM_SHAPE, join(cacheDir, 'models'));
+  for (const threads of settings.threads) await stepsOf(bench, random, settings.tokens ?? RANDOM_DEPTHS, threads);
+  if (existsSync(model)) await session(bench);
+}
+
+async function stepsOf(bench: Bench, model: string, depths: readonly number[], threads: number): Promise<void> {
+  const { settings, stream, root } = bench;
+  const runtime = await Runtime.open({ model, threads });
+  const subjects: Stepping[] = [];
+  let llama: LlamaPeer | null = null;
+  try {
+    for (const depth of depths) {
+      for (const pair of settings.formats ?? PAIRS) {
+        // Without a history there is nothing to be in a format.
+        if (depth > 0 || pair.k === 'f16') subjects.push(ourSteps(bench, runtime, pair, depth, threads));
+      }
+    }
+    if (settings.peers && !llamaIsInstalled(root)) bench.say(LLAMA_MISSING);
+    else if (settings.peers) {
+      llama = new LlamaPeer(root);
+      for (const depth of depths) {
+        for (const format of LLAMA_TYPES) {
+          if (depth === 0 && format !== 'f16') continue;
+          const context = await llama.open(model, format, depth, threads);
+          subjects.push({ format, peer: 'llama.cpp', depth, run: () => context.step(), close: () => context.close() });
+        }
+      }
+    }
+    const { seconds, streamGbPerSecond } = await sideBySide(subjects, { stream, threads, rounds: settings.rounds });
+    const rows = stepRows(bench, runtime.shape, { subjects, seconds, threads });
+    for (const row of rows) bench.add(row);
+    tell(bench, `${runtime.model.name}, ${runtime.shape.layers} layers of ${shapeName(runtime.shape)}`, rows);
+    for (const row of attentionOfPeers(bench, runtime.shape, { rows, streamGbPerSecond })) bench.add(row);
+  } finally {
+    for (const subject of subjects) await subject.close();
+    llama?.close();
+    await runtime.close();
   }
-  const all = total.reduce((a, b) => a + b, 0);
-  const spent = extra.reduce((a, b) => a + b, 0);
-  const after = session.report();
-  const plain = median(total.map((t, i) => t - extra[i]!));
-  say(
-    `decode ${steps} steps from ${tokens} tokens: ${((1000 * steps) / all).toFixed(1)} steps/s, median step ${median(total).toFixed(2)} ms`,
-  );
-  const part = (of: 'schedulerMs' | 'trialMs' | 'transcodeMs' | 'witnessMs'): string =>
-    share(after[of] - read[of], all);
-  say(
-    `  scheduler ${part('schedulerMs')}, trials ${part('trialMs')}, moves ${part('transcodeMs')}, log ${part('witnessMs')}: together ${share(spent, all)} (goal: under 1%)`,
-  );
-  say(
-    `  largest overhead of one step ${Math.max(...extra).toFixed(2)} ms, +${share(Math.max(...extra), plain)} of the median step (goal: under +20%)`,
-  );
-  session.close();
-  await log.close();
-  rmSync(dir, { recursive: true });
-  await runtime.close();
+}
+
+function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number, threads: number): Stepping {
+  const { shape } = runtime;
+  const pool = openPool(2 ** 40);
+  const cache = openKvCache({
+    shape,
+    pool,
+    threads,
+    windowFormat: pair.k === 'f16' || pair.v === 'f16' ? 'f16' : 'q8',
+  });
+  const rows = pageRows({ shape, random });
+  if (depth > 0) {
+    for (let layer = 0; layer < shape.layers; layer++) fillLayer(cache, layer, { pair, tokens: depth }, rows);
+  }
+  const table = new RopeTable(runtime.model.config, depth + 1024);
+  const times = { denseMs: 0, attentionMs: 0 };
+  return {
+    format: pairName(pair),
+    peer: null,
+    depth,
+    run: async () => {
+      const hidden = await runStep(runtime, cache, table, Int32Array.of(301), times, false);
+      const logits = await runtime.dense.logits(hidden, 1);
+      if (!Number.isFinite(logits[0]!)) throw new Error('a step without an answer');
+    },
+    close: () => {
+      cache.close();
+      pool.close();
+    },
+  };
+}
+
+function stepRows(
+  bench: Bench,
+  shape: Shape,
+  { subjects, seconds, threads }: { subjects: readonly Stepping[]; seconds: readonly number[]; threads: number },
+): BenchRow[] {
+  const ours = (depth: number, format: string): number | undefined =>
+    seconds[subjects.findIndex((one) => one.peer === null && one.depth === depth && one.format === format)];
+  return subjects.map(({ format, peer, depth }, i) => {
+    const f16 = ours(depth, 'f16');
+    const best = depth === 0 ? f16 : ours(depth, 'rot4:rot4');
+    return rowOf(bench, shape, {
+      bench: 'step',
+      tokens: depth,
+      threads,
+      format,
+      nsPerToken: seconds[i]! * 1e9,
+      ratioToF16: peer !== null || f16 === undefined ? null : f16 / seconds[i]!,
+      peer,
+      peerRatio: peer === null || best === undefined ? null : seconds[i]! / best,
+    });
+  });
+}
+
+function tell(bench: Bench, what: string, rows: readonly BenchRow[]): void {
+  const threads = rows[0]?.threads ?? 1;
+  bench.say(`\nstep of ${what}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`);
+  const lines = rows.map(({ tokens, format, peer, nsPerToken, ratioToF16, peerRatio }) => [
+    `${thousands(tokens)} tokens, ${peer === null ? '' : `${peer} `}${format}`,
+    figure(nsPerToken / 1e6),
+    figure(1e9 / nsPerToken),
+    fixed(ratioToF16, 2, '×'),
+    fixed(peerRatio, 1, '×'),
+  ]);
+  for (const line of columns(['', 'ms', 'tokens/s', 'vs f16', 'rot4:rot4 is faster'], lines)) bench.say(`  ${line}`);
+}
+
+/** What a peer's step takes more behind a history than without, per token of it and KV head, all layers. */
+function attentionOfPeers(
+  bench: Bench,
+  shape: Shape & { readonly layers: number },
+  { rows, streamGbPerSecond }: { rows: readonly BenchRow[]; streamGbPerSecond: number },
+): BenchRow[] {
+  const bare = rows.find((row) => row.peer !== null && row.tokens === 0);
+  if (bare === undefined) return [];
+  return rows.flatMap((row) => {
+    const type = LLAMA_TYPES.find((name) => name === row.format);
+    const nsPerToken = (row.nsPerToken - bare.nsPerToken) / shape.layers / shape.kvHeads / row.tokens;
+    if (row.peer === null || type === undefined || !(nsPerToken > 0)) return [];
+    const gbPerSecond = llamaBytesPerToken(type, shape) / nsPerToken;
+    return rowOf(bench, shape, {
+      bench: 'attention',
+      tokens: row.tokens,
+      threads: row.threads,
+      format: row.format,
+      nsPerToken,
+      gbPerSecond,
+      shareOfStream: gbPerSecond / streamGbPerSecond,
+      peer: `${row.peer}, of a step`,
+    });
+  });
 }

@@ -4,11 +4,14 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { seeded } from '../../../engine/evaluate/recall.ts';
+import { loadModel } from '../../../engine/model/load.ts';
 import { nativeInfo } from '../../../native/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { demoteAt } from '../../../scripts/bench/demote.ts';
 import { median, typical } from '../../../scripts/bench/measure.ts';
+import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
+import { RANDOM_LAYERS, randomModel } from '../../../scripts/bench/peers/random-model.ts';
 import { prefillAt } from '../../../scripts/bench/prefill.ts';
 import { type BenchFile, type BenchRow, benchFile, bytesPerToken, violations } from '../../../scripts/bench/rows.ts';
 import { PAIRS, pairName, parseShape } from '../../../scripts/bench/shapes.ts';
@@ -16,6 +19,7 @@ import { openStream, StreamRecord } from '../../../scripts/bench/stream.ts';
 import { markdown } from '../../../scripts/bench/table.ts';
 import { trialAt } from '../../../scripts/bench/trial.ts';
 import { root } from '../../tidy/files.ts';
+import { temporaryFolder } from '../engine/model/model-files.ts';
 
 const recorded: BenchFile = benchFile.parse(JSON.parse(readFileSync(join(root, 'test/fixtures/bench.json'), 'utf8')));
 const rules = (file: Pick<BenchFile, 'rows' | 'stream'>): string[] => violations(file).map(({ rule }) => rule);
@@ -150,6 +154,41 @@ describe('a very small run', () => {
         'trial q8>rot4,rot3,rot2',
       ]),
     );
+  });
+});
+
+describe('peers', () => {
+  test.each(ORT_TYPES)(
+    'onnxruntime answers over %s, from a long history otherwise than from a short one',
+    async (type) => {
+      const options = { tokens: 2 * SHORT, threads: 1, arenaBytes: 1, random: seeded(1) };
+      const ort = await openOrtAttention(type, parseShape('4/2x64'), options);
+      await ort.pass(false);
+      const short = Float32Array.from(ort.answer());
+      await ort.pass(true);
+      expect(ort.answer().every(Number.isFinite)).toBe(true);
+      expect(ort.answer()).not.toEqual(short);
+      await ort.close();
+    },
+  );
+
+  test('a model of random weights can be read and is of the shape asked for', async () => {
+    const folder = temporaryFolder();
+    const file = randomModel(parseShape('2/1x64'), folder.dir);
+    const model = await loadModel(file);
+    expect(model.config).toMatchObject({
+      layers: RANDOM_LAYERS,
+      hiddenSize: 128,
+      queryHeads: 2,
+      kvHeads: 1,
+      headDim: 64,
+    });
+    const q = model.weights.tensor('0.q').readFloat32();
+    const variance = q.reduce((sum, x) => sum + x * x, 0) / q.length;
+    expect(variance * 128).toBeGreaterThan(0.9);
+    expect(variance * 128).toBeLessThan(1.1);
+    model.weights.close();
+    folder.remove();
   });
 });
 

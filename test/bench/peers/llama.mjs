@@ -1,0 +1,126 @@
+/**
+ * llama.cpp through node-llama-cpp, as a server on standard input and output, so that its steps can be timed in turn with ours.
+ * One JSON object per line. Requests: { id, op: 'open', model, type, threads, depth, context } · { id, op: 'step', context, count } ·
+ * { id, op: 'close', context }. Answers: { id, … } or { id, error }.
+ *
+ * A context of some depth is not read token by token, which takes half an hour where the cache is quantized: a short text is read, its
+ * saved state is written again with the same rows repeated, and loaded. What the rows say does not change what reading them costs.
+ */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { getLlama, LlamaLogLevel } from 'node-llama-cpp';
+
+/** Tokens that are read for real. */
+const READ = 64;
+/** Steps that a context leaves room for. */
+const ROOM = 128;
+
+const folder = mkdtempSync(join(tmpdir(), 'palimpsest-peer-'));
+process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+
+const llama = await getLlama({ gpu: false, build: 'never', logLevel: LlamaLogLevel.error });
+const models = new Map();
+const contexts = new Map();
+
+/** A saved sequence of n cells as one of `depth` cells, the rows of each layer repeated. Layout of version 3 of the file. */
+function deepen(saved, depth) {
+  let at = 0;
+  const u32 = () => saved.readUInt32LE((at += 4) - 4);
+  const u64 = () => Number(saved.readBigUInt64LE((at += 8) - 8));
+  const expect = (is, what) => {
+    if (!is) throw new Error(`the saved state of this llama.cpp is not laid out as expected: ${what}`);
+  };
+  const parts = [];
+  const put32 = (...numbers) => parts.push(Buffer.from(Uint32Array.from(numbers).buffer));
+  const magic = u32();
+  const version = u32();
+  expect(version === 3, `version ${version}`);
+  const tokens = Array.from({ length: u32() }, u32);
+  put32(magic, version, depth, ...Array.from({ length: depth }, (_, i) => tokens[i % tokens.length]));
+  expect(u32() === 1, 'streams');
+  const cells = u32();
+  expect(cells === tokens.length, `${cells} cells`);
+  for (let i = 0; i < cells; i++) expect(u32() === i && u32() === 1 && u32() === 0, `cell ${i}`);
+  put32(1, depth, ...Array.from({ length: depth }, (_, i) => [i, 1, 0]).flat());
+  const transposed = u32();
+  expect(transposed === 0, 'transposed values');
+  const layers = u32();
+  put32(transposed, layers);
+  for (let matrix = 0; matrix < 2 * layers; matrix++) {
+    put32(u32());
+    const row = u64();
+    const size = Buffer.alloc(8);
+    size.writeBigUInt64LE(BigInt(row));
+    parts.push(size);
+    const rows = saved.subarray(at, (at += row * cells));
+    const deep = Buffer.alloc(row * depth);
+    for (let i = 0; i < depth; i += cells) rows.copy(deep, i * row, 0, Math.min(cells, depth - i) * row);
+    parts.push(deep);
+  }
+  expect(at === saved.length, `${saved.length - at} bytes more`);
+  return Buffer.concat(parts);
+}
+
+/** One thread: processor time; several: the clock. As everything this is compared with. */
+function now(threads) {
+  if (threads > 1) return performance.now() / 1000;
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e6;
+}
+
+const operations = {
+  async open({ model, type, threads, depth, context }) {
+    if (!models.has(model)) models.set(model, await llama.loadModel({ modelPath: model }));
+    const opened = await models.get(model).createContext({
+      contextSize: Math.max(depth, READ) + ROOM,
+      threads: { ideal: threads, min: threads },
+      flashAttention: true,
+      experimentalKvCacheKeyType: type,
+      experimentalKvCacheValueType: type,
+    });
+    const sequence = opened.getSequence();
+    if (depth > 0) {
+      await sequence.evaluateWithoutGeneratingNewTokens(
+        Array.from({ length: READ }, (_, i) => 300 + ((i * 7919) % 30000)),
+      );
+      const file = join(folder, 'state');
+      await sequence.saveStateToFile(file);
+      writeFileSync(file, deepen(readFileSync(file), depth));
+      await sequence.loadStateFromFile(file, { acceptRisk: true });
+      rmSync(file);
+    }
+    const steps = sequence.evaluate([301], { temperature: 0, yieldEogToken: true });
+    contexts.set(context, { opened, steps, threads });
+    await steps.next();
+    return { depth: sequence.nextTokenIndex };
+  },
+  /** → seconds of each step */
+  async step({ context, count }) {
+    const { steps, threads } = contexts.get(context);
+    const seconds = [];
+    for (let i = 0; i < count; i++) {
+      const start = now(threads);
+      const { done } = await steps.next();
+      if (done) throw new Error('the context is full');
+      seconds.push(now(threads) - start);
+    }
+    return { seconds };
+  },
+  async close({ context }) {
+    await contexts.get(context).opened.dispose();
+    contexts.delete(context);
+    return {};
+  },
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { id, op, ...rest } = JSON.parse(line);
+  try {
+    console.log(JSON.stringify({ id, ...(await operations[op](rest)) }));
+  } catch (error) {
+    console.log(JSON.stringify({ id, error: String(error?.message ?? error) }));
+  }
+}
+process.exit(0);
