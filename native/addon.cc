@@ -13,6 +13,7 @@
 #include "cache/attend.h"
 #include "cache/layer.h"
 #include "cache/trial.h"
+#include "environment.h"
 
 namespace {
 
@@ -26,10 +27,6 @@ constexpr double kMaxBytes = 9007199254740991.0;
 
 constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};
 constexpr napi_type_tag kCacheTag = {0x2c7be94f08d145a6ULL, 0xb4f3d1728c5e6090ULL};
-
-struct Environment {
-  const Kernels* kernels = bestKernels();
-};
 
 // ---- Pool
 
@@ -480,6 +477,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("fromHalf", Napi::Function::New(env, fromHalf, "fromHalf"));
   exports.Set("describe", Napi::Function::New(env, describe, "describe"));
   exports.Set("setIsa", Napi::Function::New(env, setIsa, "setIsa"));
+  exportLatents(env, exports);
   return exports;
 }
 

@@ -3,6 +3,7 @@ export { openKvCache } from './cache.ts';
 export * from './error.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
+export * from './latent.ts';
 export { nativeInfo, setIsa } from './load.ts';
 export { openPool } from './pool.ts';
 export * as reference from './reference/index.ts';

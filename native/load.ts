@@ -68,9 +68,41 @@ export interface CacheHandle {
   memory(out: Float64Array): number;
 }
 
+/** Packed weights as the binary knows them. Formats are indices of LATENT_NAMES. */
+export interface WeightsHandle {
+  open(w: Float32Array, outputs: number, contraction: number, turned: boolean): number;
+  close(): number;
+  bytes(out: Float64Array): number;
+  multiply(
+    levels: Int8Array,
+    rows: number,
+    rowScale: Float32Array,
+    planes: number,
+    base: Float32Array | undefined,
+    out: Float32Array,
+  ): number;
+  materialize(
+    format: number,
+    page: Uint8Array,
+    planes: number,
+    bias: Float32Array | undefined,
+    out: Float32Array,
+  ): number;
+  finishMix(
+    mixed: Float32Array,
+    bias: Float32Array | undefined,
+    mass: Float32Array | undefined,
+    out: Float32Array,
+  ): number;
+}
+
 export interface Binary {
   readonly Pool: new () => PoolHandle;
   readonly Cache: new () => CacheHandle;
+  readonly Weights: new () => WeightsHandle;
+  encodeLatent(format: number, width: number, page: Uint8Array, x: Float32Array, firstRow: number): number;
+  decodeLatent(format: number, width: number, page: Uint8Array, x: Float32Array): number;
+  mixLatent(format: number, width: number, page: Uint8Array, p: Float32Array, mixed: Float32Array): number;
   rope(
     x: Float32Array,
     tokens: number,

@@ -33,6 +33,8 @@ namespace {
 #include "codes.h"
 #include "encode_rot.h"
 #include "q8.h"
+#include "gemm_i8.h"
+#include "latent.h"
 
 constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon;
 
@@ -43,6 +45,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA), dotF16,   dotI8, unpackRot, rotate, quantizeI16,
     softmaxPage,    axpy,                            scaleRow, dot,   toHalf,    fromHalf, rope,
     scaleDots,      weighI16,                        addDots,  encodeRotWidths, demoteRot, encodeQ8, decodeQ8,
+    gemmI8,         rotateLatent,                    encodeLatent, unpackLatent, mixLatent,
 };
 
 }  // namespace palimpsest

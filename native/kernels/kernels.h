@@ -94,6 +94,20 @@ struct Kernels {
   // q8: i8 tile + f16 scale per row (scale = f16(max/127); code = rint(x / f32(scale)), clamped to ±127; zero row: scale 0).
   void (*encodeQ8)(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales);
   void (*decodeQ8)(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride);
+
+  // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts: gemm_i8.h. contraction
+  // % 4 == 0 and <= 65536. a is readable in whole blocks of 8 rows. base: null, or rows baseStride apart (0: one row for all).
+  void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,
+                 const float* base, size_t baseStride, float* y, size_t yStride);
+
+  // Latents (latent.h). width: a multiple of 16, 64 .. 16384. wide: xq8, else xq4.
+  void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse);
+  // x: [128][width], destroyed. codes: 128*width bytes or half of that. scales: [128] f16 bits or int8 k. mean: [width], in units of meanScale.
+  void (*encodeLatent)(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale);
+  // xq4: bytes (a multiple of 64) of codes -> twice as many levels in tile order.
+  void (*unpackLatent)(const uint8_t* codes, size_t bytes, int8_t* tile);
+  // y[i][c] += sum_t weights[i][t] * tile[t][c], 128 rows of a tile.
+  void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
 };
 
 // Null when the build lacks the instruction set or the CPU cannot run it.

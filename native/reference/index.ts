@@ -6,6 +6,16 @@ import { rot2, rot3, rot4 } from './rot.ts';
 
 export { type EncodedHead, type ReferenceCodec, tileOffset, toTile } from './codec.ts';
 export { fromHalf, toHalf } from './half.ts';
+export {
+  decodeLatent,
+  type EncodedLatent,
+  encodeLatent,
+  latentLevel,
+  latentPage,
+  latentRows,
+  latentWorth,
+  rotateLatent,
+} from './latent.ts';
 export { gaussianError, gaussianLevels } from './lloydmax.ts';
 export { demote, planes, type RotName, rotScale, scaleCode } from './rot.ts';
 export { paley, rotate, rotationSigns } from './rotation.ts';

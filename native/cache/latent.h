@@ -1,0 +1,86 @@
+// Pages held as what keys and values are recomputed from: packed weights, the bytes of a latent page, and the way back.
+//
+//   bytes of a page   codes (xq8: 128*width, xq4: half), row scales (xq8: f16 bits, xq4: int8 k), mean int16 [width], mean scale float;
+//                     each part starts at a multiple of 64
+//   weights           int16 over one scale per output, as two int8 planes (w = 256 hi + lo), turned by the rotation of the latents, so that
+//                     nothing is turned back at run time. The high plane alone is the int8 rounding of the same weights.
+//
+// A page's mean always meets both planes (two rows of work); the rows meet the high plane, or both where exactness is asked for.
+#pragma once
+#include <vector>
+
+#include "../kernels/kernels.h"
+
+namespace palimpsest {
+
+enum LatentFormat : int { kXq8 = 0, kXq4 = 1 };
+constexpr int kLatentFormats = 2;
+
+inline bool latentWidthServed(int width) { return width >= 64 && width <= 16384 && width % 16 == 0; }
+
+struct LatentView {
+  int format;
+  int width;
+  const uint8_t* codes;
+  const void* scales;
+  const int16_t* mean;
+  const float* meanScale;
+};
+
+size_t latentBytes(int format, int width);
+LatentView latentView(int format, int width, const uint8_t* bytes);
+// x: [128][width], destroyed. bytes: latentBytes, 4-byte aligned; padding is cleared.
+void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* bytes);
+// x: [128][width]. Rows before firstRow come out as the page's mean.
+void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x);
+
+// Bytes of one plane of packed weights.
+size_t gemmWeightBytes(int contraction, int outputs);
+// Rows of levels [rows][contraction] -> the order gemmI8 reads; whole blocks of 8 rows, missing ones zero.
+void packLevels(const int8_t* levels, int rows, int contraction, int8_t* packed);
+
+class PackedWeights {
+ public:
+  // w: [outputs][contraction], finite. Any contraction <= 65536 (padded to a multiple of 4); turned: by the rotation of latents first.
+  PackedWeights(const Kernels* kernels, const float* w, int outputs, int contraction, bool turned);
+
+  int outputs() const { return outputs_; }
+  int contraction() const { return contraction_; }
+  // contraction, padded.
+  int depth() const { return (contraction_ + 3) / 4 * 4; }
+  size_t bytes() const { return high_.size() + low_.size() + (highScale_.size() + lowScale_.size()) * sizeof(float); }
+
+  // y[t][o] = base[t][o] + rowScale[t] * sum_c a[t][c] * w[c][o]. a in the order of gemmI8. planes: 1 or 2.
+  void multiply(const Kernels* kernels, const int8_t* a, int rows, const float* rowScale, int planes, const float* base, size_t baseStride,
+                float* y, size_t yStride) const;
+
+ private:
+  int outputs_;
+  int contraction_;
+  std::vector<uint8_t> high_;
+  std::vector<uint8_t> low_;
+  std::vector<float> highScale_;
+  std::vector<float> lowScale_;
+};
+
+// What recomputing a page needs; grows, never shrinks.
+struct LatentScratch {
+  std::vector<int8_t> tile;
+  std::vector<int8_t> rows;
+  std::vector<int16_t> quantized;
+  std::vector<float> base;
+  std::vector<float> turned;
+  size_t bytes() const;
+};
+
+// y[t][o] = bias[o] + sum_c x̂[t][c] w[c][o] for the 128 rows. bias: [outputs] or null.
+void materialize(const Kernels* kernels, const LatentView& view, const PackedWeights& weights, int planes, const float* bias, float* y,
+                 size_t yStride, LatentScratch& scratch);
+
+// mixed[i][c] += sum_t p[i][t] x̂[t][c] in the rotated basis: what an attention over latents gathers page after page. p: [n][128].
+void mixLatentPage(const Kernels* kernels, const LatentView& view, const float* p, int n, float* mixed, LatentScratch& scratch);
+// y[i][o] = bias[o]*mass[i] + sum_c mixed[i][c] w[c][o]: the values of what mixLatentPage gathered. bias and mass: both or neither.
+void finishMix(const Kernels* kernels, const float* mixed, int n, const PackedWeights& weights, const float* bias, const float* mass, float* y,
+               size_t yStride, LatentScratch& scratch);
+
+}  // namespace palimpsest

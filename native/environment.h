@@ -1,0 +1,18 @@
+// What one JavaScript environment has chosen.
+#pragma once
+#include <napi.h>
+
+#include "kernels/kernels.h"
+
+namespace palimpsest {
+
+struct Environment {
+  const Kernels* kernels = bestKernels();
+};
+
+inline const Kernels* kernelsOf(Napi::Env env) { return env.GetInstanceData<Environment>()->kernels; }
+
+// Adds the functions of addon_latent.cc.
+void exportLatents(Napi::Env env, Napi::Object exports);
+
+}  // namespace palimpsest

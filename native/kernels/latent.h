@@ -1,0 +1,231 @@
+// Latents of a page: what keys and values are recomputed from. The arithmetic of native/reference/latent.ts in the same order: float32,
+// unfused, sums as zero-padded halving trees; codes, scales and means are bit-equal on every instruction set.
+//
+// A latent row has `width` channels, a multiple of 16 from 64 on. It is rotated, the mean of the page is taken away, and what is left is
+// coded with one scale per row. Levels stand in the order that gemmI8 reads:
+//   tile   [128/8][width/4][8][4] int8
+//   xq8    the tile as it is
+//   xq4    64 bytes hold rows 2j (low nibbles) and 2j + 1 (high nibbles) of 64 tile bytes each; level = kRot4Levels[code]
+#pragma once
+
+constexpr int kMaxLatentWidth = 16384;
+
+INLINE int largestPowerOfTwo(int width) {
+  int p = 1;
+  while (p * 2 <= width) p *= 2;
+  return p;
+}
+
+// Draws of splitmix64 as signs: bit 63 set means -1.
+INLINE void latentSigns(uint64_t seed, int width, float* signs) {
+  uint64_t state = seed;
+  for (int i = 0; i < width; i++) {
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    signs[i] = z >> 63 ? -1.0f : 1.0f;
+  }
+}
+
+INLINE void multiplyBy(float* x, const float* by, int count) {
+  for (int i = 0; i < count; i += kLanes) store(x + i, load(x + i) * load(by + i));
+}
+
+// Butterflies at distance 1 .. size/2 and one multiplication by float32(1/sqrt size). size: a power of two from 64 on.
+INLINE void hadamardInMemory(float* x, int size) {
+  for (int at = 0; at < size; at += 64) {
+    VecF v[64 / kLanes];
+    for (int i = 0; i < 64 / kLanes; i++) v[i] = load(x + at + i * kLanes);
+    hadamard<64>(v);
+    for (int i = 0; i < 64 / kLanes; i++) store(x + at + i * kLanes, v[i]);
+  }
+  for (int half = 64; half < size; half *= 2) {
+    for (int at = 0; at < size; at += 2 * half) {
+      for (int i = at; i < at + half; i += kLanes) {
+        const VecF a = load(x + i), b = load(x + i + half);
+        store(x + i, a + b);
+        store(x + i + half, a - b);
+      }
+    }
+  }
+  const float norm = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(size)));
+  for (int i = 0; i < size; i += kLanes) store(x + i, load(x + i) * norm);
+}
+
+// Signs, a Hadamard transform of the first p channels (p the largest power of two that fits), and where that is not all of them signs and a
+// transform of the last p: orthonormal, and every channel reaches at least p others.
+static void rotateLatent(float* x, int n, size_t stride, int width, bool inverse) {
+  alignas(64) float first[kMaxLatentWidth], second[kMaxLatentWidth];
+  const int p = largestPowerOfTwo(width);
+  latentSigns(1, width, first);
+  if (p < width) latentSigns(2, p, second);
+  for (int i = 0; i < n; i++) {
+    float* row = x + i * stride;
+    float* end = row + width - p;
+    if (!inverse) {
+      multiplyBy(row, first, width);
+      hadamardInMemory(row, p);
+      if (p < width) multiplyBy(end, second, p);
+      if (p < width) hadamardInMemory(end, p);
+    } else {
+      if (p < width) hadamardInMemory(end, p);
+      if (p < width) multiplyBy(end, second, p);
+      hadamardInMemory(row, p);
+      multiplyBy(row, first, width);
+    }
+  }
+  clearUpperHalves();
+}
+
+// Sum as a zero-padded halving tree. Destroys v. count: a multiple of 16.
+INLINE float latentTreeSum(float* v, int count) {
+  int half = largestPowerOfTwo(count);
+  if (half == count) half /= 2;
+  for (int here = count; half >= 16; here = half, half /= 2) {
+    // A missing partner is +0: x + 0 is x but for the sign of a zero, and a sum is only asked whether it is above zero.
+    for (int i = 0; i < here - half; i += kLanes) store(v + i, load(v + i) + load(v + i + half));
+  }
+  for (half = 8; half >= 1; half /= 2) {
+    for (int i = 0; i < half; i++) v[i] = v[i] + v[i + half];
+  }
+  return v[0];
+}
+
+// k of the unbiased scale <z,z>/<z,u>, and the codes of a row whose mean is gone. Room: [width].
+INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Sixteen& levels, float* room, uint8_t* codes) {
+  for (int c = 0; c < width; c += kLanes) store(room + c, load(z + c) * load(z + c));
+  const float zz = latentTreeSum(room, width);
+  // Nothing is above the bounds of a zero row: its codes become 0.
+  const float r = zz > 0.0f ? __builtin_sqrtf(zz / static_cast<float>(width)) : __builtin_nanf("");
+  Sixteen bounds;
+  for (int i = 0; i < kParts; i++) bounds.part[i] = unit.part[i] * r;
+  for (int c = 0; c < width; c += kLanes) {
+    const VecF v = load(z + c);
+    const VecI code = countBelow(bounds, v);
+    storeLowBytes(codes + c, code);
+    store(room + c, v * lookUpFloat(levels, code));
+  }
+  const float zu = latentTreeSum(room, width);
+  if (!(zz > 0.0f) || !(zu > 0.0f)) return kZeroRow;
+  return static_cast<int8_t>(scaleCodes(splat((zz * static_cast<float>(kRot4Divisor)) / zu))[0]);
+}
+
+// f16 bits of the scale of a row, and its int8 codes.
+INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
+  const uint16_t half = floatToHalf(largestLane(largestOf(z, width)) / 127.0f);
+  const float scale = halfToFloat(half);
+  for (int c = 0; c < width; c += kLanes) storeLowBytes(codes + c, scale > 0.0f ? divideToCodes(load(z + c), scale) : VecI{});
+  return half;
+}
+
+// x: [128][width], destroyed. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 k, xq8 [128] f16 bits.
+static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale) {
+  rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false);
+  alignas(64) float average[kMaxLatentWidth], room[kMaxLatentWidth];
+  const VecF rows = splat(static_cast<float>(kPageTokens - firstRow));
+  for (int c = 0; c < width; c += 16) columnSums<16>(x + c, static_cast<size_t>(width), firstRow, average + c);
+  for (int c = 0; c < width; c += kLanes) store(average + c, load(average + c) / rows);
+  *meanScale = quantizeI16(average, width, mean);
+  for (int c = 0; c < width; c++) average[c] = static_cast<float>(mean[c]) * *meanScale;
+
+  float padded[16];
+  for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
+  const Sixteen unit = loadSixteen(padded), levels = levelsByCode(kRot4);
+  alignas(64) uint8_t line[kMaxLatentWidth];
+  alignas(64) uint8_t tile[8 * 256];
+  for (int t = 0; t < kPageTokens; t++) {
+    float* z = x + static_cast<size_t>(t) * width;
+    if (t < firstRow) {
+      __builtin_memset(line, 0, static_cast<size_t>(width));
+      if (wide) static_cast<uint16_t*>(scales)[t] = 0;
+      else static_cast<int8_t*>(scales)[t] = kZeroRow;
+    } else {
+      for (int c = 0; c < width; c += kLanes) store(z + c, load(z + c) - load(average + c));
+      if (wide) static_cast<uint16_t*>(scales)[t] = codeRow8(z, width, line);
+      else static_cast<int8_t*>(scales)[t] = codeRow4(z, width, unit, levels, room, line);
+    }
+    // The row's bytes go where z stood; whole blocks of 8 rows are put in tile order below.
+    __builtin_memcpy(z, line, static_cast<size_t>(width));
+    if (t % 8 != 7) continue;
+    for (int from = 0; from < width; from += 256) {
+      const int some = width - from < 256 ? width - from : 256;
+      for (int r = 0; r < 8; r++) {
+        const uint8_t* row = reinterpret_cast<const uint8_t*>(x + static_cast<size_t>(t - 7 + r) * width) + from;
+        for (int c = 0; c < some; c += 4) __builtin_memcpy(tile + c * 8 + r * 4, row + c, 4);
+      }
+      const size_t at = static_cast<size_t>(t - 7) * width + static_cast<size_t>(from) * 8;
+      if (wide) {
+        __builtin_memcpy(codes + at, tile, static_cast<size_t>(some) * 8);
+        continue;
+      }
+      for (int i = 0; i < some * 8; i += 128) {
+        for (int j = 0; j < 64; j++) codes[(at + i) / 2 + j] = static_cast<uint8_t>(tile[i + j] | tile[i + 64 + j] << 4);
+      }
+    }
+  }
+  clearUpperHalves();
+}
+
+// The nibbles of xq4 -> tile of levels. bytes: a multiple of 64, of the codes.
+static void unpackLatent(const uint8_t* codes, size_t bytes, int8_t* tile) {
+#if defined(__AVX512BW__)
+  const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kRot4Levels)));
+  const __m512i low = _mm512_set1_epi8(15);
+  for (size_t i = 0; i < bytes; i += 64) {
+    const __m512i v = _mm512_loadu_si512(codes + i);
+    _mm512_storeu_si512(tile + 2 * i, _mm512_shuffle_epi8(table, _mm512_and_si512(v, low)));
+    _mm512_storeu_si512(tile + 2 * i + 64, _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low)));
+  }
+#elif defined(__AVX2__)
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kRot4Levels)));
+  const __m256i low = _mm256_set1_epi8(15);
+  for (size_t i = 0; i < bytes; i += 64) {
+    for (int half = 0; half < 64; half += 32) {
+      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i + half));
+      int8_t* out = tile + 2 * i + half;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_shuffle_epi8(table, _mm256_and_si256(v, low)));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 64), _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)));
+    }
+  }
+#else
+  for (size_t i = 0; i < bytes; i += 64) {
+    for (int j = 0; j < 64; j++) {
+      tile[2 * i + j] = kRot4Levels[codes[i + j] & 15];
+      tile[2 * i + 64 + j] = kRot4Levels[codes[i + j] >> 4];
+    }
+  }
+#endif
+  clearUpperHalves();
+}
+
+// y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile, for n rows of weights. y: [n][width]. Sums of 4 interleaved rows
+// in 2 parts for each of 8, whatever the vector width: equal bits on every instruction set.
+static void mixLatent(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride) {
+  const int steps = width / 4;
+  for (int i = 0; i < n; i++) {
+    // The weight of row r of a block stands four times in lanes 4r .. 4r+3 of its 32.
+    alignas(64) float spread[kPageTokens * 4];
+    for (int t = 0; t < kPageTokens; t++) {
+      for (int s = 0; s < 4; s++) spread[t * 4 + s] = weights[i * weightStride + t];
+    }
+    for (int step = 0; step < steps; step++) {
+      constexpr int kCount = 32 / kLanes;
+      VecF sum[kCount];
+      for (int v = 0; v < kCount; v++) sum[v] = splat(0.0f);
+      const int8_t* from = tile + step * 32;
+      for (int block = 0; block < kPageTokens / 8; block++, from += static_cast<size_t>(width) * 8) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kCount; v++) sum[v] = sum[v] + loadSigned(from + v * kLanes) * load(spread + block * 32 + v * kLanes);
+      }
+      float lanes[32];
+      for (int v = 0; v < kCount; v++) store(lanes + v * kLanes, sum[v]);
+      for (int half = 16; half >= 4; half /= 2) {
+        for (int j = 0; j < half; j++) lanes[j] = lanes[j] + lanes[j + half];
+      }
+      for (int s = 0; s < 4; s++) y[i * yStride + step * 4 + s] += lanes[s];
+    }
+  }
+  clearUpperHalves();
+}

@@ -1,0 +1,216 @@
+/**
+ * xq8, xq4: a page of layer inputs (latents), from which keys and values are recomputed. After XQuant (Tomar et al., arXiv 2508.10395),
+ * whose linear groups lose to the rotation of this house by far (README of this room).
+ *
+ * Per page of 128 rows of `width` channels (the normed layer input for MHA, its part in the column space of [W_k | W_v] for GQA):
+ *   rotate  y = R·x: signs, a Hadamard transform of the first p channels, p the largest power of two that fits; if that is not all of
+ *           them, signs and a transform of the last p. Orthonormal. The weights are turned once instead of every page back.
+ *   mean    μ_c = (Σ_t y_tc) / rows as int16 over max|μ|/32512: normed inputs have channels that hardly vary, and they are the largest
+ *   code    of z = y − μ̂. xq4: the 4-bit Lloyd-Max code and unbiased scale of rot4 (rot.ts); xq8: int8, s = f16(max|z| / 127)
+ *   decode  x̂ = Rᵀ(μ̂ + worth_t·level)
+ * Rows before firstRow (sinks) stay out of mean and codes; they decode to the mean.
+ *
+ * Bytes: codes in tile order [128/8][width/4][8][4] (xq4: 64 bytes hold tile bytes of two rows of 64, the first in the low nibbles), row
+ * scales, means, the scale of the means; each part starts at a multiple of 64. 4 + 8/width + 16/128 bits an element (xq8: 8 + 16/width + 1/8).
+ * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded keys and values.
+ */
+import { assert } from '../error.ts';
+import { PAGE_TOKENS } from '../format.ts';
+import { roundHalfEven, treeDot, treeSum } from './float32.ts';
+import { fromHalf, toHalf } from './half.ts';
+import { encode4 } from './lloydmax.ts';
+import { rotScale, scaleCode } from './rot.ts';
+import { ROT_LEVELS } from './tables.gen.ts';
+
+export type LatentName = 'xq8' | 'xq4';
+
+export interface EncodedLatent {
+  readonly format: LatentName;
+  readonly width: number;
+  /** [128, width]. xq8: the int8 value + 128. xq4: 0..15. */
+  readonly codes: Uint8Array;
+  /** [128]. xq8: f16 bits. xq4: k as 16-bit two's complement. */
+  readonly rowScales: Uint16Array;
+  /** [width], in units of meanScale. */
+  readonly means: Int16Array;
+  readonly meanScale: number;
+}
+
+const MASK64 = (1n << 64n) - 1n;
+const ZERO_ROW = -128;
+
+function signs(seed: number, count: number): Float32Array {
+  let state = BigInt(seed);
+  return Float32Array.from({ length: count }, () => {
+    state = (state + 0x9e3779b97f4a7c15n) & MASK64;
+    let z = state;
+    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK64;
+    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & MASK64;
+    z ^= z >> 31n;
+    return z >> 63n === 1n ? -1 : 1;
+  });
+}
+
+const kept = new Map<string, Float32Array>();
+/** The same few diagonals are asked for again and again. */
+function diagonal(seed: number, count: number): Float32Array {
+  const key = `${seed} ${count}`;
+  let found = kept.get(key);
+  if (found === undefined) kept.set(key, (found = signs(seed, count)));
+  return found;
+}
+
+function hadamard(x: Float32Array): void {
+  for (let half = 1; half < x.length; half *= 2) {
+    for (let i = 0; i < x.length; i += 2 * half) {
+      for (let j = i; j < i + half; j++) {
+        const a = x[j]!;
+        const b = x[j + half]!;
+        x[j] = Math.fround(a + b);
+        x[j + half] = Math.fround(a - b);
+      }
+    }
+  }
+  const norm = Math.fround(1 / Math.sqrt(x.length));
+  for (let i = 0; i < x.length; i++) x[i] = Math.fround(x[i]! * norm);
+}
+
+function multiply(x: Float32Array, by: Float32Array): void {
+  for (let i = 0; i < x.length; i++) x[i]! *= by[i]!;
+}
+
+/** x ← R·x, or with `inverse` x ← Rᵀ·x, in place. */
+export function rotateLatent(x: Float32Array, inverse = false): void {
+  const width = x.length;
+  const p = 2 ** Math.floor(Math.log2(width));
+  const start = x.subarray(0, p);
+  const end = x.subarray(width - p);
+  if (!inverse) {
+    multiply(x, diagonal(1, width));
+    hadamard(start);
+    if (p === width) return;
+    multiply(end, diagonal(2, p));
+    hadamard(end);
+    return;
+  }
+  if (p < width) {
+    hadamard(end);
+    multiply(end, diagonal(2, p));
+  }
+  hadamard(start);
+  multiply(x, diagonal(1, width));
+}
+
+/** x: [128, width] float32, |x| ≤ 65504. */
+export function encodeLatent(format: LatentName, x: Float32Array, width: number, firstRow = 0): EncodedLatent {
+  const y = x.slice();
+  for (let t = firstRow; t < PAGE_TOKENS; t++) rotateLatent(y.subarray(t * width, (t + 1) * width));
+  const average = Float32Array.from({ length: width }, (_, c) => {
+    const column = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t < firstRow ? 0 : y[t * width + c]!));
+    return Math.fround(treeSum(column) / (PAGE_TOKENS - firstRow));
+  });
+  const { values: means, scale: meanScale } = quantizeI16(average);
+  const codes = new Uint8Array(PAGE_TOKENS * width).fill(format === 'xq8' ? 128 : 0);
+  const rowScales = new Uint16Array(PAGE_TOKENS).fill(format === 'xq8' ? 0 : ZERO_ROW & 0xffff);
+  for (let t = firstRow; t < PAGE_TOKENS; t++) {
+    const z = Float32Array.from(means, (mean, c) => Math.fround(y[t * width + c]! - Math.fround(mean * meanScale)));
+    const row = format === 'xq8' ? codeRow8(z) : codeRow4(z);
+    codes.set(row.codes, t * width);
+    rowScales[t] = row.scale;
+  }
+  return { format, width, codes, rowScales, means, meanScale };
+}
+
+/** int16 over max/32512; all zero when the largest is under 2^-100. */
+function quantizeI16(x: Float32Array): { values: Int16Array; scale: number } {
+  const max = x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  if (!(max >= 2 ** -100)) return { values: new Int16Array(x.length), scale: 0 };
+  const inverse = Math.fround(32512 / max);
+  return {
+    values: Int16Array.from(x, (value) => roundHalfEven(Math.fround(value * inverse))),
+    scale: Math.fround(max / 32512),
+  };
+}
+
+function codeRow8(z: Float32Array): { codes: Uint8Array; scale: number } {
+  const scale = toHalf(Math.fround(z.reduce((most, value) => Math.max(most, Math.abs(value)), 0) / 127));
+  const step = fromHalf(scale);
+  const codes = Uint8Array.from(z, (value) =>
+    step === 0 ? 128 : roundHalfEven(Math.min(127, Math.max(-127, Math.fround(value / step)))) + 128,
+  );
+  return { codes, scale };
+}
+
+function codeRow4(z: Float32Array): { codes: Uint8Array; scale: number } {
+  const { divisor, levels } = ROT_LEVELS.rot4;
+  const zz = treeDot(z, z);
+  if (!(zz > 0)) return { codes: new Uint8Array(z.length), scale: ZERO_ROW & 0xffff };
+  const r = Math.fround(Math.sqrt(Math.fround(zz / z.length)));
+  const codes = Uint8Array.from(z, (value) => encode4(value, r));
+  const zu = treeDot(
+    z,
+    Array.from(codes, (code) => levels[code]!),
+  );
+  const k = zu > 0 ? scaleCode(Math.fround(Math.fround(zz * divisor) / zu)) : ZERO_ROW;
+  return { codes, scale: k & 0xffff };
+}
+
+/** What one level is worth in row t: float32. */
+export function latentWorth({ format, rowScales }: EncodedLatent, t: number): number {
+  const bits = rowScales[t]!;
+  if (format === 'xq8') return fromHalf(bits);
+  return Math.fround(rotScale((bits << 16) >> 16) / ROT_LEVELS.rot4.divisor);
+}
+
+/** The integer level of an element. */
+export function latentLevel({ format, width, codes }: EncodedLatent, t: number, c: number): number {
+  const code = codes[t * width + c]!;
+  return format === 'xq8' ? code - 128 : ROT_LEVELS.rot4.levels[code]!;
+}
+
+/** μ̂ + worth·level, in the rotated basis: [128, width]. */
+export function latentRows(latent: EncodedLatent): Float32Array {
+  const { width, means, meanScale } = latent;
+  return Float32Array.from({ length: PAGE_TOKENS * width }, (_, i) => {
+    const t = Math.floor(i / width);
+    const part = Math.fround(latentLevel(latent, t, i % width) * latentWorth(latent, t));
+    return Math.fround(Math.fround(means[i % width]! * meanScale) + part);
+  });
+}
+
+/** x̂: [128, width]. */
+export function decodeLatent(latent: EncodedLatent): Float32Array {
+  const rows = latentRows(latent);
+  for (let t = 0; t < PAGE_TOKENS; t++) rotateLatent(rows.subarray(t * latent.width, (t + 1) * latent.width), true);
+  return rows;
+}
+
+const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
+
+/** The page as it is stored. */
+export function latentPage(latent: EncodedLatent): Uint8Array {
+  const { format, width, codes, rowScales, means, meanScale } = latent;
+  assert(width >= 64 && width % 16 === 0, `no latents of ${width} channels`);
+  const isWide = format === 'xq8';
+  const codeBytes = (PAGE_TOKENS * width) / (isWide ? 1 : 2);
+  const scalesAt = align(codeBytes);
+  const meansAt = scalesAt + align(isWide ? PAGE_TOKENS * 2 : PAGE_TOKENS);
+  const meanScaleAt = meansAt + align(width * 2);
+  const page = new Uint8Array(meanScaleAt + 64);
+  const view = new DataView(page.buffer);
+  for (let t = 0; t < PAGE_TOKENS; t++) {
+    for (let c = 0; c < width; c++) {
+      const at = Math.floor(t / 8) * 8 * width + Math.floor(c / 4) * 32 + (t % 8) * 4 + (c % 4);
+      const code = codes[t * width + c]!;
+      if (isWide) page[at] = code - 128;
+      else page[Math.floor(at / 128) * 64 + (at % 64)]! |= code << (at % 128 < 64 ? 0 : 4);
+    }
+    if (isWide) view.setUint16(scalesAt + 2 * t, rowScales[t]!, true);
+    else page[scalesAt + t] = rowScales[t]! & 255;
+  }
+  means.forEach((mean, c) => {
+    view.setInt16(meansAt + 2 * c, mean, true);
+  });
+  view.setFloat32(meanScaleAt, meanScale, true);
+  return page;
+}
