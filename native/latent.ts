@@ -71,7 +71,8 @@ function checkedRows(x: unknown, name: string, length: number, shape: string): F
   return x as Float32Array;
 }
 
-function refuseNonFinite(x: Float32Array, name: string, row: number, most: number): void {
+/** Throws 'bad-value' for the first number that cannot be coded, where there is one. */
+function sayWhere(x: Float32Array, name: string, row: number, most: number): void {
   const at = x.findIndex((value) => !(Math.abs(value) <= most));
   if (at < 0) return;
   throw new KvError('bad-value', `${name} holds ${x[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
@@ -89,8 +90,9 @@ export function encodeLatent(format: LatentName, x: Float32Array, width: number,
   const page = new Uint8Array(latentBytes(format, width));
   checkedRows(x, 'x', PAGE_TOKENS * width, '[128, width]');
   integer(firstRow, 'firstRow', 0, SINK_TOKENS);
-  refuseNonFinite(x, 'x', width, 65_504);
-  check(loadBinary().encodeLatent(latentId(format), width, page, x, firstRow), 'encode a page of latents');
+  const status = loadBinary().encodeLatent(latentId(format), width, page, x, firstRow);
+  if (status !== 0) sayWhere(x, 'x', width, 65_504);
+  check(status, 'encode a page of latents');
   return page;
 }
 
@@ -126,10 +128,11 @@ function openHandle(w: Float32Array, outputs: number, contraction: number, isTur
   integer(outputs, 'outputs', 1, MAX_OUTPUTS);
   integer(contraction, 'contraction', 1, MAX_CONTRACTION);
   checkedRows(w, 'w', outputs * contraction, '[outputs, contraction]');
-  refuseNonFinite(w, 'w', contraction, Number.MAX_VALUE);
   const { Weights } = loadBinary();
   const handle = new Weights();
-  check(handle.open(w, outputs, contraction, isTurned), 'pack weights', { outputs, contraction });
+  const status = handle.open(w, outputs, contraction, isTurned);
+  if (status !== 0) sayWhere(w, 'w', contraction, Number.MAX_VALUE);
+  check(status, 'pack weights', { outputs, contraction });
   return handle;
 }
 

@@ -46,14 +46,14 @@ void splitRows(const int16_t* x, int rows, int count, int depth, int8_t* packed)
   const int blocks = (2 * rows + kBlock - 1) / kBlock;
   std::memset(packed, 0, static_cast<size_t>(blocks) * kBlock * depth);
   for (int i = 0; i < rows; i++) {
+    // Four rows of x fill a block, so both planes of a row stand beside each other in one.
+    int8_t* to = packed + static_cast<size_t>(i / 4) * kBlock * depth + i % 4 * 8;
+    const int16_t* from = x + static_cast<size_t>(i) * count;
     for (int c = 0; c < count; c++) {
-      const int value = x[static_cast<size_t>(i) * count + c];
-      const int high = (value + 128) >> 8;
-      for (int plane = 0; plane < 2; plane++) {
-        const int row = 2 * i + plane;
-        packed[static_cast<size_t>(row / kBlock) * kBlock * depth + c / 4 * (kBlock * 4) + row % kBlock * 4 + c % 4] =
-            static_cast<int8_t>(plane == 0 ? high : value - 256 * high);
-      }
+      const int high = (from[c] + 128) >> 8;
+      int8_t* at = to + c / 4 * (kBlock * 4) + c % 4;
+      at[0] = static_cast<int8_t>(high);
+      at[4] = static_cast<int8_t>(from[c] - 256 * high);
     }
   }
 }
@@ -116,7 +116,7 @@ void packLevels(const int8_t* levels, int rows, int contraction, int8_t* packed)
   for (size_t t = 0; t < static_cast<size_t>(rows); t++) {
     int8_t* to = packed + t / kBlock * kBlock * depth + t % kBlock * 4;
     const int8_t* from = levels + t * contraction;
-    for (size_t c = 0; c < static_cast<size_t>(contraction); c++) to[c / 4 * (kBlock * 4) + c % 4] = from[c];
+    for (int c = 0; c < contraction; c += 4, to += kBlock * 4) std::memcpy(to, from + c, std::min(4, contraction - c));
   }
 }
 

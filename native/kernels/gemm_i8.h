@@ -163,28 +163,36 @@ template <int R, int B>
 static __attribute__((noinline)) void gemmBlock(const int8_t* a, const uint8_t* w, size_t stepBytes, int steps, const int32_t* start, int column,
                                                 int count, const GemmOutput& out) {
   GemmSum sum[R][B];
+  // Unrolled everywhere, or the sums live in memory.
+#pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
+#pragma GCC unroll 4
     for (int b = 0; b < B; b++) sum[r][b] = gemmStart(start[r]);
   }
   for (int step = 0; step < steps; step++) {
     GemmWeight weight[B];
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int b = 0; b < B; b++) weight[b] = gemmWeight(w + b * kGemmLanes * 4);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       const GemmRow row = gemmRow(a + r * 4);
-#pragma GCC unroll 3
+#pragma GCC unroll 4
       for (int b = 0; b < B; b++) gemmStep(sum[r][b], weight[b], row);
     }
     a += kGemmBlock * 4;
     w += stepBytes;
   }
+  alignas(64) int32_t sums[R][B * kGemmLanes];
+#pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
-    alignas(64) int32_t sums[B * kGemmLanes + 16];
-    for (int b = 0; b < B; b++) gemmStore(sums + b * kGemmLanes, sum[r][b]);
+#pragma GCC unroll 4
+    for (int b = 0; b < B; b++) gemmStore(sums[r] + b * kGemmLanes, sum[r][b]);
+  }
+#pragma GCC unroll 1
+  for (int r = 0; r < R; r++) {
     for (int i = 0; i < B * kGemmLanes; i += 16) {
       const int left = count - i;
-      gemmFinish(sums + i, out, r, column + i, left < 16 ? left : 16);
+      gemmFinish(sums[r] + i, out, r, column + i, left < 16 ? left : 16);
     }
   }
 }

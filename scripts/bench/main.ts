@@ -4,6 +4,7 @@
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it from format to format, reading it back
  *   trial       asking what one page would lose in every lower format
+ *   remat       keys and values of a page recomputed from its latents
  *   step        decode steps of whole models at 0 to 32K tokens, and what scheduler, trials, moves and log take of a session under a budget
  * Flags
  *   --peers             with attention and step: onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -29,6 +30,7 @@ import { demote } from './demote.ts';
 import { machine } from './machine.ts';
 import { typical } from './measure.ts';
 import { prefill } from './prefill.ts';
+import { remat } from './remat.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
 import { pairs, shapes } from './shapes.ts';
 import { step } from './step.ts';
@@ -36,7 +38,14 @@ import { openStream, STREAM_BYTES, StreamRecord } from './stream.ts';
 import { markdown } from './table.ts';
 import { trial } from './trial.ts';
 
-const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = { attention, prefill, demote, trial, step };
+const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
+  attention,
+  prefill,
+  demote,
+  trial,
+  remat,
+  step,
+};
 
 const numbers = (text: string | undefined): number[] | null => text?.split(',').map(Number) ?? null;
 

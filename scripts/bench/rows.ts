@@ -18,8 +18,8 @@ export const benchRow = z
     format: z.string(),
     /**
      * attention: per token of history and KV head, K and V, all query heads of the group. prefill: the same, per query.
-     * demote: per token and KV head of one side. trial: per token and KV head, all candidates of both sides. step: one whole step per token
-     * produced.
+     * demote: per token and KV head of one side. remat: per token and KV head, K and V together. trial: per token and KV head, all
+     * candidates of both sides. step: one whole step per token produced.
      */
     nsPerToken: z.number().positive(),
     /** Bytes of the cache's pages that were read, by that time; null where reading them is not the work. */

@@ -22,6 +22,12 @@ export function openStream(bytes = STREAM_BYTES): StreamHandle {
   return new Stream(bytes);
 }
 
+/** int8 operations a second of one thread that stays in its registers (0: not known on this kind of CPU): the other ceiling. */
+export function openProducts(): () => number {
+  const file = join(fileURLToPath(new URL('../../native/build/Release', import.meta.url)), 'bench_stream.node');
+  return (createRequire(import.meta.url)(file) as { products(): number }).products;
+}
+
 /** What the stream reached, per number of threads, over everything measured so far. */
 export class StreamRecord {
   readonly handle: StreamHandle;

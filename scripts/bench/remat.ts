@@ -1,0 +1,141 @@
+/** What it costs to make keys and values of a page again, from layer inputs in 8 or 4 bits: per token and KV head, K and V together. */
+import {
+  decodeLatent,
+  encodeLatent,
+  type LatentName,
+  LatentWeights,
+  latentBytes,
+  mixLatent,
+  PAGE_TOKENS,
+} from '../../native/index.ts';
+import { type Bench, rowOf } from './bench.ts';
+import { type Subject, sideBySide, typical } from './measure.ts';
+import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
+import { openProducts } from './stream.ts';
+import { columns, figure, percent } from './table.ts';
+
+/** Pages of one pass, each with bytes of its own. */
+const PAGES = 8;
+/** Sinks out of the way, rows enough for a figure. */
+const CHECKED_ROWS = 8;
+
+interface Way {
+  readonly what: string;
+  readonly format: LatentName;
+  readonly planes: 1 | 2;
+}
+const WAYS: readonly Way[] = [
+  { what: 'xq4>f32, int8 weights', format: 'xq4', planes: 1 },
+  { what: 'xq8>f32, int8 weights', format: 'xq8', planes: 1 },
+  { what: 'xq8>f32, int16 weights', format: 'xq8', planes: 2 },
+];
+const FORMATS: readonly LatentName[] = ['xq4', 'xq8'];
+
+/** With a KV head per query head the layer input itself, else its part in the column space of both projections. */
+const widthOf = ({ queryHeads, kvHeads, headDim }: Shape): number =>
+  queryHeads === kvHeads ? kvHeads * headDim : 2 * kvHeads * headDim;
+
+export async function remat(bench: Bench): Promise<void> {
+  const shapes = bench.settings.shapes ?? (bench.settings.full ? SHAPES : SHAPES.slice(0, 3));
+  for (const shape of shapes) await rematAt(bench, shape);
+}
+
+export async function rematAt(bench: Bench, shape: Shape): Promise<void> {
+  const { settings, stream, random } = bench;
+  const width = widthOf(shape);
+  const outputs = 2 * shape.kvHeads * shape.headDim;
+  const w = gaussians(outputs * width, random);
+  const weights = new LatentWeights(w, outputs, width);
+  const values = new LatentWeights(w.subarray((outputs / 2) * width), outputs / 2, width);
+  const rows = gaussians(PAGE_TOKENS * width, random);
+  const pages = FORMATS.map((format) => Array.from({ length: PAGES }, () => encodeLatent(format, rows, width)));
+  const pagesOf = (format: LatentName): Uint8Array[] => pages[FORMATS.indexOf(format)]!;
+  const out = new Float32Array(PAGE_TOKENS * outputs);
+  const p = new Float32Array(shape.queryHeads * PAGE_TOKENS).fill(1 / PAGE_TOKENS / PAGES);
+  const products = openProducts();
+  const peaks: number[] = [];
+  const subjects: (Subject & { what: string; operations: number })[] = [
+    ...WAYS.map(({ what, format, planes }) => ({
+      what,
+      operations: 2 * PAGE_TOKENS * width * outputs * planes,
+      prepare: () => {
+        peaks.push(products());
+      },
+      run: () => {
+        for (const page of pagesOf(format)) weights.materialize(format, page, { planes, out });
+      },
+    })),
+    {
+      what: 'V of one query, absorbed (xq4)',
+      operations: 0,
+      run: () => {
+        const mixed = new Float32Array(shape.queryHeads * width);
+        for (const page of pagesOf('xq4')) mixLatent('xq4', page, width, p, mixed);
+        values.finishMix(mixed);
+      },
+    },
+    ...FORMATS.map((format) => ({
+      what: `f32>${format}`,
+      operations: 0,
+      run: () => {
+        for (let page = 0; page < PAGES; page++) encodeLatent(format, rows, width);
+      },
+    })),
+  ];
+  const { seconds } = await sideBySide(subjects, { stream, threads: 1, rounds: settings.rounds });
+  const peak = 1 / typical(peaks.map((rate) => 1 / rate));
+  const bits = FORMATS.map(
+    (format) => `${format} ${((latentBytes(format, width) * 8) / (PAGE_TOKENS * outputs)).toFixed(2)}`,
+  );
+  bench.say(
+    `\nremat ${shapeName(shape)}, ${width} channels to ${outputs}; bits of an element of K and V: ${bits.join(', ')}`,
+  );
+  bench.say(
+    `  products in registers, same rounds: ${(peak / 1e9).toFixed(0)} Gop/s (goal on an idle core with VNNI: 800 of 1080)`,
+  );
+  const lines = subjects.map(({ what, operations }, i) => {
+    const nsPerToken = (seconds[i]! * 1e9) / (PAGES * PAGE_TOKENS * shape.kvHeads);
+    const way = WAYS.find((one) => one.what === what);
+    const error = way === undefined ? null : errorOf(weights, way, pagesOf(way.format)[0]!, w, width, outputs);
+    // An error of recomputing with int8 weights is that of the weights, not of the arithmetic: it stands in the table, not in the row.
+    bench.add(rowOf(bench, shape, { bench: 'remat', tokens: PAGE_TOKENS, threads: 1, format: what, nsPerToken }));
+    const rate = (operations * PAGES) / seconds[i]!;
+    return [
+      what,
+      figure(nsPerToken),
+      figure((seconds[i]! * 1e6) / PAGES),
+      operations === 0 ? null : figure(rate / 1e9),
+      operations === 0 || peak === 0 ? null : percent(rate / peak),
+      error === null ? null : error.toExponential(1),
+    ];
+  });
+  for (const line of columns(['from>to', 'ns/token', 'µs/page', 'Gop/s', 'of registers', 'error'], lines)) {
+    bench.say(`  ${line}`);
+  }
+  weights.close();
+  values.close();
+}
+
+/** Relative L2 against float64 over the decoded rows. */
+function errorOf(
+  weights: LatentWeights,
+  { format, planes }: Way,
+  page: Uint8Array,
+  w: Float32Array,
+  width: number,
+  outputs: number,
+): number {
+  const got = weights.materialize(format, page, { planes });
+  const rows = decodeLatent(format, page, width);
+  let wrong = 0;
+  let all = 0;
+  for (let t = 0; t < CHECKED_ROWS; t++) {
+    for (let o = 0; o < outputs; o++) {
+      let exact = 0;
+      for (let c = 0; c < width; c++) exact += rows[t * width + c]! * w[o * width + c]!;
+      wrong += (got[t * outputs + o]! - exact) ** 2;
+      all += exact ** 2;
+    }
+  }
+  return Math.sqrt(wrong / all);
+}
