@@ -7,6 +7,7 @@ import type { Worker } from 'node:worker_threads';
 import { KvError, startThread } from '../native/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
+import { GateKeeper, keep, release } from './gate.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
 import type {
@@ -40,6 +41,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
 
 export class Engine {
   readonly #worker: Worker;
+  readonly #gate = new GateKeeper();
   readonly #pending = new Map<number, Pending>();
   #nextId = 1;
   #gone: Error | null = null;
@@ -64,10 +66,14 @@ export class Engine {
       stateDir: stateDir === null ? null : resolve(stateDir ?? '.palimpsest'),
       onLogFailure: options.onLogFailure ?? 'block',
     };
-    this.#worker = startThread(new URL('./worker.ts', import.meta.url), data);
+    this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
+    keep(this.#gate);
     this.#worker.on('message', (reply: Reply) => this.#receive(reply));
     this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(String(error))));
-    this.#worker.on('exit', () => this.#end(new KvError('closed', 'the engine was closed')));
+    this.#worker.on('exit', () => {
+      release(this.#gate);
+      this.#end(new KvError('closed', 'the engine was closed'));
+    });
   }
 
   /** @internal */
@@ -125,8 +131,9 @@ export class Engine {
     await this.#closing;
   }
 
-  /** Ends the thread at once. The log keeps what was acknowledged. */
+  /** Ends the thread as soon as the native work under way is done. The log keeps what was acknowledged. */
   async terminate(): Promise<void> {
+    await this.#gate.close();
     await this.#worker.terminate();
   }
 

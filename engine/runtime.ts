@@ -12,6 +12,8 @@ export interface RuntimeOptions {
   readonly threads?: number | undefined;
   readonly isa?: Isa | undefined;
   readonly cacheDir?: string | undefined;
+  /** Called between pieces of native work: the thread may be ended in there. */
+  readonly safePoint?: () => void;
 }
 
 export class Runtime {
@@ -34,12 +36,14 @@ export class Runtime {
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? Math.max(1, cpus().length);
     const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
-    const dense = await createOrtBackend(model, { precision: options.dense ?? 'auto', threads }).catch(
-      (error: unknown) => {
-        model.weights.close();
-        throw namingFile(model.path, error);
-      },
-    );
+    const dense = await createOrtBackend(model, {
+      precision: options.dense ?? 'auto',
+      threads,
+      ...(options.safePoint === undefined ? {} : { safePoint: options.safePoint }),
+    }).catch((error: unknown) => {
+      model.weights.close();
+      throw namingFile(model.path, error);
+    });
     return new Runtime(model, dense, threads, performance.now() - start);
   }
 

@@ -1,6 +1,7 @@
 /** The model's thread: receives calls, answers in the order the work is done, streams events in between. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert } from '../native/index.ts';
+import { Gate } from './gate.ts';
 import { Host, type HostOptions } from './host.ts';
 import { type AbortCall, type Call, type Reply, toWire } from './protocol.ts';
 
@@ -9,7 +10,9 @@ assert(port !== null, 'engine/worker.ts runs as a worker thread only');
 const reply = (message: Reply): void => port.postMessage(message);
 const running = new Map<number, AbortController>();
 
-const opening = Host.open(workerData as HostOptions);
+const { host: options, gate: shared } = workerData as { host: HostOptions; gate: SharedArrayBuffer };
+const gate = new Gate(shared);
+const opening = gate.during(() => Host.open({ ...options, safePoint: () => gate.pass() }));
 // Reported through the first call; without this line an early failure would end the thread unheard.
 opening.catch(() => {});
 
@@ -19,16 +22,13 @@ async function serve(call: Call): Promise<void> {
   try {
     const host = await opening;
     if (call.method === 'close') {
-      await host.close();
+      await gate.during(() => host.close());
       reply({ id: call.id, kind: 'value', value: null });
       port!.close();
       return;
     }
-    const value = await host.call(
-      call.method,
-      call.params,
-      (event) => reply({ id: call.id, kind: 'event', event }),
-      abort.signal,
+    const value = await gate.during(() =>
+      host.call(call.method, call.params, (event) => reply({ id: call.id, kind: 'event', event }), abort.signal),
     );
     reply({ id: call.id, kind: 'value', value });
   } catch (error) {

@@ -38,7 +38,7 @@ export async function createOrtBackend(
     );
   });
   const given: GraphInput = { config: model.config, weights: model.weights, precision: options.precision };
-  const backend = new OrtBackend(ort, given);
+  const backend = new OrtBackend(ort, given, options.safePoint ?? (() => {}));
   try {
     await backend.open(options.threads);
   } catch (error) {
@@ -83,11 +83,13 @@ class OrtBackend implements DenseBackend {
   private readonly given: GraphInput;
   /** first, next 0 … next L−2, last, logits. */
   private readonly sessions: InferenceSession[] = [];
+  private readonly safePoint: () => void;
   private closed = false;
 
-  constructor(ort: Ort, given: GraphInput) {
+  constructor(ort: Ort, given: GraphInput, safePoint: () => void) {
     this.ort = ort;
     this.given = given;
+    this.safePoint = safePoint;
   }
 
   /** One graph at a time, so that only one layer's weights exist twice. */
@@ -100,6 +102,7 @@ class OrtBackend implements DenseBackend {
   }
 
   private async addSession(graph: DenseGraph, threads: number): Promise<void> {
+    this.safePoint();
     this.sessions.push(await this.ort.InferenceSession.create(writeOnnxModel(graph), sessionOptions(threads)));
     this.bytes += graph.bytes;
     for (const [type, count] of Object.entries(graph.matrices)) {
@@ -187,6 +190,7 @@ class OrtBackend implements DenseBackend {
   /** Outputs are fresh buffers: writing into prepared ones was measured and gains nothing, and x would alias its own input. */
   private async run(index: number, feeds: Record<string, Tensor>): Promise<InferenceSession.ReturnType> {
     this.checkOpen();
+    this.safePoint();
     return this.sessions[index]!.run(feeds);
   }
 

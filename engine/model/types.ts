@@ -146,4 +146,6 @@ export interface DenseOptions {
   /** 'auto': 8-bit MatMulNBits where the shape allows; 'exact': float32 everywhere. */
   readonly precision: 'auto' | 'exact';
   readonly threads: number;
+  /** Called before each piece of native work, while none is under way. */
+  readonly safePoint?: () => void;
 }
