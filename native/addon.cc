@@ -23,6 +23,11 @@ constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeads = 1024;
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxThreads = 64;
+#if defined(__wasm__)
+constexpr bool kHasThreads = false;
+#else
+constexpr bool kHasThreads = true;
+#endif
 constexpr double kMaxBytes = 9007199254740991.0;
 
 constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};
@@ -47,18 +52,18 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
   }
 
  private:
-  static bool readBytes(const Napi::Value& value, size_t* bytes) {
+  static bool readBytes(const Napi::Value& value, uint64_t* bytes) {
     if (!value.IsNumber()) return false;
     const double number = value.As<Napi::Number>().DoubleValue();
     if (!(number >= 0 && number <= kMaxBytes) || number != std::floor(number)) return false;
-    *bytes = static_cast<size_t>(number);
+    *bytes = static_cast<uint64_t>(number);
     return true;
   }
 
   // (budgetBytes)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
-      size_t bytes;
+      uint64_t bytes;
       if (pool_ || !readBytes(info[0], &bytes)) return kBadArgument;
       pool_ = std::make_shared<PagePool>(bytes);
       return kOk;
@@ -81,7 +86,7 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
 
   Napi::Value setBudget(const Info& info) {
     return guarded(info, [&]() -> Status {
-      size_t bytes;
+      uint64_t bytes;
       if (!pool_) return kClosed;
       if (!readBytes(info[0], &bytes)) return kBadArgument;
       return pool_->setBudget(bytes) ? kOk : kBudgetTooSmall;
@@ -155,7 +160,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       options.slopes.assign(slopes.data, slopes.data + slopes.length);
       const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
       Status status = kOk;
-      cache_ = Cache::open(std::move(pool), kernels, std::move(options), threads, &status);
+      cache_ = Cache::open(std::move(pool), kernels, std::move(options), kHasThreads ? threads : 1, &status);
       return status;
     });
   }
@@ -399,8 +404,8 @@ Napi::Value rope(const Info& info) {
     if (!readFloats(info[0], &x) || !readFloats(info[5], &cos) || !readFloats(info[6], &sin) || !info[7].IsBoolean()) return kBadArgument;
     if (!readInt(info[1], 0, 1 << 30, &tokens) || !readInt(info[2], 1, kMaxHeads, &heads)) return kBadArgument;
     if (!readInt(info[3], 2, 1024, &headDim) || !readInt(info[4], 2, headDim, &rotaryDim) || rotaryDim % 2 != 0) return kBadArgument;
-    if (x.length != static_cast<size_t>(tokens) * heads * headDim) return kBadShape;
-    if (cos.length != static_cast<size_t>(tokens) * (rotaryDim / 2) || sin.length != cos.length) return kBadShape;
+    if (x.length != static_cast<uint64_t>(tokens) * heads * headDim) return kBadShape;
+    if (cos.length != static_cast<uint64_t>(tokens) * (rotaryDim / 2) || sin.length != cos.length) return kBadShape;
     const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
     if (tokens > 0) kernels->rope(x.data, tokens, heads, headDim, rotaryDim, cos.data, sin.data, info[7].As<Napi::Boolean>().Value());
     return kOk;
@@ -438,7 +443,7 @@ Napi::Value describe(const Info& info) {
   about.Set("isa", Napi::Number::New(env, env.GetInstanceData<Environment>()->kernels->isa));
   Napi::Array available = Napi::Array::New(env);
   uint32_t count = 0;
-  for (const Isa isa : {kAvx512Vnni, kAvx512, kAvx2, kNeon, kScalar}) {
+  for (const Isa isa : {kAvx512Vnni, kAvx512, kAvx2, kNeonDot, kNeon, kWasmSimd, kScalar}) {
     if (kernelsFor(isa)) available.Set(count++, Napi::Number::New(env, isa));
   }
   about.Set("available", available);
@@ -460,7 +465,7 @@ Napi::Value describe(const Info& info) {
 Napi::Value setIsa(const Info& info) {
   return guarded(info, [&]() -> Status {
     int isa;
-    if (!readInt(info[0], 0, kNeon, &isa)) return kBadArgument;
+    if (!readInt(info[0], 0, kIsaCount - 1, &isa)) return kBadArgument;
     const Kernels* kernels = kernelsFor(static_cast<Isa>(isa));
     if (!kernels) return kUnsupported;
     info.Env().GetInstanceData<Environment>()->kernels = kernels;

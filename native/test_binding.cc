@@ -17,7 +17,7 @@ class Call {
 
   const Kernels* kernels() {
     const int isa = integer(INT_MIN, INT_MAX);
-    const Kernels* kernels = isa < kScalar || isa > kNeon ? nullptr : kernelsFor(static_cast<Isa>(isa));
+    const Kernels* kernels = isa < kScalar || isa >= kIsaCount ? nullptr : kernelsFor(static_cast<Isa>(isa));
     if (kernels == nullptr) fail("this CPU or build has no such instruction set");
     return kernels;
   }
@@ -52,7 +52,7 @@ class Call {
 
   // A typed array of T with room for `count` elements.
   template <class T>
-  T* array(size_t count) {
+  T* array(uint64_t count) {
     const Napi::Value value = next();
     if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != typeOf(static_cast<T*>(nullptr))) {
       throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a typed array of the right kind");
@@ -65,7 +65,7 @@ class Call {
   }
 
   // Elements spanned by n rows of `length` at `stride`.
-  static size_t span(int n, int stride, int length) { return n == 0 ? 0 : static_cast<size_t>(n - 1) * stride + length; }
+  static uint64_t span(int n, int stride, int length) { return n == 0 ? 0 : static_cast<uint64_t>(n - 1) * stride + length; }
 
   [[noreturn]] void fail(const std::string& why) { throw Napi::RangeError::New(info_.Env(), "argument " + at() + " " + why); }
 
@@ -91,7 +91,7 @@ constexpr int kMany = 1 << 20;
 Napi::Value isas(const Napi::CallbackInfo& info) {
   Napi::Array list = Napi::Array::New(info.Env());
   uint32_t count = 0;
-  for (int isa = kScalar; isa <= kNeon; isa++) {
+  for (int isa = kScalar; isa < kIsaCount; isa++) {
     if (kernelsFor(static_cast<Isa>(isa)) != nullptr) list.Set(count++, isa);
   }
   return list;
@@ -211,7 +211,7 @@ void rope(const Napi::CallbackInfo& info) {
   const int rotaryDim = call.integer(0, headDim);
   const bool interleaved = call.flag();
   if (rotaryDim % 2 != 0) call.fail("contradicts the shape");
-  auto* x = call.array<float>(static_cast<size_t>(tokens) * heads * headDim);
+  auto* x = call.array<float>(static_cast<uint64_t>(tokens) * heads * headDim);
   const auto* cos = call.array<float>(static_cast<size_t>(tokens) * rotaryDim / 2);
   const auto* sin = call.array<float>(static_cast<size_t>(tokens) * rotaryDim / 2);
   kernels->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);

@@ -33,7 +33,7 @@ void PartRef::drop() {
   if (part && --part->owners == 0) part->pool->release(part);
 }
 
-bool PagePool::setBudget(size_t bytes) {
+bool PagePool::setBudget(uint64_t bytes) {
   if (bytes < used_) return false;
   budget_ = bytes;
   return true;

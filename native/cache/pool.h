@@ -62,15 +62,16 @@ class PartOwner {
 
 class PagePool {
  public:
-  explicit PagePool(size_t budgetBytes) : budget_(budgetBytes) {}
+  // The budget may be larger than what this machine can address.
+  explicit PagePool(uint64_t budgetBytes) : budget_(budgetBytes) {}
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  size_t budgetBytes() const { return budget_; }
+  uint64_t budgetBytes() const { return budget_; }
   size_t usedBytes() const { return used_; }
   size_t peakBytes() const { return peak_; }
   // False (and nothing changed) when below what is used now.
-  bool setBudget(size_t bytes);
+  bool setBudget(uint64_t bytes);
 
   // Whether `bytes` more fit, once `freed` bytes that the same change gives back are gone.
   bool hasRoom(size_t bytes, size_t freed = 0) const { return used_ - freed <= budget_ && bytes <= budget_ - (used_ - freed); }
@@ -88,7 +89,7 @@ class PagePool {
   friend class PartRef;
   void release(Part* part);
 
-  size_t budget_;
+  uint64_t budget_;
   size_t used_ = 0;
   size_t peak_ = 0;
   std::vector<const PartOwner*> owners_;

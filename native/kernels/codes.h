@@ -116,7 +116,7 @@ template <int L>
 INLINE VecF addHalves(VecF a, VecF b) {
   VecI low{};
   for (int i = 0; i < kLanes; i++) low[i] = i / (L / 2) * L + i % (L / 2);
-  return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, low + L / 2);
+  return shuffled(a, b, low) + shuffled(a, b, low + L / 2);
 }
 template <int L>
 INLINE void addHalvesOf(VecF* v) {

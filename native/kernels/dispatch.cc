@@ -1,6 +1,10 @@
 // Which kernels this process uses. The CPU is asked once.
 #include "kernels.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 namespace palimpsest {
 
 extern const Kernels kKernels_scalar;
@@ -10,6 +14,20 @@ extern const Kernels kKernels_avx512;
 extern const Kernels kKernels_avx512vnni;
 #elif defined(__aarch64__)
 extern const Kernels kKernels_neon;
+extern const Kernels kKernels_neondot;
+#elif defined(__wasm_simd128__)
+extern const Kernels kKernels_wasmsimd;
+#endif
+
+#if defined(__aarch64__)
+static bool hasDotProduct() {
+#if defined(__linux__)
+  constexpr unsigned long kAsimdDp = 1ul << 20;  // HWCAP_ASIMDDP of the kernel's user interface
+  return (getauxval(AT_HWCAP) & kAsimdDp) != 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 const Kernels* kernelsFor(Isa isa) {
@@ -29,6 +47,11 @@ const Kernels* kernelsFor(Isa isa) {
 #elif defined(__aarch64__)
     case kNeon:  // part of every 64-bit ARM
       return &kKernels_neon;
+    case kNeonDot:
+      return hasDotProduct() ? &kKernels_neondot : nullptr;
+#elif defined(__wasm_simd128__)
+    case kWasmSimd:  // a module that holds them is refused whole where they are not to be had
+      return &kKernels_wasmsimd;
 #endif
     default:
       return nullptr;
@@ -37,7 +60,7 @@ const Kernels* kernelsFor(Isa isa) {
 
 const Kernels* bestKernels() {
   static const Kernels* const best = [] {
-    constexpr Isa kBestFirst[] = {kNeon, kAvx512Vnni, kAvx512, kAvx2};
+    constexpr Isa kBestFirst[] = {kWasmSimd, kNeonDot, kNeon, kAvx512Vnni, kAvx512, kAvx2};
     for (Isa isa : kBestFirst) {
       if (const Kernels* kernels = kernelsFor(isa)) return kernels;
     }

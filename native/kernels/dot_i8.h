@@ -3,7 +3,8 @@
 //   AVX-512 VNNI  vpdpbusd wants unsigned times signed bytes: levels become level + 128; x splits into two planes,
 //                 hi = (x + 128) >> 8 and lo = int8(x), x = 256 hi + lo; 128 * sum(x) is taken away again.
 //   AVX2/AVX-512  vpmaddwd on int16: bytes 0, 2 and bytes 1, 3 of each output are widened apart by shifts.
-//   NEON          a de-interleaving load gives the four steps apart; widening multiply-adds.
+//   SSE2, Wasm    the same on 16 bytes.
+//   NEON          dot_i8_neon.h
 // No x is read beyond contraction; rows of x need not be aligned.
 #pragma once
 
@@ -95,6 +96,10 @@ static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_
   }
 }
 
+#elif defined(__aarch64__)
+
+#include "dot_i8_neon.h"
+
 #else
 
 // One row of x as 32-bit pairs: even = (x0, x2), odd = (x1, x3) of each quad.
@@ -141,9 +146,19 @@ INLINE Bytes pairs(int32_t v) { return _mm_set1_epi32(v); }
 INLINE Bytes addPairs(Bytes sum, Bytes a, Bytes b) { return _mm_add_epi32(sum, _mm_madd_epi16(a, b)); }
 INLINE Bytes noBytes() { return _mm_setzero_si128(); }
 INLINE void storeSums(int32_t* y, Bytes sum) { _mm_storeu_si128(reinterpret_cast<__m128i*>(y), sum); }
+#elif defined(__wasm_simd128__)
+typedef v128_t Bytes;
+constexpr int kByteLanes = 16;
+INLINE Bytes loadBytes(const int8_t* p) { return wasm_v128_load(p); }
+INLINE Bytes evenBytes(Bytes v) { return wasm_i16x8_shr(wasm_i16x8_shl(v, 8), 8); }
+INLINE Bytes oddBytes(Bytes v) { return wasm_i16x8_shr(v, 8); }
+INLINE Bytes pairs(int32_t v) { return wasm_i32x4_splat(v); }
+INLINE Bytes addPairs(Bytes sum, Bytes a, Bytes b) { return wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(a, b)); }
+INLINE Bytes noBytes() { return wasm_i32x4_splat(0); }
+INLINE void storeSums(int32_t* y, Bytes sum) { wasm_v128_store(y, sum); }
 #endif
 
-#if defined(__SSE2__)
+#if defined(__SSE2__) || defined(__wasm_simd128__)
 
 template <int R, int B>
 INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const PairedRow* x, int32_t* y, size_t yStride) {
@@ -192,38 +207,20 @@ static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_
   }
 }
 
-#else  // NEON and anything else
+#else
 
 static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y, size_t yStride) {
   const int quads = contraction / 4;
   const size_t rowBytes = static_cast<size_t>(outputs) * 4;
-  for (int o = 0; o < outputs; o += 16) {
+  for (int o = 0; o < outputs; o++) {
     for (int i = 0; i < n; i++) {
       const int16_t* xi = x + i * xStride;
-#if defined(__aarch64__)
-      int32x4_t sum[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};
+      int32_t sum = 0;
       for (int q = 0; q < quads; q++) {
-        const int8x16x4_t level = vld4q_s8(tile + q * rowBytes + o * 4);
-        for (int s = 0; s < 4; s++) {
-          const int16x8_t low = vmovl_s8(vget_low_s8(level.val[s])), high = vmovl_s8(vget_high_s8(level.val[s]));
-          const int16_t factor = xi[q * 4 + s];
-          sum[0] = vmlal_n_s16(sum[0], vget_low_s16(low), factor);
-          sum[1] = vmlal_n_s16(sum[1], vget_high_s16(low), factor);
-          sum[2] = vmlal_n_s16(sum[2], vget_low_s16(high), factor);
-          sum[3] = vmlal_n_s16(sum[3], vget_high_s16(high), factor);
-        }
+        const int8_t* level = tile + q * rowBytes + o * 4;
+        for (int s = 0; s < 4; s++) sum += xi[q * 4 + s] * level[s];
       }
-      for (int s = 0; s < 4; s++) vst1q_s32(y + i * yStride + o + s * 4, sum[s]);
-#else
-      for (int lane = 0; lane < 16; lane++) {
-        int32_t sum = 0;
-        for (int q = 0; q < quads; q++) {
-          const int8_t* level = tile + q * rowBytes + o * 4 + lane * 4;
-          for (int s = 0; s < 4; s++) sum += xi[q * 4 + s] * level[s];
-        }
-        y[i * yStride + o + lane] = sum;
-      }
-#endif
+      y[i * yStride + o] = sum;
     }
   }
 }

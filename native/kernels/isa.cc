@@ -1,5 +1,5 @@
 // All kernels for one instruction set. Compiled once per set by native/binding.gyp, which names it in PALIMPSEST_ISA
-// (scalar, avx2, avx512, avx512vnni or neon) and passes the matching compiler flags.
+// (scalar, avx2, avx512, avx512vnni, neon, neondot or wasmsimd) and passes the matching compiler flags.
 // No standard header with inline functions may be included here: the linker could keep, for everyone, the copy made of
 // instructions that not every CPU has. For the same reason everything below is static.
 #include <cstddef>
@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 
 #include "kernels.h"
@@ -36,7 +38,8 @@ namespace {
 #include "gemm_i8.h"
 #include "latent.h"
 
-constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon;
+[[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon, neondot = kNeonDot,
+              wasmsimd = kWasmSimd;
 
 }  // namespace
 

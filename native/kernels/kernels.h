@@ -19,7 +19,7 @@ constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
 
 enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kFormatCount = 5 };
-enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4 };
+enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kWasmSimd = 6, kIsaCount = 7 };
 
 // Where the widths of the rot family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
 // hi/lo: plane buffers (sizes: hiPlaneBytes, loPlaneBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits.

@@ -46,6 +46,18 @@ template <int N> INLINE Codes shiftDown(Codes v) {
 template <int N> INLINE Codes shiftUp(Codes v) { return vshlq_n_u8(v, N); }
 INLINE Codes loadTable(const int8_t* t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }
 INLINE Codes lookUp(Codes table, Codes index) { return vqtbl1q_u8(table, index); }
+#elif defined(__wasm_simd128__)
+typedef v128_t Codes;
+constexpr int kCodeLanes = 16;
+INLINE Codes loadCodes(const uint8_t* p) { return wasm_v128_load(p); }
+INLINE void storeLevels(int8_t* p, Codes v) { wasm_v128_store(p, v); }
+INLINE Codes splatByte(int v) { return wasm_i8x16_splat(static_cast<int8_t>(v)); }
+INLINE Codes andCodes(Codes a, Codes b) { return wasm_v128_and(a, b); }
+INLINE Codes orCodes(Codes a, Codes b) { return wasm_v128_or(a, b); }
+template <int N> INLINE Codes shiftDown(Codes v) { return wasm_u8x16_shr(v, N); }
+template <int N> INLINE Codes shiftUp(Codes v) { return wasm_i8x16_shl(v, N); }
+INLINE Codes loadTable(const int8_t* t) { return wasm_v128_load(t); }
+INLINE Codes lookUp(Codes table, Codes index) { return wasm_i8x16_swizzle(table, index); }
 #else
 // Eight codes in one 64-bit word; the look-up is eight loads.
 typedef uint64_t Codes;

@@ -13,7 +13,7 @@ INLINE VecF butterfly1(VecF v) {
   const VecI partner = {1, 0, 3, 2};
 #endif
   const VecI flip = (iota() & 1) << 31;
-  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
 }
 INLINE VecF butterfly2(VecF v) {
 #if defined(__AVX512F__)
@@ -24,7 +24,7 @@ INLINE VecF butterfly2(VecF v) {
   const VecI partner = {2, 3, 0, 1};
 #endif
   const VecI flip = (iota() & 2) << 30;
-  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
 }
 INLINE VecF butterfly4(VecF v) {
 #if defined(__AVX512F__)
@@ -35,13 +35,13 @@ INLINE VecF butterfly4(VecF v) {
   const VecI partner = {0, 1, 2, 3};  // distance 4 is between registers here: never called
 #endif
   const VecI flip = (iota() & 4) << 29;
-  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
 }
 INLINE VecF butterfly8(VecF v) {
 #if defined(__AVX512F__)
   const VecI partner = {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7};
   const VecI flip = (iota() & 8) << 28;
-  return __builtin_shuffle(v, partner) + fromBits(bits(v) ^ flip);
+  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
 #else
   return v;
 #endif
@@ -59,14 +59,12 @@ INLINE void hadamard(VecF (&v)[D / kLanes]) {
   }
 #pragma GCC unroll 6
   for (int half = 1; half < kCount; half *= 2) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kCount; i += 2 * half) {
 #pragma GCC unroll 32
-      for (int j = i; j < i + half; j++) {
-        const VecF a = v[j], b = v[j + half];
-        v[j] = a + b;
-        v[j + half] = a - b;
-      }
+    for (int pair = 0; pair < kCount / 2; pair++) {
+      const int j = pair / half * 2 * half + pair % half;
+      const VecF a = v[j], b = v[j + half];
+      v[j] = a + b;
+      v[j + half] = a - b;
     }
   }
 }
@@ -96,8 +94,8 @@ typedef int32_t FourI __attribute__((vector_size(16)));
 INLINE Four butterflies4(Four v) {
   const FourI flip1 = {0, INT32_MIN, 0, INT32_MIN}, flip2 = {0, 0, INT32_MIN, INT32_MIN};
   const FourI by1 = {1, 0, 3, 2}, by2 = {2, 3, 0, 1};
-  v = __builtin_shuffle(v, by1) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip1);
-  return __builtin_shuffle(v, by2) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip2);
+  v = shuffled(v, by1) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip1);
+  return shuffled(v, by2) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip2);
 }
 
 // H_Blocks (x) H_Inner, Inner 4 or 8: butterflies inside each block, then the dense sum over blocks.

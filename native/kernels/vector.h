@@ -1,5 +1,6 @@
 // A small vector vocabulary: float and int32 vectors of the native width, written on the compiler's vector extension,
-// so that one source serves every instruction set. kLanes is 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON).
+// so that one source serves every instruction set. kLanes is 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON,
+// WebAssembly).
 // Plain operators do not fuse (the build sets -ffp-contract=off); mulAdd fuses where the hardware can and is
 // allowed only where results need not be equal on every instruction set.
 // Included by isa.cc inside the namespace of one instruction set; nothing here has external linkage.
@@ -27,6 +28,28 @@ INLINE VecI bits(VecF v) { return reinterpret_cast<VecI>(v); }
 INLINE VecF fromBits(VecI v) { return reinterpret_cast<VecF>(v); }
 INLINE VecF larger(VecF a, VecF b) { return a > b ? a : b; }
 INLINE VecF magnitude(VecF v) { return fromBits(bits(v) & 0x7fffffff); }
+
+// Lane i of the result is lane index[i] of a, or of a and then b. index is a constant once inlined: one instruction or two.
+#if defined(__clang__)
+template <class V, class I>
+INLINE V shuffled(V a, I index) {
+  V out = a;
+  for (unsigned i = 0; i < sizeof(I) / 4; i++) out[i] = a[index[i]];
+  return out;
+}
+template <class V, class I>
+INLINE V shuffled(V a, V b, I index) {
+  constexpr int kCount = sizeof(I) / 4;
+  V out = a;
+  for (int i = 0; i < kCount; i++) out[i] = index[i] < kCount ? a[index[i] & (kCount - 1)] : b[index[i] & (kCount - 1)];
+  return out;
+}
+#else
+template <class V, class I>
+INLINE V shuffled(V a, I index) { return __builtin_shuffle(a, index); }
+template <class V, class I>
+INLINE V shuffled(V a, V b, I index) { return __builtin_shuffle(a, b, index); }
+#endif
 
 // a * b + c
 INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
