@@ -11,6 +11,10 @@
     'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
     'bench_stream_type%': '<!(node -p "require(\'fs\').existsSync(\'stream.cc\') ? \'loadable_module\' : \'none\'")',
     'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
+    # What a Debug build looks for.
+    'sanitizer%': 'address,undefined',
+    # 1: for other machines (scripts/prebuild.mjs). The C++ runtime comes along, symbols are left out.
+    'portable%': 0,
   },
   'conditions': [
     ['target_arch=="x64"', {
@@ -34,8 +38,13 @@
       ],
     }],
     ['target_arch=="arm64"', {
-      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_neon'] },
+      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_neon', 'kernels_neondot'] },
       'targets': [
+        {
+          'target_name': 'kernels_neondot', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+          'defines': ['PALIMPSEST_ISA=neondot'],
+          'cflags': ['-march=armv8.2-a+dotprod'],
+        },
         {
           'target_name': 'kernels_neon', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
           'defines': ['PALIMPSEST_ISA=neon'],
@@ -55,11 +64,16 @@
     'configurations': {
       'Release': {},
       'Debug': {
-        'cflags': ['-g', '-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=undefined'],
-        'ldflags': ['-fsanitize=address,undefined'],
+        'cflags': ['-g', '-O1', '-fno-omit-frame-pointer', '-fsanitize=<(sanitizer)', '-fno-sanitize-recover=undefined'],
+        'ldflags': ['-fsanitize=<(sanitizer)'],
         'defines': ['PALIMPSEST_DEBUG'],
       },
     },
+    'conditions': [
+      ['portable==1', {
+        'cflags': ['-ffunction-sections', '-fdata-sections'],
+      }],
+    ],
   },
   'targets': [
     {
@@ -76,6 +90,12 @@
       'dependencies': ['<@(kernel_libraries)'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread'],
+      'conditions': [
+        ['portable==1', {
+          'sources': ['portable/old_glibc.cc'],
+          'ldflags': ['-static-libstdc++', '-Wl,--version-script=<(module_root_dir)/portable/exports.map', '-Wl,--gc-sections', '-s', '<!@(cat portable/wrapped.flags)'],
+        }],
+      ],
     },
     {
       'target_name': 'kernels_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',

@@ -1,0 +1,52 @@
+// Lets a prebuilt addon run on a glibc older than the one it was built with. glibc 2.34 moved its thread functions from libpthread
+// to libc and gave them a new version there; the old versions are still offered, with the same meaning, so that every machine
+// has them. The linker sends each call here (wrapped.flags), and the call goes on to the old version.
+// Only in builds with portable=1 (scripts/prebuild.mjs), which also checks what the binary asks for in the end.
+#include <pthread.h>
+
+#if defined(__x86_64__)
+#define OLDEST "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define OLDEST "GLIBC_2.17"
+#else
+#error "the oldest glibc version of this architecture is not known"
+#endif
+
+#define OLD(name) __asm__(".symver old_" #name "," #name "@" OLDEST)
+
+extern "C" {
+
+OLD(pthread_create);
+OLD(pthread_join);
+OLD(pthread_detach);
+OLD(pthread_once);
+OLD(pthread_key_create);
+OLD(pthread_key_delete);
+OLD(pthread_getspecific);
+OLD(pthread_setspecific);
+
+int old_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+int old_pthread_join(pthread_t, void**);
+int old_pthread_detach(pthread_t);
+int old_pthread_once(pthread_once_t*, void (*)());
+int old_pthread_key_create(pthread_key_t*, void (*)(void*));
+int old_pthread_key_delete(pthread_key_t);
+void* old_pthread_getspecific(pthread_key_t);
+int old_pthread_setspecific(pthread_key_t, const void*);
+
+int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
+  return old_pthread_create(thread, attributes, start, argument);
+}
+int __wrap_pthread_join(pthread_t thread, void** result) { return old_pthread_join(thread, result); }
+int __wrap_pthread_detach(pthread_t thread) { return old_pthread_detach(thread); }
+int __wrap_pthread_once(pthread_once_t* once, void (*run)()) { return old_pthread_once(once, run); }
+int __wrap_pthread_key_create(pthread_key_t* key, void (*destroy)(void*)) { return old_pthread_key_create(key, destroy); }
+int __wrap___pthread_key_create(pthread_key_t* key, void (*destroy)(void*)) { return old_pthread_key_create(key, destroy); }
+int __wrap_pthread_key_delete(pthread_key_t key) { return old_pthread_key_delete(key); }
+void* __wrap_pthread_getspecific(pthread_key_t key) { return old_pthread_getspecific(key); }
+int __wrap_pthread_setspecific(pthread_key_t key, const void* value) { return old_pthread_setspecific(key, value); }
+
+// glibc 2.32 and later say here whether there is one thread only, so that counters need no lock. Ours says: assume more.
+char __libc_single_threaded = 0;
+
+}  // extern "C"

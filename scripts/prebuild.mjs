@@ -1,0 +1,150 @@
+/**
+ * Builds what the package carries for machines without a compiler, in the layout of node-gyp-build:
+ *   prebuilds/linux-x64/palimpsest.napi.glibc.node
+ *   prebuilds/linux-arm64/palimpsest.napi.glibc.node
+ *   prebuilds/wasm/palimpsest.wasm         for every other machine
+ *   prebuilds/manifest.json                what each was built from: compiler, hash of sources, SHA-256
+ *
+ *   node scripts/prebuild.mjs                     all; what cannot be built is named, and the exit code is 1
+ *   node scripts/prebuild.mjs linux-x64 wasm      these
+ *   … --check                                     builds nothing; exit code 1 and a line for each that is missing or stale
+ *   … --force                                     even when nothing changed; --verbose shows the compiler's commands
+ * Silent and instant for what is fresh. `npm pack` and `npm publish` run it first and refuse an incomplete package.
+ *
+ * Binaries carry their C++ runtime and no symbols. They ask the machine for libgcc_s, as Node does itself, and for a glibc
+ * whose version is checked here (GLIBC_NEWEST).
+ */
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  addonFiles,
+  BuildFailure,
+  fingerprint,
+  locked,
+  native,
+  orFail,
+  root,
+  runNodeGyp,
+  stage,
+  version,
+} from './native-toolchain.mjs';
+
+const prebuilds = join(root, 'prebuilds');
+const manifestFile = join(prebuilds, 'manifest.json');
+
+/** The newest glibc that a binary may ask for; native/README.md names it. */
+const GLIBC_NEWEST = '2.28';
+
+/** Debian's name of an architecture's compilers. */
+const TRIPLES = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' };
+
+const TARGETS = ['linux-x64', 'linux-arm64', 'wasm'];
+
+const sha256 = (file) => createHash('sha256').update(readFileSync(file)).digest('hex');
+
+function readManifest() {
+  try {
+    return JSON.parse(readFileSync(manifestFile, 'utf8'));
+  } catch {
+    return {};
+  }
+}
+
+function record(target, entry) {
+  const manifest = { ...readManifest(), [target]: entry };
+  const sorted = Object.fromEntries(TARGETS.filter((name) => name in manifest).map((name) => [name, manifest[name]]));
+  writeFileSync(manifestFile, `${JSON.stringify(sorted, null, 2)}\n`);
+}
+
+/** Versioned symbols that a binary wants from the machine's C library, newest last. */
+function glibcVersions(objdump, file) {
+  const run = spawnSync(objdump, ['-T', file], { encoding: 'utf8' });
+  if (run.status !== 0) throw new BuildFailure(`${objdump} cannot read ${file}; install binutils`);
+  const found = new Set([...run.stdout.matchAll(/\(?GLIBC_([\d.]+)\)?/g)].map((match) => match[1]));
+  return [...found].sort(byVersion);
+}
+
+function byVersion(a, b) {
+  const [x, y] = [a, b].map((text) => text.split('.').map(Number));
+  return x[0] - y[0] || x[1] - y[1] || (x[2] ?? 0) - (y[2] ?? 0);
+}
+
+/** Builds the addon for one Linux. */
+function buildAddon(target, { check, force, verbose }) {
+  const arch = target.split('-')[1];
+  const triple = TRIPLES[arch];
+  const isOwn = process.platform === 'linux' && process.arch === arch;
+  const prefix = isOwn ? '' : `${triple}-`;
+  const says = version(`${prefix}g++`, isOwn ? 'g++' : `a cross compiler, e.g. apt-get install g++-${triple}`);
+  const file = join(prebuilds, target, 'palimpsest.napi.glibc.node');
+  const sources = fingerprint([target, says], addonFiles());
+  const known = readManifest()[target];
+  if (!force && known?.sources === sources && existsSync(file) && sha256(file) === known.sha256) return;
+  if (check) throw new BuildFailure('missing or stale');
+
+  console.error(`building prebuilt addon (${target}, ${says})`);
+  const folder = stage(target);
+  const compiler = { cxx: `${prefix}g++`, cc: `${prefix}gcc`, ar: `${prefix}ar`, says };
+  runNodeGyp({ folder, arch, compiler, verbose, defines: { portable: 1 } });
+  const built = join(folder, 'build', 'Release', 'palimpsest.node');
+  const needs = glibcVersions(`${prefix}objdump`, built);
+  if (byVersion(needs.at(-1), GLIBC_NEWEST) > 0) {
+    throw new BuildFailure(`${target} asks for glibc ${needs.at(-1)}, newer than ${GLIBC_NEWEST}: ${needs.join(', ')}`);
+  }
+  mkdirSync(join(prebuilds, target), { recursive: true });
+  copyFileSync(built, file);
+  record(target, {
+    file: file.slice(root.length + 1),
+    sha256: sha256(file),
+    compiler: says,
+    glibc: needs.at(-1),
+    sources,
+  });
+}
+
+/** Builds the WebAssembly module by its own script, which knows its own compiler. */
+function buildWasm({ check, force, verbose }) {
+  const args = [join(root, 'scripts', 'build-wasm.mjs')];
+  if (check) args.push('--check');
+  if (force) args.push('--force');
+  if (verbose) args.push('--verbose');
+  const { status } = spawnSync(process.execPath, args, { stdio: 'inherit' });
+  if (status !== 0) throw new BuildFailure('the line above says why');
+  const built = join(native, 'build', 'wasm', 'palimpsest.wasm');
+  const file = join(prebuilds, 'wasm', 'palimpsest.wasm');
+  const { compiler, sources } = JSON.parse(readFileSync(join(native, 'build', 'wasm', 'stamp.json'), 'utf8'));
+  const sha = sha256(built);
+  if (existsSync(file) && sha256(file) === sha && readManifest().wasm?.sha256 === sha) return;
+  if (check) throw new BuildFailure('missing or stale');
+  mkdirSync(join(prebuilds, 'wasm'), { recursive: true });
+  copyFileSync(built, file);
+  record('wasm', { file: file.slice(root.length + 1), sha256: sha, compiler, sources });
+}
+
+orFail('prebuild', () => {
+  const words = process.argv.slice(2);
+  const options = {
+    check: words.includes('--check'),
+    force: words.includes('--force'),
+    verbose: words.includes('--verbose'),
+  };
+  const asked = words.filter((word) => !word.startsWith('--'));
+  const unknown = asked.find((word) => !TARGETS.includes(word));
+  if (unknown !== undefined) throw new BuildFailure(`${unknown} is none of ${TARGETS.join(', ')}`);
+  locked(() => {
+    mkdirSync(prebuilds, { recursive: true });
+    const failures = [];
+    for (const target of asked.length > 0 ? asked : TARGETS) {
+      try {
+        if (target === 'wasm') buildWasm(options);
+        else buildAddon(target, options);
+      } catch (error) {
+        if (!(error instanceof BuildFailure)) throw error;
+        failures.push(`${target}: ${error.message}`);
+      }
+    }
+    if (failures.length > 0) throw new BuildFailure(failures.join('\n  '));
+  });
+});
