@@ -4,6 +4,7 @@ import { defineConfig } from 'vitest/config';
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
+    setupFiles: ['./test/native/binding.ts'],
     // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.
     pool: 'forks',
     maxWorkers: availableParallelism(),

@@ -62,6 +62,7 @@ export class Engine {
       dense: options.dense,
       threads: options.threads,
       isa: options.isa,
+      binding: options.binding,
       cacheDir: options.cacheDir,
       stateDir: stateDir === null ? null : resolve(stateDir ?? '.palimpsest'),
       onLogFailure: options.onLogFailure ?? 'block',

@@ -1,6 +1,14 @@
 /** One loaded model with its dense half: what every session on it shares. Lives in the worker thread. */
 import { cpus } from 'node:os';
-import { type CacheShape, type Isa, type NativeInfo, nativeInfo, setIsa } from '../native/index.ts';
+import {
+  type BindingName,
+  type CacheShape,
+  type Isa,
+  type NativeInfo,
+  nativeInfo,
+  setIsa,
+  useBinding,
+} from '../native/index.ts';
 import { namingFile } from './model/bytes.ts';
 import { createOrtBackend } from './model/dense-ort.ts';
 import { loadModel } from './model/load.ts';
@@ -11,6 +19,7 @@ export interface RuntimeOptions {
   readonly dense?: 'auto' | 'exact' | undefined;
   readonly threads?: number | undefined;
   readonly isa?: Isa | undefined;
+  readonly binding?: BindingName | undefined;
   readonly cacheDir?: string | undefined;
   /** Called between pieces of native work: the thread may be ended in there. */
   readonly safePoint?: () => void;
@@ -33,6 +42,7 @@ export class Runtime {
 
   static async open(options: RuntimeOptions): Promise<Runtime> {
     const start = performance.now();
+    if (options.binding !== undefined) useBinding(options.binding);
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? Math.max(1, cpus().length);
     const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });

@@ -1,5 +1,5 @@
 /** The package's public types: what a caller gives and gets. Units are last in every name. */
-import type { CacheMemory, FormatName, FormatPair, Isa, Side } from '../native/index.ts';
+import type { BindingName, CacheMemory, FormatName, FormatPair, Isa, Side } from '../native/index.ts';
 import type { PolicySummary } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
@@ -16,6 +16,8 @@ export interface EngineOptions {
   readonly threads?: number;
   /** Forces an instruction set of the attention kernels. */
   readonly isa?: Isa;
+  /** Forces where those kernels come from; default: built in this checkout, else prebuilt, else WebAssembly. */
+  readonly binding?: BindingName;
   /** Where fetched models live. */
   readonly cacheDir?: string;
   /** Witness log, indexes and learned thresholds; null: nothing is written. Default './.palimpsest'. */

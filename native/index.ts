@@ -4,7 +4,7 @@ export * from './error.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export * from './latent.ts';
-export { nativeInfo, setIsa } from './load.ts';
+export { nativeInfo, setIsa, useBinding } from './load.ts';
 export { openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
 export { startThread } from './thread.ts';

@@ -1,15 +1,17 @@
 /**
  * Finds and opens the compiled half of this room. Nothing happens at import: the first call that needs the binary loads it.
- * Searched in order: a build beside the sources (`native/build/Release`), then a prebuilt binary (`native/prebuilds`).
+ * Searched in order: a build beside the sources (`native/build/Release`), a prebuilt binary for this machine
+ * (`prebuilds/`), the WebAssembly build. What is chosen, and why not what came before it, is in nativeInfo().
  */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { dirname, join, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { show } from './arguments.ts';
 import { assert, KvError, type KvErrorCode } from './error.ts';
 import { FORMAT_NAMES, PAGE_PART_ALIGN, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS, TRIAL_QUERIES } from './format.ts';
-import { ISA_NAMES, type Isa, type NativeInfo } from './types.ts';
+import { BINDING_NAMES, type BindingName, ISA_NAMES, type Isa, type NativeInfo } from './types.ts';
+import { openWasm } from './wasm.ts';
 
 /** Status numbers of native/cache/status.h; null is success. */
 const STATUS_CODES: readonly (KvErrorCode | null)[] = [
@@ -121,9 +123,25 @@ export interface Binary {
 
 /** What the binary must say of itself: the constants that both halves rely on. */
 const ABI = `1 page=${PAGE_TOKENS} sinks=${SINK_TOKENS} queries=${TRIAL_QUERIES} sketch=${SKETCH_ROWS} align=${PAGE_PART_ALIGN} formats=${FORMAT_NAMES.length}`;
-const BUILD_HINT = 'run `npm run build:native` (needs python3, make and g++)';
+const BUILD_HINT =
+  'in a checkout run `npm run build:native` (needs python3, make and g++); a package is whole as it comes';
+const BUILD_HINTS: Readonly<Record<BindingName, string>> = {
+  built: BUILD_HINT,
+  debug: 'run `npm run build:debug`',
+  thread: 'run `npm run build:debug -- --thread`',
+  prebuilt: 'in a checkout run `npm run prebuilds`; without a binary for this machine --binding wasm works',
+  wasm: 'in a checkout run `npm run build:wasm` (needs clang, lld and the WebAssembly libraries)',
+};
 
-let loaded: { binary: Binary; file: string } | undefined;
+interface Loaded {
+  readonly binary: Binary;
+  readonly name: BindingName;
+  readonly file: string;
+  /** Why a binding that comes before this one was not taken. */
+  readonly passedOver?: string;
+}
+
+let loaded: Loaded | undefined;
 
 /** The package's root, from `native/load.ts` as well as from `dist/native/load.js`. */
 function packageRoot(): string {
@@ -134,52 +152,115 @@ function packageRoot(): string {
   }
 }
 
-function open(file: string, load: () => unknown): Binary {
-  let binary: Binary;
+/** Opens a file and asks whether it belongs to this version. */
+function open(name: BindingName, file: string): Loaded {
+  const binary = (name === 'wasm' ? openWasm(file) : createRequire(import.meta.url)(file)) as Binary;
+  const { abi } = binary.describe();
+  if (abi === ABI) return { binary, name, file };
+  throw new KvError('missing-dependency', `the native cache ${file} was built for another version`, {
+    values: { file, has: abi, wants: ABI },
+    hint: BUILD_HINT,
+  });
+}
+
+/** The file of a binding, or null when this package or checkout has none for this machine. */
+function fileOf(name: BindingName): string | null {
+  const root = packageRoot();
+  const native = join(root, 'native');
+  const first = (...files: string[]): string | null => files.find((file) => existsSync(file)) ?? null;
+  switch (name) {
+    case 'built':
+      return first(join(native, 'build', 'Release', 'palimpsest.node'));
+    case 'debug':
+      return first(join(native, 'build', 'Debug', 'palimpsest.node'));
+    case 'thread':
+      return first(join(native, 'build', 'Thread', 'palimpsest.node'));
+    case 'wasm':
+      return first(
+        join(root, 'prebuilds', 'wasm', 'palimpsest.wasm'),
+        join(native, 'build', 'wasm', 'palimpsest.wasm'),
+      );
+    case 'prebuilt':
+      return prebuiltFile(root);
+  }
+}
+
+/** The prebuilt addon for this platform, processor and C library. */
+function prebuiltFile(root: string): string | null {
+  const find = createRequire(import.meta.url)('node-gyp-build') as { path(folder: string): string };
   try {
-    binary = load() as Binary;
+    const file = find.path(root);
+    // It looks beside Node as well, which is not what is asked for here.
+    return file.startsWith(join(root, 'prebuilds') + sep) ? file : null;
+  } catch {
+    return null; // none fits
+  }
+}
+
+function openOne(name: BindingName): Loaded {
+  const file = fileOf(name);
+  if (file === null) {
+    throw new KvError('missing-dependency', `there is no ${name} binding of the native cache for this machine`, {
+      values: { binding: name, platform: process.platform, arch: process.arch },
+      hint: BUILD_HINTS[name],
+    });
+  }
+  try {
+    return open(name, file);
   } catch (cause) {
+    if (cause instanceof KvError) throw cause;
     throw new KvError('missing-dependency', `the native cache ${file} cannot be loaded: ${(cause as Error).message}`, {
       values: { file },
-      hint: BUILD_HINT,
+      hint: BUILD_HINTS[name],
       cause,
     });
   }
-  const { abi } = binary.describe();
-  if (abi !== ABI) {
-    throw new KvError('missing-dependency', `the native cache ${file} was built for another version`, {
-      values: { file, has: abi, wants: ABI },
-      hint: BUILD_HINT,
-    });
+}
+
+function openBest(): Loaded {
+  // A checkout that has built its addon means that one: a stale or broken build is an error, not a reason for another.
+  if (fileOf('built') !== null) return openOne('built');
+  let passedOver: string | undefined;
+  for (const name of ['prebuilt', 'wasm'] as const) {
+    if (fileOf(name) === null) continue;
+    try {
+      const found = openOne(name);
+      return passedOver === undefined ? found : { ...found, passedOver };
+    } catch (error) {
+      // A binary that this machine refuses (an older C library, say) does not fit.
+      passedOver = (error as Error).message;
+    }
   }
-  return binary;
+  throw new KvError('missing-dependency', passedOver ?? 'the native cache is not built', {
+    values: { platform: process.platform, arch: process.arch, looked: join(packageRoot(), 'native') },
+    hint: BUILD_HINT,
+  });
 }
 
 /**
- * Loads the binary once; the first call decides which. `Debug` is the build with sanitizers, for tests.
- * Throws KvError 'missing-dependency' when there is none for this machine or it is stale.
+ * Loads the binary once; the first call decides which. Without a name the best one that this machine runs is taken.
+ * Throws KvError 'missing-dependency' when there is none or it is stale, 'bad-argument' for an unknown name,
+ * 'unsupported' when another binding is loaded already.
  */
-export function loadBinary(build: 'Release' | 'Debug' = 'Release'): Binary {
-  if (loaded !== undefined) return loaded.binary;
-  const root = packageRoot();
-  const require = createRequire(import.meta.url);
-  const built = join(root, 'native', 'build', build, 'palimpsest.node');
-  if (existsSync(built)) {
-    loaded = { binary: open(built, () => require(built)), file: built };
-    return loaded.binary;
+export function loadBinary(name?: BindingName): Binary {
+  if (name !== undefined && !BINDING_NAMES.includes(name)) {
+    throw new KvError('bad-argument', `unknown binding '${show(name)}'`, {
+      values: { given: show(name), known: BINDING_NAMES.join(', ') },
+    });
   }
-  const prebuilds = join(root, 'native', 'prebuilds');
-  if (existsSync(prebuilds)) {
-    const find = require('node-gyp-build') as { path(folder: string): string };
-    let file = prebuilds;
-    const binary = open(prebuilds, () => require((file = find.path(join(root, 'native')))));
-    loaded = { binary, file };
-    return binary;
+  loaded ??= name === undefined ? openBest() : openOne(name);
+  if (name !== undefined && loaded.name !== name) {
+    throw new KvError('unsupported', `this thread has loaded the ${loaded.name} binding and keeps it`, {
+      values: { asked: name, loaded: loaded.name },
+      hint: 'choose the binding before the first call',
+    });
   }
-  throw new KvError('missing-dependency', 'the native cache is not built', {
-    values: { looked: built },
-    hint: BUILD_HINT,
-  });
+  return loaded.binary;
+}
+
+/** Chooses a binding before the first call that needs one. Throws as loadBinary does. */
+export function useBinding(name: BindingName): void {
+  loadBinary(name);
 }
 
 /** Throws what a status means. `doing` completes the sentence "cannot …". */
@@ -206,7 +287,9 @@ export function nativeInfo(): NativeInfo {
     available: about.available.map(name),
     compiler: about.compiler,
     abi: about.abi,
+    binding: loaded?.name ?? 'built',
     file: loaded?.file ?? '',
+    passedOver: loaded?.passedOver ?? null,
   };
 }
 

@@ -4,8 +4,15 @@
  */
 import type { FormatName, Side } from './format.ts';
 
-export const ISA_NAMES = ['scalar', 'avx2', 'avx512', 'avx512vnni', 'neon'] as const;
+export const ISA_NAMES = ['scalar', 'avx2', 'avx512', 'avx512vnni', 'neon', 'neondot', 'wasm-simd128'] as const;
 export type Isa = (typeof ISA_NAMES)[number];
+
+/**
+ * Where the compiled half comes from: `built` in this checkout, `prebuilt` in the package, `wasm` (WebAssembly) where no
+ * binary fits; `debug` and `thread` are the builds with sanitizers, for tests.
+ */
+export const BINDING_NAMES = ['built', 'prebuilt', 'wasm', 'debug', 'thread'] as const;
+export type BindingName = (typeof BINDING_NAMES)[number];
 
 export interface NativeInfo {
   /** Instruction set in use now. */
@@ -14,8 +21,10 @@ export interface NativeInfo {
   readonly available: readonly Isa[];
   readonly compiler: string;
   readonly abi: string;
-  /** Exact encoded size guards against a stale binary. */
+  readonly binding: BindingName;
   readonly file: string;
+  /** Why a binding that would have been preferred was not taken; null when there was no such thing. */
+  readonly passedOver: string | null;
 }
 
 /** One byte budget shared by any number of caches. */

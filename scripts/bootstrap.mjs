@@ -421,6 +421,8 @@ const COMMANDS = {
   // Prepares by itself: its closing line must come even when the build fails.
   test: [nothing, test],
   start: [build, cli('start')],
+  // What `npm pack` and `npm publish` run first: a package holds what other machines need, or there is none.
+  pack: [build, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
   bench: [build, program('scripts/bench/main.ts')],

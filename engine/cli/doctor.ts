@@ -2,13 +2,23 @@
 import { existsSync, statSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { resolve } from 'node:path';
-import { FORMAT_NAMES, type Isa, KvError, nativeInfo, setIsa } from '../../native/index.ts';
+import {
+  type BindingName,
+  FORMAT_NAMES,
+  type Isa,
+  KvError,
+  nativeInfo,
+  setIsa,
+  useBinding,
+} from '../../native/index.ts';
 import { forecast } from '../budget.ts';
 import { loadModel } from '../model/load.ts';
 import { flag, number, type Settings, text } from './options.ts';
 import { bytes, percent, table } from './text.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
+  const binding = text(settings, 'binding') as BindingName | undefined;
+  if (binding !== undefined) useBinding(binding);
   const isa = text(settings, 'isa') as Isa | undefined;
   if (isa !== undefined) setIsa(isa);
   const native = nativeInfo();
@@ -39,6 +49,10 @@ export async function doctor(settings: Settings): Promise<void> {
       isaRequested: isa ?? 'best',
       isaEffective: native.isa,
       isaAvailable: native.available,
+      bindingRequested: binding ?? 'best',
+      bindingEffective: native.binding,
+      bindingFile: native.file,
+      bindingPassedOver: native.passedOver,
       compiler: native.compiler,
       threadsRequested: number(settings, 'threads') ?? null,
       threadsEffective: number(settings, 'threads') ?? Math.max(1, cpus().length),
@@ -60,6 +74,8 @@ export async function doctor(settings: Settings): Promise<void> {
       ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytes(facts.memoryBytes)}`],
       ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}), ${facts.compiler}`],
       ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
+      ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
+      ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
       ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores'})`],
       ['dense half', `onnxruntime-node ${facts.onnxruntime}`],
       ['formats', facts.formats.join(' ')],

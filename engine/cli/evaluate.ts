@@ -38,8 +38,8 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
   const specs = caches(settings).map(parseCache);
   await interruptible(async (signal) => {
     // Weights of 8 bits add noise of their own to every comparison, so f32 unless asked for.
-    const { model, dense, threads, isa, cacheDir } = engineOptions({ dense: 'exact', ...settings });
-    const runtime = await Runtime.open({ model, dense, threads, isa, cacheDir });
+    const { model, dense, threads, isa, binding, cacheDir } = engineOptions({ dense: 'exact', ...settings });
+    const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
     try {
       const rows = await evaluate(runtime, {
         texts,

@@ -9,7 +9,7 @@ import { guardOutput } from './output.ts';
 import { packageRoot } from './package.ts';
 import { addSettings, readSettings, type SettingName } from './settings.ts';
 
-const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'dense', 'cache', 'config'];
+const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
 const STATE: readonly SettingName[] = ['state', 'onLogFailure'];
 const CACHE: readonly SettingName[] = [
   'kvBudget',

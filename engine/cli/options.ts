@@ -1,5 +1,5 @@
 /** From settings to the options of the library. */
-import { type FormatPair, type Isa, KvError, parsePair } from '../../native/index.ts';
+import { type BindingName, type FormatPair, type Isa, KvError, parsePair } from '../../native/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
@@ -18,11 +18,13 @@ export function engineOptions(settings: Settings): EngineOptions {
     });
   const threads = number(settings, 'threads');
   const isa = text(settings, 'isa') as Isa | undefined;
+  const binding = text(settings, 'binding') as BindingName | undefined;
   return {
     model,
     dense: (text(settings, 'dense') ?? 'auto') as 'auto' | 'exact',
     ...(threads === undefined ? {} : { threads }),
     ...(isa === undefined ? {} : { isa }),
+    ...(binding === undefined ? {} : { binding }),
     cacheDir: text(settings, 'cache') ?? '.cache',
     stateDir: text(settings, 'state') ?? '.palimpsest',
     onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',

@@ -119,6 +119,11 @@ export const SETTINGS = {
   stop: { flags: '--stop <text...>', help: 'end the answer at this text' },
   threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores)', parse: whole(1, 256) },
   isa: { flags: '--isa <name>', help: 'force an instruction set of the kernels', choices: ISA_NAMES },
+  binding: {
+    flags: '--binding <name>',
+    help: 'force where the kernels come from (default: the first of these that is there)',
+    choices: ['built', 'prebuilt', 'wasm'],
+  },
   dense: {
     flags: '--dense <precision>',
     help: 'weights: auto (8-bit where represented well; default) or exact (f32; default of evaluate)',

@@ -1,9 +1,5 @@
 /** Plain attention in float64 over what a cache says it holds: the yardstick for everything that attend() and trial() do. */
 import { FORMAT_NAMES, type FormatName, type KvCache, PAGE_TOKENS, type Side } from '../../native/index.ts';
-import { loadBinary } from '../../native/load.ts';
-
-// The same tests serve the sanitizers: native/README.md has the command.
-if (process.env['PALIMPSEST_NATIVE_BUILD'] === 'Debug') loadBinary('Debug');
 
 /** Seeded uniform numbers in [0, 1). */
 export { seeded as uniform } from '../../engine/evaluate/recall.ts';

@@ -4,7 +4,9 @@
  */
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { ISA_NAMES, type Isa } from '../../native/types.ts';
+import { type BindingName, ISA_NAMES, type Isa } from '../../native/types.ts';
+import { openWasm } from '../../native/wasm.ts';
+import { BINDING } from './binding.ts';
 
 export interface KernelsBinding {
   isas(): number[];
@@ -125,14 +127,20 @@ export interface KernelsBinding {
   ): void;
 }
 
-/**
- * Built by `npm run build:native`. With PALIMPSEST_NATIVE_BUILD=Debug the sanitizer build of `npm run build:debug` is taken
- * (native/README.md has the whole command).
- */
+/** Where each binding's kernels lie beside it. The prebuilt one has none: it is the same sources and flags as the built one. */
+const FOLDERS: Readonly<Record<BindingName, string>> = {
+  built: 'Release',
+  prebuilt: 'Release',
+  debug: 'Debug',
+  thread: 'Thread',
+  wasm: 'wasm',
+};
+
+/** The single kernels of the binding under test (binding.ts). */
 export function loadKernels(): KernelsBinding {
-  const folder = process.env.PALIMPSEST_NATIVE_BUILD === 'Debug' ? 'Debug' : 'Release';
-  const file = join(import.meta.dirname, `../../native/build/${folder}/kernels_test.node`);
-  return createRequire(import.meta.url)(file) as KernelsBinding;
+  const folder = join(import.meta.dirname, '../../native/build', FOLDERS[BINDING ?? 'built']);
+  if (BINDING === 'wasm') return openWasm(join(folder, 'kernels_test.wasm')) as KernelsBinding;
+  return createRequire(import.meta.url)(join(folder, 'kernels_test.node')) as KernelsBinding;
 }
 
 /** Every instruction set that this build has and this CPU runs, as [name, id]. */

@@ -259,8 +259,12 @@ describe('the bare binding', () => {
     expect(answers).toBeGreaterThan(500);
   });
 
-  it('serves a worker thread that ends with everything open, pool and caches in any order', async () => {
-    const script = `
+  // An instance of WebAssembly has nothing outside its thread: there is nothing to end in the wrong order.
+  const isAddon = nativeInfo().binding !== 'wasm';
+  it.skipIf(!isAddon)(
+    'serves a worker thread that ends with everything open, in any order (needs an addon)',
+    async () => {
+      const script = `
       const { Pool, Cache } = require(process.argv[2]);
       const keep = [];
       for (let i = 0; i < 20; i++) {
@@ -278,10 +282,11 @@ describe('the bare binding', () => {
         if (i % 2 === 0) cache.close();
         keep.push(i % 5 === 0 ? [twin] : [twin, cache, pool]);
       }`;
-    const ends = Array.from({ length: 3 }, () => {
-      const worker = new Worker(script, { eval: true, argv: [nativeInfo().file] });
-      return new Promise<number>((resolve, reject) => worker.on('error', reject).on('exit', resolve));
-    });
-    expect(await Promise.all(ends)).toEqual([0, 0, 0]);
-  });
+      const ends = Array.from({ length: 3 }, () => {
+        const worker = new Worker(script, { eval: true, argv: [nativeInfo().file] });
+        return new Promise<number>((resolve, reject) => worker.on('error', reject).on('exit', resolve));
+      });
+      expect(await Promise.all(ends)).toEqual([0, 0, 0]);
+    },
+  );
 });
