@@ -10,7 +10,7 @@ import type { Threshold, ThresholdSet } from '../policy/index.ts';
 import { C_DEFAULT, evidenceOf, lawConstant, layerGain, type Sample, startPrice } from './estimate.ts';
 import { checkExperience, experiencesOf, type LoggedEntry } from './experience.ts';
 import { checkFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
-import { openOrRebuildHnswIndex } from './hnsw-index.ts';
+import { openVectorIndex } from './open-index.ts';
 import {
   checkThresholdTarget,
   type EvidenceLog,
@@ -296,7 +296,7 @@ function checkLayers(layers: number): void {
 export async function openThresholdBook(options: BookOptions): Promise<ThresholdBook> {
   const { dir, logId, entries } = options;
   let lastSeq = -1;
-  const opened = await openOrRebuildHnswIndex<Experience>(
+  const opened = await openVectorIndex<Experience>(
     {
       dim: FINGERPRINT_DIM,
       dir: dir === null ? null : join(dir, 'experiences'),

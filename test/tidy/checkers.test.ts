@@ -86,11 +86,17 @@ describe('rooms', () => {
   });
 
   test('packages: dependencies freely, optional peers with care, others never', () => {
-    const manifest = { dependencies: { zod: '4', '@a/b': '1' }, peerDependencies: { runtime: '1' } };
+    const manifest = {
+      dependencies: { zod: '4', '@a/b': '1' },
+      peerDependencies: { runtime: '1' },
+      optionalDependencies: { compiled: '1' },
+    };
     expect(packageProblem(value('zod/mini'), manifest)).toBeNull();
     expect(packageProblem(value('@a/b/deep'), manifest)).toBeNull();
     expect(packageProblem(value('node:fs'), manifest)).toBeNull();
     expect(packageProblem(value('runtime'), manifest)).toContain('optional');
+    expect(packageProblem(value('compiled'), manifest)).toContain('optional');
+    expect(packageProblem({ ...value('compiled'), kind: 'dynamic' }, manifest)).toBeNull();
     expect(packageProblem({ ...value('runtime'), kind: 'type' }, manifest)).toBeNull();
     expect(packageProblem({ ...value('runtime'), kind: 'dynamic' }, manifest)).toBeNull();
     expect(packageProblem({ ...value('vitest'), kind: 'type' }, manifest)).toContain('vitest');

@@ -42,15 +42,20 @@ export function packageOf(specifier: string): string | null {
     .join('/');
 }
 
-/** A room may import only what a user of the package gets; an optional peer only where its absence can be told. */
+/** A room may import only what a user of the package gets; what is optional only where its absence can be told. */
 export function packageProblem(
   { specifier, kind }: Import,
-  manifest: { dependencies?: Record<string, string>; peerDependencies?: Record<string, string> },
+  manifest: {
+    dependencies?: Record<string, string>;
+    peerDependencies?: Record<string, string>;
+    optionalDependencies?: Record<string, string>;
+  },
 ): string | null {
   if (kind === 'url') return null;
   const name = packageOf(specifier);
   if (name === null || manifest.dependencies?.[name] !== undefined) return null;
-  if (manifest.peerDependencies?.[name] === undefined) return `${name} is not among the dependencies of package.json`;
+  const isOptional = (manifest.peerDependencies?.[name] ?? manifest.optionalDependencies?.[name]) !== undefined;
+  if (!isOptional) return `${name} is not among the dependencies of package.json`;
   return kind === 'value' ? `${name} is optional: use import type, and import() where it is needed` : null;
 }
 
