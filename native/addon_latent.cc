@@ -41,7 +41,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       int outputs, contraction;
       if (weights_ || !readFloats(info[0], &w) || !info[3].IsBoolean()) return kBadArgument;
       if (!readInt(info[1], 1, kMaxOutputs, &outputs) || !readInt(info[2], 1, kMaxContraction, &contraction)) return kBadArgument;
-      if (w.length != static_cast<size_t>(outputs) * contraction) return kBadShape;
+      if (w.length != static_cast<uint64_t>(outputs) * contraction) return kBadShape;
       const bool turned = info[3].As<Napi::Boolean>().Value();
       if (turned && !latentWidthServed(contraction)) return kUnsupported;
       if (!finite(w)) return kBadValue;
@@ -78,7 +78,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (!readFloats(info[2], &scale) || !readInt(info[3], 1, 2, &planes)) return kBadArgument;
       if ((!absent(info[4]) && !readFloats(info[4], &base)) || !readFloats(info[5], &out)) return kBadArgument;
       const size_t outputs = weights_->outputs(), contraction = weights_->contraction();
-      if (levels.length != rows * contraction || scale.length != static_cast<size_t>(rows) || out.length != rows * outputs) return kBadShape;
+      if (levels.length != rows * contraction || scale.length != static_cast<uint64_t>(rows) || out.length != rows * outputs) return kBadShape;
       if (!absent(info[4]) && base.length != outputs) return kBadShape;
       if (rows == 0) return kOk;
       const size_t blocks = (static_cast<size_t>(rows) + 7) / 8;
@@ -143,7 +143,7 @@ Napi::Value encode(const Info& info) {
     Span<uint8_t> page;
     Span<float> x;
     if (!readPage(info, &format, &width, &page) || !readFloats(info[3], &x) || !readInt(info[4], 0, kSinkTokens, &firstRow)) return kBadArgument;
-    if (page.length != latentBytes(format, width) || x.length != static_cast<size_t>(kPageTokens) * width) return kBadShape;
+    if (page.length != latentBytes(format, width) || x.length != static_cast<uint64_t>(kPageTokens) * width) return kBadShape;
     for (size_t i = 0; i < x.length; i++) {
       if (!(std::fabs(x.data[i]) <= 65504.0f)) return kBadValue;
     }
@@ -160,7 +160,7 @@ Napi::Value decode(const Info& info) {
     Span<uint8_t> page;
     Span<float> x;
     if (!readPage(info, &format, &width, &page) || !readFloats(info[3], &x)) return kBadArgument;
-    if (page.length != latentBytes(format, width) || x.length != static_cast<size_t>(kPageTokens) * width) return kBadShape;
+    if (page.length != latentBytes(format, width) || x.length != static_cast<uint64_t>(kPageTokens) * width) return kBadShape;
     decodeLatentPage(kernelsOf(info.Env()), latentView(format, width, page.data), x.data);
     return kOk;
   });

@@ -177,8 +177,8 @@ function fileOf(name: BindingName): string | null {
       return first(join(native, 'build', 'Thread', 'palimpsest.node'));
     case 'wasm':
       return first(
-        join(root, 'prebuilds', 'wasm', 'palimpsest.wasm'),
         join(native, 'build', 'wasm', 'palimpsest.wasm'),
+        join(root, 'prebuilds', 'wasm', 'palimpsest.wasm'),
       );
     case 'prebuilt':
       return prebuiltFile(root);

@@ -98,17 +98,17 @@ function compile(clang, folder, verbose) {
     object('kernels/rot.cc', 'rot', ['-msimd128']),
     object('wasm/binding.cc', 'binding'),
   ];
-  const cache = readdirSync(join(native, 'cache'))
-    .filter((name) => name.endsWith('.cc'))
-    .sort();
+  const sources = (folder, pattern) =>
+    readdirSync(join(native, folder))
+      .filter((name) => pattern.test(name))
+      .sort();
+  const simd = (source) => object(source, source.replaceAll('/', '_').slice(0, -3), ['-msimd128']);
   const modules = {
     palimpsest: [
-      object('addon.cc', 'addon', ['-msimd128']),
-      ...cache.map((name) => object(`cache/${name}`, name.slice(0, -3), ['-msimd128'])),
+      ...sources('.', /^addon.*\.cc$/).map(simd),
+      ...sources('cache', /\.cc$/).map((name) => simd(`cache/${name}`)),
     ],
-    ...(existsSync(join(native, 'test_binding.cc'))
-      ? { kernels_test: [object('test_binding.cc', 'test_binding')] }
-      : {}),
+    ...(existsSync(join(native, 'test_binding.cc')) ? { kernels_test: [simd('test_binding.cc')] } : {}),
   };
   for (const [name, objects] of Object.entries(modules)) {
     run(clang, [...LINK, ...objects, ...common, '-o', join(folder, `${name}.wasm`)], verbose);
