@@ -1,5 +1,5 @@
 /** One loaded model with its dense half: what every session on it shares. Lives in the worker thread. */
-import { cpus } from 'node:os';
+import { availableParallelism } from 'node:os';
 import {
   type BindingName,
   type CacheShape,
@@ -25,6 +25,9 @@ export interface RuntimeOptions {
   readonly safePoint?: () => void;
 }
 
+/** All cores that this process may use; a container or an affinity mask may leave it fewer than the machine has. */
+export const defaultThreads = (): number => availableParallelism();
+
 export class Runtime {
   readonly model: LoadedModel;
   readonly dense: DenseBackend;
@@ -44,7 +47,7 @@ export class Runtime {
     const start = performance.now();
     if (options.binding !== undefined) useBinding(options.binding);
     if (options.isa !== undefined) setIsa(options.isa);
-    const threads = options.threads ?? Math.max(1, cpus().length);
+    const threads = options.threads ?? defaultThreads();
     const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
     const dense = await createOrtBackend(model, {
       precision: options.dense ?? 'auto',

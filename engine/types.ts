@@ -12,7 +12,7 @@ export interface EngineOptions {
   readonly model: string;
   /** 'auto': 8-bit weights where represented well; 'exact': float32. Default 'auto'. */
   readonly dense?: 'auto' | 'exact';
-  /** Threads for attention and the dense half, default: all cores. */
+  /** Threads for attention and the dense half, default: all cores that the process may use. */
   readonly threads?: number;
   /** Forces an instruction set of the attention kernels. */
   readonly isa?: Isa;

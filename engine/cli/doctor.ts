@@ -13,6 +13,7 @@ import {
 } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
 import { loadModel } from '../model/load.ts';
+import { defaultThreads } from '../runtime.ts';
 import { flag, number, type Settings, text } from './options.ts';
 import { bytes, percent, table } from './text.ts';
 
@@ -55,7 +56,7 @@ export async function doctor(settings: Settings): Promise<void> {
       bindingPassedOver: native.passedOver,
       compiler: native.compiler,
       threadsRequested: number(settings, 'threads') ?? null,
-      threadsEffective: number(settings, 'threads') ?? Math.max(1, cpus().length),
+      threadsEffective: number(settings, 'threads') ?? defaultThreads(),
       formats: FORMAT_NAMES,
       onnxruntime,
       model: model.name,
@@ -76,7 +77,7 @@ export async function doctor(settings: Settings): Promise<void> {
       ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
       ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
       ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
-      ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores'})`],
+      ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores it may use'})`],
       ['dense half', `onnxruntime-node ${facts.onnxruntime}`],
       ['formats', facts.formats.join(' ')],
       [

@@ -117,7 +117,7 @@ export const SETTINGS = {
   temperature: { flags: '--temperature <t>', help: '0 = greedy', default: 0, parse: real(0, 10) },
   topP: { flags: '--top-p <p>', help: 'nucleus of the sampling', default: 1, parse: real(0, 1) },
   stop: { flags: '--stop <text...>', help: 'end the answer at this text' },
-  threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores)', parse: whole(1, 256) },
+  threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores it may use)', parse: whole(1, 256) },
   isa: { flags: '--isa <name>', help: 'force an instruction set of the kernels', choices: ISA_NAMES },
   binding: {
     flags: '--binding <name>',

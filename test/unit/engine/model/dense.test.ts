@@ -245,6 +245,29 @@ describe('opening and closing', () => {
     }
   });
 
+  // Spinning threads take the cores from attention and from other processes; that settings of this kind arrive is seen by one that is none.
+  test('threads of no session spin while they wait, and the library hears of it', async () => {
+    const ort = await import('onnxruntime-node');
+    const spins: unknown[] = [];
+    const load = (more: object) => async () => ({
+      ...ort,
+      InferenceSession: {
+        ...ort.InferenceSession,
+        create: (bytes: Uint8Array, options: import('onnxruntime-node').InferenceSession.SessionOptions) => {
+          spins.push(options.extra);
+          return ort.InferenceSession.create(bytes, { ...options, extra: { ...options.extra, ...more } });
+        },
+      },
+    });
+    const options = { precision: 'exact', threads: 2 } as const;
+    const backend = await createOrtBackend(model, options, load({}) as unknown as () => Promise<typeof ort>);
+    await backend.close();
+    expect(spins.length).toBe(BASE.layers + 2);
+    for (const extra of spins) expect(extra).toEqual({ session: { intra_op: { allow_spinning: '0' } } });
+    const odd = load({ ['x'.repeat(5000)]: '1' }) as unknown as () => Promise<typeof ort>;
+    await expect(createOrtBackend(model, options, odd)).rejects.toThrow(/[Cc]onfig/);
+  });
+
   test('a closed backend refuses every call, and closing twice is fine', async () => {
     const backend = await createOrtBackend(model, { precision: 'exact', threads: 1 });
     await backend.close();
