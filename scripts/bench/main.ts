@@ -11,7 +11,7 @@
  *   --full              everything, not the three-minute choice
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2
- *   --tokens LIST       tokens of history: 16384,65536
+ *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx512, avx512vnni, neon (default: the best here)
  *   --rounds N          interleaved rounds of each figure (default 11)
@@ -21,18 +21,17 @@
  */
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
 import { seeded } from '../../engine/evaluate/recall.ts';
-import { type Isa, KvError, nativeInfo, setIsa } from '../../native/index.ts';
+import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { attention } from './attention.ts';
-import type { Bench, Settings } from './bench.ts';
+import type { Bench } from './bench.ts';
 import { demote } from './demote.ts';
 import { machine } from './machine.ts';
 import { typical } from './measure.ts';
 import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
-import { pairs, shapes } from './shapes.ts';
+import { readCommand } from './settings.ts';
 import { step } from './step.ts';
 import { openStream, STREAM_BYTES, StreamRecord } from './stream.ts';
 import { markdown } from './table.ts';
@@ -47,49 +46,16 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
   step,
 };
 
-const numbers = (text: string | undefined): number[] | null => text?.split(',').map(Number) ?? null;
-
-const { values: flags, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    full: { type: 'boolean', default: false },
-    peers: { type: 'boolean', default: false },
-    table: { type: 'boolean', default: false },
-    shapes: { type: 'string' },
-    formats: { type: 'string' },
-    tokens: { type: 'string' },
-    threads: { type: 'string', default: '1' },
-    isa: { type: 'string' },
-    rounds: { type: 'string', default: '11' },
-    json: { type: 'string' },
-    model: { type: 'string', default: 'smollm2-135m' },
-    steps: { type: 'string', default: '384' },
-    'kv-budget': { type: 'string', default: '25%' },
-  },
-});
-
 async function main(): Promise<void> {
-  const names = positionals.length === 0 ? Object.keys(BENCHES) : positionals;
+  const { names: asked, settings, isa, json, table } = readCommand(process.argv.slice(2));
+  const names = asked.length === 0 ? Object.keys(BENCHES) : asked;
   const unknown = names.filter((name) => !Object.hasOwn(BENCHES, name));
   if (unknown.length > 0) {
     throw new KvError('bad-argument', `no bench is called ${unknown.join(', ')}`, {
       hint: `there are: ${Object.keys(BENCHES).join(', ')}`,
     });
   }
-  if (flags.isa !== undefined) setIsa(flags.isa as Isa);
-  const settings: Settings = {
-    shapes: flags.shapes === undefined ? null : shapes(flags.shapes),
-    formats: flags.formats === undefined ? null : pairs(flags.formats),
-    tokens: numbers(flags.tokens),
-    threads: numbers(flags.threads)!,
-    full: flags.full,
-    peers: flags.peers,
-    rounds: Number(flags.rounds),
-    arenaBytes: undefined,
-    model: flags.model,
-    steps: Number(flags.steps),
-    kvBudget: flags['kv-budget'],
-  };
+  if (isa !== null) setIsa(isa);
   const stream = new StreamRecord(openStream(STREAM_BYTES));
   const about = machine();
   const say = (line: string): void => console.log(line);
@@ -121,12 +87,12 @@ async function main(): Promise<void> {
     })),
     rows,
   };
-  if (flags.table) for (const line of markdown(rows)) say(line);
-  if (flags.json !== undefined) writeFileSync(flags.json, `${JSON.stringify(benchFile.parse(file), null, 1)}\n`);
+  if (table) for (const line of markdown(rows)) say(line);
+  if (json !== null) writeFileSync(json, `${JSON.stringify(benchFile.parse(file), null, 1)}\n`);
   const wrong = violations(file);
   for (const { row, rule, what } of wrong) {
     console.error(
-      `!!! ${rule}: ${row.bench} ${row.shape} ${row.format} at ${row.tokens} tokens ${what}; this figure is not to be believed`,
+      `!!! ${rule}: ${row.bench} ${row.shape} ${row.format} at ${row.tokens} tokens ${what}: the bench or what it is compared with is at fault`,
     );
   }
   if (wrong.length > 0) process.exitCode = 1;

@@ -14,8 +14,9 @@ const share = (part: number, whole: number): string => `${((100 * part) / whole)
 
 export async function session({ settings, root, say }: Bench): Promise<void> {
   const { model, steps, kvBudget: budget } = settings;
-  const tokens = settings.tokens?.at(-1) ?? 4096;
   const runtime = await Runtime.open({ model, cacheDir: join(root, '.cache') });
+  const longest = Math.max(0, ...(settings.tokens ?? [])) || 4096;
+  const tokens = Math.min(longest, runtime.model.config.contextLength - steps);
   const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
   const log = await openWitnessLog({ dir });
   const opened = Session.open(runtime, {

@@ -20,7 +20,12 @@ export const pairName = ({ k, v }: Pair): string => (k === v && !k.startsWith('r
 export function parseShape(text: string): Shape {
   const match = /^(\d+)\/(\d+)x(\d+)$/.exec(text.trim());
   const [queryHeads, kvHeads, headDim] = (match?.slice(1) ?? []).map(Number) as [number?, number?, number?];
-  if (queryHeads === undefined || kvHeads === undefined || headDim === undefined || queryHeads % kvHeads !== 0) {
+  if (
+    queryHeads === undefined ||
+    kvHeads === undefined ||
+    headDim === undefined ||
+    !(kvHeads > 0 && headDim > 0 && queryHeads % kvHeads === 0 && queryHeads > 0)
+  ) {
     throw new KvError('bad-argument', `'${text}' is not a shape`, {
       hint: 'write query heads/KV headsxhead size: 9/3x64',
     });
@@ -34,7 +39,7 @@ export const pairs = (text: string): Pair[] => text.split(',').map(parsePair);
 /** SmolLM2-135M, a group of four, no groups, and two with the wide heads of larger models. */
 export const SHAPES = shapes('9/3x64,16/4x64,8/8x64,12/4x128,8/8x128');
 /** The other head sizes that have codes. */
-export const OTHER_SHAPES = shapes('9/3x80,9/3x96,8/4x256');
+export const OTHER_SHAPES = shapes('16/4x80,9/3x96,8/4x256');
 export const PAIRS = pairs('f16,q8,rot4:rot4,rot4:rot2,rot3:rot2,rot2:rot2');
 
 /** Normal enough, and the same on every machine: sum of three uniform numbers, variance 1. */

@@ -11,7 +11,7 @@ import { Runtime } from '../../engine/runtime.ts';
 import { runStep } from '../../engine/step.ts';
 import { openKvCache, openPool } from '../../native/index.ts';
 import { fillLayer, pageRows } from './arena.ts';
-import { type Bench, rowOf, thousands } from './bench.ts';
+import { type Bench, rowOf, type Settings, thousands, wholePages } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
 import { LLAMA_MISSING, LLAMA_TYPES, LlamaPeer, llamaBytesPerToken, llamaIsInstalled } from './peers/llama.ts';
 import { randomModel } from './peers/random-model.ts';
@@ -38,11 +38,17 @@ export async function step(bench: Bench): Promise<void> {
   const named = fetchedPath('smollm2-135m', cacheDir);
   const model = settings.model === 'smollm2-135m' ? named : settings.model;
   if (existsSync(model)) {
-    for (const threads of settings.threads) await stepsOf(bench, model, settings.tokens ?? DEPTHS, threads);
+    for (const threads of settings.threads) await stepsOf(bench, model, depths(settings, DEPTHS), threads);
   } else bench.say(`\nstep: there is no ${settings.model}; npm run fetch:model brings it`);
   const random = randomModel(RANDOM_SHAPE, join(cacheDir, 'models'));
-  for (const threads of settings.threads) await stepsOf(bench, random, settings.tokens ?? RANDOM_DEPTHS, threads);
+  for (const threads of settings.threads) await stepsOf(bench, random, depths(settings, RANDOM_DEPTHS), threads);
   if (existsSync(model)) await session(bench);
+}
+
+/** Whole pages, or no history. */
+function depths({ tokens }: Settings, otherwise: readonly number[]): readonly number[] {
+  wholePages((tokens ?? []).filter((count) => count > 0));
+  return tokens ?? otherwise;
 }
 
 async function stepsOf(bench: Bench, model: string, depths: readonly number[], threads: number): Promise<void> {

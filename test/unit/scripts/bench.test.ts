@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { seeded } from '../../../engine/evaluate/recall.ts';
 import { loadModel } from '../../../engine/model/load.ts';
-import { nativeInfo } from '../../../native/index.ts';
+import { KvError, nativeInfo } from '../../../native/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { demoteAt } from '../../../scripts/bench/demote.ts';
@@ -14,7 +14,8 @@ import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers
 import { RANDOM_LAYERS, randomModel } from '../../../scripts/bench/peers/random-model.ts';
 import { prefillAt } from '../../../scripts/bench/prefill.ts';
 import { type BenchFile, type BenchRow, benchFile, bytesPerToken, violations } from '../../../scripts/bench/rows.ts';
-import { PAIRS, pairName, parseShape } from '../../../scripts/bench/shapes.ts';
+import { readCommand } from '../../../scripts/bench/settings.ts';
+import { PAIRS, pairName, parseShape, shapeName } from '../../../scripts/bench/shapes.ts';
 import { openStream, StreamRecord } from '../../../scripts/bench/stream.ts';
 import { markdown } from '../../../scripts/bench/table.ts';
 import { trialAt } from '../../../scripts/bench/trial.ts';
@@ -154,6 +155,34 @@ describe('a very small run', () => {
         'trial q8>rot4,rot3,rot2',
       ]),
     );
+  });
+});
+
+describe('the command', () => {
+  test('reads its flags', () => {
+    const words =
+      'attention --shapes 9/3x64,8/8x128 --formats f16,rot4:rot2 --tokens 1024,4096 --threads 1,2 --isa avx2 --json a.json';
+    const command = readCommand(words.split(' '));
+    expect(command).toMatchObject({ names: ['attention'], isa: 'avx2', json: 'a.json', table: false });
+    expect(command.settings).toMatchObject({ tokens: [1024, 4096], threads: [1, 2], full: false, peers: false });
+    expect(command.settings.shapes!.map(shapeName)).toEqual(['9/3x64', '8/8x128']);
+    expect(command.settings.formats!.map(pairName)).toEqual(['f16', 'rot4:rot2']);
+    expect(readCommand([]).settings).toMatchObject({ shapes: null, formats: null, tokens: null, threads: [1] });
+  });
+
+  test.each([
+    '--threads x',
+    '--threads 0',
+    '--rounds -1',
+    '--tokens 1e3',
+    '--shapes 9x64',
+    '--shapes 9/2x64',
+    '--shapes 0/0x64',
+    '--formats q5',
+    '--isa mmx',
+    '--unknown',
+  ])('refuses %s', (words) => {
+    expect(() => readCommand(words.split(' '))).toThrow(KvError);
   });
 });
 

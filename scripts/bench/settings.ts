@@ -1,0 +1,85 @@
+/** The flags of the command, checked. */
+import { parseArgs } from 'node:util';
+import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
+import type { Settings } from './bench.ts';
+import { pairs, shapes } from './shapes.ts';
+
+export interface Command {
+  /** Names of benches, none for all. */
+  readonly names: readonly string[];
+  readonly settings: Settings;
+  readonly isa: Isa | null;
+  readonly json: string | null;
+  readonly table: boolean;
+}
+
+/** Throws KvError 'bad-argument' for what cannot be meant. */
+export function readCommand(words: readonly string[]): Command {
+  const { values, positionals } = parse(words);
+  const given = <T>(text: string | undefined, read: (text: string) => T): T | null =>
+    text === undefined ? null : read(text);
+  return {
+    names: positionals,
+    settings: {
+      shapes: given(values.shapes, shapes),
+      formats: given(values.formats, pairs),
+      tokens: given(values.tokens, (text) => whole('--tokens', text, 0, 2 ** 20)),
+      threads: whole('--threads', values.threads, 1, 64),
+      full: values.full,
+      peers: values.peers,
+      rounds: whole('--rounds', values.rounds, 1, 1000)[0]!,
+      arenaBytes: undefined,
+      model: values.model,
+      steps: whole('--steps', values.steps, 1, 100_000)[0]!,
+      kvBudget: values['kv-budget'],
+    },
+    isa: given(values.isa, isaNamed),
+    json: values.json ?? null,
+    table: values.table,
+  };
+}
+
+function parse(words: readonly string[]) {
+  try {
+    return parseArgs({
+      args: [...words],
+      allowPositionals: true,
+      options: {
+        full: { type: 'boolean', default: false },
+        peers: { type: 'boolean', default: false },
+        table: { type: 'boolean', default: false },
+        shapes: { type: 'string' },
+        formats: { type: 'string' },
+        tokens: { type: 'string' },
+        threads: { type: 'string', default: '1' },
+        isa: { type: 'string' },
+        rounds: { type: 'string', default: '11' },
+        json: { type: 'string' },
+        model: { type: 'string', default: 'smollm2-135m' },
+        steps: { type: 'string', default: '384' },
+        'kv-budget': { type: 'string', default: '25%' },
+      },
+    });
+  } catch (cause) {
+    throw new KvError('bad-argument', (cause as Error).message.split('. ')[0]!, {
+      hint: 'scripts/bench/main.ts lists the flags',
+      cause,
+    });
+  }
+}
+
+function whole(flag: string, text: string, least: number, most: number): readonly number[] {
+  const list = text.split(',').map((word) => (/^\d+$/.test(word.trim()) ? Number(word) : Number.NaN));
+  if (list.every((number) => number >= least && number <= most)) return list;
+  throw new KvError('bad-argument', `${flag} ${text}: whole numbers from ${least} to ${most} are needed`, {
+    values: { flag, text },
+  });
+}
+
+function isaNamed(text: string): Isa {
+  const isa = ISA_NAMES.find((name) => name === text);
+  if (isa !== undefined) return isa;
+  throw new KvError('bad-argument', `no instruction set is called ${text}`, {
+    hint: `there are: ${ISA_NAMES.join(', ')}`,
+  });
+}
