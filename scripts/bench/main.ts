@@ -20,6 +20,7 @@
  *   --model NAME, --steps N, --kv-budget PART   of step
  */
 import { writeFileSync } from 'node:fs';
+import { loadavg } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
@@ -66,6 +67,13 @@ async function main(): Promise<void> {
   for (const threads of new Set([1, ...settings.threads, about.cores])) {
     const gb = stream.gbPerSecond(typical(Array.from({ length: 9 }, () => stream.sample(threads))));
     say(`  ${threads} ${threads === 1 ? 'thread' : 'threads'}: ${gb.toFixed(1)} GB/s`);
+  }
+  const [load = 0] = loadavg();
+  const wanted = Math.max(...settings.threads);
+  if (load + wanted > about.cores + 0.5) {
+    say(
+      `  others keep ${load.toFixed(1)} of ${about.cores} cores busy: ratios at one thread hold${wanted > 1 ? ', figures of several threads say nothing' : ''}`,
+    );
   }
   const rows: BenchRow[] = [];
   const bench: Bench = {
