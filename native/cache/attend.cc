@@ -14,11 +14,6 @@ constexpr int kBlockRows = 64;
 // Below this many multiplications waking a thread costs more than it saves. Chosen, not measured.
 constexpr double kParallelWork = 1 << 20;
 
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 // How one call is cut: blocks of query tokens per KV head, and the history of each into ranges of pages.
 struct Plan {
   int tokens;
@@ -45,11 +40,11 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
   return plan;
 }
 
-// Result of one item when the history is cut: [rows] max, [rows] sum, [rows][d] mixed, then per page [rows] mass and [rows] max.
+// Result of one item when the history is cut: [rows] max, [rows] sum, [rows][d] mixed, then per row [pages] mass and [pages] max.
 struct PartialShape {
   size_t rows;
   size_t d;
-  size_t pages;
+  size_t pages;  // rounded up to whole vectors
   size_t size() const { return rows * (2 + d + 2 * pages); }
 };
 
@@ -58,7 +53,8 @@ class Call {
   Call(Cache& cache, Layer& layer, int index, const Plan& plan, const float* q, float* out, float* lse, bool observe)
       : cache_(cache), layer_(layer), plan_(plan), q_(q), out_(out), lse_(lse), observe_(observe), window_(cache.options().window[index]) {
     const CacheShape& shape = cache.shape();
-    partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), static_cast<size_t>(plan.pages)};
+    const size_t pages = (static_cast<size_t>(plan.pages) + 15) / 16 * 16;
+    partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), pages};
   }
 
   // Everything that allocates, before any thread starts.
@@ -67,11 +63,14 @@ class Call {
     Workers& workers = cache_.workers();
     for (Scratch& scratch : workers.scratch) {
       scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows));
-      grow(scratch.base, 2 * partial_.rows * partial_.pages);
-      grow(scratch.lines, static_cast<size_t>(kPageTokens) * shape.headDim);
+      scratch.base.grow(2 * partial_.rows * partial_.pages);
+      scratch.lines.grow(static_cast<size_t>(kPageTokens) * shape.headDim);
     }
-    if (plan_.ranges > 1) grow(workers.partial, partial_.size() * plan_.items(shape.kvHeads));
-    if (observe_) workers.mass.assign(static_cast<size_t>(plan_.items(shape.kvHeads)) * plan_.pages, 0.0);
+    const size_t items = plan_.items(shape.kvHeads);
+    if (plan_.ranges > 1) workers.partial.grow(partial_.size() * items);
+    if (!observe_) return;
+    workers.mass.grow(items * partial_.pages);
+    std::fill_n(workers.mass.data(), items * partial_.pages, 0.0f);
   }
 
   void run(int item, int thread) {
@@ -85,8 +84,10 @@ class Call {
     const int to = plan_.pages * (range + 1) / plan_.ranges;
     float* pageMass = scratch.base.data();
     float* pageMax = pageMass + partial_.rows * partial_.pages;
-    if (observe_) std::fill_n(pageMass, partial_.rows * partial_.pages, 0.0f);
-    if (observe_) std::fill_n(pageMax, partial_.rows * partial_.pages, 0.0f);
+    if (observe_) {
+      std::fill_n(pageMass, partial_.rows * partial_.pages, 0.0f);
+      std::fill_n(pageMax, partial_.rows * partial_.pages, -std::numeric_limits<float>::infinity());
+    }
     meet(rows, scratch, head, from, to, pageMass, pageMax);
     rows.finish();
     if (plan_.ranges == 1) {
@@ -117,8 +118,8 @@ class Call {
         const float* part = whole + partial_.size() * range;
         for (int r = 0; r < rows; r++) {
           const float max = std::max(whole[r], part[r]);
-          const float mine = whole[n + r] > 0 ? std::exp(whole[r] - max) : 0.0f;
-          const float theirs = part[n + r] > 0 ? std::exp(part[r] - max) : 0.0f;
+          const float mine = whole[n + r] > 0 ? std::exp2(whole[r] - max) : 0.0f;
+          const float theirs = part[n + r] > 0 ? std::exp2(part[r] - max) : 0.0f;
           whole[r] = max;
           whole[n + r] = whole[n + r] * mine + part[n + r] * theirs;
           float* mixed = whole + 2 * n + r * partial_.d;
@@ -136,9 +137,8 @@ class Call {
 
   void countMass() {
     if (!observe_) return;
-    const std::vector<double>& mass = cache_.workers().mass;
     for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item++) {
-      const double* line = &mass[static_cast<size_t>(item) * plan_.pages];
+      const float* line = &cache_.workers().mass[item * partial_.pages];
       for (int page = 0; page < layer_.sealed(); page++) layer_.pages[page].mass += line[page];
       layer_.openMass += line[layer_.sealed()];
     }
@@ -153,7 +153,7 @@ class Call {
     const int group = shape.group();
     const size_t d = shape.headDim;
     const int count = blockTokens(block);
-    const float scale = cache_.options().scale;
+    const float scale = cache_.options().scale * kLog2E;
     const std::vector<float>& slopes = cache_.options().slopes;
     rows.begin(count * group);
     rows.window = window_;
@@ -165,7 +165,7 @@ class Call {
       for (size_t i = 0; i < group * d; i++) to[i] = from[i] * scale;
       for (int j = 0; j < group; j++) {
         rows.position[t * group + j] = plan_.firstPosition + token;
-        if (rows.alibi) rows.slope[t * group + j] = slopes[head * group + j];
+        if (rows.alibi) rows.slope[t * group + j] = slopes[head * group + j] * kLog2E;
       }
     }
   }
@@ -179,6 +179,14 @@ class Call {
     to = std::min(to, newest / kPageTokens + 1);
     for (int p = from; p < to; p++) {
       const int start = p * kPageTokens;
+      // Two pages ahead: what is asked for now has the time of a page and a half to arrive.
+      const int later = p + 2;
+      SideView nextK, nextV;
+      const bool ahead = later < to && later < layer_.sealed();
+      if (ahead) {
+        nextK = layer_.pages[later].k.view(keys, head);
+        nextV = layer_.pages[later].v.view(values, head);
+      }
       if (p == layer_.sealed()) {
         const bool seen = rows.page(cache_.openView(layer_, true, head), cache_.openView(layer_, false, head), start, 0, layer_.openRows());
         if (seen) noteMass(rows, p, pageMass, pageMax);
@@ -195,34 +203,29 @@ class Call {
         cache_.restoreSinks(layer_, false, head, exact + kSinkTokens * keys.headDim, keys.headDim);
         if (rows.sinks(exact, exact + kSinkTokens * keys.headDim, kSinkTokens)) noteMass(rows, p, pageMass, pageMax);
       }
-      if (rows.page(k, v, start, skip, kPageTokens)) noteMass(rows, p, pageMass, pageMax);
+      if (rows.page(k, v, start, skip, kPageTokens, ahead ? &nextK : nullptr, ahead ? &nextV : nullptr)) noteMass(rows, p, pageMass, pageMax);
     }
   }
 
   // Adds what the page (or the sinks) just received, relative to the maximum of now.
   void noteMass(const QueryRows& rows, int page, float* pageMass, float* pageMax) const {
     if (!observe_) return;
-    float* mass = pageMass + partial_.rows * page;
-    float* max = pageMax + partial_.rows * page;
     for (int r = 0; r < rows.rows; r++) {
       if (rows.rowMass[r] == 0.0f) continue;
-      const float before = mass[r] > 0 ? mass[r] * std::exp(max[r] - rows.max[r]) : 0.0f;
-      mass[r] = before + rows.rowMass[r];
-      max[r] = rows.max[r];
+      float* mass = pageMass + partial_.pages * r + page;
+      float* max = pageMax + partial_.pages * r + page;
+      const float before = *mass > 0 ? *mass * std::exp2(*max - rows.max[r]) : 0.0f;
+      *mass = before + rows.rowMass[r];
+      *max = rows.max[r];
     }
   }
 
   // Probability that each page received, summed over rows, under the final maximum and sum.
   void addMass(int item, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
-    double* line = &cache_.workers().mass[static_cast<size_t>(item) * plan_.pages];
-    for (int page = 0; page < plan_.pages; page++) {
-      const float* mass = pageMass + partial_.rows * page;
-      const float* then = pageMax + partial_.rows * page;
-      double total = 0;
-      for (int r = 0; r < rows; r++) {
-        if (mass[r] > 0) total += mass[r] / sum[r] * (then[r] == max[r] ? 1.0f : std::exp(then[r] - max[r]));
-      }
-      line[page] += total;
+    float* line = &cache_.workers().mass[item * partial_.pages];
+    for (int r = 0; r < rows; r++) {
+      const size_t at = partial_.pages * r;
+      cache_.kernels()->addShares(pageMass + at, pageMax + at, max[r], 1.0f / sum[r], line, static_cast<int>(partial_.pages));
     }
   }
 
@@ -234,7 +237,7 @@ class Call {
       const size_t at = (static_cast<size_t>(block) * plan_.blockTokens + r / group) * shape.queryHeads + head * group + r % group;
       const float inverse = 1.0f / sum[r];
       for (size_t c = 0; c < d; c++) out_[at * d + c] = mixed[r * d + c] * inverse;
-      if (lse_) lse_[at] = max[r] + std::log(sum[r]);
+      if (lse_) lse_[at] = (max[r] + std::log2(sum[r])) / kLog2E;
     }
   }
 

@@ -8,11 +8,6 @@ namespace palimpsest {
 
 namespace {
 
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 }  // namespace
 
 bool withinMagnitude(const float* x, size_t count, float largest) {
@@ -28,11 +23,11 @@ bool withinMagnitude(const float* x, size_t count, float largest) {
 }
 
 size_t Scratch::bytes() const {
-  return query.bytes() + (keyRows.capacity() + valueRows.capacity() + lines.capacity() + base.capacity()) * sizeof(float) + codes.capacity();
+  return query.bytes() + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes();
 }
 
 size_t Workers::bytes() const {
-  size_t total = (partial.capacity() + delta.capacity()) * sizeof(float) + mass.capacity() * sizeof(double);
+  size_t total = partial.bytes() + delta.bytes() + mass.bytes();
   for (const Scratch& one : scratch) total += one.bytes();
   return total;
 }
@@ -74,9 +69,9 @@ bool Cache::draftLayers() {
   }
   const size_t d = shape().headDim;
   for (Scratch& one : workers_->scratch) {
-    grow(one.keyRows, kPageTokens * d);
-    grow(one.valueRows, kPageTokens * d);
-    grow(one.lines, kPageTokens * d);
+    one.keyRows.grow(kPageTokens * d);
+    one.valueRows.grow(kPageTokens * d);
+    one.lines.grow(kPageTokens * d);
   }
   pool_->enter(this);
   for (Layer& layer : layers_) {

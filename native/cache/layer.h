@@ -71,11 +71,11 @@ struct Layer {
 // What one thread needs while it works; kept between calls.
 struct Scratch {
   QueryRows query;
-  std::vector<float> keyRows;    // [128][d]
-  std::vector<float> valueRows;  // [128][d]
-  std::vector<float> lines;      // [128*d]
-  std::vector<uint8_t> codes;    // one head of one page side in any format
-  std::vector<float> base;       // trial: the page as it is now
+  Buffer<float> keyRows;    // [128][d]
+  Buffer<float> valueRows;  // [128][d]
+  Buffer<float> lines;      // [128*d]
+  Buffer<uint8_t> codes;    // one head of one page side in any format
+  Buffer<float> base;       // trial: the page as it is now; attend: mass and maximum of every page
   size_t bytes() const;
 };
 
@@ -84,9 +84,9 @@ struct Workers {
   explicit Workers(int count) : threads(count), scratch(count) {}
   Threads threads;
   std::vector<Scratch> scratch;
-  std::vector<float> partial;  // results of history ranges before they are merged
-  std::vector<double> mass;
-  std::vector<float> delta;
+  Buffer<float> partial;  // results of history ranges before they are merged
+  Buffer<float> mass;     // of every item and page
+  Buffer<float> delta;
   size_t bytes() const;
 };
 

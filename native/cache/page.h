@@ -17,19 +17,6 @@ struct SideShape {
   int headDim;
 };
 
-// One head of a page side, as the kernels read it. Only the fields of its format are set.
-struct SideView {
-  int format = kF16;
-  const uint16_t* half = nullptr;
-  const int8_t* tile = nullptr;
-  const uint16_t* rowScales = nullptr;
-  const uint8_t* hi = nullptr;
-  const uint8_t* lo = nullptr;
-  const int8_t* k = nullptr;
-  const int8_t* mean = nullptr;
-  uint16_t meanScale = 0;
-};
-
 // The same head while it is being written.
 struct SideTarget {
   uint16_t* half = nullptr;

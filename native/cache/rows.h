@@ -1,33 +1,35 @@
-// Query rows of one KV head that meet page after page: scores, one online softmax, mixed values.
-// A row is one query head at one position; all rows share every page that is unpacked. Used by attend and by trials.
+// Query rows of one KV head that meet page after page: scores, one online softmax, mixed values. Used by attend and by trials.
+// Holds the memory; the arithmetic is the kernels' (kernels/attend.h).
 //
 // Coded keys and values are read as integers: the row (or its probabilities times the token scales) is quantized to int16
 // once, the dot is exact, one factor follows. Rotated values gather in an accumulator of their own and are turned back once.
 #pragma once
-#include <vector>
-
+#include "buffer.h"
 #include "page.h"
 
 namespace palimpsest {
+
+// Scores and everything made of them (max, slopes) are in units of log2(e).
+constexpr float kLog2E = 1.44269504f;
 
 struct QueryRows {
   const Kernels* kernels = nullptr;
   int headDim = 0;
   int rows = 0;
 
-  // Set by the caller between begin() and the first page; q already holds the softmax scale.
-  std::vector<float> q;         // [rows][d]
-  std::vector<int> position;    // [rows]
-  std::vector<float> slope;     // [rows], read only when alibi is set
+  // Set by the caller between begin() and the first page; q already holds the softmax scale times log2(e).
+  Buffer<float> q;        // [rows][d]
+  Buffer<int> position;   // [rows]
+  Buffer<float> slope;    // [rows], times log2(e); read only when alibi is set
   bool alibi = false;
-  int window = 0;               // tokens a row may look back, itself included; 0 = all
+  int window = 0;         // tokens a row may look back, itself included; 0 = all
 
-  // Results: exp-sums relative to max, values not divided by the sum.
-  std::vector<float> max;       // [rows]
-  std::vector<float> sum;       // [rows]
-  std::vector<float> mixed;     // [rows][d]
-  // Of the page met last: sum of exp(score - max at that time).
-  std::vector<float> rowMass;   // [rows]
+  // Results: sums of 2^score relative to max, values not divided by the sum.
+  Buffer<float> max;      // [rows]
+  Buffer<float> sum;      // [rows]
+  Buffer<float> mixed;    // [rows][d]
+  // Of the page met last: sum of 2^(score - max at that time).
+  Buffer<float> rowMass;  // [rows]
 
   // Grows the buffers where needed (the only place that allocates).
   void reserve(const Kernels* table, int dim, int rowCount);
@@ -35,8 +37,9 @@ struct QueryRows {
   void begin(int rowCount);
   // The same rows once more, from an empty softmax.
   void restart();
-  // Meets tokens [start + skip, start + count) of one page. False when no row sees any of them (rowMass is then not valid).
-  bool page(const SideView& k, const SideView& v, int start, int skip, int count);
+  // Meets tokens [start + skip, start + count) of one page; nextK, nextV (or null) will be met two pages later. False when no row sees
+  // any of them (rowMass is then not valid).
+  bool page(const SideView& k, const SideView& v, int start, int skip, int count, const SideView* nextK = nullptr, const SideView* nextV = nullptr);
   // Mixes other values of the one page met since begin() or restart(), by the same probabilities.
   void remix(const SideView& v);
   // Meets up to four tokens given as float rows [count][d] at positions 0..count-1.
@@ -47,30 +50,24 @@ struct QueryRows {
 
  private:
   int mask(int start, int skip, int count);
-  void scoreKeys(const SideView& k, int visible);
-  void soften(int start, int visible);
-  void mixValues(const SideView& v, int visible);
-  void expandMean(const SideView& side);
+  void prepare(int keyFormat);
+  PageRows view();
 
   bool plainReady = false;
   bool turnedReady = false;
   bool turnedUsed = false;
-  std::vector<float> turned;       // rotated q, scratch only
-  std::vector<int16_t> plain16;    // [rows][d]
-  std::vector<int16_t> turned16;
-  std::vector<float> plainScale;   // [rows]
-  std::vector<float> turnedScale;
-  std::vector<float> scores;       // [rows][128]
-  std::vector<int32_t> dots;       // [rows][max(128, d)]
-  std::vector<int16_t> weights16;  // [rows][128]
-  std::vector<float> weightScale;  // [rows]
-  std::vector<float> mixedTurned;  // [rows][d]
-  std::vector<float> rescale;      // [rows]
-  std::vector<int> first;
-  std::vector<int> last;
-  std::vector<int8_t> tile;        // [128*d]
-  std::vector<float> tokenScale;   // [128]
-  std::vector<float> meanRow;      // [d]
+  Buffer<IntegerRow> plain;    // [rows], of q
+  Buffer<IntegerRow> turned;   // [rows], of the rotated q
+  Buffer<float> scores;        // [rows][128]
+  Buffer<float> mixedTurned;   // [rows][d]
+  Buffer<float> rescale;       // [rows]
+  Buffer<float> factor;        // [rows]
+  Buffer<float> offset;        // [rows]
+  Buffer<int> first;           // [rows]
+  Buffer<int> last;            // [rows]
+  Buffer<int8_t> tile;         // [128*d]
+  Buffer<int32_t> dots;        // [8][max(128, d)]
+  Buffer<float> spare;         // [rows][d]
 };
 
 }  // namespace palimpsest

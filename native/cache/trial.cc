@@ -9,11 +9,6 @@ namespace palimpsest {
 
 namespace {
 
-template <typename T>
-void grow(std::vector<T>& buffer, size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
-
 // Slots whose query comes after the page and sees all of it.
 std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, int page) {
   const int window = cache.options().window[index];
@@ -29,7 +24,7 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
 }
 
 // Room for one head of a side in any format, 64-byte aligned inside scratch.codes.
-SideTarget carve(std::vector<uint8_t>& buffer, int headDim) {
+SideTarget carve(Buffer<uint8_t>& buffer, int headDim) {
   const size_t elements = static_cast<size_t>(kPageTokens) * headDim;
   uint8_t* at = reinterpret_cast<uint8_t*>(alignedPart(reinterpret_cast<uintptr_t>(buffer.data())));
   const auto take = [&](size_t bytes) {
@@ -71,10 +66,10 @@ class Trial {
     const int rows = queries() * shape.group();
     for (Scratch& scratch : cache_.workers().scratch) {
       scratch.query.reserve(cache_.kernels(), shape.headDim, rows);
-      grow(scratch.codes, carvedBytes(shape.headDim));
-      grow(scratch.base, rows * (2 + static_cast<size_t>(shape.headDim)));
+      scratch.codes.grow(carvedBytes(shape.headDim));
+      scratch.base.grow(rows * (2 + static_cast<size_t>(shape.headDim)));
     }
-    grow(cache_.workers().delta, static_cast<size_t>(count_) * queries() * shape.queryElements());
+    cache_.workers().delta.grow(static_cast<size_t>(count_) * queries() * shape.queryElements());
   }
 
   // One KV head: the page as it is, then each candidate.
@@ -147,7 +142,7 @@ class Trial {
     const CacheShape& shape = cache_.shape();
     const int group = shape.group();
     const size_t d = shape.headDim;
-    const float scale = cache_.options().scale;
+    const float scale = cache_.options().scale * kLog2E;
     const std::vector<float>& slopes = cache_.options().slopes;
     rows.begin(queries() * group);
     rows.window = 0;  // the page is whole inside the window of every query
@@ -159,7 +154,7 @@ class Trial {
       for (size_t i = 0; i < group * d; i++) to[i] *= scale;
       for (int j = 0; j < group; j++) {
         rows.position[r * group + j] = layer_.kept.position[slot];
-        if (rows.alibi) rows.slope[r * group + j] = slopes[head * group + j];
+        if (rows.alibi) rows.slope[r * group + j] = slopes[head * group + j] * kLog2E;
       }
     }
   }
@@ -231,11 +226,11 @@ class Trial {
     for (int r = 0; r < rows.rows; r++) {
       const int query = r / group;
       const size_t column = static_cast<size_t>(head) * group + r % group;
-      const float lse = layer_.kept.lse[slots_[query] * shape.queryHeads + column];
+      const float lse = layer_.kept.lse[slots_[query] * shape.queryHeads + column] * kLog2E;
       const float top = std::max(lse, std::max(max[r], rows.max[r]));
-      const float before = std::exp(max[r] - top);
-      const float after = std::exp(rows.max[r] - top);
-      const float rest = std::max(0.0f, std::exp(lse - top) - sum[r] * before);
+      const float before = std::exp2(max[r] - top);
+      const float after = std::exp2(rows.max[r] - top);
+      const float rest = std::max(0.0f, std::exp2(lse - top) - sum[r] * before);
       const float inverse = 1.0f / (rest + rows.sum[r] * after);
       const float shift = sum[r] * before - rows.sum[r] * after;
       cache_.kernels()->fromHalf(&layer_.kept.output[slots_[query] * shape.queryElements() + column * d], output, d);

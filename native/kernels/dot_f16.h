@@ -4,9 +4,11 @@
 #pragma once
 
 template <int R, int B>
-INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const float* x, size_t xStride, float* y, size_t yStride) {
+INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const float* x, size_t xStride, float* y, size_t yStride,
+                     const Ahead& ahead = Ahead{}) {
   VecF sum[R][B] = {};
   for (int c = 0; c < contraction; c++) {
+    fetch(ahead, c);
     const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
     VecF value[B];
     for (int b = 0; b < B; b++) value[b] = loadHalf(row + b * kLanes);
@@ -37,9 +39,12 @@ INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const fl
 // R rows over all outputs, column blocks of B, 2, 1 vectors.
 template <int R, int B>
 static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, size_t xStride,
-                                              float* y, size_t yStride) {
+                                              float* y, size_t yStride, const Ahead& ahead) {
   int o = 0;
-  for (; o + B * kLanes <= outputs; o += B * kLanes) blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+  for (; o + B * kLanes <= outputs; o += B * kLanes) {
+    if (o == 0) blockF16<R, B>(m, contraction, rowStride, x, xStride, y, yStride, ahead);
+    else blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+  }
   for (; o + 2 * kLanes <= outputs; o += 2 * kLanes) blockF16<R, 2>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
   for (; o + kLanes <= outputs; o += kLanes) blockF16<R, 1>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
 #if defined(__AVX512F__)
@@ -47,35 +52,40 @@ static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction
 #endif
 }
 
-static void dotF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
-                   size_t yStride) {
+static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
+                    size_t yStride, const Ahead& whole) {
 #if defined(__AVX512F__)
   // 32 registers: 24 accumulators at most
   int i = 0;
-  for (; n - i >= 8; i += 4) rowsF16<4, 4>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride);
+  for (; n - i >= 8; i += 4) rowsF16<4, 4>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : Ahead{});
   for (; i < n;) {
     const float* xi = x + i * xStride;
     float* yi = y + i * yStride;
     switch (n - i) {
-      case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 1; break;
-      case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 2; break;
-      case 3: rowsF16<3, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 3; break;
-      case 6: rowsF16<6, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 6; break;
-      case 5: rowsF16<5, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 5; break;
-      default: rowsF16<4, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); i += 4; break;
+      case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 1; break;
+      case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 2; break;
+      case 3: rowsF16<3, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 3; break;
+      case 6: rowsF16<6, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 6; break;
+      case 5: rowsF16<5, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 5; break;
+      default: rowsF16<4, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 4; break;
     }
   }
 #else
   // 16 registers: 8 accumulators
   int i = 0;
-  for (; n - i >= 4; i += 4) rowsF16<4, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride);
+  for (; n - i >= 4; i += 4) rowsF16<4, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : Ahead{});
   const float* xi = x + i * xStride;
   float* yi = y + i * yStride;
   switch (n - i) {
-    case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); break;
-    case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); break;
-    case 3: rowsF16<3, 2>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride); break;
+    case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); break;
+    case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); break;
+    case 3: rowsF16<3, 2>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); break;
     default: break;
   }
 #endif
+}
+
+static void dotF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
+                   size_t yStride) {
+  dotHalf(m, contraction, outputs, rowStride, x, n, xStride, y, yStride, Ahead{});
 }

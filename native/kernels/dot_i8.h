@@ -8,18 +8,10 @@
 // No x is read beyond contraction; rows of x need not be aligned.
 #pragma once
 
-constexpr int kMaxContraction = 256;
-
 #if defined(__AVX512VNNI__)
 
-// The two planes of one row of x, four bytes a quad, and -128 * sum(x).
-struct SplitRow {
-  alignas(64) int8_t hi[kMaxContraction];
-  alignas(64) int8_t lo[kMaxContraction];
-  int32_t correction;
-};
-
-INLINE void splitRow(const int16_t* x, int contraction, SplitRow& out) {
+// bytes: the two planes of one row of x, four bytes a quad, hi then lo; correction: -128 * sum(x).
+INLINE void splitRow(const int16_t* x, int contraction, IntegerRow& out) {
   __m512i sum = _mm512_setzero_si512();
   const __m512i ones = _mm512_set1_epi16(1);
   for (int c = 0; c < contraction; c += 32) {
@@ -28,8 +20,8 @@ INLINE void splitRow(const int16_t* x, int contraction, SplitRow& out) {
     __m512i v = _mm512_maskz_loadu_epi16(mask, x + c);
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(v, ones));
     __m512i hi = _mm512_srai_epi16(_mm512_add_epi16(v, _mm512_set1_epi16(128)), 8);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out.hi + c), _mm512_cvtepi16_epi8(hi));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out.lo + c), _mm512_cvtepi16_epi8(v));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + c), _mm512_cvtepi16_epi8(hi));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + kMaxContraction + c), _mm512_cvtepi16_epi8(v));
   }
   out.correction = -128 * _mm512_reduce_add_epi32(sum);
 }
@@ -45,7 +37,7 @@ INLINE __m512i quadOf(const int8_t* plane, int quad) {
 INLINE void addDots(__m512i& sum, __m512i levels, __m512i x) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(levels), "v"(x)); }
 
 template <int R, int B>
-INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const SplitRow* x, int32_t* y, size_t yStride) {
+INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const IntegerRow* x, int32_t* y, size_t yStride) {
   __m512i high[R][B], low[R][B];
   for (int r = 0; r < R; r++) {
     for (int b = 0; b < B; b++) {
@@ -58,8 +50,8 @@ INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const SplitR
     __m512i level[B];
     for (int b = 0; b < B; b++) level[b] = _mm512_xor_si512(_mm512_loadu_si512(tile + q * rowBytes + b * 64), flip);
     for (int r = 0; r < R; r++) {
-      const __m512i hi = quadOf(x[r].hi, q);
-      const __m512i lo = quadOf(x[r].lo, q);
+      const __m512i hi = quadOf(x[r].bytes, q);
+      const __m512i lo = quadOf(x[r].bytes + kMaxContraction, q);
       for (int b = 0; b < B; b++) addDots(high[r][b], level[b], hi);
       for (int b = 0; b < B; b++) addDots(low[r][b], level[b], lo);
     }
@@ -74,7 +66,7 @@ INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const SplitR
 template <int R, int B>
 static __attribute__((noinline)) void rowsI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, size_t xStride, int32_t* y,
                                              size_t yStride) {
-  SplitRow split[R];
+  IntegerRow split[R];
   for (int r = 0; r < R; r++) splitRow(x + r * xStride, contraction, split[r]);
   const int quads = contraction / 4;
   const size_t rowBytes = static_cast<size_t>(outputs) * 4;

@@ -25,12 +25,15 @@ namespace {
 
 #include "vector.h"
 #include "half.h"
+#include "ahead.h"
 #include "dot_f16.h"
 #include "dot_i8.h"
 #include "rot.h"
 #include "rotate.h"
 #include "softmax.h"
 #include "rows.h"
+#include "coded.h"
+#include "attend.h"
 #include "rope.h"
 #include "codes.h"
 #include "encode_rot.h"
@@ -45,10 +48,11 @@ namespace {
 
 extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
 const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
-    PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA), dotF16,   dotI8, unpackRot, rotate, quantizeI16,
-    softmaxPage,    axpy,                            scaleRow, dot,   toHalf,    fromHalf, rope,
-    scaleDots,      weighI16,                        addDots,  encodeRotWidths, demoteRot, encodeQ8, decodeQ8,
-    gemmI8,         rotateLatent,                    encodeLatent, unpackLatent, mixLatent,
+    PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA),
+    dotF16, dotI8, unpackRot, rotate, quantizeI16, softmaxPage, axpy, scaleRow, dot, toHalf, fromHalf, rope,
+    addShares, integerRow, attendPage, mixPage,
+    encodeRotWidths, demoteRot, encodeQ8, decodeQ8,
+    gemmI8, rotateLatent, encodeLatent, unpackLatent, mixLatent,
 };
 
 }  // namespace palimpsest

@@ -21,6 +21,54 @@ constexpr int kSinkTokens = 4;
 enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kFormatCount = 5 };
 enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kWasmSimd = 6, kIsaCount = 7 };
 
+// One side of one page of one KV head, as it is read. Only the fields of its format are set.
+struct SideView {
+  int format = kF16;
+  const uint16_t* half = nullptr;
+  const int8_t* tile = nullptr;
+  const uint16_t* rowScales = nullptr;
+  const uint8_t* hi = nullptr;
+  const uint8_t* lo = nullptr;
+  const int8_t* k = nullptr;
+  const int8_t* mean = nullptr;
+  uint16_t meanScale = 0;
+};
+
+constexpr int kMaxContraction = 256;
+
+// A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot_i8.h), and what one of them is worth.
+struct alignas(64) IntegerRow {
+  int8_t bytes[2 * kMaxContraction];
+  int32_t correction;
+  float step;
+};
+
+// Rows that meet a page: n query heads at n positions (or fewer of either) of one KV head, and their online softmax.
+// Rows lie without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes by log2(e).
+struct PageRows {
+  int count;
+  int d;
+  const float* q;             // [count][d]
+  const IntegerRow* plain;    // of q; read for q8 keys
+  const IntegerRow* turned;   // of the rotated q; read for rot keys
+  const float* slope;         // [count], ALiBi; null for none
+  const int* position;        // [count]
+  const int* first;           // [count] tokens of the page seen: first <= t < last
+  const int* last;
+  float* scores;              // [count][128]; probabilities afterwards
+  float* max;                 // [count]
+  float* sum;                 // [count]
+  float* mixed;               // [count][d]
+  float* mixedTurned;         // [count][d], values of rot pages, still rotated
+  float* rowMass;             // [count] of this page: sum of 2^(score - max now)
+  float* rescale;             // [count] scratch from here on
+  float* factor;              // [count]
+  float* offset;              // [count]
+  int8_t* tile;               // [128 * d]
+  int32_t* dots;              // [8][max(128, d)]
+  float* spare;               // [count][d]
+};
+
 // Where the widths of the rot family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
 // hi/lo: plane buffers (sizes: hiPlaneBytes, loPlaneBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits.
 struct RotTargets {
@@ -58,7 +106,7 @@ struct Kernels {
   float (*quantizeI16)(const float* x, int count, int16_t* out);
 
   // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):
-  //   newMax = max(max, row max); rescale[i] = exp(max - newMax); p = exp(score - newMax) (0 where masked);
+  //   newMax = max(max, row max); rescale[i] = 2^(max - newMax); p = 2^(score - newMax) (0 where masked);
   //   sum = sum*rescale + sum(p); rowMass[i] = sum(p) (relative to newMax). An all-masked row changes nothing: p = 0, rescale = 1.
   void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
                       float* rowMass);
@@ -75,13 +123,17 @@ struct Kernels {
   // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
   void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
 
-  // What lies between the integer dots and the softmax, one row at a time. Bit-equal on every ISA; count a multiple of 16.
-  // y[i] = dots[i] * (factor * scale[i]) + offset
-  void (*scaleDots)(const int32_t* dots, const float* scale, float factor, float offset, float* y, int count);
-  // quantizeI16 of x[i] * scale[i]
-  float (*weighI16)(const float* x, const float* scale, int count, int16_t* out);
-  // y[i] += a * dots[i]
-  void (*addDots)(float a, const int32_t* dots, float* y, int count);
+  // line[p] += mass[p] * inverse * 2^(then[p] - max) for p < count, a multiple of 16. Unfused.
+  void (*addShares)(const float* mass, const float* then, float max, float inverse, float* line, int count);
+
+  // The integers of x[0..d) = quantizeI16, d <= 256, in the layout of this instruction set.
+  void (*integerRow)(const float* x, int d, IntegerRow* out);
+  // The rows meet tokens [start, start + 128) of one page: scores, softmax, mixed values. `visible`: one past the last token that any row
+  // sees, at least 1. nextK, nextV (or null): sides to be met two pages later, asked for ahead.
+  void (*attendPage)(const SideView& k, const SideView& v, const PageRows& rows, int start, int visible, const SideView* nextK,
+                     const SideView* nextV);
+  // Mixes other values of the page met last by the probabilities in rows.scores.
+  void (*mixPage)(const SideView& v, const PageRows& rows, int visible);
 
   // Codecs, in the order of operations of native/reference/rot.ts and q8.ts: codes are bit-equal on every ISA. isKey selects the tile
   // orientation. Rows of one head: x[t][0..d) at x + t*stride, d in {64, 80, 96, 128, 256}.

@@ -27,6 +27,10 @@ static float dot(const float* a, const float* b, int count) {
   return total;
 }
 
+constexpr float kIntegerMax = 32512.0f;
+// Below this the inverse would leave float32: such rows count as zero.
+constexpr float kLeastMaximum = 0x1p-100f;
+
 static float quantizeI16(const float* x, int count, int16_t* out) {
   VecF top = splat(0.0f);
   int i = 0;
@@ -36,12 +40,11 @@ static float quantizeI16(const float* x, int count, int16_t* out) {
     const float size = __builtin_fabsf(x[i]);
     max = size > max ? size : max;
   }
-  // Below 2^-100 the inverse would leave float32: such rows count as zero.
-  if (!(max >= 0x1p-100f)) {
+  if (!(max >= kLeastMaximum)) {
     for (int j = 0; j < count; j++) out[j] = 0;
     return 0.0f;
   }
-  const float inverse = 32512.0f / max;
+  const float inverse = kIntegerMax / max;
   typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
   for (i = 0; i + kLanes <= count; i += kLanes) {
     const VecI rounded = bits(load(x + i) * inverse + kRoundMagic) - kRoundMagicBits;
@@ -54,7 +57,7 @@ static float quantizeI16(const float* x, int count, int16_t* out) {
     __builtin_memcpy(&rounded, &biased, 4);
     out[i] = static_cast<int16_t>(rounded - kRoundMagicBits);
   }
-  return max / 32512.0f;
+  return max / kIntegerMax;
 }
 
 INLINE VecF loadDots(const int32_t* p) {
@@ -71,18 +74,18 @@ static float weighI16(const float* x, const float* scale, int count, int16_t* ou
   VecF top = splat(0.0f);
   for (int i = 0; i < count; i += kLanes) top = larger(magnitude(load(x + i) * load(scale + i)), top);
   const float max = largestLane(top);
-  if (!(max >= 0x1p-100f)) {
+  if (!(max >= kLeastMaximum)) {
     for (int j = 0; j < count; j++) out[j] = 0;
     return 0.0f;
   }
-  const float inverse = 32512.0f / max;
+  const float inverse = kIntegerMax / max;
   typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
   for (int i = 0; i < count; i += kLanes) {
     const VecI rounded = bits((load(x + i) * load(scale + i)) * inverse + kRoundMagic) - kRoundMagicBits;
     const Shorts narrow = __builtin_convertvector(rounded, Shorts);
     __builtin_memcpy(out + i, &narrow, sizeof narrow);
   }
-  return max / 32512.0f;
+  return max / kIntegerMax;
 }
 
 static void addDots(float a, const int32_t* dots, float* y, int count) {

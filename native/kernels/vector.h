@@ -19,6 +19,7 @@ typedef int32_t VecI __attribute__((vector_size(kLanes * 4)));
 typedef float UnalignedF __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
+#define MEMBER __attribute__((always_inline))
 
 INLINE VecF load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
 INLINE void store(float* p, VecF v) { *reinterpret_cast<UnalignedF*>(p) = v; }
@@ -26,7 +27,16 @@ INLINE VecF splat(float v) { return VecF{} + v; }
 INLINE VecI splatI(int32_t v) { return VecI{} + v; }
 INLINE VecI bits(VecF v) { return reinterpret_cast<VecI>(v); }
 INLINE VecF fromBits(VecI v) { return reinterpret_cast<VecF>(v); }
-INLINE VecF larger(VecF a, VecF b) { return a > b ? a : b; }
+// a > b ? a : b, which is what the instruction does as well
+INLINE VecF larger(VecF a, VecF b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
 INLINE VecF magnitude(VecF v) { return fromBits(bits(v) & 0x7fffffff); }
 
 // Lane i of the result is lane index[i] of a, or of a and then b. index is a constant once inlined: one instruction or two.
@@ -80,6 +90,21 @@ constexpr int kParts = 16 / kLanes;
 struct Parts {
   VecF part[kParts];
 };
+#if defined(__AVX512F__)
+INLINE float sumParts(const Parts& sum) {
+  const __m512 v = sum.part[0];
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+INLINE float largestLane(VecF v) {
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 INLINE float sumParts(const Parts& sum) {
   float v[16];
   for (int i = 0; i < kParts; i++) store(v + i * kLanes, sum.part[i]);
@@ -95,6 +120,7 @@ INLINE float largestLane(VecF m) {
   for (int i = 1; i < kLanes; i++) best = v[i] > best ? v[i] : best;
   return best;
 }
+#endif
 
 // Called last by kernels whose caller goes on with SSE: the compiler clears the upper halves only where it used them as vectors;
 // a CPU may count xmm16-31 as well, and then every SSE instruction of the caller is slow (measured: three times at d = 80).

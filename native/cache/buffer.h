@@ -1,0 +1,42 @@
+// Scratch memory that only grows: aligned for vectors, contents not kept when it grows.
+#pragma once
+#include <cstddef>
+#include <new>
+
+namespace palimpsest {
+
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  Buffer(Buffer&& other) noexcept : data_(other.data_), size_(other.size_) {
+    other.data_ = nullptr;
+    other.size_ = 0;
+  }
+  ~Buffer() { release(); }
+
+  void grow(size_t size) {
+    if (size <= size_) return;
+    T* bigger = static_cast<T*>(::operator new(size * sizeof(T), kAlign));
+    release();
+    data_ = bigger;
+    size_ = size;
+  }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  size_t bytes() const { return size_ * sizeof(T); }
+
+ private:
+  static constexpr std::align_val_t kAlign{64};
+  void release() {
+    if (data_) ::operator delete(data_, kAlign);
+  }
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace palimpsest

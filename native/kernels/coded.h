@@ -1,0 +1,250 @@
+// One coded side of one page, unpacked in registers: codes -> levels -> integer dots -> floats, nothing stored in between (AVX-512 with VNNI).
+//   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
+//   mixCoded     y[i][c] += a * (w[i] . levels[c]), w = integers of p[i] * scale, a = their step * factor   values
+// x, p, y are rows without gaps. `next` (or null) is a side that will be met two pages later: its lines are asked for while this one is read.
+// The integers are those of unpackRot and dotI8, the floats those of scaleDots, weighI16 and addDots, in the same order: equal bits everywhere.
+#pragma once
+
+#if defined(__AVX512VNNI__)
+
+// f(0), ..., f(N - 1) with the number known to the compiler: a loop that is unrolled too late leaves accumulators in memory.
+template <int I>
+struct Number {
+  static constexpr int value = I;
+};
+template <int N, int I = 0, class F>
+INLINE void repeat(const F& f) {
+  if constexpr (I < N) {
+    f(Number<I>{});
+    repeat<N, I + 1>(f);
+  }
+}
+
+// Levels + 128, because vpdpbusd wants them unsigned.
+INLINE __m512i levelTable(int format) {
+  const int8_t* levels = format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels;
+  return _mm512_xor_si512(loadTable(levels), _mm512_set1_epi8(static_cast<char>(0x80)));
+}
+
+// One mask for whatever the shifts brought along above a code: the tables are repeated, so bits below the fourth need none.
+INLINE __m512i levelsAt(__m512i table, __m512i index) { return _mm512_shuffle_epi8(table, _mm512_and_si512(index, _mm512_set1_epi8(15))); }
+
+// mask ? a : b, bit by bit
+INLINE __m512i choose(__m512i a, __m512i b, __m512i mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xE4); }
+
+template <int From, int To>
+INLINE __m512i moveBits(__m512i v) {
+  if constexpr (From > To) return _mm512_srli_epi16(v, From - To);
+  else if constexpr (From < To) return _mm512_slli_epi16(v, To - From);
+  else return v;
+}
+
+// Rows of 64 levels of one side of one head; row numbers as in rot.h. Rows 4j..4j+3 come out of one vector of the high plane.
+template <int Format>
+struct LevelRows {
+  const uint8_t* hi;
+  const uint8_t* lo;
+  __m512i table;
+
+  explicit MEMBER LevelRows(const SideView& side) : hi(side.hi), lo(side.lo), table(levelTable(Format)) {}
+
+  // Rows 4j + First .. 4j + First + Count - 1; Odd is j % 2.
+  template <int First, int Count, int Odd>
+  MEMBER void at(size_t j, __m512i* out) const {
+    const __m512i h = _mm512_loadu_si512(hi + j * 64);
+    __m512i l = h;
+    if constexpr (Format == kRot4) l = _mm512_loadu_si512(lo + j * 64);
+    if constexpr (Format == kRot3) l = _mm512_loadu_si512(lo + j / 2 * 64);
+    one<First, Count, Odd, 0>(h, l, out);
+  }
+
+ private:
+  template <int First, int Count, int Odd, int I>
+  MEMBER void one(__m512i h, __m512i l, __m512i* out) const {
+    if constexpr (I < Count) {
+      constexpr int F = First + I;
+      __m512i index;
+      if constexpr (Format == kRot4) index = choose(moveBits<2 * F, 2>(h), moveBits<2 * F, 0>(l), _mm512_set1_epi8(0x0c));
+      else if constexpr (Format == kRot3) index = choose(moveBits<2 * F, 1>(h), moveBits<Odd * 4 + F, 0>(l), _mm512_set1_epi8(0x06));
+      else index = moveBits<2 * F, 0>(h);
+      out[I] = levelsAt(table, index);
+      one<First, Count, Odd, I + 1>(h, l, out);
+    }
+  }
+};
+
+// The same rows of a tile that holds int8 levels already.
+struct TileRows {
+  const int8_t* tile;
+  template <int First, int Count, int Odd>
+  MEMBER void at(size_t j, __m512i* out) const {
+    repeat<Count>([&](auto i) MEMBER {
+      out[i.value] = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + First + i.value) * 64), _mm512_set1_epi8(static_cast<char>(0x80)));
+    });
+  }
+};
+
+// One quad of contraction: R rows meet B vectors of levels.
+template <int R, int First, int B, int Odd, class Rows>
+INLINE void addQuad(const Rows& rows, size_t j, int q, const IntegerRow* x, __m512i (&high)[R * B], __m512i (&low)[R * B]) {
+  __m512i level[B];
+  rows.template at<First, B, Odd>(j, level);
+  repeat<R>([&](auto r) MEMBER {
+    const __m512i hi = quadOf(x[r.value].bytes, q);
+    repeat<B>([&](auto b) MEMBER { addDots(high[r.value * B + b.value], level[b.value], hi); });
+    const __m512i lo = quadOf(x[r.value].bytes + kMaxContraction, q);
+    repeat<B>([&](auto b) MEMBER { addDots(low[r.value * B + b.value], level[b.value], lo); });
+  });
+}
+
+// Sums of R rows over blocks First .. First + B - 1 of the four in Group; Groups such groups a quad.
+template <int R, int First, int B, int Groups, int Group, class Rows, class Done>
+INLINE void sumBlocks(const Rows& rows, int quads, const IntegerRow* x, Ahead ahead, const Done& done) {
+  __m512i high[R * B], low[R * B];
+  repeat<R * B>([&](auto i) MEMBER { high[i.value] = low[i.value] = _mm512_setzero_si512(); });
+  if constexpr (Groups % 2 == 0) {
+    for (int q = 0; q < quads; q++) {
+      const size_t j = static_cast<size_t>(q) * Groups + Group;
+      if constexpr (First == 0) fetch(ahead, j);
+      addQuad<R, First, B, Group % 2>(rows, j, q, x, high, low);
+    }
+  } else {
+    // Rows of the 1-bit plane alternate by quad.
+    for (int q = 0; q < quads; q += 2) {
+      const size_t j = static_cast<size_t>(q) * Groups + Group;
+      if constexpr (First == 0) fetch(ahead, j);
+      addQuad<R, First, B, 0>(rows, j, q, x, high, low);
+      if constexpr (First == 0) fetch(ahead, j + Groups);
+      addQuad<R, First, B, 1>(rows, j + Groups, q + 1, x, high, low);
+    }
+  }
+  repeat<R>([&](auto r) MEMBER {
+    const __m512i correction = _mm512_set1_epi32(x[r.value].correction);
+    repeat<B>([&](auto b) MEMBER {
+      constexpr int i = r.value * B + b.value;
+      done(r.value, Group * 64 + (First + b.value) * 16,
+           _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), _mm512_add_epi32(low[i], correction)));
+    });
+  });
+}
+
+// Calls done(row, first output, sums) for every block of 16 outputs. Accumulators: 3 rows x 4 vectors x 2 planes, or 6 x 2 x 2.
+template <int R, int Groups, int Group = 0, class Rows, class Done>
+INLINE void sumSide(const Rows& rows, int quads, const IntegerRow* x, const Ahead& ahead, const Done& done) {
+  if constexpr (Group < Groups) {
+    if constexpr (R <= 3) {
+      sumBlocks<R, 0, 4, Groups, Group>(rows, quads, x, ahead, done);
+    } else {
+      sumBlocks<R, 0, 2, Groups, Group>(rows, quads, x, ahead, done);
+      sumBlocks<R, 2, 2, Groups, Group>(rows, quads, x, ahead, done);
+    }
+    sumSide<R, Groups, Group + 1>(rows, quads, x, ahead, done);
+  }
+}
+
+// Calls f with the rows of levels of a side, whatever its format.
+template <class F>
+INLINE void withLevels(const SideView& side, const F& f) {
+  switch (side.format) {
+    case kQ8: f(TileRows{side.tile}); break;
+    case kRot4: f(LevelRows<kRot4>(side)); break;
+    case kRot3: f(LevelRows<kRot3>(side)); break;
+    default: f(LevelRows<kRot2>(side)); break;
+  }
+}
+
+template <int R>
+static __attribute__((noinline)) void scoreBlock(const SideView& k, const float* scale, int d, const IntegerRow* x, const float* factor,
+                                                 const float* offset, float* y, const Ahead& ahead) {
+  withLevels(k, [&](const auto& rows) MEMBER {
+    sumSide<R, 2>(rows, d / 4, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
+      const VecF dots = reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum));
+      store(y + r * kPageTokens + o, dots * (load(scale + o) * factor[r]) + offset[r]);
+    });
+  });
+}
+
+// p[t] * scale[t] as two planes of bytes; step[r] is what one of them is worth, times factor.
+template <int R>
+INLINE void splitWeights(const float* p, const float* scale, float factor, IntegerRow* out, float* step) {
+  constexpr int kVectors = kPageTokens / 16;
+  float max[R], inverse[R];
+  for (int r = 0; r < R; r++) {
+    VecF top = splat(0.0f);
+    for (int i = 0; i < kVectors; i++) top = larger(magnitude(load(p + r * kPageTokens + i * 16) * load(scale + i * 16)), top);
+    max[r] = largestLane(top);
+  }
+  for (int r = 0; r < R; r++) {
+    const bool vanishes = !(max[r] >= kLeastMaximum);
+    inverse[r] = vanishes ? 0.0f : kIntegerMax / max[r];
+    step[r] = (vanishes ? 0.0f : max[r] / kIntegerMax) * factor;
+  }
+  for (int r = 0; r < R; r++) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int i = 0; i < kVectors; i++) {
+      const VecF w = load(p + r * kPageTokens + i * 16) * load(scale + i * 16);
+      const __m512i v = reinterpret_cast<__m512i>(bits(w * inverse[r] + kRoundMagic) - kRoundMagicBits);
+      sum = _mm512_add_epi32(sum, v);
+      const __m512i hi = _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8);
+      _mm_store_si128(reinterpret_cast<__m128i*>(out[r].bytes + i * 16), _mm512_cvtepi32_epi8(hi));
+      _mm_store_si128(reinterpret_cast<__m128i*>(out[r].bytes + kMaxContraction + i * 16), _mm512_cvtepi32_epi8(v));
+    }
+    out[r].correction = -128 * _mm512_reduce_add_epi32(sum);
+  }
+}
+
+template <int R>
+static __attribute__((noinline)) void mixBlock(const SideView& v, const float* scale, int d, const float* p, float factor, float* y,
+                                               const Ahead& ahead) {
+  IntegerRow weights[R];
+  float a[R];
+  splitWeights<R>(p, scale, factor, weights, a);
+  const auto add = [&](int r, int o, __m512i sum) MEMBER {
+    float* to = y + r * d + o;
+    store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * a[r]);
+  };
+  constexpr int kQuads = kPageTokens / 4;
+  withLevels(v, [&](const auto& rows) MEMBER {
+    switch (d) {
+      case 64: sumSide<R, 1>(rows, kQuads, weights, ahead, add); break;
+      case 128: sumSide<R, 2>(rows, kQuads, weights, ahead, add); break;
+      default: sumSide<R, 4>(rows, kQuads, weights, ahead, add); break;
+    }
+  });
+}
+
+// Calls f(Number<R>, first row) for blocks of up to six rows.
+template <class F>
+INLINE void eachBlock(int n, const F& f) {
+  for (int i = 0; i < n;) {
+    const int left = n - i;
+    switch (left <= 6 ? left : left <= 8 ? 4 : 6) {
+      case 1: f(Number<1>{}, i); i += 1; break;
+      case 2: f(Number<2>{}, i); i += 2; break;
+      case 3: f(Number<3>{}, i); i += 3; break;
+      case 4: f(Number<4>{}, i); i += 4; break;
+      case 5: f(Number<5>{}, i); i += 5; break;
+      default: f(Number<6>{}, i); i += 6; break;
+    }
+  }
+}
+
+static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
+                       const SideView* next) {
+  const Ahead ahead = aheadOf(next, d, d / 2);
+  eachBlock(n, [&](auto r, int i) MEMBER {
+    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : Ahead{});
+  });
+}
+
+static void mixCoded(const SideView& v, const float* scale, int d, const float* p, int n, float factor, float* y, const SideView* next) {
+  const Ahead ahead = aheadOf(next, d, d / 2);
+  eachBlock(n, [&](auto r, int i) MEMBER {
+    mixBlock<r.value>(v, scale, d, p + i * kPageTokens, factor, y + static_cast<size_t>(i) * d, i == 0 ? ahead : Ahead{});
+  });
+}
+
+// Whether mixCoded has this head size: whole groups of four blocks of 16 channels.
+INLINE bool mixesCoded(int d) { return d % 64 == 0; }
+
+#endif
