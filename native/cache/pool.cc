@@ -1,31 +1,8 @@
 #include "pool.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 namespace palimpsest {
-
-namespace {
-
-uint8_t* allocateAligned(size_t size) {
-#ifdef _WIN32
-  return static_cast<uint8_t*>(_aligned_malloc(size, kPartAlign));
-#else
-  void* bytes = nullptr;
-  return posix_memalign(&bytes, kPartAlign, size) == 0 ? static_cast<uint8_t*>(bytes) : nullptr;
-#endif
-}
-
-void freeAligned(uint8_t* bytes) {
-#ifdef _WIN32
-  _aligned_free(bytes);
-#else
-  std::free(bytes);
-#endif
-}
-
-}  // namespace
 
 void PartRef::drop() {
   Part* part = part_;
@@ -40,10 +17,12 @@ bool PagePool::setBudget(uint64_t bytes) {
 }
 
 PartRef PagePool::draft(size_t size) {
-  uint8_t* bytes = size ? allocateAligned(size) : nullptr;
-  if (!bytes) return PartRef();
-  Part* part = new (std::nothrow) Part{bytes, size, 1, false, this};
-  if (!part) freeAligned(bytes);
+  Part* part = size ? static_cast<Part*>(heap_.take(size)) : nullptr;
+  if (!part) return PartRef();
+  part->size = size;
+  part->owners = 1;
+  part->counted = false;
+  part->pool = this;
   return PartRef(part);
 }
 
@@ -57,8 +36,7 @@ void PagePool::count(const PartRef& ref) {
 
 void PagePool::release(Part* part) {
   if (part->counted) used_ -= part->size;
-  freeAligned(part->bytes);
-  delete part;
+  heap_.give(part);
 }
 
 size_t PagePool::auditBytes() const {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "heap.h"
+
 namespace palimpsest {
 
 class PagePool;
@@ -16,13 +18,15 @@ class PagePool;
 constexpr size_t kPartAlign = 64;
 constexpr size_t alignedPart(size_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
 
-struct Part {
-  uint8_t* bytes;
-  size_t size;
+// The header of its own block: whoever has the part has its bytes without another look into memory.
+struct Part : Block {
+  size_t size;  // bytes asked for, and counted
   uint32_t owners;
   bool counted;
   PagePool* pool;
+  uint8_t* bytes() { return reinterpret_cast<uint8_t*>(this) + kHeapUnit; }
 };
+static_assert(sizeof(Part) <= kHeapUnit);
 
 // Shared ownership of a part. Empty when nothing could be allocated.
 class PartRef {
@@ -44,7 +48,7 @@ class PartRef {
   void drop();
   explicit operator bool() const { return part_ != nullptr; }
   const Part* part() const { return part_; }
-  uint8_t* bytes() const { return part_ ? part_->bytes : nullptr; }
+  uint8_t* bytes() const { return part_ ? part_->bytes() : nullptr; }
   size_t size() const { return part_ ? part_->size : 0; }
   bool shared() const { return part_ && part_->owners > 1; }
 
@@ -70,6 +74,8 @@ class PagePool {
   uint64_t budgetBytes() const { return budget_; }
   size_t usedBytes() const { return used_; }
   size_t peakBytes() const { return peak_; }
+  // What the system has given, free blocks and headers included.
+  size_t reservedBytes() const { return heap_.reservedBytes(); }
   // False (and nothing changed) when below what is used now.
   bool setBudget(uint64_t bytes);
 
@@ -89,6 +95,7 @@ class PagePool {
   friend class PartRef;
   void release(Part* part);
 
+  Heap heap_;
   uint64_t budget_;
   size_t used_ = 0;
   size_t peak_ = 0;
