@@ -11,18 +11,38 @@ namespace {
 
 // Rows that share one unpacked page: enough to hide the unpacking, few enough for the second-level cache.
 constexpr int kBlockRows = 64;
+// Rows of a head up to which a call reads pages head after head.
+constexpr int kDecodeRows = 8;
+// How far ahead of its use memory is asked for.
+constexpr int kAheadBytes = 16384;
+constexpr int kSidesAheadMax = 8;
+constexpr int kPagesAtOnce = 16;
 // Below this many multiplications waking a thread costs more than it saves. Chosen, not measured.
 constexpr double kParallelWork = 1 << 20;
 
-// How one call is cut: blocks of query tokens per KV head, and the history of each into ranges of pages.
+int codeBits(int format) { return format == kF16 ? 16 : format == kQ8 ? 8 : format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
+
+// Sides between the one that is read and the one that is asked for meanwhile.
+int sidesAhead(int keyFormat, int valueFormat, int headDim) {
+  const int bytes = (codeBits(keyFormat) + codeBits(valueFormat)) * kPageTokens / 16 * headDim;
+  return std::max(1, std::min(kSidesAheadMax, kAheadBytes / bytes));
+}
+
+// How one call is cut: blocks of query tokens, KV heads, and the history of each into ranges of pages. A decode step meets a page with all
+// heads before it goes on to the next, so that memory is read in the order of its addresses; a prompt goes head by head, because the rows
+// of one head alone fill the second-level cache.
 struct Plan {
   int tokens;
   int blockTokens;
   int blocks;
   int ranges;
+  int headsAtOnce;
   int firstPosition;
   int pages;  // sealed pages plus the open one
-  int items(int kvHeads) const { return kvHeads * blocks * ranges; }
+  int items(int kvHeads) const { return kvHeads / headsAtOnce * blocks * ranges; }
+  // Results: one for every head, block and range.
+  size_t lines(int kvHeads) const { return static_cast<size_t>(kvHeads) * blocks * ranges; }
+  size_t line(int head, int block, int range) const { return (static_cast<size_t>(head) * blocks + block) * ranges + range; }
 };
 
 Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
@@ -33,16 +53,16 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
   plan.blocks = (tokens + plan.blockTokens - 1) / plan.blockTokens;
   plan.firstPosition = layer.length - tokens;
   plan.pages = layer.sealed() + 1;
+  plan.headsAtOnce = plan.blockTokens * shape.group() <= kDecodeRows ? shape.kvHeads : 1;
   // Few items (decode): cut the history as well, so that every thread gets the same share.
-  const int whole = shape.kvHeads * plan.blocks;
+  const int whole = plan.items(shape.kvHeads) / plan.ranges;
   plan.ranges = threads > 1 && whole < 4 * threads && whole % threads != 0 ? std::min(threads, plan.pages) : 1;
-  if (threads > 1 && whole < threads) plan.ranges = std::min(threads, plan.pages);
   return plan;
 }
 
-// Result of one item when the history is cut: [rows] max, [rows] sum, [rows][d] mixed, then per row [pages] mass and [pages] max.
+// Result of one line when the history is cut: [rows] max, [rows] sum, [rows][d] mixed, then per row [pages] mass, then [pages] max.
 struct PartialShape {
-  size_t rows;
+  size_t rows;   // of one head
   size_t d;
   size_t pages;  // rounded up to whole vectors
   size_t size() const { return rows * (2 + d + 2 * pages); }
@@ -61,47 +81,59 @@ class Call {
   void reserve() {
     const CacheShape& shape = cache_.shape();
     Workers& workers = cache_.workers();
+    const size_t heads = plan_.headsAtOnce;
     for (Scratch& scratch : workers.scratch) {
-      scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows));
-      scratch.base.grow(2 * partial_.rows * partial_.pages);
-      scratch.lines.grow(static_cast<size_t>(kPageTokens) * shape.headDim);
+      scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows * heads), plan_.headsAtOnce);
+      scratch.sides.resize((kPagesAtOnce + kSidesAheadMax) * 2 * heads);
+      scratch.base.grow(2 * partial_.rows * partial_.pages * heads);
+      scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
-    const size_t items = plan_.items(shape.kvHeads);
-    if (plan_.ranges > 1) workers.partial.grow(partial_.size() * items);
+    const size_t lines = plan_.lines(shape.kvHeads);
+    if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines);
     if (!observe_) return;
-    workers.mass.grow(items * partial_.pages);
-    std::fill_n(workers.mass.data(), items * partial_.pages, 0.0f);
+    workers.mass.grow(lines * partial_.pages);
+    std::fill_n(workers.mass.data(), lines * partial_.pages, 0.0f);
   }
 
   void run(int item, int thread) {
     const int range = item % plan_.ranges;
     const int block = item / plan_.ranges % plan_.blocks;
-    const int head = item / plan_.ranges / plan_.blocks;
+    const int firstHead = item / plan_.ranges / plan_.blocks * plan_.headsAtOnce;
     Scratch& scratch = cache_.workers().scratch[thread];
     QueryRows& rows = scratch.query;
-    load(rows, head, block);
-    const int from = plan_.pages * range / plan_.ranges;
-    const int to = plan_.pages * (range + 1) / plan_.ranges;
+    load(rows, firstHead, block);
+    const size_t cells = static_cast<size_t>(rows.rows) * partial_.pages;
     float* pageMass = scratch.base.data();
-    float* pageMax = pageMass + partial_.rows * partial_.pages;
+    float* pageMax = pageMass + cells;
     if (observe_) {
-      std::fill_n(pageMass, partial_.rows * partial_.pages, 0.0f);
-      std::fill_n(pageMax, partial_.rows * partial_.pages, -std::numeric_limits<float>::infinity());
+      std::fill_n(pageMass, cells, 0.0f);
+      std::fill_n(pageMax, cells, -std::numeric_limits<float>::infinity());
     }
-    meet(rows, scratch, head, from, to, pageMass, pageMax);
+    meet(scratch, firstHead, plan_.pages * range / plan_.ranges, plan_.pages * (range + 1) / plan_.ranges);
     rows.finish();
-    if (plan_.ranges == 1) {
-      if (observe_) addMass(item, rows.rows, pageMass, pageMax, rows.max.data(), rows.sum.data());
-      store(head, block, rows.rows, rows.max.data(), rows.sum.data(), rows.mixed.data());
-      return;
+    const int perHead = rows.rows / plan_.headsAtOnce;
+    for (int h = 0; h < plan_.headsAtOnce; h++) {
+      const size_t first = static_cast<size_t>(h) * perHead;
+      const float* max = &rows.max[first];
+      const float* sum = &rows.sum[first];
+      const float* mixed = &rows.mixed[first * partial_.d];
+      const float* mass = pageMass + first * partial_.pages;
+      const float* then = pageMax + first * partial_.pages;
+      const size_t line = plan_.line(firstHead + h, block, range);
+      if (plan_.ranges == 1) {
+        if (observe_) addMass(line, perHead, mass, then, max, sum);
+        store(firstHead + h, block, perHead, max, sum, mixed);
+        continue;
+      }
+      float* part = &cache_.workers().partial[partial_.size() * line];
+      const size_t n = partial_.rows;
+      std::copy_n(max, perHead, part);
+      std::copy_n(sum, perHead, part + n);
+      std::copy_n(mixed, perHead * partial_.d, part + 2 * n);
+      if (!observe_) continue;
+      std::copy_n(mass, perHead * partial_.pages, part + n * (2 + partial_.d));
+      std::copy_n(then, perHead * partial_.pages, part + n * (2 + partial_.d + partial_.pages));
     }
-    float* part = &cache_.workers().partial[partial_.size() * item];
-    const size_t n = partial_.rows;
-    std::copy_n(rows.max.data(), rows.rows, part);
-    std::copy_n(rows.sum.data(), rows.rows, part + n);
-    std::copy_n(rows.mixed.data(), rows.rows * partial_.d, part + 2 * n);
-    std::copy_n(pageMass, n * partial_.pages, part + n * (2 + partial_.d));
-    std::copy_n(pageMax, n * partial_.pages, part + n * (2 + partial_.d + partial_.pages));
   }
 
   // Joins the ranges of every block in a fixed order.
@@ -109,11 +141,11 @@ class Call {
     if (plan_.ranges == 1) return;
     const Kernels* kernels = cache_.kernels();
     const size_t n = partial_.rows;
-    for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item += plan_.ranges) {
-      const int block = item / plan_.ranges % plan_.blocks;
-      const int head = item / plan_.ranges / plan_.blocks;
+    for (size_t line = 0; line < plan_.lines(cache_.shape().kvHeads); line += plan_.ranges) {
+      const int block = static_cast<int>(line / plan_.ranges % plan_.blocks);
+      const int head = static_cast<int>(line / plan_.ranges / plan_.blocks);
       const int rows = blockTokens(block) * cache_.shape().group();
-      float* whole = &cache_.workers().partial[partial_.size() * item];
+      float* whole = &cache_.workers().partial[partial_.size() * line];
       for (int range = 1; range < plan_.ranges; range++) {
         const float* part = whole + partial_.size() * range;
         for (int r = 0; r < rows; r++) {
@@ -129,7 +161,7 @@ class Call {
       }
       for (int range = 0; observe_ && range < plan_.ranges; range++) {
         const float* pageMass = whole + partial_.size() * range + n * (2 + partial_.d);
-        addMass(item + range, rows, pageMass, pageMass + n * partial_.pages, whole, whole + n);
+        addMass(line + range, rows, pageMass, pageMass + n * partial_.pages, whole, whole + n);
       }
       store(head, block, rows, whole, whole + n, whole + 2 * n);
     }
@@ -137,8 +169,8 @@ class Call {
 
   void countMass() {
     if (!observe_) return;
-    for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item++) {
-      const float* line = &cache_.workers().mass[item * partial_.pages];
+    for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
+      const float* line = &cache_.workers().mass[i * partial_.pages];
       for (int page = 0; page < layer_.sealed(); page++) layer_.pages[page].mass += line[page];
       layer_.openMass += line[layer_.sealed()];
     }
@@ -147,69 +179,92 @@ class Call {
  private:
   int blockTokens(int block) const { return std::min(plan_.blockTokens, plan_.tokens - block * plan_.blockTokens); }
 
-  // Row t*g + j: query head j of the group at the block's token t.
-  void load(QueryRows& rows, int head, int block) {
+  // Row (h*T + t)*g + j: query head j of the group of KV head firstHead + h, at the block's token t.
+  void load(QueryRows& rows, int firstHead, int block) {
     const CacheShape& shape = cache_.shape();
     const int group = shape.group();
     const size_t d = shape.headDim;
     const int count = blockTokens(block);
     const float scale = cache_.options().scale * kLog2E;
     const std::vector<float>& slopes = cache_.options().slopes;
-    rows.begin(count * group);
+    rows.begin(count * group * plan_.headsAtOnce, plan_.headsAtOnce);
     rows.window = window_;
     rows.alibi = !slopes.empty();
-    for (int t = 0; t < count; t++) {
-      const int token = block * plan_.blockTokens + t;
-      const float* from = q_ + static_cast<size_t>(token) * shape.queryElements() + static_cast<size_t>(head) * group * d;
-      float* to = &rows.q[static_cast<size_t>(t) * group * d];
-      for (size_t i = 0; i < group * d; i++) to[i] = from[i] * scale;
-      for (int j = 0; j < group; j++) {
-        rows.position[t * group + j] = plan_.firstPosition + token;
-        if (rows.alibi) rows.slope[t * group + j] = slopes[head * group + j] * kLog2E;
+    for (int h = 0; h < plan_.headsAtOnce; h++) {
+      const size_t head = firstHead + h;
+      for (int t = 0; t < count; t++) {
+        const int token = block * plan_.blockTokens + t;
+        const float* from = q_ + token * shape.queryElements() + head * group * d;
+        const size_t row = (static_cast<size_t>(h) * count + t) * group;
+        for (size_t i = 0; i < group * d; i++) rows.q[row * d + i] = from[i] * scale;
+        for (int j = 0; j < group; j++) {
+          rows.position[row + j] = plan_.firstPosition + token;
+          if (rows.alibi) rows.slope[row + j] = slopes[head * group + j] * kLog2E;
+        }
       }
     }
   }
 
-  void meet(QueryRows& rows, Scratch& scratch, int head, int from, int to, float* pageMass, float* pageMax) {
+  // All heads of the item meet the pages [from, to) that any of their rows sees.
+  void meet(Scratch& scratch, int firstHead, int from, int to) {
     const SideShape keys = cache_.sideShape(true);
     const SideShape values = cache_.sideShape(false);
+    const int heads = plan_.headsAtOnce;
+    QueryRows& rows = scratch.query;
+    SideView* sides = scratch.sides.data();
     const int newest = rows.position[rows.rows - 1];
     const int oldest = window_ > 0 ? std::max(0, rows.position[0] - window_ + 1) : 0;
     from = std::max(from, oldest / kPageTokens);
     to = std::min(to, newest / kPageTokens + 1);
-    for (int p = from; p < to; p++) {
-      const int start = p * kPageTokens;
-      // Two pages ahead: what is asked for now has the time of a page and a half to arrive.
-      const int later = p + 2;
-      SideView nextK, nextV;
-      const bool ahead = later < to && later < layer_.sealed();
-      if (ahead) {
-        nextK = layer_.pages[later].k.view(keys, head);
-        nextV = layer_.pages[later].v.view(values, head);
+    const int sealed = std::min(to, layer_.sealed());
+    // Some pages at a time: their sides in the order in which they are read, and those of the pages behind them, to be asked for ahead.
+    for (int first = from; first < sealed; first += kPagesAtOnce) {
+      const int end = std::min(sealed, first + kPagesAtOnce);
+      const int known = std::min(sealed, end + kSidesAheadMax);
+      for (int p = first; p < known; p++) {
+        SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;
+        for (int h = 0; h < heads; h++) at[h] = layer_.pages[p].k.view(keys, firstHead + h);
+        for (int h = 0; h < heads; h++) at[heads + h] = layer_.pages[p].v.view(values, firstHead + h);
       }
-      if (p == layer_.sealed()) {
-        const bool seen = rows.page(cache_.openView(layer_, true, head), cache_.openView(layer_, false, head), start, 0, layer_.openRows());
-        if (seen) noteMass(rows, p, pageMass, pageMax);
-        continue;
+      for (int p = first; p < end; p++) {
+        const Page& page = layer_.pages[p];
+        int skip = 0;
+        if (p == 0 && (isCoded(page.k.format) || isCoded(page.v.format))) {
+          skip = kSinkTokens;
+          if (meetSinks(scratch, firstHead)) noteMass(scratch, p);
+        }
+        const int ahead = sidesAhead(page.k.format, page.v.format, keys.headDim);
+        const bool there = (known - p) * 2 * heads >= 2 * heads + ahead;
+        if (rows.page(sides + static_cast<size_t>(p - first) * 2 * heads, there ? ahead : 0, p * kPageTokens, skip, kPageTokens)) {
+          noteMass(scratch, p);
+        }
       }
-      const Page& page = layer_.pages[p];
-      const SideView k = page.k.view(keys, head);
-      const SideView v = page.v.view(values, head);
-      int skip = 0;
-      if (p == 0 && (isCoded(k.format) || isCoded(v.format))) {
-        skip = kSinkTokens;
-        float* exact = scratch.lines.data();
-        cache_.restoreSinks(layer_, true, head, exact, keys.headDim);
-        cache_.restoreSinks(layer_, false, head, exact + kSinkTokens * keys.headDim, keys.headDim);
-        if (rows.sinks(exact, exact + kSinkTokens * keys.headDim, kSinkTokens)) noteMass(rows, p, pageMass, pageMax);
-      }
-      if (rows.page(k, v, start, skip, kPageTokens, ahead ? &nextK : nullptr, ahead ? &nextV : nullptr)) noteMass(rows, p, pageMass, pageMax);
     }
+    if (to <= layer_.sealed()) return;
+    for (int h = 0; h < heads; h++) {
+      sides[h] = cache_.openView(layer_, true, firstHead + h);
+      sides[heads + h] = cache_.openView(layer_, false, firstHead + h);
+    }
+    if (rows.page(sides, 0, layer_.sealed() * kPageTokens, 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
+  }
+
+  bool meetSinks(Scratch& scratch, int firstHead) {
+    const size_t d = partial_.d;
+    float* exactK = scratch.lines.data();
+    float* exactV = exactK + plan_.headsAtOnce * kSinkTokens * d;
+    for (int h = 0; h < plan_.headsAtOnce; h++) {
+      cache_.restoreSinks(layer_, true, firstHead + h, exactK + h * kSinkTokens * d, d);
+      cache_.restoreSinks(layer_, false, firstHead + h, exactV + h * kSinkTokens * d, d);
+    }
+    return scratch.query.sinks(exactK, exactV);
   }
 
   // Adds what the page (or the sinks) just received, relative to the maximum of now.
-  void noteMass(const QueryRows& rows, int page, float* pageMass, float* pageMax) const {
+  void noteMass(Scratch& scratch, int page) const {
     if (!observe_) return;
+    const QueryRows& rows = scratch.query;
+    float* pageMass = scratch.base.data();
+    float* pageMax = pageMass + static_cast<size_t>(rows.rows) * partial_.pages;
     for (int r = 0; r < rows.rows; r++) {
       if (rows.rowMass[r] == 0.0f) continue;
       float* mass = pageMass + partial_.pages * r + page;
@@ -221,8 +276,8 @@ class Call {
   }
 
   // Probability that each page received, summed over rows, under the final maximum and sum.
-  void addMass(int item, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
-    float* line = &cache_.workers().mass[item * partial_.pages];
+  void addMass(size_t index, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
+    float* line = &cache_.workers().mass[index * partial_.pages];
     for (int r = 0; r < rows; r++) {
       const size_t at = partial_.pages * r;
       cache_.kernels()->addShares(pageMass + at, pageMax + at, max[r], 1.0f / sum[r], line, static_cast<int>(partial_.pages));

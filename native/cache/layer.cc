@@ -23,7 +23,7 @@ bool withinMagnitude(const float* x, size_t count, float largest) {
 }
 
 size_t Scratch::bytes() const {
-  return query.bytes() + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes();
+  return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes();
 }
 
 size_t Workers::bytes() const {

@@ -71,6 +71,7 @@ struct Layer {
 // What one thread needs while it works; kept between calls.
 struct Scratch {
   QueryRows query;
+  std::vector<SideView> sides;  // attend: of the next pages, in the order in which they are read
   Buffer<float> keyRows;    // [128][d]
   Buffer<float> valueRows;  // [128][d]
   Buffer<float> lines;      // [128*d]

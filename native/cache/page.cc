@@ -63,8 +63,6 @@ SideTarget PageSide::target(const SideShape& shape, int head) const {
   return target;
 }
 
-SideView PageSide::view(const SideShape& shape, int head) const { return target(shape, head).view(format); }
-
 void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target) {
   const size_t d = static_cast<size_t>(headDim);
   if (format == kF16) {

@@ -59,6 +59,29 @@ struct PageSide {
   SideTarget target(const SideShape& shape, int head) const;
 };
 
+// In the header because a decode step asks for it at every page.
+inline SideView PageSide::view(const SideShape& shape, int head) const {
+  const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
+  const size_t heads = static_cast<size_t>(shape.kvHeads);
+  SideView view;
+  view.format = format;
+  if (format == kF16) {
+    view.half = reinterpret_cast<const uint16_t*>(codes.bytes()) + head * elements;
+  } else if (format == kQ8) {
+    view.tile = reinterpret_cast<const int8_t*>(codes.bytes()) + head * elements;
+    view.rowScales = reinterpret_cast<const uint16_t*>(meta.bytes()) + static_cast<size_t>(head) * kPageTokens;
+  } else {
+    view.hi = codes.bytes() + head * (elements / 4);
+    if (low) view.lo = low.bytes() + head * loPlaneBytes(format, shape.headDim);
+    const int8_t* k = reinterpret_cast<const int8_t*>(meta.bytes());
+    const int8_t* means = k + heads * kPageTokens;
+    view.k = k + static_cast<size_t>(head) * kPageTokens;
+    view.mean = means + static_cast<size_t>(head) * shape.headDim;
+    view.meanScale = reinterpret_cast<const uint16_t*>(means + heads * shape.headDim)[head];
+  }
+  return view;
+}
+
 // rows: [128][d]. Rows before firstRow are cleared here first, for every format but f16.
 void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target);
 // `from` and `to` both of the rot family, `to` lower: on codes alone. The high plane and the mean are not touched.

@@ -6,7 +6,7 @@
 
 namespace palimpsest {
 
-void QueryRows::reserve(const Kernels* table, int dim, int rowCount) {
+void QueryRows::reserve(const Kernels* table, int dim, int rowCount, int headCount) {
   kernels = table;
   headDim = dim;
   const size_t n = rowCount;
@@ -18,11 +18,14 @@ void QueryRows::reserve(const Kernels* table, int dim, int rowCount) {
   turned.grow(n);
   scores.grow(n * kPageTokens);
   dots.grow(8 * std::max<size_t>(kPageTokens, d));
+  scales.grow(2 * static_cast<size_t>(headCount) * kPageTokens);
+  weights.grow(kWeightRows);
   tile.grow(kPageTokens * d);
 }
 
-void QueryRows::begin(int rowCount) {
+void QueryRows::begin(int rowCount, int headCount) {
   rows = rowCount;
+  heads = headCount;
   plainReady = false;
   turnedReady = false;
   restart();
@@ -69,6 +72,8 @@ void QueryRows::prepare(int keyFormat) {
 PageRows QueryRows::view() {
   PageRows view;
   view.count = rows;
+  view.heads = heads;
+  view.perHead = rows / heads;
   view.d = headDim;
   view.q = q.data();
   view.plain = plain.data();
@@ -86,44 +91,52 @@ PageRows QueryRows::view() {
   view.rescale = rescale.data();
   view.factor = factor.data();
   view.offset = offset.data();
+  view.keyScales = scales.data();
+  view.valueScales = scales.data() + static_cast<size_t>(heads) * kPageTokens;
+  view.weights = weights.data();
   view.tile = tile.data();
   view.dots = dots.data();
   view.spare = spare.data();
   return view;
 }
 
-bool QueryRows::page(const SideView& k, const SideView& v, int start, int skip, int count, const SideView* nextK, const SideView* nextV) {
+bool QueryRows::page(const SideView* sides, int ahead, int start, int skip, int count) {
   const int visible = mask(start, skip, count);
   if (visible == 0) return false;
-  prepare(k.format);
-  kernels->attendPage(k, v, view(), start, visible, nextK, nextV);
-  if (isRot(v.format)) turnedUsed = true;
+  prepare(sides->format);
+  kernels->attendPage(sides, ahead, view(), start, visible);
+  if (isRot(sides[heads].format)) turnedUsed = true;
   return true;
 }
 
 void QueryRows::remix(const SideView& v) {
   std::fill_n(mixed.data(), static_cast<size_t>(rows) * headDim, 0.0f);
   std::fill_n(mixedTurned.data(), static_cast<size_t>(rows) * headDim, 0.0f);
-  kernels->mixPage(v, view(), kPageTokens);
+  kernels->mixPage(&v, view(), kPageTokens);
   turnedUsed = isRot(v.format);
 }
 
-bool QueryRows::sinks(const float* k, const float* v, int count) {
-  const int visible = mask(0, 0, count);
+bool QueryRows::sinks(const float* k, const float* v) {
+  const int visible = mask(0, 0, kSinkTokens);
   if (visible == 0) return false;
   const size_t d = headDim;
+  const int perHead = rows / heads;
   for (int r = 0; r < rows; r++) {
+    const float* keys = k + r / perHead * kSinkTokens * d;
     for (int t = 0; t < visible; t++) {
       float* score = &scores[static_cast<size_t>(r) * kPageTokens + t];
-      *score = kernels->dot(&q[r * d], k + t * d, headDim);
+      *score = kernels->dot(&q[r * d], keys + t * d, headDim);
       if (alibi) *score -= slope[r] * static_cast<float>(position[r] - t);
     }
   }
   kernels->softmaxPage(scores.data(), rows, kPageTokens, first.data(), last.data(), max.data(), sum.data(), rescale.data(), rowMass.data());
   for (int r = 0; r < rows; r++) {
+    const float* values = v + r / perHead * kSinkTokens * d;
     kernels->scaleRow(rescale[r], &mixed[r * d], headDim);
     kernels->scaleRow(rescale[r], &mixedTurned[r * d], headDim);
-    for (int t = first[r]; t < last[r]; t++) kernels->axpy(scores[static_cast<size_t>(r) * kPageTokens + t], v + t * d, &mixed[r * d], headDim);
+    for (int t = first[r]; t < last[r]; t++) {
+      kernels->axpy(scores[static_cast<size_t>(r) * kPageTokens + t], values + t * d, &mixed[r * d], headDim);
+    }
   }
   return true;
 }
@@ -137,8 +150,8 @@ void QueryRows::finish() {
 }
 
 size_t QueryRows::bytes() const {
-  size_t total = plain.bytes() + turned.bytes() + dots.bytes() + tile.bytes();
-  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &factor, &offset, &spare}) {
+  size_t total = plain.bytes() + turned.bytes() + weights.bytes() + dots.bytes() + tile.bytes();
+  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &factor, &offset, &spare, &scales}) {
     total += buffer->bytes();
   }
   for (const Buffer<int>* buffer : {&position, &first, &last}) total += buffer->bytes();

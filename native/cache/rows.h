@@ -1,4 +1,4 @@
-// Query rows of one KV head that meet page after page: scores, one online softmax, mixed values. Used by attend and by trials.
+// Query rows of one or several KV heads that meet page after page: scores, one online softmax, mixed values. Used by attend and by trials.
 // Holds the memory; the arithmetic is the kernels' (kernels/attend.h).
 //
 // Coded keys and values are read as integers: the row (or its probabilities times the token scales) is quantized to int16
@@ -15,7 +15,8 @@ constexpr float kLog2E = 1.44269504f;
 struct QueryRows {
   const Kernels* kernels = nullptr;
   int headDim = 0;
-  int rows = 0;
+  int rows = 0;     // of all heads, head after head
+  int heads = 1;    // KV heads met at once
 
   // Set by the caller between begin() and the first page; q already holds the softmax scale times log2(e).
   Buffer<float> q;        // [rows][d]
@@ -32,18 +33,18 @@ struct QueryRows {
   Buffer<float> rowMass;  // [rows]
 
   // Grows the buffers where needed (the only place that allocates).
-  void reserve(const Kernels* table, int dim, int rowCount);
+  void reserve(const Kernels* table, int dim, int rowCount, int headCount);
   // New rows: forgets quantized copies and results.
-  void begin(int rowCount);
+  void begin(int rowCount, int headCount);
   // The same rows once more, from an empty softmax.
   void restart();
-  // Meets tokens [start + skip, start + count) of one page; nextK, nextV (or null) will be met two pages later. False when no row sees
-  // any of them (rowMass is then not valid).
-  bool page(const SideView& k, const SideView& v, int start, int skip, int count, const SideView* nextK = nullptr, const SideView* nextV = nullptr);
+  // Meets tokens [start + skip, start + count) of one page; sides and ahead as in Kernels::attendPage. False when no row sees any of them
+  // (rowMass is then not valid).
+  bool page(const SideView* sides, int ahead, int start, int skip, int count);
   // Mixes other values of the one page met since begin() or restart(), by the same probabilities.
   void remix(const SideView& v);
-  // Meets up to four tokens given as float rows [count][d] at positions 0..count-1.
-  bool sinks(const float* k, const float* v, int count);
+  // Meets the sinks, float rows [heads][4][d] at positions 0..3.
+  bool sinks(const float* k, const float* v);
   // Turns what rotated pages gathered back and adds it to mixed.
   void finish();
   size_t bytes() const;
@@ -65,6 +66,8 @@ struct QueryRows {
   Buffer<float> offset;        // [rows]
   Buffer<int> first;           // [rows]
   Buffer<int> last;            // [rows]
+  Buffer<float> scales;        // [2][heads][128], of keys and values
+  Buffer<IntegerRow> weights;  // [kWeightRows]
   Buffer<int8_t> tile;         // [128*d]
   Buffer<int32_t> dots;        // [8][max(128, d)]
   Buffer<float> spare;         // [rows][d]

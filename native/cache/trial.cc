@@ -65,7 +65,7 @@ class Trial {
     const CacheShape& shape = cache_.shape();
     const int rows = queries() * shape.group();
     for (Scratch& scratch : cache_.workers().scratch) {
-      scratch.query.reserve(cache_.kernels(), shape.headDim, rows);
+      scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
       scratch.codes.grow(carvedBytes(shape.headDim));
       scratch.base.grow(rows * (2 + static_cast<size_t>(shape.headDim)));
     }
@@ -144,7 +144,7 @@ class Trial {
     const size_t d = shape.headDim;
     const float scale = cache_.options().scale * kLog2E;
     const std::vector<float>& slopes = cache_.options().slopes;
-    rows.begin(queries() * group);
+    rows.begin(queries() * group, 1);
     rows.window = 0;  // the page is whole inside the window of every query
     rows.alibi = !slopes.empty();
     for (int r = 0; r < queries(); r++) {
@@ -161,7 +161,8 @@ class Trial {
 
   // Sinks are exact before and after, so they are left out of both sides of the difference.
   void meet(QueryRows& rows, const SideView& k, const SideView& v) {
-    rows.page(k, v, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
+    const SideView sides[] = {k, v};
+    rows.page(sides, 0, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
     rows.finish();
   }
 

@@ -1,43 +1,52 @@
-// Lines of a page side that will be read soon, asked for bit by bit while another one is computed: memory answers in the order of
+// Lines of a page side that will be read soon, asked for step by step while another one is computed: memory answers in the order of
 // addresses and never in a burst that would hold up the loads of now.
 #pragma once
 
+// Two streams. With nothing to ask for both stand still at a line that is being read anyway: no branch in the loops that ask.
 struct Ahead {
-  const uint8_t* codes = nullptr;
-  const uint8_t* low = nullptr;
-  size_t codesStep = 0;  // bytes a step
-  size_t lowStep = 0;
+  const uint8_t* codes;
+  const uint8_t* low;
+  size_t codesStep;  // bytes a step
+  size_t lowStep;
+  bool wide;         // more than a line a step
 };
 
-// The side cut into `steps` steps; nothing for null.
-INLINE Ahead aheadOf(const SideView* side, int d, int steps) {
-  Ahead ahead;
+// `side` cut into `steps` steps; null: nothing, standing still at `now`.
+INLINE Ahead aheadOf(const SideView* side, const SideView& now, int d, int steps) {
+  const SideView& at = side == nullptr ? now : *side;
+  const uint8_t* first = at.format == kF16 ? reinterpret_cast<const uint8_t*>(at.half) : at.format == kQ8 ? reinterpret_cast<const uint8_t*>(at.tile) : at.hi;
+  Ahead ahead = {first, first, 0, 0, false};
   if (side == nullptr) return ahead;
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
-  switch (side->format) {
-    case kF16: ahead.codes = reinterpret_cast<const uint8_t*>(side->half); ahead.codesStep = elements * 2 / steps; break;
-    case kQ8: ahead.codes = reinterpret_cast<const uint8_t*>(side->tile); ahead.codesStep = elements / steps; break;
+  switch (at.format) {
+    case kF16: ahead.codesStep = elements * 2 / steps; break;
+    case kQ8: ahead.codesStep = elements / steps; break;
     default:
-      ahead.codes = side->hi;
       ahead.codesStep = elements / 4 / steps;
-      ahead.low = side->lo;
-      ahead.lowStep = side->format == kRot4 ? elements / 4 / steps : side->format == kRot3 ? elements / 8 / steps : 0;
+      if (at.format == kRot2) break;
+      ahead.low = at.lo;
+      ahead.lowStep = at.format == kRot4 ? elements / 4 / steps : elements / 8 / steps;
   }
+  ahead.wide = ahead.codesStep > 64;
   return ahead;
 }
 
 INLINE void fetch(const Ahead& ahead, size_t step) {
-  for (size_t at = 0; at < ahead.codesStep; at += 64) __builtin_prefetch(ahead.codes + step * ahead.codesStep + at);
-  if (ahead.lowStep > 0) __builtin_prefetch(ahead.low + step * ahead.lowStep);
+  const uint8_t* codes = ahead.codes + step * ahead.codesStep;
+  __builtin_prefetch(codes);
+  __builtin_prefetch(ahead.low + step * ahead.lowStep);
+  if (ahead.wide) {
+    for (size_t at = 64; at < ahead.codesStep; at += 64) __builtin_prefetch(codes + at);
+  }
 }
 
 // Scales and means are few lines: asked for at once.
-INLINE void fetchScales(const SideView* side, int d) {
-  if (side == nullptr || side->format == kF16) return;
-  if (side->format == kQ8) {
-    for (int at = 0; at < kPageTokens * 2; at += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(side->rowScales) + at);
+INLINE void fetchScales(const SideView& side, int d) {
+  if (side.format == kF16) return;
+  if (side.format == kQ8) {
+    for (int at = 0; at < kPageTokens * 2; at += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(side.rowScales) + at);
     return;
   }
-  for (int at = 0; at < kPageTokens; at += 64) __builtin_prefetch(side->k + at);
-  for (int at = 0; at < d; at += 64) __builtin_prefetch(side->mean + at);
+  for (int at = 0; at < kPageTokens; at += 64) __builtin_prefetch(side.k + at);
+  for (int at = 0; at < d; at += 64) __builtin_prefetch(side.mean + at);
 }

@@ -34,12 +34,7 @@ INLINE void tokenScales(const SideView& side, float* out) {
 
 INLINE void meanRow(const SideView& side, int d, float* out) {
   const float scale = halfToFloat(side.meanScale);
-  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
-  for (int c = 0; c < d; c += kLanes) {
-    Bytes bytes;
-    __builtin_memcpy(&bytes, side.mean + c, sizeof bytes);
-    store(out + c, __builtin_convertvector(bytes, VecF) * scale);
-  }
+  for (int c = 0; c < d; c += kLanes) store(out + c, bytesToFloats(side.mean + c) * scale);
 }
 
 INLINE float levelUnit(int format) {
@@ -56,27 +51,39 @@ INLINE const int8_t* levelsOf(const SideView& side, int d, int8_t* tile) {
 // Rows whose integer dots are taken at once where nothing is fused.
 constexpr int kDotRows = 8;
 
-static void scoreKeys(const SideView& k, const PageRows& rows, int visible, const SideView* next) {
-  const int n = rows.count, d = rows.d;
-  if (k.format == kF16) {
-    const int outputs = (visible + 7) / 8 * 8;
-    dotHalf(k.half, d, outputs, kPageTokens, rows.q, n, d, rows.scores, kPageTokens, aheadOf(next, d, d));
+// Scales of the keys of one head, and per row what a level is worth and what the mean of the page adds.
+INLINE void prepareKeys(const SideView& k, const PageRows& rows, int head) {
+  const int d = rows.d;
+  const int first = head * rows.perHead, end = first + rows.perHead;
+  tokenScales(k, rows.keyScales + head * kPageTokens);
+  if (k.format == kQ8) {
+    for (int r = first; r < end; r++) rows.factor[r] = rows.plain[r].step;
+    for (int r = first; r < end; r++) rows.offset[r] = 0.0f;
     return;
   }
-  alignas(64) float scale[kPageTokens];
-  tokenScales(k, scale);
-  const IntegerRow* x = rows.plain;
-  for (int r = 0; r < n; r++) rows.offset[r] = 0.0f;
-  if (k.format != kQ8) {
-    x = rows.turned;
-    alignas(64) float mean[kMaxContraction];
-    meanRow(k, d, mean);
-    for (int r = 0; r < n; r++) rows.offset[r] = dot(rows.q + static_cast<size_t>(r) * d, mean, d);
-  }
   const float unit = levelUnit(k.format);
-  for (int r = 0; r < n; r++) rows.factor[r] = x[r].step * unit;
+  alignas(64) float mean[kMaxContraction];
+  meanRow(k, d, mean);
+  for (int r = first; r < end; r++) rows.factor[r] = rows.turned[r].step * unit;
+  for (int r = first; r < end; r++) rows.offset[r] = dot(rows.q + static_cast<size_t>(r) * d, mean, d);
+}
+
+INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int visible, const SideView* next) {
+  const int n = rows.perHead, d = rows.d;
+  const size_t first = static_cast<size_t>(head) * n;
+  float* scores = rows.scores + first * kPageTokens;
+  if (k.format == kF16) {
+    const int outputs = (visible + 7) / 8 * 8;
+    const Ahead ahead = aheadOf(next, k, d, d);
+    dotHalf(k.half, d, outputs, kPageTokens, rows.q + first * d, n, d, scores, kPageTokens, next != nullptr ? &ahead : nullptr);
+    return;
+  }
+  const IntegerRow* x = (k.format == kQ8 ? rows.plain : rows.turned) + first;
+  const float* scale = rows.keyScales + head * kPageTokens;
+  const float* factor = rows.factor + first;
+  const float* offset = rows.offset + first;
 #if defined(__AVX512VNNI__)
-  scoreCoded(k, scale, d, x, n, rows.factor, rows.offset, rows.scores, next);
+  scoreCoded(k, scale, d, x, n, factor, offset, scores, next);
 #else
   const int8_t* tile = levelsOf(k, d, rows.tile);
   constexpr size_t kStride = sizeof(IntegerRow) / 2;
@@ -84,55 +91,92 @@ static void scoreKeys(const SideView& k, const PageRows& rows, int visible, cons
     const int count = n - r < kDotRows ? n - r : kDotRows;
     dotI8(tile, d, kPageTokens, reinterpret_cast<const int16_t*>(x[r].bytes), count, kStride, rows.dots, kPageTokens);
     for (int i = 0; i < count; i++) {
-      scaleDots(rows.dots + i * kPageTokens, scale, rows.factor[r + i], rows.offset[r + i], rows.scores + static_cast<size_t>(r + i) * kPageTokens,
-                kPageTokens);
+      scaleDots(rows.dots + i * kPageTokens, scale, factor[r + i], offset[r + i], scores + static_cast<size_t>(r + i) * kPageTokens, kPageTokens);
     }
   }
+  (void)next;
 #endif
 }
 
-static void mixValues(const SideView& v, const PageRows& rows, int visible, const SideView* next) {
-  const int n = rows.count, d = rows.d;
+// Scales of the values of one head; what the mean of the page adds is added.
+INLINE void prepareValues(const SideView& v, const PageRows& rows, int head) {
+  const int d = rows.d;
+  const int first = head * rows.perHead, end = first + rows.perHead;
+  tokenScales(v, rows.valueScales + head * kPageTokens);
+  if (v.format == kQ8) return;
+  alignas(64) float mean[kMaxContraction];
+  meanRow(v, d, mean);
+  for (int r = first; r < end; r++) axpy(rows.rowMass[r], mean, rows.mixed + static_cast<size_t>(r) * d, d);
+}
+
+// Rows [first, first + n) of one head.
+INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t first, int n, int visible, const SideView* next) {
+  const int d = rows.d;
+  const float* p = rows.scores + first * kPageTokens;
   if (v.format == kF16) {
-    dotHalf(v.half, visible, d, d, rows.scores, n, kPageTokens, rows.spare, d, aheadOf(next, d, kPageTokens));
-    axpy(1.0f, rows.spare, rows.mixed, n * d);
+    const Ahead ahead = aheadOf(next, v, d, kPageTokens);
+    dotHalf(v.half, visible, d, d, p, n, kPageTokens, rows.spare, d, next != nullptr ? &ahead : nullptr);
+    axpy(1.0f, rows.spare, rows.mixed + first * d, n * d);
     return;
   }
-  alignas(64) float scale[kPageTokens];
-  tokenScales(v, scale);
-  float* target = rows.mixed;
-  if (v.format != kQ8) {
-    target = rows.mixedTurned;
-    alignas(64) float mean[kMaxContraction];
-    meanRow(v, d, mean);
-    for (int r = 0; r < n; r++) axpy(rows.rowMass[r], mean, rows.mixed + static_cast<size_t>(r) * d, d);
-  }
-  const float unit = levelUnit(v.format);
+  float* target = (v.format == kQ8 ? rows.mixed : rows.mixedTurned) + first * d;
 #if defined(__AVX512VNNI__)
   if (mixesCoded(d)) {
-    mixCoded(v, scale, d, rows.scores, n, unit, target, next);
+    mixCoded(v, d, rows.weights + first % kWeightRows, n, target, next);
     return;
   }
 #endif
+  const float* scale = rows.valueScales + head * kPageTokens;
+  const float unit = levelUnit(v.format);
   const int8_t* tile = levelsOf(v, d, rows.tile);
   alignas(64) int16_t weights[kDotRows * kPageTokens];
   float step[kDotRows];
   for (int r = 0; r < n; r += kDotRows) {
     const int count = n - r < kDotRows ? n - r : kDotRows;
     for (int i = 0; i < count; i++) {
-      step[i] = weighI16(rows.scores + static_cast<size_t>(r + i) * kPageTokens, scale, kPageTokens, weights + i * kPageTokens) * unit;
+      step[i] = weighI16(p + static_cast<size_t>(r + i) * kPageTokens, scale, kPageTokens, weights + i * kPageTokens) * unit;
     }
     dotI8(tile, kPageTokens, d, weights, count, kPageTokens, rows.dots, d);
     for (int i = 0; i < count; i++) addDots(step[i], rows.dots + static_cast<size_t>(i) * d, target + static_cast<size_t>(r + i) * d, d);
   }
 }
 
-static void attendPage(const SideView& k, const SideView& v, const PageRows& rows, int start, int visible, const SideView* nextK,
-                       const SideView* nextV) {
+// Values of all heads. Where integers are made of the probabilities beforehand, that is done for as many rows at once as there is room.
+INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
+  const bool coded = v->format != kF16;
+  for (int h = 0; coded && h < rows.heads; h++) prepareValues(v[h], rows, h);
+#if defined(__AVX512VNNI__)
+  if (coded && mixesCoded(rows.d)) {
+    const float unit = levelUnit(v->format);
+    for (int at = 0; at < rows.count; at += kWeightRows) {
+      const int end = at + kWeightRows < rows.count ? at + kWeightRows : rows.count;
+      weighRows(rows, at, end, unit);
+      for (int r = at; r < end;) {
+        const int h = r / rows.perHead;
+        const int stop = (h + 1) * rows.perHead < end ? (h + 1) * rows.perHead : end;
+        mixValues(v[h], rows, h, r, stop - r, visible, ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
+        r = stop;
+      }
+    }
+    return;
+  }
+#endif
+  for (int h = 0; h < rows.heads; h++) {
+    mixValues(v[h], rows, h, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, ahead > 0 ? v + h + ahead : nullptr);
+  }
+}
+
+static void mixPage(const SideView* values, const PageRows& rows, int visible) {
+  mixHeads(values, 0, rows, visible);
+  clearUpperHalves();
+}
+
+// Step after step for all heads, not head after head: the end of every step waits for its last results, and so is met less often.
+static void attendPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
-  fetchScales(nextK, d);
-  fetchScales(nextV, d);
-  scoreKeys(k, rows, visible, nextK);
+  for (int i = 0; ahead > 0 && i < 2 * rows.heads; i++) fetchScales(sides[i + ahead], d);
+  for (int h = 0; h < rows.heads && sides->format != kF16; h++) prepareKeys(sides[h], rows, h);
+  for (int h = 0; h < rows.heads; h++) scoreKeys(sides[h], rows, h, visible, ahead > 0 ? sides + h + ahead : nullptr);
   for (int r = 0; rows.slope != nullptr && r < n; r++) {
     float* score = rows.scores + static_cast<size_t>(r) * kPageTokens;
     for (int t = 0; t < visible; t++) score[t] = score[t] - rows.slope[r] * static_cast<float>(rows.position[r] - start - t);
@@ -143,11 +187,6 @@ static void attendPage(const SideView& k, const SideView& v, const PageRows& row
     scaleRow(rows.rescale[r], rows.mixed + static_cast<size_t>(r) * d, d);
     scaleRow(rows.rescale[r], rows.mixedTurned + static_cast<size_t>(r) * d, d);
   }
-  mixValues(v, rows, visible, nextV);
-  clearUpperHalves();
-}
-
-static void mixPage(const SideView& v, const PageRows& rows, int visible) {
-  mixValues(v, rows, visible, nullptr);
+  mixHeads(sides + rows.heads, ahead, rows, visible);
   clearUpperHalves();
 }

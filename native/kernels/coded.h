@@ -1,7 +1,7 @@
 // One coded side of one page, unpacked in registers: codes -> levels -> integer dots -> floats, nothing stored in between (AVX-512 with VNNI).
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
-//   mixCoded     y[i][c] += a * (w[i] . levels[c]), w = integers of p[i] * scale, a = their step * factor   values
-// x, p, y are rows without gaps. `next` (or null) is a side that will be met two pages later: its lines are asked for while this one is read.
+//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRows                          values
+// x, y are rows without gaps. `next` (or null) is a side that will be met two pages later: its lines are asked for while this one is read.
 // The integers are those of unpackRot and dotI8, the floats those of scaleDots, weighI16 and addDots, in the same order: equal bits everywhere.
 #pragma once
 
@@ -39,6 +39,10 @@ INLINE __m512i moveBits(__m512i v) {
   else return v;
 }
 
+#define PALIMPSEST_TIMES32(v) v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v
+alignas(64) constexpr uint16_t kHalfShift[2][32] = {{PALIMPSEST_TIMES32(0)}, {PALIMPSEST_TIMES32(4)}};
+#undef PALIMPSEST_TIMES32
+
 // Rows of 64 levels of one side of one head; row numbers as in rot.h. Rows 4j..4j+3 come out of one vector of the high plane.
 template <int Format>
 struct LevelRows {
@@ -48,27 +52,28 @@ struct LevelRows {
 
   explicit MEMBER LevelRows(const SideView& side) : hi(side.hi), lo(side.lo), table(levelTable(Format)) {}
 
-  // Rows 4j + First .. 4j + First + Count - 1; Odd is j % 2.
-  template <int First, int Count, int Odd>
+  // Rows 4j + First .. 4j + First + Count - 1.
+  template <int First, int Count>
   MEMBER void at(size_t j, __m512i* out) const {
     const __m512i h = _mm512_loadu_si512(hi + j * 64);
     __m512i l = h;
     if constexpr (Format == kRot4) l = _mm512_loadu_si512(lo + j * 64);
-    if constexpr (Format == kRot3) l = _mm512_loadu_si512(lo + j / 2 * 64);
-    one<First, Count, Odd, 0>(h, l, out);
+    // The 1-bit plane has two such groups of rows in a vector.
+    if constexpr (Format == kRot3) l = _mm512_srlv_epi16(_mm512_loadu_si512(lo + j / 2 * 64), _mm512_load_si512(kHalfShift[j % 2]));
+    one<First, Count, 0>(h, l, out);
   }
 
  private:
-  template <int First, int Count, int Odd, int I>
+  template <int First, int Count, int I>
   MEMBER void one(__m512i h, __m512i l, __m512i* out) const {
     if constexpr (I < Count) {
       constexpr int F = First + I;
       __m512i index;
       if constexpr (Format == kRot4) index = choose(moveBits<2 * F, 2>(h), moveBits<2 * F, 0>(l), _mm512_set1_epi8(0x0c));
-      else if constexpr (Format == kRot3) index = choose(moveBits<2 * F, 1>(h), moveBits<Odd * 4 + F, 0>(l), _mm512_set1_epi8(0x06));
+      else if constexpr (Format == kRot3) index = choose(moveBits<2 * F, 1>(h), moveBits<F, 0>(l), _mm512_set1_epi8(0x06));
       else index = moveBits<2 * F, 0>(h);
       out[I] = levelsAt(table, index);
-      one<First, Count, Odd, I + 1>(h, l, out);
+      one<First, Count, I + 1>(h, l, out);
     }
   }
 };
@@ -76,7 +81,7 @@ struct LevelRows {
 // The same rows of a tile that holds int8 levels already.
 struct TileRows {
   const int8_t* tile;
-  template <int First, int Count, int Odd>
+  template <int First, int Count>
   MEMBER void at(size_t j, __m512i* out) const {
     repeat<Count>([&](auto i) MEMBER {
       out[i.value] = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + First + i.value) * 64), _mm512_set1_epi8(static_cast<char>(0x80)));
@@ -85,10 +90,10 @@ struct TileRows {
 };
 
 // One quad of contraction: R rows meet B vectors of levels.
-template <int R, int First, int B, int Odd, class Rows>
+template <int R, int First, int B, class Rows>
 INLINE void addQuad(const Rows& rows, size_t j, int q, const IntegerRow* x, __m512i (&high)[R * B], __m512i (&low)[R * B]) {
   __m512i level[B];
-  rows.template at<First, B, Odd>(j, level);
+  rows.template at<First, B>(j, level);
   repeat<R>([&](auto r) MEMBER {
     const __m512i hi = quadOf(x[r.value].bytes, q);
     repeat<B>([&](auto b) MEMBER { addDots(high[r.value * B + b.value], level[b.value], hi); });
@@ -101,29 +106,19 @@ INLINE void addQuad(const Rows& rows, size_t j, int q, const IntegerRow* x, __m5
 template <int R, int First, int B, int Groups, int Group, class Rows, class Done>
 INLINE void sumBlocks(const Rows& rows, int quads, const IntegerRow* x, Ahead ahead, const Done& done) {
   __m512i high[R * B], low[R * B];
-  repeat<R * B>([&](auto i) MEMBER { high[i.value] = low[i.value] = _mm512_setzero_si512(); });
-  if constexpr (Groups % 2 == 0) {
-    for (int q = 0; q < quads; q++) {
-      const size_t j = static_cast<size_t>(q) * Groups + Group;
-      if constexpr (First == 0) fetch(ahead, j);
-      addQuad<R, First, B, Group % 2>(rows, j, q, x, high, low);
-    }
-  } else {
-    // Rows of the 1-bit plane alternate by quad.
-    for (int q = 0; q < quads; q += 2) {
-      const size_t j = static_cast<size_t>(q) * Groups + Group;
-      if constexpr (First == 0) fetch(ahead, j);
-      addQuad<R, First, B, 0>(rows, j, q, x, high, low);
-      if constexpr (First == 0) fetch(ahead, j + Groups);
-      addQuad<R, First, B, 1>(rows, j + Groups, q + 1, x, high, low);
-    }
+  repeat<R * B>([&](auto i) MEMBER {
+    high[i.value] = _mm512_setzero_si512();
+    low[i.value] = _mm512_set1_epi32(x[i.value / B].correction);
+  });
+  for (int q = 0; q < quads; q++) {
+    const size_t j = static_cast<size_t>(q) * Groups + Group;
+    if constexpr (First == 0) fetch(ahead, j);
+    addQuad<R, First, B>(rows, j, q, x, high, low);
   }
   repeat<R>([&](auto r) MEMBER {
-    const __m512i correction = _mm512_set1_epi32(x[r.value].correction);
     repeat<B>([&](auto b) MEMBER {
       constexpr int i = r.value * B + b.value;
-      done(r.value, Group * 64 + (First + b.value) * 16,
-           _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), _mm512_add_epi32(low[i], correction)));
+      done(r.value, Group * 64 + (First + b.value) * 16, _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]));
     });
   });
 }
@@ -164,44 +159,58 @@ static __attribute__((noinline)) void scoreBlock(const SideView& k, const float*
   });
 }
 
-// p[t] * scale[t] as two planes of bytes; step[r] is what one of them is worth, times factor.
-template <int R>
-INLINE void splitWeights(const float* p, const float* scale, float factor, IntegerRow* out, float* step) {
+// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r % kWeightRows] and what one of them is worth, times
+// unit. The maxima of all come first, because a row would wait for its own.
+INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
   constexpr int kVectors = kPageTokens / 16;
-  float max[R], inverse[R];
-  for (int r = 0; r < R; r++) {
+  float inverse[kWeightRows];
+  for (int r = from; r < to; r++) {
+    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
+    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
     VecF top = splat(0.0f);
-    for (int i = 0; i < kVectors; i++) top = larger(magnitude(load(p + r * kPageTokens + i * 16) * load(scale + i * 16)), top);
-    max[r] = largestLane(top);
+    for (int i = 0; i < kVectors; i++) top = larger(magnitude(load(p + i * 16) * load(scale + i * 16)), top);
+    inverse[r - from] = largestLane(top);
   }
-  for (int r = 0; r < R; r++) {
-    const bool vanishes = !(max[r] >= kLeastMaximum);
-    inverse[r] = vanishes ? 0.0f : kIntegerMax / max[r];
-    step[r] = (vanishes ? 0.0f : max[r] / kIntegerMax) * factor;
+  for (int r = from; r < to; r++) {
+    const float max = inverse[r - from];
+    const bool vanishes = !(max >= kLeastMaximum);
+    rows.weights[r - from].step = (vanishes ? 0.0f : max / kIntegerMax) * unit;
+    inverse[r - from] = vanishes ? 0.0f : kIntegerMax / max;
   }
-  for (int r = 0; r < R; r++) {
+  // Packing takes 4 x 4 quads and answers them transposed.
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512i ones = _mm512_set1_epi16(1);
+  for (int r = from; r < to; r++) {
+    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
+    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
+    IntegerRow& out = rows.weights[r - from];
     __m512i sum = _mm512_setzero_si512();
-    for (int i = 0; i < kVectors; i++) {
-      const VecF w = load(p + r * kPageTokens + i * 16) * load(scale + i * 16);
-      const __m512i v = reinterpret_cast<__m512i>(bits(w * inverse[r] + kRoundMagic) - kRoundMagicBits);
-      sum = _mm512_add_epi32(sum, v);
-      const __m512i hi = _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8);
-      _mm_store_si128(reinterpret_cast<__m128i*>(out[r].bytes + i * 16), _mm512_cvtepi32_epi8(hi));
-      _mm_store_si128(reinterpret_cast<__m128i*>(out[r].bytes + kMaxContraction + i * 16), _mm512_cvtepi32_epi8(v));
+    for (int t = 0; t < kPageTokens; t += 64) {
+      __m512i pair[2];
+      for (int i = 0; i < 2; i++) {
+        const int at = t + i * 32;
+        const VecF a = load(p + at) * load(scale + at), b = load(p + at + 16) * load(scale + at + 16);
+        // Rounds half to even, as adding 1.5 * 2^23 does.
+        pair[i] = _mm512_packs_epi32(_mm512_cvtps_epi32(a * inverse[r - from]), _mm512_cvtps_epi32(b * inverse[r - from]));
+        sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pair[i], ones));
+      }
+      __m512i hi[2], lo[2];
+      for (int i = 0; i < 2; i++) {
+        hi[i] = _mm512_srai_epi16(_mm512_add_epi16(pair[i], _mm512_set1_epi16(128)), 8);
+        lo[i] = _mm512_srai_epi16(_mm512_slli_epi16(pair[i], 8), 8);
+      }
+      _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(hi[0], hi[1])));
+      _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(lo[0], lo[1])));
     }
-    out[r].correction = -128 * _mm512_reduce_add_epi32(sum);
+    out.correction = -128 * _mm512_reduce_add_epi32(sum);
   }
 }
 
 template <int R>
-static __attribute__((noinline)) void mixBlock(const SideView& v, const float* scale, int d, const float* p, float factor, float* y,
-                                               const Ahead& ahead) {
-  IntegerRow weights[R];
-  float a[R];
-  splitWeights<R>(p, scale, factor, weights, a);
+static __attribute__((noinline)) void mixBlock(const SideView& v, int d, const IntegerRow* weights, float* y, const Ahead& ahead) {
   const auto add = [&](int r, int o, __m512i sum) MEMBER {
     float* to = y + r * d + o;
-    store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * a[r]);
+    store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * weights[r].step);
   };
   constexpr int kQuads = kPageTokens / 4;
   withLevels(v, [&](const auto& rows) MEMBER {
@@ -231,16 +240,16 @@ INLINE void eachBlock(int n, const F& f) {
 
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
-  const Ahead ahead = aheadOf(next, d, d / 2);
+  const Ahead ahead = aheadOf(next, k, d, d / 2);
   eachBlock(n, [&](auto r, int i) MEMBER {
-    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : Ahead{});
+    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : aheadOf(nullptr, k, d, 1));
   });
 }
 
-static void mixCoded(const SideView& v, const float* scale, int d, const float* p, int n, float factor, float* y, const SideView* next) {
-  const Ahead ahead = aheadOf(next, d, d / 2);
+static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
+  const Ahead ahead = aheadOf(next, v, d, d / 2);
   eachBlock(n, [&](auto r, int i) MEMBER {
-    mixBlock<r.value>(v, scale, d, p + i * kPageTokens, factor, y + static_cast<size_t>(i) * d, i == 0 ? ahead : Ahead{});
+    mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : aheadOf(nullptr, v, d, 1));
   });
 }
 

@@ -5,16 +5,16 @@
 
 template <int R, int B>
 INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const float* x, size_t xStride, float* y, size_t yStride,
-                     const Ahead& ahead = Ahead{}) {
+                     const Ahead* ahead = nullptr) {
   VecF sum[R][B] = {};
   for (int c = 0; c < contraction; c++) {
-    fetch(ahead, c);
+    if (ahead != nullptr) fetch(*ahead, c);
     const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
-    VecF value[B];
-    for (int b = 0; b < B; b++) value[b] = loadHalf(row + b * kLanes);
-    for (int r = 0; r < R; r++) {
-      VecF factor = splat(x[r * xStride + c]);
-      for (int b = 0; b < B; b++) sum[r][b] = mulAdd(factor, value[b], sum[r][b]);
+    VecF factor[R];
+    for (int r = 0; r < R; r++) factor[r] = splat(x[r * xStride + c]);
+    for (int b = 0; b < B; b++) {
+      const VecF value = loadHalf(row + b * kLanes);
+      for (int r = 0; r < R; r++) sum[r][b] = mulAdd(factor[r], value, sum[r][b]);
     }
   }
   for (int r = 0; r < R; r++) {
@@ -39,11 +39,14 @@ INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const fl
 // R rows over all outputs, column blocks of B, 2, 1 vectors.
 template <int R, int B>
 static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, size_t xStride,
-                                              float* y, size_t yStride, const Ahead& ahead) {
+                                              float* y, size_t yStride, const Ahead* ahead) {
   int o = 0;
   for (; o + B * kLanes <= outputs; o += B * kLanes) {
     if (o == 0) blockF16<R, B>(m, contraction, rowStride, x, xStride, y, yStride, ahead);
     else blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+  }
+  if constexpr (B > 4) {
+    for (; o + 4 * kLanes <= outputs; o += 4 * kLanes) blockF16<R, 4>(m + o, contraction, rowStride, x, xStride, y + o, yStride, o == 0 ? ahead : nullptr);
   }
   for (; o + 2 * kLanes <= outputs; o += 2 * kLanes) blockF16<R, 2>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
   for (; o + kLanes <= outputs; o += kLanes) blockF16<R, 1>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
@@ -53,33 +56,33 @@ static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction
 }
 
 static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
-                    size_t yStride, const Ahead& whole) {
+                    size_t yStride, const Ahead* whole) {
 #if defined(__AVX512F__)
   // 32 registers: 24 accumulators at most
   int i = 0;
-  for (; n - i >= 8; i += 4) rowsF16<4, 4>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : Ahead{});
+  for (; n - i >= 8; i += 4) rowsF16<4, 4>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
   for (; i < n;) {
     const float* xi = x + i * xStride;
     float* yi = y + i * yStride;
     switch (n - i) {
-      case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 1; break;
-      case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 2; break;
-      case 3: rowsF16<3, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 3; break;
-      case 6: rowsF16<6, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 6; break;
-      case 5: rowsF16<5, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 5; break;
-      default: rowsF16<4, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); i += 4; break;
+      case 1: rowsF16<1, 8>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); i += 1; break;
+      case 2: rowsF16<2, 8>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); i += 2; break;
+      case 3: rowsF16<3, 8>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); i += 3; break;
+      case 6: rowsF16<6, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); i += 6; break;
+      case 5: rowsF16<5, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); i += 5; break;
+      default: rowsF16<4, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); i += 4; break;
     }
   }
 #else
   // 16 registers: 8 accumulators
   int i = 0;
-  for (; n - i >= 4; i += 4) rowsF16<4, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : Ahead{});
+  for (; n - i >= 4; i += 4) rowsF16<4, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
   const float* xi = x + i * xStride;
   float* yi = y + i * yStride;
   switch (n - i) {
-    case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); break;
-    case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); break;
-    case 3: rowsF16<3, 2>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : Ahead{}); break;
+    case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
+    case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
+    case 3: rowsF16<3, 2>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
     default: break;
   }
 #endif
@@ -87,5 +90,5 @@ static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStri
 
 static void dotF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
                    size_t yStride) {
-  dotHalf(m, contraction, outputs, rowStride, x, n, xStride, y, yStride, Ahead{});
+  dotHalf(m, contraction, outputs, rowStride, x, n, xStride, y, yStride, nullptr);
 }

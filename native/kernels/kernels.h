@@ -43,10 +43,15 @@ struct alignas(64) IntegerRow {
   float step;
 };
 
-// Rows that meet a page: n query heads at n positions (or fewer of either) of one KV head, and their online softmax.
-// Rows lie without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes by log2(e).
+// Rows whose probabilities are made integers at once: 16 KB of them.
+constexpr int kWeightRows = 24;
+
+// Rows that meet a page: query heads at their positions, `perHead` of them for each of `heads` KV heads, and their online softmax.
+// Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes by log2(e).
 struct PageRows {
-  int count;
+  int count;                  // heads * perHead
+  int heads;
+  int perHead;
   int d;
   const float* q;             // [count][d]
   const IntegerRow* plain;    // of q; read for q8 keys
@@ -64,6 +69,9 @@ struct PageRows {
   float* rescale;             // [count] scratch from here on
   float* factor;              // [count]
   float* offset;              // [count]
+  float* keyScales;           // [heads][128]
+  float* valueScales;         // [heads][128]
+  IntegerRow* weights;        // [kWeightRows]
   int8_t* tile;               // [128 * d]
   int32_t* dots;              // [8][max(128, d)]
   float* spare;               // [count][d]
@@ -128,12 +136,12 @@ struct Kernels {
 
   // The integers of x[0..d) = quantizeI16, d <= 256, in the layout of this instruction set.
   void (*integerRow)(const float* x, int d, IntegerRow* out);
-  // The rows meet tokens [start, start + 128) of one page: scores, softmax, mixed values. `visible`: one past the last token that any row
-  // sees, at least 1. nextK, nextV (or null): sides to be met two pages later, asked for ahead.
-  void (*attendPage)(const SideView& k, const SideView& v, const PageRows& rows, int start, int visible, const SideView* nextK,
-                     const SideView* nextV);
-  // Mixes other values of the page met last by the probabilities in rows.scores.
-  void (*mixPage)(const SideView& v, const PageRows& rows, int visible);
+  // The rows meet tokens [start, start + 128) of one page: scores, softmax, mixed values. sides: keys of every head, then values of every
+  // head, each of one format; `ahead` > 0: while a side is read, the one so many places behind it in `sides` is asked for. visible: one past
+  // the last token that any row sees, at least 1.
+  void (*attendPage)(const SideView* sides, int ahead, const PageRows& rows, int start, int visible);
+  // Mixes other values [heads] of the page met last by the probabilities in rows.scores.
+  void (*mixPage)(const SideView* values, const PageRows& rows, int visible);
 
   // Codecs, in the order of operations of native/reference/rot.ts and q8.ts: codes are bit-equal on every ISA. isKey selects the tile
   // orientation. Rows of one head: x[t][0..d) at x + t*stride, d in {64, 80, 96, 128, 256}.
@@ -183,7 +191,9 @@ float rotScale(int8_t k);
 // Integer levels are divided by this to get u: 46, 55, 79 for rot4, rot3, rot2.
 int rotDivisor(int format);
 // Bytes of a plane for one head: hi = 128*d/4; lo = 128*d/4 (rot4), 128*d/8 (rot3), 0 (rot2).
-size_t hiPlaneBytes(int d);
-size_t loPlaneBytes(int format, int d);
+inline size_t hiPlaneBytes(int d) { return static_cast<size_t>(kPageTokens) * d / 4; }
+inline size_t loPlaneBytes(int format, int d) {
+  return format == kRot4 ? hiPlaneBytes(d) : format == kRot3 ? hiPlaneBytes(d) / 2 : 0;
+}
 
 }  // namespace palimpsest

@@ -38,12 +38,6 @@ float rotScale(int8_t k) { return k == kZeroRow ? 0.0f : kScaleValues[k + 127]; 
 
 int rotDivisor(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
 
-size_t hiPlaneBytes(int d) { return static_cast<size_t>(kPageTokens) * d / 4; }
-
-size_t loPlaneBytes(int format, int d) {
-  return format == kRot4 ? static_cast<size_t>(kPageTokens) * d / 4 : format == kRot3 ? static_cast<size_t>(kPageTokens) * d / 8 : 0;
-}
-
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
                int8_t* k, int8_t* mean, uint16_t* meanScale) {
   RotTargets targets;

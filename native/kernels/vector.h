@@ -78,6 +78,19 @@ INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 constexpr float kRoundMagic = 12582912.0f;
 constexpr int32_t kRoundMagicBits = 0x4B400000;
 
+// kLanes signed bytes.
+INLINE VecF bytesToFloats(const int8_t* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  VecF v;
+  for (int i = 0; i < kLanes; i++) v[i] = static_cast<float>(p[i]);
+  return v;
+#endif
+}
+
 // The first kLanes integers, for comparing positions.
 INLINE VecI iota() {
   VecI v{};
