@@ -114,7 +114,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
-                        InstanceMethod<&CacheHandle::truncate>("truncate")});
+                        InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::latent>("latent")});
   }
 
   explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
@@ -219,6 +219,10 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!readInt(info[0], 0, cache_->layer(0).length, &tokens)) return kBadArgument;
       return cache_->truncate(tokens);
     });
+  }
+
+  Napi::Value latent(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? latentCall(*cache_, info) : kClosed; });
   }
 
   // (layer, k, v)

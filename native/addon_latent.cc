@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "cache/latent.h"
+#include "cache/layer.h"
 #include "environment.h"
 
 namespace palimpsest {
@@ -181,7 +182,95 @@ Napi::Value mix(const Info& info) {
   });
 }
 
+// Floats that may be left out, finite.
+bool readOptional(const Napi::Value& value, Span<float>* out) { return absent(value) || (readFloats(value, out) && finite(*out)); }
+
+std::vector<float> copied(const Span<float>& x) { return std::vector<float>(x.data, x.data + x.length); }
+
+// (layer, width, wk [n*d][width], wv, kBias [n*d] | undefined, vBias | undefined, kNorm [d] | undefined, epsilon)
+Status setWeights(Cache& cache, const Info& info) {
+  const CacheShape& shape = cache.shape();
+  const size_t d = shape.headDim, row = shape.rowElements();
+  int index, width;
+  Span<float> k, v, kBias, vBias, kNorm;
+  if (!readInt(info[1], 0, shape.layers - 1, &index) || !readInt(info[2], 1, 1 << 16, &width)) return kBadArgument;
+  if (!latentWidthServed(width)) return kUnsupported;
+  if (!readFloats(info[3], &k) || !readFloats(info[4], &v) || !info[8].IsNumber()) return kBadArgument;
+  if (!readOptional(info[5], &kBias) || !readOptional(info[6], &vBias) || !readOptional(info[7], &kNorm)) return kBadValue;
+  if (k.length != row * width || v.length != k.length) return kBadShape;
+  if ((kBias.data && kBias.length != row) || (vBias.data && vBias.length != row) || (kNorm.data && kNorm.length != d)) return kBadShape;
+  const float epsilon = info[8].As<Napi::Number>().FloatValue();
+  if (!finite(k) || !finite(v) || !(epsilon >= 0) || !std::isfinite(epsilon)) return kBadValue;
+  auto weights = std::make_shared<LatentLayer>();
+  weights->width = width;
+  for (int head = 0; head < shape.kvHeads; head++) {
+    const size_t from = static_cast<size_t>(head) * d * width;
+    weights->k.emplace_back(cache.kernels(), k.data + from, shape.headDim, width, true);
+    weights->v.emplace_back(cache.kernels(), v.data + from, shape.headDim, width, true);
+  }
+  weights->kBias = copied(kBias);
+  weights->vBias = copied(vBias);
+  weights->kNorm = copied(kNorm);
+  weights->kNormEpsilon = epsilon;
+  return cache.setLatentLayer(index, std::move(weights));
+}
+
+// (cos [positions][rotaryDim/2], sin, rotaryDim, interleaved)
+Status setRotary(Cache& cache, const Info& info) {
+  Span<float> cos, sin;
+  int rotaryDim;
+  if (!readFloats(info[1], &cos) || !readFloats(info[2], &sin) || !info[4].IsBoolean()) return kBadArgument;
+  if (!readInt(info[3], 2, cache.shape().headDim, &rotaryDim) || rotaryDim % 2 != 0) return kBadArgument;
+  if (cos.length != sin.length || cos.length % (rotaryDim / 2) != 0 || cos.length / (rotaryDim / 2) > (1u << 30)) return kBadShape;
+  if (!finite(cos) || !finite(sin)) return kBadValue;
+  auto table = std::make_shared<RotaryTable>();
+  *table = {copied(cos), copied(sin), rotaryDim, info[4].As<Napi::Boolean>().Value()};
+  return cache.setRotary(std::move(table));
+}
+
+// (layer, page, format, page Uint8Array | the format to restore, Float64Array[1] <- bytes freed)
+Status moveLatent(Cache& cache, const Info& info, bool isHold) {
+  int layer, page, format;
+  Span<double> out;
+  if (!readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  if (!readInt(info[2], 0, cache.layer(layer).sealed() - 1, &page)) return kBadArgument;
+  if (!readInt(info[3], 0, (isHold ? kLatentFormats : kFormatCount) - 1, &format)) return kBadArgument;
+  if (!readArray(info[5], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  if (!isHold) return cache.restore(layer, page, format, out.data);
+  Span<uint8_t> bytes;
+  if (!readArray(info[4], napi_uint8_array, &bytes)) return kBadArgument;
+  if (!cache.layer(layer).latent) return kUnsupported;
+  if (bytes.length != latentBytes(format, cache.layer(layer).latent->width)) return kBadShape;
+  return cache.hold(layer, page, format, bytes.data, out.data);
+}
+
+// (layer, Uint8Array [pages] <- 0: keys and values, else the latent format + 1)
+Status listLatents(const Cache& cache, const Info& info) {
+  int layer;
+  Span<uint8_t> held;
+  if (!readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  if (!readArray(info[2], napi_uint8_array, &held) || held.length != cache.layer(layer).pages.size()) return kBadShape;
+  for (size_t page = 0; page < held.length; page++) held.data[page] = static_cast<uint8_t>(cache.layer(layer).pages[page].latent.format + 1);
+  return kOk;
+}
+
 }  // namespace
+
+Status latentCall(Cache& cache, const Info& info) {
+  int operation, bytes;
+  if (!readInt(info[0], 0, 5, &operation)) return kBadArgument;
+  switch (operation) {
+    case 0: return setWeights(cache, info);
+    case 1: return setRotary(cache, info);
+    case 2: return moveLatent(cache, info, true);
+    case 3: return moveLatent(cache, info, false);
+    case 4: return listLatents(cache, info);
+    default: break;
+  }
+  if (!readInt(info[1], 0, 1 << 30, &bytes)) return kBadArgument;
+  cache.setLatentScratch(static_cast<size_t>(bytes));
+  return kOk;
+}
 
 void exportLatents(Napi::Env env, Napi::Object exports) {
   exports.Set("Weights", WeightsHandle::define(env));

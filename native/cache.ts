@@ -13,6 +13,8 @@ import {
   type Side,
   SKETCH_ROWS,
 } from './format.ts';
+import * as held from './hold.ts';
+import type { LatentName } from './latent.ts';
 import { type CacheHandle, check, loadBinary, type PoolHandle } from './load.ts';
 import { NativePool } from './pool.ts';
 import type {
@@ -21,8 +23,10 @@ import type {
   CacheShape,
   KvCache,
   KvCacheOptions,
+  LatentLayerWeights,
   PageCodes,
   PageTable,
+  RotaryTable,
   TrialCandidate,
 } from './types.ts';
 
@@ -162,7 +166,7 @@ class NativeCache implements KvCache {
     const vFormat = new Uint8Array(pages);
     const mass = new Float64Array(pages + 1);
     check(handle.table(layer, kFormat, vFormat, mass), 'read the page table', { layer });
-    return { pages, kFormat, vFormat, mass };
+    return { pages, kFormat, vFormat, latent: held.listLatents(handle, layer, pages), mass };
   }
 
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array {
@@ -205,21 +209,15 @@ class NativeCache implements KvCache {
     this.#sealedPage(this.#layer(layer), page);
     const id = sideId(side);
     const from = this.#legal(layer, page, side, to);
-    try {
-      check(handle.transcode(layer, page, id, formatId(to), this.#one), `re-encode page ${page} of layer ${layer}`, {
-        layer,
-        page,
-        side,
-        from,
-        to,
-      });
-    } catch (error) {
-      if (error instanceof KvError && error.code === 'budget-exceeded') {
-        throw this.#full(error, `re-encode page ${page} of layer ${layer} as ${to}`, undefined);
-      }
-      throw error;
-    }
-    return this.#one[0]!;
+    const values = { layer, page, side, from, to };
+    return this.#within(`re-encode page ${page} of layer ${layer} as ${to}`, () => {
+      check(
+        handle.transcode(layer, page, id, formatId(to), this.#one),
+        `re-encode page ${page} of layer ${layer}`,
+        values,
+      );
+      return this.#one[0]!;
+    });
   }
 
   decode(layer: number, page: number, side: Side): Float32Array {
@@ -262,6 +260,31 @@ class NativeCache implements KvCache {
       { layer, page, side },
     );
     return found;
+  }
+
+  setLatentWeights(layer: number, weights: LatentLayerWeights): void {
+    held.setLatentWeights(this.#open(), this.shape, this.#layer(layer), weights);
+  }
+
+  setRotary(table: RotaryTable): void {
+    held.setRotary(this.#open(), this.shape, table);
+  }
+
+  holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    return this.#within(`hold page ${page} of layer ${layer} as ${format}`, () =>
+      held.holdLatent(handle, layer, page, format, bytes, this.#one),
+    );
+  }
+
+  restore(layer: number, page: number, format: FormatName): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    const id = formatId(format);
+    return this.#within(`restore page ${page} of layer ${layer} as ${format}`, () =>
+      held.restore(handle, layer, page, id, this.#one),
+    );
   }
 
   memory(): CacheMemory {
@@ -308,6 +331,16 @@ class NativeCache implements KvCache {
       });
     }
     return from;
+  }
+
+  /** Says what a full pool means for the work. */
+  #within(doing: string, work: () => number): number {
+    try {
+      return work();
+    } catch (error) {
+      if (error instanceof KvError && error.code === 'budget-exceeded') throw this.#full(error, doing, undefined);
+      throw error;
+    }
   }
 
   #full(cause: KvError, doing: string, neededBytes: number | undefined): KvError {
@@ -392,6 +425,12 @@ export function openKvCache(options: KvCacheOptions): KvCache {
   if (typeof scale !== 'number' || !Number.isFinite(Math.fround(scale)))
     fail('scale must be a finite number', { scale: show(scale) });
   const threads = integer(options.threads ?? 1, 'threads', 1, MAX_THREADS);
+  const scratchBytes = integer(
+    options.latentScratchBytes ?? held.LATENT_SCRATCH_BYTES,
+    'latentScratchBytes',
+    0,
+    held.MAX_SCRATCH,
+  );
   const windows = new Int32Array(shape.layers);
   if (options.slidingWindow !== undefined) {
     const given = options.slidingWindow;
@@ -434,5 +473,6 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     }
     throw error;
   }
+  held.setLatentScratch(handle, scratchBytes);
   return new NativeCache(handle, pool, shape);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <napi.h>
 
+#include "cache/status.h"
 #include "kernels/kernels.h"
 
 namespace palimpsest {
@@ -14,5 +15,8 @@ inline const Kernels* kernelsOf(Napi::Env env) { return env.GetInstanceData<Envi
 
 // Adds the functions of addon_latent.cc.
 void exportLatents(Napi::Env env, Napi::Object exports);
+// Cache.latent(operation, ...): what a cache does with pages held as latents.
+class Cache;
+Status latentCall(Cache& cache, const Napi::CallbackInfo& info);
 
 }  // namespace palimpsest

@@ -68,7 +68,12 @@ export interface CacheHandle {
     meanScales: Uint16Array,
   ): number;
   memory(out: Float64Array): number;
+  /** What a cache does with latents; native/addon_latent.cc lists the operations (LATENT_OPERATIONS) and their arguments. */
+  latent(operation: number, ...args: unknown[]): number;
 }
+
+/** First argument of CacheHandle.latent. */
+export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, list: 4, scratch: 5 } as const;
 
 /** Packed weights as the binary knows them. Formats are indices of LATENT_NAMES. */
 export interface WeightsHandle {

@@ -3,6 +3,7 @@
  * All arrays are row-major Float32Array unless said otherwise. Every method throws KvError 'closed' after close().
  */
 import type { FormatName, Side } from './format.ts';
+import type { LatentName } from './latent.ts';
 
 export const ISA_NAMES = ['scalar', 'avx2', 'avx512', 'avx512vnni', 'neon', 'neondot', 'wasm-simd128'] as const;
 export type Isa = (typeof ISA_NAMES)[number];
@@ -60,6 +61,30 @@ export interface KvCacheOptions {
   readonly alibiSlopes?: Float32Array;
   /** Threads for attend and trials, default 1. */
   readonly threads?: number;
+  /** Most bytes of keys and values recomputed from latents and kept, for all forks together: part of scratchBytes. Default 16 MiB. */
+  readonly latentScratchBytes?: number;
+}
+
+/** What keys and values of one layer are recomputed with. Legend: m width of the latents. */
+export interface LatentLayerWeights {
+  /** Width of the latents: a multiple of 16 from 64 to 16384. */
+  readonly width: number;
+  /** [n·d, m] each, as linear layers keep them: k = x·wkᵀ. */
+  readonly wk: Float32Array;
+  readonly wv: Float32Array;
+  /** [n·d] each. */
+  readonly kBias?: Float32Array;
+  readonly vBias?: Float32Array;
+  /** RMS norm of each key head before the rotary embedding: gains [d]. */
+  readonly kNorm?: { readonly gains: Float32Array; readonly epsilon: number };
+}
+
+/** Rotary embedding of every position that will be recomputed: cos, sin [positions, rotaryDim/2]; see rope(). */
+export interface RotaryTable {
+  readonly cos: Float32Array;
+  readonly sin: Float32Array;
+  readonly rotaryDim: number;
+  readonly interleaved: boolean;
 }
 
 export interface CacheMemory {
@@ -80,6 +105,8 @@ export interface PageTable {
   /** Format ids (index into FORMAT_NAMES). */
   readonly kFormat: Uint8Array;
   readonly vFormat: Uint8Array;
+  /** Pages held as latents, whose kFormat and vFormat say nothing: 0 for none, 1 for xq8, 2 for xq4. */
+  readonly latent: Uint8Array;
   /** Attention mass received so far: sum over queries and query heads of probability. The last entry is the open page. [pages + 1] */
   readonly mass: Float64Array;
 }
@@ -133,6 +160,17 @@ export interface KvCache {
   decode(layer: number, page: number, side: Side): Float32Array;
   /** Codes, scales and means of a coded page in canonical order, to compare with the reference. */
   codes(layer: number, page: number, side: Side): PageCodes;
+  /** Weights for the latents of a layer, packed once (scratch). Throws 'unsupported' once the layer holds latents. */
+  setLatentWeights(layer: number, weights: LatentLayerWeights): void;
+  /** The rotary embedding of recomputed keys, all layers; without it they are taken as they come. Throws 'unsupported' once latents are held. */
+  setRotary(table: RotaryTable): void;
+  /**
+   * Replaces keys and values of a sealed page by the latent of the same tokens: bytes from encodeLatent(format, x, width, page === 0 ? 4 : 0),
+   * x as wk and wv meet it. → bytes freed. Attention recomputes the page from then on; trials and transcoding of it are 'unsupported'.
+   */
+  holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number;
+  /** Makes keys and values of a held page again, both in `format`. → bytes freed (mostly negative). */
+  restore(layer: number, page: number, format: FormatName): number;
   memory(): CacheMemory;
   /** A cache that shares every sealed page (until either changes it) and copies the open ones. */
   fork(): KvCache;

@@ -71,7 +71,7 @@ struct PartialShape {
 class Call {
  public:
   Call(Cache& cache, Layer& layer, int index, const Plan& plan, const float* q, float* out, float* lse, bool observe)
-      : cache_(cache), layer_(layer), plan_(plan), q_(q), out_(out), lse_(lse), observe_(observe), window_(cache.options().window[index]) {
+      : cache_(cache), layer_(layer), index_(index), plan_(plan), q_(q), out_(out), lse_(lse), observe_(observe), window_(cache.options().window[index]) {
     const CacheShape& shape = cache.shape();
     const size_t pages = (static_cast<size_t>(plan.pages) + 15) / 16 * 16;
     partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), pages};
@@ -88,6 +88,8 @@ class Call {
       scratch.base.grow(2 * partial_.rows * partial_.pages * heads);
       scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
+    const int first = window_ > 0 ? std::max(0, plan_.firstPosition - window_ + 1) / kPageTokens : 0;
+    cache_.prepareLatents(index_, first, plan_.pages);
     const size_t lines = plan_.lines(shape.kvHeads);
     if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines);
     if (!observe_) return;
@@ -223,11 +225,16 @@ class Call {
       const int known = std::min(sealed, end + kSidesAheadMax);
       for (int p = first; p < known; p++) {
         SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;
+        if (layer_.pages[p].latent) {
+          for (int h = 0; h < heads; h++) cache_.latentViews(index_, p, firstHead + h, scratch, at + h, at + heads + h);
+          continue;
+        }
         for (int h = 0; h < heads; h++) at[h] = layer_.pages[p].k.view(keys, firstHead + h);
         for (int h = 0; h < heads; h++) at[heads + h] = layer_.pages[p].v.view(values, firstHead + h);
       }
       for (int p = first; p < end; p++) {
         const Page& page = layer_.pages[p];
+        if (page.latent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
         int skip = 0;
         if (p == 0 && (isCoded(page.k.format) || isCoded(page.v.format))) {
           skip = kSinkTokens;
@@ -298,6 +305,7 @@ class Call {
 
   Cache& cache_;
   Layer& layer_;
+  const int index_;
   const Plan plan_;
   const float* q_;
   float* out_;

@@ -9,7 +9,6 @@ namespace palimpsest {
 namespace {
 
 constexpr size_t kAlign = 64;
-constexpr int kPanel = 48;
 constexpr int kBlock = 8;
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -62,6 +61,12 @@ void splitRows(const int16_t* x, int rows, int count, int depth, int8_t* packed)
 
 size_t LatentScratch::bytes() const {
   return tile.capacity() + rows.capacity() + quantized.capacity() * sizeof(int16_t) + (base.capacity() + turned.capacity()) * sizeof(float);
+}
+
+void LatentScratch::reserve(int width, int outputs) {
+  grown(tile, static_cast<size_t>(kPageTokens) * width);
+  grown(rows, static_cast<size_t>(kBlock) * width);
+  grown(base, 2 * static_cast<size_t>(outputs));
 }
 
 size_t latentBytes(int format, int width) {
@@ -125,18 +130,22 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
       highScale_(outputs), lowScale_(outputs) {
   std::vector<float> line(contraction);
   std::vector<int16_t> codes(contraction);
+  int first = 0, panelOutputs = 0;
   for (int o = 0; o < outputs; o++) {
+    if (o == first + panelOutputs) {
+      first = o;
+      panelOutputs = gemmPanelOutputs(outputs - o);
+    }
     std::memcpy(line.data(), w + static_cast<size_t>(o) * contraction, sizeof(float) * contraction);
     // A latent row meets w turned: x·w = (Rx)·(Rw).
     if (turned) kernels->rotateLatent(line.data(), 1, contraction, contraction, false);
     lowScale_[o] = kernels->quantizeI16(line.data(), contraction, codes.data());
     highScale_[o] = lowScale_[o] * 256.0f;
-    const int first = o / kPanel * kPanel;
-    const size_t panelOutputs = (std::min(kPanel, outputs - first) + 15) / 16 * 16;
     const size_t panel = static_cast<size_t>(first) * depth();
+    const size_t lanes = (panelOutputs + 15) / 16 * 16;
     for (int c = 0; c < contraction; c++) {
       const int high = (codes[c] + 128) >> 8;
-      const size_t at = panel + (c / 4 * panelOutputs + (o - first)) * 4 + c % 4;
+      const size_t at = panel + (c / 4 * lanes + (o - first)) * 4 + c % 4;
       high_[at] = static_cast<uint8_t>(high + 128);
       low_[at] = static_cast<uint8_t>(codes[c] - 256 * high + 128);
     }

@@ -70,6 +70,8 @@ struct LatentScratch {
   std::vector<int16_t> quantized;
   std::vector<float> base;
   std::vector<float> turned;
+  // What materialize() takes for one page.
+  void reserve(int width, int outputs);
   size_t bytes() const;
 };
 

@@ -23,11 +23,12 @@ bool withinMagnitude(const float* x, size_t count, float largest) {
 }
 
 size_t Scratch::bytes() const {
-  return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes();
+  return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes() +
+         latent.bytes() + latentTiles.bytes();
 }
 
 size_t Workers::bytes() const {
-  size_t total = partial.bytes() + delta.bytes() + mass.bytes();
+  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + latents.bytes();
   for (const Scratch& one : scratch) total += one.bytes();
   return total;
 }
@@ -96,6 +97,7 @@ void Cache::collectParts(std::vector<const Part*>& parts) const {
         add(side->low);
         add(side->meta);
       }
+      add(page.latent.bytes);
     }
   }
 }
@@ -196,6 +198,7 @@ bool Cache::legalMove(int from, int to) { return to >= from || (from == kQ8 && t
 Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* freed) {
   *freed = 0;
   Layer& layer = layers_[index];
+  if (layer.pages[pageIndex].latent) return kUnsupported;
   PageSide& old = layer.pages[pageIndex].side(isKey);
   if (old.format == to) return kOk;
   if (!legalMove(old.format, to)) return kUnsupported;
@@ -248,7 +251,13 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   const size_t d = side.headDim;
   Scratch& scratch = workers_->scratch[0];
   float* rows = scratch.keyRows.data();
+  const bool isHeld = !isOpen && layer.pages[pageIndex].latent;
   for (int head = 0; head < side.kvHeads; head++) {
+    if (isHeld) {
+      latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
+      for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
+      continue;
+    }
     const SideView view = isOpen ? openView(layer, isKey, head) : layer.pages[pageIndex].side(isKey).view(side, head);
     decodeHead(kernels_, isKey, side.headDim, firstRow, view, rows, scratch.lines.data());
     if (!isOpen && firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, rows, d);
@@ -257,6 +266,7 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
 }
 
 Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const {
+  if (layers_[index].pages[pageIndex].latent) return kUnsupported;
   const PageSide& page = layers_[index].pages[pageIndex].side(isKey);
   if (!isCoded(page.format)) return kUnsupported;
   const SideShape side = sideShape(isKey);
@@ -330,7 +340,8 @@ CacheMemory Cache::memory() const {
   for (const Layer& layer : layers_) {
     memory.open += layer.open.size();
     memory.sinks += layer.sinks.size();
-    for (const Page& page : layer.pages) memory.pages += page.k.bytes() + page.v.bytes();
+    for (const Page& page : layer.pages) memory.pages += page.k.bytes() + page.v.bytes() + page.latent.bytes.size();
+    if (layer.latent) memory.scratch += layer.latent->bytes();
     const KeptQueries& kept = layer.kept;
     memory.scratch += (kept.q.size() + kept.output.size()) * sizeof(uint16_t) + (kept.lse.size() + kept.norm.size()) * sizeof(float) +
                       kept.position.size() * sizeof(int) + (layer.sketch ? layer.sketch->size() * sizeof(uint16_t) : 0);
@@ -346,6 +357,7 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
     return nullptr;
   }
   twin->workers_ = workers_;
+  twin->rotary_ = rotary_;
   twin->layers_ = layers_;
   if (!twin->draftLayers()) {
     *status = kNoMemory;

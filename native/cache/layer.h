@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "latent_pages.h"
 #include "page.h"
 #include "rows.h"
 #include "status.h"
@@ -40,6 +41,7 @@ struct CacheOptions {
 struct Page {
   PageSide k;
   PageSide v;
+  HeldLatent latent;  // when there is one, k and v are empty
   double mass = 0;
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
@@ -63,6 +65,7 @@ struct Layer {
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
   float sketchScale = 0;
+  std::shared_ptr<const LatentLayer> latent;  // null until weights are set
 
   int sealed() const { return static_cast<int>(pages.size()); }
   int openRows() const { return length - sealed() * kPageTokens; }
@@ -77,6 +80,8 @@ struct Scratch {
   Buffer<float> lines;      // [128*d]
   Buffer<uint8_t> codes;    // one head of one page side in any format
   Buffer<float> base;       // trial: the page as it is now; attend: mass and maximum of every page
+  LatentScratch latent;
+  Buffer<uint16_t> latentTiles;  // a held page that has no block: n K tiles, then n V tiles
   size_t bytes() const;
 };
 
@@ -88,6 +93,7 @@ struct Workers {
   Buffer<float> partial;  // results of history ranges before they are merged
   Buffer<float> mass;     // of every item and page
   Buffer<float> delta;
+  LatentBlocks latents;
   size_t bytes() const;
 };
 
@@ -133,6 +139,21 @@ class Cache : public PartOwner {
   size_t sealBytes() const;
   std::unique_ptr<Cache> fork(Status* status) const;
 
+  // Weights of a layer's latents; refused once it holds any. rotary: for all layers, null for none.
+  Status setLatentLayer(int layer, std::shared_ptr<const LatentLayer> weights);
+  Status setRotary(std::shared_ptr<const RotaryTable> rotary);
+  void setLatentScratch(size_t bytes);
+  // Replaces keys and values of a sealed page by its latent: latentBytes() of them. freed: as in transcode.
+  Status hold(int layer, int page, int format, const uint8_t* bytes, double* freed);
+  // Makes keys and values of a held page again, both in `format`.
+  Status restore(int layer, int page, int format, double* freed);
+  // Recomputes what attention over the pages [from, to) of a layer will read, as far as blocks have room.
+  void prepareLatents(int layer, int from, int to);
+  // Where one head of a held page is as f16 tiles: in its block, or in the scratch of the thread.
+  void latentViews(int layer, int page, int head, Scratch& scratch, SideView* k, SideView* v) const;
+  // Recomputes some heads of a held page into the scratch, unless the page has a block.
+  void fillLatent(int layer, int page, int firstHead, int heads, Scratch& scratch) const;
+
   void collectParts(std::vector<const Part*>& parts) const override;
 
   // The open page of one head, as a page side of format f16.
@@ -149,11 +170,16 @@ class Cache : public PartOwner {
   bool draftLayers();
   void seal(Layer& layer, Page& page);
   void write(Layer& layer, const float* k, const float* v, int row, int count);
+  // Keys or values of one head of a held page, sinks exact: [128][d].
+  void latentRows(const Layer& layer, int page, bool isKey, int head, float* rows, LatentScratch& scratch) const;
+  // Both sides of one head, among the n K tiles and n V tiles of a page.
+  void fillTiles(const Layer& layer, int page, int head, uint16_t* tiles, Scratch& scratch) const;
 
   std::shared_ptr<PagePool> pool_;  // first member: parts of the layers below are released before it
   const Kernels* kernels_;
   CacheOptions options_;
   std::shared_ptr<Workers> workers_;
+  std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
 };
 

@@ -255,6 +255,7 @@ class Trial {
 
 Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
   const Page& now = cache.layer(index).pages[page];
+  if (now.latent) return kUnsupported;
   for (int i = 0; i < count; i++) {
     const int from = now.side(candidates[i].isKey).format;
     const int to = candidates[i].format;

@@ -2,7 +2,7 @@
 // int32, what follows is unfused float32, so every instruction set gives equal bits.
 //
 //   a   [rows/8][contraction/4][8][4] int8: 32 bytes are 8 rows x 4 steps of the contraction, so a block of 8 rows is one linear stream
-//   w   panels of 48 outputs (the last one 16, 32 or 48): [contraction/4][outputs of the panel][4] bytes, weight + 128 (gemmWeightBytes,
+//   w   panels of 48 outputs (the last ones 16 or 32, gemmPanelOutputs): [contraction/4][outputs of the panel][4] bytes, weight + 128 (gemmWeightBytes,
 //       packWeights in native/cache/latent.cc). Unsigned, because vpdpbusd wants one unsigned operand; 128 * sum(a) is taken away again.
 //
 // A block of 8 rows x 3 vectors has 24 accumulators: enough to hide the latency of vpdpbusd twice over, and 11 loads for 24 products.
@@ -123,7 +123,6 @@ INLINE void gemmStore(int32_t* p, GemmSum v) { __builtin_memcpy(p, &v, sizeof v)
 #endif
 
 constexpr int kGemmBlock = 8;    // rows of a block of a
-constexpr int kGemmPanel = 48;   // outputs of a panel of w
 
 struct GemmOutput {
   const float* rowScale;     // of the block's first row
@@ -208,6 +207,10 @@ INLINE void gemmPanel(const int8_t* a, const uint8_t* w, size_t stepBytes, int s
     gemmBlock<R, kGemmGroups * kGroup>(a, w + o * 4, stepBytes, steps, start, column + o, count - o, out);
   }
   if constexpr (kGemmGroups > 1) {
+    if (o + 32 <= wide) {
+      gemmBlock<R, 2 * kGroup>(a, w + o * 4, stepBytes, steps, start, column + o, count - o, out);
+      o += 32;
+    }
     for (; o < wide; o += 16) gemmBlock<R, kGroup>(a, w + o * 4, stepBytes, steps, start, column + o, count - o, out);
   }
 }
@@ -242,8 +245,8 @@ static void gemmI8(const int8_t* a, int rows, int contraction, const uint8_t* w,
     int32_t start[kPageTokens];
     for (int t = 0; t < many; t += kGemmBlock) gemmStarts(a + static_cast<size_t>(first + t) * contraction, steps, start + t);
     const uint8_t* panel = w;
-    for (int column = 0; column < outputs; column += kGemmPanel) {
-      const int count = outputs - column < kGemmPanel ? outputs - column : kGemmPanel;
+    for (int column = 0, count; column < outputs; column += count) {
+      count = gemmPanelOutputs(outputs - column);
       const size_t stepBytes = static_cast<size_t>((count + 15) / 16) * 64;
       for (int t = 0; t < many;) {
         const int row = first + t, inBlock = t % kGemmBlock;

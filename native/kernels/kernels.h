@@ -87,6 +87,9 @@ struct RotTargets {
   uint16_t* meanScale = nullptr;
 };
 
+// Outputs of the next panel of packed weights (gemm_i8.h). What would leave a panel of 16 behind is cut in two: 64 is 32 and 32.
+constexpr int gemmPanelOutputs(int left) { return left > 48 && left <= 64 ? 32 : left < 48 ? left : 48; }
+
 struct Kernels {
   Isa isa;
   const char* name;

@@ -122,6 +122,7 @@ INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
 
 // x: [128][width], destroyed. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 k, xq8 [128] f16 bits.
 static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale) {
+  if (width < 64) __builtin_unreachable();  // or gcc warns of arrays that no loop fills
   rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false);
   alignas(64) float average[kMaxLatentWidth], room[kMaxLatentWidth];
   const VecF rows = splat(static_cast<float>(kPageTokens - firstRow));

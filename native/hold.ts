@@ -1,0 +1,136 @@
+/** Pages held as latents, the checked half of KvCache's methods: see types.ts for the contract of each. */
+import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
+import { KvError } from './error.ts';
+import { isLatentWidth, LATENT_NAMES, type LatentName } from './latent.ts';
+import { type CacheHandle, check, LATENT_OPERATIONS } from './load.ts';
+import type { CacheShape, LatentLayerWeights, RotaryTable } from './types.ts';
+
+export const MAX_SCRATCH = 2 ** 30;
+export const LATENT_SCRATCH_BYTES = 16 * 2 ** 20;
+
+function array(value: unknown, name: string, length: number, shape: string): Float32Array {
+  if (floats(value, name).length !== length) {
+    shapeError(`${name} must be ${shape}`, { [name]: (value as Float32Array).length, wanted: length });
+  }
+  const at = (value as Float32Array).findIndex((x) => !Number.isFinite(x));
+  if (at >= 0) {
+    throw new KvError('bad-value', `${name} holds ${(value as Float32Array)[at]} at element ${at}`, {
+      values: { name, at, value: String((value as Float32Array)[at]) },
+      hint: 'weights must be finite',
+    });
+  }
+  return value as Float32Array;
+}
+
+export function setLatentScratch(handle: CacheHandle, bytes: number): void {
+  check(handle.latent(LATENT_OPERATIONS.scratch, bytes), 'set the scratch of latents');
+}
+
+export function setLatentWeights(
+  handle: CacheHandle,
+  shape: CacheShape,
+  layer: number,
+  weights: LatentLayerWeights,
+): void {
+  record(weights, 'weights');
+  const { width, wk, wv, kBias, vBias, kNorm } = weights;
+  integer(width, 'width', 1, 2 ** 16);
+  if (!isLatentWidth(width)) {
+    throw new KvError('unsupported', `there are no latents of width ${width}`, {
+      values: { width },
+      hint: 'the width must be a multiple of 16 from 64 to 16384',
+    });
+  }
+  const row = shape.kvHeads * shape.headDim;
+  array(wk, 'wk', row * width, '[n·d, width]');
+  array(wv, 'wv', row * width, '[n·d, width]');
+  if (kBias !== undefined) array(kBias, 'kBias', row, '[n·d]');
+  if (vBias !== undefined) array(vBias, 'vBias', row, '[n·d]');
+  let epsilon = 0;
+  if (kNorm !== undefined) {
+    record(kNorm, 'kNorm');
+    array(kNorm.gains, 'kNorm.gains', shape.headDim, '[d]');
+    epsilon = kNorm.epsilon;
+    if (typeof epsilon !== 'number' || !(epsilon >= 0 && epsilon < 1))
+      fail('kNorm.epsilon must be a number from 0 to 1', { epsilon: show(epsilon) });
+  }
+  refuseHeld(
+    handle.latent(LATENT_OPERATIONS.weights, layer, width, wk, wv, kBias, vBias, kNorm?.gains, epsilon),
+    `set the latent weights of layer ${layer}`,
+    { layer },
+  );
+}
+
+export function setRotary(handle: CacheHandle, shape: CacheShape, table: RotaryTable): void {
+  record(table, 'table');
+  const { cos, sin, rotaryDim, interleaved } = table;
+  integer(rotaryDim, 'rotaryDim', 2, shape.headDim);
+  if (rotaryDim % 2 !== 0) fail('rotaryDim must be even', { rotaryDim });
+  if (typeof interleaved !== 'boolean') fail('interleaved must be true or false', { interleaved: show(interleaved) });
+  floats(cos, 'cos');
+  if (cos.length === 0 || cos.length % (rotaryDim / 2) !== 0) {
+    shapeError('cos must be [positions, rotaryDim / 2]', { cos: cos.length, rotaryDim });
+  }
+  array(cos, 'cos', cos.length, '[positions, rotaryDim / 2]');
+  array(sin, 'sin', cos.length, '[positions, rotaryDim / 2]');
+  refuseHeld(handle.latent(LATENT_OPERATIONS.rotary, cos, sin, rotaryDim, interleaved), 'set the rotary embedding', {});
+}
+
+function refuseHeld(status: number, doing: string, values: Readonly<Record<string, unknown>>): void {
+  try {
+    check(status, doing, values);
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'unsupported') throw error;
+    throw new KvError('unsupported', `cannot ${doing}: pages are held as latents of the old ones`, {
+      values,
+      hint: 'restore those pages first',
+    });
+  }
+}
+
+/** → bytes freed. */
+export function holdLatent(
+  handle: CacheHandle,
+  layer: number,
+  page: number,
+  format: LatentName,
+  bytes: Uint8Array,
+  out: Float64Array,
+): number {
+  const id = LATENT_NAMES.indexOf(format);
+  if (id < 0) {
+    throw new KvError('unsupported', `unknown latent format '${show(format)}'`, {
+      values: { given: show(format), known: LATENT_NAMES.join(', ') },
+    });
+  }
+  if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
+  const values = { layer, page, format, bytes: bytes.length };
+  const status = handle.latent(LATENT_OPERATIONS.hold, layer, page, id, bytes, out);
+  try {
+    check(status, `hold page ${page} of layer ${layer} as ${format}`, values);
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'unsupported') throw error;
+    throw new KvError('unsupported', `page ${page} of layer ${layer} cannot be held as a latent`, {
+      values,
+      hint: 'set the weights of the layer and a rotary table that reaches its positions; a page is held once',
+    });
+  }
+  return out[0]!;
+}
+
+/** Latent of each sealed page: 0 for none, else index in LATENT_NAMES + 1. */
+export function listLatents(handle: CacheHandle, layer: number, pages: number): Uint8Array {
+  const held = new Uint8Array(pages);
+  check(handle.latent(LATENT_OPERATIONS.list, layer, held), 'read the page table', { layer });
+  return held;
+}
+
+/** → bytes freed. */
+export function restore(handle: CacheHandle, layer: number, page: number, format: number, out: Float64Array): number {
+  check(
+    handle.latent(LATENT_OPERATIONS.restore, layer, page, format, undefined, out),
+    `restore page ${page} of layer ${layer}`,
+    { layer, page },
+  );
+  return out[0]!;
+}
