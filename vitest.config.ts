@@ -4,6 +4,8 @@ import { defineConfig } from 'vitest/config';
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
+    // Builds other than the usual one, for minutes: .ci/run asks for them.
+    exclude: process.env.PALIMPSEST_EVERYWHERE === '1' ? [] : ['test/everywhere/**'],
     setupFiles: ['./test/native/binding.ts'],
     // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.
     pool: 'forks',

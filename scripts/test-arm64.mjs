@@ -2,6 +2,7 @@
  * Runs the tests of native/ on an emulated 64-bit ARM: the prebuilt sources and flags of linux-arm64, under qemu's user
  * emulation, with a Node for that machine. Every NEON kernel, and the codecs against their golden vectors.
  *   node scripts/test-arm64.mjs             the tests
+ *   node scripts/test-arm64.mjs --short     those that tell most: what CI has time for
  *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, exit code 1 when something is
  *   node scripts/test-arm64.mjs --fetch     fetches Node for that machine into .cache/nodes/arm64 (an npm package holds it)
  * Installs nothing else: Debian has the rest in g++-aarch64-linux-gnu (the compiler and its C library) and qemu-user-static.
@@ -33,6 +34,8 @@ const TESTS = [
   'test/unit/native/trial.test.ts',
   'test/unit/native/cache.test.ts',
 ];
+
+const SHORT = TESTS.filter((file) => !/latent|trial|cache/.test(file));
 
 function missing() {
   const wants = [];
@@ -114,7 +117,8 @@ orFail('arm64 tests', () => {
   if (wants.length > 0) throw new BuildFailure(`missing\n  ${wants.join('\n  ')}`);
   if (flags.has('--missing')) return;
   prepare();
+  const isShort = flags.has('--short');
   // The first has the dot product instructions, the second has not and must do without.
-  test('max', TESTS);
-  test('cortex-a53', TESTS.slice(0, 2));
+  test('max', isShort ? SHORT : TESTS);
+  test('cortex-a53', isShort ? TESTS.slice(0, 1) : TESTS.slice(0, 2));
 });

@@ -1,0 +1,346 @@
+/**
+ * The same bytes to every kernel of every instruction set, the addon's and WebAssembly's, for as long as asked: results must be
+ * equal to the bit where kernels.h says so, and within the documented bound where it does not. Ends at the first difference
+ * with the seed and the round that shows it again.
+ *   node --import tsx test/fuzz/kernels.ts [--seconds 60] [--seed N]
+ */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { CODED_HEAD_DIMS, PAGE_TOKENS } from '../../native/format.ts';
+import { fromHalf } from '../../native/reference/index.ts';
+import { ISA_NAMES } from '../../native/types.ts';
+import { openWasm } from '../../native/wasm.ts';
+import { type KernelsBinding, loadKernels } from '../native/kernels-binding.ts';
+import { gaussian, seeded } from '../native/rows.ts';
+
+type Random = () => number;
+type Array_ = Float32Array | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array;
+
+/** One kernel with its arguments chosen: `run` answers what it wrote, each time from the same inputs. */
+interface Case {
+  readonly shape: string;
+  run(kernels: KernelsBinding, isa: number): Array_[];
+  /** Largest difference allowed per element of the first result; left out: bits. */
+  readonly bound?: Float64Array;
+}
+
+const whole = (random: Random, least: number, most: number): number =>
+  least + Math.floor(random() * (most - least + 1));
+const one = <T>(random: Random, list: readonly T[]): T => list[Math.floor(random() * list.length)]!;
+const bytes = (random: Random, count: number): Uint8Array =>
+  Uint8Array.from({ length: count }, () => Math.floor(random() * 256));
+const signed = (random: Random, count: number): Int8Array => new Int8Array(bytes(random, count).buffer);
+
+/** Copies an array so that it starts at an odd place. */
+function shifted<T extends Float32Array | Uint16Array | Int16Array>(random: Random, values: T): T {
+  const by = whole(random, 0, 3);
+  const room = new (values.constructor as new (length: number) => T)(values.length + by);
+  room.set(values, by);
+  return room.subarray(by) as T;
+}
+
+/** Finite numbers of one size or of many, with zeros of both signs and denormals among them. */
+function floats(random: Random, count: number, most = 2 ** 60): Float32Array {
+  const spread = one(random, [0, 0, 4, 40]);
+  const size = 2 ** one(random, [0, 0, -10, 10]);
+  const zeros = one(random, [0, 0, 0.1, 0.9]);
+  return shifted(
+    random,
+    Float32Array.from({ length: count }, () => {
+      if (random() < zeros) return one(random, [0, -0, 1e-40, -1e-40]);
+      const x = gaussian(random) * size * 2 ** (spread * (random() - 0.5));
+      return Math.max(-most, Math.min(most, x));
+    }),
+  );
+}
+
+/** A page of one head as caches get it: within f16. */
+const rows = (random: Random, stride: number): Float32Array => floats(random, PAGE_TOKENS * stride, 65504);
+
+const CASES: Readonly<Record<string, (random: Random) => Case>> = {
+  dotF16(random) {
+    const c = whole(random, 0, 160);
+    const o = 8 * whole(random, 1, 18);
+    const n = whole(random, 0, 9);
+    const stride = o + 8 * whole(random, 0, 2);
+    const m = Uint16Array.from({ length: c * stride }, () => whole(random, 0, 0xffff) & 0xfbff); // no infinities
+    for (let i = 0; i < m.length; i++) if ((m[i]! & 0x7c00) === 0x7c00) m[i]! &= 0xbfff;
+    const x = floats(random, n * c, 2 ** 20);
+    const bound = new Float64Array(n * o);
+    for (let i = 0; i < n; i++) {
+      for (let j = 0; j < c; j++) {
+        const size = Math.abs(x[i * c + j]!);
+        for (let k = 0; k < o; k++) bound[i * o + k]! += size * Math.abs(fromHalf(m[j * stride + k]!));
+      }
+    }
+    // Two results, each within contraction * 2^-23 of the sum of sizes (and of the smallest number that float32 keeps).
+    for (let i = 0; i < bound.length; i++) bound[i] = 2 * c * (bound[i]! * 2 ** -23 + 2 ** -149);
+    return {
+      shape: `contraction ${c}, outputs ${o}, rows ${n}`,
+      bound,
+      run(kernels, isa) {
+        const y = new Float32Array(n * o);
+        kernels.dotF16(isa, c, o, stride, n, c, o, m, x, y);
+        return [y];
+      },
+    };
+  },
+
+  dotI8(random) {
+    const c = 4 * whole(random, 1, 64);
+    const o = 16 * whole(random, 1, 16);
+    const n = whole(random, 0, 9);
+    const tile = signed(random, c * o);
+    const most = one(random, [32512, 32512, 100]);
+    const x = shifted(
+      random,
+      Int16Array.from({ length: n * c }, () => whole(random, -most, most)),
+    );
+    return {
+      shape: `contraction ${c}, outputs ${o}, rows ${n}`,
+      run(kernels, isa) {
+        const y = new Int32Array(n * o);
+        kernels.dotI8(isa, c, o, n, c, o, tile, x, y);
+        return [y];
+      },
+    };
+  },
+
+  unpackRot(random) {
+    const d = one(random, CODED_HEAD_DIMS);
+    const hi = bytes(random, 32 * d);
+    const lo = bytes(random, 32 * d);
+    const format = whole(random, 2, 4);
+    return {
+      shape: `format ${format}, d ${d}`,
+      run(kernels, isa) {
+        const tile = new Int8Array(PAGE_TOKENS * d);
+        kernels.unpackRot(isa, format, d, hi, lo, tile);
+        return [tile];
+      },
+    };
+  },
+
+  rotate(random) {
+    const d = one(random, CODED_HEAD_DIMS);
+    const n = whole(random, 0, 5);
+    const inverse = random() < 0.5;
+    const x = floats(random, n * d);
+    return {
+      shape: `d ${d}, rows ${n}`,
+      run(kernels, isa) {
+        const y = x.slice();
+        kernels.rotate(isa, d, n, d, inverse, y);
+        return [y];
+      },
+    };
+  },
+
+  quantizeI16(random) {
+    const count = whole(random, 0, 300);
+    const x = floats(random, count);
+    return {
+      shape: `count ${count}`,
+      run(kernels, isa) {
+        const out = new Int16Array(count);
+        return [out, Float32Array.of(kernels.quantizeI16(isa, count, x, out))];
+      },
+    };
+  },
+
+  softmaxPage(random) {
+    const n = whole(random, 1, 5);
+    const scores = floats(random, n * PAGE_TOKENS, 1e4);
+    const first = Int32Array.from({ length: n }, () => (random() < 0.5 ? 0 : whole(random, 0, PAGE_TOKENS)));
+    const last = Int32Array.from({ length: n }, () => (random() < 0.5 ? PAGE_TOKENS : whole(random, 0, PAGE_TOKENS)));
+    const isFirst = random() < 0.5;
+    const before = Float32Array.from({ length: n }, () => (isFirst ? Number.NEGATIVE_INFINITY : gaussian(random) * 10));
+    const sums = Float32Array.from({ length: n }, () => (isFirst ? 0 : 1 + random() * 100));
+    return {
+      shape: `rows ${n}, first ${first.join(' ')}, last ${last.join(' ')}`,
+      run(kernels, isa) {
+        const [p, max, sum, rescale, mass] = [
+          scores.slice(),
+          before.slice(),
+          sums.slice(),
+          before.slice(),
+          sums.slice(),
+        ];
+        kernels.softmaxPage(isa, n, PAGE_TOKENS, p, first, last, max, sum, rescale, mass);
+        return [p, max, sum, rescale, mass];
+      },
+    };
+  },
+
+  sums(random) {
+    const count = whole(random, 0, 300);
+    const x = floats(random, count, 2 ** 50);
+    const y = floats(random, count, 2 ** 50);
+    const a = gaussian(random);
+    return {
+      shape: `count ${count}`,
+      run(kernels, isa) {
+        const moved = y.slice();
+        const scaled = y.slice();
+        kernels.axpy(isa, count, a, x, moved);
+        kernels.scaleRow(isa, count, a, scaled);
+        return [moved, scaled, Float32Array.of(kernels.dot(isa, count, x, y))];
+      },
+    };
+  },
+
+  halves(random) {
+    const count = whole(random, 0, 100);
+    const x = new Float32Array(bytes(random, 4 * count).buffer); // any bits at all
+    const h = shifted(random, new Uint16Array(bytes(random, 2 * count).buffer));
+    return {
+      shape: `count ${count}`,
+      run(kernels, isa) {
+        const narrow = new Uint16Array(count);
+        const wide = new Float32Array(count);
+        kernels.toHalf(isa, count, x, narrow);
+        kernels.fromHalf(isa, count, h, wide);
+        // A NaN stays one; which one is not promised.
+        return [narrow.map((bits) => ((bits & 0x7fff) > 0x7c00 ? 0x7e00 : bits)), wide];
+      },
+    };
+  },
+
+  rope(random) {
+    const tokens = whole(random, 0, 4);
+    const heads = whole(random, 1, 3);
+    const headDim = 2 * whole(random, 1, 64);
+    const rotaryDim = 2 * whole(random, 1, headDim / 2);
+    const x = floats(random, tokens * heads * headDim);
+    const cos = floats(random, (tokens * rotaryDim) / 2, 1);
+    const sin = floats(random, (tokens * rotaryDim) / 2, 1);
+    const interleaved = random() < 0.5;
+    return {
+      shape: `tokens ${tokens}, heads ${heads}, d ${headDim}, rotary ${rotaryDim}`,
+      run(kernels, isa) {
+        const y = x.slice();
+        kernels.rope(isa, tokens, heads, headDim, rotaryDim, interleaved, y, cos, sin);
+        return [y];
+      },
+    };
+  },
+
+  encodeRot(random) {
+    const d = one(random, CODED_HEAD_DIMS);
+    const stride = d + 4 * whole(random, 0, 3);
+    const x = rows(random, stride);
+    const format = whole(random, 2, 4);
+    const isKey = random() < 0.5;
+    const firstRow = one(random, [0, 0, 1, 4]);
+    return {
+      shape: `format ${format}, d ${d}, key ${isKey}, first row ${firstRow}`,
+      run(kernels, isa) {
+        const [hi, lo] = [new Uint8Array(32 * d), new Uint8Array(32 * d)];
+        const [k, mean] = [new Int8Array(PAGE_TOKENS), new Int8Array(d)];
+        const scale = kernels.encodeRot(isa, format, isKey, d, stride, firstRow, x, hi, lo, k, mean);
+        return [hi, lo, k, mean, Uint16Array.of(scale)];
+      },
+    };
+  },
+
+  demoteRot(random) {
+    const d = one(random, CODED_HEAD_DIMS);
+    const from = whole(random, 2, 3);
+    const to = whole(random, from + 1, 4);
+    const [hi, lo, k] = [bytes(random, 32 * d), bytes(random, 32 * d), signed(random, PAGE_TOKENS)];
+    const isKey = random() < 0.5;
+    return {
+      shape: `${from} to ${to}, d ${d}, key ${isKey}`,
+      run(kernels, isa) {
+        const [loOut, kOut] = [new Uint8Array(32 * d), new Int8Array(PAGE_TOKENS)];
+        kernels.demoteRot(isa, from, to, isKey, d, hi, lo, k, loOut, kOut);
+        return [loOut, kOut];
+      },
+    };
+  },
+
+  decodeRot(random) {
+    const d = one(random, CODED_HEAD_DIMS);
+    const format = whole(random, 2, 4);
+    const [hi, lo] = [bytes(random, 32 * d), bytes(random, 32 * d)];
+    const [k, mean] = [signed(random, PAGE_TOKENS), signed(random, d)];
+    const scale = whole(random, 0, 0xffff);
+    const isKey = random() < 0.5;
+    return {
+      shape: `format ${format}, d ${d}, key ${isKey}, scale ${scale}`,
+      run(kernels, isa) {
+        const x = new Float32Array(PAGE_TOKENS * d);
+        kernels.decodeRot(isa, format, isKey, d, d, 0, hi, lo, k, mean, scale, x);
+        return [x];
+      },
+    };
+  },
+
+  q8(random) {
+    const d = one(random, CODED_HEAD_DIMS);
+    const x = rows(random, d);
+    const given = signed(random, PAGE_TOKENS * d);
+    const scales = new Uint16Array(bytes(random, 2 * PAGE_TOKENS).buffer);
+    const isKey = random() < 0.5;
+    return {
+      shape: `d ${d}, key ${isKey}`,
+      run(kernels, isa) {
+        const [tile, found] = [new Int8Array(PAGE_TOKENS * d), new Uint16Array(PAGE_TOKENS)];
+        kernels.encodeQ8(isa, isKey, d, d, x, tile, found);
+        const decoded = new Float32Array(PAGE_TOKENS * d);
+        kernels.decodeQ8(isa, isKey, d, d, given, scales, decoded);
+        return [tile, found, decoded];
+      },
+    };
+  },
+};
+
+/** → what differs first, or null. NaN equals NaN; zeros of both signs differ. */
+function difference(expected: readonly Array_[], actual: readonly Array_[], bound?: Float64Array): string | null {
+  for (let part = 0; part < expected.length; part++) {
+    const [a, b] = [expected[part]!, actual[part]!];
+    if (Buffer.from(a.buffer, a.byteOffset, a.byteLength).equals(Buffer.from(b.buffer, b.byteOffset, b.byteLength)))
+      continue;
+    for (let i = 0; i < a.length; i++) {
+      const isSame = bound === undefined ? Object.is(a[i], b[i]) : Math.abs(a[i]! - b[i]!) <= bound[i]!;
+      if (!isSame) return `result ${part}, element ${i} of ${a.length}: ${a[i]} and ${b[i]}`;
+    }
+  }
+  return null;
+}
+
+/** Every (build, instruction set) that runs here; the addon's scalar code comes first and is what the others are held to. */
+function machines(): { name: string; kernels: KernelsBinding; isa: number }[] {
+  const addon = loadKernels();
+  const found = addon.isas().map((isa) => ({ name: ISA_NAMES[isa]!, kernels: addon, isa }));
+  const wasmFile = join(import.meta.dirname, '../../native/build/wasm/kernels_test.wasm');
+  if (!existsSync(wasmFile)) return found;
+  const wasm = openWasm(wasmFile) as KernelsBinding;
+  return [...found, ...wasm.isas().map((isa) => ({ name: `wasm ${ISA_NAMES[isa]}`, kernels: wasm, isa }))];
+}
+
+const { values } = parseArgs({ options: { seconds: { type: 'string' }, seed: { type: 'string' } } });
+const seconds = Number(values.seconds ?? 60);
+const seed = Number(values.seed ?? Math.floor(Math.random() * 2 ** 31));
+const all = machines();
+const names = Object.keys(CASES);
+console.log(`seed ${seed}, ${names.length} kernels on ${all.map(({ name }) => name).join(', ')}`);
+
+const end = performance.now() + seconds * 1000;
+let round = 0;
+for (; performance.now() < end && process.exitCode === undefined; round++) {
+  const name = names[round % names.length]!;
+  const chosen = CASES[name]!(seeded(seed + round));
+  const [first, ...others] = all;
+  const expected = chosen.run(first!.kernels, first!.isa);
+  for (const other of others) {
+    const found = difference(expected, chosen.run(other.kernels, other.isa), chosen.bound);
+    if (found === null) continue;
+    console.log(`${name} (${chosen.shape}) differs between ${first!.name} and ${other.name}: ${found}`);
+    console.log(`again: --seed ${seed + round - (round % names.length)} shows it in round ${round % names.length}`);
+    process.exitCode = 1;
+    break;
+  }
+}
+console.log(`${round} rounds, ${process.exitCode === 1 ? 'one difference' : 'no difference'}`);
