@@ -67,7 +67,7 @@ class Trial {
     for (Scratch& scratch : cache_.workers().scratch) {
       scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
       scratch.codes.grow(carvedBytes(shape.headDim));
-      scratch.base.grow(rows * (2 + static_cast<size_t>(shape.headDim)));
+      scratch.base.grow(rows * (2 + static_cast<size_t>(shape.headDim)) + powersSize(rows));
     }
     cache_.workers().delta.grow(static_cast<size_t>(count_) * queries() * shape.queryElements());
   }
@@ -84,6 +84,8 @@ class Trial {
     float* max = scratch.base.data();
     float* sum = max + rows.rows;
     float* mixed = sum + rows.rows;
+    float* powers = mixed + rows.rows * d;
+    std::fill_n(powers, powersSize(rows.rows), 0.0f);
     std::copy_n(rows.max.data(), rows.rows, max);
     std::copy_n(rows.sum.data(), rows.rows, sum);
     std::copy_n(rows.mixed.data(), rows.rows * d, mixed);
@@ -100,7 +102,7 @@ class Trial {
           rows.remix(side);
           rows.finish();
         }
-        compare(i, head, rows, max, sum, mixed);
+        compare(i, head, rows, max, sum, mixed, powers);
       }
     }
   }
@@ -110,24 +112,28 @@ class Trial {
     const Kernels* kernels = cache_.kernels();
     const size_t width = cache_.shape().queryElements();
     const int n = queries();
-    std::vector<float> seen(static_cast<size_t>(n) * kSketchRows);
+    const float* deltas = cache_.workers().delta.data();
+    std::vector<float> seen(sketched ? static_cast<size_t>(count_) * n * kSketchRows : 0);
     std::vector<float> against(n);
     std::vector<float> output(width);
     for (int r = 0; r < n; r++) {
+      if (sketched) {
+        against[r] = layer_.kept.norm[slots_[r]];
+        continue;
+      }
       kernels->fromHalf(&layer_.kept.output[slots_[r] * width], output.data(), width);
-      against[r] = sketched ? layer_.kept.norm[slots_[r]] : norm(output.data(), width);
+      against[r] = norm(output.data(), width);
+    }
+    if (sketched) {
+      kernels->dotF16(layer_.sketch->data(), static_cast<int>(width), kSketchRows, kSketchRows, deltas, count_ * n, width, seen.data(), kSketchRows);
     }
     for (int i = 0; i < count_; i++) {
-      const float* delta = &cache_.workers().delta[static_cast<size_t>(i) * n * width];
       double total = 0;
       int counted = 0;
-      if (sketched) {
-        kernels->dotF16(layer_.sketch->data(), static_cast<int>(width), kSketchRows, kSketchRows, delta, n, width, seen.data(), kSketchRows);
-      }
       for (int r = 0; r < n; r++) {
         if (against[r] == 0) continue;
-        const float* row = sketched ? &seen[static_cast<size_t>(r) * kSketchRows] : delta + r * width;
-        const float error = sketched ? norm(row, kSketchRows) * layer_.sketchScale : norm(row, width);
+        const size_t row = static_cast<size_t>(i) * n + r;
+        const float error = sketched ? norm(&seen[row * kSketchRows], kSketchRows) * layer_.sketchScale : norm(deltas + row * width, width);
         total += static_cast<double>(error) / against[r];
         counted++;
       }
@@ -219,28 +225,38 @@ class Trial {
     return view;
   }
 
-  void compare(int candidate, int head, const QueryRows& rows, const float* max, const float* sum, const float* mixed) {
+  // o' - o of every row, when the page as it is (max, sum, mixed) gives way to what rows met last.
+  void compare(int candidate, int head, const QueryRows& rows, const float* max, const float* sum, const float* mixed, float* powers) {
     const CacheShape& shape = cache_.shape();
     const int group = shape.group();
     const size_t d = shape.headDim;
-    float output[256];
-    for (int r = 0; r < rows.rows; r++) {
+    const int n = rows.rows;
+    // All mass, that of the page before and after, relative to the largest of the three.
+    float* all = powers;
+    float* before = powers + n;
+    float* after = powers + 2 * n;
+    for (int r = 0; r < n; r++) {
+      const size_t column = static_cast<size_t>(head) * group + r % group;
+      const float lse = layer_.kept.lse[slots_[r / group] * shape.queryHeads + column] * kLog2E;
+      const float top = std::max(lse, std::max(max[r], rows.max[r]));
+      all[r] = lse - top;
+      before[r] = max[r] - top;
+      after[r] = rows.max[r] - top;
+    }
+    cache_.kernels()->powers(powers, powersSize(n));
+    for (int r = 0; r < n; r++) {
       const int query = r / group;
       const size_t column = static_cast<size_t>(head) * group + r % group;
-      const float lse = layer_.kept.lse[slots_[query] * shape.queryHeads + column] * kLog2E;
-      const float top = std::max(lse, std::max(max[r], rows.max[r]));
-      const float before = std::exp2(max[r] - top);
-      const float after = std::exp2(rows.max[r] - top);
-      const float rest = std::max(0.0f, std::exp2(lse - top) - sum[r] * before);
-      const float inverse = 1.0f / (rest + rows.sum[r] * after);
-      const float shift = sum[r] * before - rows.sum[r] * after;
-      cache_.kernels()->fromHalf(&layer_.kept.output[slots_[query] * shape.queryElements() + column * d], output, d);
+      const float now = sum[r] * before[r];
+      const float then = rows.sum[r] * after[r];
+      const float inverse = 1.0f / (std::max(0.0f, all[r] - now) + then);
       float* delta = &cache_.workers().delta[(static_cast<size_t>(candidate) * queries() + query) * shape.queryElements() + column * d];
-      for (size_t c = 0; c < d; c++) {
-        delta[c] = (rows.mixed[r * d + c] * after - mixed[r * d + c] * before + shift * output[c]) * inverse;
-      }
+      cache_.kernels()->blendRow(after[r] * inverse, &rows.mixed[r * d], -before[r] * inverse, mixed + r * d, (now - then) * inverse,
+                                 &layer_.kept.output[slots_[query] * shape.queryElements() + column * d], delta, static_cast<int>(d));
     }
   }
+
+  static int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
 
   Cache& cache_;
   const Layer& layer_;

@@ -60,6 +60,9 @@ static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStri
 #if defined(__AVX512F__)
   // 32 registers: 24 accumulators at most
   int i = 0;
+  if (outputs <= 2 * kLanes) {
+    for (; n - i >= 8; i += 8) rowsF16<8, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
+  }
   for (; n - i >= 8; i += 4) rowsF16<4, 4>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
   for (; i < n;) {
     const float* xi = x + i * xStride;

@@ -50,7 +50,7 @@ extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
 const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA),
     dotF16, dotI8, unpackRot, rotate, quantizeI16, softmaxPage, axpy, scaleRow, dot, toHalf, fromHalf, rope,
-    addShares, integerRow, attendPage, mixPage,
+    powers, blendRow, addShares, integerRow, attendPage, mixPage,
     encodeRotWidths, demoteRot, encodeQ8, decodeQ8,
     gemmI8, rotateLatent, encodeLatent, unpackLatent, mixLatent,
 };

@@ -134,6 +134,10 @@ struct Kernels {
   // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
   void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
 
+  // x[i] = 2^x[i] for x <= 0, 0 below -100; count a multiple of 16. Unfused.
+  void (*powers)(float* x, int count);
+  // y[i] = a * x[i] + b * z[i] + c * h[i], h half; count a multiple of 8. Unfused.
+  void (*blendRow)(float a, const float* x, float b, const float* z, float c, const uint16_t* h, float* y, int count);
   // line[p] += mass[p] * inverse * 2^(then[p] - max) for p < count, a multiple of 16. Unfused.
   void (*addShares)(const float* mass, const float* then, float max, float inverse, float* line, int count);
 

@@ -91,3 +91,9 @@ static float weighI16(const float* x, const float* scale, int count, int16_t* ou
 static void addDots(float a, const int32_t* dots, float* y, int count) {
   for (int i = 0; i < count; i += kLanes) store(y + i, load(y + i) + loadDots(dots + i) * a);
 }
+
+static void blendRow(float a, const float* x, float b, const float* z, float c, const uint16_t* h, float* y, int count) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, (load(x + i) * a + load(z + i) * b) + loadHalf(h + i) * c);
+  for (; i < count; i++) y[i] = (x[i] * a + z[i] * b) + halfToFloat(h[i]) * c;
+}

@@ -104,6 +104,14 @@ static void softmaxPage(float* scores, int n, size_t stride, const int* first, c
   }
 }
 
+static void powers(float* x, int count) {
+  for (int i = 0; i < count; i += kLanes) {
+    VecF v[1] = {load(x + i)};
+    powersOfTwo(v);
+    store(x + i, v[0]);
+  }
+}
+
 // line[p] += mass[p] * inverse * 2^(then[p] - max) for count (a multiple of 16) pages: what each page received under the final maximum and sum.
 static void addShares(const float* mass, const float* then, float max, float inverse, float* line, int count) {
   for (int i = 0; i < count; i += kLanes) {
