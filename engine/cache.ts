@@ -15,7 +15,7 @@ import {
   PAGE_TOKENS,
   type PagePool,
 } from '../native/index.ts';
-import { defaultThresholds, machineDigest, type ThresholdSet } from '../policy/index.ts';
+import { defaultThresholds, machineDigest, type ThresholdSet, thresholdOf } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { withPrice } from './learn.ts';
@@ -314,6 +314,7 @@ export class PolicyCache {
   }
 
   #schedule(): Scheduler {
+    this.#cache.setSkipShare(thresholdOf(this.#plan.context.thresholds, 'attention.skip').value);
     const { policy, context, budgetBytes, tokensExpected } = this.#plan;
     return new Scheduler({
       session: this.session,

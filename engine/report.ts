@@ -23,6 +23,7 @@ export function sessionReport(session: Session, scheduler: Scheduler | null): Se
   const kvBytesF16 = f16CacheBytes(shape, tokens);
   const kvBytes = session.pool.peakBytes;
   const summary = scheduler?.summary ?? NO_SUMMARY;
+  const counted = Array.from({ length: shape.layers }, (_, layer) => session.cache.skipped(layer));
   return {
     session: session.id,
     policy: session.policyId,
@@ -34,6 +35,8 @@ export function sessionReport(session: Session, scheduler: Scheduler | null): Se
     budgetBytes: session.budgetBytes,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,
+    valuesMet: counted.reduce((sum, { met }) => sum + met, 0),
+    valuesSkipped: counted.reduce((sum, { skipped }) => sum + skipped, 0),
     layers: Array.from({ length: shape.layers }, (_, layer) =>
       layerReport(session, layer, scheduler, summary.layerStates[layer] ?? ''),
     ),

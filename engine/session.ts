@@ -13,7 +13,7 @@ import {
   PAGE_TOKENS,
   type PagePool,
 } from '../native/index.ts';
-import { machineDigest, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
+import { machineDigest, type PolicyContext, type ThresholdSet, thresholdOf } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { withPrice } from './learn.ts';
 import { measureWork } from './measure.ts';
@@ -126,6 +126,7 @@ export class Session {
     let cache: KvCache | null = null;
     try {
       cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
+      cache.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
       if (policy.needsTrials)
         for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
       const id = randomUUID().slice(0, 8);

@@ -110,6 +110,9 @@ export interface SessionReport {
   /** 16 · kvBytes / kvBytesF16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
   readonly memory: CacheMemory;
+  /** Pages × KV heads whose values the threshold attention.skip allowed to leave unread, and those that were; 0 while it is 0. */
+  readonly valuesMet: number;
+  readonly valuesSkipped: number;
   readonly layers: readonly LayerReport[];
   readonly decisions: number;
   readonly refusedTrials: number;

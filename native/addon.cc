@@ -20,7 +20,6 @@ namespace {
 using namespace palimpsest;
 
 constexpr int kMaxLayers = 4096;
-constexpr int kMaxHeads = 1024;
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxThreads = 64;
 #if defined(__wasm__)
@@ -110,6 +109,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                        {InstanceMethod<&CacheHandle::open>("open"), InstanceMethod<&CacheHandle::openFork>("openFork"),
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::attend>("attend"),
+                        InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
                         InstanceMethod<&CacheHandle::table>("table"), InstanceMethod<&CacheHandle::trial>("trial"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
@@ -258,6 +258,31 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
+  // (share): values that together hold at most this share of a row's mass may be left out; 0 reads all
+  Napi::Value setSkipShare(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      if (!cache_) return kClosed;
+      if (!info[0].IsNumber()) return kBadArgument;
+      const double share = info[0].As<Napi::Number>().DoubleValue();
+      if (!(share >= 0 && share <= 1)) return kBadArgument;
+      cache_->setSkipShare(static_cast<float>(share));
+      return kOk;
+    });
+  }
+
+  // (layer, Float64Array [2]): heads of rot pages met while a share was set, and those whose values were not read
+  Napi::Value skipped(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readLayer(info[0], &layer) || !readArray(info[1], napi_float64_array, &out)) return kBadArgument;
+      if (out.length != 2) return kBadShape;
+      for (int i = 0; i < 2; i++) out.data[i] = static_cast<double>(cache_->layer(layer).skipped[i]);
+      return kOk;
+    });
+  }
+
   // (layer, Uint8Array kFormat [pages], Uint8Array vFormat [pages], Float64Array mass [pages + 1])
   Napi::Value table(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -400,46 +425,6 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
 // ---- Functions
 
-// (x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved)
-Napi::Value rope(const Info& info) {
-  return guarded(info, [&]() -> Status {
-    Span<float> x, cos, sin;
-    int tokens, heads, headDim, rotaryDim;
-    if (!readFloats(info[0], &x) || !readFloats(info[5], &cos) || !readFloats(info[6], &sin) || !info[7].IsBoolean()) return kBadArgument;
-    if (!readInt(info[1], 0, 1 << 30, &tokens) || !readInt(info[2], 1, kMaxHeads, &heads)) return kBadArgument;
-    if (!readInt(info[3], 2, 1024, &headDim) || !readInt(info[4], 2, headDim, &rotaryDim) || rotaryDim % 2 != 0) return kBadArgument;
-    if (x.length != static_cast<uint64_t>(tokens) * heads * headDim) return kBadShape;
-    if (cos.length != static_cast<uint64_t>(tokens) * (rotaryDim / 2) || sin.length != cos.length) return kBadShape;
-    const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
-    if (tokens > 0) kernels->rope(x.data, tokens, heads, headDim, rotaryDim, cos.data, sin.data, info[7].As<Napi::Boolean>().Value());
-    return kOk;
-  });
-}
-
-// (Float32Array, Uint16Array)
-Napi::Value toHalf(const Info& info) {
-  return guarded(info, [&]() -> Status {
-    Span<float> x;
-    Span<uint16_t> out;
-    if (!readFloats(info[0], &x) || !readArray(info[1], napi_uint16_array, &out)) return kBadArgument;
-    if (out.length != x.length) return kBadShape;
-    info.Env().GetInstanceData<Environment>()->kernels->toHalf(x.data, out.data, x.length);
-    return kOk;
-  });
-}
-
-// (Uint16Array, Float32Array)
-Napi::Value fromHalf(const Info& info) {
-  return guarded(info, [&]() -> Status {
-    Span<uint16_t> x;
-    Span<float> out;
-    if (!readArray(info[0], napi_uint16_array, &x) || !readFloats(info[1], &out)) return kBadArgument;
-    if (out.length != x.length) return kBadShape;
-    info.Env().GetInstanceData<Environment>()->kernels->fromHalf(x.data, out.data, x.length);
-    return kOk;
-  });
-}
-
 // () -> { isa, available, compiler, abi }: instruction sets by their number.
 Napi::Value describe(const Info& info) {
   Napi::Env env = info.Env();
@@ -481,11 +466,9 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   env.SetInstanceData(new Environment);
   exports.Set("Pool", PoolHandle::define(env));
   exports.Set("Cache", CacheHandle::define(env));
-  exports.Set("rope", Napi::Function::New(env, rope, "rope"));
-  exports.Set("toHalf", Napi::Function::New(env, toHalf, "toHalf"));
-  exports.Set("fromHalf", Napi::Function::New(env, fromHalf, "fromHalf"));
   exports.Set("describe", Napi::Function::New(env, describe, "describe"));
   exports.Set("setIsa", Napi::Function::New(env, setIsa, "setIsa"));
+  exportFloats(env, exports);
   exportLatents(env, exports);
   return exports;
 }

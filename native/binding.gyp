@@ -86,7 +86,7 @@
     },
     {
       'target_name': 'palimpsest', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => [\'addon.cc\', \'addon_latent.cc\'].includes(f)).concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
+      'sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
       'dependencies': ['<@(kernel_libraries)'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread'],

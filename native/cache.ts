@@ -159,6 +159,20 @@ class NativeCache implements KvCache {
     });
   }
 
+  setSkipShare(share: number): void {
+    const handle = this.#open();
+    if (!(typeof share === 'number' && share >= 0 && share <= 1))
+      fail('share must be a number from 0 to 1', { share: show(share) });
+    check(handle.setSkipShare(share), 'set the share of values that may be skipped', { share });
+  }
+
+  skipped(layer: number): { readonly met: number; readonly skipped: number } {
+    const handle = this.#open();
+    const counts = new Float64Array(2);
+    check(handle.skipped(this.#layer(layer), counts), 'read the cache', { layer });
+    return { met: counts[0]!, skipped: counts[1]! };
+  }
+
   table(layer: number): PageTable {
     const handle = this.#open();
     const { pages } = this.#count(this.#layer(layer));

@@ -13,6 +13,8 @@ struct Environment {
 
 inline const Kernels* kernelsOf(Napi::Env env) { return env.GetInstanceData<Environment>()->kernels; }
 
+// Adds the functions of addon_floats.cc.
+void exportFloats(Napi::Env env, Napi::Object exports);
 // Adds the functions of addon_latent.cc.
 void exportLatents(Napi::Env env, Napi::Object exports);
 // Cache.latent(operation, ...): what a cache does with pages held as latents.

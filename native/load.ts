@@ -52,6 +52,8 @@ export interface CacheHandle {
     lse: Float32Array | undefined,
     observe: boolean,
   ): number;
+  setSkipShare(share: number): number;
+  skipped(layer: number, out: Float64Array): number;
   table(layer: number, kFormat: Uint8Array, vFormat: Uint8Array, mass: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
   setSketch(layer: number, sketch: Float32Array): number;

@@ -139,6 +139,14 @@ export interface KvCache {
    * Throws 'bad-value' when q holds NaN or ±inf: nothing is counted or kept then.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
+  /**
+   * Lets decode steps leave out values that cannot matter: those of a page in a rot format are not read where all that a query leaves out holds
+   * at most `share` of its probability. Each output row stays within share · V of the full one, V the largest ‖v̂ − mean of its page‖ among the
+   * values left out. 0 (the default) reads everything. Throws 'bad-argument' outside 0..1.
+   */
+  setSkipShare(share: number): void;
+  /** What setSkipShare() has spared a layer so far, counted in pages × KV heads. */
+  skipped(layer: number): { readonly met: number; readonly skipped: number };
   /** Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. */
   truncate(tokens: number): void;
   /** Bytes that sealing one full open page of one layer takes from the pool (both sides). */

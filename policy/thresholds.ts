@@ -116,6 +116,13 @@ const DEFINITIONS = {
     max: 1e6,
     source: `${CHOSEN}; a fifth below its way in`,
   },
+  'attention.skip': {
+    value: 0,
+    unit: 'share',
+    min: 0,
+    max: 1,
+    source: `${CHOSEN}: nothing is left out; probability that a decode step may leave unread among values of old pages`,
+  },
   'latency.enter': {
     value: 1,
     unit: 'share',

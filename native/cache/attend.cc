@@ -90,6 +90,7 @@ class Call {
     }
     const int first = window_ > 0 ? std::max(0, plan_.firstPosition - window_ + 1) / kPageTokens : 0;
     cache_.prepareLatents(index_, first, plan_.pages);
+    workers.skipped.grow(2 * static_cast<size_t>(plan_.items(shape.kvHeads)));
     const size_t lines = plan_.lines(shape.kvHeads);
     if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines);
     if (!observe_) return;
@@ -113,6 +114,8 @@ class Call {
     }
     meet(scratch, firstHead, plan_.pages * range / plan_.ranges, plan_.pages * (range + 1) / plan_.ranges);
     rows.finish();
+    skippedLine(item)[0] = rows.skipped[0];
+    skippedLine(item)[1] = rows.skipped[1];
     const int perHead = rows.rows / plan_.headsAtOnce;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t first = static_cast<size_t>(h) * perHead;
@@ -170,6 +173,9 @@ class Call {
   }
 
   void countMass() {
+    for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item++) {
+      for (int i = 0; i < 2; i++) layer_.skipped[i] += skippedLine(item)[i];
+    }
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
       const float* line = &cache_.workers().mass[i * partial_.pages];
@@ -179,6 +185,8 @@ class Call {
   }
 
  private:
+  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[2 * static_cast<size_t>(item)]; }
+
   int blockTokens(int block) const { return std::min(plan_.blockTokens, plan_.tokens - block * plan_.blockTokens); }
 
   // Row (h*T + t)*g + j: query head j of the group of KV head firstHead + h, at the block's token t.
@@ -192,6 +200,7 @@ class Call {
     rows.begin(count * group * plan_.headsAtOnce, plan_.headsAtOnce);
     rows.window = window_;
     rows.alibi = !slopes.empty();
+    rows.skipShare = cache_.options().skipShare;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t head = firstHead + h;
       for (int t = 0; t < count; t++) {

@@ -28,7 +28,7 @@ size_t Scratch::bytes() const {
 }
 
 size_t Workers::bytes() const {
-  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + latents.bytes();
+  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + skipped.bytes() + latents.bytes();
   for (const Scratch& one : scratch) total += one.bytes();
   return total;
 }

@@ -33,6 +33,7 @@ struct CacheShape {
 struct CacheOptions {
   CacheShape shape;
   int windowFormat;           // kQ8 or kF16
+  float skipShare = 0;        // PageRows::skipShare of attention
   float scale;
   std::vector<int> window;    // [layers], 0 = all
   std::vector<float> slopes;  // [H] or empty
@@ -62,6 +63,7 @@ struct Layer {
   PartRef sinks;
   std::vector<Page> pages;
   double openMass = 0;
+  uint64_t skipped[2] = {0, 0};  // heads of rot pages whose values could have been left out, and that were
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
   float sketchScale = 0;
@@ -92,6 +94,7 @@ struct Workers {
   std::vector<Scratch> scratch;
   Buffer<float> partial;  // results of history ranges before they are merged
   Buffer<float> mass;     // of every item and page
+  Buffer<uint64_t> skipped;  // [items][2]
   Buffer<float> delta;
   LatentBlocks latents;
   size_t bytes() const;
@@ -115,6 +118,7 @@ class Cache : public PartOwner {
 
   const CacheShape& shape() const { return options_.shape; }
   const CacheOptions& options() const { return options_; }
+  void setSkipShare(float share) { options_.skipShare = share; }
   const Kernels* kernels() const { return kernels_; }
   SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim}; }
   Layer& layer(int index) { return layers_[index]; }

@@ -12,7 +12,7 @@ void QueryRows::reserve(const Kernels* table, int dim, int rowCount, int headCou
   const size_t n = rowCount;
   const size_t d = dim;
   for (Buffer<float>* buffer : {&q, &mixed, &mixedTurned, &spare}) buffer->grow(n * d);
-  for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &factor, &offset}) buffer->grow(n);
+  for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &skippedMass, &factor, &offset}) buffer->grow(n);
   for (Buffer<int>* buffer : {&position, &first, &last}) buffer->grow(n);
   plain.grow(n);
   turned.grow(n);
@@ -28,6 +28,8 @@ void QueryRows::begin(int rowCount, int headCount) {
   heads = headCount;
   plainReady = false;
   turnedReady = false;
+  skipShare = 0;
+  skipped[0] = skipped[1] = 0;
   restart();
 }
 
@@ -36,6 +38,7 @@ void QueryRows::restart() {
   turnedUsed = false;
   std::fill_n(max.data(), n, -std::numeric_limits<float>::infinity());
   std::fill_n(sum.data(), n, 0.0f);
+  std::fill_n(skippedMass.data(), n, 0.0f);
   std::fill_n(mixed.data(), n * headDim, 0.0f);
   std::fill_n(mixedTurned.data(), n * headDim, 0.0f);
 }
@@ -88,6 +91,9 @@ PageRows QueryRows::view() {
   view.mixed = mixed.data();
   view.mixedTurned = mixedTurned.data();
   view.rowMass = rowMass.data();
+  view.skipShare = skipShare;
+  view.skippedMass = skippedMass.data();
+  view.skipped = skipped;
   view.rescale = rescale.data();
   view.factor = factor.data();
   view.offset = offset.data();
@@ -132,6 +138,7 @@ bool QueryRows::sinks(const float* k, const float* v) {
   kernels->softmaxPage(scores.data(), rows, kPageTokens, first.data(), last.data(), max.data(), sum.data(), rescale.data(), rowMass.data());
   for (int r = 0; r < rows; r++) {
     const float* values = v + r / perHead * kSinkTokens * d;
+    skippedMass[r] *= rescale[r];
     kernels->scaleRow(rescale[r], &mixed[r * d], headDim);
     kernels->scaleRow(rescale[r], &mixedTurned[r * d], headDim);
     for (int t = first[r]; t < last[r]; t++) {
@@ -151,7 +158,7 @@ void QueryRows::finish() {
 
 size_t QueryRows::bytes() const {
   size_t total = plain.bytes() + turned.bytes() + weights.bytes() + dots.bytes() + tile.bytes();
-  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &factor, &offset, &spare, &scales}) {
+  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &skippedMass, &factor, &offset, &spare, &scales}) {
     total += buffer->bytes();
   }
   for (const Buffer<int>* buffer : {&position, &first, &last}) total += buffer->bytes();

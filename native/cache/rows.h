@@ -24,11 +24,14 @@ struct QueryRows {
   Buffer<float> slope;    // [rows], times log2(e); read only when alibi is set
   bool alibi = false;
   int window = 0;         // tokens a row may look back, itself included; 0 = all
+  float skipShare = 0;    // as in PageRows
 
   // Results: sums of 2^score relative to max, values not divided by the sum.
   Buffer<float> max;      // [rows]
   Buffer<float> sum;      // [rows]
   Buffer<float> mixed;    // [rows][d]
+  // Heads of rot pages met since begin(), and those whose values were not read.
+  uint64_t skipped[2] = {0, 0};
   // Of the page met last: sum of 2^(score - max at that time).
   Buffer<float> rowMass;  // [rows]
 
@@ -62,6 +65,7 @@ struct QueryRows {
   Buffer<float> scores;        // [rows][128]
   Buffer<float> mixedTurned;   // [rows][d]
   Buffer<float> rescale;       // [rows]
+  Buffer<float> skippedMass;   // [rows]
   Buffer<float> factor;        // [rows]
   Buffer<float> offset;        // [rows]
   Buffer<int> first;           // [rows]

@@ -141,10 +141,37 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t 
   }
 }
 
+// Whether the values of a head need not be read, and if so, counts them as left out. rowMass and sum are those after this page.
+//
+// What is left out. A rot page decodes to mean + x_t, so its part of the output is mass * mean + sum_t p_t x_t. The first term is always
+// added (prepareValues); skipping drops the second, whose norm is at most mass * V with V the largest |x_t| of the pages skipped. A row that
+// skips pages P therefore ends up to  V * sum_P mass_P / sum  away from its full output. Both the masses left out and `sum` are rescaled
+// together when the maximum grows, and `sum` only ever gains: if  skippedMass + rowMass <= share * sum  holds whenever a page is skipped,
+// the last such moment bounds the end:  |o' - o| <= share * V.  Ranges of a history that are merged each keep their ratio, so does their sum.
+INLINE bool skipValues(const SideView& v, const PageRows& rows, int head) {
+  if (rows.skipShare <= 0 || v.format == kF16 || v.format == kQ8) return false;
+  rows.skipped[0]++;
+  const int first = head * rows.perHead, end = first + rows.perHead;
+  for (int r = first; r < end; r++) {
+    if (!(rows.skippedMass[r] + rows.rowMass[r] <= rows.skipShare * rows.sum[r])) return false;
+  }
+  for (int r = first; r < end; r++) rows.skippedMass[r] += rows.rowMass[r];
+  rows.skipped[1]++;
+  return true;
+}
+
 // Values of all heads. Where integers are made of the probabilities beforehand, that is done for as many rows at once as there is room.
 INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
   const bool coded = v->format != kF16;
+  // Rows of heads that are skipped keep their place, so that `first` still finds its weights.
+  uint8_t skip[kMaxHeads];
+  int left = rows.heads;
+  for (int h = 0; h < rows.heads; h++) {
+    skip[h] = skipValues(v[h], rows, h);
+    left -= skip[h];
+  }
   for (int h = 0; coded && h < rows.heads; h++) prepareValues(v[h], rows, h);
+  if (left == 0) return;
 #if defined(__AVX512VNNI__)
   if (coded && mixesCoded(rows.d)) {
     const float unit = levelUnit(v->format);
@@ -154,7 +181,7 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
       for (int r = at; r < end;) {
         const int h = r / rows.perHead;
         const int stop = (h + 1) * rows.perHead < end ? (h + 1) * rows.perHead : end;
-        mixValues(v[h], rows, h, r, stop - r, visible, ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
+        if (!skip[h]) mixValues(v[h], rows, h, r, stop - r, visible, ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
         r = stop;
       }
     }
@@ -162,7 +189,7 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
   }
 #endif
   for (int h = 0; h < rows.heads; h++) {
-    mixValues(v[h], rows, h, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, ahead > 0 ? v + h + ahead : nullptr);
+    if (!skip[h]) mixValues(v[h], rows, h, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, ahead > 0 ? v + h + ahead : nullptr);
   }
 }
 
@@ -175,8 +202,11 @@ static void mixPage(const SideView* values, const PageRows& rows, int visible) {
 static void attendPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
   for (int i = 0; ahead > 0 && i < 2 * rows.heads; i++) fetchScales(sides[i + ahead], d);
+  // Values that may be skipped are not asked for: keys ask for keys, some pages further on.
+  const bool mayTurnUp = rows.skipShare <= 0;
+  const int keysAhead = mayTurnUp || ahead == 0 ? ahead : (ahead + 2 * rows.heads - 1) / (2 * rows.heads) * 2 * rows.heads;
   for (int h = 0; h < rows.heads && sides->format != kF16; h++) prepareKeys(sides[h], rows, h);
-  for (int h = 0; h < rows.heads; h++) scoreKeys(sides[h], rows, h, visible, ahead > 0 ? sides + h + ahead : nullptr);
+  for (int h = 0; h < rows.heads; h++) scoreKeys(sides[h], rows, h, visible, keysAhead > 0 ? sides + h + keysAhead : nullptr);
   for (int r = 0; rows.slope != nullptr && r < n; r++) {
     float* score = rows.scores + static_cast<size_t>(r) * kPageTokens;
     for (int t = 0; t < visible; t++) score[t] = score[t] - rows.slope[r] * static_cast<float>(rows.position[r] - start - t);
@@ -184,9 +214,10 @@ static void attendPage(const SideView* sides, int ahead, const PageRows& rows, i
   softmaxPage(rows.scores, n, kPageTokens, rows.first, rows.last, rows.max, rows.sum, rows.rescale, rows.rowMass);
   for (int r = 0; r < n; r++) {
     if (rows.rescale[r] == 1.0f) continue;
+    rows.skippedMass[r] *= rows.rescale[r];
     scaleRow(rows.rescale[r], rows.mixed + static_cast<size_t>(r) * d, d);
     scaleRow(rows.rescale[r], rows.mixedTurned + static_cast<size_t>(r) * d, d);
   }
-  mixHeads(sides + rows.heads, ahead, rows, visible);
+  mixHeads(sides + rows.heads, mayTurnUp ? ahead : 0, rows, visible);
   clearUpperHalves();
 }

@@ -35,6 +35,7 @@ struct SideView {
 };
 
 constexpr int kMaxContraction = 256;
+constexpr int kMaxHeads = 1024;
 
 // A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot_i8.h), and what one of them is worth.
 struct alignas(64) IntegerRow {
@@ -66,6 +67,9 @@ struct PageRows {
   float* mixed;               // [count][d]
   float* mixedTurned;         // [count][d], values of rot pages, still rotated
   float* rowMass;             // [count] of this page: sum of 2^(score - max now)
+  float skipShare;            // values of a rot page are not read where that leaves out at most this share of the mass of each row; 0: never
+  float* skippedMass;         // [count] left out so far, relative to max
+  uint64_t* skipped;          // [2] heads of rot pages met, and those whose values were not read
   float* rescale;             // [count] scratch from here on
   float* factor;              // [count]
   float* offset;              // [count]
