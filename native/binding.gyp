@@ -1,7 +1,7 @@
 # Two addons from one set of kernels, and a yardstick. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
 # repository root would be built on every install).
 #   palimpsest     the cache (addon.cc, cache/*.cc)
-#   kernels_test   single kernels on a chosen instruction set, for tests only (test_binding.cc)
+#   kernels_test   single kernels on a chosen instruction set, and the thread pool, for tests only (test_binding.cc, test_threads.cc)
 #   bench_stream   how fast this machine reads memory, for benches only (stream.cc)
 # -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
 # gyp has no flags per file, so each instruction set is a static library of the same source.
@@ -99,8 +99,10 @@
     },
     {
       'target_name': 'kernels_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['test_binding.cc'],
+      'sources': ['test_binding.cc', 'test_threads.cc', 'cache/threads.cc'],
       'dependencies': ['<@(kernel_libraries)'],
+      'cflags': ['-pthread'],
+      'ldflags': ['-pthread'],
     },
     {
       'target_name': 'bench_stream', 'type': '<(bench_stream_type)', 'product_extension': 'node', 'product_prefix': '',

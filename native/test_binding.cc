@@ -7,6 +7,12 @@
 
 #include "kernels.h"
 
+#if !defined(__wasm__)
+namespace palimpsest {
+void exportThreads(Napi::Env env, Napi::Object exports);  // test_threads.cc
+}
+#endif
+
 namespace {
 
 using namespace palimpsest;
@@ -313,6 +319,9 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("codesRot", codesRotCall);
   add("encodeQ8", encodeQ8Call);
   add("decodeQ8", decodeQ8Call);
+#if !defined(__wasm__)
+  palimpsest::exportThreads(env, exports);
+#endif
   return exports;
 }
 

@@ -1,6 +1,30 @@
 #include "threads.h"
 
+#include <algorithm>
+
 namespace palimpsest {
+
+namespace {
+
+constexpr int kStopped = -1;
+
+#if defined(__wasm__)
+// One thread: nobody to wait for.
+void sleepWhile(const std::atomic<int>&, int) { __builtin_trap(); }
+void wake(std::atomic<int>&, int) {}
+#else
+void sleepWhile(const std::atomic<int>& number, int value) { number.wait(value); }
+
+void wake(std::atomic<int>& number, int threads) {
+  if (threads > 4) {
+    number.notify_all();
+    return;
+  }
+  for (int thread = 0; thread < threads; thread++) number.notify_one();
+}
+#endif
+
+}  // namespace
 
 Threads::Threads(int count) {
   workers_.reserve(count > 1 ? count - 1 : 0);
@@ -15,11 +39,9 @@ Threads::Threads(int count) {
 Threads::~Threads() { stop(); }
 
 void Threads::stop() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
+  if (workers_.empty()) return;
+  left_.store(kStopped);
+  wake(left_, 1 << 30);
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -28,36 +50,36 @@ void Threads::run(int items, Call call, void* context) {
     for (int item = 0; item < items; item++) call(context, item, 0);
     return;
   }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    call_ = call;
-    context_ = context;
-    items_ = items;
-    next_.store(0, std::memory_order_relaxed);
-    running_ = static_cast<int>(workers_.size());
-    round_++;
+  call_ = call;
+  context_ = context;
+  items_ = items;
+  done_.store(0);
+  left_.store(items);
+  wake(left_, std::min(items, count()) - 1);
+  while (runOne(0)) {
   }
-  wake_.notify_all();
-  drain(0);
-  std::unique_lock<std::mutex> lock(mutex_);
-  done_.wait(lock, [this] { return running_ == 0; });
+  for (int done = done_.load(); done != items; done = done_.load()) sleepWhile(done_, done);
 }
 
-void Threads::drain(int thread) {
-  for (int item = next_.fetch_add(1); item < items_; item = next_.fetch_add(1)) call_(context_, item, thread);
+// Takes an item and runs it; false when none is left. What it took belongs to the round of now, even if `left` was read in
+// an earlier one: that round ended with nothing left, and this one cannot end before the item that was taken is done.
+bool Threads::runOne(int thread) {
+  int left = left_.load();
+  do {
+    if (left <= 0) return false;
+  } while (!left_.compare_exchange_weak(left, left - 1));
+  const int items = items_;
+  call_(context_, items - left, thread);
+  if (done_.fetch_add(1) + 1 == items) wake(done_, 1);
+  return true;
 }
 
 void Threads::work(int thread) {
-  unsigned long seen = 0;
-  std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return stop_ || round_ != seen; });
-    if (stop_) return;
-    seen = round_;
-    lock.unlock();
-    drain(thread);
-    lock.lock();
-    if (--running_ == 0) done_.notify_one();
+    while (runOne(thread)) {
+    }
+    if (left_.load() == kStopped) return;
+    sleepWhile(left_, 0);
   }
 }
 

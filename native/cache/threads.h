@@ -1,10 +1,11 @@
 // A few threads that sleep until there is work. each() runs task(context, item, thread) for every item and returns when
 // all are done; the calling thread takes part as thread 0. Items are independent, so who runs which changes no result.
 // Tasks must not throw. With one thread nothing is started.
+//
+// The caller waits for nothing but items that another thread has begun: a thread that wakes late, or that the system does
+// not let run at all, finds nothing left and sleeps on. There is no lock that a sleeping thread could hold.
 #pragma once
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -29,19 +30,16 @@ class Threads {
   void run(int items, Call call, void* context);
   void work(int thread);
   void stop();
-  void drain(int thread);
+  bool runOne(int thread);
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable done_;
+  // The round: written while nothing is left, read by whoever has taken an item, so never at the same time.
   Call call_ = nullptr;
   void* context_ = nullptr;
   int items_ = 0;
-  std::atomic<int> next_{0};
-  int running_ = 0;
-  unsigned long round_ = 0;
-  bool stop_ = false;
+  // On lines of their own: every thread writes them.
+  alignas(64) std::atomic<int> left_{0};  // items that nobody has taken; kStopped ends the threads
+  alignas(64) std::atomic<int> done_{0};  // items that are finished
 };
 
 }  // namespace palimpsest

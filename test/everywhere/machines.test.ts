@@ -12,6 +12,7 @@ const VITEST = 'node_modules/vitest/vitest.mjs';
 const THREADED = [
   'test/unit/native/attend.test.ts',
   'test/unit/native/trial.test.ts',
+  'test/unit/native/threads.test.ts',
   'test/property/attention.test.ts',
 ];
 const MINUTES = 60_000;

@@ -125,10 +125,14 @@ export interface KernelsBinding {
     scales: Uint16Array,
     x: Float32Array,
   ): void;
+  /** The thread pool (native/test_threads.cc); not in WebAssembly. → items that did not run exactly once, and how many the caller did not run */
+  threadRounds?(threads: number, rounds: number, mostItems: number, seed: number): { wrong: number; byOthers: number };
+  /** Linux only. Rounds while every thread but the caller is stopped. → items that ran */
+  stoppedThreads?(threads: number, rounds: number): number;
 }
 
 /** Where each binding's kernels lie beside it. The prebuilt one has none: it is the same sources and flags as the built one. */
-const FOLDERS: Readonly<Record<BindingName, string>> = {
+export const FOLDERS: Readonly<Record<BindingName, string>> = {
   built: 'Release',
   prebuilt: 'Release',
   debug: 'Debug',

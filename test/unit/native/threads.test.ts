@@ -1,0 +1,66 @@
+/**
+ * The thread pool runs every item once and waits for nobody who has nothing to do. Seen from inside (native/test_threads.cc),
+ * because no result depends on it: rounds of random size on more threads than the machine has cores; rounds while every
+ * thread but the caller is held in a signal handler, which a caller that waits for them does not survive.
+ */
+import { spawnSync } from 'node:child_process';
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { nativeInfo, openKvCache, openPool } from '../../../native/index.ts';
+import { normals, uniform } from '../../native/dense.ts';
+import { FOLDERS, loadKernels } from '../../native/kernels-binding.ts';
+
+const { binding } = nativeInfo();
+const hasThreads = binding !== 'wasm';
+const SEED = 20261207;
+
+describe('the thread pool', () => {
+  it.skipIf(!hasThreads)('runs every item exactly once, whoever is late (needs threads)', () => {
+    console.log(`thread rounds, seed ${SEED}`);
+    const { threadRounds } = loadKernels();
+    let byOthers = 0;
+    for (const [threads, rounds, items] of [
+      [1, 200, 9],
+      [2, 4000, 3],
+      [availableParallelism() + 1, 4000, 9],
+      [16, 2000, 60],
+      [64, 300, 9],
+    ] as const) {
+      const found = threadRounds!(threads, rounds, items, SEED);
+      expect([threads, found.wrong]).toEqual([threads, 0]);
+      byOthers += found.byOthers;
+    }
+    expect(byOthers).toBeGreaterThan(500);
+  });
+
+  // The sanitizer keeps signals back until a thread calls it, and a sleeping thread calls nobody.
+  const canStop = process.platform === 'linux' && hasThreads && binding !== 'thread';
+  it.skipIf(!canStop)('does not wait for threads that do not run (needs signals: Linux, no thread sanitizer)', () => {
+    // In a process of its own: if the caller waits, it waits for ever.
+    const file = join(import.meta.dirname, '../../../native/build', FOLDERS[binding], 'kernels_test.node');
+    const script = `process.stdout.write(String(require(${JSON.stringify(file)}).stoppedThreads(6, 600)))`;
+    const { stdout, signal } = spawnSync(process.execPath, ['-e', script], { timeout: 60_000, encoding: 'utf8' });
+    // Every round has 2 to 13 items, 50 times each.
+    expect([signal, stdout]).toEqual([null, String(50 * 90)]);
+  });
+
+  it('gives the same bits for the same number of threads, round after round', () => {
+    const shape = { layers: 1, queryHeads: 6, kvHeads: 3, headDim: 64 };
+    const random = uniform(SEED);
+    const rows = normals(random, 2000 * 192);
+    const q = normals(random, 384);
+    for (const threads of [2, 7]) {
+      const cache = openKvCache({ shape, pool: openPool(40_000_000), threads });
+      cache.append(0, rows, rows);
+      const first = new Float32Array(384);
+      cache.attend(0, q, first, { observe: false });
+      for (let round = 0; round < 200; round++) {
+        const again = new Float32Array(384);
+        cache.attend(0, q, again, { observe: false });
+        if (round % 20 === 0 || !Buffer.from(again.buffer).equals(Buffer.from(first.buffer)))
+          expect(again).toEqual(first);
+      }
+    }
+  });
+});
