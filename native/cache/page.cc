@@ -103,7 +103,7 @@ void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, c
   } else if (view.format == kQ8) {
     kernels->decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, d);
   } else {
-    decodeRot(kernels, view.format, isKey, headDim, firstRow, view.hi, view.lo, view.k, view.mean, view.meanScale, rows, d);
+    kernels->decodeRotRows(view.format, isKey, headDim, firstRow, view, rows, d);
     if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);
   }
 }

@@ -102,38 +102,37 @@ INLINE void addQuad(const Rows& rows, size_t j, int q, const IntegerRow* x, __m5
   });
 }
 
-// Sums of R rows over blocks First .. First + B - 1 of the four in Group; Groups such groups a quad.
-template <int R, int First, int B, int Groups, int Group, class Rows, class Done>
-INLINE void sumBlocks(const Rows& rows, int quads, const IntegerRow* x, Ahead ahead, const Done& done) {
+// Sums of R rows over blocks First .. First + B - 1 of the four in `group`; `groups` such groups a quad.
+template <int R, int First, int B, class Rows, class Done>
+INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   __m512i high[R * B], low[R * B];
   repeat<R * B>([&](auto i) MEMBER {
     high[i.value] = _mm512_setzero_si512();
     low[i.value] = _mm512_set1_epi32(x[i.value / B].correction);
   });
   for (int q = 0; q < quads; q++) {
-    const size_t j = static_cast<size_t>(q) * Groups + Group;
+    const size_t j = static_cast<size_t>(q) * groups + group;
     if constexpr (First == 0) fetch(ahead, j);
     addQuad<R, First, B>(rows, j, q, x, high, low);
   }
   repeat<R>([&](auto r) MEMBER {
     repeat<B>([&](auto b) MEMBER {
       constexpr int i = r.value * B + b.value;
-      done(r.value, Group * 64 + (First + b.value) * 16, _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]));
+      done(r.value, group * 64 + (First + b.value) * 16, _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]));
     });
   });
 }
 
 // Calls done(row, first output, sums) for every block of 16 outputs. Accumulators: 3 rows x 4 vectors x 2 planes, or 6 x 2 x 2.
-template <int R, int Groups, int Group = 0, class Rows, class Done>
-INLINE void sumSide(const Rows& rows, int quads, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  if constexpr (Group < Groups) {
+template <int R, class Rows, class Done>
+INLINE void sumSide(const Rows& rows, int quads, int groups, const IntegerRow* x, const Ahead& ahead, const Done& done) {
+  for (int group = 0; group < groups; group++) {
     if constexpr (R <= 3) {
-      sumBlocks<R, 0, 4, Groups, Group>(rows, quads, x, ahead, done);
+      sumBlocks<R, 0, 4>(rows, quads, groups, group, x, ahead, done);
     } else {
-      sumBlocks<R, 0, 2, Groups, Group>(rows, quads, x, ahead, done);
-      sumBlocks<R, 2, 2, Groups, Group>(rows, quads, x, ahead, done);
+      sumBlocks<R, 0, 2>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<R, 2, 2>(rows, quads, groups, group, x, ahead, done);
     }
-    sumSide<R, Groups, Group + 1>(rows, quads, x, ahead, done);
   }
 }
 
@@ -152,7 +151,7 @@ template <int R>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const float* scale, int d, const IntegerRow* x, const float* factor,
                                                  const float* offset, float* y, const Ahead& ahead) {
   withLevels(k, [&](const auto& rows) MEMBER {
-    sumSide<R, 2>(rows, d / 4, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
+    sumSide<R>(rows, d / 4, 2, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
       const VecF dots = reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum));
       store(y + r * kPageTokens + o, dots * (load(scale + o) * factor[r]) + offset[r]);
     });
@@ -212,14 +211,7 @@ static __attribute__((noinline)) void mixBlock(const SideView& v, int d, const I
     float* to = y + r * d + o;
     store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * weights[r].step);
   };
-  constexpr int kQuads = kPageTokens / 4;
-  withLevels(v, [&](const auto& rows) MEMBER {
-    switch (d) {
-      case 64: sumSide<R, 1>(rows, kQuads, weights, ahead, add); break;
-      case 128: sumSide<R, 2>(rows, kQuads, weights, ahead, add); break;
-      default: sumSide<R, 4>(rows, kQuads, weights, ahead, add); break;
-    }
-  });
+  withLevels(v, [&](const auto& rows) MEMBER { sumSide<R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
 }
 
 // Calls f(Number<R>, first row) for blocks of up to six rows.

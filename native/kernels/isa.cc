@@ -38,6 +38,7 @@ namespace {
 #include "codes.h"
 #include "encode_rot.h"
 #include "q8.h"
+#include "decode_rot.h"
 #include "gemm_i8.h"
 #include "latent.h"
 
@@ -51,7 +52,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA),
     dotF16, dotI8, unpackRot, rotate, quantizeI16, softmaxPage, axpy, scaleRow, dot, toHalf, fromHalf, rope,
     powers, blendRow, addShares, integerRow, attendPage, mixPage,
-    encodeRotWidths, demoteRot, encodeQ8, decodeQ8,
+    encodeRotWidths, demoteRot, decodeRotRows, encodeQ8, decodeQ8,
     gemmI8, rotateLatent, encodeLatent, unpackLatent, mixLatent,
 };
 

@@ -51,18 +51,14 @@ void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, s
 
 void decodeRot(const Kernels* kernels, int format, bool isKey, int d, int firstRow, const uint8_t* hi, const uint8_t* lo, const int8_t* k,
                const int8_t* mean, uint16_t meanScale, float* x, size_t stride) {
-  alignas(64) int8_t tile[kPageTokens * kMaxHeadDim];
-  kernels->unpackRot(format, hi, lo, static_cast<size_t>(kPageTokens) * d, tile);
-  const float divisor = static_cast<float>(rotDivisor(format));
-  const float scale = halfToFloat(meanScale);
-  for (int t = firstRow; t < kPageTokens; t++) {
-    float row[kMaxHeadDim];
-    const float factor = rotScale(k[t]) / divisor;
-    for (int c = 0; c < d; c++) row[c] = static_cast<float>(tile[tileOffset(isKey, d, t, c)]) * factor;
-    kernels->rotate(row, 1, 0, d, true);
-    float* out = x + t * stride;
-    for (int c = 0; c < d; c++) out[c] = static_cast<float>(mean[c]) * scale + row[c];
-  }
+  SideView side;
+  side.format = format;
+  side.hi = hi;
+  side.lo = lo;
+  side.k = k;
+  side.mean = mean;
+  side.meanScale = meanScale;
+  kernels->decodeRotRows(format, isKey, d, firstRow, side, x, stride);
 }
 
 void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes) {

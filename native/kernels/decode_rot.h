@@ -1,0 +1,68 @@
+// Decoding of the rot family, the arithmetic of native/reference/rot.ts in the same order. A row stays in registers from its levels to its values.
+#pragma once
+
+// x^ = mean + t * (HD)^T u. y holds the levels times their factor.
+template <int D>
+INLINE void turnBack(VecF (&y)[D / kLanes]) {
+  if constexpr (D == 80 || D == 96) {
+    float v[D];
+    for (int i = 0; i < D / kLanes; i++) store(v + i * kLanes, y[i]);
+    if constexpr (D == 80) rotateProduct<20, 4>(v, kHadamard20, kNorm80, true);
+    else rotateProduct<12, 8>(v, kHadamard12, kNorm96, true);
+    for (int i = 0; i < D / kLanes; i++) y[i] = load(v + i * kLanes);
+  } else {
+    hadamard<D>(y);
+#pragma GCC unroll 16
+    for (int i = 0; i < D / kLanes; i++) y[i] = (y[i] * (D == 64 ? kNorm64 : D == 128 ? kNorm128 : kNorm256)) * load(kRotationSigns + i * kLanes);
+  }
+}
+
+template <int D>
+static void decodeRotOf(int format, bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
+  constexpr int kVectors = D / kLanes;
+  alignas(64) int8_t tile[kPageTokens * D];
+  unpackRot(format, side.hi, side.lo, sizeof tile, tile);
+  alignas(64) float mean[D];
+  const float scale = halfToFloat(side.meanScale);
+  for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.mean + c) * scale);
+  const float divisor = static_cast<float>(divisorOf(format));
+  for (int t = firstRow; t < kPageTokens; t++) {
+    const float factor = (side.k[t] == -128 ? 0.0f : kScaleValues[side.k[t] + 127]) / divisor;
+    VecF y[kVectors];
+    if (isKey) {
+      // Four times four channels lie 128 tokens apart; put together in registers, they can be read again at once.
+      alignas(64) int8_t row[D];
+      for (int c = 0; c < D; c += 16) {
+        int32_t part[4];
+        for (int i = 0; i < 4; i++) __builtin_memcpy(&part[i], tile + (c + 4 * i) * kPageTokens + t * 4, 4);
+        const FourI four = {part[0], part[1], part[2], part[3]};
+        __builtin_memcpy(row + c, &four, 16);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kVectors; i++) y[i] = loadSigned(row + i * kLanes) * factor;
+    } else {
+      const int8_t* group = tile + t / 4 * 4 * D;
+      const int shift = 24 - t % 4 * 8;
+#pragma GCC unroll 16
+      for (int i = 0; i < kVectors; i++) {
+        const VecI level = (loadWords(group + i * kLanes * 4) << shift) >> 24;
+        y[i] = __builtin_convertvector(level, VecF) * factor;
+      }
+    }
+    turnBack<D>(y);
+#pragma GCC unroll 16
+    for (int i = 0; i < kVectors; i++) store(x + t * stride + i * kLanes, load(mean + i * kLanes) + y[i]);
+  }
+}
+
+static void decodeRotRows(int format, bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {
+  switch (d) {
+    case 64: decodeRotOf<64>(format, isKey, firstRow, side, x, stride); break;
+    case 80: decodeRotOf<80>(format, isKey, firstRow, side, x, stride); break;
+    case 96: decodeRotOf<96>(format, isKey, firstRow, side, x, stride); break;
+    case 128: decodeRotOf<128>(format, isKey, firstRow, side, x, stride); break;
+    case 256: decodeRotOf<256>(format, isKey, firstRow, side, x, stride); break;
+    default: __builtin_trap();
+  }
+  clearUpperHalves();
+}
