@@ -10,6 +10,7 @@ import {
   useBinding,
 } from '../native/index.ts';
 import { namingFile } from './model/bytes.ts';
+import { createNativeBackend, servesNativeDense } from './model/dense-native.ts';
 import { createOrtBackend } from './model/dense-ort.ts';
 import { loadModel } from './model/load.ts';
 import type { DenseBackend, LoadedModel } from './model/types.ts';
@@ -49,8 +50,10 @@ export class Runtime {
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? defaultThreads();
     const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
-    const dense = await createOrtBackend(model, {
-      precision: options.dense ?? 'auto',
+    const precision = options.dense ?? 'auto';
+    const create = precision === 'auto' && servesNativeDense() ? createNativeBackend : createOrtBackend;
+    const dense = await create(model, {
+      precision,
       threads,
       ...(options.safePoint === undefined ? {} : { safePoint: options.safePoint }),
     }).catch((error: unknown) => {

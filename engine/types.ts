@@ -10,7 +10,7 @@ export type KvBudget = string | number;
 export interface EngineOptions {
   /** Folder, .gguf file, or a name: 'reference', 'smollm2-135m'. */
   readonly model: string;
-  /** 'auto': 8-bit weights where represented well; 'exact': float32. Default 'auto'. */
+  /** 'auto': weights of 4 bits as they are, others in 8 bits; 'exact': float32. Default 'auto'. */
   readonly dense?: 'auto' | 'exact';
   /** Threads for attention and the dense half, default: all cores that the process may use. */
   readonly threads?: number;

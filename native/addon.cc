@@ -470,6 +470,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("setIsa", Napi::Function::New(env, setIsa, "setIsa"));
   exportFloats(env, exports);
   exportLatents(env, exports);
+  exportDense(env, exports);
   return exports;
 }
 

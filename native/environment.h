@@ -17,6 +17,8 @@ inline const Kernels* kernelsOf(Napi::Env env) { return env.GetInstanceData<Envi
 void exportFloats(Napi::Env env, Napi::Object exports);
 // Adds the functions of addon_latent.cc.
 void exportLatents(Napi::Env env, Napi::Object exports);
+// Adds the class of addon_dense.cc.
+void exportDense(Napi::Env env, Napi::Object exports);
 // Cache.latent(operation, ...): what a cache does with pages held as latents.
 class Cache;
 Status latentCall(Cache& cache, const Napi::CallbackInfo& info);

@@ -1,5 +1,6 @@
 /** HOW fast? Numbers: pages, formats, attention. The room's only entry. */
 export { openKvCache } from './cache.ts';
+export * from './dense.ts';
 export * from './error.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';

@@ -105,10 +105,35 @@ export interface WeightsHandle {
   ): number;
 }
 
+/** The matrices around attention as the binary knows them. Slots are indices of DENSE_SLOTS, norms of DENSE_NORMS. */
+export interface DenseHandle {
+  open(shape: Int32Array, epsilon: number): number;
+  close(): number;
+  bytes(out: Float64Array): number;
+  setWide(layer: number, slot: number, w: Float32Array): number;
+  setNarrow(layer: number, slot: number, codes: Uint8Array, scales: Float32Array, minima: Float32Array): number;
+  setBias(layer: number, slot: number, bias: Float32Array): number;
+  setNorm(layer: number, norm: number, gain: Float32Array): number;
+  first(x: Float32Array, tokens: number, q: Float32Array, k: Float32Array, v: Float32Array): number;
+  next(
+    layer: number,
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    xNext: Float32Array,
+    q: Float32Array,
+    k: Float32Array,
+    v: Float32Array,
+  ): number;
+  last(attention: Float32Array, x: Float32Array, tokens: number, xNext: Float32Array): number;
+  logits(x: Float32Array, rows: number, out: Float32Array): number;
+}
+
 export interface Binary {
   readonly Pool: new () => PoolHandle;
   readonly Cache: new () => CacheHandle;
   readonly Weights: new () => WeightsHandle;
+  readonly Dense: new () => DenseHandle;
   encodeLatent(format: number, width: number, page: Uint8Array, x: Float32Array, firstRow: number): number;
   decodeLatent(format: number, width: number, page: Uint8Array, x: Float32Array): number;
   mixLatent(format: number, width: number, page: Uint8Array, p: Float32Array, mixed: Float32Array): number;

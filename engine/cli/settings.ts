@@ -126,7 +126,7 @@ export const SETTINGS = {
   },
   dense: {
     flags: '--dense <precision>',
-    help: 'weights: auto (8-bit where represented well; default) or exact (f32; default of evaluate)',
+    help: 'weights: auto (4 bits where the file has them, else 8; default) or exact (f32; default of evaluate)',
     choices: ['auto', 'exact'],
   },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },

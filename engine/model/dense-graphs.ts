@@ -1,5 +1,5 @@
 /**
- * The dense half of a Llama-family transformer as ONNX graphs, cut where attention happens:
+ * The dense half of a Llama-family transformer as ONNX graphs (dense-native.ts has its own), cut where attention happens:
  *
  *     first     x → norm, q, k, v of layer 0
  *     next l    attention of layer l, x → output projection, residual, norm, MLP, residual → x; norm, q, k, v of layer l + 1
@@ -212,7 +212,7 @@ class GraphDraft {
 }
 
 /** A damaged file can decode to NaN or infinity; found here it has a name, later it would be every logit. */
-function finite(name: string, values: Float32Array): Float32Array {
+export function finite(name: string, values: Float32Array): Float32Array {
   let bad = 0;
   for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i]!)) bad++;
   if (bad === 0) return values;

@@ -5,6 +5,7 @@
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
 import { assert, KvError } from '../../native/index.ts';
+import { checkDenseOptions, outputSketch, readEmbedding } from './dense.ts';
 import type { DenseGraph, GraphInput } from './dense-graphs.ts';
 import { firstGraph, lastGraph, logitsGraph, nextGraph } from './dense-graphs.ts';
 import { writeOnnxModel } from './onnx-writer.ts';
@@ -26,7 +27,7 @@ export async function createOrtBackend(
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<DenseBackend> {
-  checkOptions(options);
+  checkDenseOptions(options);
   const ort = await load().catch((cause: unknown) => {
     throw new KvError(
       'missing-dependency',
@@ -46,18 +47,6 @@ export async function createOrtBackend(
     throw error;
   }
   return backend;
-}
-
-function checkOptions({ precision, threads }: DenseOptions): void {
-  if (precision !== 'auto' && precision !== 'exact') {
-    throw new KvError('bad-argument', `unknown precision '${String(precision)}' of the dense half`, {
-      values: { precision },
-      hint: "use 'auto' or 'exact'",
-    });
-  }
-  if (!Number.isInteger(threads) || threads < 1 || threads > 1024) {
-    throw new KvError('bad-argument', 'threads must be a whole number from 1 to 1024', { values: { threads } });
-  }
 }
 
 function sessionOptions(threads: number): InferenceSession.SessionOptions {
@@ -112,16 +101,7 @@ class OrtBackend implements DenseBackend {
 
   embed(tokenIds: Int32Array): Float32Array {
     this.checkOpen();
-    const { hiddenSize, vocabSize } = this.given.config;
-    const table = this.given.weights.tensor('embed');
-    const rows = new Float32Array(tokenIds.length * hiddenSize);
-    for (const [token, id] of tokenIds.entries()) {
-      if (id < 0 || id >= vocabSize) {
-        throw new KvError('bad-argument', `token id ${id} is outside the vocabulary`, { values: { id, vocabSize } });
-      }
-      rows.set(table.readFloat32(id, id + 1), token * hiddenSize);
-    }
-    return rows;
+    return readEmbedding(this.given, tokenIds);
   }
 
   async first(x: Float32Array, tokens: number): Promise<LayerInput> {
@@ -148,21 +128,7 @@ class OrtBackend implements DenseBackend {
 
   outputSketch(layer: number, sketch: Float32Array): Float32Array {
     this.checkOpen();
-    const { hiddenSize, queryHeads, headDim, layers } = this.given.config;
-    assert(layer >= 0 && layer < layers, `sketch of layer ${layer} of ${layers}`);
-    const rows = sketch.length / hiddenSize;
-    if (!Number.isInteger(rows) || rows === 0) {
-      throw new KvError('bad-shape', 'a sketch is [rows, hidden size]', {
-        values: { length: sketch.length, hiddenSize },
-      });
-    }
-    return sketchTimes(
-      sketch,
-      rows,
-      this.given.weights.tensor(`${layer}.o`).readFloat32(),
-      hiddenSize,
-      queryHeads * headDim,
-    );
+    return outputSketch(this.given, layer, sketch);
   }
 
   async close(): Promise<void> {
@@ -207,25 +173,4 @@ function floats(results: InferenceSession.ReturnType, name: string): Float32Arra
 
 function layerInput(layer: number, tokens: number, results: InferenceSession.ReturnType, x: Float32Array): LayerInput {
   return { layer, tokens, q: floats(results, 'q'), k: floats(results, 'k'), v: floats(results, 'v'), x };
-}
-
-/** sketch [rows, inner] · matrix [inner, columns], summed in float64. */
-function sketchTimes(
-  sketch: Float32Array,
-  rows: number,
-  matrix: Float32Array,
-  inner: number,
-  columns: number,
-): Float32Array {
-  const product = new Float32Array(rows * columns);
-  const sum = new Float64Array(columns);
-  for (let row = 0; row < rows; row++) {
-    sum.fill(0);
-    for (let i = 0; i < inner; i++) {
-      const factor = sketch[row * inner + i]!;
-      for (let column = 0, at = i * columns; column < columns; column++, at++) sum[column]! += factor * matrix[at]!;
-    }
-    product.set(sum, row * columns);
-  }
-  return product;
 }

@@ -28,12 +28,12 @@ export interface ElementType {
 let halfTable: Float32Array | null = null;
 
 /** Value of every binary16, 256 KiB, made at first use. */
-function halves(): Float32Array {
+export function halves(): Float32Array {
   halfTable ??= Float32Array.from({ length: 65536 }, (_, bits) => reference.fromHalf(bits));
   return halfTable;
 }
 
-const u16 = (source: Uint8Array, at: number): number => source[at]! | (source[at + 1]! << 8);
+export const u16 = (source: Uint8Array, at: number): number => source[at]! | (source[at + 1]! << 8);
 
 function decodeF32(source: Uint8Array, target: Float32Array): void {
   const view = new DataView(source.buffer, source.byteOffset, source.byteLength);
@@ -112,12 +112,12 @@ function decodeQ5_1(source: Uint8Array, target: Float32Array): void {
 }
 
 /** Scale of group g (0 … 7) in the 12 bytes at `at`: groups 0–3 in the low 6 bits of bytes 0–3, 4–7 split over bytes 8–11 and the top of 0–3. */
-function scaleOf(source: Uint8Array, at: number, g: number): number {
+export function scaleOf(source: Uint8Array, at: number, g: number): number {
   return g < 4 ? source[at + g]! & 63 : (source[at + g + 4]! & 15) | ((source[at + g - 4]! >> 6) << 4);
 }
 
 /** The same for the minimum: bytes 4–7, the upper nibbles of 8–11 and the top of 4–7. */
-function minimumOf(source: Uint8Array, at: number, g: number): number {
+export function minimumOf(source: Uint8Array, at: number, g: number): number {
   return g < 4 ? source[at + g + 4]! & 63 : (source[at + g + 4]! >> 4) | ((source[at + g]! >> 6) << 4);
 }
 

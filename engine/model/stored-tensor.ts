@@ -1,7 +1,8 @@
 /** A tensor where it lies in a file, decoded when asked for, a few megabytes at a time. */
-import { KvError } from '../../native/index.ts';
+import { KvError, type NarrowMatrix } from '../../native/index.ts';
 import type { FileBytes } from './bytes.ts';
 import { dequantize, type ElementType, readableType } from './dequant.ts';
+import { hasNibbles, nibblesOf } from './nibbles.ts';
 import type { Tensor } from './types.ts';
 
 /** About this many bytes of a file are held while a tensor is decoded. */
@@ -80,6 +81,18 @@ export class StoredTensor implements Tensor {
     }
     this.#checkFinite(values, from);
     return values;
+  }
+
+  /** Scales that are not finite are the caller's to refuse. */
+  readNibbles(): NarrowMatrix | null {
+    if (!hasNibbles(this.#type)) return null;
+    const { blockValues, blockBytes } = this.#type;
+    const blocks = elementCount(this.shape, this.name) / blockValues;
+    if (!Number.isInteger(blocks)) return null;
+    this.#file.checkRange(this.#offset, blocks * blockBytes);
+    const bytes = new Uint8Array(blocks * blockBytes);
+    this.#file.readInto(this.#offset, bytes);
+    return nibblesOf(this.#type, bytes);
   }
 
   #decode(offset: number, values: Float32Array): void {

@@ -1,5 +1,7 @@
 /** What a model is to the engine: a configuration, tensors by name, a tokenizer, and a dense half that runs. */
 
+import type { NarrowMatrix } from '../../native/index.ts';
+
 export type RopeScaling =
   | { readonly kind: 'none' }
   | { readonly kind: 'linear'; readonly factor: number }
@@ -62,6 +64,8 @@ export interface Tensor {
   readonly storedType: string;
   /** Decodes the whole tensor, or rows [from, to) of its first axis, to float32. */
   readFloat32(fromRow?: number, toRow?: number): Float32Array;
+  /** The codes of a tensor that is stored in 4 bits with a scale and a minimum per 32 inputs; null for every other. */
+  readNibbles?(): NarrowMatrix | null;
 }
 
 export interface WeightSource {
@@ -143,7 +147,7 @@ export interface DenseBackend {
 }
 
 export interface DenseOptions {
-  /** 'auto': 8-bit MatMulNBits where the shape allows; 'exact': float32 everywhere. */
+  /** 'auto': 4 bits where the file has them, else 8 bits; 'exact': float32 everywhere. */
   readonly precision: 'auto' | 'exact';
   readonly threads: number;
   /** Called before each piece of native work, while none is under way. */

@@ -41,6 +41,7 @@ namespace {
 #include "decode_rot.h"
 #include "gemm_i8.h"
 #include "latent.h"
+#include "dense.h"
 
 [[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon, neondot = kNeonDot,
               wasmsimd = kWasmSimd;
@@ -54,6 +55,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     powers, blendRow, addShares, integerRow, attendPage, mixPage,
     encodeRotWidths, demoteRot, decodeRotRows, encodeQ8, decodeQ8,
     gemmI8, rotateLatent, encodeLatent, unpackLatent, mixLatent,
+    denseRow, densePanels, denseNorm, denseGate,
 };
 
 }  // namespace palimpsest

@@ -94,6 +94,27 @@ struct RotTargets {
 // Outputs of the next panel of packed weights (gemm_i8.h). What would leave a panel of 16 behind is cut in two: 64 is 32 and 32.
 constexpr int gemmPanelOutputs(int left) { return left > 48 && left <= 64 ? 32 : left < 48 ? left : 48; }
 
+// Rows as products with packed weights read them (dense.h). blocks: of 32 inputs.
+struct DenseRows {
+  int8_t* bytes;   // [rows][blocks][64]
+  float* steps;    // [rows][blocks], what one integer is worth
+  int32_t* sums;   // [rows][blocks], of the integers
+  int blocks;
+};
+
+constexpr size_t kDenseWideRecord = 64 + 512;
+constexpr size_t kDenseNarrowRecord = 64 + 256;
+// Weights are asked for this many bytes before they are read.
+constexpr size_t kDenseAhead = 4096;
+
+// outputs: of which the last panel of 16 may have fewer. bias: null, or one for every output of every panel.
+struct DenseWeights {
+  bool wide;
+  const uint8_t* panels;
+  const float* bias;
+  int outputs;
+};
+
 struct Kernels {
   Isa isa;
   const char* name;
@@ -181,6 +202,15 @@ struct Kernels {
   void (*unpackLatent)(const uint8_t* codes, size_t bytes, int8_t* tile);
   // y[i][c] += sum_t weights[i][t] * tile[t][c], 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
+
+  // The matrices around attention (dense.h). x[0..count) becomes row `row` of rows.
+  void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);
+  // Outputs of panels [from, to) for n rows: y[t][o] = base[t][o] + bias[o] + sum_i x[t][i] * w[o][i], y and base [n][outputs]. base: null for 0.
+  // The second kernel that fuses where the hardware can.
+  void (*densePanels)(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y);
+  // Root-mean-square norm of one row; gate <- silu(gate) * up. Unfused.
+  void (*denseNorm)(const float* x, const float* gain, float epsilon, int count, float* y);
+  void (*denseGate)(float* gate, const float* up, int count);
 };
 
 // Null when the build lacks the instruction set or the CPU cannot run it.

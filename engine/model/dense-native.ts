@@ -1,0 +1,194 @@
+/**
+ * The dense half on the project's own kernels: weights of 4 bits stay what they are in the file, all others become 8 bits per 32 inputs;
+ * activations are rounded to 16 bits per 32. One native call per layer and step, on the thread that calls.
+ */
+import {
+  assert,
+  DENSE_BLOCK,
+  DENSE_SLOTS,
+  DenseHalf,
+  type DenseSlot,
+  KvError,
+  nativeInfo,
+} from '../../native/index.ts';
+import { checkDenseOptions, outputSketch, readEmbedding } from './dense.ts';
+import { finite } from './dense-graphs.ts';
+import type { DenseBackend, DenseOptions, LayerInput, LoadedModel, ModelConfig } from './types.ts';
+
+/** Instruction sets whose kernels were written for these products; on the others onnxruntime is faster. */
+const SERVED: ReadonlySet<string> = new Set(['avx512vnni']);
+
+export const servesNativeDense = (): boolean => SERVED.has(nativeInfo().isa);
+
+/**
+ * Packs the weights of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must stay open until the
+ * backend is closed. Throws 'bad-model' for tensors that are missing, misshapen or not finite, 'bad-argument' for options.
+ */
+export async function createNativeBackend(
+  model: Pick<LoadedModel, 'config' | 'weights'>,
+  options: DenseOptions,
+): Promise<DenseBackend> {
+  checkDenseOptions(options);
+  const backend = new NativeBackend(model, options);
+  try {
+    await backend.open();
+  } catch (error) {
+    await backend.close();
+    throw error;
+  }
+  return backend;
+}
+
+/** Where results go, for one number of tokens. The residual stream alternates, because one is read while the next is written. */
+class Rows {
+  readonly tokens: number;
+  readonly projected: { readonly q: Float32Array; readonly k: Float32Array; readonly v: Float32Array };
+  readonly #streams: readonly [Float32Array, Float32Array];
+
+  constructor({ hiddenSize, queryHeads, kvHeads, headDim }: ModelConfig, tokens: number) {
+    this.tokens = tokens;
+    this.projected = {
+      q: new Float32Array(tokens * queryHeads * headDim),
+      k: new Float32Array(tokens * kvHeads * headDim),
+      v: new Float32Array(tokens * kvHeads * headDim),
+    };
+    this.#streams = [new Float32Array(tokens * hiddenSize), new Float32Array(tokens * hiddenSize)];
+  }
+
+  /** A residual stream that is not `x`. */
+  other(x: Float32Array): Float32Array {
+    return this.#streams[0].buffer === x.buffer ? this.#streams[1] : this.#streams[0];
+  }
+}
+
+class NativeBackend implements DenseBackend {
+  readonly name = 'native';
+  readonly weightTypes: Record<string, number> = {};
+  bytes = 0;
+  readonly #model: Pick<LoadedModel, 'config' | 'weights'>;
+  readonly #half: DenseHalf;
+  readonly #safePoint: () => void;
+  #rows: Rows;
+  #closed = false;
+
+  constructor(model: Pick<LoadedModel, 'config' | 'weights'>, { threads, safePoint }: DenseOptions) {
+    this.#model = model;
+    // More threads than this the kernels do not take; these products are short anyway.
+    this.#half = new DenseHalf(model.config, Math.min(threads, 64));
+    this.#safePoint = safePoint ?? (() => {});
+    this.#rows = new Rows(model.config, 1);
+  }
+
+  async open(): Promise<void> {
+    const { layers, qkvBias, outputBias, mlpBias, qkNorm, tiedEmbeddings } = this.#model.config;
+    for (let layer = 0; layer < layers; layer++) {
+      await this.#turn();
+      for (const slot of DENSE_SLOTS) {
+        this.#matrix(layer, slot, `${layer}.${slot}`);
+        const biased = slot === 'o' ? outputBias : 'qkv'.includes(slot) ? qkvBias : mlpBias;
+        if (biased) this.#half.setBias(layer, slot, this.#vector(`${layer}.${slot}.bias`));
+      }
+      for (const norm of ['attnNorm', 'mlpNorm', ...(qkNorm ? (['qNorm', 'kNorm'] as const) : [])] as const) {
+        this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
+      }
+    }
+    await this.#turn();
+    this.#matrix(layers, 'q', tiedEmbeddings ? 'embed' : 'head');
+    this.#half.setNorm(layers, 'attnNorm', this.#vector('norm'));
+    this.bytes = this.#half.bytes;
+  }
+
+  /** Lets others have their turn, then goes on where this thread may be ended. */
+  async #turn(): Promise<void> {
+    await new Promise((resolve) => setImmediate(resolve));
+    this.#safePoint();
+  }
+
+  #vector(name: string): Float32Array {
+    return finite(name, this.#model.weights.tensor(name).readFloat32());
+  }
+
+  #matrix(layer: number, slot: DenseSlot, name: string): void {
+    const tensor = this.#model.weights.tensor(name);
+    const [outputs, inputs] = this.#half.sizes(layer, slot);
+    assert(tensor.shape[0] === outputs && tensor.shape[1] === inputs, `${name} is [${tensor.shape.join(', ')}]`);
+    const narrow = inputs % DENSE_BLOCK === 0 ? (tensor.readNibbles?.() ?? null) : null;
+    const kept = narrow !== null && this.#half.setNarrow(layer, slot, narrow);
+    if (!kept) this.#half.setWide(layer, slot, finite(name, tensor.readFloat32()));
+    const type = kept ? 'q4' : 'q8';
+    this.weightTypes[type] = (this.weightTypes[type] ?? 0) + 1;
+  }
+
+  embed(tokenIds: Int32Array): Float32Array {
+    this.#checkOpen();
+    return readEmbedding(this.#model, tokenIds);
+  }
+
+  async first(x: Float32Array, tokens: number): Promise<LayerInput> {
+    this.#checkOpen();
+    // Once a step others have their turn: whoever waits for a message must not wait for the whole answer.
+    await this.#turn();
+    this.#checkOpen();
+    const { projected } = this.#rowsOf(x, tokens);
+    this.#half.first(x, tokens, projected);
+    return { layer: 0, tokens, ...projected, x };
+  }
+
+  async next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput> {
+    const { layers } = this.#model.config;
+    assert(layer >= 0 && layer < layers - 1, `next(${layer}) of a model of ${layers} layers`);
+    this.#start();
+    const rows = this.#rowsOf(x, tokens);
+    const xNext = rows.other(x);
+    this.#half.next(layer, attention, x, tokens, xNext, rows.projected);
+    return { layer: layer + 1, tokens, ...rows.projected, x: xNext };
+  }
+
+  async last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array> {
+    this.#start();
+    const xNext = this.#rowsOf(x, tokens).other(x);
+    this.#half.last(attention, x, tokens, xNext);
+    return xNext;
+  }
+
+  async logits(x: Float32Array, rows: number): Promise<Float32Array> {
+    this.#start();
+    this.#checkRows(x, rows);
+    const out = new Float32Array(rows * this.#model.config.vocabSize);
+    this.#half.logits(x, rows, out);
+    return out;
+  }
+
+  outputSketch(layer: number, sketch: Float32Array): Float32Array {
+    this.#checkOpen();
+    return outputSketch(this.#model, layer, sketch);
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#half.close();
+  }
+
+  #start(): void {
+    this.#checkOpen();
+    this.#safePoint();
+  }
+
+  #checkRows(x: Float32Array, rows: number): void {
+    const { hiddenSize } = this.#model.config;
+    if (Number.isInteger(rows) && rows >= 1 && x.length === rows * hiddenSize) return;
+    throw new KvError('bad-shape', `x must be [tokens, ${hiddenSize}]`, {
+      values: { tokens: rows, expected: rows * hiddenSize, given: x.length },
+    });
+  }
+
+  #rowsOf(x: Float32Array, tokens: number): Rows {
+    this.#checkRows(x, tokens);
+    if (this.#rows.tokens !== tokens) this.#rows = new Rows(this.#model.config, tokens);
+    return this.#rows;
+  }
+
+  #checkOpen(): void {
+    if (this.#closed) throw new KvError('closed', 'the dense half of the model was closed');
+  }
+}

@@ -1,0 +1,65 @@
+/** What every dense half does alike: options, rows of the embedding table, sketches of an output projection. */
+import { assert, KvError } from '../../native/index.ts';
+import type { DenseOptions, LoadedModel } from './types.ts';
+
+type Model = Pick<LoadedModel, 'config' | 'weights'>;
+
+export function checkDenseOptions({ precision, threads }: DenseOptions): void {
+  if (precision !== 'auto' && precision !== 'exact') {
+    throw new KvError('bad-argument', `unknown precision '${String(precision)}' of the dense half`, {
+      values: { precision },
+      hint: "use 'auto' or 'exact'",
+    });
+  }
+  if (!Number.isInteger(threads) || threads < 1 || threads > 1024) {
+    throw new KvError('bad-argument', 'threads must be a whole number from 1 to 1024', { values: { threads } });
+  }
+}
+
+/** Rows of the embedding table, [T, m]. Throws 'bad-argument' for an id outside the vocabulary. */
+export function readEmbedding({ config, weights }: Model, tokenIds: Int32Array): Float32Array {
+  const { hiddenSize, vocabSize } = config;
+  const table = weights.tensor('embed');
+  const rows = new Float32Array(tokenIds.length * hiddenSize);
+  for (const [token, id] of tokenIds.entries()) {
+    if (id < 0 || id >= vocabSize) {
+      throw new KvError('bad-argument', `token id ${id} is outside the vocabulary`, { values: { id, vocabSize } });
+    }
+    rows.set(table.readFloat32(id, id + 1), token * hiddenSize);
+  }
+  return rows;
+}
+
+/** W_o of a layer times a sketch [rows, m] from the left: [rows, H·d]. */
+export function outputSketch({ config, weights }: Model, layer: number, sketch: Float32Array): Float32Array {
+  const { hiddenSize, queryHeads, headDim, layers } = config;
+  assert(layer >= 0 && layer < layers, `sketch of layer ${layer} of ${layers}`);
+  const rows = sketch.length / hiddenSize;
+  if (!Number.isInteger(rows) || rows === 0) {
+    throw new KvError('bad-shape', 'a sketch is [rows, hidden size]', {
+      values: { length: sketch.length, hiddenSize },
+    });
+  }
+  return sketchTimes(sketch, rows, weights.tensor(`${layer}.o`).readFloat32(), hiddenSize, queryHeads * headDim);
+}
+
+/** sketch [rows, inner] · matrix [inner, columns], summed in float64. */
+function sketchTimes(
+  sketch: Float32Array,
+  rows: number,
+  matrix: Float32Array,
+  inner: number,
+  columns: number,
+): Float32Array {
+  const product = new Float32Array(rows * columns);
+  const sum = new Float64Array(columns);
+  for (let row = 0; row < rows; row++) {
+    sum.fill(0);
+    for (let i = 0; i < inner; i++) {
+      const factor = sketch[row * inner + i]!;
+      for (let column = 0, at = i * columns; column < columns; column++, at++) sum[column]! += factor * matrix[at]!;
+    }
+    product.set(sum, row * columns);
+  }
+  return product;
+}

@@ -1,0 +1,73 @@
+/**
+ * Blocks of 4-bit types as codes, scales and minima, w = scale·code + minimum, nothing rounded: what the kernels multiply with.
+ * Layouts: dequant.ts. Q4_K gives a scale and a minimum to each of the eight groups of a block.
+ */
+import { assert, type NarrowMatrix } from '../../native/index.ts';
+import { type ElementType, halves, minimumOf, scaleOf, u16 } from './dequant.ts';
+
+const GROUP = 32;
+
+type Read = (source: Uint8Array, to: NarrowMatrix) => void;
+
+/** 16 bytes: nibble j of byte j is weight j, its high half weight j + 16. */
+function split(source: Uint8Array, from: number, codes: Uint8Array, to: number): void {
+  for (let j = 0; j < 16; j++) {
+    const byte = source[from + j]!;
+    codes[to + j] = byte & 15;
+    codes[to + j + 16] = byte >> 4;
+  }
+}
+
+function readQ4_0(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): void {
+  const half = halves();
+  for (let group = 0, at = 0; group < scales.length; group++, at += 18) {
+    const d = half[u16(source, at)]!;
+    scales[group] = d;
+    minima[group] = -8 * d;
+    split(source, at + 2, codes, group * GROUP);
+  }
+}
+
+function readQ4_1(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): void {
+  const half = halves();
+  for (let group = 0, at = 0; group < scales.length; group++, at += 20) {
+    scales[group] = half[u16(source, at)]!;
+    minima[group] = half[u16(source, at + 2)]!;
+    split(source, at + 4, codes, group * GROUP);
+  }
+}
+
+function readQ4_K(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): void {
+  const half = halves();
+  for (let first = 0, at = 0; first < scales.length; first += 8, at += 144) {
+    const d = half[u16(source, at)]!;
+    const e = half[u16(source, at + 2)]!;
+    for (let g = 0; g < 8; g++) {
+      scales[first + g] = d * scaleOf(source, at + 4, g);
+      minima[first + g] = -e * minimumOf(source, at + 4, g);
+      const from = at + 16 + 32 * (g >> 1);
+      const to = (first + g) * GROUP;
+      for (let j = 0; j < GROUP; j++) codes[to + j] = (source[from + j]! >> (4 * (g & 1))) & 15;
+    }
+  }
+}
+
+const READERS: ReadonlyMap<string, Read> = new Map([
+  ['Q4_0', readQ4_0],
+  ['Q4_1', readQ4_1],
+  ['Q4_K', readQ4_K],
+]);
+
+export const hasNibbles = ({ name }: ElementType): boolean => READERS.has(name);
+
+/** Whole blocks of one type with nibbles. */
+export function nibblesOf({ name, blockValues, blockBytes }: ElementType, source: Uint8Array): NarrowMatrix {
+  const values = (source.length / blockBytes) * blockValues;
+  const read = READERS.get(name);
+  assert(read !== undefined && Number.isInteger(values), `${source.length} bytes of ${name}`);
+  const groups = values / GROUP;
+  const codes = new Uint8Array(values);
+  const matrix = { codes, scales: new Float32Array(groups), minima: new Float32Array(groups) };
+  read(source, matrix);
+  return matrix;
+}

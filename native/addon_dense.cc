@@ -1,0 +1,200 @@
+// The matrices around attention as JavaScript sees them: typed arrays in, a status out, every length checked (see addon.cc).
+#include <cmath>
+#include <memory>
+
+#include "arguments.h"
+#include "cache/dense.h"
+#include "environment.h"
+
+namespace palimpsest {
+
+namespace {
+
+constexpr int kMaxSize = 1 << 20;
+constexpr int kMaxTokens = 1 << 20;
+constexpr napi_type_tag kDenseTag = {0x1f77c30a94be4d62ULL, 0xa6d05e82f1c93b47ULL};
+
+class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
+ public:
+  static Napi::Function define(Napi::Env env) {
+    return DefineClass(env, "Dense",
+                       {InstanceMethod<&DenseHandle::open>("open"), InstanceMethod<&DenseHandle::close>("close"),
+                        InstanceMethod<&DenseHandle::bytes>("bytes"), InstanceMethod<&DenseHandle::setWide>("setWide"),
+                        InstanceMethod<&DenseHandle::setNarrow>("setNarrow"), InstanceMethod<&DenseHandle::setBias>("setBias"),
+                        InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::first>("first"),
+                        InstanceMethod<&DenseHandle::next>("next"), InstanceMethod<&DenseHandle::last>("last"),
+                        InstanceMethod<&DenseHandle::logits>("logits")});
+  }
+
+  explicit DenseHandle(const Info& info) : Napi::ObjectWrap<DenseHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kDenseTag); }
+
+ private:
+  // (Int32Array[8] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads; epsilon)
+  Napi::Value open(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      Span<int32_t> numbers;
+      if (dense_ || !readArray(info[0], napi_int32_array, &numbers) || numbers.length != 8 || !info[1].IsNumber()) return kBadArgument;
+      constexpr int kMost[] = {4096, kMaxSize, kMaxSize, 1024, 1024, 1024, 1 << 24, 64};
+      for (int i = 0; i < 8; i++) {
+        if (numbers.data[i] < 1 || numbers.data[i] > kMost[i]) return kBadArgument;
+      }
+      const int32_t* at = numbers.data;
+      const double epsilon = info[1].As<Napi::Number>().DoubleValue();
+      if (!(epsilon >= 0 && epsilon <= 1) || at[3] * at[5] > kMaxSize || at[4] * at[5] > kMaxSize) return kBadArgument;
+      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], static_cast<float>(epsilon)};
+      dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, at[7]);
+      return kOk;
+    });
+  }
+
+  Napi::Value close(const Info& info) {
+    dense_.reset();
+    return answer(info, kOk);
+  }
+
+  // (Float64Array[1])
+  Napi::Value bytes(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      Span<double> out;
+      if (!dense_) return kClosed;
+      if (!readArray(info[0], napi_float64_array, &out) || out.length != 1) return kBadShape;
+      out.data[0] = static_cast<double>(dense_->bytes());
+      return kOk;
+    });
+  }
+
+  bool readSlot(const Info& info, int* layer, int* slot) {
+    return readInt(info[0], 0, dense_->shape().layers, layer) && readInt(info[1], 0, kDenseSlots - 1, slot) && dense_->has(*layer, *slot);
+  }
+
+  // (layer, slot, w [outputs][inputs])
+  Napi::Value setWide(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, slot;
+      Span<float> w;
+      if (!dense_) return kClosed;
+      if (!readSlot(info, &layer, &slot) || !readFloats(info[2], &w)) return kBadArgument;
+      if (w.length != static_cast<uint64_t>(dense_->outputs(layer, slot)) * dense_->inputs(layer, slot)) return kBadShape;
+      complete_ = false;
+      return dense_->setWide(layer, slot, w.data);
+    });
+  }
+
+  // (layer, slot, codes [outputs][inputs], scales [outputs][inputs / 32], minima)
+  Napi::Value setNarrow(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, slot;
+      Span<uint8_t> codes;
+      Span<float> scales, minima;
+      if (!dense_) return kClosed;
+      if (!readSlot(info, &layer, &slot) || !readArray(info[2], napi_uint8_array, &codes)) return kBadArgument;
+      if (!readFloats(info[3], &scales) || !readFloats(info[4], &minima)) return kBadArgument;
+      const uint64_t count = static_cast<uint64_t>(dense_->outputs(layer, slot)) * dense_->inputs(layer, slot);
+      if (codes.length != count || scales.length != count / 32 || minima.length != scales.length) return kBadShape;
+      complete_ = false;
+      return dense_->setNarrow(layer, slot, codes.data, scales.data, minima.data);
+    });
+  }
+
+  // (layer, slot, bias [outputs])
+  Napi::Value setBias(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, slot;
+      Span<float> bias;
+      if (!dense_) return kClosed;
+      if (!readSlot(info, &layer, &slot) || !readFloats(info[2], &bias)) return kBadArgument;
+      if (bias.length != static_cast<size_t>(dense_->outputs(layer, slot))) return kBadShape;
+      return dense_->setBias(layer, slot, bias.data);
+    });
+  }
+
+  // (layer, norm, gain)
+  Napi::Value setNorm(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, norm;
+      Span<float> gain;
+      if (!dense_) return kClosed;
+      if (!readInt(info[0], 0, dense_->shape().layers, &layer) || !readInt(info[1], 0, kDenseNorms - 1, &norm)) return kBadArgument;
+      if (!readFloats(info[2], &gain)) return kBadArgument;
+      if (gain.length == 0 || gain.length != static_cast<size_t>(dense_->normSize(layer, norm))) return kBadShape;
+      return dense_->setNorm(layer, norm, gain.data);
+    });
+  }
+
+  // Runs `body` with a complete model and so many tokens.
+  template <typename Body>
+  Napi::Value run(const Info& info, int tokensAt, Body body) {
+    return guarded(info, [&]() -> Status {
+      int tokens;
+      if (!dense_) return kClosed;
+      if (!complete_) complete_ = dense_->complete();
+      if (!complete_ || !readInt(info[tokensAt], 1, kMaxTokens, &tokens)) return kBadArgument;
+      return body(tokens);
+    });
+  }
+
+  // A float array of tokens * width.
+  static bool rowsOf(const Napi::Value& value, int tokens, int width, Span<float>* out) {
+    return readFloats(value, out) && out->length == static_cast<uint64_t>(tokens) * width;
+  }
+
+  int queryWidth() const { return dense_->shape().queryHeads * dense_->shape().headDim; }
+  int keyWidth() const { return dense_->shape().kvHeads * dense_->shape().headDim; }
+
+  // (x, tokens, q, k, v)
+  Napi::Value first(const Info& info) {
+    return run(info, 1, [&](int tokens) -> Status {
+      Span<float> x, q, k, v;
+      if (!rowsOf(info[0], tokens, dense_->shape().hidden, &x) || !rowsOf(info[2], tokens, queryWidth(), &q)) return kBadShape;
+      if (!rowsOf(info[3], tokens, keyWidth(), &k) || !rowsOf(info[4], tokens, keyWidth(), &v)) return kBadShape;
+      dense_->first(x.data, tokens, q.data, k.data, v.data);
+      return kOk;
+    });
+  }
+
+  // (layer, attention, x, tokens, xNext, q, k, v)
+  Napi::Value next(const Info& info) {
+    return run(info, 3, [&](int tokens) -> Status {
+      int layer;
+      Span<float> attention, x, xNext, q, k, v;
+      if (!readInt(info[0], 0, dense_->shape().layers - 2, &layer)) return kBadArgument;
+      const int hidden = dense_->shape().hidden;
+      if (!rowsOf(info[1], tokens, queryWidth(), &attention) || !rowsOf(info[2], tokens, hidden, &x)) return kBadShape;
+      if (!rowsOf(info[4], tokens, hidden, &xNext) || !rowsOf(info[5], tokens, queryWidth(), &q)) return kBadShape;
+      if (!rowsOf(info[6], tokens, keyWidth(), &k) || !rowsOf(info[7], tokens, keyWidth(), &v)) return kBadShape;
+      dense_->next(layer, attention.data, x.data, tokens, xNext.data, q.data, k.data, v.data);
+      return kOk;
+    });
+  }
+
+  // (attention, x, tokens, xNext)
+  Napi::Value last(const Info& info) {
+    return run(info, 2, [&](int tokens) -> Status {
+      Span<float> attention, x, xNext;
+      const int hidden = dense_->shape().hidden;
+      if (!rowsOf(info[0], tokens, queryWidth(), &attention) || !rowsOf(info[1], tokens, hidden, &x)) return kBadShape;
+      if (!rowsOf(info[3], tokens, hidden, &xNext)) return kBadShape;
+      dense_->last(attention.data, x.data, tokens, xNext.data);
+      return kOk;
+    });
+  }
+
+  // (x, rows, out [rows][vocab])
+  Napi::Value logits(const Info& info) {
+    return run(info, 1, [&](int rows) -> Status {
+      Span<float> x, out;
+      if (!rowsOf(info[0], rows, dense_->shape().hidden, &x) || !rowsOf(info[2], rows, dense_->shape().vocab, &out)) return kBadShape;
+      dense_->logits(x.data, rows, out.data);
+      return kOk;
+    });
+  }
+
+  std::unique_ptr<Dense> dense_;
+  bool complete_ = false;
+};
+
+}  // namespace
+
+void exportDense(Napi::Env env, Napi::Object exports) { exports.Set("Dense", DenseHandle::define(env)); }
+
+}  // namespace palimpsest

@@ -1,0 +1,299 @@
+#include "dense.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace palimpsest {
+
+namespace {
+
+constexpr int kBlock = 32;   // inputs that share a scale
+constexpr int kPanel = 16;   // outputs
+// Rows that stay in the second cache while panels pass.
+constexpr size_t kRowBytes = size_t{512} << 10;
+
+int blocksOf(int inputs) { return (inputs + kBlock - 1) / kBlock; }
+int panelsOf(int outputs) { return (outputs + kPanel - 1) / kPanel; }
+uint8_t* bytesOf(Block* block) { return reinterpret_cast<uint8_t*>(block) + kHeapUnit; }
+
+// The half nearest to x, where it is x to 2^-11.
+bool toHalfExactly(const Kernels* kernels, float x, uint16_t* half) {
+  float back;
+  kernels->toHalf(&x, half, 1);
+  kernels->fromHalf(half, &back, 1);
+  return std::fabs(back - x) <= std::fabs(x) * 0x1p-11f;
+}
+
+void fill(Buffer<float>& to, const float* from, int count, int padded) {
+  to.grow(padded);
+  std::copy(from, from + count, to.data());
+  std::fill(to.data() + count, to.data() + padded, 0.0f);
+}
+
+}  // namespace
+
+void Dense::Quantized::grow(int rows, int width) {
+  const int blocks = blocksOf(width);
+  const size_t count = static_cast<size_t>(rows) * blocks;
+  bytes.grow(count * 64);
+  steps.grow(count);
+  sums.grow(count);
+  view = {bytes.data(), steps.data(), sums.data(), blocks};
+}
+
+Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : kernels_(kernels), shape_(shape), threads_(threads), layers_(shape.layers + 1) {}
+
+Dense::~Dense() {
+  for (Layer& layer : layers_) {
+    for (Matrix& matrix : layer.matrix) {
+      if (matrix.block) heap_.give(matrix.block);
+    }
+  }
+}
+
+int Dense::outputs(int layer, int slot) const {
+  if (layer == shape_.layers) return shape_.vocab;
+  switch (slot) {
+    case kDenseQ: return shape_.queryHeads * shape_.headDim;
+    case kDenseK:
+    case kDenseV: return shape_.kvHeads * shape_.headDim;
+    case kDenseGate:
+    case kDenseUp: return shape_.intermediate;
+    default: return shape_.hidden;
+  }
+}
+
+int Dense::inputs(int layer, int slot) const {
+  if (layer == shape_.layers) return shape_.hidden;
+  return slot == kDenseO ? shape_.queryHeads * shape_.headDim : slot == kDenseDown ? shape_.intermediate : shape_.hidden;
+}
+
+int Dense::normSize(int layer, int norm) const {
+  if (norm == kAttentionNorm) return shape_.hidden;
+  if (layer == shape_.layers) return 0;
+  return norm == kMlpNorm ? shape_.hidden : shape_.headDim;
+}
+
+uint8_t* Dense::place(Matrix& matrix, size_t size) {
+  if (!matrix.block) {
+    matrix.block = heap_.take(size);
+    if (!matrix.block) return nullptr;
+    bytes_ += size;
+  }
+  std::memset(bytesOf(matrix.block), 0, size);
+  return bytesOf(matrix.block);
+}
+
+Status Dense::setWide(int layer, int slot, const float* w) {
+  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot), blocks = blocksOf(inputs);
+  Matrix& matrix = layers_[layer].matrix[slot];
+  if (matrix.block) return kBadArgument;
+  uint8_t* panels = place(matrix, static_cast<size_t>(panelsOf(outputs)) * blocks * kDenseWideRecord);
+  if (!panels) return kNoMemory;
+  matrix.wide = true;
+  for (int o = 0; o < outputs; o++) {
+    const float* row = w + static_cast<size_t>(o) * inputs;
+    uint8_t* record = panels + static_cast<size_t>(o / kPanel) * blocks * kDenseWideRecord;
+    for (int block = 0; block < blocks; block++, record += kDenseWideRecord) {
+      const int first = block * kBlock, count = std::min(kBlock, inputs - first);
+      float largest = 0;
+      for (int i = 0; i < count; i++) {
+        if (!std::isfinite(row[first + i])) return kBadValue;
+        largest = std::max(largest, std::fabs(row[first + i]));
+      }
+      const float scale = largest / 127.0f;
+      std::memcpy(record + o % kPanel * 4, &scale, 4);
+      // Where the inverse would leave float32 the weights are zeros.
+      const float inverse = largest > 0x1p-100f ? 127.0f / largest : 0.0f;
+      uint8_t* codes = record + 64 + o % kPanel * 4;
+      for (int i = 0; i < count; i++) codes[i / 4 * 64 + i % 4] = static_cast<uint8_t>(row[first + i] * inverse + 128.5f);
+    }
+  }
+  return kOk;
+}
+
+Status Dense::setNarrow(int layer, int slot, const uint8_t* codes, const float* scales, const float* minima) {
+  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot), blocks = blocksOf(inputs);
+  Matrix& matrix = layers_[layer].matrix[slot];
+  if (matrix.block) return kBadArgument;
+  if (inputs % kBlock != 0) return kUnsupported;
+  std::vector<uint16_t> halves(static_cast<size_t>(outputs) * blocks * 2);
+  for (size_t i = 0; i < halves.size() / 2; i++) {
+    if (!toHalfExactly(kernels_, scales[i], &halves[2 * i]) || !toHalfExactly(kernels_, minima[i], &halves[2 * i + 1])) return kUnsupported;
+  }
+  uint8_t* panels = place(matrix, static_cast<size_t>(panelsOf(outputs)) * blocks * kDenseNarrowRecord);
+  if (!panels) return kNoMemory;
+  matrix.wide = false;
+  for (int o = 0; o < outputs; o++) {
+    const uint8_t* row = codes + static_cast<size_t>(o) * inputs;
+    uint8_t* record = panels + static_cast<size_t>(o / kPanel) * blocks * kDenseNarrowRecord;
+    for (int block = 0; block < blocks; block++, record += kDenseNarrowRecord, row += kBlock) {
+      const uint16_t* pair = &halves[(static_cast<size_t>(o) * blocks + block) * 2];
+      std::memcpy(record + o % kPanel * 2, pair, 2);
+      std::memcpy(record + 32 + o % kPanel * 2, pair + 1, 2);
+      uint8_t* to = record + 64 + o % kPanel * 4;
+      for (int i = 0; i < 16; i++) to[i / 4 * 64 + i % 4] = static_cast<uint8_t>((row[i] & 15) | (row[16 + i] & 15) << 4);
+    }
+  }
+  return kOk;
+}
+
+Status Dense::setBias(int layer, int slot, const float* bias) {
+  Matrix& matrix = layers_[layer].matrix[slot];
+  const int outputs = this->outputs(layer, slot);
+  if (!matrix.biased) bytes_ += outputs * sizeof(float);
+  fill(matrix.bias, bias, outputs, panelsOf(outputs) * kPanel);
+  matrix.biased = true;
+  return kOk;
+}
+
+Status Dense::setNorm(int layer, int norm, const float* gain) {
+  Layer& at = layers_[layer];
+  const int size = normSize(layer, norm);
+  if (!at.normed[norm]) bytes_ += size * sizeof(float);
+  fill(at.norm[norm], gain, size, size);
+  at.normed[norm] = true;
+  return kOk;
+}
+
+bool Dense::complete() const {
+  for (int layer = 0; layer < shape_.layers; layer++) {
+    for (const Matrix& matrix : layers_[layer].matrix) {
+      if (!matrix.block) return false;
+    }
+    if (!layers_[layer].normed[kAttentionNorm] || !layers_[layer].normed[kMlpNorm]) return false;
+  }
+  return layers_[shape_.layers].matrix[kDenseQ].block && layers_[shape_.layers].normed[kAttentionNorm];
+}
+
+Dense::Product Dense::product(int layer, int slot, const float* base, float* y) const {
+  const Matrix& matrix = layers_[layer].matrix[slot];
+  const DenseWeights weights = {matrix.wide, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot)};
+  return {weights, base, y};
+}
+
+// Norms of rows of hidden size, as integers, into narrowRows_.
+void Dense::norm(const float* x, int rows, const Buffer<float>& gain) {
+  const int width = shape_.hidden;
+  narrowRows_.grow(rows, width);
+  lines_.grow(static_cast<size_t>(threads_.count()) * width);
+  auto task = [&](int item, int thread) {
+    float* line = lines_.data() + static_cast<size_t>(thread) * width;
+    for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
+      kernels_->denseNorm(x + static_cast<size_t>(row) * width, gain.data(), shape_.epsilon, width, line);
+      kernels_->denseRow(line, width, narrowRows_.view, row);
+    }
+  };
+  threads_.each((rows + 15) / 16, task);
+}
+
+// Panels of all products are shared out together: who computes an output changes nothing about it.
+void Dense::multiply(const Product* products, int count, const Quantized& rows, int n) {
+  int panels = 0;
+  for (int i = 0; i < count; i++) panels += panelsOf(products[i].weights.outputs);
+  // Pairs of panels meet many rows together, so items are of an even number.
+  const int parts = threads_.count() == 1 ? 1 : threads_.count() * 3;
+  const int share = std::max(2, ((panels + parts - 1) / parts + 1) / 2 * 2);
+  const size_t perRow = static_cast<size_t>(rows.view.blocks) * 64;
+  const int slice = static_cast<int>(std::clamp<size_t>(kRowBytes / perRow / 4 * 4, 16, kDenseSlice));
+  auto task = [&](int item, int) {
+    int from = item * share, to = std::min(panels, from + share);
+    for (int i = 0; i < count && from < to; i++) {
+      const DenseWeights& weights = products[i].weights;
+      const int own = panelsOf(weights.outputs);
+      if (from < own) {
+        for (int row = 0; row < n; row += slice) {
+          const size_t first = static_cast<size_t>(row) * rows.view.blocks, at = static_cast<size_t>(row) * weights.outputs;
+          const DenseRows part = {rows.view.bytes + first * 64, rows.view.steps + first, rows.view.sums + first, rows.view.blocks};
+          const float* base = products[i].base ? products[i].base + at : nullptr;
+          kernels_->densePanels(weights, from, std::min(to, own), part, std::min(slice, n - row), base, products[i].y + at);
+        }
+      }
+      from = std::max(0, from - own);
+      to -= own;
+    }
+  };
+  threads_.each((panels + share - 1) / share, task);
+}
+
+void Dense::headNorms(int layer, int norm, float* x, int rows) {
+  if (!layers_[layer].normed[norm]) return;
+  const Buffer<float>& gain = layers_[layer].norm[norm];
+  const int d = shape_.headDim;
+  for (int row = 0; row < rows; row++, x += d) kernels_->denseNorm(x, gain.data(), shape_.epsilon, d, x);
+}
+
+void Dense::project(int layer, const float* x, int tokens, float* q, float* k, float* v) {
+  norm(x, tokens, layers_[layer].norm[kAttentionNorm]);
+  const Product products[] = {product(layer, kDenseQ, nullptr, q), product(layer, kDenseK, nullptr, k), product(layer, kDenseV, nullptr, v)};
+  multiply(products, 3, narrowRows_, tokens);
+  headNorms(layer, kQueryNorm, q, tokens * shape_.queryHeads);
+  headNorms(layer, kKeyNorm, k, tokens * shape_.kvHeads);
+}
+
+void Dense::afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext) {
+  const int width = shape_.queryHeads * shape_.headDim, inner = shape_.intermediate;
+  const size_t count = tokens;
+  middle_.grow(count * shape_.hidden);
+  gate_.grow(count * inner);
+  up_.grow(count * inner);
+  headRows_.grow(tokens, width);
+  wideRows_.grow(tokens, inner);
+  auto quantize = [&](int item, int) {
+    for (int row = item * 16; row < std::min(tokens, item * 16 + 16); row++) {
+      kernels_->denseRow(attention + static_cast<size_t>(row) * width, width, headRows_.view, row);
+    }
+  };
+  threads_.each((tokens + 15) / 16, quantize);
+  const Product o = product(layer, kDenseO, x, middle_.data());
+  multiply(&o, 1, headRows_, tokens);
+  norm(middle_.data(), tokens, layers_[layer].norm[kMlpNorm]);
+  const Product both[] = {product(layer, kDenseGate, nullptr, gate_.data()), product(layer, kDenseUp, nullptr, up_.data())};
+  multiply(both, 2, narrowRows_, tokens);
+  auto activate = [&](int item, int) {
+    for (int row = item * 16; row < std::min(tokens, item * 16 + 16); row++) {
+      float* gate = gate_.data() + static_cast<size_t>(row) * inner;
+      kernels_->denseGate(gate, up_.data() + static_cast<size_t>(row) * inner, inner);
+      kernels_->denseRow(gate, inner, wideRows_.view, row);
+    }
+  };
+  threads_.each((tokens + 15) / 16, activate);
+  const Product down = product(layer, kDenseDown, middle_.data(), xNext);
+  multiply(&down, 1, wideRows_, tokens);
+}
+
+void Dense::first(const float* x, int tokens, float* q, float* k, float* v) {
+  const size_t hidden = shape_.hidden, wide = shape_.queryHeads * shape_.headDim, narrow = shape_.kvHeads * shape_.headDim;
+  for (size_t t = 0; t < static_cast<size_t>(tokens); t += kDenseSlice) {
+    const int count = std::min(kDenseSlice, tokens - static_cast<int>(t));
+    project(0, x + t * hidden, count, q + t * wide, k + t * narrow, v + t * narrow);
+  }
+}
+
+void Dense::next(int layer, const float* attention, const float* x, int tokens, float* xNext, float* q, float* k, float* v) {
+  const size_t hidden = shape_.hidden, wide = shape_.queryHeads * shape_.headDim, narrow = shape_.kvHeads * shape_.headDim;
+  for (size_t t = 0; t < static_cast<size_t>(tokens); t += kDenseSlice) {
+    const int count = std::min(kDenseSlice, tokens - static_cast<int>(t));
+    afterAttention(layer, attention + t * wide, x + t * hidden, count, xNext + t * hidden);
+    project(layer + 1, xNext + t * hidden, count, q + t * wide, k + t * narrow, v + t * narrow);
+  }
+}
+
+void Dense::last(const float* attention, const float* x, int tokens, float* xNext) {
+  const size_t hidden = shape_.hidden, wide = shape_.queryHeads * shape_.headDim;
+  for (size_t t = 0; t < static_cast<size_t>(tokens); t += kDenseSlice) {
+    afterAttention(shape_.layers - 1, attention + t * wide, x + t * hidden, std::min(kDenseSlice, tokens - static_cast<int>(t)), xNext + t * hidden);
+  }
+}
+
+void Dense::logits(const float* x, int rows, float* out) {
+  for (size_t t = 0; t < static_cast<size_t>(rows); t += kDenseSlice) {
+    const int count = std::min(kDenseSlice, rows - static_cast<int>(t));
+    norm(x + t * shape_.hidden, count, layers_[shape_.layers].norm[kAttentionNorm]);
+    const Product head = product(shape_.layers, kDenseQ, nullptr, out + t * shape_.vocab);
+    multiply(&head, 1, narrowRows_, count);
+  }
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,114 @@
+// Everything of a Llama-shaped transformer but attention and rotary embedding: packed matrices, norms, and the four pieces of a step
+// (first, next, last, logits), cut where attention happens. Rows are float32 [T][width]; scratch holds kDenseSlice rows at a time.
+//
+//   wide     8 bits, symmetric, one float scale per 32 inputs of an output
+//   narrow   4 bits, half scale and half minimum per 32 inputs: w = scale * code + minimum, which is what Q4_0 and Q4_1 store
+//
+// Inputs that are no multiple of 32 are padded with zeros.
+#pragma once
+#include <vector>
+
+#include "../kernels/kernels.h"
+#include "buffer.h"
+#include "heap.h"
+#include "status.h"
+#include "threads.h"
+
+namespace palimpsest {
+
+struct DenseShape {
+  int layers;
+  int hidden;
+  int intermediate;
+  int queryHeads;
+  int kvHeads;
+  int headDim;
+  int vocab;
+  float epsilon;
+};
+
+// Of each layer; the layer behind the last one has the output matrix in kDenseQ.
+enum DenseSlot : int { kDenseQ, kDenseK, kDenseV, kDenseO, kDenseGate, kDenseUp, kDenseDown, kDenseSlots };
+// Gains of norms. Behind the last layer kAttentionNorm is the final norm. Head norms may be absent.
+enum DenseNorm : int { kAttentionNorm, kMlpNorm, kQueryNorm, kKeyNorm, kDenseNorms };
+
+constexpr int kDenseSlice = 128;
+
+class Dense {
+ public:
+  Dense(const Kernels* kernels, const DenseShape& shape, int threads);
+  ~Dense();
+  Dense(const Dense&) = delete;
+  Dense& operator=(const Dense&) = delete;
+
+  const DenseShape& shape() const { return shape_; }
+  bool has(int layer, int slot) const { return layer < shape_.layers ? slot < kDenseSlots : layer == shape_.layers && slot == kDenseQ; }
+  int outputs(int layer, int slot) const;
+  int inputs(int layer, int slot) const;
+  int normSize(int layer, int norm) const;  // 0: there is none
+
+  // w: [outputs][inputs]. kBadValue: not finite.
+  Status setWide(int layer, int slot, const float* w);
+  // codes: [outputs][inputs] below 16; scales, minima: [outputs][inputs / 32]. kUnsupported: inputs are no multiple of 32, or a scale or
+  // minimum is no half to 2^-11.
+  Status setNarrow(int layer, int slot, const uint8_t* codes, const float* scales, const float* minima);
+  Status setBias(int layer, int slot, const float* bias);
+  Status setNorm(int layer, int norm, const float* gain);
+  // Whether nothing is missing.
+  bool complete() const;
+  size_t bytes() const { return bytes_; }
+
+  // Sizes are the caller's business: x [tokens][hidden], q [tokens][H * d], k and v [tokens][n * d], attention as q.
+  void first(const float* x, int tokens, float* q, float* k, float* v);
+  void next(int layer, const float* attention, const float* x, int tokens, float* xNext, float* q, float* k, float* v);
+  void last(const float* attention, const float* x, int tokens, float* xNext);
+  void logits(const float* x, int rows, float* out);
+
+ private:
+  struct Matrix {
+    Block* block = nullptr;
+    Buffer<float> bias;
+    bool biased = false;
+    bool wide = false;
+  };
+  struct Layer {
+    Matrix matrix[kDenseSlots];
+    Buffer<float> norm[kDenseNorms];
+    bool normed[kDenseNorms] = {};
+  };
+  // Rows as the kernels read them.
+  struct Quantized {
+    Buffer<int8_t> bytes;
+    Buffer<float> steps;
+    Buffer<int32_t> sums;
+    DenseRows view{};
+    void grow(int rows, int width);
+  };
+  struct Product {
+    DenseWeights weights;
+    const float* base;
+    float* y;
+  };
+
+  uint8_t* place(Matrix& matrix, size_t size);
+  Product product(int layer, int slot, const float* base, float* y) const;
+  void norm(const float* x, int rows, const Buffer<float>& gain);
+  void multiply(const Product* products, int count, const Quantized& rows, int n);
+  void project(int layer, const float* x, int tokens, float* q, float* k, float* v);
+  void headNorms(int layer, int norm, float* x, int rows);
+  void afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext);
+
+  const Kernels* kernels_;
+  DenseShape shape_;
+  Threads threads_;
+  Heap heap_;
+  std::vector<Layer> layers_;
+  size_t bytes_ = 0;
+  Quantized narrowRows_;  // of hidden size
+  Quantized headRows_;    // of attention
+  Quantized wideRows_;    // of the intermediate size
+  Buffer<float> lines_;   // one row a thread
+  Buffer<float> middle_, gate_, up_;
+};
+
+}  // namespace palimpsest

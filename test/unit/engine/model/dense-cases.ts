@@ -1,0 +1,123 @@
+/** Models of every feature by itself and together, and how far a dense half is from the same formulas in float64. */
+import { expect } from 'vitest';
+import type { DenseBackend, ModelConfig, WeightSource } from '../../../../engine/model/types.ts';
+import { PlainDense } from './plain-dense.ts';
+import { Rng, weightsOf } from './rng.ts';
+
+export const BASE: ModelConfig = {
+  ...{ architecture: 'llama', layers: 3, hiddenSize: 64, intermediateSize: 96, queryHeads: 4, kvHeads: 2, headDim: 16 },
+  ...{
+    vocabSize: 50,
+    contextLength: 128,
+    normEpsilon: 1e-5,
+    ropeTheta: 1e4,
+    ropeScaling: { kind: 'none' },
+    rotaryDim: 16,
+  },
+  ...{ ropeInterleaved: false, slidingWindow: [null, null, null], qkvBias: false, outputBias: false, mlpBias: false },
+  ...{ qkNorm: false, tiedEmbeddings: true, bosId: null, eosIds: [] },
+};
+
+/**
+ * Random weights of the shapes that the configuration asks for, and no others: a backend that wants more fails. `round` may change a matrix
+ * to what some format holds exactly.
+ */
+export function randomWeights(
+  config: ModelConfig,
+  seed: number,
+  round: (w: Float32Array, inputs: number) => void = () => {},
+): WeightSource {
+  const random = new Rng(seed);
+  const tensors = new Map<string, { shape: number[]; data: Float32Array }>();
+  const { hiddenSize: m, intermediateSize: f, queryHeads, kvHeads, headDim } = config;
+  const matrix = (name: string, rows: number, columns: number, biased: boolean): void => {
+    const data = random.normal(rows * columns, 1 / Math.sqrt(columns));
+    round(data, columns);
+    tensors.set(name, { shape: [rows, columns], data });
+    if (biased) tensors.set(`${name}.bias`, { shape: [rows], data: random.normal(rows) });
+  };
+  const gains = (name: string, size: number): void => {
+    tensors.set(name, { shape: [size], data: random.normal(size, 0.2).map((value) => 1 + value) });
+  };
+  matrix('embed', config.vocabSize, m, false);
+  if (!config.tiedEmbeddings) matrix('head', config.vocabSize, m, false);
+  gains('norm', m);
+  for (let l = 0; l < config.layers; l++) {
+    gains(`${l}.attnNorm`, m);
+    gains(`${l}.mlpNorm`, m);
+    matrix(`${l}.q`, queryHeads * headDim, m, config.qkvBias);
+    matrix(`${l}.k`, kvHeads * headDim, m, config.qkvBias);
+    matrix(`${l}.v`, kvHeads * headDim, m, config.qkvBias);
+    matrix(`${l}.o`, m, queryHeads * headDim, config.outputBias);
+    matrix(`${l}.gate`, f, m, config.mlpBias);
+    matrix(`${l}.up`, f, m, config.mlpBias);
+    matrix(`${l}.down`, m, f, config.mlpBias);
+    if (config.qkNorm) {
+      gains(`${l}.qNorm`, headDim);
+      gains(`${l}.kNorm`, headDim);
+    }
+  }
+  return weightsOf(tensors);
+}
+
+export const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
+  { name: 'plain, tied', more: {} },
+  { name: 'head of its own', more: { tiedEmbeddings: false } },
+  { name: 'q, k, v bias (Qwen2)', more: { qkvBias: true } },
+  { name: 'norm per head (Qwen3)', more: { qkNorm: true } },
+  { name: 'output bias', more: { outputBias: true } },
+  { name: 'MLP bias', more: { mlpBias: true } },
+  {
+    name: 'heads wider than the model, odd sizes',
+    more: { headDim: 24, hiddenSize: 36, intermediateSize: 55, kvHeads: 4 },
+  },
+  { name: 'everything', more: { tiedEmbeddings: false, qkvBias: true, qkNorm: true, outputBias: true, mlpBias: true } },
+  { name: 'one layer', more: { layers: 1, slidingWindow: [null] } },
+];
+
+const rms = (values: ArrayLike<number>): number =>
+  Math.sqrt(Array.from(values).reduce((sum, v) => sum + v * v, 0) / values.length);
+
+/** ‖actual − expected‖ / ‖expected‖ */
+function relativeError(actual: Float32Array, expected: readonly (readonly number[])[]): number {
+  const flat = expected.flat();
+  expect(actual.length).toBe(flat.length);
+  return rms(flat.map((value, i) => actual[i]! - value)) / rms(flat);
+}
+
+/** Largest relative error of every output over all methods and some numbers of tokens. */
+export async function worstErrors(
+  config: ModelConfig,
+  weights: WeightSource,
+  backend: DenseBackend,
+): Promise<Record<string, number>> {
+  const plain = new PlainDense(config, weights);
+  const random = new Rng(99);
+  const worst: Record<string, number> = {};
+  const note = (what: string, actual: Float32Array, expected: number[][]): void => {
+    worst[what] = Math.max(worst[what] ?? 0, relativeError(actual, expected));
+  };
+  const { hiddenSize, layers, queryHeads, headDim } = config;
+  for (const tokens of [1, 2, 17]) {
+    const x = random.normal(tokens * hiddenSize, 2);
+    const attention = random.normal(tokens * queryHeads * headDim);
+    const rows = plain.rows(x, hiddenSize);
+    const mixed = plain.rows(attention, queryHeads * headDim);
+    const first = await backend.first(x, tokens);
+    expect(first).toMatchObject({ layer: 0, tokens });
+    expect(first.x).toEqual(x);
+    const projected = plain.projections(0, rows);
+    for (const side of ['q', 'k', 'v'] as const) note(`first ${side}`, first[side], projected[side]);
+    for (let layer = 0; layer < layers - 1; layer++) {
+      const next = await backend.next(layer, attention, x, tokens);
+      expect(next).toMatchObject({ layer: layer + 1, tokens });
+      const after = plain.afterAttention(layer, mixed, rows);
+      note('next x', next.x, after);
+      const following = plain.projections(layer + 1, after);
+      for (const side of ['q', 'k', 'v'] as const) note(`next ${side}`, next[side], following[side]);
+    }
+    note('last', await backend.last(attention, x, tokens), plain.afterAttention(layers - 1, mixed, rows));
+    note('logits', await backend.logits(x, tokens), plain.logits(rows));
+  }
+  return worst;
+}

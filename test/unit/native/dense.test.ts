@@ -1,0 +1,219 @@
+// The matrices around attention: a row gives the same bits alone, among others and with any number of threads, on every instruction set;
+// zeros, tiny and huge rows; and every wrong call. That the numbers are right is tried in engine/model/dense-native.test.ts.
+import { afterAll, describe, expect, test } from 'vitest';
+import {
+  DENSE_SLOTS,
+  DenseHalf,
+  type DenseShape,
+  KvError,
+  nativeInfo,
+  type Projected,
+  setIsa,
+} from '../../../native/index.ts';
+import { normals } from '../../native/dense.ts';
+import { seeded } from '../../native/rows.ts';
+
+const SEED = 5119;
+const { available, isa: best } = nativeInfo();
+afterAll(() => setIsa(best));
+
+const SHAPE: DenseShape = {
+  ...{ layers: 2, hiddenSize: 96, intermediateSize: 200, queryHeads: 3, kvHeads: 1, headDim: 32 },
+  ...{ vocabSize: 77, normEpsilon: 1e-5 },
+};
+
+/** Every second matrix in 4 bits where its inputs allow. */
+function filled(shape: DenseShape, threads: number): DenseHalf {
+  const random = seeded(SEED);
+  const half = new DenseHalf(shape, threads);
+  for (let layer = 0; layer <= shape.layers; layer++) {
+    for (const [i, slot] of DENSE_SLOTS.entries()) {
+      if (layer === shape.layers && i > 0) continue;
+      const [outputs, inputs] = half.sizes(layer, slot);
+      const isNarrow = (layer + i) % 2 === 0 && inputs % 32 === 0;
+      const groups = (outputs * inputs) / 32;
+      if (isNarrow) {
+        const codes = Uint8Array.from({ length: outputs * inputs }, () => Math.floor(random() * 16));
+        const scales = new Float32Array(groups).fill(0.03125);
+        expect(half.setNarrow(layer, slot, { codes, scales, minima: scales.map((scale) => -7 * scale) })).toBe(true);
+      } else
+        half.setWide(
+          layer,
+          slot,
+          normals(random, outputs * inputs).map((value) => value / 8),
+        );
+    }
+    half.setNorm(layer, 'attnNorm', new Float32Array(shape.hiddenSize).fill(1.5));
+    if (layer < shape.layers) half.setNorm(layer, 'mlpNorm', new Float32Array(shape.hiddenSize).fill(0.75));
+  }
+  return half;
+}
+
+const projected = ({ queryHeads, kvHeads, headDim }: DenseShape, tokens: number): Projected => ({
+  q: new Float32Array(tokens * queryHeads * headDim),
+  k: new Float32Array(tokens * kvHeads * headDim),
+  v: new Float32Array(tokens * kvHeads * headDim),
+});
+
+/** Everything that the pieces answer for T rows, one line a row. */
+function answers(half: DenseHalf, x: Float32Array, attention: Float32Array, tokens: number): Float32Array[] {
+  const { shape } = half;
+  const first = projected(shape, tokens);
+  half.first(x, tokens, first);
+  const next = projected(shape, tokens);
+  const xNext = new Float32Array(x.length);
+  half.next(0, attention, x, tokens, xNext, next);
+  const last = new Float32Array(x.length);
+  half.last(attention, x, tokens, last);
+  const logits = new Float32Array(tokens * shape.vocabSize);
+  half.logits(x, tokens, logits);
+  const all = [first.q, first.k, first.v, xNext, next.q, next.k, next.v, last, logits];
+  return Array.from({ length: tokens }, (_, t) =>
+    Float32Array.from(
+      all.flatMap((rows) => [...rows.subarray((t * rows.length) / tokens, ((t + 1) * rows.length) / tokens)]),
+    ),
+  );
+}
+
+describe.each(available)(`%s (seed ${SEED})`, (isa) => {
+  test('a row gives the same bits alone, among others, and with three threads', () => {
+    setIsa(isa);
+    const random = seeded(SEED + 1);
+    const tokens = 131; // more than a slice, no multiple of any block
+    const x = normals(random, tokens * SHAPE.hiddenSize);
+    const attention = normals(random, tokens * 96);
+    const halves = [filled(SHAPE, 1), filled(SHAPE, 3)];
+    const [one, three] = halves.map((half) => answers(half, x, attention, tokens));
+    expect(three).toEqual(one);
+    for (const t of [0, 1, 4, 7, 127, 128, 130]) {
+      const at = (rows: Float32Array): Float32Array => rows.slice(t * 96, (t + 1) * 96);
+      expect(answers(halves[0]!, at(x), at(attention), 1)[0], `row ${t}`).toEqual(one![t]);
+    }
+    for (const half of halves) half.close();
+  });
+
+  test('zeros, denormals, the smallest and the largest rows stay numbers', () => {
+    setIsa(isa);
+    const half = filled(SHAPE, 1);
+    const attention = new Float32Array(96);
+    for (const size of [0, 1e-44, 1e-38, 1e-30, 1e12]) {
+      const x = normals(seeded(SEED + 2), 96).map((value) => value * size);
+      for (const value of answers(half, x, attention, 1)[0]!)
+        expect(Number.isFinite(value), `rows of ${size}`).toBe(true);
+    }
+    half.close();
+  });
+});
+
+test('all instruction sets agree to float32 rounding', () => {
+  const random = seeded(SEED + 3);
+  const x = normals(random, 5 * 96);
+  const attention = normals(random, 5 * 96);
+  const found = available.map((isa) => {
+    setIsa(isa);
+    const half = filled(SHAPE, 1);
+    const rows = answers(half, x, attention, 5);
+    half.close();
+    return rows;
+  });
+  // A flip of one activation's last bit is 2^-15 of the largest in its block of 32, against sums of 96 to 200 of them.
+  for (const rows of found) {
+    for (const [t, row] of rows.entries()) {
+      const reference = found[0]![t]!;
+      let [difference, size] = [0, 0];
+      for (let i = 0; i < row.length; i++) {
+        difference += (row[i]! - reference[i]!) ** 2;
+        size += reference[i]! ** 2;
+      }
+      expect(Math.sqrt(difference / size)).toBeLessThan(2e-5);
+    }
+  }
+});
+
+describe('what is refused', () => {
+  const half = filled(SHAPE, 1);
+  afterAll(() => half.close());
+  const empty = (): DenseHalf => new DenseHalf(SHAPE, 1);
+  const rows = (count: number): Float32Array => new Float32Array(count);
+  const out = (): Projected => projected(SHAPE, 1);
+  const code = (call: () => unknown): string => {
+    try {
+      call();
+    } catch (error) {
+      expect(error).toBeInstanceOf(KvError);
+      return (error as KvError).code;
+    }
+    return 'accepted';
+  };
+
+  test.each([
+    ['no layers', 'bad-argument', () => new DenseHalf({ ...SHAPE, layers: 0 })],
+    ['a vocabulary beyond all bounds', 'bad-argument', () => new DenseHalf({ ...SHAPE, vocabSize: 2 ** 30 })],
+    [
+      'heads wider than a million',
+      'bad-argument',
+      () => new DenseHalf({ ...SHAPE, queryHeads: 1024, headDim: 1024, kvHeads: 1025 }),
+    ],
+    ['NaN as epsilon', 'bad-argument', () => new DenseHalf({ ...SHAPE, normEpsilon: NaN })],
+    ['65 threads', 'bad-argument', () => new DenseHalf(SHAPE, 65)],
+    ['an unknown matrix', 'bad-argument', () => empty().setWide(0, 'w' as 'q', rows(1))],
+    ['a layer too many', 'bad-argument', () => empty().setWide(3, 'q', rows(96 * 96))],
+    ['k behind the last layer', 'bad-argument', () => empty().setWide(2, 'k', rows(96 * 32))],
+    ['a matrix twice', 'bad-argument', () => half.setWide(0, 'k', rows(32 * 96))],
+    ['a matrix of another size', 'bad-shape', () => empty().setWide(0, 'q', rows(95))],
+    ['a matrix with NaN', 'bad-value', () => empty().setWide(0, 'q', rows(96 * 96).fill(NaN, 7, 8))],
+    ['an infinite matrix', 'bad-value', () => empty().setWide(0, 'q', rows(96 * 96).fill(-Infinity, 7, 8))],
+    [
+      'codes of another size',
+      'bad-shape',
+      () => empty().setNarrow(0, 'q', { codes: new Uint8Array(9), scales: rows(288), minima: rows(288) }),
+    ],
+    ['a bias of another size', 'bad-shape', () => empty().setBias(0, 'q', rows(95))],
+    ['a norm of another size', 'bad-shape', () => empty().setNorm(0, 'qNorm', rows(96))],
+    ['a head norm behind the last layer', 'bad-argument', () => empty().setNorm(2, 'kNorm', rows(32))],
+    ['a run before all weights are there', 'bad-argument', () => empty().first(rows(96), 1, out())],
+    ['rows of another size', 'bad-shape', () => half.first(rows(95), 1, out())],
+    ['no tokens', 'bad-argument', () => half.first(rows(0), 0, out())],
+    [
+      'the last layer as one before another',
+      'bad-argument',
+      () => half.next(1, rows(96), rows(96), 1, rows(96), out()),
+    ],
+    ['results too short', 'bad-shape', () => half.logits(rows(96), 1, rows(76))],
+    ['a plain array', 'bad-argument', () => half.logits(Array(96).fill(0) as unknown as Float32Array, 1, rows(77))],
+  ])('%s', (_, expected, call) => {
+    expect(code(call)).toBe(expected);
+  });
+
+  test('results that share memory with what is read, or with each other', () => {
+    const x = rows(96);
+    expect(code(() => half.last(rows(96), x, 1, x))).toBe('bad-argument');
+    const shared = rows(64);
+    const twice = { q: rows(96), k: shared.subarray(0, 32), v: shared.subarray(16, 48) };
+    expect(code(() => half.first(x, 1, twice))).toBe('bad-argument');
+  });
+
+  test('4-bit codes whose scales no half holds, or whose inputs are no blocks, are left to 8 bits', () => {
+    const codes = new Uint8Array(96 * 96);
+    const [scales, minima] = [rows(288).fill(0.5), rows(288)];
+    for (const odd of [1e-9, 70_000, NaN, Infinity]) {
+      const target = empty();
+      expect(target.setNarrow(0, 'q', { codes, scales: rows(288).fill(0.5).fill(odd, 9, 10), minima })).toBe(false);
+      expect(target.setNarrow(0, 'q', { codes, scales, minima: rows(288).fill(odd, 9, 10) })).toBe(false);
+      expect(target.setNarrow(0, 'q', { codes, scales, minima })).toBe(true);
+      target.close();
+    }
+    expect(
+      empty().setNarrow(0, 'down', { codes: new Uint8Array(96 * 200), scales: rows(600), minima: rows(600) }),
+    ).toBe(false);
+  });
+
+  test('a closed one refuses every call; closing twice is fine', () => {
+    const closed = filled(SHAPE, 2);
+    expect(closed.bytes).toBeGreaterThan(0);
+    closed.close();
+    closed.close();
+    expect(code(() => closed.logits(rows(96), 1, rows(77)))).toBe('closed');
+    expect(code(() => closed.bytes)).toBe('closed');
+  });
+});
