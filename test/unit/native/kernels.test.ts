@@ -200,7 +200,7 @@ describe.each(ISAS)('%s', (_name, isa) => {
     }
   });
 
-  test('the exponential is within 3e-7 of two is within 3e-7 from 0 down to -100, and 0 below', () => {
+  test('the power of two is within 3e-7 from 0 down to -100, and 0 below', () => {
     for (let page = 0; page < 100; page++) {
       const scores = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t === 0 ? 0 : -(page + t / 128) * 0.87));
       const p = scores.slice();
