@@ -314,9 +314,8 @@ export class PolicyCache {
   }
 
   #schedule(): Scheduler {
-    this.#cache.setSkipShare(thresholdOf(this.#plan.context.thresholds, 'attention.skip').value);
     const { policy, context, budgetBytes, tokensExpected } = this.#plan;
-    return new Scheduler({
+    const scheduler = new Scheduler({
       session: this.session,
       cache: this.#cache,
       pool: this.#pool,
@@ -327,6 +326,9 @@ export class PolicyCache {
       tokensExpected,
       log: this.#log,
     });
+    // The scheduler has checked them.
+    this.#cache.setSkipShare(thresholdOf(this.#plan.context.thresholds, 'attention.skip').value);
+    return scheduler;
   }
 
   /** The first entry, once the thresholds are final: when the first tokens come. */

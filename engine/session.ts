@@ -126,7 +126,6 @@ export class Session {
     let cache: KvCache | null = null;
     try {
       cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
-      cache.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
       if (policy.needsTrials)
         for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
       const id = randomUUID().slice(0, 8);
@@ -143,6 +142,7 @@ export class Session {
         stepLatencyBudgetMs: setup.stepLatencyBudgetMs ?? null,
         log,
       });
+      cache.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
       const openSeq = log?.append(id, 'open', {
         model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
         shape,
