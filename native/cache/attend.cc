@@ -55,8 +55,9 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
   plan.pages = layer.sealed() + 1;
   plan.headsAtOnce = plan.blockTokens * shape.group() <= kDecodeRows ? shape.kvHeads : 1;
   // Few items (decode): cut the history as well, so that every thread gets the same share.
-  const int whole = plan.items(shape.kvHeads) / plan.ranges;
-  plan.ranges = threads > 1 && whole < 4 * threads && whole % threads != 0 ? std::min(threads, plan.pages) : 1;
+  plan.ranges = 1;
+  const int whole = plan.items(shape.kvHeads);
+  if (threads > 1 && whole < 4 * threads && whole % threads != 0) plan.ranges = std::min(threads, plan.pages);
   return plan;
 }
 
