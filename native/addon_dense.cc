@@ -10,6 +10,11 @@ namespace palimpsest {
 
 namespace {
 
+#if defined(__wasm__)
+constexpr bool kHasThreads = false;
+#else
+constexpr bool kHasThreads = true;
+#endif
 constexpr int kMaxSize = 1 << 20;
 constexpr int kMaxTokens = 1 << 20;
 constexpr napi_type_tag kDenseTag = {0x1f77c30a94be4d62ULL, 0xa6d05e82f1c93b47ULL};
@@ -42,7 +47,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       const double epsilon = info[1].As<Napi::Number>().DoubleValue();
       if (!(epsilon >= 0 && epsilon <= 1) || at[3] * at[5] > kMaxSize || at[4] * at[5] > kMaxSize) return kBadArgument;
       const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], static_cast<float>(epsilon)};
-      dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, at[7]);
+      dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, kHasThreads ? at[7] : 1);
       return kOk;
     });
   }
