@@ -114,7 +114,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
-                        InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::latent>("latent")});
+                        InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::latent>("latent"),
+                        InstanceMethod<&CacheHandle::startMove>("startMove"), InstanceMethod<&CacheHandle::finishMoves>("finishMoves")});
   }
 
   explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
@@ -223,6 +224,14 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
   Napi::Value latent(const Info& info) {
     return guarded(info, [&]() -> Status { return cache_ ? latentCall(*cache_, info) : kClosed; });
+  }
+
+  Napi::Value startMove(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? startMoveCall(*cache_, info) : kClosed; });
+  }
+
+  Napi::Value finishMoves(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? finishMovesCall(*cache_, info) : kClosed; });
   }
 
   // (layer, k, v)

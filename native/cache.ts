@@ -4,23 +4,17 @@
  */
 import { closed, fail, floats, formatId, integer, overlaps, record, shapeError, show, sideId } from './arguments.ts';
 import { KvError } from './error.ts';
-import {
-  CODED_HEAD_DIMS,
-  FORMAT_NAMES,
-  FORMATS,
-  type FormatName,
-  PAGE_TOKENS,
-  type Side,
-  SKETCH_ROWS,
-} from './format.ts';
+import { CODED_HEAD_DIMS, FORMATS, type FormatName, PAGE_TOKENS, type Side, SKETCH_ROWS } from './format.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { type CacheHandle, check, loadBinary, type PoolHandle } from './load.ts';
+import { checkMove, formatIn, Moves, type StartedMove } from './moves.ts';
 import { NativePool } from './pool.ts';
 import type {
   AttendOptions,
   CacheMemory,
   CacheShape,
+  FinishedMove,
   KvCache,
   KvCacheOptions,
   LatentLayerWeights,
@@ -42,6 +36,7 @@ class NativeCache implements KvCache {
   readonly #pool: PoolHandle;
   readonly #pair = new Float64Array(2);
   readonly #one = new Float64Array(1);
+  readonly #moves = new Moves();
   #handle: CacheHandle | undefined;
 
   constructor(handle: CacheHandle, pool: PoolHandle, shape: CacheShape) {
@@ -194,7 +189,7 @@ class NativeCache implements KvCache {
     candidates.forEach((candidate: TrialCandidate, index) => {
       record(candidate, 'candidate');
       const side = sideId(candidate.side);
-      this.#legal(layer, page, candidate.side, candidate.format, table);
+      this.#checkedMove(layer, page, candidate.side, candidate.format, table);
       moves.set([side, formatId(candidate.format)], index * 2);
     });
     const errors = new Float64Array(candidates.length);
@@ -220,18 +215,27 @@ class NativeCache implements KvCache {
 
   transcode(layer: number, page: number, side: Side, to: FormatName): number {
     const handle = this.#open();
-    this.#sealedPage(this.#layer(layer), page);
-    const id = sideId(side);
-    const from = this.#legal(layer, page, side, to);
-    const values = { layer, page, side, from, to };
-    return this.#within(`re-encode page ${page} of layer ${layer} as ${to}`, () => {
-      check(
-        handle.transcode(layer, page, id, formatId(to), this.#one),
-        `re-encode page ${page} of layer ${layer}`,
-        values,
-      );
+    const move = this.#checkedMove(layer, page, side, to);
+    const doing = `re-encode page ${page} of layer ${layer} as ${to}`;
+    return this.#within(doing, () => {
+      this.#moves.check(handle.transcode(layer, page, sideId(side), formatId(to), this.#one), doing, move);
       return this.#one[0]!;
     });
+  }
+
+  startMove(layer: number, page: number, side: Side, to: FormatName): void {
+    const handle = this.#open();
+    const move = this.#checkedMove(layer, page, side, to);
+    this.#within(`move page ${page} of layer ${layer} to ${to}`, () => this.#moves.start(handle, move));
+  }
+
+  get movesUnderWay(): number {
+    this.#open();
+    return this.#moves.count;
+  }
+
+  finishMoves(wait: boolean): FinishedMove[] {
+    return this.#moves.finish(this.#open(), wait);
   }
 
   decode(layer: number, page: number, side: Side): Float32Array {
@@ -329,26 +333,17 @@ class NativeCache implements KvCache {
     handle.close();
   }
 
-  /** The page's format now, when `to` may follow it. */
-  #legal(layer: number, page: number, side: Side, to: FormatName, table = this.table(layer)): FormatName {
-    const id = formatId(to);
-    const from = formatIn(table, page, side);
-    if (id < FORMATS[from].id && !(from === 'q8' && to === 'f16')) {
-      throw new KvError('unsupported', `a page in ${from} cannot become ${to}: what was lost is not in it`, {
-        values: { layer, page, side, from, to },
-        hint: 'promotion needs a better source',
-      });
-    }
-    if (to !== 'f16' && !CODED_HEAD_DIMS.includes(this.shape.headDim)) {
-      throw new KvError('unsupported', `head_dim ${this.shape.headDim} is served in f16 only`, {
-        values: { headDim: this.shape.headDim, format: to, coded: CODED_HEAD_DIMS.join(', ') },
-      });
-    }
-    return from;
+  /** What is asked for, when the page and its format of now allow it. */
+  #checkedMove(layer: number, page: number, side: Side, to: FormatName, table?: PageTable): StartedMove {
+    this.#sealedPage(this.#layer(layer), page);
+    sideId(side);
+    const move = { layer, page, side, from: formatIn(table ?? this.table(layer), page, side), to };
+    checkMove(move, this.shape.headDim);
+    return move;
   }
 
   /** Says what a full pool means for the work. */
-  #within(doing: string, work: () => number): number {
+  #within<Result>(doing: string, work: () => Result): Result {
     try {
       return work();
     } catch (error) {
@@ -368,13 +363,9 @@ class NativeCache implements KvCache {
     const room = known ? `: ${numbers[1]} of ${numbers[0]} bytes are in use` : '';
     return new KvError('budget-exceeded', `the pool has no room to ${doing}${room}`, {
       values,
-      hint: 'demote pages, close a cache or raise the budget',
+      hint: `${this.#moves.count > 0 ? 'finish the moves, ' : ''}demote pages, close a cache or raise the budget`,
     });
   }
-}
-
-function formatIn(table: PageTable, page: number, side: Side): FormatName {
-  return FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!]!;
 }
 
 function statusOf(throws: () => void): KvError {

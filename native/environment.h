@@ -22,5 +22,8 @@ void exportDense(Napi::Env env, Napi::Object exports);
 // Cache.latent(operation, ...): what a cache does with pages held as latents.
 class Cache;
 Status latentCall(Cache& cache, const Napi::CallbackInfo& info);
+// Cache.startMove() and Cache.finishMoves(), in addon_moves.cc.
+Status startMoveCall(Cache& cache, const Napi::CallbackInfo& info);
+Status finishMovesCall(Cache& cache, const Napi::CallbackInfo& info);
 
 }  // namespace palimpsest

@@ -112,7 +112,7 @@ export function holdLatent(
     if (!(error instanceof KvError) || error.code !== 'unsupported') throw error;
     throw new KvError('unsupported', `page ${page} of layer ${layer} cannot be held as a latent`, {
       values,
-      hint: 'set the weights of the layer and a rotary table that reaches its positions; a page is held once',
+      hint: 'set the weights of the layer and a rotary table that reaches its positions; a page is held once, and not while a move of it is under way',
     });
   }
   return out[0]!;

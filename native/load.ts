@@ -59,6 +59,9 @@ export interface CacheHandle {
   setSketch(layer: number, sketch: Float32Array): number;
   hasSketch(layer: number, out: Float64Array): number;
   transcode(layer: number, page: number, side: number, format: number, out: Float64Array): number;
+  startMove(layer: number, page: number, side: number, format: number): number;
+  /** [1 + 2 · moves under way] ← how many were finished, then of each its status and the bytes freed. */
+  finishMoves(wait: boolean, out: Float64Array): number;
   decode(layer: number, page: number, side: number, out: Float32Array): number;
   codes(
     layer: number,
@@ -295,11 +298,18 @@ export function useBinding(name: BindingName): void {
   loadBinary(name);
 }
 
+/** The error that a status stands for, null for none. */
+export function codeOf(status: number): KvErrorCode | null {
+  const code = STATUS_CODES[status];
+  assert(code !== undefined, `unknown native status ${status}`);
+  return code;
+}
+
 /** Throws what a status means. `doing` completes the sentence "cannot …". */
 export function check(status: number, doing: string, values: Readonly<Record<string, unknown>> = {}): void {
   if (status === 0) return;
-  const code = STATUS_CODES[status];
-  assert(code !== undefined && code !== null, `unknown native status ${status} while trying to ${doing}`);
+  const code = codeOf(status);
+  assert(code !== null, `status ${status} is no error`);
   if (status === STATUS_NO_MEMORY) {
     throw new KvError(code, `cannot ${doing}: the system has no memory left`, { values, hint: 'lower the budget' });
   }

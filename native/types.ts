@@ -95,7 +95,7 @@ export interface CacheMemory {
   readonly pageBytes: number;
   /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in the pool. */
   readonly totalBytes: number;
-  /** Trial state and thread scratch: reported beside, not counted. */
+  /** Trial state, thread scratch and pages that are being encoded (startMove): reported beside, not counted. */
   readonly scratchBytes: number;
 }
 
@@ -123,6 +123,19 @@ export interface AttendOptions {
 export interface TrialCandidate {
   readonly side: Side;
   readonly format: FormatName;
+}
+
+/** A move in the background that has ended. */
+export interface FinishedMove {
+  readonly layer: number;
+  readonly page: number;
+  readonly side: Side;
+  readonly from: FormatName;
+  readonly to: FormatName;
+  /** Bytes by which the pool's count fell, as transcode() answers. */
+  readonly freedBytes: number;
+  /** 'budget-exceeded': the page is as it was, because a fork came to share it or the budget was lowered meanwhile. Else null. */
+  readonly refused: 'budget-exceeded' | null;
 }
 
 export interface KvCache {
@@ -164,6 +177,20 @@ export interface KvCache {
   setOutputSketch(layer: number, sketch: Float32Array): void;
   /** Re-encodes one side of a sealed page; the old bytes live until the new are complete. → bytes freed (negative when it grew). Legal: any format to a lower one; f16 ↔ q8 as well. rot → rot works on codes alone. Throws 'unsupported' for promotions. */
   transcode(layer: number, page: number, side: Side, to: FormatName): number;
+  /**
+   * The same as transcode(), encoded on a background thread while everything else goes on: the page keeps its bytes and format until
+   * finishMoves(). Any number may be under way; what they will need is kept free for them until then. Throws as transcode() does, and
+   * 'unsupported' while a move of the same page side is under way; so do transcode() and holdLatent(). A fork does not take moves over, close()
+   * drops them. Without threads (WebAssembly) the call encodes.
+   */
+  startMove(layer: number, page: number, side: Side, to: FormatName): void;
+  /** Moves started and not yet finished. */
+  readonly movesUnderWay: number;
+  /**
+   * Puts moves in place, in the order of their start: with `wait` all of them (the caller helps), else up to the first that is not encoded yet.
+   * → those that ended.
+   */
+  finishMoves(wait: boolean): FinishedMove[];
   /** Decoded rows of one side of a sealed page or (page === pages) of the open one, sinks exact: [tokens, n, d]. */
   decode(layer: number, page: number, side: Side): Float32Array;
   /** Codes, scales and means of a coded page in canonical order, to compare with the reference. */

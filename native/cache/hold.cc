@@ -35,7 +35,7 @@ Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, d
   *freed = 0;
   Layer& layer = layers_[index];
   Page& page = layer.pages[pageIndex];
-  if (!layer.latent || page.latent) return kUnsupported;
+  if (!layer.latent || page.latent || page.moving) return kUnsupported;
   if (rotary_ && (pageIndex + 1) * kPageTokens > rotary_->positions()) return kUnsupported;
   const size_t size = latentBytes(format, layer.latent->width);
   size_t released = 0;

@@ -6,10 +6,6 @@
 
 namespace palimpsest {
 
-namespace {
-
-}  // namespace
-
 bool withinMagnitude(const float* x, size_t count, float largest) {
   // Counted rather than left early, and in 32 bits, so that the loop vectorizes.
   for (size_t done = 0; done < count;) {
@@ -82,7 +78,10 @@ bool Cache::draftLayers() {
   return true;
 }
 
-Cache::~Cache() { pool_->leave(this); }
+Cache::~Cache() {
+  dropMoves();
+  pool_->leave(this);
+}
 
 void Cache::collectParts(std::vector<const Part*>& parts) const {
   const auto add = [&](const PartRef& ref) {
@@ -193,55 +192,6 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   return kOk;
 }
 
-bool Cache::legalMove(int from, int to) { return to >= from || (from == kQ8 && to == kF16); }
-
-Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* freed) {
-  *freed = 0;
-  Layer& layer = layers_[index];
-  if (layer.pages[pageIndex].latent) return kUnsupported;
-  PageSide& old = layer.pages[pageIndex].side(isKey);
-  if (old.format == to) return kOk;
-  if (!legalMove(old.format, to)) return kUnsupported;
-  if (isCoded(to) && !hasCodes(shape().headDim)) return kUnsupported;
-  const SideShape side = sideShape(isKey);
-  const int d = side.headDim;
-  const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
-  const bool demotion = isRot(old.format) && isRot(to);
-
-  // A demotion keeps the high plane where it lies. Old parts that nobody else owns make room for the new ones.
-  const PartSizes sizes = partSizes(to, side.kvHeads, d);
-  const size_t added = sizes.total() - (demotion ? sizes.codes : 0);
-  size_t released = 0;
-  if (!demotion && !old.codes.shared()) released += old.codes.size();
-  if (!old.low.shared()) released += old.low.size();
-  if (!old.meta.shared()) released += old.meta.size();
-  if (!pool_->hasRoom(added, released)) return kBudgetExceeded;
-
-  PageSide fresh;
-  if (demotion) fresh.codes = old.codes;
-  if (!fresh.draft(*pool_, to, side)) return kNoMemory;
-  Scratch& scratch = workers_->scratch[0];
-  for (int head = 0; head < side.kvHeads; head++) {
-    const SideView from = old.view(side, head);
-    const SideTarget target = fresh.target(side, head);
-    if (demotion) {
-      std::memcpy(target.mean, from.mean, d);
-      *target.meanScale = from.meanScale;
-      demoteHead(kernels(), to, isKey, d, from, target);
-      continue;
-    }
-    float* rows = scratch.keyRows.data();
-    decodeHead(kernels_, isKey, d, firstRow, from, rows, scratch.lines.data());
-    if (firstRow > 0) restoreSinks(layer, isKey, head, rows, d);
-    encodeHead(kernels_, to, isKey, d, firstRow, rows, target);
-  }
-  const double before = static_cast<double>(pool_->usedBytes());
-  old = std::move(fresh);
-  old.count(*pool_);
-  *freed = before - static_cast<double>(pool_->usedBytes());
-  return kOk;
-}
-
 void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   const Layer& layer = layers_[index];
   const SideShape side = sideShape(isKey);
@@ -337,6 +287,7 @@ bool Cache::hasSketch(int index) const {
 
 CacheMemory Cache::memory() const {
   CacheMemory memory{0, 0, 0, workers_->bytes()};
+  for (const auto& move : moves_) memory.scratch += move->added;
   for (const Layer& layer : layers_) {
     memory.open += layer.open.size();
     memory.sinks += layer.sinks.size();
@@ -359,6 +310,9 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   twin->workers_ = workers_;
   twin->rotary_ = rotary_;
   twin->layers_ = layers_;
+  for (Layer& layer : twin->layers_) {
+    for (Page& page : layer.pages) page.moving = 0;
+  }
   if (!twin->draftLayers()) {
     *status = kNoMemory;
     return nullptr;

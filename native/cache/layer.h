@@ -1,5 +1,5 @@
 // One cache: per layer one open page, the sinks, and sealed pages in position order. Append, seal, transcode, decode, fork.
-// Attention over it is attend.h, measuring a move is trial.h.
+// Attention over it is attend.h, measuring a move is trial.h, how a page side moves is moves.h.
 //
 // Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n. Open page of one layer: n K tiles [d][128] then n V tiles
 // [128][d], f16. Sinks of one layer: K rows [n][4][d] then V rows [n][4][d], f16, written when page 0 is sealed.
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "latent_pages.h"
+#include "moves.h"
 #include "page.h"
 #include "rows.h"
 #include "status.h"
@@ -44,6 +45,7 @@ struct Page {
   PageSide v;
   HeldLatent latent;  // when there is one, k and v are empty
   double mass = 0;
+  uint8_t moving = 0;  // sides that are under way: 1 keys, 2 values
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
 };
@@ -97,6 +99,7 @@ struct Workers {
   Buffer<uint64_t> skipped;  // [items][2]
   Buffer<float> delta;
   LatentBlocks latents;
+  Mover mover;
   size_t bytes() const;
 };
 
@@ -131,6 +134,12 @@ class Cache : public PartOwner {
   static bool legalMove(int from, int to);
   // freed: bytes by which the pool's count fell.
   Status transcode(int layer, int page, bool isKey, int to, double* freed);
+  // The same in the background: the page stays as it is until finishMoves(). Refused, as transcode() and hold() are, while this side is under way.
+  // Its bytes count when it is put in place; until then nobody else gets their room.
+  Status startMove(int layer, int page, bool isKey, int to);
+  size_t movesUnderWay() const { return moves_.size(); }
+  // Puts moves in place in the order of their start, up to the first that is not encoded, or all. results: [movesUnderWay()]. → how many
+  size_t finishMoves(bool wait, MoveResult* results);
   // out: [tokens][n][d]; page == sealed() means the open one.
   void decode(int layer, int page, bool isKey, float* out);
   // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n]; the last two only for the rot family.
@@ -173,6 +182,11 @@ class Cache : public PartOwner {
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
   bool draftLayers();
   void seal(Layer& layer, Page& page);
+  Status planMove(int layer, int page, bool isKey, int to, MovePlan* plan) const;
+  Encoding encodingOf(int layer, int page, const PageSide* from, const PageSide* to, bool isKey) const;
+  double replaceSide(PageSide& old, PageSide fresh);
+  MoveResult commitMove(Move& move);
+  void dropMoves();
   void write(Layer& layer, const float* k, const float* v, int row, int count);
   // Keys or values of one head of a held page, sinks exact: [128][d].
   void latentRows(const Layer& layer, int page, bool isKey, int head, float* rows, LatentScratch& scratch) const;
@@ -185,6 +199,7 @@ class Cache : public PartOwner {
   std::shared_ptr<Workers> workers_;
   std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
+  std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start
 };
 
 }  // namespace palimpsest

@@ -79,8 +79,13 @@ class PagePool {
   // False (and nothing changed) when below what is used now.
   bool setBudget(uint64_t bytes);
 
-  // Whether `bytes` more fit, once `freed` bytes that the same change gives back are gone.
-  bool hasRoom(size_t bytes, size_t freed = 0) const { return used_ - freed <= budget_ && bytes <= budget_ - (used_ - freed); }
+  // Whether `bytes` more fit, once `freed` bytes that the same change gives back are gone, beside everything that is claimed.
+  bool hasRoom(size_t bytes, size_t freed = 0) const { return fits(uint64_t{bytes} + claimed_, freed); }
+  // The same for a change whose claim was just given up.
+  bool fits(uint64_t bytes, size_t freed) const { return used_ - freed <= budget_ && bytes <= budget_ - (used_ - freed); }
+  // Room for drafts that will be counted later: nobody else gets it until then.
+  void claim(size_t bytes) { claimed_ += bytes; }
+  void unclaim(size_t bytes) { claimed_ -= bytes; }
 
   // size must be a multiple of kPartAlign. Empty when the system has no memory.
   PartRef draft(size_t size);
@@ -98,6 +103,7 @@ class PagePool {
   Heap heap_;
   uint64_t budget_;
   size_t used_ = 0;
+  size_t claimed_ = 0;
   size_t peak_ = 0;
   std::vector<const PartOwner*> owners_;
 };

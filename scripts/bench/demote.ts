@@ -1,4 +1,7 @@
-/** What it costs to seal a page, to move it from format to format, and to read it back: per token and KV head of one side. */
+/**
+ * What it costs to seal a page, to move it from format to format, and to read it back: per token and KV head of one side. And what
+ * attention costs while pages move in the background.
+ */
 import {
   type FormatName,
   type KvCache,
@@ -11,7 +14,7 @@ import {
 import { type Arena, layersInTurn, openArena, pageRows } from './arena.ts';
 import { type Bench, rowOf } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
-import { SHAPES, type Shape, shapeName } from './shapes.ts';
+import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
 import { columns, figure } from './table.ts';
 
 /** Pages of a layer: a pass moves them all. */
@@ -30,10 +33,67 @@ interface Measured extends Subject {
   readonly what: string;
 }
 
+/** Moves that a thread has before it while attention is timed: far more than it gets done. */
+const MOVES_WAITING = 1024;
+/** Attention on two threads, as many as small machines have cores: a third thread has to be somewhere. */
+const BESIDE_THREADS = 2;
+
 /** Codecs run on the caller's thread, so the number of threads changes nothing here. */
 export async function demote(bench: Bench): Promise<void> {
   const shapes = bench.settings.shapes ?? (bench.settings.full ? SHAPES : SHAPES.slice(0, 3));
-  for (const shape of shapes) await demoteAt(bench, shape);
+  for (const shape of shapes) {
+    await demoteAt(bench, shape);
+    await besideAt(bench, shape);
+  }
+}
+
+/** Decode attention over a whole arena, with and without moves in the background: of a fork, so that the arena keeps what it has. */
+export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
+  const { settings, stream, random } = bench;
+  const options = { shape, pair: { k: 'q8', v: 'q8' }, tokens: PAGES * PAGE_TOKENS, random } as const;
+  const arena = openArena({ ...options, threads: BESIDE_THREADS, arenaBytes: settings.arenaBytes });
+  try {
+    const { cache, layers } = arena;
+    const q = gaussians(shape.queryHeads * shape.headDim, random);
+    const out = new Float32Array(q.length);
+    const run = (): void => {
+      for (let layer = 0; layer < layers; layer++) cache.attend(layer, q, out, { observe: false });
+    };
+    let fork = cache;
+    let [moved, passes, ranDry] = [0, 0, 0];
+    const beside: Subject = {
+      prepare: () => {
+        fork = cache.fork();
+        for (let i = 0; i < Math.min(MOVES_WAITING, layers * PAGES * SIDES.length); i++)
+          fork.startMove(Math.floor(i / 2 / PAGES), Math.floor(i / 2) % PAGES, SIDES[i % 2]!, 'rot4');
+      },
+      run,
+      finish: () => {
+        moved += fork.finishMoves(false).length;
+        passes++;
+        if (fork.movesUnderWay === 0) ranDry++;
+        fork.close();
+      },
+    };
+    const { seconds } = await sideBySide([{ run }, beside], {
+      stream,
+      threads: BESIDE_THREADS,
+      rounds: settings.rounds,
+    });
+    const [alone, together] = seconds.map((time) => (time * 1e9) / layers / options.tokens / shape.kvHeads) as [
+      number,
+      number,
+    ];
+    const row = { bench: 'demote', tokens: options.tokens, threads: BESIDE_THREADS } as const;
+    bench.add(rowOf(bench, shape, { ...row, format: 'attend', nsPerToken: alone }));
+    bench.add(rowOf(bench, shape, { ...row, format: 'attend beside q8>rot4', nsPerToken: together }));
+    bench.say(
+      `  attention over q8, ${BESIDE_THREADS} threads: ${figure(alone)} ns/token, beside moves to rot4 ${figure(together)} (${(together / alone).toFixed(2)}×), ` +
+        `${figure(moved / passes)} page sides a pass${ranDry > 0 ? `; ${ranDry} of ${passes} passes ran out of moves` : ''}`,
+    );
+  } finally {
+    arena.close();
+  }
 }
 
 export async function demoteAt(bench: Bench, shape: Shape): Promise<void> {

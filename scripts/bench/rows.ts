@@ -18,7 +18,7 @@ export const benchRow = z
     format: z.string(),
     /**
      * attention: per token of history and KV head, K and V, all query heads of the group. prefill: the same, per query.
-     * demote: per token and KV head of one side. remat: per token and KV head, K and V together. trial: per token and KV head, all
+     * demote: per token and KV head of one side; `attend` there is as in attention. remat: per token and KV head, K and V together. trial: per token and KV head, all
      * candidates of both sides. step: one whole step per token produced.
      */
     nsPerToken: z.number().positive(),

@@ -13,6 +13,8 @@ const THREADED = [
   'test/unit/native/attend.test.ts',
   'test/unit/native/trial.test.ts',
   'test/unit/native/threads.test.ts',
+  'test/unit/native/moves.test.ts',
+  'test/simulation/moves.test.ts',
   'test/property/attention.test.ts',
 ];
 const MINUTES = 60_000;

@@ -106,6 +106,12 @@ export function rowError(actual: ArrayLike<number>, expected: ArrayLike<number>,
   return Math.sqrt(worst / (total / (expected.length / row)));
 }
 
+/** Equal to the bit; comparing long arrays element by element takes a test runner seconds. */
+export function sameBits(a: ArrayBufferView, b: ArrayBufferView): boolean {
+  const bytes = (x: ArrayBufferView): Buffer => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
+  return bytes(a).equals(bytes(b));
+}
+
 export function formatOf(cache: KvCache, layer: number, page: number, side: Side): FormatName {
   const table = cache.table(layer);
   return FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!]!;

@@ -103,6 +103,8 @@ describe('the face', () => {
           'setOutputSketch',
           'hasSketch',
           'transcode',
+          'startMove',
+          'finishMoves',
           'decode',
           'codes',
         ] as const
@@ -200,6 +202,9 @@ describe('the face', () => {
       () => cache.hasSketch(0),
       () => cache.setOutputSketch(0, new Float32Array(32 * 256)),
       () => cache.transcode(0, 0, 'k', 'rot4'),
+      () => cache.startMove(0, 0, 'k', 'rot4'),
+      () => cache.finishMoves(true),
+      () => cache.movesUnderWay,
       () => cache.decode(0, 0, 'k'),
       () => cache.codes(0, 0, 'k'),
       () => cache.memory(),
@@ -278,6 +283,9 @@ describe('the bare binding', () => {
         if (cache.attend(0, q, new Float32Array(q.length), undefined, undefined, true) !== 0) throw new Error('attend');
         const twin = new Cache();
         if (twin.openFork(cache) !== 0) throw new Error('fork');
+        for (const side of [0, 1]) if (cache.startMove(0, i % 2, side, 2 + i % 3) !== 0) throw new Error('move');
+        if (twin.startMove(0, 1, 0, 4) !== 0) throw new Error('move');
+        if (i % 4 === 0 && cache.finishMoves(i % 8 === 0, new Float64Array(5)) !== 0) throw new Error('finish');
         if (i % 3 === 0) pool.close();
         if (i % 2 === 0) cache.close();
         keep.push(i % 5 === 0 ? [twin] : [twin, cache, pool]);

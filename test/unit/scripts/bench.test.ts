@@ -8,7 +8,7 @@ import { loadModel } from '../../../engine/model/load.ts';
 import { KvError, nativeInfo } from '../../../native/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
-import { demoteAt } from '../../../scripts/bench/demote.ts';
+import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
 import { median, typical } from '../../../scripts/bench/measure.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
 import { RANDOM_LAYERS, randomModel } from '../../../scripts/bench/peers/random-model.ts';
@@ -144,6 +144,7 @@ describe('a very small run', () => {
   test('of demote and trial has a row for every move', async () => {
     const { bench, rows } = small();
     await demoteAt(bench, shape);
+    await besideAt(bench, shape);
     await trialAt(bench, shape, 1);
     expect(untimed(rows)).toEqual([]);
     expect(rows.map(({ bench: name, format }) => `${name} ${format}`)).toEqual(
@@ -152,6 +153,8 @@ describe('a very small run', () => {
         'demote rot4>rot3',
         'demote rot3>rot2',
         'demote rot2>f32',
+        'demote attend',
+        'demote attend beside q8>rot4',
         'trial q8>rot4,rot3,rot2',
       ]),
     );
