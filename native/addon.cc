@@ -441,7 +441,7 @@ Napi::Value describe(const Info& info) {
   about.Set("isa", Napi::Number::New(env, env.GetInstanceData<Environment>()->kernels->isa));
   Napi::Array available = Napi::Array::New(env);
   uint32_t count = 0;
-  for (const Isa isa : {kAvx512Vnni, kAvx512, kAvx2, kNeonDot, kNeon, kWasmSimd, kScalar}) {
+  for (const Isa isa : {kAvx512Vnni, kAvx512, kAvx2Vnni, kAvx2, kNeonDot, kNeon, kWasmSimd, kScalar}) {
     if (kernelsFor(isa)) available.Set(count++, Napi::Number::New(env, isa));
   }
   about.Set("available", available);

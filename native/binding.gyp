@@ -18,12 +18,17 @@
   },
   'conditions': [
     ['target_arch=="x64"', {
-      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_avx2', 'kernels_avx512', 'kernels_avx512vnni'] },
+      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_avx2', 'kernels_avx2vnni', 'kernels_avx512', 'kernels_avx512vnni'] },
       'targets': [
         {
           'target_name': 'kernels_avx2', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
           'defines': ['PALIMPSEST_ISA=avx2'],
           'cflags': ['-mavx2', '-mfma', '-mf16c'],
+        },
+        {
+          'target_name': 'kernels_avx2vnni', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
+          'defines': ['PALIMPSEST_ISA=avx2vnni'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavxvnni'],
         },
         {
           'target_name': 'kernels_avx512', 'type': 'static_library', 'sources': ['kernels/isa.cc'],

@@ -3,7 +3,7 @@
 #pragma once
 
 static void integerRow(const float* x, int d, IntegerRow* out) {
-#if defined(__AVX512VNNI__)
+#if defined(PALIMPSEST_FUSED)
   alignas(64) int16_t integers[kMaxContraction];
   out->step = quantizeI16(x, d, integers);
   splitRow(integers, d, *out);
@@ -18,14 +18,23 @@ INLINE void tokenScales(const SideView& side, float* out) {
     fromHalf(side.rowScales, out, kPageTokens);
     return;
   }
-#if defined(__AVX512F__)
   // 2^(k/16) = 2^(k >> 4) * 2^((k & 15) / 16): rounding does not depend on the power of two, so these are the bits of the table.
+#if defined(__AVX512F__)
   const __m512 mantissa = _mm512_loadu_ps(kScaleValues + 127);
   for (int t = 0; t < kPageTokens; t += 16) {
     const __m512i k = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(side.k + t)));
     const __m512i value = _mm512_add_epi32(_mm512_castps_si512(_mm512_permutexvar_ps(k, mantissa)), _mm512_slli_epi32(_mm512_srai_epi32(k, 4), 23));
     const __mmask16 row = _mm512_cmpneq_epi32_mask(k, _mm512_set1_epi32(-128));
     _mm512_storeu_ps(out + t, _mm512_castsi512_ps(_mm512_maskz_mov_epi32(row, value)));
+  }
+#elif defined(__AVX2__)
+  const __m256 low = _mm256_loadu_ps(kScaleValues + 127), high = _mm256_loadu_ps(kScaleValues + 127 + 8);
+  for (int t = 0; t < kPageTokens; t += 8) {
+    const __m256i k = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(side.k + t)));
+    const __m256 mantissa = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, k), _mm256_permutevar8x32_ps(high, k), _mm256_castsi256_ps(_mm256_slli_epi32(k, 28)));
+    const __m256i value = _mm256_add_epi32(_mm256_castps_si256(mantissa), _mm256_slli_epi32(_mm256_srai_epi32(k, 4), 23));
+    const __m256i none = _mm256_cmpeq_epi32(k, _mm256_set1_epi32(-128));
+    _mm256_storeu_ps(out + t, _mm256_castsi256_ps(_mm256_andnot_si256(none, value)));
   }
 #else
   for (int t = 0; t < kPageTokens; t++) out[t] = side.k[t] == -128 ? 0.0f : kScaleValues[side.k[t] + 127];
@@ -82,7 +91,7 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
   const float* scale = rows.keyScales + head * kPageTokens;
   const float* factor = rows.factor + first;
   const float* offset = rows.offset + first;
-#if defined(__AVX512VNNI__)
+#if defined(PALIMPSEST_FUSED)
   scoreCoded(k, scale, d, x, n, factor, offset, scores, next);
 #else
   const int8_t* tile = levelsOf(k, d, rows.tile);
@@ -120,7 +129,7 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t 
     return;
   }
   float* target = (v.format == kQ8 ? rows.mixed : rows.mixedTurned) + first * d;
-#if defined(__AVX512VNNI__)
+#if defined(PALIMPSEST_FUSED)
   if (mixesCoded(d)) {
     mixCoded(v, d, rows.weights + first % kWeightRows, n, target, next);
     return;
@@ -172,7 +181,7 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
   }
   for (int h = 0; coded && h < rows.heads; h++) prepareValues(v[h], rows, h);
   if (left == 0) return;
-#if defined(__AVX512VNNI__)
+#if defined(PALIMPSEST_FUSED)
   if (coded && mixesCoded(rows.d)) {
     const float unit = levelUnit(v->format);
     for (int at = 0; at < rows.count; at += kWeightRows) {

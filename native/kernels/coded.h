@@ -6,19 +6,7 @@
 #pragma once
 
 #if defined(__AVX512VNNI__)
-
-// f(0), ..., f(N - 1) with the number known to the compiler: a loop that is unrolled too late leaves accumulators in memory.
-template <int I>
-struct Number {
-  static constexpr int value = I;
-};
-template <int N, int I = 0, class F>
-INLINE void repeat(const F& f) {
-  if constexpr (I < N) {
-    f(Number<I>{});
-    repeat<N, I + 1>(f);
-  }
-}
+#define PALIMPSEST_FUSED
 
 // Levels + 128, because vpdpbusd wants them unsigned.
 INLINE __m512i levelTable(int format) {

@@ -3,6 +3,8 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 namespace palimpsest {
@@ -10,6 +12,7 @@ namespace palimpsest {
 extern const Kernels kKernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kKernels_avx2;
+extern const Kernels kKernels_avx2vnni;
 extern const Kernels kKernels_avx512;
 extern const Kernels kKernels_avx512vnni;
 #elif defined(__aarch64__)
@@ -17,6 +20,14 @@ extern const Kernels kKernels_neon;
 extern const Kernels kKernels_neondot;
 #elif defined(__wasm_simd128__)
 extern const Kernels kKernels_wasmsimd;
+#endif
+
+#if defined(__x86_64__)
+// Not among the names that gcc 12 asks the CPU about: leaf 7, subleaf 1, bit 4 of eax. Its registers are those of AVX2.
+static bool hasAvxVnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 4) != 0;
+}
 #endif
 
 #if defined(__aarch64__)
@@ -37,6 +48,8 @@ const Kernels* kernelsFor(Isa isa) {
 #if defined(__x86_64__)
     case kAvx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? &kKernels_avx2 : nullptr;
+    case kAvx2Vnni:
+      return kernelsFor(kAvx2) && hasAvxVnni() ? &kKernels_avx2vnni : nullptr;
     case kAvx512:
       return kernelsFor(kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
@@ -60,7 +73,7 @@ const Kernels* kernelsFor(Isa isa) {
 
 const Kernels* bestKernels() {
   static const Kernels* const best = [] {
-    constexpr Isa kBestFirst[] = {kWasmSimd, kNeonDot, kNeon, kAvx512Vnni, kAvx512, kAvx2};
+    constexpr Isa kBestFirst[] = {kWasmSimd, kNeonDot, kNeon, kAvx512Vnni, kAvx512, kAvx2Vnni, kAvx2};
     for (Isa isa : kBestFirst) {
       if (const Kernels* kernels = kernelsFor(isa)) return kernels;
     }

@@ -10,11 +10,21 @@ INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const fl
   for (int c = 0; c < contraction; c++) {
     if (ahead != nullptr) fetch(*ahead, c);
     const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
-    VecF factor[R];
-    for (int r = 0; r < R; r++) factor[r] = splat(x[r * xStride + c]);
-    for (int b = 0; b < B; b++) {
-      const VecF value = loadHalf(row + b * kLanes);
-      for (int r = 0; r < R; r++) sum[r][b] = mulAdd(factor[r], value, sum[r][b]);
+    // What there is less of stays in registers, beside one of the other.
+    if constexpr (R <= B || kLanes != 8) {
+      VecF factor[R];
+      for (int r = 0; r < R; r++) factor[r] = splat(x[r * xStride + c]);
+      for (int b = 0; b < B; b++) {
+        const VecF value = loadHalf(row + b * kLanes);
+        for (int r = 0; r < R; r++) sum[r][b] = mulAdd(factor[r], value, sum[r][b]);
+      }
+    } else {
+      VecF value[B];
+      for (int b = 0; b < B; b++) value[b] = loadHalf(row + b * kLanes);
+      for (int r = 0; r < R; r++) {
+        const VecF factor = splat(x[r * xStride + c]);
+        for (int b = 0; b < B; b++) sum[r][b] = mulAdd(factor, value[b], sum[r][b]);
+      }
     }
   }
   for (int r = 0; r < R; r++) {
@@ -77,15 +87,15 @@ static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStri
     }
   }
 #else
-  // 16 registers: 8 accumulators
+  // 16 registers: 8 to 12 accumulators, which the latency of two additions a step needs
   int i = 0;
-  for (; n - i >= 4; i += 4) rowsF16<4, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
+  for (; n - i >= 4; i += 4) rowsF16<4, 3>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
   const float* xi = x + i * xStride;
   float* yi = y + i * yStride;
   switch (n - i) {
-    case 1: rowsF16<1, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
+    case 1: rowsF16<1, 8>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
     case 2: rowsF16<2, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
-    case 3: rowsF16<3, 2>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
+    case 3: rowsF16<3, 4>(m, contraction, outputs, rowStride, xi, xStride, yi, yStride, i == 0 ? whole : nullptr); break;
     default: break;
   }
 #endif

@@ -41,7 +41,7 @@ INLINE GemmRow gemmRow(const int8_t* p) {
   asm("vpbroadcastd %1, %0" : "=x"(row) : "m"(*reinterpret_cast<const int8_t(*)[4]>(p)));
   return row;
 }
-INLINE void gemmStep(GemmSum& sum, GemmWeight w, GemmRow a) { asm("{vex} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(w), "x"(a)); }
+INLINE void gemmStep(GemmSum& sum, GemmWeight w, GemmRow a) { asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(w), "x"(a)); }
 INLINE void gemmStore(int32_t* p, GemmSum v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
 
 #elif defined(__SSE2__)
@@ -228,7 +228,7 @@ INLINE void gemmStarts(const int8_t* a, int steps, int32_t* start) {
 #if defined(__AVX512VNNI__)
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(ones), "v"(v));
 #elif defined(__AVXVNNI__)
-    asm("{vex} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(ones), "x"(v));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(ones), "x"(v));
 #else
     sum += ((v << 24) >> 24) + ((v << 16) >> 24) + ((v << 8) >> 24) + (v >> 24);
 #endif

@@ -1,5 +1,5 @@
 // All kernels for one instruction set. Compiled once per set by native/binding.gyp, which names it in PALIMPSEST_ISA
-// (scalar, avx2, avx512, avx512vnni, neon, neondot or wasmsimd) and passes the matching compiler flags.
+// (scalar, avx2, avx2vnni, avx512, avx512vnni, neon, neondot or wasmsimd) and passes the matching compiler flags.
 // No standard header with inline functions may be included here: the linker could keep, for everyone, the copy made of
 // instructions that not every CPU has. For the same reason everything below is static.
 #include <cstddef>
@@ -24,6 +24,7 @@ namespace palimpsest {
 namespace {
 
 #include "vector.h"
+#include "repeat.h"
 #include "half.h"
 #include "ahead.h"
 #include "dot_f16.h"
@@ -33,6 +34,7 @@ namespace {
 #include "softmax.h"
 #include "rows.h"
 #include "coded.h"
+#include "coded_avx2.h"
 #include "attend.h"
 #include "rope.h"
 #include "codes.h"
@@ -43,7 +45,7 @@ namespace {
 #include "latent.h"
 #include "dense.h"
 
-[[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon, neondot = kNeonDot,
+[[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx2vnni = kAvx2Vnni, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon, neondot = kNeonDot,
               wasmsimd = kWasmSimd;
 
 }  // namespace

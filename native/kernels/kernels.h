@@ -19,7 +19,7 @@ constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
 
 enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kFormatCount = 5 };
-enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kWasmSimd = 6, kIsaCount = 7 };
+enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kWasmSimd = 6, kAvx2Vnni = 7, kIsaCount = 8 };
 
 // One side of one page of one KV head, as it is read. Only the fields of its format are set.
 struct SideView {

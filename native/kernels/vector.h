@@ -23,7 +23,8 @@ typedef float UnalignedF __attribute__((vector_size(kLanes * 4), aligned(4), may
 
 INLINE VecF load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
 INLINE void store(float* p, VecF v) { *reinterpret_cast<UnalignedF*>(p) = v; }
-INLINE VecF splat(float v) { return VecF{} + v; }
+// Taking zero away changes nothing, not even the sign of a zero: the compiler knows, and only copies.
+INLINE VecF splat(float v) { return v - VecF{}; }
 INLINE VecI splatI(int32_t v) { return VecI{} + v; }
 INLINE VecI bits(VecF v) { return reinterpret_cast<VecI>(v); }
 INLINE VecF fromBits(VecI v) { return reinterpret_cast<VecF>(v); }
@@ -114,6 +115,18 @@ INLINE float sumParts(const Parts& sum) {
 INLINE float largestLane(VecF v) {
   const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#elif defined(__AVX2__)
+INLINE float sumParts(const Parts& sum) {
+  const __m256 eight = _mm256_add_ps(sum.part[0], sum.part[1]);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+INLINE float largestLane(VecF v) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }

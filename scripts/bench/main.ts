@@ -13,7 +13,7 @@
  *   --formats LIST      K:V pairs: f16,rot4:rot2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
- *   --isa NAME          scalar, avx2, avx512, avx512vnni, neon (default: the best here)
+ *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here)
  *   --rounds N          interleaved rounds of each figure (default 11)
  *   --json FILE         every row, to keep
  *   --table             Markdown tables of all rows at the end
