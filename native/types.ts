@@ -5,7 +5,16 @@
 import type { FormatName, Side } from './format.ts';
 import type { LatentName } from './latent.ts';
 
-export const ISA_NAMES = ['scalar', 'avx2', 'avx512', 'avx512vnni', 'neon', 'neondot', 'wasm-simd128', 'avx2vnni'] as const;
+export const ISA_NAMES = [
+  'scalar',
+  'avx2',
+  'avx512',
+  'avx512vnni',
+  'neon',
+  'neondot',
+  'wasm-simd128',
+  'avx2vnni',
+] as const;
 export type Isa = (typeof ISA_NAMES)[number];
 
 /**

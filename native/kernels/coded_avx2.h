@@ -1,4 +1,5 @@
-// One coded side of one page, unpacked in registers: the functions of coded.h (scoreCoded, weighRows, mixCoded) for the other x86 sets.
+// One coded side of one page: the functions of coded.h (scoreCoded, weighRows, mixCoded) for the other x86 sets. Codes are unpacked in
+// registers where few rows meet them, and from kUnpackedRows rows on once, into a tile in L1.
 //   AVX2 with AVX-VNNI   vpdpbusd takes levels + 128 as they come out of the table and the two planes of a row; 16 registers
 //   AVX2, AVX-512        vpmaddwd on int16: bytes 0, 2 and bytes 1, 3 of the four steps of an output apart, one mask and one shift
 // Eight (16) outputs a vector. A vector of the high plane holds codes of four of them, 16 outputs apart.
