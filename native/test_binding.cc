@@ -255,16 +255,17 @@ void demoteRotCall(const Napi::CallbackInfo& info) {
 void decodeRotCall(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
-  const int format = call.rotFormat();
+  SideView side;
+  side.format = call.rotFormat();
   const bool isKey = call.flag();
   const int d = call.headDim(), stride = call.integer(d, kMany), firstRow = call.integer(0, kSinkTokens);
-  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
-  const auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
-  const auto* k = call.array<int8_t>(kPageTokens);
-  const auto* mean = call.array<int8_t>(static_cast<size_t>(d));
-  const auto meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
+  side.hi = call.array<uint8_t>(hiPlaneBytes(d));
+  side.lo = call.array<uint8_t>(loPlaneBytes(side.format, d));
+  side.k = call.array<int8_t>(kPageTokens);
+  side.mean = call.array<int8_t>(static_cast<size_t>(d));
+  side.meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
   auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
-  decodeRot(kernels, format, isKey, d, firstRow, hi, lo, k, mean, meanScale, x, static_cast<size_t>(stride));
+  kernels->decodeRotRows(isKey, d, firstRow, side, x, static_cast<size_t>(stride));
 }
 
 void codesRotCall(const Napi::CallbackInfo& info) {

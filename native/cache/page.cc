@@ -4,20 +4,6 @@
 
 namespace palimpsest {
 
-SideView SideTarget::view(int format) const {
-  SideView view;
-  view.format = format;
-  view.half = half;
-  view.tile = tile;
-  view.rowScales = rowScales;
-  view.hi = hi;
-  view.lo = lo;
-  view.k = k;
-  view.mean = mean;
-  view.meanScale = meanScale ? *meanScale : 0;
-  return view;
-}
-
 PartSizes partSizes(int format, int kvHeads, int headDim) {
   const size_t heads = static_cast<size_t>(kvHeads);
   const size_t elements = heads * headDim * kPageTokens;
@@ -40,27 +26,6 @@ void PageSide::count(PagePool& pool) const {
   pool.count(codes);
   pool.count(low);
   pool.count(meta);
-}
-
-SideTarget PageSide::target(const SideShape& shape, int head) const {
-  const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
-  const size_t heads = static_cast<size_t>(shape.kvHeads);
-  SideTarget target;
-  if (format == kF16) {
-    target.half = reinterpret_cast<uint16_t*>(codes.bytes()) + head * elements;
-  } else if (format == kQ8) {
-    target.tile = reinterpret_cast<int8_t*>(codes.bytes()) + head * elements;
-    target.rowScales = reinterpret_cast<uint16_t*>(meta.bytes()) + static_cast<size_t>(head) * kPageTokens;
-  } else {
-    target.hi = codes.bytes() + head * hiPlaneBytes(shape.headDim);
-    if (low) target.lo = low.bytes() + head * loPlaneBytes(format, shape.headDim);
-    int8_t* k = reinterpret_cast<int8_t*>(meta.bytes());
-    int8_t* means = k + heads * kPageTokens;
-    target.k = k + static_cast<size_t>(head) * kPageTokens;
-    target.mean = means + static_cast<size_t>(head) * shape.headDim;
-    target.meanScale = reinterpret_cast<uint16_t*>(means + heads * shape.headDim) + head;
-  }
-  return target;
 }
 
 void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target) {
@@ -103,7 +68,7 @@ void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, c
   } else if (view.format == kQ8) {
     kernels->decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, d);
   } else {
-    kernels->decodeRotRows(view.format, isKey, headDim, firstRow, view, rows, d);
+    kernels->decodeRotRows(isKey, headDim, firstRow, view, rows, d);
     if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);
   }
 }

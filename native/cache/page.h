@@ -28,7 +28,19 @@ struct SideTarget {
   int8_t* mean = nullptr;
   uint16_t* meanScale = nullptr;
 
-  SideView view(int format) const;
+  SideView view(int format) const {
+    SideView view;
+    view.format = format;
+    view.half = half;
+    view.tile = tile;
+    view.rowScales = rowScales;
+    view.hi = hi;
+    view.lo = lo;
+    view.k = k;
+    view.mean = mean;
+    view.meanScale = meanScale ? *meanScale : 0;
+    return view;
+  }
 };
 
 inline bool isRot(int format) { return format >= kRot4 && format <= kRot2; }
@@ -55,31 +67,30 @@ struct PageSide {
   bool draft(PagePool& pool, int newFormat, const SideShape& shape);
   void count(PagePool& pool) const;
   size_t bytes() const { return codes.size() + low.size() + meta.size(); }
-  SideView view(const SideShape& shape, int head) const;
+  SideView view(const SideShape& shape, int head) const { return target(shape, head).view(format); }
   SideTarget target(const SideShape& shape, int head) const;
 };
 
-// In the header because a decode step asks for it at every page.
-inline SideView PageSide::view(const SideShape& shape, int head) const {
+// Where the parts of a head lie. In the header because a decode step asks for it at every page.
+inline SideTarget PageSide::target(const SideShape& shape, int head) const {
   const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
   const size_t heads = static_cast<size_t>(shape.kvHeads);
-  SideView view;
-  view.format = format;
+  SideTarget target;
   if (format == kF16) {
-    view.half = reinterpret_cast<const uint16_t*>(codes.bytes()) + head * elements;
+    target.half = reinterpret_cast<uint16_t*>(codes.bytes()) + head * elements;
   } else if (format == kQ8) {
-    view.tile = reinterpret_cast<const int8_t*>(codes.bytes()) + head * elements;
-    view.rowScales = reinterpret_cast<const uint16_t*>(meta.bytes()) + static_cast<size_t>(head) * kPageTokens;
+    target.tile = reinterpret_cast<int8_t*>(codes.bytes()) + head * elements;
+    target.rowScales = reinterpret_cast<uint16_t*>(meta.bytes()) + static_cast<size_t>(head) * kPageTokens;
   } else {
-    view.hi = codes.bytes() + head * (elements / 4);
-    if (low) view.lo = low.bytes() + head * loPlaneBytes(format, shape.headDim);
-    const int8_t* k = reinterpret_cast<const int8_t*>(meta.bytes());
-    const int8_t* means = k + heads * kPageTokens;
-    view.k = k + static_cast<size_t>(head) * kPageTokens;
-    view.mean = means + static_cast<size_t>(head) * shape.headDim;
-    view.meanScale = reinterpret_cast<const uint16_t*>(means + heads * shape.headDim)[head];
+    target.hi = codes.bytes() + head * hiPlaneBytes(shape.headDim);
+    if (low) target.lo = low.bytes() + head * loPlaneBytes(format, shape.headDim);
+    int8_t* k = reinterpret_cast<int8_t*>(meta.bytes());
+    int8_t* means = k + heads * kPageTokens;
+    target.k = k + static_cast<size_t>(head) * kPageTokens;
+    target.mean = means + static_cast<size_t>(head) * shape.headDim;
+    target.meanScale = reinterpret_cast<uint16_t*>(means + heads * shape.headDim) + head;
   }
-  return view;
+  return target;
 }
 
 // rows: [128][d]. Rows before firstRow are cleared here first, for every format but f16.

@@ -37,7 +37,7 @@ INLINE void tokenScales(const SideView& side, float* out) {
     _mm256_storeu_ps(out + t, _mm256_castsi256_ps(_mm256_andnot_si256(none, value)));
   }
 #else
-  for (int t = 0; t < kPageTokens; t++) out[t] = side.k[t] == -128 ? 0.0f : kScaleValues[side.k[t] + 127];
+  for (int t = 0; t < kPageTokens; t++) out[t] = scaleOf(side.k[t]);
 #endif
 }
 
@@ -46,12 +46,10 @@ INLINE void meanRow(const SideView& side, int d, float* out) {
   for (int c = 0; c < d; c += kLanes) store(out + c, bytesToFloats(side.mean + c) * scale);
 }
 
-INLINE float levelUnit(int format) {
-  return format == kRot4 ? 1.0f / kRot4Divisor : format == kRot3 ? 1.0f / kRot3Divisor : format == kRot2 ? 1.0f / kRot2Divisor : 1.0f;
-}
+INLINE float levelUnit(int format) { return format == kQ8 ? 1.0f : 1.0f / static_cast<float>(divisorOf(format)); }
 
 // The int8 levels of a coded side: its own tile, or the planes unpacked.
-INLINE const int8_t* levelsOf(const SideView& side, int d, int8_t* tile) {
+INLINE const int8_t* tileOf(const SideView& side, int d, int8_t* tile) {
   if (side.format == kQ8) return side.tile;
   unpackRot(side.format, side.hi, side.lo, static_cast<size_t>(kPageTokens) * d, tile);
   return tile;
@@ -94,7 +92,7 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
 #if defined(PALIMPSEST_FUSED)
   scoreCoded(k, scale, d, x, n, factor, offset, scores, next);
 #else
-  const int8_t* tile = levelsOf(k, d, rows.tile);
+  const int8_t* tile = tileOf(k, d, rows.tile);
   constexpr size_t kStride = sizeof(IntegerRow) / 2;
   for (int r = 0; r < n; r += kDotRows) {
     const int count = n - r < kDotRows ? n - r : kDotRows;
@@ -137,7 +135,7 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t 
 #endif
   const float* scale = rows.valueScales + head * kPageTokens;
   const float unit = levelUnit(v.format);
-  const int8_t* tile = levelsOf(v, d, rows.tile);
+  const int8_t* tile = tileOf(v, d, rows.tile);
   alignas(64) int16_t weights[kDotRows * kPageTokens];
   float step[kDotRows];
   for (int r = 0; r < n; r += kDotRows) {

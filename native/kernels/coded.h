@@ -1,7 +1,7 @@
 // One coded side of one page, unpacked in registers: codes -> levels -> integer dots -> floats, nothing stored in between (AVX-512 with VNNI).
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
 //   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRows                          values
-// x, y are rows without gaps. `next` (or null) is a side that will be met two pages later: its lines are asked for while this one is read.
+// x, y are rows without gaps. `next` (or null) is a side that will be met soon: its lines are asked for while this one is read.
 // The integers are those of unpackRot and dotI8, the floats those of scaleDots, weighI16 and addDots, in the same order: equal bits everywhere.
 #pragma once
 
@@ -10,8 +10,7 @@
 
 // Levels + 128, because vpdpbusd wants them unsigned.
 INLINE __m512i levelTable(int format) {
-  const int8_t* levels = format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels;
-  return _mm512_xor_si512(loadTable(levels), _mm512_set1_epi8(static_cast<char>(0x80)));
+  return _mm512_xor_si512(loadTable(levelsOf(format)), _mm512_set1_epi8(static_cast<char>(0x80)));
 }
 
 // One mask for whatever the shifts brought along above a code: the tables are repeated, so bits below the fourth need none.

@@ -3,7 +3,6 @@
 #pragma once
 
 constexpr int kMaxHeadDim = 256;
-constexpr int8_t kZeroRow = -128;
 
 typedef int32_t UnalignedI __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
 INLINE VecI loadWords(const void* p) { return *static_cast<const UnalignedI*>(p); }

@@ -18,16 +18,16 @@ INLINE void turnBack(VecF (&y)[D / kLanes]) {
 }
 
 template <int D>
-static void decodeRotOf(int format, bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
+static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
   constexpr int kVectors = D / kLanes;
   alignas(64) int8_t tile[kPageTokens * D];
-  unpackRot(format, side.hi, side.lo, sizeof tile, tile);
+  unpackRot(side.format, side.hi, side.lo, sizeof tile, tile);
   alignas(64) float mean[D];
   const float scale = halfToFloat(side.meanScale);
   for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.mean + c) * scale);
-  const float divisor = static_cast<float>(divisorOf(format));
+  const float divisor = static_cast<float>(divisorOf(side.format));
   for (int t = firstRow; t < kPageTokens; t++) {
-    const float factor = (side.k[t] == -128 ? 0.0f : kScaleValues[side.k[t] + 127]) / divisor;
+    const float factor = scaleOf(side.k[t]) / divisor;
     VecF y[kVectors];
     if (isKey) {
       // Four times four channels lie 128 tokens apart; put together in registers, they can be read again at once.
@@ -55,13 +55,13 @@ static void decodeRotOf(int format, bool isKey, int firstRow, const SideView& si
   }
 }
 
-static void decodeRotRows(int format, bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {
+static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {
   switch (d) {
-    case 64: decodeRotOf<64>(format, isKey, firstRow, side, x, stride); break;
-    case 80: decodeRotOf<80>(format, isKey, firstRow, side, x, stride); break;
-    case 96: decodeRotOf<96>(format, isKey, firstRow, side, x, stride); break;
-    case 128: decodeRotOf<128>(format, isKey, firstRow, side, x, stride); break;
-    case 256: decodeRotOf<256>(format, isKey, firstRow, side, x, stride); break;
+    case 64: decodeRotOf<64>(isKey, firstRow, side, x, stride); break;
+    case 80: decodeRotOf<80>(isKey, firstRow, side, x, stride); break;
+    case 96: decodeRotOf<96>(isKey, firstRow, side, x, stride); break;
+    case 128: decodeRotOf<128>(isKey, firstRow, side, x, stride); break;
+    case 256: decodeRotOf<256>(isKey, firstRow, side, x, stride); break;
     default: __builtin_trap();
   }
   clearUpperHalves();

@@ -2,10 +2,6 @@
 // halving trees. A row stays in registers from the mean to its codes. Plane layout: rot.h.
 #pragma once
 
-INLINE const int8_t* levelsOf(int format) { return format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels; }
-INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
-INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
-
 // Decode levels of a width, by 4-bit code.
 INLINE Sixteen levelsByCode(int format) {
   float level[16];
@@ -261,7 +257,7 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
     const VecF square = __builtin_convertvector(loadWords(squares + t) * divisorOf(to), VecF);
     const VecF product = __builtin_convertvector(loadWords(products + t) * divisorOf(from), VecF);
     float scale[kLanes];
-    for (int i = 0; i < kLanes; i++) scale[i] = k[t + i] == kZeroRow ? 0.0f : kScaleValues[k[t + i] + 127];
+    for (int i = 0; i < kLanes; i++) scale[i] = scaleOf(k[t + i]);
     const VecF now = load(scale);
     const VecI narrow = scaleCodes(now * (square / product));
     storeLowBytes(kOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));

@@ -184,7 +184,7 @@ struct Kernels {
   void (*demoteRot)(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut,
                     int8_t* kOut);
   // The rows from firstRow of a rot side; earlier rows are left untouched.
-  void (*decodeRotRows)(int format, bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride);
+  void (*decodeRotRows)(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride);
   // q8: i8 tile + f16 scale per row (scale = f16(max/127); code = rint(x / f32(scale)), clamped to ±127; zero row: scale 0).
   void (*encodeQ8)(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales);
   void (*decodeQ8)(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride);
@@ -223,9 +223,6 @@ const Kernels* bestKernels();
 // encodeRotWidths for one width.
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
                int8_t* k, int8_t* mean, uint16_t* meanScale);
-// decodeRotRows from the parts of a side.
-void decodeRot(const Kernels* kernels, int format, bool isKey, int d, int firstRow, const uint8_t* hi, const uint8_t* lo, const int8_t* k,
-               const int8_t* mean, uint16_t meanScale, float* x, size_t stride);
 // Canonical codes [128][d] for comparison with the reference.
 void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes);
 

@@ -1,10 +1,8 @@
-// Decoding of the rot family and what is looked up about it: the arithmetic of native/reference/rot.ts in the same order, float32,
-// unfused. Encoding and demotion: encode_rot.h. Plane layout: rot.h.
+// What is compiled once about the rot family: constants for callers of kernels, one width encoded alone, codes in canonical order.
+// The arithmetic: encode_rot.h, decode_rot.h. Plane layout: rot.h.
 #include "kernels.h"
 #include "tables.gen.h"
 #include "tile.h"
-
-#include "scalar_half.h"
 
 namespace palimpsest {
 
@@ -47,18 +45,6 @@ void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, s
   targets.k[format - kRot4] = k;
   targets.lo[format - kRot4] = lo;
   kernels->encodeRotWidths(isKey, x, stride, d, firstRow, targets);
-}
-
-void decodeRot(const Kernels* kernels, int format, bool isKey, int d, int firstRow, const uint8_t* hi, const uint8_t* lo, const int8_t* k,
-               const int8_t* mean, uint16_t meanScale, float* x, size_t stride) {
-  SideView side;
-  side.format = format;
-  side.hi = hi;
-  side.lo = lo;
-  side.k = k;
-  side.mean = mean;
-  side.meanScale = meanScale;
-  kernels->decodeRotRows(format, isKey, d, firstRow, side, x, stride);
 }
 
 void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes) {

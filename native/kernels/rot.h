@@ -8,6 +8,14 @@
 // A demotion keeps hi as it is and narrows or drops lo. Elements are a multiple of 512 (128 tokens, d a multiple of 4).
 #pragma once
 
+constexpr int8_t kZeroRow = -128;
+
+INLINE const int8_t* levelsOf(int format) { return format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels; }
+INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
+INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
+// 2^(k/16), 0 for a zero row.
+INLINE float scaleOf(int8_t k) { return k == kZeroRow ? 0.0f : kScaleValues[k + 127]; }
+
 #if defined(__AVX512BW__)
 typedef __m512i Codes;
 constexpr int kCodeLanes = 64;
