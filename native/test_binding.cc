@@ -263,7 +263,8 @@ void decodeRotCall(const Napi::CallbackInfo& info) {
   side.lo = call.array<uint8_t>(loPlaneBytes(side.format, d));
   side.k = call.array<int8_t>(kPageTokens);
   side.mean = call.array<int8_t>(static_cast<size_t>(d));
-  side.meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
+  const uint16_t meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
+  side.meanScale = &meanScale;
   auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
   kernels->decodeRotRows(isKey, d, firstRow, side, x, static_cast<size_t>(stride));
 }

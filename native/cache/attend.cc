@@ -13,20 +13,11 @@ namespace {
 constexpr int kBlockRows = 64;
 // Rows of a head up to which a call reads pages head after head.
 constexpr int kDecodeRows = 8;
-// How far ahead of its use memory is asked for.
-constexpr int kAheadBytes = 16384;
-constexpr int kSidesAheadMax = 8;
+// Pages beyond those at hand whose memory may be asked for.
+constexpr int kPagesAhead = 8;
 constexpr int kPagesAtOnce = 16;
 // Below this many multiplications waking a thread costs more than it saves. Chosen, not measured.
 constexpr double kParallelWork = 1 << 20;
-
-int codeBits(int format) { return format == kF16 ? 16 : format == kQ8 ? 8 : format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
-
-// Sides between the one that is read and the one that is asked for meanwhile.
-int sidesAhead(int keyFormat, int valueFormat, int headDim) {
-  const int bytes = (codeBits(keyFormat) + codeBits(valueFormat)) * kPageTokens / 16 * headDim;
-  return std::max(1, std::min(kSidesAheadMax, kAheadBytes / bytes));
-}
 
 // How one call is cut: blocks of query tokens, KV heads, and the history of each into ranges of pages. A decode step meets a page with all
 // heads before it goes on to the next, so that memory is read in the order of its addresses; a prompt goes head by head, because the rows
@@ -85,7 +76,7 @@ class Call {
     const size_t heads = plan_.headsAtOnce;
     for (Scratch& scratch : workers.scratch) {
       scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows * heads), plan_.headsAtOnce);
-      scratch.sides.resize((kPagesAtOnce + kSidesAheadMax) * 2 * heads);
+      scratch.sides.resize((kPagesAtOnce + kPagesAhead) * 2 * heads);
       scratch.base.grow(2 * partial_.rows * partial_.pages * heads);
       scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
@@ -230,19 +221,28 @@ class Call {
     to = std::min(to, newest / kPageTokens + 1);
     const int sealed = std::min(to, layer_.sealed());
     // Some pages at a time: their sides in the order in which they are read, and those of the pages behind them, to be asked for ahead.
+    int known = from;
     for (int first = from; first < sealed; first += kPagesAtOnce) {
       const int end = std::min(sealed, first + kPagesAtOnce);
-      const int known = std::min(sealed, end + kSidesAheadMax);
-      for (int p = first; p < known; p++) {
-        SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;
-        if (layer_.pages[p].latent) {
-          for (int h = 0; h < heads; h++) cache_.latentViews(index_, p, firstHead + h, scratch, at + h, at + heads + h);
+      if (known > first) std::memmove(static_cast<void*>(sides), sides + static_cast<size_t>(kPagesAtOnce) * 2 * heads, sizeof(SideView) * (known - first) * 2 * heads);
+      for (const int last = std::min(sealed, end + kPagesAhead); known < last; known++) {
+        SideView* at = sides + static_cast<size_t>(known - first) * 2 * heads;
+        if (layer_.pages[known].latent) {
+          for (int h = 0; h < heads; h++) cache_.latentViews(index_, known, firstHead + h, scratch, at + h, at + heads + h);
           continue;
         }
-        for (int h = 0; h < heads; h++) at[h] = layer_.pages[p].k.view(keys, firstHead + h);
-        for (int h = 0; h < heads; h++) at[heads + h] = layer_.pages[p].v.view(values, firstHead + h);
+        for (int h = 0; h < heads; h++) at[h] = layer_.pages[known].k.view(keys, firstHead + h);
+        for (int h = 0; h < heads; h++) at[heads + h] = layer_.pages[known].v.view(values, firstHead + h);
       }
-      for (int p = first; p < end; p++) {
+      for (int p = first; p < end;) {
+        const SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;
+        int next = p;
+        while (next < end && isPlain(rows, next)) next++;
+        if (next > p) {
+          rows.run(at, next - p, known - p, p * kPageTokens, notesFrom(scratch, p));
+          p = next;
+          continue;
+        }
         const Page& page = layer_.pages[p];
         if (page.latent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
         int skip = 0;
@@ -250,11 +250,8 @@ class Call {
           skip = kSinkTokens;
           if (meetSinks(scratch, firstHead)) noteMass(scratch, p);
         }
-        const int ahead = sidesAhead(page.k.format, page.v.format, keys.headDim);
-        const bool there = (known - p) * 2 * heads >= 2 * heads + ahead;
-        if (rows.page(sides + static_cast<size_t>(p - first) * 2 * heads, there ? ahead : 0, p * kPageTokens, skip, kPageTokens)) {
-          noteMass(scratch, p);
-        }
+        if (rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, p);
+        p++;
       }
     }
     if (to <= layer_.sealed()) return;
@@ -262,7 +259,18 @@ class Call {
       sides[h] = cache_.openView(layer_, true, firstHead + h);
       sides[heads + h] = cache_.openView(layer_, false, firstHead + h);
     }
-    if (rows.page(sides, 0, layer_.sealed() * kPageTokens, 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
+    if (rows.page(sides, layer_.sealed() * kPageTokens, 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
+  }
+
+  // Whether a page can be met in a run: nothing to restore, nothing masked.
+  bool isPlain(const QueryRows& rows, int page) const {
+    return page > 0 && !layer_.pages[page].latent && rows.seesAll(page * kPageTokens, (page + 1) * kPageTokens);
+  }
+
+  PageNotes notesFrom(Scratch& scratch, int page) const {
+    if (!observe_) return {};
+    float* mass = scratch.base.data() + page;
+    return {mass, mass + static_cast<size_t>(scratch.query.rows) * partial_.pages, partial_.pages};
   }
 
   bool meetSinks(Scratch& scratch, int firstHead) {

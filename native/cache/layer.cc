@@ -234,7 +234,7 @@ Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16
     } else {
       codesRot(page.format, isKey, d, view.hi, view.lo, lines.data());
       std::memcpy(means + static_cast<size_t>(head) * d, view.mean, d);
-      meanScales[head] = view.meanScale;
+      meanScales[head] = *view.meanScale;
     }
     for (int t = 0; t < kPageTokens; t++) {
       const size_t row = static_cast<size_t>(t) * side.kvHeads + head;

@@ -36,7 +36,7 @@ void Encoding::run(float* rows, float* lines) const {
     const SideTarget target = to->target(side, head);
     if (isDemotion(from->format, to->format)) {
       std::memcpy(target.mean, source.mean, d);
-      *target.meanScale = source.meanScale;
+      *target.meanScale = *source.meanScale;
       demoteHead(kernels, to->format, side.isKey, d, source, target);
       continue;
     }

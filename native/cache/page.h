@@ -38,7 +38,7 @@ struct SideTarget {
     view.lo = lo;
     view.k = k;
     view.mean = mean;
-    view.meanScale = meanScale ? *meanScale : 0;
+    view.meanScale = meanScale;
     return view;
   }
 };

@@ -106,13 +106,28 @@ PageRows QueryRows::view() {
   return view;
 }
 
-bool QueryRows::page(const SideView* sides, int ahead, int start, int skip, int count) {
+bool QueryRows::page(const SideView* sides, int start, int skip, int count) {
   const int visible = mask(start, skip, count);
   if (visible == 0) return false;
   prepare(sides->format);
-  kernels->attendPage(sides, ahead, view(), start, visible);
+  kernels->attendPage(sides, view(), start, visible);
   if (isRot(sides[heads].format)) turnedUsed = true;
   return true;
+}
+
+// Positions rise along the rows of a head, and are the same for every head.
+bool QueryRows::seesAll(int start, int end) const {
+  return position[0] >= end - 1 && (window == 0 || position[rows - 1] - window + 1 <= start);
+}
+
+void QueryRows::run(const SideView* sides, int pages, int known, int start, const PageNotes& notes) {
+  std::fill_n(first.data(), rows, 0);
+  std::fill_n(last.data(), rows, kPageTokens);
+  for (int p = 0; p < pages; p++) {
+    prepare(sides[static_cast<size_t>(p) * 2 * heads].format);
+    if (isRot(sides[static_cast<size_t>(p * 2 + 1) * heads].format)) turnedUsed = true;
+  }
+  kernels->attendRun(sides, pages, known, start, view(), notes);
 }
 
 void QueryRows::remix(const SideView& v) {

@@ -41,9 +41,13 @@ struct QueryRows {
   void begin(int rowCount, int headCount);
   // The same rows once more, from an empty softmax.
   void restart();
-  // Meets tokens [start + skip, start + count) of one page; sides and ahead as in Kernels::attendPage. False when no row sees any of them
-  // (rowMass is then not valid).
-  bool page(const SideView* sides, int ahead, int start, int skip, int count);
+  // Meets tokens [start + skip, start + count) of one page; sides as in Kernels::attendPage. False when no row sees any of them (rowMass is
+  // then not valid).
+  bool page(const SideView* sides, int start, int skip, int count);
+  // Whether every row sees tokens [start, end) whole.
+  bool seesAll(int start, int end) const;
+  // Meets pages that every row sees whole, as in Kernels::attendRun.
+  void run(const SideView* sides, int pages, int known, int start, const PageNotes& notes);
   // Mixes other values of the one page met since begin() or restart(), by the same probabilities.
   void remix(const SideView& v);
   // Meets the sinks, float rows [heads][4][d] at positions 0..3.

@@ -168,7 +168,7 @@ class Trial {
   // Sinks are exact before and after, so they are left out of both sides of the difference.
   void meet(QueryRows& rows, const SideView& k, const SideView& v) {
     const SideView sides[] = {k, v};
-    rows.page(sides, 0, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
+    rows.page(sides, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
     rows.finish();
   }
 

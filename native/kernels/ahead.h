@@ -49,4 +49,18 @@ INLINE void fetchScales(const SideView& side, int d) {
   }
   for (int at = 0; at < kPageTokens; at += 64) __builtin_prefetch(side.k + at);
   for (int at = 0; at < d; at += 64) __builtin_prefetch(side.mean + at);
+  __builtin_prefetch(side.meanScale);
+}
+
+// How far ahead of its use memory is asked for.
+constexpr int kAheadBytes = 16384;
+constexpr int kSidesAheadMax = 8;
+
+INLINE int codeBits(int format) { return format == kF16 ? 16 : format == kQ8 ? 8 : format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
+
+// Sides between the one that is read and the one that is asked for meanwhile.
+INLINE int sidesAhead(const SideView* page, const PageRows& rows) {
+  const int bytes = (codeBits(page[0].format) + codeBits(page[rows.heads].format)) * kPageTokens / 16 * rows.d;
+  const int sides = kAheadBytes / bytes;
+  return sides < 1 ? 1 : sides > kSidesAheadMax ? kSidesAheadMax : sides;
 }

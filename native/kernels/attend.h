@@ -42,7 +42,7 @@ INLINE void tokenScales(const SideView& side, float* out) {
 }
 
 INLINE void meanRow(const SideView& side, int d, float* out) {
-  const float scale = halfToFloat(side.meanScale);
+  const float scale = halfToFloat(*side.meanScale);
   for (int c = 0; c < d; c += kLanes) store(out + c, bytesToFloats(side.mean + c) * scale);
 }
 
@@ -205,8 +205,8 @@ static void mixPage(const SideView* values, const PageRows& rows, int visible) {
   clearUpperHalves();
 }
 
-// Step after step for all heads, not head after head: the end of every step waits for its last results, and so is met less often.
-static void attendPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
+// One page. Step after step for all heads, not head after head: the end of every step waits for its last results, and so is met less often.
+INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
   for (int i = 0; ahead > 0 && i < 2 * rows.heads; i++) fetchScales(sides[i + ahead], d);
   // Values that may be skipped are not asked for: keys ask for keys, some pages further on.
@@ -226,5 +226,23 @@ static void attendPage(const SideView* sides, int ahead, const PageRows& rows, i
     scaleRow(rows.rescale[r], rows.mixedTurned + static_cast<size_t>(r) * d, d);
   }
   mixHeads(sides + rows.heads, mayTurnUp ? ahead : 0, rows, visible);
+}
+
+static void attendPage(const SideView* sides, const PageRows& rows, int start, int visible) {
+  meetPage(sides, 0, rows, start, visible);
+  clearUpperHalves();
+}
+
+static void attendRun(const SideView* sides, int pages, int known, int start, const PageRows& rows, const PageNotes& notes) {
+  for (int p = 0; p < pages; p++) {
+    const SideView* at = sides + static_cast<size_t>(p) * 2 * rows.heads;
+    const int ahead = sidesAhead(at, rows);
+    meetPage(at, (known - p - 1) * 2 * rows.heads >= ahead ? ahead : 0, rows, start + p * kPageTokens, kPageTokens);
+    for (int r = 0; notes.mass != nullptr && r < rows.count; r++) {
+      if (rows.rowMass[r] == 0.0f) continue;
+      notes.mass[r * notes.stride + p] = rows.rowMass[r];
+      notes.max[r * notes.stride + p] = rows.max[r];
+    }
+  }
   clearUpperHalves();
 }

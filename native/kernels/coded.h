@@ -8,104 +8,134 @@
 #if defined(__AVX512VNNI__)
 #define PALIMPSEST_FUSED
 
-// Levels + 128, because vpdpbusd wants them unsigned.
-INLINE __m512i levelTable(int format) {
-  return _mm512_xor_si512(loadTable(levelsOf(format)), _mm512_set1_epi8(static_cast<char>(0x80)));
+// Levels + 128, because vpdpbusd wants them unsigned; `order` says which code stands at which place of the table.
+template <class Order>
+INLINE __m512i levelTable(int format, const Order& order) {
+  const int8_t* levels = levelsOf(format);
+  alignas(16) int8_t table[16];
+  for (int i = 0; i < 16; i++) table[i] = levels[order(i)];
+  return _mm512_xor_si512(loadTable(table), _mm512_set1_epi8(static_cast<char>(0x80)));
 }
 
-// One mask for whatever the shifts brought along above a code: the tables are repeated, so bits below the fourth need none.
+// The level at the low four bits of every byte.
 INLINE __m512i levelsAt(__m512i table, __m512i index) { return _mm512_shuffle_epi8(table, _mm512_and_si512(index, _mm512_set1_epi8(15))); }
 
 // mask ? a : b, bit by bit
 INLINE __m512i choose(__m512i a, __m512i b, __m512i mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xE4); }
 
-template <int From, int To>
-INLINE __m512i moveBits(__m512i v) {
-  if constexpr (From > To) return _mm512_srli_epi16(v, From - To);
-  else if constexpr (From < To) return _mm512_slli_epi16(v, To - From);
-  else return v;
-}
-
 #define PALIMPSEST_TIMES32(v) v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v
 alignas(64) constexpr uint16_t kHalfShift[2][32] = {{PALIMPSEST_TIMES32(0)}, {PALIMPSEST_TIMES32(4)}};
 #undef PALIMPSEST_TIMES32
 
-// Rows of 64 levels of one side of one head; row numbers as in rot.h. Rows 4j..4j+3 come out of one vector of the high plane.
+// Rows of 64 levels of one side of one head; row numbers as in rot.h. Rows 4j..4j+3 come out of one vector of each plane, in pairs: P and
+// P + 2. The fields of two rows lie in the two nibbles of a byte, so that one operation joins the planes for both; what a nibble holds in
+// which order is settled by the order of the table.
 template <int Format>
-struct LevelRows {
+struct LevelRows;
+
+template <>
+struct LevelRows<kRot4> {
   const uint8_t* hi;
   const uint8_t* lo;
   __m512i table;
 
-  explicit MEMBER LevelRows(const SideView& side) : hi(side.hi), lo(side.lo), table(levelTable(Format)) {}
+  explicit MEMBER LevelRows(const SideView& side)
+      : hi(side.hi), lo(side.lo), table(levelTable(kRot4, [](int i) MEMBER { return (i & 3) << 2 | i >> 2; })) {}
 
-  // Rows 4j + First .. 4j + First + Count - 1.
-  template <int First, int Count>
-  MEMBER void at(size_t j, __m512i* out) const {
-    const __m512i h = _mm512_loadu_si512(hi + j * 64);
-    __m512i l = h;
-    if constexpr (Format == kRot4) l = _mm512_loadu_si512(lo + j * 64);
-    // The 1-bit plane has two such groups of rows in a vector.
-    if constexpr (Format == kRot3) l = _mm512_srlv_epi16(_mm512_loadu_si512(lo + j / 2 * 64), _mm512_load_si512(kHalfShift[j % 2]));
-    one<First, Count, 0>(h, l, out);
+  template <int P>
+  MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
+    const __m512i h = _mm512_loadu_si512(hi + j * 64), l = _mm512_loadu_si512(lo + j * 64);
+    const __m512i mask = _mm512_set1_epi8(0x33);
+    const __m512i codes = P == 0 ? choose(h, _mm512_slli_epi16(l, 2), mask) : choose(_mm512_srli_epi16(h, 2), l, mask);
+    first = levelsAt(table, codes);
+    second = levelsAt(table, _mm512_srli_epi16(codes, 4));
   }
+};
 
- private:
-  template <int First, int Count, int I>
-  MEMBER void one(__m512i h, __m512i l, __m512i* out) const {
-    if constexpr (I < Count) {
-      constexpr int F = First + I;
-      __m512i index;
-      if constexpr (Format == kRot4) index = choose(moveBits<2 * F, 2>(h), moveBits<2 * F, 0>(l), _mm512_set1_epi8(0x0c));
-      else if constexpr (Format == kRot3) index = choose(moveBits<2 * F, 1>(h), moveBits<F, 0>(l), _mm512_set1_epi8(0x06));
-      else index = moveBits<2 * F, 0>(h);
-      out[I] = levelsAt(table, index);
-      one<First, Count, I + 1>(h, l, out);
+// The bit of a row stands above (even rows) or below (odd rows) its two high bits; the fourth bit of an index is whatever it is.
+template <>
+struct LevelRows<kRot3> {
+  const uint8_t* hi;
+  const uint8_t* lo;
+  __m512i even, odd;
+
+  explicit MEMBER LevelRows(const SideView& side)
+      : hi(side.hi), lo(side.lo), even(levelTable(kRot3, [](int i) MEMBER { return (i & 3) << 1 | (i >> 2 & 1); })),
+        odd(levelTable(kRot3, [](int i) MEMBER { return i >> 1; })) {}
+
+  template <int P>
+  MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
+    const __m512i h = _mm512_loadu_si512(hi + j * 64);
+    // The 1-bit plane has two such groups of rows in a vector.
+    const __m512i l = _mm512_srlv_epi16(_mm512_loadu_si512(lo + j / 2 * 64), _mm512_load_si512(kHalfShift[j % 2]));
+    const __m512i up = _mm512_srli_epi16(h, 4);
+    if constexpr (P == 0) {
+      first = levelsAt(even, choose(h, _mm512_slli_epi16(l, 2), _mm512_set1_epi8(0x03)));
+      second = levelsAt(even, choose(up, l, _mm512_set1_epi8(0x03)));
+    } else {
+      first = levelsAt(odd, choose(h, l, _mm512_set1_epi8(0x0c)));
+      second = levelsAt(odd, choose(up, _mm512_srli_epi16(l, 2), _mm512_set1_epi8(0x0c)));
     }
+  }
+};
+
+template <>
+struct LevelRows<kRot2> {
+  const uint8_t* hi;
+  __m512i even, odd;
+
+  explicit MEMBER LevelRows(const SideView& side)
+      : hi(side.hi), even(levelTable(kRot2, [](int i) MEMBER { return i & 3; })), odd(levelTable(kRot2, [](int i) MEMBER { return i >> 2; })) {}
+
+  template <int P>
+  MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
+    const __m512i h = _mm512_loadu_si512(hi + j * 64);
+    const __m512i table = P == 0 ? even : odd;
+    first = levelsAt(table, h);
+    second = levelsAt(table, _mm512_srli_epi16(h, 4));
   }
 };
 
 // The same rows of a tile that holds int8 levels already.
 struct TileRows {
   const int8_t* tile;
-  template <int First, int Count>
-  MEMBER void at(size_t j, __m512i* out) const {
-    repeat<Count>([&](auto i) MEMBER {
-      out[i.value] = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + First + i.value) * 64), _mm512_set1_epi8(static_cast<char>(0x80)));
-    });
+  template <int P>
+  MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
+    const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+    first = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + P) * 64), flip);
+    second = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + P + 2) * 64), flip);
   }
 };
 
-// One quad of contraction: R rows meet B vectors of levels.
-template <int R, int First, int B, class Rows>
-INLINE void addQuad(const Rows& rows, size_t j, int q, const IntegerRow* x, __m512i (&high)[R * B], __m512i (&low)[R * B]) {
-  __m512i level[B];
-  rows.template at<First, B>(j, level);
-  repeat<R>([&](auto r) MEMBER {
-    const __m512i hi = quadOf(x[r.value].bytes, q);
-    repeat<B>([&](auto b) MEMBER { addDots(high[r.value * B + b.value], level[b.value], hi); });
-    const __m512i lo = quadOf(x[r.value].bytes + kMaxContraction, q);
-    repeat<B>([&](auto b) MEMBER { addDots(low[r.value * B + b.value], level[b.value], lo); });
-  });
-}
+// Of `Pairs` pairs from P on: the block of 16 outputs that vector i belongs to.
+constexpr int blockOf(int P, int i) { return P + i / 2 + i % 2 * 2; }
 
-// Sums of R rows over blocks First .. First + B - 1 of the four in `group`; `groups` such groups a quad.
-template <int R, int First, int B, class Rows, class Done>
+// Sums of R rows over the blocks of the pairs [P, P + Pairs) of one group of 64 outputs; `groups` such groups a quad.
+template <int R, int P, int Pairs, class Rows, class Done>
 INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  __m512i high[R * B], low[R * B];
-  repeat<R * B>([&](auto i) MEMBER {
+  constexpr int kBlocks = 2 * Pairs;
+  __m512i high[R * kBlocks], low[R * kBlocks];
+  repeat<R * kBlocks>([&](auto i) MEMBER {
     high[i.value] = _mm512_setzero_si512();
-    low[i.value] = _mm512_set1_epi32(x[i.value / B].correction);
+    low[i.value] = _mm512_set1_epi32(x[i.value / kBlocks].correction);
   });
   for (int q = 0; q < quads; q++) {
     const size_t j = static_cast<size_t>(q) * groups + group;
-    if constexpr (First == 0) fetch(ahead, j);
-    addQuad<R, First, B>(rows, j, q, x, high, low);
+    if constexpr (P == 0) fetch(ahead, j);
+    __m512i level[kBlocks];
+    rows.template pair<P>(j, level[0], level[1]);
+    if constexpr (Pairs == 2) rows.template pair<P + 1>(j, level[2], level[3]);
+    repeat<R>([&](auto r) MEMBER {
+      const __m512i hi = quadOf(x[r.value].bytes, q);
+      repeat<kBlocks>([&](auto b) MEMBER { addDots(high[r.value * kBlocks + b.value], level[b.value], hi); });
+      const __m512i lo = quadOf(x[r.value].bytes + kMaxContraction, q);
+      repeat<kBlocks>([&](auto b) MEMBER { addDots(low[r.value * kBlocks + b.value], level[b.value], lo); });
+    });
   }
   repeat<R>([&](auto r) MEMBER {
-    repeat<B>([&](auto b) MEMBER {
-      constexpr int i = r.value * B + b.value;
-      done(r.value, group * 64 + (First + b.value) * 16, _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]));
+    repeat<kBlocks>([&](auto b) MEMBER {
+      constexpr int i = r.value * kBlocks + b.value;
+      done(r.value, group * 64 + blockOf(P, b.value) * 16, _mm512_add_epi32(_mm512_slli_epi32(high[i], 8), low[i]));
     });
   });
 }
@@ -115,10 +145,10 @@ template <int R, class Rows, class Done>
 INLINE void sumSide(const Rows& rows, int quads, int groups, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   for (int group = 0; group < groups; group++) {
     if constexpr (R <= 3) {
-      sumBlocks<R, 0, 4>(rows, quads, groups, group, x, ahead, done);
-    } else {
       sumBlocks<R, 0, 2>(rows, quads, groups, group, x, ahead, done);
-      sumBlocks<R, 2, 2>(rows, quads, groups, group, x, ahead, done);
+    } else {
+      sumBlocks<R, 0, 1>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<R, 1, 1>(rows, quads, groups, group, x, ahead, done);
     }
   }
 }
@@ -145,6 +175,24 @@ static __attribute__((noinline)) void scoreBlock(const SideView& k, const float*
   });
 }
 
+// 64 weights times `inverse` as integers into both planes of a row, at token t; answers their sums, for the correction.
+INLINE __m512i splitWeights(const float* w, float inverse, IntegerRow& out, int t) {
+  // Packing takes 4 x 4 quads and answers them transposed.
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  __m512i pair[2], hi[2], lo[2];
+  repeat<2>([&](auto i) MEMBER {
+    constexpr int I = i.value;
+    // Rounds half to even, as adding 1.5 * 2^23 does.
+    pair[I] = _mm512_packs_epi32(_mm512_cvtps_epi32(load(w + I * 32) * inverse), _mm512_cvtps_epi32(load(w + I * 32 + 16) * inverse));
+    hi[I] = _mm512_srai_epi16(_mm512_add_epi16(pair[I], _mm512_set1_epi16(128)), 8);
+    lo[I] = _mm512_srai_epi16(_mm512_slli_epi16(pair[I], 8), 8);
+  });
+  _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(hi[0], hi[1])));
+  _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(lo[0], lo[1])));
+  const __m512i ones = _mm512_set1_epi16(1);
+  return _mm512_add_epi32(_mm512_madd_epi16(pair[0], ones), _mm512_madd_epi16(pair[1], ones));
+}
+
 // Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r % kWeightRows] and what one of them is worth, times
 // unit. The maxima of all come first, because a row would wait for its own.
 INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
@@ -163,30 +211,15 @@ INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
     rows.weights[r - from].step = (vanishes ? 0.0f : max / kIntegerMax) * unit;
     inverse[r - from] = vanishes ? 0.0f : kIntegerMax / max;
   }
-  // Packing takes 4 x 4 quads and answers them transposed.
-  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  const __m512i ones = _mm512_set1_epi16(1);
   for (int r = from; r < to; r++) {
     const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
     const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
     IntegerRow& out = rows.weights[r - from];
     __m512i sum = _mm512_setzero_si512();
     for (int t = 0; t < kPageTokens; t += 64) {
-      __m512i pair[2];
-      for (int i = 0; i < 2; i++) {
-        const int at = t + i * 32;
-        const VecF a = load(p + at) * load(scale + at), b = load(p + at + 16) * load(scale + at + 16);
-        // Rounds half to even, as adding 1.5 * 2^23 does.
-        pair[i] = _mm512_packs_epi32(_mm512_cvtps_epi32(a * inverse[r - from]), _mm512_cvtps_epi32(b * inverse[r - from]));
-        sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pair[i], ones));
-      }
-      __m512i hi[2], lo[2];
-      for (int i = 0; i < 2; i++) {
-        hi[i] = _mm512_srai_epi16(_mm512_add_epi16(pair[i], _mm512_set1_epi16(128)), 8);
-        lo[i] = _mm512_srai_epi16(_mm512_slli_epi16(pair[i], 8), 8);
-      }
-      _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(hi[0], hi[1])));
-      _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(lo[0], lo[1])));
+      alignas(64) float weighted[64];
+      for (int i = 0; i < 64; i += 16) store(weighted + i, load(p + t + i) * load(scale + t + i));
+      sum = _mm512_add_epi32(sum, splitWeights(weighted, inverse[r - from], out, t));
     }
     out.correction = -128 * _mm512_reduce_add_epi32(sum);
   }

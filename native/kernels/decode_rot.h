@@ -23,7 +23,7 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
   alignas(64) int8_t tile[kPageTokens * D];
   unpackRot(side.format, side.hi, side.lo, sizeof tile, tile);
   alignas(64) float mean[D];
-  const float scale = halfToFloat(side.meanScale);
+  const float scale = halfToFloat(*side.meanScale);
   for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.mean + c) * scale);
   const float divisor = static_cast<float>(divisorOf(side.format));
   for (int t = firstRow; t < kPageTokens; t++) {

@@ -54,7 +54,7 @@ extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
 const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA),
     dotF16, dotI8, unpackRot, rotate, quantizeI16, softmaxPage, axpy, scaleRow, dot, toHalf, fromHalf, rope,
-    powers, blendRow, addShares, integerRow, attendPage, mixPage,
+    powers, blendRow, addShares, integerRow, attendPage, attendRun, mixPage,
     encodeRotWidths, demoteRot, decodeRotRows, encodeQ8, decodeQ8,
     gemmI8, rotateLatent, encodeLatent, unpackLatent, mixLatent,
     denseRow, densePanels, denseNorm, denseGate,

@@ -31,7 +31,7 @@ struct SideView {
   const uint8_t* lo = nullptr;
   const int8_t* k = nullptr;
   const int8_t* mean = nullptr;
-  uint16_t meanScale = 0;
+  const uint16_t* meanScale = nullptr;  // half
 };
 
 constexpr int kMaxContraction = 256;
@@ -79,6 +79,13 @@ struct PageRows {
   int8_t* tile;               // [128 * d]
   int32_t* dots;              // [8][max(128, d)]
   float* spare;               // [count][d]
+};
+
+// What each row received of each page of a run: mass[row * stride + page] relative to max[row * stride + page]. mass null: not asked for.
+struct PageNotes {
+  float* mass = nullptr;
+  float* max = nullptr;
+  size_t stride = 0;
 };
 
 // Where the widths of the rot family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
@@ -169,9 +176,11 @@ struct Kernels {
   // The integers of x[0..d) = quantizeI16, d <= 256, in the layout of this instruction set.
   void (*integerRow)(const float* x, int d, IntegerRow* out);
   // The rows meet tokens [start, start + 128) of one page: scores, softmax, mixed values. sides: keys of every head, then values of every
-  // head, each of one format; `ahead` > 0: while a side is read, the one so many places behind it in `sides` is asked for. visible: one past
-  // the last token that any row sees, at least 1.
-  void (*attendPage)(const SideView* sides, int ahead, const PageRows& rows, int start, int visible);
+  // head, each of one format. visible: one past the last token that any row sees, at least 1.
+  void (*attendPage)(const SideView* sides, const PageRows& rows, int start, int visible);
+  // The rows meet `pages` pages from token `start` on, all of which every row sees whole (rows.first is 0, rows.last 128); sides as in
+  // attendPage, page after page, `known` >= pages of them there: what comes next is asked for while a page is read.
+  void (*attendRun)(const SideView* sides, int pages, int known, int start, const PageRows& rows, const PageNotes& notes);
   // Mixes other values [heads] of the page met last by the probabilities in rows.scores.
   void (*mixPage)(const SideView* values, const PageRows& rows, int visible);
 

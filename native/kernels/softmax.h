@@ -3,32 +3,45 @@
 // Unfused, fixed order of sums: equal bits on every instruction set.
 #pragma once
 
-// 2^x for x <= 0; 0 below -100 (the true value is under 7.9e-31, and its products with scales stay far from denormals). Relative error below 3e-7.
-// x = n + r with |r| <= 1/2; the polynomial (degree 5, exactly 1 at 0) is a minimax fit of 2^r on that range, 9.2e-8; 2^n is added to the exponent.
-// N vectors step by step, because one alone is a chain of sixteen operations that each wait for the one before.
+// 2^x for x <= 0; 0 below -100 (the true value is under 7.9e-31, and its products with scales stay far from denormals) and for NaN.
+// x * 2^23 as an integer has floor(x) in the place of an exponent, and below it the rest, which is put behind the exponent of 1: m in [1, 2).
+// The polynomial (degree 5) is a minimax fit of 2^(m - 1) there: relative error below 2e-7, rising, exactly 1 at m = 1, never 2.
+// N vectors step by step, because one alone is a chain of operations that each wait for the one before.
+constexpr float kExponentUnit = 0x1p23f;
+constexpr float kLeastPower = -100.0f;
 template <int N>
 INLINE void powersOfTwo(VecF (&x)[N]) {
-  VecF n[N], p[N];
-  VecI power[N], tiny[N];
+  VecF m[N], p[N];
+  VecI whole[N];
 #define PALIMPSEST_EACH for (int i = 0; i < N; i++)
-  PALIMPSEST_EACH tiny[i] = x[i] < -100.0f;
-  // Clamped first, so that the exponent below stays in range; what was clamped answers 0.
-  PALIMPSEST_EACH x[i] = larger(x[i], splat(-100.0f));
-  PALIMPSEST_EACH n[i] = x[i] + kRoundMagic;
-  PALIMPSEST_EACH power[i] = bits(n[i]) << 23;
-  PALIMPSEST_EACH n[i] = n[i] - kRoundMagic;
-  PALIMPSEST_EACH x[i] = x[i] - n[i];
-  PALIMPSEST_EACH p[i] = x[i] * 0.001326472731307149f;
-  PALIMPSEST_EACH p[i] = p[i] + 0.009671512991189957f;
-  PALIMPSEST_EACH p[i] = p[i] * x[i];
-  PALIMPSEST_EACH p[i] = p[i] + 0.05550733581185341f;
-  PALIMPSEST_EACH p[i] = p[i] * x[i];
-  PALIMPSEST_EACH p[i] = p[i] + 0.24022242426872253f;
-  PALIMPSEST_EACH p[i] = p[i] * x[i];
-  PALIMPSEST_EACH p[i] = p[i] + 0.6931470036506653f;
-  PALIMPSEST_EACH p[i] = p[i] * x[i];
-  PALIMPSEST_EACH p[i] = p[i] + 1.0f;
-  PALIMPSEST_EACH x[i] = fromBits((bits(p[i]) + power[i]) & ~tiny[i]);
+#if defined(__AVX512F__)
+  // What is out of range of the conversion is left out at the end.
+  __mmask16 counts[N];
+  PALIMPSEST_EACH counts[i] = _mm512_cmp_ps_mask(x[i], splat(kLeastPower), _CMP_GE_OQ);
+  PALIMPSEST_EACH whole[i] = reinterpret_cast<VecI>(_mm512_cvttps_epi32(x[i] * kExponentUnit));
+#else
+  VecI counts[N];
+  PALIMPSEST_EACH counts[i] = x[i] >= kLeastPower;
+  PALIMPSEST_EACH x[i] = larger(x[i], splat(kLeastPower));
+  PALIMPSEST_EACH whole[i] = __builtin_convertvector(x[i] * kExponentUnit, VecI);
+#endif
+  PALIMPSEST_EACH m[i] = fromBits((whole[i] & 0x7fffff) | 0x3f800000);
+  PALIMPSEST_EACH whole[i] = whole[i] & ~0x7fffff;
+  PALIMPSEST_EACH p[i] = m[i] * 0.0018775769276544452f;
+  PALIMPSEST_EACH p[i] = p[i] + -0.000398544390918687f;
+  PALIMPSEST_EACH p[i] = p[i] * m[i];
+  PALIMPSEST_EACH p[i] = p[i] + 0.03864472359418869f;
+  PALIMPSEST_EACH p[i] = p[i] * m[i];
+  PALIMPSEST_EACH p[i] = p[i] + 0.10783494263887405f;
+  PALIMPSEST_EACH p[i] = p[i] * m[i];
+  PALIMPSEST_EACH p[i] = p[i] + 0.35375526547431946f;
+  PALIMPSEST_EACH p[i] = p[i] * m[i];
+  PALIMPSEST_EACH p[i] = p[i] + 0.4982859790325165f;
+#if defined(__AVX512F__)
+  PALIMPSEST_EACH x[i] = reinterpret_cast<VecF>(_mm512_maskz_add_epi32(counts[i], reinterpret_cast<__m512i>(p[i]), reinterpret_cast<__m512i>(whole[i])));
+#else
+  PALIMPSEST_EACH x[i] = fromBits((bits(p[i]) + whole[i]) & counts[i]);
+#endif
 #undef PALIMPSEST_EACH
 }
 
