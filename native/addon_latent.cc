@@ -228,29 +228,36 @@ Status setRotary(Cache& cache, const Info& info) {
   return cache.setRotary(std::move(table));
 }
 
-// (layer, page, format, page Uint8Array | the format to restore, Float64Array[1] <- bytes freed)
-Status moveLatent(Cache& cache, const Info& info, bool isHold) {
+enum class LatentMove { kHold, kRestore, kKeep };
+
+// (layer, page, latent format, or of what is restored, bytes Uint8Array | undefined to restore, Float64Array[1] <- bytes freed)
+Status moveLatent(Cache& cache, const Info& info, LatentMove move) {
   int layer, page, format;
   Span<double> out;
   if (!readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
   if (!readInt(info[2], 0, cache.layer(layer).sealed() - 1, &page)) return kBadArgument;
-  if (!readInt(info[3], 0, (isHold ? kLatentFormats : kFormatCount) - 1, &format)) return kBadArgument;
+  if (!readInt(info[3], 0, (move == LatentMove::kRestore ? kFormatCount : kLatentFormats) - 1, &format)) return kBadArgument;
   if (!readArray(info[5], napi_float64_array, &out) || out.length != 1) return kBadShape;
-  if (!isHold) return cache.restore(layer, page, format, out.data);
+  if (move == LatentMove::kRestore) return cache.restore(layer, page, format, out.data);
   Span<uint8_t> bytes;
   if (!readArray(info[4], napi_uint8_array, &bytes)) return kBadArgument;
   if (!cache.layer(layer).latent) return kUnsupported;
   if (bytes.length != latentBytes(format, cache.layer(layer).latent->width)) return kBadShape;
-  return cache.hold(layer, page, format, bytes.data, out.data);
+  if (move == LatentMove::kHold) return cache.hold(layer, page, format, bytes.data, out.data);
+  out.data[0] = 0;
+  return cache.keep(layer, page, format, bytes.data);
 }
 
-// (layer, Uint8Array [pages] <- 0: keys and values, else the latent format + 1)
+// (layer, Uint8Array [pages] <- 0: no latent, 1 and 2: held, the latent format + 1, 3 and 4: kept beside keys and values, the format + 3)
 Status listLatents(const Cache& cache, const Info& info) {
   int layer;
   Span<uint8_t> held;
   if (!readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
   if (!readArray(info[2], napi_uint8_array, &held) || held.length != cache.layer(layer).pages.size()) return kBadShape;
-  for (size_t page = 0; page < held.length; page++) held.data[page] = static_cast<uint8_t>(cache.layer(layer).pages[page].latent.format + 1);
+  for (size_t page = 0; page < held.length; page++) {
+    const HeldLatent& latent = cache.layer(layer).pages[page].latent;
+    held.data[page] = static_cast<uint8_t>(latent.format + 1 + (latent.kept ? kLatentFormats : 0));
+  }
   return kOk;
 }
 
@@ -258,12 +265,13 @@ Status listLatents(const Cache& cache, const Info& info) {
 
 Status latentCall(Cache& cache, const Info& info) {
   int operation, bytes;
-  if (!readInt(info[0], 0, 5, &operation)) return kBadArgument;
+  if (!readInt(info[0], 0, 6, &operation)) return kBadArgument;
   switch (operation) {
     case 0: return setWeights(cache, info);
     case 1: return setRotary(cache, info);
-    case 2: return moveLatent(cache, info, true);
-    case 3: return moveLatent(cache, info, false);
+    case 2: return moveLatent(cache, info, LatentMove::kHold);
+    case 3: return moveLatent(cache, info, LatentMove::kRestore);
+    case 6: return moveLatent(cache, info, LatentMove::kKeep);
     case 4: return listLatents(cache, info);
     default: break;
   }

@@ -39,13 +39,16 @@ class NativeCache implements KvCache {
   readonly #moves = new Moves();
   #handle: CacheHandle | undefined;
 
-  constructor(handle: CacheHandle, pool: PoolHandle, shape: CacheShape) {
+  readonly #latentBytes: number;
+
+  constructor(handle: CacheHandle, pool: PoolHandle, shape: CacheShape, sealLatentBytes: number) {
     this.#handle = handle;
     this.#pool = pool;
     this.shape = shape;
+    this.#latentBytes = sealLatentBytes;
     const memory = new Float64Array(5);
     check(handle.memory(memory), 'read the cache');
-    this.sealBytes = memory[4]!;
+    this.sealBytes = memory[4]! + sealLatentBytes;
   }
 
   #open(): CacheHandle {
@@ -175,7 +178,7 @@ class NativeCache implements KvCache {
     const vFormat = new Uint8Array(pages);
     const mass = new Float64Array(pages + 1);
     check(handle.table(layer, kFormat, vFormat, mass), 'read the page table', { layer });
-    return { pages, kFormat, vFormat, latent: held.listLatents(handle, layer, pages), mass };
+    return { pages, kFormat, vFormat, ...held.listLatents(handle, layer, pages), mass };
   }
 
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array {
@@ -296,6 +299,14 @@ class NativeCache implements KvCache {
     );
   }
 
+  keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    this.#within(`keep the ${format} of page ${page} of layer ${layer}`, () =>
+      held.keepLatent(handle, layer, page, format, bytes, this.#one),
+    );
+  }
+
   restore(layer: number, page: number, format: FormatName): number {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
@@ -324,7 +335,7 @@ class NativeCache implements KvCache {
       }
       throw error;
     }
-    return new NativeCache(handle, this.#pool, this.shape);
+    return new NativeCache(handle, this.#pool, this.shape, this.#latentBytes);
   }
 
   close(): void {
@@ -436,6 +447,7 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     0,
     held.MAX_SCRATCH,
   );
+  const sealLatentBytes = integer(options.sealLatentBytes ?? 0, 'sealLatentBytes', 0, held.MAX_SCRATCH);
   const windows = new Int32Array(shape.layers);
   if (options.slidingWindow !== undefined) {
     const given = options.slidingWindow;
@@ -479,5 +491,5 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     throw error;
   }
   held.setLatentScratch(handle, scratchBytes);
-  return new NativeCache(handle, pool, shape);
+  return new NativeCache(handle, pool, shape, sealLatentBytes);
 }

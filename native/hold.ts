@@ -97,6 +97,31 @@ export function holdLatent(
   bytes: Uint8Array,
   out: Float64Array,
 ): number {
+  put(handle, LATENT_OPERATIONS.hold, layer, page, format, bytes, out);
+  return out[0]!;
+}
+
+/** The same bytes beside keys and values. */
+export function keepLatent(
+  handle: CacheHandle,
+  layer: number,
+  page: number,
+  format: LatentName,
+  bytes: Uint8Array,
+  out: Float64Array,
+): void {
+  put(handle, LATENT_OPERATIONS.keep, layer, page, format, bytes, out);
+}
+
+function put(
+  handle: CacheHandle,
+  operation: number,
+  layer: number,
+  page: number,
+  format: LatentName,
+  bytes: Uint8Array,
+  out: Float64Array,
+): void {
   const id = LATENT_NAMES.indexOf(format);
   if (id < 0) {
     throw new KvError('unsupported', `unknown latent format '${show(format)}'`, {
@@ -105,24 +130,28 @@ export function holdLatent(
   }
   if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
   const values = { layer, page, format, bytes: bytes.length };
-  const status = handle.latent(LATENT_OPERATIONS.hold, layer, page, id, bytes, out);
+  const status = handle.latent(operation, layer, page, id, bytes, out);
   try {
-    check(status, `hold page ${page} of layer ${layer} as ${format}`, values);
+    check(status, `give page ${page} of layer ${layer} its latent`, values);
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'unsupported') throw error;
-    throw new KvError('unsupported', `page ${page} of layer ${layer} cannot be held as a latent`, {
+    throw new KvError('unsupported', `page ${page} of layer ${layer} cannot have a latent`, {
       values,
-      hint: 'set the weights of the layer and a rotary table that reaches its positions; a page is held once, and not while a move of it is under way',
+      hint: 'set the weights of the layer and a rotary table that reaches its positions; a page has one latent, and gets none while a move of it is under way',
     });
   }
-  return out[0]!;
 }
 
-/** Latent of each sealed page: 0 for none, else index in LATENT_NAMES + 1. */
-export function listLatents(handle: CacheHandle, layer: number, pages: number): Uint8Array {
-  const held = new Uint8Array(pages);
-  check(handle.latent(LATENT_OPERATIONS.list, layer, held), 'read the page table', { layer });
-  return held;
+/** Latent of each sealed page, in place of keys and values and beside them: 0 for none, else index in LATENT_NAMES + 1. */
+export function listLatents(
+  handle: CacheHandle,
+  layer: number,
+  pages: number,
+): { readonly latent: Uint8Array; readonly keptLatent: Uint8Array } {
+  const all = new Uint8Array(pages);
+  check(handle.latent(LATENT_OPERATIONS.list, layer, all), 'read the page table', { layer });
+  const most = LATENT_NAMES.length;
+  return { latent: all.map((id) => (id > most ? 0 : id)), keptLatent: all.map((id) => (id > most ? id - most : 0)) };
 }
 
 /** → bytes freed. */

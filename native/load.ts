@@ -78,7 +78,7 @@ export interface CacheHandle {
 }
 
 /** First argument of CacheHandle.latent. */
-export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, list: 4, scratch: 5 } as const;
+export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, list: 4, scratch: 5, keep: 6 } as const;
 
 /** Packed weights as the binary knows them. Formats are indices of LATENT_NAMES. */
 export interface WeightsHandle {

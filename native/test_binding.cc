@@ -1,96 +1,21 @@
 // Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then what kernels.h lists.
 // Every length is checked here against the shapes given; a wrong call is a RangeError or TypeError, never a crash.
-#include <napi.h>
+#include "test_call.h"
 
-#include <climits>
-#include <string>
-
-#include "kernels.h"
-
-#if !defined(__wasm__)
 namespace palimpsest {
-void exportThreads(Napi::Env env, Napi::Object exports);  // test_threads.cc
-}
+void exportAttend(Napi::Env env, Napi::Object exports);  // test_binding_attend.cc
+void exportDense(Napi::Env env, Napi::Object exports);   // test_binding_dense.cc
+#if defined(PALIMPSEST_DEBUG)
+void exportCanaries(Napi::Env env, Napi::Object exports);  // test_canaries.cc
 #endif
+#if !defined(__wasm__)
+void exportThreads(Napi::Env env, Napi::Object exports);  // test_threads.cc
+#endif
+}  // namespace palimpsest
 
 namespace {
 
 using namespace palimpsest;
-
-class Call {
- public:
-  explicit Call(const Napi::CallbackInfo& info) : info_(info) {}
-
-  const Kernels* kernels() {
-    const int isa = integer(INT_MIN, INT_MAX);
-    const Kernels* kernels = isa < kScalar || isa >= kIsaCount ? nullptr : kernelsFor(static_cast<Isa>(isa));
-    if (kernels == nullptr) fail("this CPU or build has no such instruction set");
-    return kernels;
-  }
-
-  int integer(int least, int most) {
-    const Napi::Value value = next();
-    if (!value.IsNumber()) throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a number");
-    const double number = value.As<Napi::Number>().DoubleValue();
-    if (!(number >= least && number <= most) || number != static_cast<int>(number)) fail("must be an integer in range");
-    return static_cast<int>(number);
-  }
-
-  float number() {
-    const Napi::Value value = next();
-    if (!value.IsNumber()) throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a number");
-    return value.As<Napi::Number>().FloatValue();
-  }
-
-  bool flag() {
-    const Napi::Value value = next();
-    if (!value.IsBoolean()) throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a boolean");
-    return value.As<Napi::Boolean>().Value();
-  }
-
-  int headDim() {
-    const int d = integer(64, 256);
-    if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256) fail("must be a coded head size");
-    return d;
-  }
-
-  int rotFormat() { return integer(kRot4, kRot2); }
-
-  // A typed array of T with room for `count` elements.
-  template <class T>
-  T* array(uint64_t count) {
-    const Napi::Value value = next();
-    if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != typeOf(static_cast<T*>(nullptr))) {
-      throw Napi::TypeError::New(info_.Env(), "argument " + at() + " must be a typed array of the right kind");
-    }
-    const Napi::TypedArray typed = value.As<Napi::TypedArray>();
-    if (typed.ElementLength() < count) {
-      fail("has " + std::to_string(typed.ElementLength()) + " elements, " + std::to_string(count) + " are needed");
-    }
-    return reinterpret_cast<T*>(static_cast<uint8_t*>(typed.ArrayBuffer().Data()) + typed.ByteOffset());
-  }
-
-  // Elements spanned by n rows of `length` at `stride`.
-  static uint64_t span(int n, int stride, int length) { return n == 0 ? 0 : static_cast<uint64_t>(n - 1) * stride + length; }
-
-  [[noreturn]] void fail(const std::string& why) { throw Napi::RangeError::New(info_.Env(), "argument " + at() + " " + why); }
-
-  Napi::Env env() const { return info_.Env(); }
-
- private:
-  static napi_typedarray_type typeOf(float*) { return napi_float32_array; }
-  static napi_typedarray_type typeOf(int8_t*) { return napi_int8_array; }
-  static napi_typedarray_type typeOf(uint8_t*) { return napi_uint8_array; }
-  static napi_typedarray_type typeOf(int16_t*) { return napi_int16_array; }
-  static napi_typedarray_type typeOf(uint16_t*) { return napi_uint16_array; }
-  static napi_typedarray_type typeOf(int32_t*) { return napi_int32_array; }
-
-  Napi::Value next() { return info_[index_++]; }
-  std::string at() const { return std::to_string(index_ - 1); }
-
-  const Napi::CallbackInfo& info_;
-  size_t index_ = 0;
-};
 
 constexpr int kMany = 1 << 20;
 
@@ -321,8 +246,13 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("codesRot", codesRotCall);
   add("encodeQ8", encodeQ8Call);
   add("decodeQ8", decodeQ8Call);
+  exportAttend(env, exports);
+  exportDense(env, exports);
+#if defined(PALIMPSEST_DEBUG)
+  exportCanaries(env, exports);
+#endif
 #if !defined(__wasm__)
-  palimpsest::exportThreads(env, exports);
+  exportThreads(env, exports);
 #endif
   return exports;
 }

@@ -72,6 +72,8 @@ export interface KvCacheOptions {
   readonly threads?: number;
   /** Most bytes of keys and values recomputed from latents and kept, for all forks together: part of scratchBytes. Default 16 MiB. */
   readonly latentScratchBytes?: number;
+  /** Bytes of the latent that the caller will keep beside every sealed page of a layer (keepLatent): sealBytes counts them. Default 0. */
+  readonly sealLatentBytes?: number;
 }
 
 /** What keys and values of one layer are recomputed with. Legend: m width of the latents. */
@@ -100,7 +102,7 @@ export interface CacheMemory {
   /** The open f16 pages, allocated whole at open. */
   readonly openBytes: number;
   readonly sinkBytes: number;
-  /** Sealed pages of every format, metadata and padding included. */
+  /** Sealed pages of every format, metadata, padding and latents included. */
   readonly pageBytes: number;
   /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in the pool. */
   readonly totalBytes: number;
@@ -116,6 +118,8 @@ export interface PageTable {
   readonly vFormat: Uint8Array;
   /** Pages held as latents, whose kFormat and vFormat say nothing: 0 for none, 1 for xq8, 2 for xq4. */
   readonly latent: Uint8Array;
+  /** Latents kept beside keys and values, the same numbers. */
+  readonly keptLatent: Uint8Array;
   /** Attention mass received so far: sum over queries and query heads of probability. The last entry is the open page. [pages + 1] */
   readonly mass: Float64Array;
 }
@@ -171,7 +175,7 @@ export interface KvCache {
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /** Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. */
   truncate(tokens: number): void;
-  /** Bytes that sealing one full open page of one layer takes from the pool (both sides). */
+  /** Bytes that sealing one full open page of one layer takes from the pool: both sides, and the latent that is promised (sealLatentBytes). */
   readonly sealBytes: number;
   table(layer: number): PageTable;
   /**
@@ -213,7 +217,12 @@ export interface KvCache {
    * x as wk and wv meet it. → bytes freed. Attention recomputes the page from then on; trials and transcoding of it are 'unsupported'.
    */
   holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number;
-  /** Makes keys and values of a held page again, both in `format`. → bytes freed (mostly negative). */
+  /**
+   * Keeps the same bytes beside the keys and values of a sealed page, which may go on to lower formats: what restore() makes them from again.
+   * Throws 'budget-exceeded', 'unsupported' (no weights, a page that has a latent).
+   */
+  keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void;
+  /** Makes keys and values of a page that has a latent again, both in `format`; a held latent goes, a kept one stays. → bytes freed (mostly negative). */
   restore(layer: number, page: number, format: FormatName): number;
   memory(): CacheMemory;
   /** A cache that shares every sealed page (until either changes it) and copies the open ones. */

@@ -108,7 +108,9 @@ function compile(clang, folder, verbose) {
       ...sources('.', /^addon.*\.cc$/).map(simd),
       ...sources('cache', /\.cc$/).map((name) => simd(`cache/${name}`)),
     ],
-    ...(existsSync(join(native, 'test_binding.cc')) ? { kernels_test: [simd('test_binding.cc')] } : {}),
+    ...(existsSync(join(native, 'test_binding.cc'))
+      ? { kernels_test: [...sources('.', /^test_binding.*\.cc$/).map(simd), simd('cache/rows.cc')] }
+      : {}),
   };
   for (const [name, objects] of Object.entries(modules)) {
     run(clang, [...LINK, ...objects, ...common, '-o', join(folder, `${name}.wasm`)], verbose);

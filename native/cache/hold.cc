@@ -9,7 +9,7 @@ namespace palimpsest {
 Status Cache::setLatentLayer(int index, std::shared_ptr<const LatentLayer> weights) {
   Layer& layer = layers_[index];
   for (const Page& page : layer.pages) {
-    if (page.latent) return kUnsupported;
+    if (page.latent.isThere()) return kUnsupported;
   }
   layer.latent = std::move(weights);
   return kOk;
@@ -18,7 +18,7 @@ Status Cache::setLatentLayer(int index, std::shared_ptr<const LatentLayer> weigh
 Status Cache::setRotary(std::shared_ptr<const RotaryTable> rotary) {
   for (const Layer& layer : layers_) {
     for (const Page& page : layer.pages) {
-      if (page.latent) return kUnsupported;
+      if (page.latent.isThere()) return kUnsupported;
     }
   }
   rotary_ = std::move(rotary);
@@ -31,26 +31,59 @@ void Cache::setLatentScratch(size_t bytes) {
   if (latents.bytes() > bytes) std::vector<LatentBlock>().swap(latents.blocks);
 }
 
-Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, double* freed) {
-  *freed = 0;
-  Layer& layer = layers_[index];
-  Page& page = layer.pages[pageIndex];
-  if (!layer.latent || page.latent || page.moving) return kUnsupported;
-  if (rotary_ && (pageIndex + 1) * kPageTokens > rotary_->positions()) return kUnsupported;
-  const size_t size = latentBytes(format, layer.latent->width);
+namespace {
+
+// Bytes that go when keys and values of a page do.
+size_t releasedBy(const Page& page) {
   size_t released = 0;
   for (const PageSide* side : {&page.k, &page.v}) {
     for (const PartRef* part : {&side->codes, &side->low, &side->meta}) {
       if (!part->shared()) released += part->size();
     }
   }
-  if (!pool_->hasRoom(size, released)) return kBudgetExceeded;
+  return released;
+}
+
+}  // namespace
+
+bool Cache::mayHaveLatent(const Layer& layer, int pageIndex) const {
+  const Page& page = layer.pages[pageIndex];
+  if (!layer.latent || page.latent.isThere() || page.moving) return false;
+  return !rotary_ || (pageIndex + 1) * kPageTokens <= rotary_->positions();
+}
+
+// Empty when memory ran out.
+HeldLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* bytes) {
+  const size_t size = latentBytes(format, layer.latent->width);
   HeldLatent latent;
   latent.bytes = pool_->draft(size);
-  if (!latent.bytes) return kNoMemory;
+  if (!latent.bytes) return latent;
   std::memcpy(latent.bytes.bytes(), bytes, size);
   latent.format = format;
   latent.id = workers_->latents.nextId++;
+  return latent;
+}
+
+Status Cache::keep(int index, int pageIndex, int format, const uint8_t* bytes) {
+  Layer& layer = layers_[index];
+  if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
+  if (!pool_->hasRoom(latentBytes(format, layer.latent->width))) return kBudgetExceeded;
+  HeldLatent latent = draftLatent(layer, format, bytes);
+  if (!latent.isThere()) return kNoMemory;
+  latent.kept = true;
+  pool_->count(latent.bytes);
+  layer.pages[pageIndex].latent = std::move(latent);
+  return kOk;
+}
+
+Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, double* freed) {
+  *freed = 0;
+  Layer& layer = layers_[index];
+  Page& page = layer.pages[pageIndex];
+  if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
+  if (!pool_->hasRoom(latentBytes(format, layer.latent->width), releasedBy(page))) return kBudgetExceeded;
+  HeldLatent latent = draftLatent(layer, format, bytes);
+  if (!latent) return kNoMemory;
   const double before = static_cast<double>(pool_->usedBytes());
   page.k = PageSide();
   page.v = PageSide();
@@ -71,9 +104,10 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   *freed = 0;
   Layer& layer = layers_[index];
   Page& page = layer.pages[pageIndex];
-  if (!page.latent) return kUnsupported;
+  if (!page.latent.isThere() || page.moving) return kUnsupported;
   if (isCoded(format) && !hasCodes(shape().headDim)) return kUnsupported;
-  const size_t released = page.latent.bytes.shared() ? 0 : page.latent.bytes.size();
+  const bool isHeld = static_cast<bool>(page.latent);
+  const size_t released = !isHeld ? releasedBy(page) : page.latent.bytes.shared() ? 0 : page.latent.bytes.size();
   if (!pool_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
@@ -87,7 +121,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
     }
   }
   const double before = static_cast<double>(pool_->usedBytes());
-  page.latent = HeldLatent();
+  if (isHeld) page.latent = HeldLatent();
   page.k = std::move(fresh[0]);
   page.v = std::move(fresh[1]);
   page.k.count(*pool_);

@@ -34,12 +34,16 @@ struct RotaryTable {
   int positions() const { return static_cast<int>(cos.size() / (rotaryDim / 2)); }
 };
 
-// A page's latent, or nothing. The id names its contents for as long as a cache and its forks live.
+// A page's latent, or nothing. Held: in place of keys and values, which are gone. Kept: beside them, to make them again from a better source
+// than they are. The id names the contents of a held one for as long as a cache and its forks live.
 struct HeldLatent {
   int format = -1;
+  bool kept = false;
   uint64_t id = 0;
   PartRef bytes;
-  explicit operator bool() const { return format >= 0; }
+  // Whether keys and values are gone.
+  explicit operator bool() const { return format >= 0 && !kept; }
+  bool isThere() const { return format >= 0; }
 };
 
 struct LatentBlock {

@@ -43,7 +43,7 @@ struct CacheOptions {
 struct Page {
   PageSide k;
   PageSide v;
-  HeldLatent latent;  // when there is one, k and v are empty
+  HeldLatent latent;  // when there is one that is held, k and v are empty
   double mass = 0;
   uint8_t moving = 0;  // sides that are under way: 1 keys, 2 values
   PageSide& side(bool isKey) { return isKey ? k : v; }
@@ -158,7 +158,9 @@ class Cache : public PartOwner {
   void setLatentScratch(size_t bytes);
   // Replaces keys and values of a sealed page by its latent: latentBytes() of them. freed: as in transcode.
   Status hold(int layer, int page, int format, const uint8_t* bytes, double* freed);
-  // Makes keys and values of a held page again, both in `format`.
+  // Puts the latent of a sealed page beside its keys and values; a page has one latent at most.
+  Status keep(int layer, int page, int format, const uint8_t* bytes);
+  // Makes keys and values of a page again from its latent, both in `format`. A held latent goes, a kept one stays.
   Status restore(int layer, int page, int format, double* freed);
   // Recomputes what attention over the pages [from, to) of a layer will read, as far as blocks have room.
   void prepareLatents(int layer, int from, int to);
@@ -188,7 +190,10 @@ class Cache : public PartOwner {
   MoveResult commitMove(Move& move);
   void dropMoves();
   void write(Layer& layer, const float* k, const float* v, int row, int count);
-  // Keys or values of one head of a held page, sinks exact: [128][d].
+  // Whether a page has no latent yet and may get one now.
+  bool mayHaveLatent(const Layer& layer, int page) const;
+  HeldLatent draftLatent(const Layer& layer, int format, const uint8_t* bytes);
+  // Keys or values of one head of a page that has a latent, sinks exact: [128][d].
   void latentRows(const Layer& layer, int page, bool isKey, int head, float* rows, LatentScratch& scratch) const;
   // Both sides of one head, among the n K tiles and n V tiles of a page.
   void fillTiles(const Layer& layer, int page, int head, uint16_t* tiles, Scratch& scratch) const;

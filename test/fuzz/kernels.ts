@@ -1,64 +1,13 @@
-/**
- * The same bytes to every kernel of every instruction set, the addon's and WebAssembly's, for as long as asked: results must be
- * equal to the bit where kernels.h says so, and within the documented bound where it does not. Ends at the first difference
- * with the seed and the round that shows it again.
- *   node --import tsx test/fuzz/kernels.ts [--seconds 60] [--seed N]
- */
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
-import { parseArgs } from 'node:util';
+/** Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it can. */
 import { CODED_HEAD_DIMS, PAGE_TOKENS } from '../../native/format.ts';
 import { fromHalf } from '../../native/reference/index.ts';
-import { ISA_NAMES } from '../../native/types.ts';
-import { openWasm } from '../../native/wasm.ts';
-import { type KernelsBinding, loadKernels } from '../native/kernels-binding.ts';
-import { gaussian, seeded } from '../native/rows.ts';
-
-type Random = () => number;
-type Array_ = Float32Array | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array;
-
-/** One kernel with its arguments chosen: `run` answers what it wrote, each time from the same inputs. */
-interface Case {
-  readonly shape: string;
-  run(kernels: KernelsBinding, isa: number): Array_[];
-  /** Largest difference allowed per element of the first result; left out: bits. */
-  readonly bound?: Float64Array;
-}
-
-const whole = (random: Random, least: number, most: number): number =>
-  least + Math.floor(random() * (most - least + 1));
-const one = <T>(random: Random, list: readonly T[]): T => list[Math.floor(random() * list.length)]!;
-const bytes = (random: Random, count: number): Uint8Array =>
-  Uint8Array.from({ length: count }, () => Math.floor(random() * 256));
-const signed = (random: Random, count: number): Int8Array => new Int8Array(bytes(random, count).buffer);
-
-/** Copies an array so that it starts at an odd place. */
-function shifted<T extends Float32Array | Uint16Array | Int16Array>(random: Random, values: T): T {
-  const by = whole(random, 0, 3);
-  const room = new (values.constructor as new (length: number) => T)(values.length + by);
-  room.set(values, by);
-  return room.subarray(by) as T;
-}
-
-/** Finite numbers of one size or of many, with zeros of both signs and denormals among them. */
-function floats(random: Random, count: number, most = 2 ** 60): Float32Array {
-  const spread = one(random, [0, 0, 4, 40]);
-  const size = 2 ** one(random, [0, 0, -10, 10]);
-  const zeros = one(random, [0, 0, 0.1, 0.9]);
-  return shifted(
-    random,
-    Float32Array.from({ length: count }, () => {
-      if (random() < zeros) return one(random, [0, -0, 1e-40, -1e-40]);
-      const x = gaussian(random) * size * 2 ** (spread * (random() - 0.5));
-      return Math.max(-most, Math.min(most, x));
-    }),
-  );
-}
+import { gaussian } from '../native/rows.ts';
+import { bytes, type Cases, floats, one, type Random, shifted, signed, whole } from './case.ts';
 
 /** A page of one head as caches get it: within f16. */
 const rows = (random: Random, stride: number): Float32Array => floats(random, PAGE_TOKENS * stride, 65504);
 
-const CASES: Readonly<Record<string, (random: Random) => Case>> = {
+export const KERNEL_CASES: Cases = {
   dotF16(random) {
     const c = whole(random, 0, 160);
     const o = 8 * whole(random, 1, 18);
@@ -78,8 +27,8 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     for (let i = 0; i < bound.length; i++) bound[i] = 2 * c * (bound[i]! * 2 ** -23 + 2 ** -149);
     return {
       shape: `contraction ${c}, outputs ${o}, rows ${n}`,
-      bound,
-      run(kernels, isa) {
+      bounds: () => [bound],
+      run({ kernels, isa }) {
         const y = new Float32Array(n * o);
         kernels.dotF16(isa, c, o, stride, n, c, o, m, x, y);
         return [y];
@@ -99,7 +48,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     );
     return {
       shape: `contraction ${c}, outputs ${o}, rows ${n}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const y = new Int32Array(n * o);
         kernels.dotI8(isa, c, o, n, c, o, tile, x, y);
         return [y];
@@ -114,7 +63,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const format = whole(random, 2, 4);
     return {
       shape: `format ${format}, d ${d}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const tile = new Int8Array(PAGE_TOKENS * d);
         kernels.unpackRot(isa, format, d, hi, lo, tile);
         return [tile];
@@ -129,7 +78,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const x = floats(random, n * d);
     return {
       shape: `d ${d}, rows ${n}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const y = x.slice();
         kernels.rotate(isa, d, n, d, inverse, y);
         return [y];
@@ -142,7 +91,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const x = floats(random, count);
     return {
       shape: `count ${count}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const out = new Int16Array(count);
         return [out, Float32Array.of(kernels.quantizeI16(isa, count, x, out))];
       },
@@ -159,7 +108,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const sums = Float32Array.from({ length: n }, () => (isFirst ? 0 : 1 + random() * 100));
     return {
       shape: `rows ${n}, first ${first.join(' ')}, last ${last.join(' ')}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const [p, max, sum, rescale, mass] = [
           scores.slice(),
           before.slice(),
@@ -181,7 +130,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const a = gaussian(random);
     return {
       shape: `count ${count}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const moved = y.slice();
         const scaled = y.slice();
         kernels.axpy(isa, count, a, x, moved);
@@ -197,7 +146,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const h = shifted(random, new Uint16Array(bytes(random, 2 * count).buffer));
     return {
       shape: `count ${count}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const narrow = new Uint16Array(count);
         const wide = new Float32Array(count);
         kernels.toHalf(isa, count, x, narrow);
@@ -219,7 +168,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const interleaved = random() < 0.5;
     return {
       shape: `tokens ${tokens}, heads ${heads}, d ${headDim}, rotary ${rotaryDim}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const y = x.slice();
         kernels.rope(isa, tokens, heads, headDim, rotaryDim, interleaved, y, cos, sin);
         return [y];
@@ -236,7 +185,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const firstRow = one(random, [0, 0, 1, 4]);
     return {
       shape: `format ${format}, d ${d}, key ${isKey}, first row ${firstRow}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const [hi, lo] = [new Uint8Array(32 * d), new Uint8Array(32 * d)];
         const [k, mean] = [new Int8Array(PAGE_TOKENS), new Int8Array(d)];
         const scale = kernels.encodeRot(isa, format, isKey, d, stride, firstRow, x, hi, lo, k, mean);
@@ -253,7 +202,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const isKey = random() < 0.5;
     return {
       shape: `${from} to ${to}, d ${d}, key ${isKey}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const [loOut, kOut] = [new Uint8Array(32 * d), new Int8Array(PAGE_TOKENS)];
         kernels.demoteRot(isa, from, to, isKey, d, hi, lo, k, loOut, kOut);
         return [loOut, kOut];
@@ -270,7 +219,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const isKey = random() < 0.5;
     return {
       shape: `format ${format}, d ${d}, key ${isKey}, scale ${scale}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const x = new Float32Array(PAGE_TOKENS * d);
         kernels.decodeRot(isa, format, isKey, d, d, 0, hi, lo, k, mean, scale, x);
         return [x];
@@ -286,7 +235,7 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     const isKey = random() < 0.5;
     return {
       shape: `d ${d}, key ${isKey}`,
-      run(kernels, isa) {
+      run({ kernels, isa }) {
         const [tile, found] = [new Int8Array(PAGE_TOKENS * d), new Uint16Array(PAGE_TOKENS)];
         kernels.encodeQ8(isa, isKey, d, d, x, tile, found);
         const decoded = new Float32Array(PAGE_TOKENS * d);
@@ -296,52 +245,3 @@ const CASES: Readonly<Record<string, (random: Random) => Case>> = {
     };
   },
 };
-
-/** → what differs first, or null. NaN equals NaN; zeros of both signs differ. */
-function difference(expected: readonly Array_[], actual: readonly Array_[], bound?: Float64Array): string | null {
-  for (let part = 0; part < expected.length; part++) {
-    const [a, b] = [expected[part]!, actual[part]!];
-    if (Buffer.from(a.buffer, a.byteOffset, a.byteLength).equals(Buffer.from(b.buffer, b.byteOffset, b.byteLength)))
-      continue;
-    for (let i = 0; i < a.length; i++) {
-      const isSame = bound === undefined ? Object.is(a[i], b[i]) : Math.abs(a[i]! - b[i]!) <= bound[i]!;
-      if (!isSame) return `result ${part}, element ${i} of ${a.length}: ${a[i]} and ${b[i]}`;
-    }
-  }
-  return null;
-}
-
-/** Every (build, instruction set) that runs here; the addon's scalar code comes first and is what the others are held to. */
-function machines(): { name: string; kernels: KernelsBinding; isa: number }[] {
-  const addon = loadKernels();
-  const found = addon.isas().map((isa) => ({ name: ISA_NAMES[isa]!, kernels: addon, isa }));
-  const wasmFile = join(import.meta.dirname, '../../native/build/wasm/kernels_test.wasm');
-  if (!existsSync(wasmFile)) return found;
-  const wasm = openWasm(wasmFile) as KernelsBinding;
-  return [...found, ...wasm.isas().map((isa) => ({ name: `wasm ${ISA_NAMES[isa]}`, kernels: wasm, isa }))];
-}
-
-const { values } = parseArgs({ options: { seconds: { type: 'string' }, seed: { type: 'string' } } });
-const seconds = Number(values.seconds ?? 60);
-const seed = Number(values.seed ?? Math.floor(Math.random() * 2 ** 31));
-const all = machines();
-const names = Object.keys(CASES);
-console.log(`seed ${seed}, ${names.length} kernels on ${all.map(({ name }) => name).join(', ')}`);
-
-const end = performance.now() + seconds * 1000;
-let round = 0;
-for (; performance.now() < end && process.exitCode === undefined; round++) {
-  const name = names[round % names.length]!;
-  const chosen = CASES[name]!(seeded(seed + round));
-  const [first, ...others] = all;
-  const expected = chosen.run(first!.kernels, first!.isa);
-  for (const other of others) {
-    const found = difference(expected, chosen.run(other.kernels, other.isa), chosen.bound);
-    if (found === null) continue;
-    console.log(`${name} (${chosen.shape}) differs between ${first!.name} and ${other.name}: ${found}`);
-    console.log(`again: --seed ${seed + round - (round % names.length)} shows it in round ${round % names.length}`);
-    process.exitCode = 1;
-    break;
-  }
-}
-console.log(`${round} rounds, ${process.exitCode === 1 ? 'one difference' : 'no difference'}`);

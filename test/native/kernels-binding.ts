@@ -125,6 +125,57 @@ export interface KernelsBinding {
     scales: Uint16Array,
     x: Float32Array,
   ): void;
+  /**
+   * Rows of several KV heads meet pages (native/test_binding_attend.cc says how a side lies in `bytes`). formats: [pages, 2]; slope and sinks
+   * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written.
+   */
+  attendPages(
+    isa: number,
+    d: number,
+    heads: number,
+    perHead: number,
+    pages: number,
+    last: number,
+    window: number,
+    ahead: number,
+    skipShare: number,
+    formats: Int32Array,
+    bytes: Uint8Array,
+    q: Float32Array,
+    position: Int32Array,
+    slope: Float32Array,
+    sinks: Float32Array,
+    max: Float32Array,
+    sum: Float32Array,
+    mixed: Float32Array,
+    skipped: Int32Array,
+  ): void;
+  /** y <- the norm of x; gate in place. */
+  normAndGate(
+    isa: number,
+    count: number,
+    gain: Float32Array,
+    epsilon: number,
+    x: Float32Array,
+    y: Float32Array,
+    gate: Float32Array,
+    up: Float32Array,
+  ): void;
+  /** y [n, outputs], steps and sums [n, blocks of 32] are written; bias and base may be empty. */
+  densePanels(
+    isa: number,
+    wide: boolean,
+    inputs: number,
+    outputs: number,
+    n: number,
+    panels: Uint8Array,
+    x: Float32Array,
+    bias: Float32Array,
+    base: Float32Array,
+    y: Float32Array,
+    steps: Float32Array,
+    sums: Int32Array,
+  ): void;
   /** The thread pool (native/test_threads.cc); not in WebAssembly. → items that did not run exactly once, and how many the caller did not run */
   threadRounds?(threads: number, rounds: number, mostItems: number, seed: number): { wrong: number; byOthers: number };
   /** Linux only. Rounds while every thread but the caller is stopped. → items that ran */

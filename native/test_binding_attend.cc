@@ -1,0 +1,102 @@
+// Rows of several KV heads meet page after page, for tests: every format with any bytes in it, on a chosen instruction set.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cache/rows.h"
+#include "test_call.h"
+
+namespace palimpsest {
+
+namespace {
+
+constexpr int kMostRows = 64;
+constexpr int kMostPages = 16;
+
+// What a page side of one head takes in `bytes`: codes (an f16 tile, an i8 tile, or the two planes of a rot format), then 256 bytes of
+// row scales (f16 bits, or int8 k), the mean [d] and the f16 bits of its scale.
+size_t sideBytes(int d) { return (static_cast<size_t>(257) * d + 256 + 2 + 63) / 64 * 64; }
+
+SideView viewOf(const uint8_t* bytes, int format, int d) {
+  SideView view;
+  view.format = format;
+  const uint8_t* scales = bytes + static_cast<size_t>(256) * d;
+  const uint8_t* mean = scales + 256;
+  view.half = reinterpret_cast<const uint16_t*>(bytes);
+  view.tile = reinterpret_cast<const int8_t*>(bytes);
+  view.rowScales = reinterpret_cast<const uint16_t*>(scales);
+  view.hi = bytes;
+  view.lo = format == kRot2 ? nullptr : bytes + hiPlaneBytes(d);
+  view.k = reinterpret_cast<const int8_t*>(scales);
+  view.mean = reinterpret_cast<const int8_t*>(mean);
+  std::memcpy(&view.meanScale, mean + d, 2);
+  return view;
+}
+
+// (isa, d, heads, perHead, pages, last, window, ahead, skipShare, formats [pages][2], bytes [pages][2][heads][sideBytes], q [rows][d],
+//  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2])
+// Page p is tokens [128p, 128p + 128), the last one only `last` of them. With sinkRows the first four tokens of page 0 are those.
+void attendPages(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int d = call.headDim(), heads = call.integer(1, 16), perHead = call.integer(1, kMostRows), pages = call.integer(1, kMostPages);
+  const int last = call.integer(1, kPageTokens), window = call.integer(0, INT_MAX), ahead = call.integer(0, 8);
+  const float skipShare = call.number();
+  const int rows = heads * perHead, sides = 2 * heads;
+  if (rows > kMostRows) call.fail("has too many rows");
+  const auto* formats = call.array<int32_t>(static_cast<size_t>(pages) * 2);
+  for (int i = 0; i < 2 * pages; i++) {
+    if (formats[i] < kF16 || formats[i] >= kFormatCount) call.fail("is no format");
+  }
+  const size_t bytes = sideBytes(d);
+  const auto* given = call.array<uint8_t>(bytes * sides * pages);
+  const auto* q = call.array<float>(static_cast<size_t>(rows) * d);
+  const auto* position = call.array<int32_t>(rows);
+  size_t slopes = 0, sinks = 0;
+  const auto* slope = call.arrayOrNone<float>(rows, &slopes);
+  const auto* sinkRows = call.arrayOrNone<float>(static_cast<size_t>(sides) * kSinkTokens * d, &sinks);
+  auto* max = call.array<float>(rows);
+  auto* sum = call.array<float>(rows);
+  auto* mixed = call.array<float>(static_cast<size_t>(rows) * d);
+  auto* skipped = call.array<int32_t>(2);
+
+  // A copy where a cache would have it, at multiples of 64.
+  Buffer<uint8_t> own;
+  own.grow(bytes * sides * pages);
+  std::memcpy(own.data(), given, bytes * sides * pages);
+  std::vector<SideView> views;
+  for (int page = 0; page < pages; page++) {
+    for (int side = 0; side < sides; side++) {
+      views.push_back(viewOf(own.data() + bytes * (static_cast<size_t>(page) * sides + side), formats[2 * page + side / heads], d));
+    }
+  }
+
+  QueryRows query;
+  query.reserve(kernels, d, rows, heads);
+  query.begin(rows, heads);
+  query.window = window;
+  query.alibi = slopes > 0;
+  query.skipShare = skipShare;
+  std::copy_n(q, static_cast<size_t>(rows) * d, query.q.data());
+  std::copy_n(position, rows, query.position.data());
+  if (slopes > 0) std::copy_n(slope, rows, query.slope.data());
+  if (sinks > 0) query.sinks(sinkRows, sinkRows + sinks / 2);
+  for (int page = 0; page < pages; page++) {
+    const int further = (page + 1) * sides + ahead <= pages * sides ? ahead : 0;
+    query.page(&views[static_cast<size_t>(page) * sides], further, page * kPageTokens, page == 0 && sinks > 0 ? kSinkTokens : 0,
+               page == pages - 1 ? last : kPageTokens);
+  }
+  query.finish();
+  std::copy_n(query.max.data(), rows, max);
+  std::copy_n(query.sum.data(), rows, sum);
+  std::copy_n(query.mixed.data(), static_cast<size_t>(rows) * d, mixed);
+  for (int i = 0; i < 2; i++) skipped[i] = static_cast<int32_t>(query.skipped[i]);
+}
+
+}  // namespace
+
+void exportAttend(Napi::Env env, Napi::Object exports) {
+  exports.Set("attendPages", Napi::Function::New(env, attendPages, "attendPages"));
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,66 @@
+// The kernels of the dense half on a chosen instruction set, for tests.
+#include <cstring>
+
+#include "cache/buffer.h"
+#include "test_call.h"
+
+namespace palimpsest {
+
+namespace {
+
+constexpr int kMostInputs = 4096;
+constexpr int kMostOutputs = 1024;
+constexpr int kMostRows = 64;
+
+// (isa, count, gain [count], epsilon, x [count], y <- [count], gate [count] <-, up [count])
+// The norm of x, and the gate in place.
+void normAndGate(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int count = call.integer(1, kMostInputs);
+  const auto* gain = call.array<float>(count);
+  const float epsilon = call.number();
+  const auto* x = call.array<float>(count);
+  auto* y = call.array<float>(count);
+  auto* gate = call.array<float>(count);
+  kernels->denseNorm(x, gain, epsilon, count, y);
+  kernels->denseGate(gate, call.array<float>(count), count);
+}
+
+// (isa, wide, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0],
+//  y <- [n][outputs], steps <- [n][blocks], sums <- [n][blocks])
+// panels: [ceil(outputs/16)][blocks] records of dense.h. Rows are made integers here, so their steps and sums are results too.
+void densePanels(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const bool wide = call.flag();
+  const int inputs = call.integer(1, kMostInputs), outputs = call.integer(1, kMostOutputs), n = call.integer(1, kMostRows);
+  const int blocks = (inputs + 31) / 32, panels = (outputs + 15) / 16;
+  const size_t bytes = static_cast<size_t>(panels) * blocks * (wide ? kDenseWideRecord : kDenseNarrowRecord);
+  const auto* given = call.array<uint8_t>(bytes);
+  const auto* x = call.array<float>(static_cast<size_t>(n) * inputs);
+  size_t biases = 0, bases = 0;
+  const auto* bias = call.arrayOrNone<float>(static_cast<size_t>(panels) * 16, &biases);
+  const auto* base = call.arrayOrNone<float>(static_cast<size_t>(n) * outputs, &bases);
+  auto* y = call.array<float>(static_cast<size_t>(n) * outputs);
+  auto* steps = call.array<float>(static_cast<size_t>(n) * blocks);
+  auto* sums = call.array<int32_t>(static_cast<size_t>(n) * blocks);
+  Buffer<uint8_t> weights;
+  weights.grow(bytes);
+  std::memcpy(weights.data(), given, bytes);
+  Buffer<int8_t> integers;
+  integers.grow(static_cast<size_t>(n) * blocks * 64);
+  const DenseRows rows{integers.data(), steps, sums, blocks};
+  for (int row = 0; row < n; row++) kernels->denseRow(x + static_cast<size_t>(row) * inputs, inputs, rows, row);
+  const DenseWeights view{wide, weights.data(), biases > 0 ? bias : nullptr, outputs};
+  kernels->densePanels(view, 0, panels, rows, n, bases > 0 ? base : nullptr, y);
+}
+
+}  // namespace
+
+void exportDense(Napi::Env env, Napi::Object exports) {
+  exports.Set("normAndGate", Napi::Function::New(env, normAndGate, "normAndGate"));
+  exports.Set("densePanels", Napi::Function::New(env, densePanels, "densePanels"));
+}
+
+}  // namespace palimpsest

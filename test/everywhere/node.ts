@@ -1,0 +1,39 @@
+/** Programs of the checkout in processes of their own, which must end well. */
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+
+const root = join(import.meta.dirname, '../..');
+const VITEST = 'node_modules/vitest/vitest.mjs';
+export const MINUTES = 60_000;
+
+export interface Ran {
+  readonly status: number | null;
+  readonly said: string;
+}
+
+export function node(args: readonly string[], env: Readonly<Record<string, string>> = {}): Ran {
+  // The tests inside are no workers of ours.
+  const {
+    VITEST: _vitest,
+    VITEST_WORKER_ID: _id,
+    VITEST_POOL_ID: _pool,
+    PALIMPSEST_EVERYWHERE: _here,
+    PALIMPSEST_SANITIZERS: _sanitizers,
+    ...own
+  } = process.env;
+  const ran = spawnSync(process.execPath, args, {
+    cwd: root,
+    encoding: 'utf8',
+    env: { ...own, ...env },
+    maxBuffer: 2 ** 28,
+  });
+  return { status: ran.status, said: `${ran.stdout}${ran.stderr}` };
+}
+
+/** Test files, one after the other. */
+export const suite = (files: readonly string[], env: Readonly<Record<string, string>>): Ran =>
+  node([VITEST, 'run', '--reporter=dot', '--maxWorkers=1', ...files], env);
+export const ends = (...args: string[]): boolean => node(args).status === 0;
+export const expectWell = ({ status, said }: Ran): void =>
+  expect({ status, said: status === 0 ? '' : said.slice(-8000) }).toEqual({ status: 0, said: '' });

@@ -1,0 +1,244 @@
+/**
+ * Page attention as a whole: rows meet pages of mixed formats with any bytes in them; and caches, with everything that happens to a page.
+ * Where no side is f16 every machine gives the same bits; f16 sides fuse where the hardware can, and have a bound.
+ */
+import { CODED_HEAD_DIMS, PAGE_TOKENS, SINK_TOKENS } from '../../native/format.ts';
+import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
+import { fromHalf, toHalf } from '../../native/reference/index.ts';
+import { gaussian } from '../native/rows.ts';
+import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
+
+const F16 = 0;
+const Q8 = 1;
+const ROT4 = 2;
+const FORMAT_COUNT = 5;
+/** Largest level of a rot format before its scale: 127/46, of rot4; those of rot3 and rot2 stay below. */
+const ROT_LEVEL = 2.77;
+
+/** Bytes of one side of a page of one head in native/test_binding_attend.cc. */
+const sideBytes = (d: number): number => Math.ceil((257 * d + 258) / 64) * 64;
+
+/** f16 bits of finite numbers of one size. */
+const halves = (random: Random, count: number, size: number): Uint16Array =>
+  Uint16Array.from({ length: count }, () => toHalf(size * gaussian(random)));
+
+interface Side {
+  readonly bytes: Uint8Array;
+  /** Nothing that it decodes to is larger. */
+  readonly largest: number;
+}
+
+/** isWild: numbers of any size, where one token often takes everything. */
+function randomSide(random: Random, format: number, d: number, isWild: boolean): Side {
+  const size = (tame: number, ...wild: number[]): number => (isWild ? one(random, [tame, ...wild]) : tame);
+  const bytes = new Uint8Array(sideBytes(d));
+  const tail = 256 * d;
+  if (format === F16) {
+    const values = halves(random, PAGE_TOKENS * d, size(1, 8, 2 ** -16));
+    bytes.set(new Uint8Array(values.buffer));
+    return { bytes, largest: values.reduce((most, bits) => Math.max(most, Math.abs(fromHalf(bits))), 0) };
+  }
+  // Both planes of rot4 are half as long as a tile.
+  for (let i = 0; i < PAGE_TOKENS * d * (format === Q8 ? 1 : 0.5); i++) bytes[i] = Math.floor(random() * 256);
+  if (format === Q8) {
+    // -128 is no level.
+    for (let i = 0; i < PAGE_TOKENS * d; i++) if (bytes[i] === 128) bytes[i] = 129;
+    const scales = halves(random, PAGE_TOKENS, size(0.02, 1, 2 ** -20)).map((bits) => bits & 0x7fff);
+    bytes.set(new Uint8Array(scales.buffer), tail);
+    return { bytes, largest: 127 * scales.reduce((most, bits) => Math.max(most, fromHalf(bits)), 0) };
+  }
+  const spread = size(8, 40, 255);
+  let largest = 0;
+  for (let t = 0; t < PAGE_TOKENS; t++) {
+    const k = random() < 0.05 ? -128 : whole(random, 0, spread) - Math.floor(spread / 2);
+    bytes[tail + t] = k & 255;
+    largest = Math.max(largest, 2 ** (k / 16));
+  }
+  for (let c = 0; c < d; c++) bytes[tail + 256 + c] = Math.floor(random() * 256);
+  const scale = halves(random, 1, size(0.01, 1));
+  bytes.set(new Uint8Array(scale.buffer), tail + 256 + d);
+  // Turned back, a row of length √d · L has no element above it.
+  return { bytes, largest: largest * ROT_LEVEL * Math.sqrt(d) + 128 * Math.abs(fromHalf(scale[0]!)) };
+}
+
+interface Asked {
+  readonly d: number;
+  readonly heads: number;
+  readonly perHead: number;
+  readonly q: Float32Array;
+  readonly slope: Float32Array;
+  readonly tokens: number;
+}
+
+/**
+ * Largest differences of [log-sum-exp, output, skipped] between two machines when keys (or only values) are f16. A score is a sum of d products, off by
+ * d · 2^-23 · Σ|q·k| on each, two roundings more with a slope. Weights are then off by a factor 2^δ twice (their own score, the sum), sums of
+ * them by 2^-23 a token; a value that is coded is weighed by integers, which may be off by one in 32512 for each of 128 tokens.
+ */
+function bounds(asked: Asked, largestKey: number, largestValue: number, codedValues: number): Float64Array[] {
+  const { d, heads, perHead, q, slope, tokens } = asked;
+  const rows = heads * perHead;
+  const lse = new Float64Array(rows);
+  const out = new Float64Array(rows * d);
+  for (let r = 0; r < rows; r++) {
+    let size = 0;
+    for (let c = 0; c < d; c++) size += Math.abs(q[r * d + c]!);
+    const score = size * largestKey;
+    const delta =
+      largestKey === 0 ? 0 : 2 * (d + 4) * 2 ** -23 * (score + Math.abs(slope[r] ?? 0) * tokens) + 2 ** -100;
+    const weights = 2 ** Math.min(2 * delta, 1000) - 1 + tokens * 2 ** -22 + 1e-6;
+    lse[r] = delta + tokens * 2 ** -22 + 1e-6;
+    const each = largestValue * (2 * weights + tokens * 2 ** -21 + codedValues * (PAGE_TOKENS / 32512));
+    out.fill(each, r * d, (r + 1) * d);
+  }
+  return [lse, out];
+}
+
+function attendPages(random: Random): Case {
+  const d = one(random, CODED_HEAD_DIMS);
+  const heads = whole(random, 1, 3);
+  const perHead = random() < 0.1 ? whole(random, 9, Math.floor(64 / heads)) : whole(random, 1, 8);
+  const rows = heads * perHead;
+  const pages = whole(random, 1, d > 128 ? 2 : 4);
+  const last = one(random, [1, PAGE_TOKENS, PAGE_TOKENS, whole(random, 1, PAGE_TOKENS)]);
+  const tokens = (pages - 1) * PAGE_TOKENS + last;
+  const window = one(random, [0, 0, 0, 1, whole(random, 2, 200)]);
+  const isCoded = random() < 0.7;
+  const formats = Int32Array.from({ length: 2 * pages }, () => whole(random, isCoded ? Q8 : F16, FORMAT_COUNT - 1));
+  const anyF16 = formats.includes(F16);
+  const keyF16 = formats.some((format, i) => i % 2 === 0 && format === F16);
+  // Pages whose integers may differ: those of coded values, where a score may.
+  const codedValues = keyF16 ? formats.filter((format, i) => i % 2 === 1 && format !== F16).length : 0;
+  // What a row skips depends on its scores to the last bit.
+  const skipShare = anyF16 ? 0 : one(random, [0, 0, 1e-3, 0.5]);
+  const ahead = one(random, [0, 0, 1, 2 * heads]);
+  const hasSinks = random() < 0.5;
+
+  // Scores from all equal to far beyond what 2^x can tell apart.
+  const isWild = random() < 0.4;
+  const size = (isWild ? one(random, [0, 1, 30, 1e4]) : 1) / Math.sqrt(d);
+  const q = Float32Array.from({ length: rows * d }, () => size * gaussian(random));
+  if (random() < 0.2) q.fill(0, 0, d);
+  const slope = Float32Array.from(
+    { length: random() < 0.5 ? 0 : rows },
+    () => random() * (isWild ? one(random, [1, 50]) : 0.01),
+  );
+  const position = Int32Array.from({ length: rows }, () =>
+    random() < 0.5 ? tokens - 1 : whole(random, 0, tokens - 1),
+  );
+  const sinks = Float32Array.from({ length: hasSinks ? 2 * heads * SINK_TOKENS * d : 0 }, () => gaussian(random));
+  if (hasSinks && isWild) for (let i = 0; i < sinks.length / 2; i++) sinks[i]! *= 50;
+  const all = new Uint8Array(pages * 2 * heads * sideBytes(d));
+  let largestKey = 0;
+  let largestValue = hasSinks ? 6 : 0;
+  for (let page = 0; page < pages; page++) {
+    for (let side = 0; side < 2; side++) {
+      for (let head = 0; head < heads; head++) {
+        const { bytes, largest } = randomSide(random, formats[2 * page + side]!, d, isWild);
+        all.set(bytes, ((page * 2 + side) * heads + head) * sideBytes(d));
+        // Scores of coded keys are equal to the bit.
+        if (side === 0 && formats[2 * page] === F16) largestKey = Math.max(largestKey, largest);
+        if (side === 1) largestValue = Math.max(largestValue, largest);
+      }
+    }
+  }
+  return {
+    shape: `d ${d}, heads ${heads} of ${perHead}, tokens ${tokens}, window ${window}, formats ${formats.join(' ')}, q ${size}, skip ${skipShare}`,
+    bounds: () =>
+      anyF16 ? bounds({ d, heads, perHead, q, slope, tokens }, largestKey, largestValue, codedValues) : [],
+    run({ kernels, isa }) {
+      const [max, sum, mixed] = [new Float32Array(rows), new Float32Array(rows), new Float32Array(rows * d)];
+      const skipped = new Int32Array(2);
+      kernels.attendPages(
+        ...([isa, d, heads, perHead, pages, last, window, ahead, skipShare, formats, all, q, position, slope] as const),
+        ...([sinks, max, sum, mixed, skipped] as const),
+      );
+      // Which of two equal zeros is the largest depends on the width of a vector, and changes nothing that follows.
+      if (!anyF16) return [max.map((x) => x + 0), sum, mixed, skipped];
+      const lse = Float64Array.from(max, (x, r) => x + Math.log2(sum[r]!));
+      const out = Float64Array.from(mixed, (x, i) => (sum[Math.floor(i / d)] === 0 ? 0 : x / sum[Math.floor(i / d)]!));
+      return [lse, out, skipped];
+    },
+  };
+}
+
+/** A pool and a cache on a machine; `work` gets the cache and must leave it open. */
+export function withCache(
+  binary: Binary,
+  isa: number,
+  shape: readonly number[],
+  { scale, window, slopes }: { scale: number; window: number; slopes: Float32Array },
+  work: (cache: CacheHandle, pool: PoolHandle) => void,
+): void {
+  succeed(binary.setIsa(isa), 'setIsa');
+  const pool = new binary.Pool();
+  const cache = new binary.Cache();
+  succeed(pool.open(2 ** 26), 'pool.open');
+  succeed(cache.open(pool, Int32Array.from(shape), scale, Int32Array.of(window), slopes), 'cache.open');
+  try {
+    work(cache, pool);
+  } finally {
+    cache.close();
+    pool.close();
+  }
+}
+
+/**
+ * A cache from append to attention: sealed in 8 bits, moved here and there on codes, tried, decoded, attended by one token or many. What
+ * stays f16, the open page, holds zeros: their scores and their part of the sum are exact.
+ */
+function cached(random: Random): Case {
+  const d = one(random, [64, 64, 80, 96, 128]);
+  const heads = whole(random, 1, 2);
+  const group = whole(random, 1, 4);
+  const pages = whole(random, 1, 3);
+  const open = whole(random, 1, 40);
+  const tokens = pages * PAGE_TOKENS + open;
+  const row = heads * d;
+  const spread = one(random, [1, 1, 20, 0.01]);
+  const side = (): Float32Array => {
+    const x = new Float32Array(tokens * row);
+    for (let i = 0; i < pages * PAGE_TOKENS * row; i++) x[i] = spread * gaussian(random);
+    if (random() < 0.3) for (let i = 0; i < SINK_TOKENS * row; i++) x[i]! *= 50;
+    return x;
+  };
+  const [k, v] = [side(), side()];
+  const moves = Array.from({ length: whole(random, 0, 2 * pages) }, () => ({
+    page: whole(random, 0, pages - 1),
+    side: whole(random, 0, 1),
+    to: whole(random, ROT4, FORMAT_COUNT - 1),
+  }));
+  const count = one(random, [1, 1, whole(random, 2, open)]);
+  const q = Float32Array.from({ length: Math.min(count, open) * row * group }, () => gaussian(random));
+  const window = one(random, [0, 0, whole(random, 1, tokens)]);
+  const slopes = Float32Array.from({ length: random() < 0.3 ? heads * group : 0 }, () => random());
+  const scale = one(random, [1 / Math.sqrt(d), 1 / Math.sqrt(d), 1, 0]);
+  return {
+    shape: `d ${d}, heads ${heads} of ${group}, tokens ${tokens}, queries ${count}, window ${window}, moves ${moves.length}`,
+    run({ binary, isa }) {
+      const results: Numbers[] = [];
+      withCache(binary, isa, [1, heads * group, heads, d, Q8, 1], { scale, window, slopes }, (cache) => {
+        succeed(cache.append(0, k, v), 'append');
+        const now = new Uint8Array(2 * pages).fill(Q8);
+        for (const { page, side, to } of moves) {
+          if (to <= now[2 * page + side]!) continue;
+          succeed(cache.transcode(0, page, side, to, new Float64Array(1)), 'transcode');
+          now[2 * page + side] = to;
+        }
+        const out = new Float32Array(q.length);
+        succeed(cache.attend(0, q, out, undefined, undefined, true), 'attend');
+        results.push(out);
+        for (let page = 0; page < pages; page++) {
+          for (let side = 0; side < 2; side++) {
+            const rows = new Float32Array(PAGE_TOKENS * row);
+            succeed(cache.decode(0, page, side, rows), 'decode');
+            results.push(rows);
+          }
+        }
+      });
+      return results;
+    },
+  };
+}
+
+export const ATTENTION_CASES: Cases = { attendPages, cached };
