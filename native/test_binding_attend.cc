@@ -29,18 +29,21 @@ SideView viewOf(const uint8_t* bytes, int format, int d) {
   view.lo = format == kRot2 ? nullptr : bytes + hiPlaneBytes(d);
   view.k = reinterpret_cast<const int8_t*>(scales);
   view.mean = reinterpret_cast<const int8_t*>(mean);
-  std::memcpy(&view.meanScale, mean + d, 2);
+  view.meanScale = reinterpret_cast<const uint16_t*>(mean + d);
   return view;
 }
 
-// (isa, d, heads, perHead, pages, last, window, ahead, skipShare, formats [pages][2], bytes [pages][2][heads][sideBytes], q [rows][d],
-//  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2])
-// Page p is tokens [128p, 128p + 128), the last one only `last` of them. With sinkRows the first four tokens of page 0 are those.
+// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, formats [pages][2], bytes [pages][2][heads][sideBytes], q [rows][d],
+//  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2],
+//  mass, top <- [rows][pages], of pages met in runs)
+// Page p is tokens [128p, 128p + 128), the last one only `last` of them. With sinkRows the first four tokens of page 0 are those. inRuns: pages that
+// every row sees whole are met in one call, as many as there are.
 void attendPages(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
   const int d = call.headDim(), heads = call.integer(1, 16), perHead = call.integer(1, kMostRows), pages = call.integer(1, kMostPages);
-  const int last = call.integer(1, kPageTokens), window = call.integer(0, INT_MAX), ahead = call.integer(0, 8);
+  const int last = call.integer(1, kPageTokens), window = call.integer(0, INT_MAX);
+  const bool inRuns = call.flag();
   const float skipShare = call.number();
   const int rows = heads * perHead, sides = 2 * heads;
   if (rows > kMostRows) call.fail("has too many rows");
@@ -59,6 +62,8 @@ void attendPages(const Napi::CallbackInfo& info) {
   auto* sum = call.array<float>(rows);
   auto* mixed = call.array<float>(static_cast<size_t>(rows) * d);
   auto* skipped = call.array<int32_t>(2);
+  auto* mass = call.array<float>(static_cast<size_t>(rows) * pages);
+  auto* top = call.array<float>(static_cast<size_t>(rows) * pages);
 
   // A copy where a cache would have it, at multiples of 64.
   Buffer<uint8_t> own;
@@ -81,10 +86,22 @@ void attendPages(const Napi::CallbackInfo& info) {
   std::copy_n(position, rows, query.position.data());
   if (slopes > 0) std::copy_n(slope, rows, query.slope.data());
   if (sinks > 0) query.sinks(sinkRows, sinkRows + sinks / 2);
-  for (int page = 0; page < pages; page++) {
-    const int further = (page + 1) * sides + ahead <= pages * sides ? ahead : 0;
-    query.page(&views[static_cast<size_t>(page) * sides], further, page * kPageTokens, page == 0 && sinks > 0 ? kSinkTokens : 0,
-               page == pages - 1 ? last : kPageTokens);
+  const int oldest = *std::min_element(position, position + rows), newest = *std::max_element(position, position + rows);
+  const auto isWhole = [&](int page) {
+    if (!inRuns || (page == 0 && sinks > 0) || (page == pages - 1 && last < kPageTokens)) return false;
+    return oldest >= (page + 1) * kPageTokens - 1 && (window == 0 || newest - window + 1 <= page * kPageTokens);
+  };
+  for (int page = 0; page < pages;) {
+    const SideView* at = &views[static_cast<size_t>(page) * sides];
+    int next = page;
+    while (next < pages && isWhole(next)) next++;
+    if (next > page) {
+      query.run(at, next - page, pages - page, page * kPageTokens, {mass + page, top + page, static_cast<size_t>(pages)});
+      page = next;
+      continue;
+    }
+    query.page(at, page * kPageTokens, page == 0 && sinks > 0 ? kSinkTokens : 0, page == pages - 1 ? last : kPageTokens);
+    page++;
   }
   query.finish();
   std::copy_n(query.max.data(), rows, max);

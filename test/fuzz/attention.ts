@@ -111,7 +111,7 @@ function attendPages(random: Random): Case {
   const codedValues = keyF16 ? formats.filter((format, i) => i % 2 === 1 && format !== F16).length : 0;
   // What a row skips depends on its scores to the last bit.
   const skipShare = anyF16 ? 0 : one(random, [0, 0, 1e-3, 0.5]);
-  const ahead = one(random, [0, 0, 1, 2 * heads]);
+  const inRuns = random() < 0.6;
   const hasSinks = random() < 0.5;
 
   // Scores from all equal to far beyond what 2^x can tell apart.
@@ -123,8 +123,9 @@ function attendPages(random: Random): Case {
     { length: random() < 0.5 ? 0 : rows },
     () => random() * (isWild ? one(random, [1, 50]) : 0.01),
   );
+  const isDecode = random() < 0.6;
   const position = Int32Array.from({ length: rows }, () =>
-    random() < 0.5 ? tokens - 1 : whole(random, 0, tokens - 1),
+    isDecode || random() < 0.5 ? tokens - 1 : whole(random, 0, tokens - 1),
   );
   const sinks = Float32Array.from({ length: hasSinks ? 2 * heads * SINK_TOKENS * d : 0 }, () => gaussian(random));
   if (hasSinks && isWild) for (let i = 0; i < sinks.length / 2; i++) sinks[i]! *= 50;
@@ -149,12 +150,28 @@ function attendPages(random: Random): Case {
     run({ kernels, isa }) {
       const [max, sum, mixed] = [new Float32Array(rows), new Float32Array(rows), new Float32Array(rows * d)];
       const skipped = new Int32Array(2);
+      const [mass, top] = [new Float32Array(rows * pages), new Float32Array(rows * pages)];
       kernels.attendPages(
-        ...([isa, d, heads, perHead, pages, last, window, ahead, skipShare, formats, all, q, position, slope] as const),
-        ...([sinks, max, sum, mixed, skipped] as const),
+        ...([
+          isa,
+          d,
+          heads,
+          perHead,
+          pages,
+          last,
+          window,
+          inRuns,
+          skipShare,
+          formats,
+          all,
+          q,
+          position,
+          slope,
+        ] as const),
+        ...([sinks, max, sum, mixed, skipped, mass, top] as const),
       );
       // Which of two equal zeros is the largest depends on the width of a vector, and changes nothing that follows.
-      if (!anyF16) return [max.map((x) => x + 0), sum, mixed, skipped];
+      if (!anyF16) return [max.map((x) => x + 0), sum, mixed, skipped, mass, top.map((x) => x + 0)];
       const lse = Float64Array.from(max, (x, r) => x + Math.log2(sum[r]!));
       const out = Float64Array.from(mixed, (x, i) => (sum[Math.floor(i / d)] === 0 ? 0 : x / sum[Math.floor(i / d)]!));
       return [lse, out, skipped];

@@ -127,7 +127,8 @@ export interface KernelsBinding {
   ): void;
   /**
    * Rows of several KV heads meet pages (native/test_binding_attend.cc says how a side lies in `bytes`). formats: [pages, 2]; slope and sinks
-   * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written.
+   * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in runs mass and
+   * the maximum it is relative to, [rows, pages].
    */
   attendPages(
     isa: number,
@@ -137,7 +138,7 @@ export interface KernelsBinding {
     pages: number,
     last: number,
     window: number,
-    ahead: number,
+    inRuns: boolean,
     skipShare: number,
     formats: Int32Array,
     bytes: Uint8Array,
@@ -149,6 +150,8 @@ export interface KernelsBinding {
     sum: Float32Array,
     mixed: Float32Array,
     skipped: Int32Array,
+    mass: Float32Array,
+    top: Float32Array,
   ): void;
   /** y <- the norm of x; gate in place. */
   normAndGate(
