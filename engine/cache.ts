@@ -7,9 +7,11 @@ import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/ind
 import {
   type CacheMemory,
   type CacheShape,
+  type FormatName,
   type FormatPair,
   type KvCache,
   KvError,
+  latentBytes,
   openKvCache,
   openPool,
   PAGE_TOKENS,
@@ -18,6 +20,7 @@ import {
 import { defaultThresholds, machineDigest, type ThresholdSet, thresholdOf } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
+import { checkLatentBudget, checkLatents, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { withPrice } from './learn.ts';
 import { measureWork } from './measure.ts';
 import { planSession, type SessionPlan } from './plan.ts';
@@ -44,6 +47,11 @@ export interface OpenCacheOptions {
   readonly slidingWindow?: readonly (number | null)[];
   readonly alibiSlopes?: Float32Array;
   readonly threads?: number;
+  /**
+   * Keeps the inputs of every layer, coded, beside each sealed page, so that its keys and values can be made again (restore) after they went to
+   * lower formats. append then needs `x`; the latents count against the budget. Left out: `x` serves trials only.
+   */
+  readonly latents?: LatentOptions;
   /** S·W_o per layer, [32, H·d] each: prices are then relative to the residual stream (pass `x` to append as well). */
   readonly outputSketch?: readonly Float32Array[];
   /** Folder for the witness log; left out: nothing is written. */
@@ -79,7 +87,13 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
     });
   checkShape(options);
   // What is wrong with the rest is said before a folder is made.
-  planSession(options, options, options.thresholds ?? defaultThresholds(options.layers));
+  const plan = (kvBudget: KvBudget | undefined): SessionPlan =>
+    planSession(options, { ...options, kvBudget }, options.thresholds ?? defaultThresholds(options.layers));
+  const { budgetBytes } = plan(options.kvBudget);
+  if (options.latents !== undefined) {
+    checkLatents(options.latents, options.layers);
+    if (budgetBytes !== null) checkLatentBudget(options.latents, options, budgetBytes, plan);
+  }
   if (options.stateDir !== undefined && typeof options.stateDir !== 'string')
     throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
   const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
@@ -99,6 +113,7 @@ export class PolicyCache {
   readonly #pool: PagePool;
   readonly #log: WitnessLog | null;
   readonly #budgetBytes: number | null;
+  readonly #latents: Latents | null;
   #thresholds: ThresholdSet;
   #plan: SessionPlan;
   #scheduler: Scheduler;
@@ -127,6 +142,9 @@ export class PolicyCache {
         ...(options.slidingWindow === undefined ? {} : { slidingWindow: options.slidingWindow }),
         ...(options.alibiSlopes === undefined ? {} : { alibiSlopes: options.alibiSlopes }),
         ...(options.threads === undefined ? {} : { threads: options.threads }),
+        ...(options.latents === undefined
+          ? {}
+          : { sealLatentBytes: latentBytes(options.latents.format, options.latents.width) }),
       });
     } catch (error) {
       this.#pool.close();
@@ -141,6 +159,7 @@ export class PolicyCache {
         });
       }
       for (const [layer, sketch] of sketches.entries()) this.#cache.setOutputSketch(layer, sketch);
+      this.#latents = options.latents === undefined ? null : new Latents(options.latents, this.#cache, this.shape);
       this.#scheduler = this.#schedule();
     } catch (error) {
       this.#cache.close();
@@ -150,9 +169,10 @@ export class PolicyCache {
   }
 
   /**
-   * Appends T tokens to a layer. k, v: [T, kvHeads, headDim], keys after RoPE. x (optional): residual stream entering the
-   * layer, [T, any width]: its norms make trial errors comparable between layers. Layers come in order, each with the same T;
-   * under a budget, T is best a page of 128 or less. A refused call has appended nothing.
+   * Appends T tokens to a layer. k, v: [T, kvHeads, headDim], keys after RoPE. x: residual stream entering the layer. Its norms make trial
+   * errors comparable between layers: [T, any width], optional. In a cache with `latents` it is what they are made of: [T, latents.width],
+   * needed; in one without, nothing of it is kept but those norms. Layers come in order, each with the same T; under a budget, T is best a page
+   * of 128 or less. A refused call has appended nothing.
    */
   append(layer: number, k: Float32Array, v: Float32Array, x?: Float32Array): void {
     this.#open();
@@ -160,9 +180,11 @@ export class PolicyCache {
     // A shape that the native cache will refuse is left to it: it names what is wrong.
     const plausible = Number.isInteger(tokens) && tokens > 0 && v instanceof Float32Array && v.length === k.length;
     const norms = x === undefined || !plausible ? null : normsOf(x, tokens);
+    const inputs = plausible ? (this.#latents?.check(layer, x, tokens, this.#tokens) ?? null) : null;
     if (plausible) this.#prepare(layer, tokens);
     this.#cache.append(layer, k, v);
     this.#pendingNorms[layer] = norms;
+    if (inputs !== null) this.#latents?.add(layer, inputs, tokens, this.#tokens);
   }
 
   /** Layers in order, the same tokens in each, and room in all of them before the first is changed. */
@@ -183,6 +205,9 @@ export class PolicyCache {
     this.#logOpen();
     const seals = sealsOf(this.#tokens, tokens);
     const neededBytes = seals * this.#cache.sealBytes * this.shape.layers;
+    // The scheduler keeps a page side free (one of q8 at most), so that a move finds room.
+    const leastRoom = neededBytes + this.#plan.context.pageBytes.q8;
+    if (seals > 0) this.#latents?.giveBack(() => this.#pool.usedBytes + leastRoom <= this.#pool.budgetBytes);
     const { usedBytes, budgetBytes } = this.#pool;
     if (seals > 1 && usedBytes + neededBytes > budgetBytes) {
       throw new KvError(
@@ -213,14 +238,32 @@ export class PolicyCache {
     return out;
   }
 
+  /**
+   * Makes keys and values of a sealed page again from the latent that is kept beside it, both in `format` (default: that of the window, q8 unless
+   * the cache is f16), which must not be below the one that either has: they are exact up to the error of the latent and of that format. The
+   * latent stays. What this takes counts against the budget. It lasts until a page is to be sealed for which there is no room: then restored
+   * pages go back to the formats in which the policy had left them, those restored first first. → bytes by which the cache grew.
+   * Throws 'unsupported' (no latents, a lower format), 'bad-argument' (no such page), 'budget-exceeded'.
+   */
+  restore(layer: number, page: number, format: FormatName = this.#plan.context.windowFormat): number {
+    this.#open();
+    if (this.#latents === null) throw noLatents(layer, page);
+    return this.#latents.restore(layer, page, format);
+  }
+
+  /** Bytes of the cache. latentBytes: those of pageBytes that are latents. scratchBytes includes the inputs that wait for their page to be sealed. */
   memoryUsage(): CacheMemory & {
+    readonly latentBytes: number;
     readonly budgetBytes: number | null;
     readonly peakBytes: number;
     readonly f16Bytes: number;
   } {
     this.#open();
+    const memory = this.#cache.memory();
     return {
-      ...this.#cache.memory(),
+      ...memory,
+      scratchBytes: memory.scratchBytes + (this.#latents?.scratchBytes ?? 0),
+      latentBytes: this.#latents?.keptBytes ?? 0,
       budgetBytes: this.#budgetBytes,
       peakBytes: this.#pool.peakBytes,
       f16Bytes: f16CacheBytes(this.shape, this.#tokens),

@@ -249,16 +249,17 @@ test('a page that lost its values to rot2 has them back, to a hundredth, once it
   it.close();
 });
 
+const code = (work: () => unknown): string => {
+  try {
+    work();
+  } catch (error) {
+    if (error instanceof KvError) return error.code;
+    throw error;
+  }
+  return 'no error';
+};
+
 test('wrong calls end in one KvError and change nothing', () => {
-  const code = (work: () => unknown): string => {
-    try {
-      work();
-    } catch (error) {
-      if (error instanceof KvError) return error.code;
-      throw error;
-    }
-    return 'no error';
-  };
   const it = world(2 * PAGE_TOKENS + 1, false, 0);
   const { cache } = it;
   const latent = latentOf(it, 1, 'xq4');
@@ -297,4 +298,36 @@ test('wrong calls end in one KvError and change nothing', () => {
   it.close();
   expect(code(() => cache.restore(0, 1, 'f16'))).toBe('closed');
   expect(LATENT_NAMES.length).toBe(2);
+});
+
+test('a latent that is kept leaves keys and values where they are; wrong calls about it end in one KvError', () => {
+  const it = world(2 * PAGE_TOKENS + 1, false, 0);
+  const { cache } = it;
+  const latent = latentOf(it, 1, 'xq4');
+  expect(code(() => cache.keepLatent(0, 2, 'xq4', latent))).toBe('bad-argument'); // the open page
+  expect(code(() => cache.keepLatent(0, 1, 'xq8', latent))).toBe('bad-shape');
+  expect(code(() => cache.keepLatent(0, 1, 'rot4' as LatentName, latent))).toBe('unsupported');
+  expect(code(() => cache.keepLatent(0, 1, 'xq4', undefined as unknown as Uint8Array))).toBe('bad-argument');
+  expect(code(() => cache.restore(0, 1, 'f16'))).toBe('unsupported');
+  const rows = cache.decode(0, 1, 'k');
+  const bytes = cache.memory().pageBytes;
+  cache.keepLatent(0, 1, 'xq4', latent);
+  expect([[...cache.table(0).latent], [...cache.table(0).keptLatent]]).toEqual([
+    [0, 0],
+    [0, 2],
+  ]);
+  expect(cache.memory().pageBytes).toBe(bytes + latentBytes('xq4', WIDTH));
+  expect([...cache.decode(0, 1, 'k')]).toEqual([...rows]);
+  expect(code(() => cache.keepLatent(0, 1, 'xq4', latent))).toBe('unsupported'); // it has one
+  expect(code(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported');
+  const weights = { width: WIDTH, wk: new Float32Array(128 * WIDTH), wv: new Float32Array(128 * WIDTH) };
+  expect(code(() => cache.setLatentWeights(0, weights))).toBe('unsupported');
+  cache.startMove(0, 1, 'k', 'rot4');
+  expect(code(() => cache.restore(0, 1, 'f16'))).toBe('unsupported'); // a move is under way
+  cache.finishMoves(true);
+  expect(code(() => cache.restore(0, 1, 'rot9' as FormatName))).toBe('unsupported');
+  cache.restore(0, 1, 'f16');
+  expect([...cache.table(0).keptLatent]).toEqual([0, 2]);
+  it.close();
+  expect(code(() => cache.keepLatent(0, 1, 'xq4', latent))).toBe('closed');
 });

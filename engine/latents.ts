@@ -1,0 +1,252 @@
+/**
+ * What a cache keeps of the inputs of its layers: the rows that keys and values were made of, coded once a page is sealed and put beside its
+ * keys and values, which may then go on to lower formats and be made again (PolicyCache.restore).
+ */
+import {
+  type CacheShape,
+  encodeLatent,
+  FORMAT_NAMES,
+  type FormatName,
+  isLatentWidth,
+  type KvCache,
+  KvError,
+  LATENT_NAMES,
+  type LatentLayerWeights,
+  type LatentName,
+  latentBytes,
+  PAGE_TOKENS,
+  type RotaryTable,
+  SINK_TOKENS,
+} from '../native/index.ts';
+
+/** How keys and values of one layer are made of x. Legend: n KV heads, d head size, m width. */
+export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
+  /** RMS norm of x before it meets wk and wv: gains [m]. Left out: x is taken as it comes. */
+  readonly norm?: { readonly gains: Float32Array; readonly epsilon: number };
+}
+
+export interface LatentOptions {
+  /** `xq8`: 8 bits a channel, keys and values come back to about half a percent; `xq4`: 4 bits, to about a tenth. */
+  readonly format: LatentName;
+  /** Channels of x: a multiple of 16 from 64 to 16384. */
+  readonly width: number;
+  /** One entry per layer: wk and wv are [n·d, width], as linear layers keep them, kBias and vBias [n·d], the gains of kNorm [d]. */
+  readonly layers: readonly LatentProjection[];
+  /** The rotary embedding of keys, for every position that will be appended: cos and sin [positions, rotaryDim / 2]. Left out: keys have none. */
+  readonly rotary?: RotaryTable;
+}
+
+/** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
+export function checkLatents(options: unknown, layers: number): void {
+  if (typeof options !== 'object' || options === null) refuse('bad-argument', 'latents must be an object', options);
+  const { format, width, layers: projections } = options as LatentOptions;
+  if (!LATENT_NAMES.includes(format))
+    refuse('unsupported', `latents.format is one of ${LATENT_NAMES.join(', ')}`, format);
+  if (!isLatentWidth(width))
+    refuse(
+      'unsupported',
+      'latents.width must be a multiple of 16 from 64 to 16384 (pad x and the weights with zeros)',
+      width,
+    );
+  if (!Array.isArray(projections)) refuse('bad-argument', 'latents.layers must be an array', projections);
+  if (projections.length !== layers)
+    refuse('bad-shape', `latents.layers must have one entry for each of ${layers} layers`, projections.length);
+  for (const [layer, projection] of projections.entries()) {
+    if (typeof projection !== 'object' || projection === null)
+      refuse('bad-argument', `latents.layers[${layer}] must be an object with wk and wv`, projection);
+    const { norm } = projection as LatentProjection;
+    if (norm === undefined) continue;
+    if (!(norm?.gains instanceof Float32Array))
+      refuse('bad-argument', `norm.gains of layer ${layer} must be a Float32Array`, norm?.gains);
+    if (norm.gains.length !== width)
+      refuse('bad-shape', `norm.gains of layer ${layer} must be [width]`, norm.gains.length);
+    if (!norm.gains.every(Number.isFinite))
+      refuse('bad-value', `norm.gains of layer ${layer} must be finite`, norm.gains);
+    if (!(typeof norm.epsilon === 'number' && norm.epsilon >= 0 && norm.epsilon < 1))
+      refuse('bad-argument', `norm.epsilon of layer ${layer} must be a number from 0 to 1`, norm.epsilon);
+  }
+}
+
+/**
+ * Latents are kept whatever the policy does: what they take of the budget must leave enough for the lowest formats. `plan` throws where a budget does
+ * not. Throws 'budget-too-small'.
+ */
+export function checkLatentBudget(
+  { format, width }: LatentOptions,
+  { layers, tokensExpected = 0 }: { readonly layers: number; readonly tokensExpected?: number },
+  budgetBytes: number,
+  plan: (kvBudget: number) => unknown,
+): void {
+  // One page is sealed before anything can be freed, also where the length is not known.
+  const pages = Math.max(1, Math.ceil(tokensExpected / PAGE_TOKENS) - 1);
+  const kept = pages * layers * latentBytes(format, width);
+  try {
+    plan(Math.max(1, budgetBytes - kept));
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
+    const neededBytes = Number(error.values.neededBytes) + kept;
+    throw new KvError(
+      'budget-too-small',
+      `a KV budget of ${budgetBytes} bytes cannot hold ${tokensExpected} tokens and their latents`,
+      {
+        values: { ...error.values, budgetBytes, latentBytes: kept, neededBytes },
+        hint: `give at least ${neededBytes} bytes, keep xq4, or open the cache without latents`,
+      },
+    );
+  }
+}
+
+export const noLatents = (layer: number, page: number): KvError =>
+  new KvError('unsupported', 'this cache keeps no latents, and what lower formats lost is not in them', {
+    values: { layer, page },
+    hint: 'open it with latents, and append with x',
+  });
+
+function refuse(
+  code: 'bad-argument' | 'bad-shape' | 'bad-value' | 'unsupported',
+  message: string,
+  given: unknown,
+): never {
+  const shown = typeof given === 'object' && given !== null ? Object.prototype.toString.call(given) : String(given);
+  throw new KvError(code, message, { values: { given: shown } });
+}
+
+/** x that has been looked at and is ready to be kept. */
+export interface CheckedInputs {
+  readonly rows: Float32Array;
+}
+
+export class Latents {
+  readonly #options: LatentOptions;
+  readonly #cache: KvCache;
+  /** Rows of the open page of each layer, as wk and wv meet them. */
+  readonly #open: readonly Float32Array[];
+  /** Restored pages, and the formats (indices of FORMAT_NAMES) in which the policy had left them. */
+  readonly #restored: { readonly layer: number; readonly page: number; readonly k: number; readonly v: number }[] = [];
+
+  /** Packs the weights into the cache. Throws what setLatentWeights and setRotary throw. */
+  constructor(options: LatentOptions, cache: KvCache, shape: CacheShape) {
+    this.#options = options;
+    this.#cache = cache;
+    const { width, layers, rotary } = options;
+    for (const [layer, { norm: _norm, ...weights }] of layers.entries())
+      cache.setLatentWeights(layer, { ...weights, width });
+    if (rotary !== undefined) cache.setRotary(rotary);
+    this.#open = Array.from({ length: shape.layers }, () => new Float32Array(PAGE_TOKENS * width));
+  }
+
+  /** Bytes of rows that wait for their page to be sealed. */
+  get scratchBytes(): number {
+    return this.#open.length * PAGE_TOKENS * this.#options.width * 4;
+  }
+
+  /** Bytes of the latents kept so far: part of pageBytes. */
+  get keptBytes(): number {
+    const { format, width } = this.#options;
+    let pages = 0;
+    for (let layer = 0; layer < this.#open.length; layer++) {
+      for (const kept of this.#cache.table(layer).keptLatent) pages += kept === 0 ? 0 : 1;
+    }
+    return pages * latentBytes(format, width);
+  }
+
+  /**
+   * Rows of x [tokens, width] behind `length` tokens as the weights of the layer will meet them. Changes nothing.
+   * Throws 'bad-argument' (no x, positions beyond the rotary table), 'bad-shape', 'bad-value' (NaN, ±inf, beyond what a latent holds).
+   */
+  check(layer: number, x: Float32Array | undefined, tokens: number, length: number): CheckedInputs {
+    const { width, rotary } = this.#options;
+    if (x === undefined) {
+      throw new KvError('bad-argument', 'this cache keeps latents: append needs x, the inputs of the layer', {
+        values: { layer, tokens, width },
+        hint: 'append(layer, k, v, x) with x [tokens, width], or open the cache without latents',
+      });
+    }
+    if (!(x instanceof Float32Array) || x.length !== tokens * width) {
+      throw new KvError('bad-shape', `x must be a Float32Array [${tokens}, ${width}]`, {
+        values: { length: x?.length, tokens, width },
+      });
+    }
+    const positions = rotary === undefined ? Number.POSITIVE_INFINITY : rotary.cos.length / (rotary.rotaryDim / 2);
+    if (length + tokens > positions) {
+      throw new KvError('bad-argument', `the rotary table of the latents ends at position ${positions}`, {
+        values: { layer, length, tokens, positions },
+        hint: 'give latents.rotary for every position that will be appended',
+      });
+    }
+    const norm = this.#options.layers[layer]?.norm;
+    const rows = norm === undefined ? x : normalized(x, tokens, norm.gains, norm.epsilon);
+    // What rounds to more than the largest half has no code.
+    const at = rows.findIndex((value) => !(Math.abs(value) <= 65504));
+    if (at >= 0) {
+      const [row, column] = [Math.floor(at / width), at % width];
+      throw new KvError('bad-value', `x holds ${x[at]} at row ${row}, column ${column}`, {
+        values: { layer, row, column, value: String(x[at]) },
+        hint: 'layer inputs must be finite and at most 65504 in size; nothing was appended',
+      });
+    }
+    return { rows };
+  }
+
+  /** As PolicyCache.restore. → bytes by which the cache grew */
+  restore(layer: number, page: number, format: FormatName): number {
+    // An unknown layer, page or format is named by the native cache.
+    const known = Number.isInteger(layer) && layer >= 0 && layer < this.#open.length;
+    const { kFormat, vFormat } = known ? this.#cache.table(layer) : { kFormat: [], vFormat: [] };
+    const rank = FORMAT_NAMES.indexOf(format);
+    for (const has of [kFormat[page], vFormat[page]]) {
+      if (rank < 0 || has === undefined || has >= rank) continue;
+      throw new KvError(
+        'unsupported',
+        `page ${page} of layer ${layer} has a side in ${FORMAT_NAMES[has]}, which is better than ${format}`,
+        { values: { layer, page, has: FORMAT_NAMES[has], format }, hint: `restore it as ${FORMAT_NAMES[has]}` },
+      );
+    }
+    const grown = 0 - this.#cache.restore(layer, page, format);
+    const isKnown = this.#restored.some((one) => one.layer === layer && one.page === page);
+    if (!isKnown) this.#restored.push({ layer, page, k: kFormat[page]!, v: vFormat[page]! });
+    return grown;
+  }
+
+  /** Brings restored pages back to the formats that they had before, in the order in which they were restored, until there is room. */
+  giveBack(hasRoom: () => boolean): void {
+    while (this.#restored.length > 0 && !hasRoom()) {
+      const { layer, page, ...before } = this.#restored.shift()!;
+      const { kFormat, vFormat } = this.#cache.table(layer);
+      const now = { k: kFormat[page]!, v: vFormat[page]! };
+      // Where the policy has moved a side meanwhile it is lower than that already. Values first: keys in 2 bits beside fine values are useless.
+      for (const side of ['v', 'k'] as const)
+        if (now[side] < before[side]) this.#cache.transcode(layer, page, side, FORMAT_NAMES[before[side]]!);
+    }
+  }
+
+  /** Takes the rows of tokens that have just been appended behind `length` others; pages that they sealed get their latent. Room for it must have been made. */
+  add(layer: number, { rows }: CheckedInputs, tokens: number, length: number): void {
+    const { format, width } = this.#options;
+    const open = this.#open[layer]!;
+    for (let done = 0; done < tokens; ) {
+      const at = (length + done) % PAGE_TOKENS;
+      // A full page is sealed by the first token behind it.
+      if (at === 0 && length + done > 0) {
+        const page = (length + done) / PAGE_TOKENS - 1;
+        this.#cache.keepLatent(layer, page, format, encodeLatent(format, open, width, page === 0 ? SINK_TOKENS : 0));
+      }
+      const count = Math.min(tokens - done, PAGE_TOKENS - at);
+      open.set(rows.subarray(done * width, (done + count) * width), at * width);
+      done += count;
+    }
+  }
+}
+
+/** Root-mean-square norm of each row of x [tokens, m], times gains [m]. */
+function normalized(x: Float32Array, tokens: number, gains: Float32Array, epsilon: number): Float32Array {
+  const width = gains.length;
+  const out = new Float32Array(x.length);
+  for (let t = 0; t < tokens; t++) {
+    let square = 0;
+    for (let i = t * width; i < (t + 1) * width; i++) square += x[i]! * x[i]!;
+    const factor = 1 / Math.sqrt(square / width + epsilon);
+    for (let c = 0; c < width; c++) out[t * width + c] = x[t * width + c]! * factor * gains[c]!;
+  }
+  return out;
+}

@@ -1,0 +1,41 @@
+// A thread starts from source and from the built package alike, also where the process was started with flags that mean its main program: a line
+// of code as a module (--input-type), a hook (--import). Each is a process of its own, because those flags are.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterAll, expect, test } from 'vitest';
+
+const root = join(import.meta.dirname, '../../..');
+const built = join(root, 'dist/native/thread.js');
+const folder = mkdtempSync(join(tmpdir(), 'palimpsest-thread-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const answer = `import { parentPort, workerData } from 'node:worker_threads';\nparentPort.postMessage(workerData + 1);\n`;
+writeFileSync(join(folder, 'package.json'), '{ "type": "module" }');
+for (const name of ['answer.ts', 'answer.js', 'hook.mjs'])
+  writeFileSync(join(folder, name), name === 'hook.mjs' ? '' : answer);
+
+/** What a thread answers that a program started with `flags` has started by the module `from`. */
+function answerOf(from: string, flags: readonly string[]): unknown {
+  const program = `
+    const { startThread } = await import(${JSON.stringify(pathToFileURL(from).href)});
+    const thread = startThread(new URL(${JSON.stringify(pathToFileURL(join(folder, 'answer.ts')).href)}), 41);
+    thread.on('message', (x) => console.log(x));
+    thread.on('error', (error) => console.log(error.code ?? error.message));`;
+  const { stdout, stderr } = spawnSync(process.execPath, [...flags, '-e', program], { cwd: root, encoding: 'utf8' });
+  return stdout.trim() === '' ? stderr : stdout.trim();
+}
+
+const hook = pathToFileURL(join(folder, 'hook.mjs')).href;
+test.skipIf(!existsSync(built)).each([
+  ['a line of code', ['--input-type=module']],
+  ['a line of code, with a hook', ['--input-type=module', '--import', hook]],
+])('from the built package, in %s (needs npm run build)', (_, flags) => {
+  expect(answerOf(built, flags)).toBe('42');
+});
+
+test('from source, in a line of code', () => {
+  expect(answerOf(join(root, 'native/thread.ts'), ['--import', 'tsx', '--input-type=module'])).toBe('42');
+});
