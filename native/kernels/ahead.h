@@ -31,6 +31,17 @@ INLINE Ahead aheadOf(const SideView* side, const SideView& now, int d, int steps
   return ahead;
 }
 
+// What loop i of `loops` asks for, each of as many steps: an equal part, whole lines where the parts are long enough.
+INLINE Ahead partOf(const Ahead& ahead, size_t steps, int i, int loops) {
+  Ahead part = ahead;
+  part.codesStep = ahead.codesStep / loops;
+  part.lowStep = ahead.lowStep / loops;
+  part.codes += i * steps * part.codesStep;
+  part.low += i * steps * part.lowStep;
+  part.wide = part.codesStep > 64;
+  return part;
+}
+
 INLINE void fetch(const Ahead& ahead, size_t step) {
   const uint8_t* codes = ahead.codes + step * ahead.codesStep;
   __builtin_prefetch(codes);

@@ -46,14 +46,19 @@ INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const fl
 }
 #endif
 
-// R rows over all outputs, column blocks of B, 2, 1 vectors.
+// R rows over all outputs, column blocks of B, 2, 1 vectors. What is asked for ahead is spread over the whole blocks of B.
 template <int R, int B>
 static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, size_t xStride,
                                               float* y, size_t yStride, const Ahead* ahead) {
   int o = 0;
-  for (; o + B * kLanes <= outputs; o += B * kLanes) {
-    if (o == 0) blockF16<R, B>(m, contraction, rowStride, x, xStride, y, yStride, ahead);
-    else blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+  const int blocks = outputs / (B * kLanes);
+  for (int i = 0; i < blocks; i++, o += B * kLanes) {
+    if (ahead == nullptr) {
+      blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride);
+      continue;
+    }
+    const Ahead part = partOf(*ahead, contraction, i, blocks);
+    blockF16<R, B>(m + o, contraction, rowStride, x, xStride, y + o, yStride, &part);
   }
   if constexpr (B > 4) {
     for (; o + 4 * kLanes <= outputs; o += 4 * kLanes) blockF16<R, 4>(m + o, contraction, rowStride, x, xStride, y + o, yStride, o == 0 ? ahead : nullptr);
