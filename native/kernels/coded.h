@@ -119,9 +119,11 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
     high[i.value] = _mm512_setzero_si512();
     low[i.value] = _mm512_set1_epi32(x[i.value / kBlocks].correction);
   });
+  // Lines are asked for in the order of their addresses.
+  const size_t first = static_cast<size_t>(Pairs == 2 ? group : group * 2 + P) * quads;
   for (int q = 0; q < quads; q++) {
     const size_t j = static_cast<size_t>(q) * groups + group;
-    if constexpr (P == 0) fetch(ahead, j);
+    fetch(ahead, first + q);
     __m512i level[kBlocks];
     rows.template pair<P>(j, level[0], level[1]);
     if constexpr (Pairs == 2) rows.template pair<P + 1>(j, level[2], level[3]);
@@ -250,16 +252,19 @@ INLINE void eachBlock(int n, const F& f) {
   }
 }
 
+// Quads in all loops of the first block of n rows.
+INLINE int stepsOf(int n, int d) { return n <= 3 ? d / 2 : d; }
+
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
-  const Ahead ahead = aheadOf(next, k, d, d / 2);
+  const Ahead ahead = aheadOf(next, k, d, stepsOf(n, d));
   eachBlock(n, [&](auto r, int i) MEMBER {
     scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : aheadOf(nullptr, k, d, 1));
   });
 }
 
 static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  const Ahead ahead = aheadOf(next, v, d, d / 2);
+  const Ahead ahead = aheadOf(next, v, d, stepsOf(n, d));
   eachBlock(n, [&](auto r, int i) MEMBER {
     mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : aheadOf(nullptr, v, d, 1));
   });
