@@ -23,7 +23,7 @@ import { planSession } from './plan.ts';
 import { checkGenerate, type ReadOptions, tokenize } from './prompt.ts';
 import { sessionReport } from './report.ts';
 import type { Runtime } from './runtime.ts';
-import { Scheduler, sealsOf } from './scheduler.ts';
+import { Scheduler, type SchedulerTimes, sealsOf } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
 import { runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
@@ -380,6 +380,11 @@ export class Session {
 
   report(): SessionReport {
     return sessionReport(this, this.#scheduler);
+  }
+
+  /** What deciding has taken so far: the same as in `report()`, without making one. Null of a fork. */
+  get overhead(): Readonly<SchedulerTimes> | null {
+    return this.#scheduler?.times ?? null;
   }
 
   /** No further step begins; resolves when the running one has ended. What was counted can still be asked. */

@@ -110,12 +110,14 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
-                        InstanceMethod<&CacheHandle::table>("table"), InstanceMethod<&CacheHandle::trial>("trial"),
+                        InstanceMethod<&CacheHandle::table>("table"), InstanceMethod<&CacheHandle::format>("format"),
+                        InstanceMethod<&CacheHandle::trial>("trial"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
                         InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::latent>("latent"),
-                        InstanceMethod<&CacheHandle::startMove>("startMove"), InstanceMethod<&CacheHandle::finishMoves>("finishMoves")});
+                        InstanceMethod<&CacheHandle::startMove>("startMove"), InstanceMethod<&CacheHandle::finishMoves>("finishMoves"),
+                        InstanceMethod<&CacheHandle::startTrial>("startTrial"), InstanceMethod<&CacheHandle::finishTrials>("finishTrials")});
   }
 
   explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
@@ -234,6 +236,14 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return guarded(info, [&]() -> Status { return cache_ ? finishMovesCall(*cache_, info) : kClosed; });
   }
 
+  Napi::Value startTrial(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? startTrialCall(*cache_, info) : kClosed; });
+  }
+
+  Napi::Value finishTrials(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? finishTrialsCall(*cache_, info) : kClosed; });
+  }
+
   // (layer, k, v)
   Napi::Value append(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -314,6 +324,20 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
+  // (layer, page, side, Float64Array[1] <- format)
+  Napi::Value format(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, page;
+      bool isKey;
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readPage(info, false, &layer, &page) || !readSide(info[2], &isKey)) return kBadArgument;
+      if (!readArray(info[3], napi_float64_array, &out) || out.length != 1) return kBadShape;
+      out.data[0] = cache_->layer(layer).pages[page].side(isKey).format;
+      return kOk;
+    });
+  }
+
   // (layer, page, Uint8Array [side, format, side, format ...], Float64Array errors)
   Napi::Value trial(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -323,7 +347,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!cache_) return kClosed;
       if (!readPage(info, false, &layer, &page)) return kBadArgument;
       if (!readArray(info[2], napi_uint8_array, &moves) || !readArray(info[3], napi_float64_array, &errors)) return kBadArgument;
-      if (moves.length != errors.length * 2 || errors.length > 64) return kBadShape;
+      if (moves.length != errors.length * 2 || errors.length > kTrialCandidates) return kBadShape;
       std::vector<TrialCandidate> candidates;
       for (size_t i = 0; i < errors.length; i++) {
         if (moves.data[2 * i] > 1 || moves.data[2 * i + 1] >= kFormatCount) return kBadArgument;

@@ -1,10 +1,10 @@
-// Moves in the background for addon.cc, which see.
+// Moves and trials in the background for addon.cc, which see.
 #include <napi.h>
 
 #include <vector>
 
 #include "arguments.h"
-#include "cache/layer.h"
+#include "cache/trial.h"
 #include "environment.h"
 
 namespace palimpsest {
@@ -31,6 +31,34 @@ Status finishMovesCall(Cache& cache, const Info& info) {
     out.data[1 + 2 * i] = results[i].status;
     out.data[2 + 2 * i] = results[i].freed;
   }
+  return kOk;
+}
+
+bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candidates) {
+  Span<uint8_t> moves;
+  if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidates) return false;
+  for (size_t i = 0; i < moves.length; i += 2) {
+    if (moves.data[i] > 1 || moves.data[i + 1] >= kFormatCount) return false;
+    candidates->push_back({moves.data[i] == 0, moves.data[i + 1]});
+  }
+  return true;
+}
+
+// (layer, page, Uint8Array [side, format, side, format ...])
+Status startTrialCall(Cache& cache, const Info& info) {
+  int layer, page;
+  std::vector<TrialCandidate> candidates;
+  if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  if (!readInt(info[1], 0, cache.layer(layer).sealed() - 1, &page) || !readCandidates(info[2], &candidates)) return kBadArgument;
+  return startTrial(cache, layer, page, candidates.data(), static_cast<int>(candidates.size()));
+}
+
+// (wait, Float64Array[1 + errors of all trials that were started] <- how many were finished, then the errors of those)
+Status finishTrialsCall(Cache& cache, const Info& info) {
+  Span<double> out;
+  if (!info[0].IsBoolean()) return kBadArgument;
+  if (!readArray(info[1], napi_float64_array, &out) || out.length != 1 + startedErrors(cache)) return kBadShape;
+  out.data[0] = static_cast<double>(finishTrials(cache, info[0].As<Napi::Boolean>().Value(), out.data + 1));
   return kOk;
 }
 

@@ -62,3 +62,15 @@ export function formatId(format: FormatName): number {
 export function closed(what: string): never {
   throw new KvError('closed', `the ${what} was closed`, { hint: `open a new ${what}` });
 }
+
+/** What no side and no format is: the binary refuses it. */
+const UNKNOWN = 255;
+
+/** As `sideId`, leaving it to the binary to refuse. */
+export const sideNumber = (side: Side | undefined): number => (side === 'k' ? 0 : side === 'v' ? 1 : UNKNOWN);
+
+/** As `formatId`, leaving it to the binary to refuse. */
+export const formatNumber = (format: FormatName | undefined): number => {
+  const id = (FORMAT_NAMES as readonly unknown[]).indexOf(format);
+  return id < 0 ? UNKNOWN : id;
+};

@@ -2,14 +2,38 @@
  * The cache as JavaScript sees it: checks arguments, fills in defaults, says what is wrong, and hands the work to the binary.
  * Legend: T tokens, H query heads, n KV heads, d head_dim. See types.ts for the contract of every method.
  */
-import { closed, fail, floats, formatId, integer, overlaps, record, shapeError, show, sideId } from './arguments.ts';
+import {
+  closed,
+  fail,
+  floats,
+  formatId,
+  formatNumber,
+  integer,
+  overlaps,
+  record,
+  shapeError,
+  show,
+  sideId,
+  sideNumber,
+} from './arguments.ts';
 import { KvError } from './error.ts';
-import { CODED_HEAD_DIMS, FORMATS, type FormatName, PAGE_TOKENS, type Side, SKETCH_ROWS } from './format.ts';
+import {
+  CODED_HEAD_DIMS,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  PAGE_TOKENS,
+  type Side,
+  SKETCH_ROWS,
+} from './format.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
-import { type CacheHandle, check, loadBinary, type PoolHandle } from './load.ts';
+import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './load.ts';
 import { checkMove, formatIn, Moves, type StartedMove } from './moves.ts';
 import { NativePool } from './pool.ts';
+import { badValue, statusOf } from './refusals.ts';
+import { checkedShape, openBytesOf } from './shape.ts';
+import { MAX_CANDIDATES, movesOf, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
   CacheMemory,
@@ -24,11 +48,7 @@ import type {
   TrialCandidate,
 } from './types.ts';
 
-const MAX_LAYERS = 4096;
-const MAX_HEADS = 1024;
-const MAX_HEAD_DIM = 256;
 const MAX_THREADS = 64;
-const MAX_CANDIDATES = 64;
 
 class NativeCache implements KvCache {
   readonly shape: CacheShape;
@@ -37,6 +57,7 @@ class NativeCache implements KvCache {
   readonly #pair = new Float64Array(2);
   readonly #one = new Float64Array(1);
   readonly #moves = new Moves();
+  readonly #trials = new Trials();
   #handle: CacheHandle | undefined;
 
   readonly #latentBytes: number;
@@ -181,23 +202,53 @@ class NativeCache implements KvCache {
     return { pages, kFormat, vFormat, ...held.listLatents(handle, layer, pages), mass };
   }
 
+  format(layer: number, page: number, side: Side): FormatName {
+    const status = this.#open().format(layer, page, sideNumber(side), this.#one);
+    if (status === 0) return FORMAT_NAMES[this.#one[0]!]!;
+    this.#sealedPage(this.#layer(layer), page);
+    sideId(side);
+    return refuse(status, 'read the cache', { layer, page, side });
+  }
+
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array {
     const handle = this.#open();
+    const moves = movesOf(candidates);
+    const errors = new Float64Array((moves?.length ?? 0) / 2);
+    // The binary checks everything by itself; only when it refuses is it worth asking what was wrong.
+    const status = moves === null ? REFUSED : handle.trial(layer, page, moves, errors);
+    if (status !== 0) this.#explainTrial(layer, page, candidates, status);
+    return errors;
+  }
+
+  startTrial(layer: number, page: number, candidates: readonly TrialCandidate[]): void {
+    const handle = this.#open();
+    const moves = movesOf(candidates);
+    const status = moves === null ? REFUSED : handle.startTrial(layer, page, moves);
+    if (status !== 0) this.#explainTrial(layer, page, candidates, status);
+    this.#trials.add(candidates.length);
+  }
+
+  get trialsUnderWay(): number {
+    this.#open();
+    return this.#trials.count;
+  }
+
+  finishTrials(wait: boolean): Float64Array[] {
+    return this.#trials.finish(this.#open(), wait);
+  }
+
+  #explainTrial(layer: number, page: number, candidates: readonly TrialCandidate[], status: number): never {
     this.#sealedPage(this.#layer(layer), page);
     if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) {
       fail(`candidates must be an array of at most ${MAX_CANDIDATES}`, { candidates: show(candidates) });
     }
     const table = this.table(layer);
-    const moves = new Uint8Array(candidates.length * 2);
-    candidates.forEach((candidate: TrialCandidate, index) => {
+    for (const candidate of candidates as readonly TrialCandidate[]) {
       record(candidate, 'candidate');
-      const side = sideId(candidate.side);
+      sideId(candidate.side);
       this.#checkedMove(layer, page, candidate.side, candidate.format, table);
-      moves.set([side, formatId(candidate.format)], index * 2);
-    });
-    const errors = new Float64Array(candidates.length);
-    check(handle.trial(layer, page, moves, errors), `try page ${page} of layer ${layer}`, { layer, page });
-    return errors;
+    }
+    return refuse(status, `try page ${page} of layer ${layer}`, { layer, page });
   }
 
   hasSketch(layer: number): boolean {
@@ -218,11 +269,16 @@ class NativeCache implements KvCache {
 
   transcode(layer: number, page: number, side: Side, to: FormatName): number {
     const handle = this.#open();
+    const status = handle.transcode(layer, page, sideNumber(side), formatNumber(to), this.#one);
+    return status === 0 ? this.#one[0]! : this.#explainMove(layer, page, side, to, status);
+  }
+
+  #explainMove(layer: number, page: number, side: Side, to: FormatName, status: number): never {
     const move = this.#checkedMove(layer, page, side, to);
     const doing = `re-encode page ${page} of layer ${layer} as ${to}`;
     return this.#within(doing, () => {
-      this.#moves.check(handle.transcode(layer, page, sideId(side), formatId(to), this.#one), doing, move);
-      return this.#one[0]!;
+      this.#moves.check(status, doing, move);
+      return refuse(status, doing, move);
     });
   }
 
@@ -377,45 +433,6 @@ class NativeCache implements KvCache {
       hint: `${this.#moves.count > 0 ? 'finish the moves, ' : ''}demote pages, close a cache or raise the budget`,
     });
   }
-}
-
-function statusOf(throws: () => void): KvError {
-  try {
-    throws();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('palimpsest internal error: a status was expected to be an error');
-}
-
-/** Says which number of which row is wrong. */
-function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: number, row: number): KvError {
-  for (const [name, array] of Object.entries(arrays)) {
-    const at = array.findIndex((x) => !(Math.abs(x) <= 65504));
-    if (at >= 0) {
-      return new KvError('bad-value', `${name} holds ${array[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
-        values: { layer, side: name, row: Math.floor(at / row), column: at % row, value: String(array[at]) },
-        hint: 'keys and values must be finite and at most 65504 in size; nothing was appended',
-      });
-    }
-  }
-  return new KvError('bad-value', 'keys or values changed while they were appended', { values: { layer } });
-}
-
-function openBytesOf(shape: CacheShape): number {
-  return shape.layers * shape.kvHeads * shape.headDim * (PAGE_TOKENS + 4) * 4;
-}
-
-function checkedShape(shape: CacheShape): CacheShape {
-  record(shape, 'shape');
-  const layers = integer(shape.layers, 'layers', 1, MAX_LAYERS);
-  const queryHeads = integer(shape.queryHeads, 'queryHeads', 1, MAX_HEADS);
-  const kvHeads = integer(shape.kvHeads, 'kvHeads', 1, MAX_HEADS);
-  const headDim = integer(shape.headDim, 'headDim', 8, MAX_HEAD_DIM);
-  if (queryHeads % kvHeads !== 0) fail('queryHeads must be a multiple of kvHeads', { queryHeads, kvHeads });
-  if (headDim % 8 !== 0) fail('headDim must be a multiple of 8', { headDim });
-  return Object.freeze({ layers, queryHeads, kvHeads, headDim });
 }
 
 /**

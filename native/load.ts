@@ -55,7 +55,11 @@ export interface CacheHandle {
   setSkipShare(share: number): number;
   skipped(layer: number, out: Float64Array): number;
   table(layer: number, kFormat: Uint8Array, vFormat: Uint8Array, mass: Float64Array): number;
+  format(layer: number, page: number, side: number, out: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
+  startTrial(layer: number, page: number, moves: Uint8Array): number;
+  /** [1 + errors of all trials under way] ← how many were finished, then the errors of those. */
+  finishTrials(wait: boolean, out: Float64Array): number;
   setSketch(layer: number, sketch: Float32Array): number;
   hasSketch(layer: number, out: Float64Array): number;
   transcode(layer: number, page: number, side: number, format: number, out: Float64Array): number;
@@ -307,7 +311,11 @@ export function codeOf(status: number): KvErrorCode | null {
 
 /** Throws what a status means. `doing` completes the sentence "cannot …". */
 export function check(status: number, doing: string, values: Readonly<Record<string, unknown>> = {}): void {
-  if (status === 0) return;
+  if (status !== 0) refuse(status, doing, values);
+}
+
+/** The error that a status other than 0 stands for. */
+export function refuse(status: number, doing: string, values: Readonly<Record<string, unknown>>): never {
   const code = codeOf(status);
   assert(code !== null, `status ${status} is no error`);
   if (status === STATUS_NO_MEMORY) {

@@ -178,12 +178,23 @@ export interface KvCache {
   /** Bytes that sealing one full open page of one layer takes from the pool: both sides, and the latent that is promised (sealLatentBytes). */
   readonly sealBytes: number;
   table(layer: number): PageTable;
+  /** Format of one side of a sealed page; 'f16' of a page held as a latent. */
+  format(layer: number, page: number, side: Side): FormatName;
   /**
    * Attention error of candidates for one sealed page against its bytes of now, each tried alone by swapping the
    * page's contribution for the kept queries: ε = mean ‖S·(o′−o)‖/‖x‖ with a sketch and norms, else mean ‖o′−o‖/‖o‖.
    * Queries that cannot see the page whole are left out; with none left ε is NaN. Changes nothing. → [candidates]
    */
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array;
+  /**
+   * The same as trial(), on a background thread while everything else goes on: on the queries and the bytes of now, whatever changes
+   * meanwhile. A change of a page waits for trials to end. Throws as trial() does. Without threads (WebAssembly) the call tries.
+   */
+  startTrial(layer: number, page: number, candidates: readonly TrialCandidate[]): void;
+  /** Trials started and not yet finished. */
+  readonly trialsUnderWay: number;
+  /** In the order of their start: with `wait` all of them (the caller helps), else up to the first that has not ended. → errors of each */
+  finishTrials(wait: boolean): Float64Array[];
   /** True when trial() measures against the residual stream (sketch and norms are there). */
   hasSketch(layer: number): boolean;
   /** S·W_o of a layer, [32, H·d]. */

@@ -1,8 +1,10 @@
 /** A binary heap of slots that knows where each slot stands, so that any of them can be taken out again. */
+import { SLOTS } from './sides.ts';
+
 export class SlotHeap {
   size = 0;
-  #slots = new Int32Array(64);
-  #places = new Int32Array(64).fill(-1);
+  #slots = new Int32Array(SLOTS);
+  #places = new Int32Array(SLOTS).fill(-1);
   readonly #before: (a: number, b: number) => boolean;
 
   /** `before` must be a strict total order that does not change for slots inside. */

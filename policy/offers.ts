@@ -5,7 +5,7 @@
 import { FORMAT_NAMES, SIDES } from '../native/index.ts';
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
-import { grown, Sides } from './sides.ts';
+import { grown, Sides, SLOTS } from './sides.ts';
 import type { Outcome, PolicyContext, TrialReport } from './types.ts';
 import { isUselessPair } from './unsafe.ts';
 
@@ -14,11 +14,11 @@ const ROT3 = rank('rot3');
 export class Offers {
   readonly sides: Sides;
   /** Rank of the format that the next step leads to. Only meaningful for a slot that lies in a heap. */
-  next = new Uint8Array(64);
+  next = new Uint8Array(SLOTS);
   /** Price of the next step, KLD per byte. */
-  price = new Float64Array(64);
+  price = new Float64Array(SLOTS);
   /** Tokens in the cache when the side was last measured. */
-  triedAt = new Float64Array(64);
+  triedAt = new Float64Array(SLOTS);
   /** Predicted KLD that moved sides cost, per layer, and the worst ε committed to. */
   readonly layerKld: Float64Array;
   readonly layerEpsilonMax: Float64Array;
@@ -29,10 +29,10 @@ export class Offers {
   readonly #ready: SlotHeap;
   readonly #resting: SlotHeap;
   /** ε² per slot and format, [slots, FORMAT_COUNT]. */
-  #epsilon2 = new Float64Array(64 * FORMAT_COUNT);
+  #epsilon2 = new Float64Array(SLOTS * FORMAT_COUNT);
   /** Rank that the plan under construction has taken a slot to; its format otherwise. */
-  #aim = new Uint8Array(64);
-  #restUntil = new Float64Array(64);
+  #aim = new Uint8Array(SLOTS);
+  #restUntil = new Float64Array(SLOTS);
   /** Resting slots in the order in which their rest ends. */
   #rests: { readonly slot: number; readonly until: number }[] = [];
   #restsDone = 0;

@@ -6,17 +6,20 @@ import { assert, FORMAT_NAMES, KvError, PAGE_TOKENS, SIDES } from '../native/ind
 import { rank } from './ladder.ts';
 import type { Decision, Outcome, PolicyContext, TrialReport } from './types.ts';
 
+/** Room at first: 4,096 tokens of 64 layers. What is not used yet takes no memory; growing takes a step as long as ten decisions. */
+export const SLOTS = 4096;
+
 export class Sides {
   /** Slots in use. */
   count = 0;
-  layer = new Int32Array(64);
-  page = new Int32Array(64);
+  layer = new Int32Array(SLOTS);
+  page = new Int32Array(SLOTS);
   /** Index in SIDES: 0 keys, 1 values. */
-  side = new Uint8Array(64);
+  side = new Uint8Array(SLOTS);
   /** Rank of the format it has now (or had, while a move is pending). */
-  format = new Uint8Array(64);
+  format = new Uint8Array(SLOTS);
   /** 1 while a planned move has no outcome yet. */
-  pending = new Uint8Array(64);
+  pending = new Uint8Array(SLOTS);
   /** Bytes of all known page sides as they are, and what pending moves will free. */
   bytes = 0;
   pendingBytes = 0;

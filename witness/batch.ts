@@ -1,7 +1,7 @@
 /** Entries that wait together for one write and one fsync: consecutive bytes of one segment. */
 import { assert } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
-import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
+import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, joinedCrc } from './entry.ts';
 
 const FIRST_BYTES = 16 * 1024;
 
@@ -46,10 +46,12 @@ export class Batch {
     this.#reserve(payload.length * 3 + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
     const bytes = this.#bytes.write(payload, start, 'utf8');
-    const encoded = this.#bytes.subarray(start, start + bytes);
-    this.#bytes.writeUInt32LE(bytes, this.length);
-    this.#bytes.writeUInt32LE(entryCrc(this.#bytes.subarray(this.length, this.length + 4), encoded), this.length + 4);
-    const hash = hashOf(encoded);
+    // The CRC covers the length and then the payload: for its sake the length stands right before the payload at first.
+    this.#bytes.writeUInt32LE(bytes, start - 4);
+    const crc = joinedCrc(this.#bytes.subarray(start - 4, start + bytes));
+    this.#bytes.writeUInt32LE(bytes, start - 8);
+    this.#bytes.writeUInt32LE(crc, start - 4);
+    const hash = hashOf(this.#bytes.subarray(start, start + bytes));
     this.#bytes.set(hash, start + bytes);
     this.length = start + bytes + HASH_BYTES;
     this.entries++;

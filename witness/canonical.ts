@@ -14,15 +14,24 @@ export function canonicalJson(value: unknown): string {
 
 const PLAIN = /^[\w .,:;%/=<>()+-]*$/;
 
+/** A string alone; what needs no escape is most of what there is, and quicker quoted by hand. */
+export function canonicalText(value: string): string {
+  return PLAIN.test(value) ? `"${value}"` : JSON.stringify(value);
+}
+
+/** A number alone. Throws 'bad-value' for NaN and infinities. */
+export function canonicalNumber(value: number): string {
+  if (!Number.isFinite(value))
+    throw new KvError('bad-value', `the log cannot hold the number ${value}`, { values: { value: String(value) } });
+  return value === 0 ? '0' : `${value}`;
+}
+
 function spell(value: unknown, depth: number): string {
   switch (typeof value) {
     case 'string':
-      // What needs no escape is most of what there is, and quicker quoted by hand.
-      return PLAIN.test(value) ? `"${value}"` : JSON.stringify(value);
+      return canonicalText(value);
     case 'number':
-      if (!Number.isFinite(value))
-        throw new KvError('bad-value', `the log cannot hold the number ${value}`, { values: { value: String(value) } });
-      return value === 0 ? '0' : String(value);
+      return canonicalNumber(value);
     case 'boolean':
       return value ? 'true' : 'false';
     case 'object':

@@ -11,6 +11,11 @@ export const NO_HASH: Uint8Array = new Uint8Array(HASH_BYTES);
 const HEADER_BYTE = 0x00;
 const ENTRY_BYTE = 0x01;
 
+const ENTRY_PREFIX_BYTES = 1 + HASH_BYTES + 8;
+const TWO_32 = 2 ** 32;
+/** Where most entries are laid out to be hashed; nothing is kept in it. */
+const room = Buffer.alloc(4096);
+
 const digest = (bytes: Uint8Array): Buffer =>
   // The one-shot form is a third faster, and came with Node 20.12.
   typeof hash === 'function' ? hash('sha256', bytes, 'buffer') : createHash('sha256').update(bytes).digest();
@@ -25,10 +30,12 @@ export function headerHash(header: Uint8Array): Buffer {
 
 /** SHA-256(0x01 ‖ previous hash ‖ seq as u64 little endian ‖ payload). */
 export function entryHash(previous: Uint8Array, seq: number, payload: Uint8Array): Buffer {
-  const message = Buffer.allocUnsafe(1 + HASH_BYTES + 8 + payload.length);
+  const bytes = ENTRY_PREFIX_BYTES + payload.length;
+  const message = bytes <= room.length ? room.subarray(0, bytes) : Buffer.allocUnsafe(bytes);
   message[0] = ENTRY_BYTE;
   message.set(previous, 1);
-  message.writeBigUInt64LE(BigInt(seq), 1 + HASH_BYTES);
-  message.set(payload, 1 + HASH_BYTES + 8);
+  message.writeUInt32LE(seq % TWO_32, 1 + HASH_BYTES);
+  message.writeUInt32LE(Math.floor(seq / TWO_32), 1 + HASH_BYTES + 4);
+  message.set(payload, ENTRY_PREFIX_BYTES);
   return digest(message);
 }

@@ -4,7 +4,7 @@
  */
 import { crc32 } from 'node:zlib';
 import { KvError } from '../native/index.ts';
-import { canonicalJson } from './canonical.ts';
+import { canonicalJson, canonicalNumber, canonicalText } from './canonical.ts';
 import { HASH_BYTES } from './chain.ts';
 import { ENTRY_KINDS, type Entry, type EntryKind } from './types.ts';
 
@@ -17,13 +17,17 @@ export const PAYLOAD_BYTES_MAX = 1 << 20;
 /** How every payload begins. A quote inside a JSON string is escaped, so this does not occur inside one. */
 export const PAYLOAD_START = '{"seq":';
 
+/** CRC-32 of length ‖ payload. */
 export function entryCrc(lengthBytes: Uint8Array, payload: Uint8Array): number {
   return crc32(payload, crc32(lengthBytes));
 }
 
-/** The payload text. Throws what `canonicalJson` throws. */
-export function payloadText(seq: number, timeMs: number, session: string, kind: EntryKind, body: unknown): string {
-  return `${PAYLOAD_START}${seq},"timeMs":${canonicalJson(timeMs)},"session":${JSON.stringify(session)},"kind":"${kind}","body":${canonicalJson(body)}}`;
+/** The same where the two lie behind each other. */
+export const joinedCrc = (lengthAndPayload: Uint8Array): number => crc32(lengthAndPayload);
+
+/** The payload text of a body that is spelled already. Throws 'bad-value' for a time that is no number. */
+export function payloadText(seq: number, timeMs: number, session: string, kind: EntryKind, bodyText: string): string {
+  return `${PAYLOAD_START}${seq},"timeMs":${canonicalNumber(timeMs)},"session":${canonicalText(session)},"kind":"${kind}","body":${bodyText}}`;
 }
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
@@ -53,7 +57,7 @@ export function parsePayload(payload: Uint8Array): Entry {
 /** True when the payload is spelled the one way that the writer spells it. */
 export function isCanonical(payload: Uint8Array, entry: Entry): boolean {
   try {
-    const text = payloadText(entry.seq, entry.timeMs, entry.session, entry.kind, entry.body);
+    const text = payloadText(entry.seq, entry.timeMs, entry.session, entry.kind, canonicalJson(entry.body));
     return Buffer.from(text, 'utf8').equals(payload);
   } catch (error) {
     if (error instanceof KvError) return false;

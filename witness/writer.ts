@@ -12,6 +12,7 @@ import type { LogFiles } from './files.ts';
 import type { WriterLock } from './lock.ts';
 import { syncFolder, writeWhole } from './recover.ts';
 import { encodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
+import { spellBody } from './spell.ts';
 import { Trouble } from './trouble.ts';
 import type { EntryBodies, EntryKind, FailureMode, WitnessLog } from './types.ts';
 
@@ -107,7 +108,7 @@ export class LogWriter implements WitnessLog {
     if (this.#closing !== null) throw new KvError('closed', 'the log was closed');
     this.#throwFailure();
     const timeMs = this.#settings.clock();
-    const payload = payloadText(this.#nextSeq, timeMs, session, kind, body);
+    const payload = payloadText(this.#nextSeq, timeMs, session, kind, spellBody(kind, body));
     if (payload.length * 3 > PAYLOAD_BYTES_MAX && Buffer.byteLength(payload) > PAYLOAD_BYTES_MAX) {
       throw new KvError(
         'bad-argument',
@@ -272,7 +273,7 @@ export class LogWriter implements WitnessLog {
       const note = this.#trouble.note(this.#settings.clock());
       this.#trouble = null;
       if (note !== null) {
-        this.#add(payloadText(this.#nextSeq, this.#settings.clock(), NO_SESSION, 'note', note));
+        this.#add(payloadText(this.#nextSeq, this.#settings.clock(), NO_SESSION, 'note', spellBody('note', note)));
         this.#open.ownEntries++;
         this.#seal();
       }

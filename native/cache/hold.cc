@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "layer.h"
+#include "trial.h"
 
 namespace palimpsest {
 
@@ -81,6 +81,7 @@ Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, d
   Layer& layer = layers_[index];
   Page& page = layer.pages[pageIndex];
   if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
+  endTrials(*this, index, pageIndex);
   if (!pool_->hasRoom(latentBytes(format, layer.latent->width), releasedBy(page))) return kBudgetExceeded;
   HeldLatent latent = draftLatent(layer, format, bytes);
   if (!latent) return kNoMemory;
@@ -106,6 +107,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   Page& page = layer.pages[pageIndex];
   if (!page.latent.isThere() || page.moving) return kUnsupported;
   if (isCoded(format) && !hasCodes(shape().headDim)) return kUnsupported;
+  endTrials(*this, index, pageIndex);
   const bool isHeld = static_cast<bool>(page.latent);
   const size_t released = !isHeld ? releasedBy(page) : page.latent.bytes.shared() ? 0 : page.latent.bytes.size();
   if (!pool_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;

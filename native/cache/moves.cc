@@ -1,8 +1,10 @@
 #include "moves.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "layer.h"
+#include "trial.h"
 
 namespace palimpsest {
 
@@ -48,7 +50,11 @@ void Encoding::run(float* rows, float* lines) const {
   }
 }
 
+void Move::run(Scratch& scratch) { encoding.run(scratch.keyRows.data(), scratch.lines.data()); }
+
 // ---- The thread
+
+Mover::Mover() = default;
 
 Mover::~Mover() {
   {
@@ -60,36 +66,39 @@ Mover::~Mover() {
 }
 
 void Mover::open(int headDim) {
-  if (thread_.joinable()) return;
-  rows_.grow(static_cast<size_t>(kPageTokens) * headDim);
-  lines_.grow(static_cast<size_t>(kPageTokens) * headDim);
+  if (scratch_) return;
+  auto scratch = std::make_unique<Scratch>();
+  for (Buffer<float>* rows : {&scratch->keyRows, &scratch->valueRows, &scratch->lines}) rows->grow(static_cast<size_t>(kPageTokens) * headDim);
   if (kHasThreads) thread_ = std::thread([this] { work(); });
+  scratch_ = std::move(scratch);
 }
 
-void Mover::add(Move* move) {
+size_t Mover::bytes() const { return scratch_ ? scratch_->bytes() : 0; }
+
+void Mover::add(Task* task) {
   if (!kHasThreads) {
-    move->encoding.run(rows_.data(), lines_.data());
-    move->done.store(true);
+    task->run(*scratch_);
+    task->done.store(true);
     return;
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    (first_ ? last_->next : first_) = move;
-    last_ = move;
+    (first_ ? last_->next : first_) = task;
+    last_ = task;
   }
   wake_.notify_one();
 }
 
-bool Mover::take(Move* move) {
+bool Mover::take(Task* task) {
   std::unique_lock<std::mutex> lock(mutex_);
-  Move* before = nullptr;
-  for (Move* at = first_; at; before = at, at = at->next) {
-    if (at != move) continue;
-    (before ? before->next : first_) = move->next;
-    if (last_ == move) last_ = before;
+  Task* before = nullptr;
+  for (Task* at = first_; at; before = at, at = at->next) {
+    if (at != task) continue;
+    (before ? before->next : first_) = task->next;
+    if (last_ == task) last_ = before;
     return true;
   }
-  idle_.wait(lock, [&] { return running_ != move; });
+  idle_.wait(lock, [&] { return running_ != task; });
   return false;
 }
 
@@ -98,13 +107,13 @@ void Mover::work() {
   for (;;) {
     wake_.wait(lock, [this] { return stop_ || first_; });
     if (stop_) return;
-    Move* move = first_;
-    first_ = move->next;
-    running_ = move;
+    Task* task = first_;
+    first_ = task->next;
+    running_ = task;
     lock.unlock();
-    move->encoding.run(rows_.data(), lines_.data());
+    task->run(*scratch_);
     lock.lock();
-    move->done.store(true);  // from here on it may be gone
+    task->done.store(true);  // from here on it may be gone
     running_ = nullptr;
     idle_.notify_all();
   }
@@ -142,6 +151,7 @@ double Cache::replaceSide(PageSide& old, PageSide fresh) {
 
 Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* freed) {
   *freed = 0;
+  endTrials(*this, index, pageIndex);
   MovePlan plan;
   const Status status = planMove(index, pageIndex, isKey, to, &plan);
   PageSide& old = layers_[index].pages[pageIndex].side(isKey);
@@ -156,6 +166,7 @@ Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* fr
 }
 
 Status Cache::startMove(int index, int pageIndex, bool isKey, int to) {
+  endTrials(*this, index, pageIndex);
   MovePlan plan;
   const Status status = planMove(index, pageIndex, isKey, to, &plan);
   if (status != kOk) return status;
@@ -192,6 +203,7 @@ MoveResult Cache::commitMove(Move& move) {
   page.moving &= static_cast<uint8_t>(~sideBit(move.isKey));
   move.from = PageSide();
   pool_->unclaim(move.added);
+  endTrials(*this, move.layer, move.page);  // they share the side, and are no reason to refuse
   if (!pool_->fits(move.added, releasedBytes(old, move.to.format))) return {kBudgetExceeded, 0};
   return {kOk, replaceSide(old, std::move(move.to))};
 }
@@ -204,7 +216,7 @@ size_t Cache::finishMoves(bool wait, MoveResult* results) {
     if (!move.done.load()) {
       if (!wait) break;
       // Rather than wait for a thread that may not run, the caller does what is not begun.
-      if (workers_->mover.take(&move)) move.encoding.run(scratch.keyRows.data(), scratch.lines.data());
+      if (workers_->mover.take(&move)) move.run(scratch);
     }
     results[count] = commitMove(move);
   }
@@ -218,6 +230,11 @@ void Cache::dropMoves() {
     pool_->unclaim(move->added);
   }
   moves_.clear();
+  std::vector<std::unique_ptr<StartedTrial>>& trials = workers_->mover.trials;
+  for (const std::unique_ptr<StartedTrial>& trial : trials) {
+    if (trial->owner == this && !trial->done.load()) workers_->mover.take(trial.get());
+  }
+  trials.erase(std::remove_if(trials.begin(), trials.end(), [this](const std::unique_ptr<StartedTrial>& trial) { return trial->owner == this; }), trials.end());
 }
 
 }  // namespace palimpsest

@@ -2,7 +2,7 @@
 // all of it in one call. startMove() leaves the encoding to a thread while the cache goes on, and finishMoves() puts in place what is encoded.
 //
 // That thread reads a sealed page side, which nobody writes, and writes parts that nobody else knows of. Owners and counts of parts
-// change on the calling thread only, which also alone knows what is under way.
+// change on the calling thread only, which also alone knows what is under way. Trials that are started run on it too (trial.h).
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -35,7 +35,19 @@ struct Encoding {
   void run(float* rows, float* lines) const;
 };
 
-struct Move {
+struct Scratch;
+
+// Work for the background thread. It lives until it is done or taken back.
+struct Task {
+  virtual ~Task() = default;
+  // Must not fail, and touches nothing that the calling thread may change meanwhile.
+  virtual void run(Scratch& scratch) = 0;
+  std::atomic<bool> done{false};
+  Task* next = nullptr;  // in the mover's queue
+};
+
+struct Move : Task {
+  void run(Scratch& scratch) override;
   int layer;
   int page;
   bool isKey;
@@ -43,8 +55,16 @@ struct Move {
   PageSide to;
   size_t added;
   Encoding encoding;
-  std::atomic<bool> done{false};
-  Move* next = nullptr;  // in the mover's queue
+};
+
+// A trial that was started (trial.h). Changes nothing, so that it may end whenever it does.
+struct StartedTrial : Task {
+  const void* owner = nullptr;  // the cache
+  int layer = 0;
+  int page = 0;
+  PageSide k;                   // hold what is read; empty once it is done and the page was to change
+  PageSide v;
+  std::vector<double> errors;
 };
 
 // How a move ended: kOk, or kBudgetExceeded when its bytes found no room in the end and the page is as it was.
@@ -53,21 +73,27 @@ struct MoveResult {
   double freed;  // as in transcode
 };
 
-// A thread that encodes moves in the order in which they come, and sleeps when there are none. It is started by the first move.
+// A thread that does what it is given, in the order in which it comes, and sleeps when there is nothing. The first task starts it.
 class Mover {
  public:
-  Mover() = default;
+  Mover();
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
   // Everything that can fail: scratch for this head size, and the thread.
   void open(int headDim);
-  // The move must live until it is done or taken back.
-  void add(Move* move);
-  // True: the move was not begun, and the caller has it back. False: it is done, now at the latest.
-  bool take(Move* move);
-  size_t bytes() const { return rows_.bytes() + lines_.bytes(); }
+  void add(Task* task);
+  // True: the task was not begun, and the caller has it back. False: it is done, now at the latest.
+  bool take(Task* task);
+  // The thread's scratch once it is open. What a task in the queue needs may not be grown any more.
+  Scratch& scratch() { return *scratch_; }
+  size_t bytes() const;
+
+  // Known to the calling thread only.
+  std::vector<std::unique_ptr<StartedTrial>> trials;  // in the order of their start
+  std::vector<std::unique_ptr<StartedTrial>> spareTrials;
+  bool readyForTrials = false;
 
  private:
   void work();
@@ -75,12 +101,11 @@ class Mover {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable idle_;
-  Move* first_ = nullptr;
-  Move* last_ = nullptr;
-  Move* running_ = nullptr;
+  Task* first_ = nullptr;
+  Task* last_ = nullptr;
+  Task* running_ = nullptr;
   bool stop_ = false;
-  Buffer<float> rows_;
-  Buffer<float> lines_;
+  std::unique_ptr<Scratch> scratch_;
   std::thread thread_;
 };
 

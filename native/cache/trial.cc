@@ -53,42 +53,47 @@ struct Prepared {
   bool family = false;
 };
 
+// One trial. It reads the cache's options, and of the layer what it is given: nothing that changes when the cache goes on.
 class Trial {
  public:
-  Trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count)
-      : cache_(cache), layer_(cache.layer(index)), pageIndex_(page), page_(layer_.pages[page]), candidates_(candidates), count_(count),
-        slots_(witnesses(cache, layer_, index, page)) {}
+  Trial(const Cache& cache, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept, std::vector<int> slots, const uint16_t* sketch,
+        float sketchScale, const uint16_t* keySinks, const uint16_t* valueSinks, const TrialCandidate* candidates, int count)
+      : cache_(cache), pageIndex_(page), k_(k), v_(v), kept_(kept), slots_(std::move(slots)), sketch_(sketch), sketchScale_(sketchScale),
+        keySinks_(keySinks), valueSinks_(valueSinks), candidates_(candidates), count_(count) {}
 
   int queries() const { return static_cast<int>(slots_.size()); }
+  int heads() const { return cache_.shape().kvHeads; }
 
-  void reserve() {
+  // What one thread needs for so many queries.
+  void reserve(Scratch& scratch, int queries) const {
     const CacheShape& shape = cache_.shape();
-    const int rows = queries() * shape.group();
-    for (Scratch& scratch : cache_.workers().scratch) {
-      scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
-      scratch.codes.grow(carvedBytes(shape.headDim));
-      scratch.base.grow(rows * (2 + static_cast<size_t>(shape.headDim)) + powersSize(rows));
-    }
-    cache_.workers().delta.grow(static_cast<size_t>(count_) * queries() * shape.queryElements());
+    const int rows = queries * shape.group();
+    scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
+    scratch.codes.grow(carvedBytes(shape.headDim));
+    scratch.base.grow(2 * rows * (1 + static_cast<size_t>(shape.headDim)) + powersSize(rows));
   }
 
-  // One KV head: the page as it is, then each candidate.
-  void run(int head, int thread) {
-    Scratch& scratch = cache_.workers().scratch[thread];
+  // Numbers that run() leaves behind, of all heads.
+  size_t resultSize() const { return static_cast<size_t>(cache_.shape().kvHeads) * count_ * queries() * width(); }
+
+  // One KV head: the page as it is, then each candidate. results: [heads][candidates][queries][width()].
+  void run(int head, Scratch& scratch, float* results) const {
     QueryRows& rows = scratch.query;
     load(rows, head);
-    const SideView k = page_.k.view(cache_.sideShape(true), head);
-    const SideView v = page_.v.view(cache_.sideShape(false), head);
+    const SideView k = k_.view(cache_.sideShape(true), head);
+    const SideView v = v_.view(cache_.sideShape(false), head);
     const size_t d = cache_.shape().headDim;
     meet(rows, k, v);
-    float* max = scratch.base.data();
-    float* sum = max + rows.rows;
-    float* mixed = sum + rows.rows;
-    float* powers = mixed + rows.rows * d;
-    std::fill_n(powers, powersSize(rows.rows), 0.0f);
-    std::copy_n(rows.max.data(), rows.rows, max);
-    std::copy_n(rows.sum.data(), rows.rows, sum);
-    std::copy_n(rows.mixed.data(), rows.rows * d, mixed);
+    Base base;
+    base.max = scratch.base.data();
+    base.sum = base.max + rows.rows;
+    base.mixed = base.sum + rows.rows;
+    base.delta = base.mixed + rows.rows * d;
+    base.powers = base.delta + rows.rows * d;
+    std::fill_n(base.powers, powersSize(rows.rows), 0.0f);
+    std::copy_n(rows.max.data(), rows.rows, base.max);
+    std::copy_n(rows.sum.data(), rows.rows, base.sum);
+    std::copy_n(rows.mixed.data(), rows.rows * d, base.mixed);
     // Values first: they are mixed by the probabilities that the page as it is has just left.
     for (const bool isKey : {false, true}) {
       Prepared prepared;
@@ -102,38 +107,39 @@ class Trial {
           rows.remix(side);
           rows.finish();
         }
-        compare(i, head, rows, max, sum, mixed, powers);
+        compare(head, rows, base, results + (static_cast<size_t>(head) * count_ + i) * queries() * width());
       }
     }
   }
 
+  // Numbers that measure() needs room for.
+  size_t measureSize() const { return queries() + std::max<size_t>(cache_.shape().queryElements(), width()); }
+
   // Mean over the queries of the norm of o' - o: through the sketch and against the residual stream, or against o.
-  void measure(bool sketched, double* errors) {
-    const Kernels* kernels = cache_.kernels();
-    const size_t width = cache_.shape().queryElements();
+  void measure(const float* results, float* room, double* errors) const {
     const int n = queries();
-    const float* deltas = cache_.workers().delta.data();
-    std::vector<float> seen(sketched ? static_cast<size_t>(count_) * n * kSketchRows : 0);
-    std::vector<float> against(n);
-    std::vector<float> output(width);
+    float* against = room;
+    float* whole = room + n;
     for (int r = 0; r < n; r++) {
-      if (sketched) {
-        against[r] = layer_.kept.norm[slots_[r]];
+      if (sketch_ != nullptr) {
+        against[r] = kept_.norm[slots_[r]];
         continue;
       }
-      kernels->fromHalf(&layer_.kept.output[slots_[r] * width], output.data(), width);
-      against[r] = norm(output.data(), width);
-    }
-    if (sketched) {
-      kernels->dotF16(layer_.sketch->data(), static_cast<int>(width), kSketchRows, kSketchRows, deltas, count_ * n, width, seen.data(), kSketchRows);
+      const size_t elements = cache_.shape().queryElements();
+      cache_.kernels()->fromHalf(&kept_.output[slots_[r] * elements], whole, elements);
+      against[r] = norm(whole, elements);
     }
     for (int i = 0; i < count_; i++) {
       double total = 0;
       int counted = 0;
       for (int r = 0; r < n; r++) {
         if (against[r] == 0) continue;
-        const size_t row = static_cast<size_t>(i) * n + r;
-        const float error = sketched ? norm(&seen[row * kSketchRows], kSketchRows) * layer_.sketchScale : norm(deltas + row * width, width);
+        std::fill_n(whole, width(), 0.0f);
+        for (int head = 0; head < cache_.shape().kvHeads; head++) {
+          const float* part = results + ((static_cast<size_t>(head) * count_ + i) * n + r) * width();
+          for (size_t c = 0; c < width(); c++) whole[c] += part[c];
+        }
+        const float error = sketch_ != nullptr ? norm(whole, width()) * sketchScale_ : std::sqrt(whole[0]);
         total += static_cast<double>(error) / against[r];
         counted++;
       }
@@ -142,9 +148,21 @@ class Trial {
   }
 
  private:
+  // The rows as the page is, and room for what a candidate changes.
+  struct Base {
+    float* max;
+    float* sum;
+    float* mixed;   // [rows][d]
+    float* delta;   // [rows][d]
+    float* powers;
+  };
+
+  // Numbers of o' - o that are kept of a query and head: its sketch, or the sum of its squares.
+  size_t width() const { return sketch_ != nullptr ? kSketchRows : 1; }
+
   float norm(const float* x, size_t count) const { return std::sqrt(cache_.kernels()->dot(x, x, static_cast<int>(count))); }
 
-  void load(QueryRows& rows, int head) {
+  void load(QueryRows& rows, int head) const {
     const CacheShape& shape = cache_.shape();
     const int group = shape.group();
     const size_t d = shape.headDim;
@@ -156,17 +174,17 @@ class Trial {
     for (int r = 0; r < queries(); r++) {
       const int slot = slots_[r];
       float* to = &rows.q[static_cast<size_t>(r) * group * d];
-      cache_.kernels()->fromHalf(&layer_.kept.q[slot * shape.queryElements() + static_cast<size_t>(head) * group * d], to, group * d);
+      cache_.kernels()->fromHalf(&kept_.q[slot * shape.queryElements() + static_cast<size_t>(head) * group * d], to, group * d);
       for (size_t i = 0; i < group * d; i++) to[i] *= scale;
       for (int j = 0; j < group; j++) {
-        rows.position[r * group + j] = layer_.kept.position[slot];
+        rows.position[r * group + j] = kept_.position[slot];
         if (rows.alibi) rows.slope[r * group + j] = slopes[head * group + j] * kLog2E;
       }
     }
   }
 
   // Sinks are exact before and after, so they are left out of both sides of the difference.
-  void meet(QueryRows& rows, const SideView& k, const SideView& v) {
+  void meet(QueryRows& rows, const SideView& k, const SideView& v) const {
     const SideView sides[] = {k, v};
     rows.page(sides, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
     rows.finish();
@@ -174,7 +192,13 @@ class Trial {
 
   int firstRow() const { return pageIndex_ == 0 ? kSinkTokens : 0; }
 
-  SideView encode(Scratch& scratch, const SideView& now, const TrialCandidate& candidate, int head, Prepared& prepared) {
+  void restoreSinks(bool isKey, int head, float* rows) const {
+    const size_t d = cache_.shape().headDim;
+    const uint16_t* sinks = (isKey ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
+    cache_.kernels()->fromHalf(sinks, rows, kSinkTokens * d);
+  }
+
+  SideView encode(Scratch& scratch, const SideView& now, const TrialCandidate& candidate, int head, Prepared& prepared) const {
     if (candidate.format == now.format) return now;
     const int d = cache_.shape().headDim;
     SideTarget target = carve(scratch.codes, d);
@@ -189,7 +213,7 @@ class Trial {
     float* rows = candidate.isKey ? scratch.keyRows.data() : scratch.valueRows.data();
     if (!prepared.decoded) {
       decodeHead(cache_.kernels(), candidate.isKey, d, firstRow(), now, rows, scratch.lines.data());
-      if (firstRow() > 0) cache_.restoreSinks(layer_, candidate.isKey, head, rows, d);
+      if (firstRow() > 0) restoreSinks(candidate.isKey, head, rows);
       prepared.decoded = true;
     }
     if (isRot(candidate.format)) {
@@ -202,7 +226,7 @@ class Trial {
   }
 
   // Every width of the rot family that is a candidate for this side, in one pass.
-  void encodeFamily(bool isKey, const float* rows, const SideTarget& target) {
+  void encodeFamily(bool isKey, const float* rows, const SideTarget& target) const {
     const int d = cache_.shape().headDim;
     RotTargets targets;
     targets.hi = target.hi;
@@ -225,51 +249,61 @@ class Trial {
     return view;
   }
 
-  // o' - o of every row, when the page as it is (max, sum, mixed) gives way to what rows met last.
-  void compare(int candidate, int head, const QueryRows& rows, const float* max, const float* sum, const float* mixed, float* powers) {
+  // o' - o of every row, when the page as it is gives way to what rows met last. → out [queries][width()]
+  void compare(int head, const QueryRows& rows, const Base& base, float* out) const {
     const CacheShape& shape = cache_.shape();
+    const Kernels* kernels = cache_.kernels();
     const int group = shape.group();
     const size_t d = shape.headDim;
     const int n = rows.rows;
     // All mass, that of the page before and after, relative to the largest of the three.
-    float* all = powers;
-    float* before = powers + n;
-    float* after = powers + 2 * n;
+    float* all = base.powers;
+    float* before = all + n;
+    float* after = all + 2 * n;
     for (int r = 0; r < n; r++) {
       const size_t column = static_cast<size_t>(head) * group + r % group;
-      const float lse = layer_.kept.lse[slots_[r / group] * shape.queryHeads + column] * kLog2E;
-      const float top = std::max(lse, std::max(max[r], rows.max[r]));
+      const float lse = kept_.lse[slots_[r / group] * shape.queryHeads + column] * kLog2E;
+      const float top = std::max(lse, std::max(base.max[r], rows.max[r]));
       all[r] = lse - top;
-      before[r] = max[r] - top;
+      before[r] = base.max[r] - top;
       after[r] = rows.max[r] - top;
     }
-    cache_.kernels()->powers(powers, powersSize(n));
+    kernels->powers(base.powers, powersSize(n));
     for (int r = 0; r < n; r++) {
-      const int query = r / group;
       const size_t column = static_cast<size_t>(head) * group + r % group;
-      const float now = sum[r] * before[r];
+      const float now = base.sum[r] * before[r];
       const float then = rows.sum[r] * after[r];
       const float inverse = 1.0f / (std::max(0.0f, all[r] - now) + then);
-      float* delta = &cache_.workers().delta[(static_cast<size_t>(candidate) * queries() + query) * shape.queryElements() + column * d];
-      cache_.kernels()->blendRow(after[r] * inverse, &rows.mixed[r * d], -before[r] * inverse, mixed + r * d, (now - then) * inverse,
-                                 &layer_.kept.output[slots_[query] * shape.queryElements() + column * d], delta, static_cast<int>(d));
+      kernels->blendRow(after[r] * inverse, &rows.mixed[r * d], -before[r] * inverse, base.mixed + r * d, (now - then) * inverse,
+                        &kept_.output[slots_[r / group] * shape.queryElements() + column * d], base.delta + r * d, static_cast<int>(d));
     }
+    // Head by head, while the differences are at hand; measure() adds the heads up.
+    const size_t wide = group * d;
+    if (sketch_ != nullptr) {
+      kernels->dotF16(sketch_ + head * wide * kSketchRows, static_cast<int>(wide), kSketchRows, kSketchRows, base.delta, queries(), wide, out,
+                      kSketchRows);
+      return;
+    }
+    for (int r = 0; r < queries(); r++) out[r] = kernels->dot(base.delta + r * wide, base.delta + r * wide, static_cast<int>(wide));
   }
 
   static int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
 
-  Cache& cache_;
-  const Layer& layer_;
+  const Cache& cache_;
   const int pageIndex_;
-  const Page& page_;
+  const PageSide& k_;
+  const PageSide& v_;
+  const KeptQueries& kept_;
+  const std::vector<int> slots_;
+  const uint16_t* sketch_;  // null: none
+  const float sketchScale_;
+  const uint16_t* keySinks_;
+  const uint16_t* valueSinks_;
   const TrialCandidate* candidates_;
   const int count_;
-  const std::vector<int> slots_;
 };
 
-}  // namespace
-
-Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
+Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
   const Page& now = cache.layer(index).pages[page];
   if (now.latent) return kUnsupported;
   for (int i = 0; i < count; i++) {
@@ -277,16 +311,141 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
     const int to = candidates[i].format;
     if (!Cache::legalMove(from, to) || (isCoded(to) && !hasCodes(cache.shape().headDim))) return kUnsupported;
   }
-  Trial run(cache, index, page, candidates, count);
-  if (run.queries() == 0) {
+  return kOk;
+}
+
+// One that owns what it reads.
+struct OwnTrial : StartedTrial {
+  KeptQueries kept;
+  std::shared_ptr<const std::vector<uint16_t>> sketch;
+  std::vector<TrialCandidate> candidates;
+  std::vector<float> results;
+  std::vector<float> room;
+  std::unique_ptr<const Trial> trial;
+
+  void run(Scratch& scratch) override {
+    for (int head = 0; head < trial->heads(); head++) trial->run(head, scratch, results.data());
+    trial->measure(results.data(), room.data(), errors.data());
+  }
+};
+
+Trial makeTrial(const Cache& cache, int index, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept,
+                const TrialCandidate* candidates, int count) {
+  const Layer& layer = cache.layer(index);
+  return Trial(cache, page, k, v, kept, witnesses(cache, layer, index, page), cache.hasSketch(index) ? layer.sketch->data() : nullptr,
+               layer.sketchScale, cache.sinkRows(layer, true, 0), cache.sinkRows(layer, false, 0), candidates, count);
+}
+
+}  // namespace
+
+Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
+  const Status status = checkTrial(cache, index, page, candidates, count);
+  if (status != kOk) return status;
+  const Layer& layer = cache.layer(index);
+  const Page& now = layer.pages[page];
+  const Trial trial = makeTrial(cache, index, page, now.k, now.v, layer.kept, candidates, count);
+  if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
   }
-  run.reserve();
-  auto task = [&](int head, int thread) { run.run(head, thread); };
-  cache.workers().threads.each(cache.shape().kvHeads, task);
-  run.measure(cache.hasSketch(index), errors);
+  Workers& workers = cache.workers();
+  for (Scratch& scratch : workers.scratch) trial.reserve(scratch, trial.queries());
+  workers.delta.grow(trial.resultSize() + trial.measureSize());
+  float* results = workers.delta.data();
+  auto task = [&](int head, int thread) { trial.run(head, workers.scratch[thread], results); };
+  workers.threads.each(trial.heads(), task);
+  trial.measure(results, results + trial.resultSize(), errors);
   return kOk;
+}
+
+Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
+  const Status status = checkTrial(cache, index, page, candidates, count);
+  if (status != kOk) return status;
+  const Layer& layer = cache.layer(index);
+  Workers& workers = cache.workers();
+  Mover& mover = workers.mover;
+  mover.open(cache.shape().headDim);
+  std::unique_ptr<OwnTrial> own;
+  if (mover.spareTrials.empty()) {
+    own = std::make_unique<OwnTrial>();
+  } else {
+    own.reset(static_cast<OwnTrial*>(mover.spareTrials.back().release()));
+    mover.spareTrials.pop_back();
+    own->done.store(false);
+    own->next = nullptr;
+  }
+  own->owner = &cache;
+  own->layer = index;
+  own->page = page;
+  own->k = layer.pages[page].k;
+  own->v = layer.pages[page].v;
+  own->kept = layer.kept;
+  own->sketch = layer.sketch;
+  own->candidates.assign(candidates, candidates + count);
+  own->errors.assign(count, std::numeric_limits<double>::quiet_NaN());
+  own->trial = std::make_unique<const Trial>(makeTrial(cache, index, page, own->k, own->v, own->kept, own->candidates.data(), count));
+  own->results.resize(own->trial->resultSize());
+  own->room.resize(own->trial->measureSize());
+  // Both may have to do it; once for the most queries there can be, because the thread may be at another trial already.
+  if (!mover.readyForTrials) {
+    for (Scratch* scratch : {&workers.scratch[0], &mover.scratch()}) own->trial->reserve(*scratch, kTrialQueries);
+    mover.readyForTrials = true;
+  }
+  mover.trials.reserve(mover.trials.size() + 1);
+  mover.spareTrials.reserve(mover.trials.size() + mover.spareTrials.size() + 1);
+  // From here on nothing can fail.
+  OwnTrial* started = own.get();
+  mover.trials.push_back(std::move(own));
+  if (started->trial->queries() == 0) started->done.store(true);
+  else mover.add(started);
+  return kOk;
+}
+
+size_t startedErrors(const Cache& cache) {
+  size_t count = 0;
+  for (const std::unique_ptr<StartedTrial>& trial : const_cast<Cache&>(cache).workers().mover.trials) {
+    if (trial->owner == &cache) count += trial->errors.size();
+  }
+  return count;
+}
+
+namespace {
+
+// As in finishMoves: what is not begun is done here.
+void bringToEnd(Workers& workers, StartedTrial& trial) {
+  if (trial.done.load()) return;
+  if (workers.mover.take(&trial)) trial.run(workers.scratch[0]);
+  trial.done.store(true);
+}
+
+}  // namespace
+
+void endTrials(Cache& cache, int layer, int page) {
+  Workers& workers = cache.workers();
+  for (const std::unique_ptr<StartedTrial>& trial : workers.mover.trials) {
+    if (trial->owner != &cache || trial->layer != layer || trial->page != page) continue;
+    bringToEnd(workers, *trial);
+    trial->k = PageSide();
+    trial->v = PageSide();
+  }
+}
+
+size_t finishTrials(Cache& cache, bool wait, double* errors) {
+  Mover& mover = cache.workers().mover;
+  size_t count = 0;
+  for (std::unique_ptr<StartedTrial>& trial : mover.trials) {
+    if (trial->owner != &cache) continue;
+    if (!wait && !trial->done.load()) break;
+    bringToEnd(cache.workers(), *trial);
+    errors = std::copy(trial->errors.begin(), trial->errors.end(), errors);
+    trial->k = PageSide();
+    trial->v = PageSide();
+    // Its memory serves the next one.
+    mover.spareTrials.push_back(std::move(trial));
+    count++;
+  }
+  mover.trials.erase(std::remove(mover.trials.begin(), mover.trials.end(), nullptr), mover.trials.end());
+  return count;
 }
 
 }  // namespace palimpsest

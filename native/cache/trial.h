@@ -12,6 +12,9 @@
 
 namespace palimpsest {
 
+// Most of them that one call takes.
+constexpr size_t kTrialCandidates = 64;
+
 struct TrialCandidate {
   bool isKey;
   int format;
@@ -19,5 +22,14 @@ struct TrialCandidate {
 
 // errors: [count]; NaN when no kept query sees the page whole. kUnsupported for a candidate that transcode would refuse.
 Status trial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count, double* errors);
+
+// The same on the background thread, on the queries that are kept now. The page's bytes of now live until it is finished.
+Status startTrial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count);
+// How many errors all trials have that were started and not finished.
+size_t startedErrors(const Cache& cache);
+// Errors of trials in the order of their start, up to the first that has not ended, or of all. → how many trials that were
+size_t finishTrials(Cache& cache, bool wait, double* errors);
+// Brings those of one page to their end without answering yet: it is about to change.
+void endTrials(Cache& cache, int layer, int page);
 
 }  // namespace palimpsest

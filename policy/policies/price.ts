@@ -112,26 +112,22 @@ export class PriceState {
   judge(decision: Decision, epsilonNow: number | null): Verdict {
     const slot = this.offers.sides.find(decision.layer, decision.page, SIDES.indexOf(decision.side));
     const planned = decision.price ?? 0;
-    const { slack } = this.#price;
-    const bound = slack.value * Math.max(planned, this.price);
-    const because = (measured: number, rule: string): Because => ({
-      threshold: slack.id,
-      measured,
-      bound,
-      unit: 'KLD/byte',
-      origin: slack.origin,
-      rule,
-    });
+    const bound = this.#price.slack.value * Math.max(planned, this.price);
     if (epsilonNow === null) {
       // Nobody who was asked lately sees this page: nothing speaks against the first trial.
       const rule = decision.retry ? 'not-seen' : this.#isSettled(decision.page) ? 'settled-trial' : 'fresh-trial';
-      return { accepted: true, because: because(planned, rule) };
+      return this.#verdict(true, planned, bound, rule);
     }
     const now = (this.offers.weight(slot) * epsilonNow * epsilonNow) / decision.bytesFreed;
-    if (now <= bound) return { accepted: true, because: because(now, 'trial-again') };
+    if (now <= bound) return this.#verdict(true, now, bound, 'trial-again');
     return this.urgent
-      ? { accepted: true, because: because(now, 'deficit-override') }
-      : { accepted: false, because: because(now, 'trial-again') };
+      ? this.#verdict(true, now, bound, 'deficit-override')
+      : this.#verdict(false, now, bound, 'trial-again');
+  }
+
+  #verdict(accepted: boolean, measured: number, bound: number, rule: string): Verdict {
+    const { id, origin } = this.#price.slack;
+    return { accepted, because: { threshold: id, measured, bound, unit: 'KLD/byte', origin, rule } };
   }
 
   /** True when the trial of a slot must be repeated before its move is made: it is old, and its page is not yet so old that errors have faded for good. */

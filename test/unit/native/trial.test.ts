@@ -1,6 +1,7 @@
 /**
  * A trial must say what a full recomputation would: for each kept query, attention over the decoded history with the page as
- * it is, and with one side of it replaced by what a transcode would leave (made on a fork), in float64.
+ * it is, and with one side of it replaced by what a transcode would leave (made on a fork), in float64. One that was started must say the
+ * same to the bit, whatever happens to the cache before it is asked for.
  */
 import { describe, expect, it } from 'vitest';
 import {
@@ -218,6 +219,112 @@ describe('trial', () => {
     });
     expect(errors[1]).toBeCloseTo(errors[0]!, 4);
     expect(errors[2]).toBeCloseTo(errors[0]!, 4);
+  });
+});
+
+describe('startTrial', () => {
+  const candidates: TrialCandidate[] = [...below('q8', 'k'), ...below('q8', 'v')];
+
+  it('finds to the bit what trial() finds, whatever the cache does until it is asked', () => {
+    for (const withNorms of [false, true]) {
+      const pool = openPool(128_000_000);
+      const cache = openKvCache({ shape: { ...shapeOf(64), layers: 1 }, pool });
+      const random = uniform(16);
+      if (withNorms) cache.setOutputSketch(0, normals(random, 32 * 6 * 64, 0.05));
+      run(cache, random, 600, 100, withNorms);
+      const pages = [0, 1, 2, 1];
+      const expected = pages.map((page) => cache.trial(0, page, candidates));
+      // Twice, because memory of finished trials serves later ones.
+      for (let round = 0; round < 2; round++) {
+        for (const page of pages) cache.startTrial(0, page, candidates);
+        expect(cache.trialsUnderWay).toBe(pages.length);
+        if (round === 1) {
+          cache.transcode(0, 1, 'k', 'rot3');
+          cache.startMove(0, 2, 'v', 'rot2');
+          cache.finishMoves(true);
+          run(cache, random, 300, 100, withNorms);
+          if (withNorms) cache.setOutputSketch(0, normals(random, 32 * 6 * 64, 1));
+        }
+        expect(cache.finishTrials(true)).toEqual(expected);
+        expect(cache.trialsUnderWay).toBe(0);
+        expect(cache.finishTrials(true)).toEqual([]);
+      }
+      expect(pool.auditBytes()).toBe(pool.usedBytes);
+      cache.close();
+      expect(pool.usedBytes).toBe(0);
+      pool.close();
+    }
+  });
+
+  it('answers those that have ended without waiting, in order and each once', () => {
+    const cache = open();
+    run(cache, uniform(17), 600, 100, false);
+    const pages = [0, 1, 2, 0, 1, 2];
+    const expected = pages.map((page) => cache.trial(0, page, candidates.slice(page)));
+    for (const page of pages) cache.startTrial(0, page, candidates.slice(page));
+    const found: Float64Array[] = [];
+    while (cache.trialsUnderWay > 3) found.push(...cache.finishTrials(false));
+    found.push(...cache.finishTrials(true));
+    expect(found).toEqual(expected);
+    cache.close();
+  });
+
+  it('is dropped by close(), and a fork has none', () => {
+    const pool = openPool(128_000_000);
+    const cache = openKvCache({ shape: shapeOf(64), pool });
+    run(cache, uniform(18), 600, 100, false);
+    for (const page of [0, 1, 2, 1, 0]) cache.startTrial(0, page, candidates);
+    const fork = cache.fork();
+    expect(fork.trialsUnderWay).toBe(0);
+    const expected = fork.trial(0, 1, candidates);
+    cache.close();
+    fork.startTrial(0, 1, candidates);
+    expect(fork.finishTrials(true)).toEqual([expected]);
+    fork.close();
+    expect(pool.usedBytes).toBe(0);
+    pool.close();
+  });
+
+  it('refuses what trial() refuses, and says NaN where no query sees the page', () => {
+    const cache = open();
+    const rows = normals(uniform(19), 129 * 128);
+    cache.append(0, rows, rows);
+    cache.startTrial(0, 0, [{ side: 'k', format: 'rot4' }]);
+    cache.startTrial(0, 0, []);
+    const [first, second] = cache.finishTrials(true);
+    expect([...first!]).toEqual([Number.NaN]);
+    expect(second!.length).toBe(0);
+    const refused = (work: () => void, code: string) =>
+      expect(work).toThrowError(expect.objectContaining({ name: 'KvError', code }));
+    refused(() => cache.startTrial(0, 1, candidates), 'bad-argument');
+    refused(() => cache.startTrial(1, 0, candidates), 'bad-argument');
+    refused(() => cache.startTrial(0, 0, new Array(65).fill(candidates[0]!)), 'bad-argument');
+    refused(() => cache.finishTrials('yes' as never), 'bad-argument');
+    cache.transcode(0, 0, 'k', 'rot3');
+    refused(() => cache.startTrial(0, 0, [{ side: 'k', format: 'rot4' }]), 'unsupported');
+    expect(cache.trialsUnderWay).toBe(0);
+    cache.close();
+    refused(() => cache.startTrial(0, 0, []), 'closed');
+  });
+});
+
+describe('format', () => {
+  it('is that of the table, and asks for a sealed page', () => {
+    const cache = open();
+    run(cache, uniform(20), 400, 100, false);
+    cache.transcode(0, 1, 'v', 'rot3');
+    const { kFormat, vFormat } = cache.table(0);
+    for (const page of [0, 1, 2]) {
+      expect(cache.format(0, page, 'k')).toBe(FORMAT_NAMES[kFormat[page]!]);
+      expect(cache.format(0, page, 'v')).toBe(FORMAT_NAMES[vFormat[page]!]);
+    }
+    for (const wrong of [
+      () => cache.format(0, 3, 'k'),
+      () => cache.format(0, 0, 'q' as Side),
+      () => cache.format(9, 0, 'k'),
+    ])
+      expect(wrong).toThrowError(expect.objectContaining({ code: 'bad-argument' }));
+    cache.close();
   });
 });
 

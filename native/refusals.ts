@@ -1,0 +1,27 @@
+/** What append() says of numbers that the binary refused. */
+import { KvError } from './error.ts';
+
+/** The error that a call throws. */
+export function statusOf(throws: () => void): KvError {
+  try {
+    throws();
+  } catch (error) {
+    if (error instanceof KvError) return error;
+    throw error;
+  }
+  throw new Error('palimpsest internal error: a status was expected to be an error');
+}
+
+/** Says which number of which row is wrong. */
+export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: number, row: number): KvError {
+  for (const [name, array] of Object.entries(arrays)) {
+    const at = array.findIndex((x) => !(Math.abs(x) <= 65504));
+    if (at >= 0) {
+      return new KvError('bad-value', `${name} holds ${array[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
+        values: { layer, side: name, row: Math.floor(at / row), column: at % row, value: String(array[at]) },
+        hint: 'keys and values must be finite and at most 65504 in size; nothing was appended',
+      });
+    }
+  }
+  return new KvError('bad-value', 'keys or values changed while they were appended', { values: { layer } });
+}

@@ -1,0 +1,44 @@
+/** Trials as the binary takes them, and those that run beside the caller: see types.ts for the contract of KvCache's methods. */
+import { fail, formatNumber, show, sideNumber } from './arguments.ts';
+import { type CacheHandle, check } from './load.ts';
+import type { TrialCandidate } from './types.ts';
+
+export const MAX_CANDIDATES = 64;
+/** Status of what the binary was not even asked for. */
+export const REFUSED = 1;
+
+/** Sides and formats by their numbers; null for what is no list of so few. */
+export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | null {
+  if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) return null;
+  const moves = new Uint8Array(2 * candidates.length);
+  for (let i = 0; i < candidates.length; i++) {
+    const candidate = candidates[i] as TrialCandidate | null | undefined;
+    moves[2 * i] = sideNumber(candidate?.side);
+    moves[2 * i + 1] = formatNumber(candidate?.format);
+  }
+  return moves;
+}
+
+/** What a cache has started and not yet finished, in the order of the start. */
+export class Trials {
+  /** Candidates of each. */
+  #underWay: number[] = [];
+
+  get count(): number {
+    return this.#underWay.length;
+  }
+
+  add(candidates: number): void {
+    this.#underWay.push(candidates);
+  }
+
+  finish(handle: CacheHandle, wait: boolean): Float64Array[] {
+    if (typeof wait !== 'boolean') fail('wait must be true or false', { wait: show(wait) });
+    const out = new Float64Array(1 + this.#underWay.reduce((sum, count) => sum + count, 0));
+    check(handle.finishTrials(wait, out), 'finish the trials');
+    let at = 1;
+    const finished = this.#underWay.slice(0, out[0]!).map((count) => out.slice(at, (at += count)));
+    this.#underWay = this.#underWay.slice(finished.length);
+    return finished;
+  }
+}
