@@ -39,7 +39,7 @@ const TRIALS_AT_ONCE = 5;
 /** Trials begin and reports are due at these points only. */
 const HALF_PAGE = PAGE_TOKENS / 2;
 /** While writing, plans are made this often: half of what a plan and its entries cost is waking up code that has not run for some steps. */
-const DECIDE_EVERY_TOKENS = 9;
+const DECIDE_EVERY_TOKENS = 8;
 /** Moves per token at most while a prompt is read. */
 const MOVES_PER_TOKEN = 2;
 /** Moves of one plan while writing, or half a side of each layer where there are more: two steps at a page boundary move one page. */

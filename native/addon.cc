@@ -324,37 +324,12 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (layer, page, side, Float64Array[1] <- format)
   Napi::Value format(const Info& info) {
-    return guarded(info, [&]() -> Status {
-      int layer, page;
-      bool isKey;
-      Span<double> out;
-      if (!cache_) return kClosed;
-      if (!readPage(info, false, &layer, &page) || !readSide(info[2], &isKey)) return kBadArgument;
-      if (!readArray(info[3], napi_float64_array, &out) || out.length != 1) return kBadShape;
-      out.data[0] = cache_->layer(layer).pages[page].side(isKey).format;
-      return kOk;
-    });
+    return guarded(info, [&]() -> Status { return cache_ ? formatCall(*cache_, info) : kClosed; });
   }
 
-  // (layer, page, Uint8Array [side, format, side, format ...], Float64Array errors)
   Napi::Value trial(const Info& info) {
-    return guarded(info, [&]() -> Status {
-      int layer, page;
-      Span<uint8_t> moves;
-      Span<double> errors;
-      if (!cache_) return kClosed;
-      if (!readPage(info, false, &layer, &page)) return kBadArgument;
-      if (!readArray(info[2], napi_uint8_array, &moves) || !readArray(info[3], napi_float64_array, &errors)) return kBadArgument;
-      if (moves.length != errors.length * 2 || errors.length > kTrialCandidates) return kBadShape;
-      std::vector<TrialCandidate> candidates;
-      for (size_t i = 0; i < errors.length; i++) {
-        if (moves.data[2 * i] > 1 || moves.data[2 * i + 1] >= kFormatCount) return kBadArgument;
-        candidates.push_back({moves.data[2 * i] == 0, moves.data[2 * i + 1]});
-      }
-      return palimpsest::trial(*cache_, layer, page, candidates.data(), static_cast<int>(candidates.size()), errors.data);
-    });
+    return guarded(info, [&]() -> Status { return cache_ ? trialCall(*cache_, info) : kClosed; });
   }
 
   // (layer, sketch)

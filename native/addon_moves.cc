@@ -34,6 +34,8 @@ Status finishMovesCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
+namespace {
+
 bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candidates) {
   Span<uint8_t> moves;
   if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidates) return false;
@@ -44,12 +46,38 @@ bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candi
   return true;
 }
 
+bool readPage(const Cache& cache, const Info& info, int* layer, int* page) {
+  return readInt(info[0], 0, cache.shape().layers - 1, layer) && readInt(info[1], 0, cache.layer(*layer).sealed() - 1, page);
+}
+
+}  // namespace
+
+// (layer, page, side, Float64Array[1] <- format)
+Status formatCall(Cache& cache, const Info& info) {
+  int layer, page, side;
+  Span<double> out;
+  if (!readPage(cache, info, &layer, &page) || !readInt(info[2], 0, 1, &side)) return kBadArgument;
+  if (!readArray(info[3], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  out.data[0] = cache.layer(layer).pages[page].side(side == 0).format;
+  return kOk;
+}
+
+// (layer, page, Uint8Array [side, format, side, format ...], Float64Array errors)
+Status trialCall(Cache& cache, const Info& info) {
+  int layer, page;
+  Span<double> errors;
+  std::vector<TrialCandidate> candidates;
+  if (!readPage(cache, info, &layer, &page) || !readCandidates(info[2], &candidates)) return kBadArgument;
+  if (!readArray(info[3], napi_float64_array, &errors)) return kBadArgument;
+  if (candidates.size() != errors.length) return kBadShape;
+  return trial(cache, layer, page, candidates.data(), static_cast<int>(candidates.size()), errors.data);
+}
+
 // (layer, page, Uint8Array [side, format, side, format ...])
 Status startTrialCall(Cache& cache, const Info& info) {
   int layer, page;
   std::vector<TrialCandidate> candidates;
-  if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
-  if (!readInt(info[1], 0, cache.layer(layer).sealed() - 1, &page) || !readCandidates(info[2], &candidates)) return kBadArgument;
+  if (!readPage(cache, info, &layer, &page) || !readCandidates(info[2], &candidates)) return kBadArgument;
   return startTrial(cache, layer, page, candidates.data(), static_cast<int>(candidates.size()));
 }
 

@@ -32,7 +32,7 @@ import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './
 import { checkMove, formatIn, Moves, type StartedMove } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { badValue, statusOf } from './refusals.ts';
-import { checkedShape, openBytesOf } from './shape.ts';
+import { checkedShape, checkedWindows, openBytesOf } from './shape.ts';
 import { MAX_CANDIDATES, movesOf, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
@@ -303,11 +303,8 @@ class NativeCache implements KvCache {
     integer(page, 'page', 0, pages);
     const rows = page === pages ? tokens - pages * PAGE_TOKENS : PAGE_TOKENS;
     const out = new Float32Array(rows * this.shape.kvHeads * this.shape.headDim);
-    check(handle.decode(layer, page, sideId(side), out), `decode page ${page} of layer ${layer}`, {
-      layer,
-      page,
-      side,
-    });
+    const doing = `decode page ${page} of layer ${layer}`;
+    check(handle.decode(layer, page, sideId(side), out), doing, { layer, page, side });
     return out;
   }
 
@@ -465,17 +462,7 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     held.MAX_SCRATCH,
   );
   const sealLatentBytes = integer(options.sealLatentBytes ?? 0, 'sealLatentBytes', 0, held.MAX_SCRATCH);
-  const windows = new Int32Array(shape.layers);
-  if (options.slidingWindow !== undefined) {
-    const given = options.slidingWindow;
-    if (!Array.isArray(given)) fail('slidingWindow must be an array', { slidingWindow: show(given) });
-    if (given.length !== shape.layers)
-      shapeError('slidingWindow must have one entry per layer', { slidingWindow: given.length, layers: shape.layers });
-    for (let layer = 0; layer < shape.layers; layer++) {
-      const window: unknown = given[layer];
-      windows[layer] = window === null ? 0 : integer(window, 'slidingWindow', 1, 2 ** 30);
-    }
-  }
+  const windows = checkedWindows(options.slidingWindow, shape.layers);
   const slopes = options.alibiSlopes ?? new Float32Array(0);
   floats(slopes, 'alibiSlopes');
   if (options.alibiSlopes !== undefined && slopes.length !== shape.queryHeads) {

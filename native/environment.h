@@ -25,6 +25,8 @@ Status latentCall(Cache& cache, const Napi::CallbackInfo& info);
 // Cache.startMove() and Cache.finishMoves(), in addon_moves.cc.
 Status startMoveCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishMovesCall(Cache& cache, const Napi::CallbackInfo& info);
+Status formatCall(Cache& cache, const Napi::CallbackInfo& info);
+Status trialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startTrialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishTrialsCall(Cache& cache, const Napi::CallbackInfo& info);
 

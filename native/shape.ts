@@ -1,5 +1,5 @@
-/** The shape of a cache, checked. */
-import { fail, integer, record } from './arguments.ts';
+/** The shape of a cache and its windows, checked. */
+import { fail, integer, record, shapeError, show } from './arguments.ts';
 import { PAGE_TOKENS } from './format.ts';
 import type { CacheShape } from './types.ts';
 
@@ -21,4 +21,18 @@ export function checkedShape(shape: CacheShape): CacheShape {
   if (queryHeads % kvHeads !== 0) fail('queryHeads must be a multiple of kvHeads', { queryHeads, kvHeads });
   if (headDim % 8 !== 0) fail('headDim must be a multiple of 8', { headDim });
   return Object.freeze({ layers, queryHeads, kvHeads, headDim });
+}
+
+/** Tokens that each layer looks back, 0 for all. */
+export function checkedWindows(given: readonly (number | null)[] | undefined, layers: number): Int32Array {
+  const windows = new Int32Array(layers);
+  if (given === undefined) return windows;
+  if (!Array.isArray(given)) fail('slidingWindow must be an array', { slidingWindow: show(given) });
+  if (given.length !== layers)
+    shapeError('slidingWindow must have one entry per layer', { slidingWindow: given.length, layers });
+  for (let layer = 0; layer < layers; layer++) {
+    const window: unknown = given[layer];
+    windows[layer] = window === null ? 0 : integer(window, 'slidingWindow', 1, 2 ** 30);
+  }
+  return windows;
 }

@@ -230,6 +230,7 @@ void Cache::dropMoves() {
     pool_->unclaim(move->added);
   }
   moves_.clear();
+  if (!workers_) return;  // a cache that could not be opened
   std::vector<std::unique_ptr<StartedTrial>>& trials = workers_->mover.trials;
   for (const std::unique_ptr<StartedTrial>& trial : trials) {
     if (trial->owner == this && !trial->done.load()) workers_->mover.take(trial.get());
