@@ -24,7 +24,7 @@ size_t Scratch::bytes() const {
 }
 
 size_t Workers::bytes() const {
-  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + skipped.bytes() + latents.bytes();
+  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + skipped.bytes() + latents.bytes() + mover.bytes();
   for (const Scratch& one : scratch) total += one.bytes();
   return total;
 }
