@@ -38,6 +38,9 @@ export interface Timing {
   readonly streamGbPerSecond: number;
 }
 
+/** Until threads of the runtime that a collection leaves at work (sweeping) have ended: their processor time would count. */
+const idle = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 10));
+
 const sorted = (values: readonly number[]): number[] => [...values].sort((a, b) => a - b);
 
 export function median(values: readonly number[]): number {
@@ -69,6 +72,7 @@ export async function sideBySide(
       const index = (i + round) % subjects.length;
       const subject = subjects[index]!;
       collect();
+      await idle();
       subject.prepare?.();
       const start = now(threads);
       const pending = subject.run();
