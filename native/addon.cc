@@ -22,11 +22,6 @@ using namespace palimpsest;
 constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxThreads = 64;
-#if defined(__wasm__)
-constexpr bool kHasThreads = false;
-#else
-constexpr bool kHasThreads = true;
-#endif
 constexpr double kMaxBytes = 9007199254740991.0;
 
 constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};

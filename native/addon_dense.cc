@@ -10,11 +10,6 @@ namespace palimpsest {
 
 namespace {
 
-#if defined(__wasm__)
-constexpr bool kHasThreads = false;
-#else
-constexpr bool kHasThreads = true;
-#endif
 constexpr int kMaxSize = 1 << 20;
 constexpr int kMaxTokens = 1 << 20;
 constexpr napi_type_tag kDenseTag = {0x1f77c30a94be4d62ULL, 0xa6d05e82f1c93b47ULL};

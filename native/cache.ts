@@ -348,7 +348,7 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
     return this.#within(`hold page ${page} of layer ${layer} as ${format}`, () =>
-      held.holdLatent(handle, layer, page, format, bytes, this.#one),
+      held.putLatent(handle, 'hold', layer, page, format, bytes, this.#one),
     );
   }
 
@@ -356,7 +356,7 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
     this.#within(`keep the ${format} of page ${page} of layer ${layer}`, () =>
-      held.keepLatent(handle, layer, page, format, bytes, this.#one),
+      held.putLatent(handle, 'keep', layer, page, format, bytes, this.#one),
     );
   }
 

@@ -88,40 +88,16 @@ function refuseHeld(status: number, doing: string, values: Readonly<Record<strin
   }
 }
 
-/** → bytes freed. */
-export function holdLatent(
+/** Gives a page its latent: in place of keys and values (`hold`) or beside them (`keep`). → bytes freed */
+export function putLatent(
   handle: CacheHandle,
+  operation: 'hold' | 'keep',
   layer: number,
   page: number,
   format: LatentName,
   bytes: Uint8Array,
   out: Float64Array,
 ): number {
-  put(handle, LATENT_OPERATIONS.hold, layer, page, format, bytes, out);
-  return out[0]!;
-}
-
-/** The same bytes beside keys and values. */
-export function keepLatent(
-  handle: CacheHandle,
-  layer: number,
-  page: number,
-  format: LatentName,
-  bytes: Uint8Array,
-  out: Float64Array,
-): void {
-  put(handle, LATENT_OPERATIONS.keep, layer, page, format, bytes, out);
-}
-
-function put(
-  handle: CacheHandle,
-  operation: number,
-  layer: number,
-  page: number,
-  format: LatentName,
-  bytes: Uint8Array,
-  out: Float64Array,
-): void {
   const id = LATENT_NAMES.indexOf(format);
   if (id < 0) {
     throw new KvError('unsupported', `unknown latent format '${show(format)}'`, {
@@ -130,7 +106,7 @@ function put(
   }
   if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
   const values = { layer, page, format, bytes: bytes.length };
-  const status = handle.latent(operation, layer, page, id, bytes, out);
+  const status = handle.latent(LATENT_OPERATIONS[operation], layer, page, id, bytes, out);
   try {
     check(status, `give page ${page} of layer ${layer} its latent`, values);
   } catch (error) {
@@ -140,6 +116,7 @@ function put(
       hint: 'set the weights of the layer and a rotary table that reaches its positions; a page has one latent, and gets none while a move of it is under way',
     });
   }
+  return out[0]!;
 }
 
 /** Latent of each sealed page, in place of keys and values and beside them: 0 for none, else index in LATENT_NAMES + 1. */

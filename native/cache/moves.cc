@@ -10,12 +10,6 @@ namespace palimpsest {
 
 namespace {
 
-#if defined(__wasm__)
-constexpr bool kHasThreads = false;
-#else
-constexpr bool kHasThreads = true;
-#endif
-
 constexpr uint8_t sideBit(bool isKey) { return isKey ? 1 : 2; }
 
 bool isDemotion(int from, int to) { return isRot(from) && isRot(to); }

@@ -11,6 +11,13 @@
 
 namespace palimpsest {
 
+// A WebAssembly module has one.
+#if defined(__wasm__)
+constexpr bool kHasThreads = false;
+#else
+constexpr bool kHasThreads = true;
+#endif
+
 class Threads {
  public:
   explicit Threads(int count);

@@ -167,6 +167,31 @@ INLINE bool skipValues(const SideView& v, const PageRows& rows, int head) {
   return true;
 }
 
+#if defined(PALIMPSEST_FUSED)
+// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r % kWeightRows] and what one of them is worth, times
+// unit. The maxima of all come first, because a row would wait for its own.
+INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
+  float inverse[kWeightRows];
+  for (int r = from; r < to; r++) {
+    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
+    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
+    VecF top = splat(0.0f);
+    for (int t = 0; t < kPageTokens; t += kLanes) top = larger(magnitude(load(p + t) * load(scale + t)), top);
+    inverse[r - from] = largestLane(top);
+  }
+  for (int r = from; r < to; r++) {
+    const float max = inverse[r - from];
+    const bool vanishes = !(max >= kLeastMaximum);
+    rows.weights[r - from].step = (vanishes ? 0.0f : max / kIntegerMax) * unit;
+    inverse[r - from] = vanishes ? 0.0f : kIntegerMax / max;
+  }
+  for (int r = from; r < to; r++) {
+    weighRow(rows.scores + static_cast<size_t>(r) * kPageTokens, rows.valueScales + r / rows.perHead * kPageTokens, inverse[r - from],
+             rows.weights[r - from]);
+  }
+}
+#endif
+
 // Values of all heads. Where integers are made of the probabilities beforehand, that is done for as many rows at once as there is room.
 INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
   const bool coded = v->format != kF16;

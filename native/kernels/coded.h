@@ -1,6 +1,6 @@
 // One coded side of one page, unpacked in registers: codes -> levels -> integer dots -> floats, nothing stored in between (AVX-512 with VNNI).
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
-//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRows                          values
+//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRows (attend.h)            values
 // x, y are rows without gaps. `next` (or null) is a side that will be met soon: its lines are asked for while this one is read.
 // The integers are those of unpackRot and dotI8, the floats those of scaleDots, weighI16 and addDots, in the same order: equal bits everywhere.
 #pragma once
@@ -177,54 +177,27 @@ static __attribute__((noinline)) void scoreBlock(const SideView& k, const float*
   });
 }
 
-// 64 weights times `inverse` as integers into both planes of a row, at token t; answers their sums, for the correction.
-INLINE __m512i splitWeights(const float* w, float inverse, IntegerRow& out, int t) {
+// One row of weights (probabilities times scales times `inverse`) as integers, in the layout of splitRow.
+INLINE void weighRow(const float* p, const float* scale, float inverse, IntegerRow& out) {
   // Packing takes 4 x 4 quads and answers them transposed.
   const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  __m512i pair[2], hi[2], lo[2];
-  repeat<2>([&](auto i) MEMBER {
-    constexpr int I = i.value;
-    // Rounds half to even, as adding 1.5 * 2^23 does.
-    pair[I] = _mm512_packs_epi32(_mm512_cvtps_epi32(load(w + I * 32) * inverse), _mm512_cvtps_epi32(load(w + I * 32 + 16) * inverse));
-    hi[I] = _mm512_srai_epi16(_mm512_add_epi16(pair[I], _mm512_set1_epi16(128)), 8);
-    lo[I] = _mm512_srai_epi16(_mm512_slli_epi16(pair[I], 8), 8);
-  });
-  _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(hi[0], hi[1])));
-  _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(lo[0], lo[1])));
   const __m512i ones = _mm512_set1_epi16(1);
-  return _mm512_add_epi32(_mm512_madd_epi16(pair[0], ones), _mm512_madd_epi16(pair[1], ones));
-}
-
-// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r % kWeightRows] and what one of them is worth, times
-// unit. The maxima of all come first, because a row would wait for its own.
-INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
-  constexpr int kVectors = kPageTokens / 16;
-  float inverse[kWeightRows];
-  for (int r = from; r < to; r++) {
-    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
-    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
-    VecF top = splat(0.0f);
-    for (int i = 0; i < kVectors; i++) top = larger(magnitude(load(p + i * 16) * load(scale + i * 16)), top);
-    inverse[r - from] = largestLane(top);
+  // Rounds half to even, as adding 1.5 * 2^23 does.
+  const auto rounded = [&](int t) MEMBER { return _mm512_cvtps_epi32(load(p + t) * load(scale + t) * inverse); };
+  __m512i sum = _mm512_setzero_si512();
+  for (int t = 0; t < kPageTokens; t += 64) {
+    __m512i pair[2], hi[2], lo[2];
+    repeat<2>([&](auto i) MEMBER {
+      constexpr int I = i.value;
+      pair[I] = _mm512_packs_epi32(rounded(t + I * 32), rounded(t + I * 32 + 16));
+      hi[I] = _mm512_srai_epi16(_mm512_add_epi16(pair[I], _mm512_set1_epi16(128)), 8);
+      lo[I] = _mm512_srai_epi16(_mm512_slli_epi16(pair[I], 8), 8);
+    });
+    _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(hi[0], hi[1])));
+    _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(lo[0], lo[1])));
+    sum = _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(pair[0], ones), _mm512_madd_epi16(pair[1], ones)));
   }
-  for (int r = from; r < to; r++) {
-    const float max = inverse[r - from];
-    const bool vanishes = !(max >= kLeastMaximum);
-    rows.weights[r - from].step = (vanishes ? 0.0f : max / kIntegerMax) * unit;
-    inverse[r - from] = vanishes ? 0.0f : kIntegerMax / max;
-  }
-  for (int r = from; r < to; r++) {
-    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
-    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
-    IntegerRow& out = rows.weights[r - from];
-    __m512i sum = _mm512_setzero_si512();
-    for (int t = 0; t < kPageTokens; t += 64) {
-      alignas(64) float weighted[64];
-      for (int i = 0; i < 64; i += 16) store(weighted + i, load(p + t + i) * load(scale + t + i));
-      sum = _mm512_add_epi32(sum, splitWeights(weighted, inverse[r - from], out, t));
-    }
-    out.correction = -128 * _mm512_reduce_add_epi32(sum);
-  }
+  out.correction = -128 * _mm512_reduce_add_epi32(sum);
 }
 
 template <int R>

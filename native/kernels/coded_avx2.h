@@ -1,4 +1,4 @@
-// One coded side of one page: the functions of coded.h (scoreCoded, weighRows, mixCoded) for the other x86 sets. Codes are unpacked in
+// One coded side of one page: the functions of coded.h (scoreCoded, weighRow, mixCoded) for the other x86 sets. Codes are unpacked in
 // registers where few rows meet them, and from kUnpackedRows rows on once, into a tile in L1.
 //   AVX2 with AVX-VNNI   vpdpbusd takes levels + 128 as they come out of the table and the two planes of a row; 16 registers
 //   AVX2, AVX-512        vpmaddwd on int16: bytes 0, 2 and bytes 1, 3 of the four steps of an output apart, one mask and one shift
@@ -429,29 +429,6 @@ INLINE void weighRow(const float* p, const float* scale, float inverse, IntegerR
   const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
   const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   out.correction = -128 * (_mm_cvtsi128_si32(two) + _mm_extract_epi32(two, 1));
-}
-
-// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r % kWeightRows] and what one of them is worth, times
-// unit. The maxima of all come first, because a row would wait for its own.
-INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
-  float inverse[kWeightRows];
-  for (int r = from; r < to; r++) {
-    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
-    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
-    VecF top = splat(0.0f);
-    for (int t = 0; t < kPageTokens; t += kLanes) top = larger(magnitude(load(p + t) * load(scale + t)), top);
-    inverse[r - from] = largestLane(top);
-  }
-  for (int r = from; r < to; r++) {
-    const float max = inverse[r - from];
-    const bool vanishes = !(max >= kLeastMaximum);
-    rows.weights[r - from].step = (vanishes ? 0.0f : max / kIntegerMax) * unit;
-    inverse[r - from] = vanishes ? 0.0f : kIntegerMax / max;
-  }
-  for (int r = from; r < to; r++) {
-    weighRow(rows.scores + static_cast<size_t>(r) * kPageTokens, rows.valueScales + r / rows.perHead * kPageTokens, inverse[r - from],
-             rows.weights[r - from]);
-  }
 }
 
 #endif

@@ -5,7 +5,6 @@ import {
   encodeLatent,
   type FormatName,
   type KvCache,
-  KvError,
   LATENT_NAMES,
   type LatentName,
   latentBytes,
@@ -17,6 +16,7 @@ import {
   rope,
   setIsa,
 } from '../../native/index.ts';
+import { codeOf } from '../native/code-of.ts';
 import { CODED_TOLERANCE, denseOf, relativeError } from '../native/dense.ts';
 import { gaussian, seeded } from '../native/rows.ts';
 
@@ -249,54 +249,44 @@ test('a page that lost its values to rot2 has them back, to a hundredth, once it
   it.close();
 });
 
-const code = (work: () => unknown): string => {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'no error';
-};
-
 test('wrong calls end in one KvError and change nothing', () => {
   const it = world(2 * PAGE_TOKENS + 1, false, 0);
   const { cache } = it;
   const latent = latentOf(it, 1, 'xq4');
   const weights = { width: WIDTH, wk: new Float32Array(128 * WIDTH), wv: new Float32Array(128 * WIDTH) };
   const table = { cos: new Float32Array(32), sin: new Float32Array(32), rotaryDim: 64, interleaved: false };
-  expect(code(() => cache.holdLatent(0, 2, 'xq4', latent))).toBe('bad-argument'); // the open page
-  expect(code(() => cache.holdLatent(2, 0, 'xq4', latent))).toBe('bad-argument');
-  expect(code(() => cache.holdLatent(0, 1, 'xq8', latent))).toBe('bad-shape');
-  expect(code(() => cache.holdLatent(0, 1, 'xq4', latent.subarray(1)))).toBe('bad-shape');
-  expect(code(() => cache.holdLatent(0, 1, 'rot4' as LatentName, latent))).toBe('unsupported');
-  expect(code(() => cache.holdLatent(0, 1, 'xq4', [] as unknown as Uint8Array))).toBe('bad-argument');
-  expect(code(() => cache.restore(0, 1, 'f16'))).toBe('unsupported'); // not held
+  expect(codeOf(() => cache.holdLatent(0, 2, 'xq4', latent))).toBe('bad-argument'); // the open page
+  expect(codeOf(() => cache.holdLatent(2, 0, 'xq4', latent))).toBe('bad-argument');
+  expect(codeOf(() => cache.holdLatent(0, 1, 'xq8', latent))).toBe('bad-shape');
+  expect(codeOf(() => cache.holdLatent(0, 1, 'xq4', latent.subarray(1)))).toBe('bad-shape');
+  expect(codeOf(() => cache.holdLatent(0, 1, 'rot4' as LatentName, latent))).toBe('unsupported');
+  expect(codeOf(() => cache.holdLatent(0, 1, 'xq4', [] as unknown as Uint8Array))).toBe('bad-argument');
+  expect(codeOf(() => cache.restore(0, 1, 'f16'))).toBe('unsupported'); // not held
   cache.holdLatent(0, 1, 'xq4', latent);
-  expect(code(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported'); // held already
-  expect(code(() => cache.transcode(0, 1, 'k', 'rot2'))).toBe('unsupported');
-  expect(code(() => cache.codes(0, 1, 'k'))).toBe('unsupported');
-  expect(code(() => cache.trial(0, 1, [{ side: 'k', format: 'rot2' }]))).toBe('unsupported');
-  expect(code(() => cache.restore(0, 1, 'rot9' as FormatName))).toBe('unsupported');
-  expect(code(() => cache.setLatentWeights(0, weights))).toBe('unsupported');
-  expect(code(() => cache.setRotary(table))).toBe('unsupported');
+  expect(codeOf(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported'); // held already
+  expect(codeOf(() => cache.transcode(0, 1, 'k', 'rot2'))).toBe('unsupported');
+  expect(codeOf(() => cache.codes(0, 1, 'k'))).toBe('unsupported');
+  expect(codeOf(() => cache.trial(0, 1, [{ side: 'k', format: 'rot2' }]))).toBe('unsupported');
+  expect(codeOf(() => cache.restore(0, 1, 'rot9' as FormatName))).toBe('unsupported');
+  expect(codeOf(() => cache.setLatentWeights(0, weights))).toBe('unsupported');
+  expect(codeOf(() => cache.setRotary(table))).toBe('unsupported');
   expect([...cache.table(0).latent]).toEqual([0, 2]);
   cache.restore(0, 1, 'q8');
-  expect(code(() => cache.setLatentWeights(0, { ...weights, width: 72 }))).toBe('unsupported');
-  expect(code(() => cache.setLatentWeights(0, { ...weights, wk: new Float32Array(5) }))).toBe('bad-shape');
-  expect(code(() => cache.setLatentWeights(0, { ...weights, wv: weights.wv.with(9, Number.NaN) }))).toBe('bad-value');
+  expect(codeOf(() => cache.setLatentWeights(0, { ...weights, width: 72 }))).toBe('unsupported');
+  expect(codeOf(() => cache.setLatentWeights(0, { ...weights, wk: new Float32Array(5) }))).toBe('bad-shape');
+  expect(codeOf(() => cache.setLatentWeights(0, { ...weights, wv: weights.wv.with(9, Number.NaN) }))).toBe('bad-value');
   expect(
-    code(() => cache.setLatentWeights(0, { ...weights, kNorm: { gains: new Float32Array(64), epsilon: -1 } })),
+    codeOf(() => cache.setLatentWeights(0, { ...weights, kNorm: { gains: new Float32Array(64), epsilon: -1 } })),
   ).toBe('bad-argument');
-  expect(code(() => cache.setRotary({ ...table, rotaryDim: 65 }))).toBe('bad-argument');
-  expect(code(() => cache.setRotary({ ...table, sin: new Float32Array(31) }))).toBe('bad-shape');
+  expect(codeOf(() => cache.setRotary({ ...table, rotaryDim: 65 }))).toBe('bad-argument');
+  expect(codeOf(() => cache.setRotary({ ...table, sin: new Float32Array(31) }))).toBe('bad-shape');
   cache.setRotary(table); // one position: no page can be recomputed
-  expect(code(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported');
-  expect(code(() => openKvCache({ shape: SHAPE, pool: openPool(2 ** 20), latentScratchBytes: -1 }))).toBe(
+  expect(codeOf(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported');
+  expect(codeOf(() => openKvCache({ shape: SHAPE, pool: openPool(2 ** 20), latentScratchBytes: -1 }))).toBe(
     'bad-argument',
   );
   it.close();
-  expect(code(() => cache.restore(0, 1, 'f16'))).toBe('closed');
+  expect(codeOf(() => cache.restore(0, 1, 'f16'))).toBe('closed');
   expect(LATENT_NAMES.length).toBe(2);
 });
 
@@ -304,11 +294,11 @@ test('a latent that is kept leaves keys and values where they are; wrong calls a
   const it = world(2 * PAGE_TOKENS + 1, false, 0);
   const { cache } = it;
   const latent = latentOf(it, 1, 'xq4');
-  expect(code(() => cache.keepLatent(0, 2, 'xq4', latent))).toBe('bad-argument'); // the open page
-  expect(code(() => cache.keepLatent(0, 1, 'xq8', latent))).toBe('bad-shape');
-  expect(code(() => cache.keepLatent(0, 1, 'rot4' as LatentName, latent))).toBe('unsupported');
-  expect(code(() => cache.keepLatent(0, 1, 'xq4', undefined as unknown as Uint8Array))).toBe('bad-argument');
-  expect(code(() => cache.restore(0, 1, 'f16'))).toBe('unsupported');
+  expect(codeOf(() => cache.keepLatent(0, 2, 'xq4', latent))).toBe('bad-argument'); // the open page
+  expect(codeOf(() => cache.keepLatent(0, 1, 'xq8', latent))).toBe('bad-shape');
+  expect(codeOf(() => cache.keepLatent(0, 1, 'rot4' as LatentName, latent))).toBe('unsupported');
+  expect(codeOf(() => cache.keepLatent(0, 1, 'xq4', undefined as unknown as Uint8Array))).toBe('bad-argument');
+  expect(codeOf(() => cache.restore(0, 1, 'f16'))).toBe('unsupported');
   const rows = cache.decode(0, 1, 'k');
   const bytes = cache.memory().pageBytes;
   cache.keepLatent(0, 1, 'xq4', latent);
@@ -318,16 +308,16 @@ test('a latent that is kept leaves keys and values where they are; wrong calls a
   ]);
   expect(cache.memory().pageBytes).toBe(bytes + latentBytes('xq4', WIDTH));
   expect([...cache.decode(0, 1, 'k')]).toEqual([...rows]);
-  expect(code(() => cache.keepLatent(0, 1, 'xq4', latent))).toBe('unsupported'); // it has one
-  expect(code(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported');
+  expect(codeOf(() => cache.keepLatent(0, 1, 'xq4', latent))).toBe('unsupported'); // it has one
+  expect(codeOf(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported');
   const weights = { width: WIDTH, wk: new Float32Array(128 * WIDTH), wv: new Float32Array(128 * WIDTH) };
-  expect(code(() => cache.setLatentWeights(0, weights))).toBe('unsupported');
+  expect(codeOf(() => cache.setLatentWeights(0, weights))).toBe('unsupported');
   cache.startMove(0, 1, 'k', 'rot4');
-  expect(code(() => cache.restore(0, 1, 'f16'))).toBe('unsupported'); // a move is under way
+  expect(codeOf(() => cache.restore(0, 1, 'f16'))).toBe('unsupported'); // a move is under way
   cache.finishMoves(true);
-  expect(code(() => cache.restore(0, 1, 'rot9' as FormatName))).toBe('unsupported');
+  expect(codeOf(() => cache.restore(0, 1, 'rot9' as FormatName))).toBe('unsupported');
   cache.restore(0, 1, 'f16');
   expect([...cache.table(0).keptLatent]).toEqual([0, 2]);
   it.close();
-  expect(code(() => cache.keepLatent(0, 1, 'xq4', latent))).toBe('closed');
+  expect(codeOf(() => cache.keepLatent(0, 1, 'xq4', latent))).toBe('closed');
 });

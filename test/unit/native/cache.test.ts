@@ -1,30 +1,12 @@
 /** One cache, step by step: what append keeps, what seals, what transcode and decode give back, against the reference codecs. */
 import { describe, expect, it } from 'vitest';
-import {
-  type FormatName,
-  fromHalf,
-  KvError,
-  openKvCache,
-  openPool,
-  reference,
-  rope,
-  toHalf,
-} from '../../../native/index.ts';
+import { type FormatName, fromHalf, openKvCache, openPool, reference, rope, toHalf } from '../../../native/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;
 const open = (windowFormat: 'q8' | 'f16' = 'q8') => openKvCache({ shape, pool: openPool(64_000_000), windowFormat });
-
-function code(work: () => unknown): string {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'no error';
-}
 
 /** Equal bit by bit. */
 function same(a: Uint8Array | Float32Array, b: Uint8Array | Float32Array): boolean {
@@ -73,8 +55,8 @@ describe('append', () => {
         const rows = new Float32Array(3 * ROW);
         rows[at] = bad;
         const fine = new Float32Array(3 * ROW);
-        expect(code(() => cache.append(0, rows, fine))).toBe('bad-value');
-        expect(code(() => cache.append(0, fine, rows))).toBe('bad-value');
+        expect(codeOf(() => cache.append(0, rows, fine))).toBe('bad-value');
+        expect(codeOf(() => cache.append(0, fine, rows))).toBe('bad-value');
       }
     }
     expect(cache.length()).toBe(3);
@@ -162,22 +144,22 @@ describe('transcode', () => {
     expect(cache.transcode(0, 0, 'k', 'q8')).toBe(0);
     cache.transcode(0, 0, 'k', 'rot3');
     for (const to of ['f16', 'q8', 'rot4'] as const) {
-      expect(code(() => cache.transcode(0, 0, 'k', to))).toBe('unsupported');
-      expect(code(() => cache.trial(0, 0, [{ side: 'k', format: to }]))).toBe('unsupported');
+      expect(codeOf(() => cache.transcode(0, 0, 'k', to))).toBe('unsupported');
+      expect(codeOf(() => cache.trial(0, 0, [{ side: 'k', format: to }]))).toBe('unsupported');
     }
-    expect(code(() => cache.codes(0, 0, 'k'))).toBe('no error');
-    expect(code(() => open('f16').codes(0, 0, 'k'))).toBe('bad-argument'); // no such page
+    expect(codeOf(() => cache.codes(0, 0, 'k'))).toBe('no error');
+    expect(codeOf(() => open('f16').codes(0, 0, 'k'))).toBe('bad-argument'); // no such page
   });
 
   it('is refused for head sizes without codes', () => {
     const odd = { layers: 1, queryHeads: 1, kvHeads: 1, headDim: 16 };
     const pool = openPool(1_000_000);
-    expect(code(() => openKvCache({ shape: odd, pool }))).toBe('unsupported');
+    expect(codeOf(() => openKvCache({ shape: odd, pool }))).toBe('unsupported');
     const cache = openKvCache({ shape: odd, pool, windowFormat: 'f16' });
     const rows = normals(uniform(6), 129 * 16);
     cache.append(0, rows, rows);
-    expect(code(() => cache.transcode(0, 0, 'k', 'q8'))).toBe('unsupported');
-    expect(code(() => cache.codes(0, 0, 'k'))).toBe('unsupported');
+    expect(codeOf(() => cache.transcode(0, 0, 'k', 'q8'))).toBe('unsupported');
+    expect(codeOf(() => cache.codes(0, 0, 'k'))).toBe('unsupported');
   });
 });
 

@@ -1,7 +1,8 @@
 // The int8 matrix product on every instruction set that this CPU runs: sums equal to exact integers, the same bits everywhere, any number of
 // rows, steps and outputs (blocks of 8 rows, panels of 48 outputs and what is left of them), extremes of both operands, wrong calls.
 import { afterAll, describe, expect, test } from 'vitest';
-import { GemmWeights, type Isa, KvError, nativeInfo, setIsa } from '../../../native/index.ts';
+import { GemmWeights, type Isa, nativeInfo, setIsa } from '../../../native/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { gaussian, seeded } from '../../native/rows.ts';
 
 const SEED = 4017;
@@ -140,36 +141,27 @@ test('int8 weights lose about 0.7 percent of a Gaussian product, int16 weights 3
 });
 
 test('wrong calls end in one KvError and change nothing', () => {
-  const code = (work: () => unknown): string => {
-    try {
-      work();
-    } catch (error) {
-      if (error instanceof KvError) return error.code;
-      throw error;
-    }
-    return 'no error';
-  };
   const weights = new GemmWeights(new Float32Array(12), 3, 4);
   const out = new Float32Array(6).fill(7);
-  expect(code(() => new GemmWeights(new Float32Array(11), 3, 4))).toBe('bad-shape');
-  expect(code(() => new GemmWeights(new Float32Array(12).fill(Number.NaN), 3, 4))).toBe('bad-value');
-  expect(code(() => new GemmWeights(new Float32Array(0), 0, 4))).toBe('bad-argument');
-  expect(code(() => new GemmWeights(new Float32Array(4), 2 ** 21, 4))).toBe('bad-argument');
-  expect(code(() => new GemmWeights(new Float32Array(4), 1, 2 ** 17))).toBe('bad-argument');
-  expect(code(() => new GemmWeights([] as unknown as Float32Array, 1, 1))).toBe('bad-argument');
-  expect(code(() => weights.multiply(new Int8Array(9), ones(2), { out }))).toBe('bad-shape');
-  expect(code(() => weights.multiply(new Int8Array(8), ones(3), { out }))).toBe('bad-shape');
-  expect(code(() => weights.multiply(new Int8Array(8), ones(2), { out: new Float32Array(5) }))).toBe('bad-shape');
-  expect(code(() => weights.multiply(new Int8Array(8), ones(2), { base: ones(2), out }))).toBe('bad-shape');
-  expect(code(() => weights.multiply(new Int8Array(8), ones(2), { planes: 3 as 1, out }))).toBe('bad-argument');
-  expect(code(() => weights.multiply(new Uint8Array(8) as unknown as Int8Array, ones(2), { out }))).toBe(
+  expect(codeOf(() => new GemmWeights(new Float32Array(11), 3, 4))).toBe('bad-shape');
+  expect(codeOf(() => new GemmWeights(new Float32Array(12).fill(Number.NaN), 3, 4))).toBe('bad-value');
+  expect(codeOf(() => new GemmWeights(new Float32Array(0), 0, 4))).toBe('bad-argument');
+  expect(codeOf(() => new GemmWeights(new Float32Array(4), 2 ** 21, 4))).toBe('bad-argument');
+  expect(codeOf(() => new GemmWeights(new Float32Array(4), 1, 2 ** 17))).toBe('bad-argument');
+  expect(codeOf(() => new GemmWeights([] as unknown as Float32Array, 1, 1))).toBe('bad-argument');
+  expect(codeOf(() => weights.multiply(new Int8Array(9), ones(2), { out }))).toBe('bad-shape');
+  expect(codeOf(() => weights.multiply(new Int8Array(8), ones(3), { out }))).toBe('bad-shape');
+  expect(codeOf(() => weights.multiply(new Int8Array(8), ones(2), { out: new Float32Array(5) }))).toBe('bad-shape');
+  expect(codeOf(() => weights.multiply(new Int8Array(8), ones(2), { base: ones(2), out }))).toBe('bad-shape');
+  expect(codeOf(() => weights.multiply(new Int8Array(8), ones(2), { planes: 3 as 1, out }))).toBe('bad-argument');
+  expect(codeOf(() => weights.multiply(new Uint8Array(8) as unknown as Int8Array, ones(2), { out }))).toBe(
     'bad-argument',
   );
-  expect(code(() => weights.multiply(new Int8Array(out.buffer, 0, 8), ones(2), { out }))).toBe('bad-argument');
+  expect(codeOf(() => weights.multiply(new Int8Array(out.buffer, 0, 8), ones(2), { out }))).toBe('bad-argument');
   expect([...out]).toEqual([7, 7, 7, 7, 7, 7]);
   expect(weights.multiply(new Int8Array(0), ones(0)).length).toBe(0);
   expect(weights.bytes).toBe(2 * 4 * 16 + 2 * 3 * 4);
   weights.close();
-  expect(code(() => weights.multiply(new Int8Array(8), ones(2)))).toBe('closed');
-  expect(code(() => weights.close())).toBe('closed');
+  expect(codeOf(() => weights.multiply(new Int8Array(8), ones(2)))).toBe('closed');
+  expect(codeOf(() => weights.close())).toBe('closed');
 });

@@ -6,7 +6,6 @@ import {
   encodeLatent,
   type Isa,
   isLatentWidth,
-  KvError,
   LATENT_NAMES,
   type LatentName,
   LatentWeights,
@@ -17,6 +16,7 @@ import {
   reference,
   setIsa,
 } from '../../../native/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { relativeError } from '../../native/dense.ts';
 import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
 
@@ -176,39 +176,30 @@ test('the rotation keeps lengths, spreads one channel over at least half of them
 });
 
 test('wrong calls end in one KvError', () => {
-  const code = (work: () => unknown): string => {
-    try {
-      work();
-    } catch (error) {
-      if (error instanceof KvError) return error.code;
-      throw error;
-    }
-    return 'no error';
-  };
   const x = new Float32Array(PAGE_TOKENS * 64);
   const page = encodeLatent('xq4', x, 64);
   const weights = new LatentWeights(new Float32Array(64 * 3), 3, 64);
   expect([63, 72, 16_400, 0, 64.5, Number.NaN].map(isLatentWidth)).toEqual([false, false, false, false, false, false]);
-  expect(code(() => encodeLatent('xq4', new Float32Array(PAGE_TOKENS * 72), 72))).toBe('unsupported');
-  expect(code(() => encodeLatent('xq2' as LatentName, x, 64))).toBe('unsupported');
-  expect(code(() => encodeLatent('xq4', x.subarray(1), 64))).toBe('bad-shape');
-  expect(code(() => encodeLatent('xq4', x, 64, 5))).toBe('bad-argument');
+  expect(codeOf(() => encodeLatent('xq4', new Float32Array(PAGE_TOKENS * 72), 72))).toBe('unsupported');
+  expect(codeOf(() => encodeLatent('xq2' as LatentName, x, 64))).toBe('unsupported');
+  expect(codeOf(() => encodeLatent('xq4', x.subarray(1), 64))).toBe('bad-shape');
+  expect(codeOf(() => encodeLatent('xq4', x, 64, 5))).toBe('bad-argument');
   for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, 65_505, -65_505]) {
-    expect(code(() => encodeLatent('xq8', x.with(700, bad), 64))).toBe('bad-value');
+    expect(codeOf(() => encodeLatent('xq8', x.with(700, bad), 64))).toBe('bad-value');
   }
-  expect(code(() => decodeLatent('xq8', page, 64))).toBe('bad-shape');
-  expect(code(() => decodeLatent('xq4', new Uint8Array(page.length + 1).subarray(1), 64))).toBe('bad-argument');
-  expect(code(() => decodeLatent('xq4', [] as unknown as Uint8Array, 64))).toBe('bad-argument');
-  expect(code(() => new LatentWeights(new Float32Array(72), 1, 72))).toBe('unsupported');
-  expect(code(() => weights.materialize('xq4', page.subarray(64)))).toBe('bad-shape');
-  expect(code(() => weights.materialize('xq4', page, { bias: new Float32Array(4) }))).toBe('bad-shape');
-  expect(code(() => weights.materialize('xq4', page, { out: new Float32Array(4) }))).toBe('bad-shape');
-  expect(code(() => weights.finishMix(new Float32Array(65)))).toBe('bad-shape');
-  expect(code(() => weights.finishMix(new Float32Array(64), new Float32Array(3)))).toBe('bad-argument');
-  expect(code(() => mixLatent('xq4', page, 64, new Float32Array(127), new Float32Array(64)))).toBe('bad-shape');
-  expect(code(() => mixLatent('xq4', page, 64, new Float32Array(128), new Float32Array(128)))).toBe('bad-shape');
+  expect(codeOf(() => decodeLatent('xq8', page, 64))).toBe('bad-shape');
+  expect(codeOf(() => decodeLatent('xq4', new Uint8Array(page.length + 1).subarray(1), 64))).toBe('bad-argument');
+  expect(codeOf(() => decodeLatent('xq4', [] as unknown as Uint8Array, 64))).toBe('bad-argument');
+  expect(codeOf(() => new LatentWeights(new Float32Array(72), 1, 72))).toBe('unsupported');
+  expect(codeOf(() => weights.materialize('xq4', page.subarray(64)))).toBe('bad-shape');
+  expect(codeOf(() => weights.materialize('xq4', page, { bias: new Float32Array(4) }))).toBe('bad-shape');
+  expect(codeOf(() => weights.materialize('xq4', page, { out: new Float32Array(4) }))).toBe('bad-shape');
+  expect(codeOf(() => weights.finishMix(new Float32Array(65)))).toBe('bad-shape');
+  expect(codeOf(() => weights.finishMix(new Float32Array(64), new Float32Array(3)))).toBe('bad-argument');
+  expect(codeOf(() => mixLatent('xq4', page, 64, new Float32Array(127), new Float32Array(64)))).toBe('bad-shape');
+  expect(codeOf(() => mixLatent('xq4', page, 64, new Float32Array(128), new Float32Array(128)))).toBe('bad-shape');
   weights.close();
-  expect(code(() => weights.materialize('xq4', page))).toBe('closed');
+  expect(codeOf(() => weights.materialize('xq4', page))).toBe('closed');
 });
 
 test(`any bytes are a page: what they decode to ends in numbers or not, but it ends (seed ${SEED})`, () => {

@@ -1,30 +1,13 @@
 /** The pool is one hard budget: small pools a person can add up, filled to the byte, shared, refused and drained. */
 import { describe, expect, it } from 'vitest';
-import {
-  FORMAT_NAMES,
-  KvError,
-  openKvCache,
-  openPool,
-  PAGE_TOKENS,
-  pageBits,
-  pageBytes,
-} from '../../../native/index.ts';
+import { FORMAT_NAMES, openKvCache, openPool, PAGE_TOKENS, pageBits, pageBytes } from '../../../native/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
 
 const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;
 const OPEN = 2 * PAGE_TOKENS * ROW * 2;
 const SINKS = 2 * 4 * ROW * 2;
-
-function code(work: () => unknown): string {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'no error';
-}
 
 describe('PagePool', () => {
   it('counts what a cache takes at open and gives it back at close', () => {
@@ -38,7 +21,7 @@ describe('PagePool', () => {
   });
 
   it('refuses a cache whose open pages do not fit, one byte short', () => {
-    expect(code(() => openKvCache({ shape, pool: openPool(OPEN + SINKS - 1) }))).toBe('budget-too-small');
+    expect(codeOf(() => openKvCache({ shape, pool: openPool(OPEN + SINKS - 1) }))).toBe('budget-too-small');
     openKvCache({ shape, pool: openPool(OPEN + SINKS) }).close();
   });
 
@@ -52,7 +35,7 @@ describe('PagePool', () => {
     cache.append(0, rows(256), rows(256)); // seals one page, the second stays open
     expect(pool.usedBytes).toBe(OPEN + SINKS + seal);
     const before = cache.decode(0, 1, 'k');
-    expect(code(() => cache.append(0, rows(1), rows(1)))).toBe('budget-exceeded');
+    expect(codeOf(() => cache.append(0, rows(1), rows(1)))).toBe('budget-exceeded');
     expect([cache.length(), pool.usedBytes, cache.table(0).pages]).toEqual([256, OPEN + SINKS + seal, 1]);
     expect(cache.decode(0, 1, 'k')).toEqual(before);
     pool.setBudget(OPEN + SINKS + 2 * seal);
@@ -64,7 +47,7 @@ describe('PagePool', () => {
     const pool = openPool(OPEN + SINKS + 2 * 2 * pageBytes('q8', 2, 64));
     const cache = openKvCache({ shape, pool });
     const rows = normals(uniform(2), 3 * 128 * ROW + ROW);
-    expect(code(() => cache.append(0, rows, rows))).toBe('budget-exceeded');
+    expect(codeOf(() => cache.append(0, rows, rows))).toBe('budget-exceeded');
     expect([cache.length(), pool.usedBytes]).toEqual([0, OPEN + SINKS]);
     cache.append(0, rows.subarray(0, 3 * 128 * ROW), rows.subarray(0, 3 * 128 * ROW));
     expect(pool.usedBytes).toBe(pool.budgetBytes);
@@ -79,7 +62,7 @@ describe('PagePool', () => {
     expect(cache.transcode(0, 0, 'k', 'rot4')).toBe(pageBytes('q8', 2, 64) - pageBytes('rot4', 2, 64));
     expect(pool.peakBytes).toBe(pool.budgetBytes);
     expect(pool.auditBytes()).toBe(pool.usedBytes);
-    expect(code(() => cache.transcode(0, 0, 'v', 'f16'))).toBe('budget-exceeded');
+    expect(codeOf(() => cache.transcode(0, 0, 'v', 'f16'))).toBe('budget-exceeded');
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
@@ -117,7 +100,7 @@ describe('PagePool', () => {
   it('cannot be lowered below what is in use, and may be raised', () => {
     const pool = openPool(1_000_000);
     const cache = openKvCache({ shape, pool });
-    expect(code(() => pool.setBudget(pool.usedBytes - 1))).toBe('budget-too-small');
+    expect(codeOf(() => pool.setBudget(pool.usedBytes - 1))).toBe('budget-too-small');
     pool.setBudget(pool.usedBytes);
     expect(pool.budgetBytes).toBe(pool.usedBytes);
     cache.close();
@@ -127,9 +110,9 @@ describe('PagePool', () => {
     const pool = openPool(1_000_000);
     const cache = openKvCache({ shape, pool });
     pool.close();
-    expect(code(() => pool.usedBytes)).toBe('closed');
-    expect(code(() => pool.close())).toBe('closed');
-    expect(code(() => openKvCache({ shape, pool }))).toBe('closed');
+    expect(codeOf(() => pool.usedBytes)).toBe('closed');
+    expect(codeOf(() => pool.close())).toBe('closed');
+    expect(codeOf(() => openKvCache({ shape, pool }))).toBe('closed');
     const rows = normals(uniform(5), 200 * ROW);
     cache.append(0, rows, rows);
     expect(cache.length()).toBe(200);

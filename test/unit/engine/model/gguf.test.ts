@@ -1,7 +1,8 @@
 // Writes GGUF files by hand, true ones and one for every way of lying, and asks the reader for values or for its refusal.
 import { afterAll, describe, expect, test } from 'vitest';
 import { type GgufFile, openGguf } from '../../../../engine/model/gguf.ts';
-import { KvError, type KvErrorCode } from '../../../../native/index.ts';
+import type { KvErrorCode } from '../../../../native/index.ts';
+import { codeOf } from '../../../native/code-of.ts';
 import {
   floats,
   type GgufParts,
@@ -19,16 +20,6 @@ afterAll(() => folder.remove());
 let files = 0;
 function open(content: Uint8Array): GgufFile {
   return openGguf(folder.write(`${files++}.gguf`, content));
-}
-
-function codeOf(work: () => unknown): KvErrorCode | 'no error' {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'no error';
 }
 
 const a = { name: 'a', sizes: [2, 3], type: 0, bytes: floats([1, 2, 3, 4, 5, 6]) };

@@ -2,7 +2,8 @@
 import { afterAll, describe, expect, test } from 'vitest';
 import { FileBytes } from '../../../../engine/model/bytes.ts';
 import { openSafetensorsFolder, readSafetensors } from '../../../../engine/model/safetensors.ts';
-import { KvError, type KvErrorCode } from '../../../../native/index.ts';
+import type { KvErrorCode } from '../../../../native/index.ts';
+import { codeOf } from '../../../native/code-of.ts';
 import { floats, type RawTensor, safetensors, temporaryFolder } from './model-files.ts';
 
 const folder = temporaryFolder();
@@ -11,16 +12,6 @@ afterAll(() => folder.remove());
 let files = 0;
 function open(content: Uint8Array): ReturnType<typeof readSafetensors> {
   return readSafetensors(FileBytes.open(folder.write(`${files++}.safetensors`, content)));
-}
-
-function codeOf(work: () => unknown): KvErrorCode | 'no error' {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'no error';
 }
 
 const f32 = (values: readonly number[], shape: readonly number[] = [values.length]): RawTensor => ({
