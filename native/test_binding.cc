@@ -91,7 +91,8 @@ void softmaxPage(const Napi::CallbackInfo& info) {
   auto* max = call.array<float>(rows);
   auto* sum = call.array<float>(rows);
   auto* rescale = call.array<float>(rows);
-  kernels->softmaxPage(scores, n, static_cast<size_t>(stride), first, last, max, sum, rescale, call.array<float>(rows));
+  auto* share = call.array<float>(rows);
+  kernels->softmaxPage(scores, n, static_cast<size_t>(stride), first, last, max, sum, rescale, share, call.array<float>(rows));
 }
 
 void axpy(const Napi::CallbackInfo& info) {

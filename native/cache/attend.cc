@@ -231,8 +231,8 @@ class Call {
           for (int h = 0; h < heads; h++) cache_.latentViews(index_, known, firstHead + h, scratch, at + h, at + heads + h);
           continue;
         }
-        for (int h = 0; h < heads; h++) at[h] = layer_.pages[known].k.view(keys, firstHead + h);
-        for (int h = 0; h < heads; h++) at[heads + h] = layer_.pages[known].v.view(values, firstHead + h);
+        layer_.pages[known].k.views(keys, firstHead, heads, at);
+        layer_.pages[known].v.views(values, firstHead, heads, at + heads);
       }
       for (int p = first; p < end;) {
         const SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;

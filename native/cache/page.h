@@ -69,9 +69,38 @@ struct PageSide {
   size_t bytes() const { return codes.size() + low.size() + meta.size(); }
   SideView view(const SideShape& shape, int head) const { return target(shape, head).view(format); }
   SideTarget target(const SideShape& shape, int head) const;
+  // Of heads [first, first + count): only the fields of the format are written. A decode step asks for them at every page, of every head.
+  void views(const SideShape& shape, int first, int count, SideView* out) const;
 };
 
-// Where the parts of a head lie. In the header because a decode step asks for it at every page.
+inline void PageSide::views(const SideShape& shape, int first, int count, SideView* out) const {
+  const SideView at = view(shape, first);
+  const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
+  if (format == kF16) {
+    for (int h = 0; h < count; h++) {
+      out[h].format = format;
+      out[h].half = at.half + h * elements;
+    }
+  } else if (format == kQ8) {
+    for (int h = 0; h < count; h++) {
+      out[h].format = format;
+      out[h].tile = at.tile + h * elements;
+      out[h].rowScales = at.rowScales + h * kPageTokens;
+    }
+  } else {
+    const size_t hiBytes = hiPlaneBytes(shape.headDim), loBytes = loPlaneBytes(format, shape.headDim);
+    for (int h = 0; h < count; h++) {
+      out[h].format = format;
+      out[h].hi = at.hi + h * hiBytes;
+      out[h].lo = at.lo + h * loBytes;
+      out[h].k = at.k + h * kPageTokens;
+      out[h].mean = at.mean + static_cast<size_t>(h) * shape.headDim;
+      out[h].meanScale = at.meanScale + h;
+    }
+  }
+}
+
+// Where the parts of a head lie.
 inline SideTarget PageSide::target(const SideShape& shape, int head) const {
   const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
   const size_t heads = static_cast<size_t>(shape.kvHeads);

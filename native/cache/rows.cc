@@ -12,13 +12,14 @@ void QueryRows::reserve(const Kernels* table, int dim, int rowCount, int headCou
   const size_t n = rowCount;
   const size_t d = dim;
   for (Buffer<float>* buffer : {&q, &mixed, &mixedTurned, &spare}) buffer->grow(n * d);
-  for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &skippedMass, &factor, &offset}) buffer->grow(n);
+  for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &share, &skippedMass, &factor, &offset}) buffer->grow(n);
   for (Buffer<int>* buffer : {&position, &first, &last}) buffer->grow(n);
   plain.grow(n);
   turned.grow(n);
   scores.grow(n * kPageTokens);
   dots.grow(8 * std::max<size_t>(kPageTokens, d));
   scales.grow(2 * static_cast<size_t>(headCount) * kPageTokens);
+  steps.grow(headCount);
   weights.grow(kWeightRows);
   tile.grow(kPageTokens * d);
 }
@@ -95,10 +96,12 @@ PageRows QueryRows::view() {
   view.skippedMass = skippedMass.data();
   view.skipped = skipped;
   view.rescale = rescale.data();
+  view.share = share.data();
   view.factor = factor.data();
   view.offset = offset.data();
   view.keyScales = scales.data();
   view.valueScales = scales.data() + static_cast<size_t>(heads) * kPageTokens;
+  view.valueSteps = steps.data();
   view.weights = weights.data();
   view.tile = tile.data();
   view.dots = dots.data();
@@ -150,14 +153,14 @@ bool QueryRows::sinks(const float* k, const float* v) {
       if (alibi) *score -= slope[r] * static_cast<float>(position[r] - t);
     }
   }
-  kernels->softmaxPage(scores.data(), rows, kPageTokens, first.data(), last.data(), max.data(), sum.data(), rescale.data(), rowMass.data());
+  kernels->softmaxPage(scores.data(), rows, kPageTokens, first.data(), last.data(), max.data(), sum.data(), rescale.data(), share.data(), rowMass.data());
   for (int r = 0; r < rows; r++) {
     const float* values = v + r / perHead * kSinkTokens * d;
     skippedMass[r] *= rescale[r];
     kernels->scaleRow(rescale[r], &mixed[r * d], headDim);
     kernels->scaleRow(rescale[r], &mixedTurned[r * d], headDim);
     for (int t = first[r]; t < last[r]; t++) {
-      kernels->axpy(scores[static_cast<size_t>(r) * kPageTokens + t], values + t * d, &mixed[r * d], headDim);
+      kernels->axpy(scores[static_cast<size_t>(r) * kPageTokens + t] * share[r], values + t * d, &mixed[r * d], headDim);
     }
   }
   return true;
@@ -173,7 +176,7 @@ void QueryRows::finish() {
 
 size_t QueryRows::bytes() const {
   size_t total = plain.bytes() + turned.bytes() + weights.bytes() + dots.bytes() + tile.bytes();
-  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &skippedMass, &factor, &offset, &spare, &scales}) {
+  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &share, &skippedMass, &factor, &offset, &spare, &scales, &steps}) {
     total += buffer->bytes();
   }
   for (const Buffer<int>* buffer : {&position, &first, &last}) total += buffer->bytes();

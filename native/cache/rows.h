@@ -69,12 +69,14 @@ struct QueryRows {
   Buffer<float> scores;        // [rows][128]
   Buffer<float> mixedTurned;   // [rows][d]
   Buffer<float> rescale;       // [rows]
+  Buffer<float> share;         // [rows]
   Buffer<float> skippedMass;   // [rows]
   Buffer<float> factor;        // [rows]
   Buffer<float> offset;        // [rows]
   Buffer<int> first;           // [rows]
   Buffer<int> last;            // [rows]
   Buffer<float> scales;        // [2][heads][128], of keys and values
+  Buffer<float> steps;         // [heads], of values
   Buffer<IntegerRow> weights;  // [kWeightRows]
   Buffer<int8_t> tile;         // [128*d]
   Buffer<int32_t> dots;        // [8][max(128, d)]

@@ -11,21 +11,20 @@ struct Ahead {
   bool wide;         // more than a line a step
 };
 
-// `side` cut into `steps` steps; null: nothing, standing still at `now`.
-INLINE Ahead aheadOf(const SideView* side, const SideView& now, int d, int steps) {
+// `side` cut into steps of so many of its elements; null: nothing, standing still at `now`.
+INLINE Ahead aheadOf(const SideView* side, const SideView& now, size_t elements) {
   const SideView& at = side == nullptr ? now : *side;
   const uint8_t* first = at.format == kF16 ? reinterpret_cast<const uint8_t*>(at.half) : at.format == kQ8 ? reinterpret_cast<const uint8_t*>(at.tile) : at.hi;
   Ahead ahead = {first, first, 0, 0, false};
   if (side == nullptr) return ahead;
-  const size_t elements = static_cast<size_t>(kPageTokens) * d;
   switch (at.format) {
-    case kF16: ahead.codesStep = elements * 2 / steps; break;
-    case kQ8: ahead.codesStep = elements / steps; break;
+    case kF16: ahead.codesStep = elements * 2; break;
+    case kQ8: ahead.codesStep = elements; break;
     default:
-      ahead.codesStep = elements / 4 / steps;
+      ahead.codesStep = elements / 4;
       if (at.format == kRot2) break;
       ahead.low = at.lo;
-      ahead.lowStep = at.format == kRot4 ? elements / 4 / steps : elements / 8 / steps;
+      ahead.lowStep = at.format == kRot4 ? elements / 4 : elements / 8;
   }
   ahead.wide = ahead.codesStep > 64;
   return ahead;

@@ -20,12 +20,13 @@ INLINE void tokenScales(const SideView& side, float* out) {
   }
   // 2^(k/16) = 2^(k >> 4) * 2^((k & 15) / 16): rounding does not depend on the power of two, so these are the bits of the table.
 #if defined(__AVX512F__)
-  const __m512 mantissa = _mm512_loadu_ps(kScaleValues + 127);
+  // What k << 19 leaves of k & 15 below the exponent is taken out of the table.
+  const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
+  const __m512i mantissa = _mm512_sub_epi32(_mm512_loadu_si512(kScaleValues + 127), below);
   for (int t = 0; t < kPageTokens; t += 16) {
     const __m512i k = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(side.k + t)));
-    const __m512i value = _mm512_add_epi32(_mm512_castps_si512(_mm512_permutexvar_ps(k, mantissa)), _mm512_slli_epi32(_mm512_srai_epi32(k, 4), 23));
     const __mmask16 row = _mm512_cmpneq_epi32_mask(k, _mm512_set1_epi32(-128));
-    _mm512_storeu_ps(out + t, _mm512_castsi512_ps(_mm512_maskz_mov_epi32(row, value)));
+    _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(k, mantissa), _mm512_slli_epi32(k, 19)));
   }
 #elif defined(__AVX2__)
   const __m256 low = _mm256_loadu_ps(kScaleValues + 127), high = _mm256_loadu_ps(kScaleValues + 127 + 8);
@@ -81,7 +82,7 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
   float* scores = rows.scores + first * kPageTokens;
   if (k.format == kF16) {
     const int outputs = (visible + 7) / 8 * 8;
-    const Ahead ahead = aheadOf(next, k, d, d);
+    const Ahead ahead = aheadOf(next, k, kPageTokens);
     dotHalf(k.half, d, outputs, kPageTokens, rows.q + first * d, n, d, scores, kPageTokens, next != nullptr ? &ahead : nullptr);
     return;
   }
@@ -105,11 +106,28 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
 #endif
 }
 
-// Scales of the values of one head; what the mean of the page adds is added.
+// Scales as multiples of a step that makes 32512 of the largest; a negative one, which no encoder writes, counts as 0.
+INLINE float scalesToIntegers(float* scale) {
+  VecF top = splat(0.0f);
+  for (int t = 0; t < kPageTokens; t += kLanes) top = larger(load(scale + t), top);
+  const float max = largestLane(top);
+  const bool vanish = !(max >= kLeastMaximum && max <= kLargestMaximum);
+  const float inverse = vanish ? 0.0f : kIntegerMax / max;
+  for (int t = 0; t < kPageTokens; t += kLanes) store(scale + t, larger(load(scale + t) * inverse, splat(0.0f)));
+  return vanish ? 0.0f : max / kIntegerMax;
+}
+
+// Scales of the values of one head.
 INLINE void prepareValues(const SideView& v, const PageRows& rows, int head) {
+  float* scale = rows.valueScales + head * kPageTokens;
+  tokenScales(v, scale);
+  rows.valueSteps[head] = scalesToIntegers(scale) * levelUnit(v.format);
+}
+
+// Adds what the mean of the page adds.
+INLINE void mixMean(const SideView& v, const PageRows& rows, int head) {
   const int d = rows.d;
   const int first = head * rows.perHead, end = first + rows.perHead;
-  tokenScales(v, rows.valueScales + head * kPageTokens);
   if (v.format == kQ8) return;
   alignas(64) float mean[kMaxContraction];
   meanRow(v, d, mean);
@@ -121,9 +139,9 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t 
   const int d = rows.d;
   const float* p = rows.scores + first * kPageTokens;
   if (v.format == kF16) {
-    const Ahead ahead = aheadOf(next, v, d, kPageTokens);
+    const Ahead ahead = aheadOf(next, v, d);
     dotHalf(v.half, visible, d, d, p, n, kPageTokens, rows.spare, d, next != nullptr ? &ahead : nullptr);
-    axpy(1.0f, rows.spare, rows.mixed + first * d, n * d);
+    for (int i = 0; i < n; i++) axpy(rows.share[first + i], rows.spare + static_cast<size_t>(i) * d, rows.mixed + (first + i) * d, d);
     return;
   }
   float* target = (v.format == kQ8 ? rows.mixed : rows.mixedTurned) + first * d;
@@ -134,17 +152,15 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t 
   }
 #endif
   const float* scale = rows.valueScales + head * kPageTokens;
-  const float unit = levelUnit(v.format);
   const int8_t* tile = tileOf(v, d, rows.tile);
   alignas(64) int16_t weights[kDotRows * kPageTokens];
-  float step[kDotRows];
   for (int r = 0; r < n; r += kDotRows) {
     const int count = n - r < kDotRows ? n - r : kDotRows;
-    for (int i = 0; i < count; i++) {
-      step[i] = weighI16(p + static_cast<size_t>(r + i) * kPageTokens, scale, kPageTokens, weights + i * kPageTokens) * unit;
-    }
+    for (int i = 0; i < count; i++) weighI16(p + static_cast<size_t>(r + i) * kPageTokens, scale, kPageTokens, weights + i * kPageTokens);
     dotI8(tile, kPageTokens, d, weights, count, kPageTokens, rows.dots, d);
-    for (int i = 0; i < count; i++) addDots(step[i], rows.dots + static_cast<size_t>(i) * d, target + static_cast<size_t>(r + i) * d, d);
+    for (int i = 0; i < count; i++) {
+      addDots(rows.share[first + r + i] * rows.valueSteps[head], rows.dots + static_cast<size_t>(i) * d, target + static_cast<size_t>(r + i) * d, d);
+    }
   }
 }
 
@@ -168,26 +184,12 @@ INLINE bool skipValues(const SideView& v, const PageRows& rows, int head) {
 }
 
 #if defined(PALIMPSEST_FUSED)
-// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r % kWeightRows] and what one of them is worth, times
-// unit. The maxima of all come first, because a row would wait for its own.
-INLINE void weighRows(const PageRows& rows, int from, int to, float unit) {
-  float inverse[kWeightRows];
-  for (int r = from; r < to; r++) {
-    const float* p = rows.scores + static_cast<size_t>(r) * kPageTokens;
-    const float* scale = rows.valueScales + r / rows.perHead * kPageTokens;
-    VecF top = splat(0.0f);
-    for (int t = 0; t < kPageTokens; t += kLanes) top = larger(magnitude(load(p + t) * load(scale + t)), top);
-    inverse[r - from] = largestLane(top);
-  }
-  for (int r = from; r < to; r++) {
-    const float max = inverse[r - from];
-    const bool vanishes = !(max >= kLeastMaximum);
-    rows.weights[r - from].step = (vanishes ? 0.0f : max / kIntegerMax) * unit;
-    inverse[r - from] = vanishes ? 0.0f : kIntegerMax / max;
-  }
-  for (int r = from; r < to; r++) {
-    weighRow(rows.scores + static_cast<size_t>(r) * kPageTokens, rows.valueScales + r / rows.perHead * kPageTokens, inverse[r - from],
-             rows.weights[r - from]);
+// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r - from].
+INLINE void weighRows(const PageRows& rows, int from, int to) {
+  for (int r = from, head = from / rows.perHead; r < to; r++) {
+    if (r == (head + 1) * rows.perHead) head++;
+    weighRow(rows.scores + static_cast<size_t>(r) * kPageTokens, rows.valueScales + head * kPageTokens, rows.weights[r - from]);
+    rows.weights[r - from].step = rows.share[r] * rows.valueSteps[head];
   }
 }
 #endif
@@ -202,14 +204,13 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
     skip[h] = skipValues(v[h], rows, h);
     left -= skip[h];
   }
-  for (int h = 0; coded && h < rows.heads; h++) prepareValues(v[h], rows, h);
+  for (int h = 0; coded && h < rows.heads; h++) mixMean(v[h], rows, h);
   if (left == 0) return;
 #if defined(PALIMPSEST_FUSED)
   if (coded && mixesCoded(rows.d)) {
-    const float unit = levelUnit(v->format);
     for (int at = 0; at < rows.count; at += kWeightRows) {
       const int end = at + kWeightRows < rows.count ? at + kWeightRows : rows.count;
-      weighRows(rows, at, end, unit);
+      weighRows(rows, at, end);
       for (int r = at; r < end;) {
         const int h = r / rows.perHead;
         const int stop = (h + 1) * rows.perHead < end ? (h + 1) * rows.perHead : end;
@@ -226,6 +227,7 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
 }
 
 static void mixPage(const SideView* values, const PageRows& rows, int visible) {
+  for (int h = 0; values->format != kF16 && h < rows.heads; h++) prepareValues(values[h], rows, h);
   mixHeads(values, 0, rows, visible);
   clearUpperHalves();
 }
@@ -237,20 +239,22 @@ INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int
   // Values that may be skipped are not asked for: keys ask for keys, some pages further on.
   const bool mayTurnUp = rows.skipShare <= 0;
   const int keysAhead = mayTurnUp || ahead == 0 ? ahead : (ahead + 2 * rows.heads - 1) / (2 * rows.heads) * 2 * rows.heads;
+  const SideView* values = sides + rows.heads;
   for (int h = 0; h < rows.heads && sides->format != kF16; h++) prepareKeys(sides[h], rows, h);
+  for (int h = 0; h < rows.heads && values->format != kF16; h++) prepareValues(values[h], rows, h);
   for (int h = 0; h < rows.heads; h++) scoreKeys(sides[h], rows, h, visible, keysAhead > 0 ? sides + h + keysAhead : nullptr);
   for (int r = 0; rows.slope != nullptr && r < n; r++) {
     float* score = rows.scores + static_cast<size_t>(r) * kPageTokens;
     for (int t = 0; t < visible; t++) score[t] = score[t] - rows.slope[r] * static_cast<float>(rows.position[r] - start - t);
   }
-  softmaxPage(rows.scores, n, kPageTokens, rows.first, rows.last, rows.max, rows.sum, rows.rescale, rows.rowMass);
+  softmaxPage(rows.scores, n, kPageTokens, rows.first, rows.last, rows.max, rows.sum, rows.rescale, rows.share, rows.rowMass);
   for (int r = 0; r < n; r++) {
     if (rows.rescale[r] == 1.0f) continue;
     rows.skippedMass[r] *= rows.rescale[r];
     scaleRow(rows.rescale[r], rows.mixed + static_cast<size_t>(r) * d, d);
     scaleRow(rows.rescale[r], rows.mixedTurned + static_cast<size_t>(r) * d, d);
   }
-  mixHeads(sides + rows.heads, mayTurnUp ? ahead : 0, rows, visible);
+  mixHeads(values, mayTurnUp ? ahead : 0, rows, visible);
 }
 
 static void attendPage(const SideView* sides, const PageRows& rows, int start, int visible) {

@@ -1,6 +1,8 @@
 // One coded side of one page, unpacked in registers: codes -> levels -> integer dots -> floats, nothing stored in between (AVX-512 with VNNI).
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
 //   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRows (attend.h)            values
+// vpdpbusd multiplies unsigned bytes with signed ones. Queries have signs, so levels of keys get 128 added, taken away again by a correction;
+// weights have none, so levels of values keep theirs.
 // x, y are rows without gaps. `next` (or null) is a side that will be met soon: its lines are asked for while this one is read.
 // The integers are those of unpackRot and dotI8, the floats those of scaleDots, weighI16 and addDots, in the same order: equal bits everywhere.
 #pragma once
@@ -8,13 +10,13 @@
 #if defined(__AVX512VNNI__)
 #define PALIMPSEST_FUSED
 
-// Levels + 128, because vpdpbusd wants them unsigned; `order` says which code stands at which place of the table.
-template <class Order>
+// Levels, + 128 for keys; `order` says which code stands at which place of the table.
+template <bool Keys, class Order>
 INLINE __m512i levelTable(int format, const Order& order) {
   const int8_t* levels = levelsOf(format);
   alignas(16) int8_t table[16];
   for (int i = 0; i < 16; i++) table[i] = levels[order(i)];
-  return _mm512_xor_si512(loadTable(table), _mm512_set1_epi8(static_cast<char>(0x80)));
+  return Keys ? _mm512_xor_si512(loadTable(table), _mm512_set1_epi8(static_cast<char>(0x80))) : loadTable(table);
 }
 
 // The level at the low four bits of every byte.
@@ -30,17 +32,17 @@ alignas(64) constexpr uint16_t kHalfShift[2][32] = {{PALIMPSEST_TIMES32(0)}, {PA
 // Rows of 64 levels of one side of one head; row numbers as in rot.h. Rows 4j..4j+3 come out of one vector of each plane, in pairs: P and
 // P + 2. The fields of two rows lie in the two nibbles of a byte, so that one operation joins the planes for both; what a nibble holds in
 // which order is settled by the order of the table.
-template <int Format>
+template <int Format, bool Keys>
 struct LevelRows;
 
-template <>
-struct LevelRows<kRot4> {
+template <bool Keys>
+struct LevelRows<kRot4, Keys> {
   const uint8_t* hi;
   const uint8_t* lo;
   __m512i table;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), lo(side.lo), table(levelTable(kRot4, [](int i) MEMBER { return (i & 3) << 2 | i >> 2; })) {}
+      : hi(side.hi), lo(side.lo), table(levelTable<Keys>(kRot4, [](int i) MEMBER { return (i & 3) << 2 | i >> 2; })) {}
 
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
@@ -53,15 +55,15 @@ struct LevelRows<kRot4> {
 };
 
 // The bit of a row stands above (even rows) or below (odd rows) its two high bits; the fourth bit of an index is whatever it is.
-template <>
-struct LevelRows<kRot3> {
+template <bool Keys>
+struct LevelRows<kRot3, Keys> {
   const uint8_t* hi;
   const uint8_t* lo;
   __m512i even, odd;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), lo(side.lo), even(levelTable(kRot3, [](int i) MEMBER { return (i & 3) << 1 | (i >> 2 & 1); })),
-        odd(levelTable(kRot3, [](int i) MEMBER { return i >> 1; })) {}
+      : hi(side.hi), lo(side.lo), even(levelTable<Keys>(kRot3, [](int i) MEMBER { return (i & 3) << 1 | (i >> 2 & 1); })),
+        odd(levelTable<Keys>(kRot3, [](int i) MEMBER { return i >> 1; })) {}
 
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
@@ -79,13 +81,13 @@ struct LevelRows<kRot3> {
   }
 };
 
-template <>
-struct LevelRows<kRot2> {
+template <bool Keys>
+struct LevelRows<kRot2, Keys> {
   const uint8_t* hi;
   __m512i even, odd;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), even(levelTable(kRot2, [](int i) MEMBER { return i & 3; })), odd(levelTable(kRot2, [](int i) MEMBER { return i >> 2; })) {}
+      : hi(side.hi), even(levelTable<Keys>(kRot2, [](int i) MEMBER { return i & 3; })), odd(levelTable<Keys>(kRot2, [](int i) MEMBER { return i >> 2; })) {}
 
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
@@ -97,11 +99,12 @@ struct LevelRows<kRot2> {
 };
 
 // The same rows of a tile that holds int8 levels already.
+template <bool Keys>
 struct TileRows {
   const int8_t* tile;
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
-    const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+    const __m512i flip = _mm512_set1_epi8(Keys ? static_cast<char>(0x80) : 0);
     first = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + P) * 64), flip);
     second = _mm512_xor_si512(_mm512_loadu_si512(tile + (j * 4 + P + 2) * 64), flip);
   }
@@ -110,14 +113,20 @@ struct TileRows {
 // Of `Pairs` pairs from P on: the block of 16 outputs that vector i belongs to.
 constexpr int blockOf(int P, int i) { return P + i / 2 + i % 2 * 2; }
 
+template <bool Keys>
+INLINE void addProducts(__m512i& sum, __m512i levels, __m512i x) {
+  if constexpr (Keys) addDots(sum, levels, x);
+  else addDots(sum, x, levels);
+}
+
 // Sums of R rows over the blocks of the pairs [P, P + Pairs) of one group of 64 outputs; `groups` such groups a quad.
-template <int R, int P, int Pairs, class Rows, class Done>
+template <bool Keys, int R, int P, int Pairs, class Rows, class Done>
 INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int kBlocks = 2 * Pairs;
   __m512i high[R * kBlocks], low[R * kBlocks];
   repeat<R * kBlocks>([&](auto i) MEMBER {
     high[i.value] = _mm512_setzero_si512();
-    low[i.value] = _mm512_set1_epi32(x[i.value / kBlocks].correction);
+    low[i.value] = Keys ? _mm512_set1_epi32(x[i.value / kBlocks].correction) : _mm512_setzero_si512();
   });
   // Lines are asked for in the order of their addresses.
   const size_t first = static_cast<size_t>(Pairs == 2 ? group : group * 2 + P) * quads;
@@ -129,9 +138,9 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
     if constexpr (Pairs == 2) rows.template pair<P + 1>(j, level[2], level[3]);
     repeat<R>([&](auto r) MEMBER {
       const __m512i hi = quadOf(x[r.value].bytes, q);
-      repeat<kBlocks>([&](auto b) MEMBER { addDots(high[r.value * kBlocks + b.value], level[b.value], hi); });
+      repeat<kBlocks>([&](auto b) MEMBER { addProducts<Keys>(high[r.value * kBlocks + b.value], level[b.value], hi); });
       const __m512i lo = quadOf(x[r.value].bytes + kMaxContraction, q);
-      repeat<kBlocks>([&](auto b) MEMBER { addDots(low[r.value * kBlocks + b.value], level[b.value], lo); });
+      repeat<kBlocks>([&](auto b) MEMBER { addProducts<Keys>(low[r.value * kBlocks + b.value], level[b.value], lo); });
     });
   }
   repeat<R>([&](auto r) MEMBER {
@@ -143,61 +152,54 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
 }
 
 // Calls done(row, first output, sums) for every block of 16 outputs. Accumulators: 3 rows x 4 vectors x 2 planes, or 6 x 2 x 2.
-template <int R, class Rows, class Done>
+template <bool Keys, int R, class Rows, class Done>
 INLINE void sumSide(const Rows& rows, int quads, int groups, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   for (int group = 0; group < groups; group++) {
     if constexpr (R <= 3) {
-      sumBlocks<R, 0, 2>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<Keys, R, 0, 2>(rows, quads, groups, group, x, ahead, done);
     } else {
-      sumBlocks<R, 0, 1>(rows, quads, groups, group, x, ahead, done);
-      sumBlocks<R, 1, 1>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<Keys, R, 0, 1>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<Keys, R, 1, 1>(rows, quads, groups, group, x, ahead, done);
     }
   }
 }
 
 // Calls f with the rows of levels of a side, whatever its format.
-template <class F>
+template <bool Keys, class F>
 INLINE void withLevels(const SideView& side, const F& f) {
   switch (side.format) {
-    case kQ8: f(TileRows{side.tile}); break;
-    case kRot4: f(LevelRows<kRot4>(side)); break;
-    case kRot3: f(LevelRows<kRot3>(side)); break;
-    default: f(LevelRows<kRot2>(side)); break;
+    case kQ8: f(TileRows<Keys>{side.tile}); break;
+    case kRot4: f(LevelRows<kRot4, Keys>(side)); break;
+    case kRot3: f(LevelRows<kRot3, Keys>(side)); break;
+    default: f(LevelRows<kRot2, Keys>(side)); break;
   }
 }
 
 template <int R>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const float* scale, int d, const IntegerRow* x, const float* factor,
                                                  const float* offset, float* y, const Ahead& ahead) {
-  withLevels(k, [&](const auto& rows) MEMBER {
-    sumSide<R>(rows, d / 4, 2, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
+  withLevels<true>(k, [&](const auto& rows) MEMBER {
+    sumSide<true, R>(rows, d / 4, 2, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
       const VecF dots = reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum));
       store(y + r * kPageTokens + o, dots * (load(scale + o) * factor[r]) + offset[r]);
     });
   });
 }
 
-// One row of weights (probabilities times scales times `inverse`) as integers, in the layout of splitRow.
-INLINE void weighRow(const float* p, const float* scale, float inverse, IntegerRow& out) {
+// One row of weights (probabilities times scales) as integers: the high bytes, kMaxContraction bytes later the low ones.
+INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   // Packing takes 4 x 4 quads and answers them transposed.
   const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  const __m512i ones = _mm512_set1_epi16(1);
   // Rounds half to even, as adding 1.5 * 2^23 does.
-  const auto rounded = [&](int t) MEMBER { return _mm512_cvtps_epi32(load(p + t) * load(scale + t) * inverse); };
-  __m512i sum = _mm512_setzero_si512();
+  const auto rounded = [&](int t) MEMBER { return _mm512_cvtps_epi32(load(p + t) * load(scale + t)); };
   for (int t = 0; t < kPageTokens; t += 64) {
-    __m512i pair[2], hi[2], lo[2];
-    repeat<2>([&](auto i) MEMBER {
-      constexpr int I = i.value;
-      pair[I] = _mm512_packs_epi32(rounded(t + I * 32), rounded(t + I * 32 + 16));
-      hi[I] = _mm512_srai_epi16(_mm512_add_epi16(pair[I], _mm512_set1_epi16(128)), 8);
-      lo[I] = _mm512_srai_epi16(_mm512_slli_epi16(pair[I], 8), 8);
-    });
-    _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(hi[0], hi[1])));
-    _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(lo[0], lo[1])));
-    sum = _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(pair[0], ones), _mm512_madd_epi16(pair[1], ones)));
+    const __m512i first = _mm512_packs_epi32(rounded(t), rounded(t + 16)), second = _mm512_packs_epi32(rounded(t + 32), rounded(t + 48));
+    const __m512i low = _mm512_set1_epi16(255);
+    const __m512i hi = _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+    const __m512i lo = _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
+    _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, hi));
+    _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, lo));
   }
-  out.correction = -128 * _mm512_reduce_add_epi32(sum);
 }
 
 template <int R>
@@ -206,7 +208,7 @@ static __attribute__((noinline)) void mixBlock(const SideView& v, int d, const I
     float* to = y + r * d + o;
     store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * weights[r].step);
   };
-  withLevels(v, [&](const auto& rows) MEMBER { sumSide<R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
+  withLevels<false>(v, [&](const auto& rows) MEMBER { sumSide<false, R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
 }
 
 // Calls f(Number<R>, first row) for blocks of up to six rows.
@@ -225,21 +227,21 @@ INLINE void eachBlock(int n, const F& f) {
   }
 }
 
-// Quads in all loops of the first block of n rows.
-INLINE int stepsOf(int n, int d) { return n <= 3 ? d / 2 : d; }
+// Elements of a side to each quad of all loops of the first block of n rows.
+INLINE size_t elementsAQuad(int n) { return n <= 3 ? 256 : 128; }
 
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
-  const Ahead ahead = aheadOf(next, k, d, stepsOf(n, d));
+  const Ahead ahead = aheadOf(next, k, elementsAQuad(n));
   eachBlock(n, [&](auto r, int i) MEMBER {
-    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : aheadOf(nullptr, k, d, 1));
+    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : aheadOf(nullptr, k, 0));
   });
 }
 
 static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  const Ahead ahead = aheadOf(next, v, d, stepsOf(n, d));
+  const Ahead ahead = aheadOf(next, v, elementsAQuad(n));
   eachBlock(n, [&](auto r, int i) MEMBER {
-    mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : aheadOf(nullptr, v, d, 1));
+    mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : aheadOf(nullptr, v, 0));
   });
 }
 

@@ -362,7 +362,7 @@ INLINE void withTile(const SideView& side, int d, bool unpacked, const F& f) {
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
   withTile(k, d, n >= kUnpackedRows, [&](const uint8_t* tile) MEMBER {
-    const Ahead ahead = aheadOf(next, k, d, tile == nullptr ? d / 2 : d / 4), none = aheadOf(nullptr, k, d, 1);
+    const Ahead ahead = aheadOf(next, k, tile == nullptr ? 256 : 512), none = aheadOf(nullptr, k, 0);
     eachBlock(n, [&](auto r, int i) MEMBER {
       scoreBlock<r.value>(k, tile, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
     });
@@ -371,7 +371,7 @@ static void scoreCoded(const SideView& k, const float* scale, int d, const Integ
 
 static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
   withTile(v, d, d % 64 != 0 || n >= kUnpackedRows, [&](const uint8_t* tile) MEMBER {
-    const Ahead ahead = aheadOf(next, v, d, tile == nullptr ? d / 2 : kPageTokens / 4), none = aheadOf(nullptr, v, d, 1);
+    const Ahead ahead = aheadOf(next, v, tile == nullptr ? 256 : 4 * d), none = aheadOf(nullptr, v, 0);
     eachBlock(n, [&](auto r, int i) MEMBER {
       mixBlock<r.value>(v, tile, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
     });
@@ -381,25 +381,25 @@ static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n,
 INLINE bool mixesCoded(int) { return true; }
 
 // Sixteen (32) tokens of a row as int16, in the order in which packing leaves them.
-INLINE Codes packTokens(const float* p, const float* scale, float inverse) {
+INLINE Codes packTokens(const float* p, const float* scale) {
   const VecF a = load(p) * load(scale), b = load(p + kLanes) * load(scale + kLanes);
   // Rounds half to even, as adding 1.5 * 2^23 does.
 #if defined(__AVX512BW__)
-  return _mm512_packs_epi32(_mm512_cvtps_epi32(a * inverse), _mm512_cvtps_epi32(b * inverse));
+  return _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
 #else
-  return _mm256_packs_epi32(_mm256_cvtps_epi32(a * inverse), _mm256_cvtps_epi32(b * inverse));
+  return _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
 #endif
 }
 
 // One row of weights in the layout of splitRow.
-INLINE void weighRow(const float* p, const float* scale, float inverse, IntegerRow& out) {
+INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   Codes sum = noBytes();
   const Codes ones = pairs(0x00010001);
 #if defined(__AVXVNNI__)
   // Packing twice answers the quads as 0, 2, 4, 6, 1, 3, 5, 7.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   for (int t = 0; t < kPageTokens; t += 32) {
-    const __m256i a = packTokens(p + t, scale + t, inverse), b = packTokens(p + t + 16, scale + t + 16, inverse);
+    const __m256i a = packTokens(p + t, scale + t), b = packTokens(p + t + 16, scale + t + 16);
     sum = addPairs(addPairs(sum, a, ones), b, ones);
     const __m256i half = _mm256_set1_epi16(128);
     const __m256i hi = _mm256_packs_epi16(_mm256_srai_epi16(_mm256_add_epi16(a, half), 8), _mm256_srai_epi16(_mm256_add_epi16(b, half), 8));
@@ -410,7 +410,7 @@ INLINE void weighRow(const float* p, const float* scale, float inverse, IntegerR
 #else
   const __m128i crossed = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
   for (int t = 0; t < kPageTokens; t += 2 * kLanes) {
-    const Codes packed = packTokens(p + t, scale + t, inverse);
+    const Codes packed = packTokens(p + t, scale + t);
     sum = addPairs(sum, packed, ones);
 #if defined(__AVX512BW__)
     const __m512i quads = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed);

@@ -61,7 +61,7 @@ struct PageRows {
   const int* position;        // [count]
   const int* first;           // [count] tokens of the page seen: first <= t < last
   const int* last;
-  float* scores;              // [count][128]; probabilities afterwards
+  float* scores;              // [count][128]; afterwards 2^(score - the largest of the row in this page)
   float* max;                 // [count]
   float* sum;                 // [count]
   float* mixed;               // [count][d]
@@ -71,10 +71,12 @@ struct PageRows {
   float* skippedMass;         // [count] left out so far, relative to max
   uint64_t* skipped;          // [2] heads of rot pages met, and those whose values were not read
   float* rescale;             // [count] scratch from here on
+  float* share;               // [count] 2^(largest score of the row in this page - max now): what its probabilities are worth
   float* factor;              // [count]
   float* offset;              // [count]
   float* keyScales;           // [heads][128]
-  float* valueScales;         // [heads][128]
+  float* valueScales;         // [heads][128], as multiples of valueSteps
+  float* valueSteps;          // [heads]
   IntegerRow* weights;        // [kWeightRows]
   int8_t* tile;               // [128 * d]
   int32_t* dots;              // [8][max(128, d)]
@@ -149,10 +151,11 @@ struct Kernels {
   float (*quantizeI16)(const float* x, int count, int16_t* out);
 
   // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):
-  //   newMax = max(max, row max); rescale[i] = 2^(max - newMax); p = 2^(score - newMax) (0 where masked);
-  //   sum = sum*rescale + sum(p); rowMass[i] = sum(p) (relative to newMax). An all-masked row changes nothing: p = 0, rescale = 1.
+  //   newMax = max(max, row max); rescale[i] = 2^(max - newMax); share[i] = 2^(row max - newMax); p = 2^(score - row max) (0 where masked);
+  //   rowMass[i] = share*sum(p) (relative to newMax); sum = sum*rescale + rowMass. An all-masked row changes nothing: p = share = 0, rescale = 1.
+  // p does not depend on what other pages hold: the largest is 1, which is what makes integers of them without another look.
   void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
-                      float* rowMass);
+                      float* share, float* rowMass);
 
   // y[i] += a * x[i];  y[i] *= a;  dot (16 interleaved sums). Bit-equal on every ISA.
   void (*axpy)(float a, const float* x, float* y, int count);

@@ -30,6 +30,8 @@ static float dot(const float* a, const float* b, int count) {
 constexpr float kIntegerMax = 32512.0f;
 // Below this the inverse would leave float32: such rows count as zero.
 constexpr float kLeastMaximum = 0x1p-100f;
+// Above this a scale is not a number that any format holds.
+constexpr float kLargestMaximum = 0x1p100f;
 
 static float quantizeI16(const float* x, int count, int16_t* out) {
   VecF top = splat(0.0f);
@@ -70,22 +72,14 @@ static void scaleDots(const int32_t* dots, const float* scale, float factor, flo
   for (int i = 0; i < count; i += kLanes) store(y + i, loadDots(dots + i) * (load(scale + i) * factor) + offset);
 }
 
-static float weighI16(const float* x, const float* scale, int count, int16_t* out) {
-  VecF top = splat(0.0f);
-  for (int i = 0; i < count; i += kLanes) top = larger(magnitude(load(x + i) * load(scale + i)), top);
-  const float max = largestLane(top);
-  if (!(max >= kLeastMaximum)) {
-    for (int j = 0; j < count; j++) out[j] = 0;
-    return 0.0f;
-  }
-  const float inverse = kIntegerMax / max;
+// out = rint(p * scale), p in [0, 1], scale in [0, 32512].
+static void weighI16(const float* p, const float* scale, int count, int16_t* out) {
   typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
   for (int i = 0; i < count; i += kLanes) {
-    const VecI rounded = bits((load(x + i) * load(scale + i)) * inverse + kRoundMagic) - kRoundMagicBits;
+    const VecI rounded = bits(load(p + i) * load(scale + i) + kRoundMagic) - kRoundMagicBits;
     const Shorts narrow = __builtin_convertvector(rounded, Shorts);
     __builtin_memcpy(out + i, &narrow, sizeof narrow);
   }
-  return max / kIntegerMax;
 }
 
 static void addDots(float a, const int32_t* dots, float* y, int count) {

@@ -72,7 +72,7 @@ INLINE float largestScore(float* s, int first, int last) {
   return largestLane(top);
 }
 
-// Scores -> probabilities relative to max; answers their sum.
+// Scores -> 2^(score - max); answers their sum.
 INLINE float probabilities(float* s, float max) {
   Parts total{};
   for (int i = 0; i < kPageTokens / kLanes; i += kPowerVectors) {
@@ -86,32 +86,37 @@ INLINE float probabilities(float* s, float max) {
 }
 
 static void softmaxPage(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
-                        float* rowMass) {
+                        float* share, float* rowMass) {
   // All maxima first: a power that waits for its maximum would hold up the rows behind it.
   constexpr int kBlock = 24;
   for (int at = 0; at < n; at += kBlock) {
     const int end = at + kBlock < n ? at + kBlock : n;
-    float newMax[kBlock];
+    float tops[kBlock], powers[(kBlock + kLanes - 1) / kLanes * kLanes] = {};
     for (int i = at; i < end; i++) {
       float* s = scores + i * stride;
       const bool whole = first[i] <= 0 && last[i] >= kPageTokens;
       const float top = whole ? largestScore<false>(s, 0, kPageTokens) : largestScore<true>(s, first[i], last[i]);
-      newMax[i - at] = top > max[i] ? top : max[i];
+      tops[i - at] = top;
+      powers[i - at] = top > max[i] ? max[i] - top : top - max[i];
+    }
+    for (int i = 0; i < end - at; i += kLanes) {
+      VecF power[1] = {load(powers + i)};
+      powersOfTwo(power);
+      store(powers + i, power[0]);
     }
     for (int i = at; i < end; i++) {
       float* s = scores + i * stride;
-      const float now = newMax[i - at];
-      rescale[i] = 1.0f;
-      if (!(now > -__builtin_inff())) {  // nothing seen yet and all masked
+      const float top = tops[i - at];
+      const bool rises = top > max[i];
+      rescale[i] = rises ? powers[i - at] : 1.0f;
+      share[i] = rises ? 1.0f : powers[i - at];
+      if (!(top > -__builtin_inff())) {  // all masked
         for (int t = 0; t < kPageTokens; t++) s[t] = 0.0f;
-        rowMass[i] = 0.0f;
+        share[i] = rowMass[i] = 0.0f;
         continue;
       }
-      if (max[i] != now) {
-        rescale[i] = powerOfTwo(max[i] - now);
-        max[i] = now;
-      }
-      rowMass[i] = probabilities(s, now);
+      if (rises) max[i] = top;
+      rowMass[i] = probabilities(s, top) * share[i];
       sum[i] = sum[i] * rescale[i] + rowMass[i];
     }
   }

@@ -109,16 +109,17 @@ export const KERNEL_CASES: Cases = {
     return {
       shape: `rows ${n}, first ${first.join(' ')}, last ${last.join(' ')}`,
       run({ kernels, isa }) {
-        const [p, max, sum, rescale, mass] = [
+        const [p, max, sum, rescale, share, mass] = [
           scores.slice(),
           before.slice(),
           sums.slice(),
           before.slice(),
+          before.slice(),
           sums.slice(),
         ];
-        kernels.softmaxPage(isa, n, PAGE_TOKENS, p, first, last, max, sum, rescale, mass);
+        kernels.softmaxPage(isa, n, PAGE_TOKENS, p, first, last, max, sum, rescale, share, mass);
         // Which of two equal zeros is the largest depends on the width of a vector, and changes nothing that follows.
-        return [p, max.map((x) => x + 0), sum, rescale, mass];
+        return [p, max.map((x) => x + 0), sum, rescale, share, mass];
       },
     };
   },

@@ -48,6 +48,7 @@ export interface KernelsBinding {
     max: Float32Array,
     sum: Float32Array,
     rescale: Float32Array,
+    share: Float32Array,
     rowMass: Float32Array,
   ): void;
   axpy(isa: number, count: number, a: number, x: Float32Array, y: Float32Array): void;

@@ -206,7 +206,19 @@ describe.each(ISAS)('%s', (_name, isa) => {
       const p = scores.slice();
       const one = (value: number): Float32Array => new Float32Array([value]);
       const max = one(-Infinity);
-      kernels.softmaxPage(isa, 1, 128, p, new Int32Array([0]), new Int32Array([128]), max, one(0), one(0), one(0));
+      kernels.softmaxPage(
+        isa,
+        1,
+        128,
+        p,
+        new Int32Array([0]),
+        new Int32Array([128]),
+        max,
+        one(0),
+        one(0),
+        one(0),
+        one(0),
+      );
       expect(max[0]).toBe(0);
       for (const [t, x] of scores.entries()) {
         if (x < -100) expect(p[t]).toBe(0);
@@ -232,9 +244,10 @@ describe.each(ISAS)('%s', (_name, isa) => {
       const last = new Int32Array([128, 128, 90, 78, 4000, 5]);
       const before = scores.slice();
       const rescale = new Float32Array(n);
+      const share = new Float32Array(n);
       const mass = new Float32Array(n);
       const oldMax = max.slice();
-      kernels.softmaxPage(isa, n, stride, scores, first, last, max, sum, rescale, mass);
+      kernels.softmaxPage(isa, n, stride, scores, first, last, max, sum, rescale, share, mass);
       for (let i = 0; i < n; i++) {
         const visible = (t: number): boolean => t >= first[i]! && t < last[i]!;
         for (let t = 0; t < PAGE_TOKENS; t++) {
@@ -248,6 +261,17 @@ describe.each(ISAS)('%s', (_name, isa) => {
           ...before.subarray(i * stride + 128, Math.min((i + 1) * stride, n * stride)),
         ]);
         if (oldMax[i] === max[i]) expect(rescale[i]).toBe(1);
+        const shown = before.subarray(i * stride, i * stride + PAGE_TOKENS).filter((_, t) => visible(t));
+        const top = Math.max(...shown);
+        if (shown.length === 0) expect(share[i]).toBe(0);
+        else expect(Math.abs(share[i]! / 2 ** (top - max[i]!) - 1)).toBeLessThan(1e-5);
+        // The largest of a page is 1 whatever the pages before it held.
+        for (let t = 0; t < PAGE_TOKENS; t++) {
+          if (visible(t))
+            expect(Math.abs(scores[i * stride + t]! / 2 ** (before[i * stride + t]! - top) - 1)).toBeLessThan(1e-5);
+        }
+        const inPage = scores.subarray(i * stride, i * stride + PAGE_TOKENS).reduce((all, x) => all + x, 0);
+        expect(Math.abs(mass[i]! - share[i]! * inPage)).toBeLessThan(1e-5 * (1 + mass[i]!));
       }
     }
     for (let i = 0; i < 5; i++) {
