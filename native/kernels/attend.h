@@ -12,33 +12,54 @@ static void integerRow(const float* x, int d, IntegerRow* out) {
 #endif
 }
 
-// What the levels of token t are multiplied by: its f16 scale, or 2^(k/16) of a rot row (0 for a zero row).
-INLINE void tokenScales(const SideView& side, float* out) {
-  if (side.format == kQ8) {
-    fromHalf(side.rowScales, out, kPageTokens);
-    return;
-  }
-  // 2^(k/16) = 2^(k >> 4) * 2^((k & 15) / 16): rounding does not depend on the power of two, so these are the bits of the table.
+// unit * 2^((k - shift) / 16) of every token, 0 of a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend on the
+// power of two: with unit = 1 these are the bits of kScaleValues.
+INLINE void rotScales(const int8_t* k, int shift, float unit, float* out) {
+  alignas(64) float mantissa[16];
+  for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
 #if defined(__AVX512F__)
-  // What k << 19 leaves of k & 15 below the exponent is taken out of the table.
+  // What j << 19 leaves of j & 15 below the exponent is taken out of the table.
   const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
-  const __m512i mantissa = _mm512_sub_epi32(_mm512_loadu_si512(kScaleValues + 127), below);
+  const __m512i table = _mm512_sub_epi32(_mm512_load_si512(mantissa), below);
   for (int t = 0; t < kPageTokens; t += 16) {
-    const __m512i k = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(side.k + t)));
-    const __mmask16 row = _mm512_cmpneq_epi32_mask(k, _mm512_set1_epi32(-128));
-    _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(k, mantissa), _mm512_slli_epi32(k, 19)));
+    const __m512i at = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(k + t)));
+    const __mmask16 row = _mm512_cmpneq_epi32_mask(at, _mm512_set1_epi32(-128));
+    const __m512i j = _mm512_sub_epi32(at, _mm512_set1_epi32(shift));
+    _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(j, table), _mm512_slli_epi32(j, 19)));
   }
 #elif defined(__AVX2__)
-  const __m256 low = _mm256_loadu_ps(kScaleValues + 127), high = _mm256_loadu_ps(kScaleValues + 127 + 8);
+  const __m256 low = _mm256_load_ps(mantissa), high = _mm256_load_ps(mantissa + 8);
   for (int t = 0; t < kPageTokens; t += 8) {
-    const __m256i k = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(side.k + t)));
-    const __m256 mantissa = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, k), _mm256_permutevar8x32_ps(high, k), _mm256_castsi256_ps(_mm256_slli_epi32(k, 28)));
-    const __m256i value = _mm256_add_epi32(_mm256_castps_si256(mantissa), _mm256_slli_epi32(_mm256_srai_epi32(k, 4), 23));
-    const __m256i none = _mm256_cmpeq_epi32(k, _mm256_set1_epi32(-128));
+    const __m256i at = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(k + t)));
+    const __m256i j = _mm256_sub_epi32(at, _mm256_set1_epi32(shift));
+    const __m256 part = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, j), _mm256_permutevar8x32_ps(high, j), _mm256_castsi256_ps(_mm256_slli_epi32(j, 28)));
+    const __m256i value = _mm256_add_epi32(_mm256_castps_si256(part), _mm256_slli_epi32(_mm256_srai_epi32(j, 4), 23));
+    const __m256i none = _mm256_cmpeq_epi32(at, _mm256_set1_epi32(-128));
     _mm256_storeu_ps(out + t, _mm256_castsi256_ps(_mm256_andnot_si256(none, value)));
   }
 #else
-  for (int t = 0; t < kPageTokens; t++) out[t] = scaleOf(side.k[t]);
+  for (int t = 0; t < kPageTokens; t++) {
+    const int j = k[t] - shift;
+    int32_t value;
+    __builtin_memcpy(&value, &mantissa[j & 15], sizeof value);
+    value = k[t] == kZeroRow ? 0 : value + (j >> 4) * (1 << 23);
+    __builtin_memcpy(out + t, &value, sizeof value);
+  }
+#endif
+}
+
+INLINE int largestExponent(const int8_t* k) {
+#if defined(__AVX2__)
+  __m256i top = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k));
+  for (int t = 32; t < kPageTokens; t += 32) top = _mm256_max_epi8(top, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k + t)));
+  const __m128i most = _mm_max_epi8(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+  // 127 - k is unsigned, and the least 16-bit number is found by one instruction.
+  const __m128i least = _mm_xor_si128(most, _mm_set1_epi8(127));
+  return 127 - _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_min_epu8(least, _mm_srli_epi16(least, 8)))) % 256;
+#else
+  int most = kZeroRow;
+  for (int t = 0; t < kPageTokens; t++) most = k[t] > most ? k[t] : most;
+  return most;
 #endif
 }
 
@@ -63,12 +84,14 @@ constexpr int kDotRows = 8;
 INLINE void prepareKeys(const SideView& k, const PageRows& rows, int head) {
   const int d = rows.d;
   const int first = head * rows.perHead, end = first + rows.perHead;
-  tokenScales(k, rows.keyScales + head * kPageTokens);
+  float* scale = rows.keyScales + head * kPageTokens;
   if (k.format == kQ8) {
+    fromHalf(k.rowScales, scale, kPageTokens);
     for (int r = first; r < end; r++) rows.factor[r] = rows.plain[r].step;
     for (int r = first; r < end; r++) rows.offset[r] = 0.0f;
     return;
   }
+  rotScales(k.k, 0, 1.0f, scale);
   const float unit = levelUnit(k.format);
   alignas(64) float mean[kMaxContraction];
   meanRow(k, d, mean);
@@ -106,22 +129,24 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
 #endif
 }
 
-// Scales as multiples of a step that makes 32512 of the largest; a negative one, which no encoder writes, counts as 0.
-INLINE float scalesToIntegers(float* scale) {
+// Scales of the values of one head as multiples of a step that makes 32512 of the largest.
+INLINE void prepareValues(const SideView& v, const PageRows& rows, int head) {
+  float* scale = rows.valueScales + head * kPageTokens;
+  if (v.format != kQ8) {
+    const int most = largestExponent(v.k);
+    rotScales(v.k, most, kIntegerMax, scale);
+    rows.valueSteps[head] = scaleOf(static_cast<int8_t>(most)) / kIntegerMax * levelUnit(v.format);
+    return;
+  }
+  fromHalf(v.rowScales, scale, kPageTokens);
   VecF top = splat(0.0f);
   for (int t = 0; t < kPageTokens; t += kLanes) top = larger(load(scale + t), top);
   const float max = largestLane(top);
   const bool vanish = !(max >= kLeastMaximum && max <= kLargestMaximum);
   const float inverse = vanish ? 0.0f : kIntegerMax / max;
+  // A negative scale, which no encoder writes, counts as 0.
   for (int t = 0; t < kPageTokens; t += kLanes) store(scale + t, larger(load(scale + t) * inverse, splat(0.0f)));
-  return vanish ? 0.0f : max / kIntegerMax;
-}
-
-// Scales of the values of one head.
-INLINE void prepareValues(const SideView& v, const PageRows& rows, int head) {
-  float* scale = rows.valueScales + head * kPageTokens;
-  tokenScales(v, scale);
-  rows.valueSteps[head] = scalesToIntegers(scale) * levelUnit(v.format);
+  rows.valueSteps[head] = vanish ? 0.0f : max / kIntegerMax;
 }
 
 // Adds what the mean of the page adds.
