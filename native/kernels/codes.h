@@ -157,12 +157,54 @@ INLINE VecI scaleCodes(VecF t) {
   return t > splat(kScaleBounds[0]) ? k : splatI(-127);  // also where t is NaN or k too low
 }
 
-// Codes [128][D] as bytes -> tile order (kernels.h).
+// Rows of kLanes words become columns.
+template <int Step = 1>
+INLINE void transpose(VecI (&v)[kLanes]) {
+  if constexpr (Step < kLanes) {
+    VecI low{};
+    for (int i = 0; i < kLanes; i++) low[i] = i / 2 + i % 2 * kLanes;
+    VecI zipped[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes / 2; i++) {
+      zipped[2 * i] = shuffled(v[i], v[i + kLanes / 2], low);
+      zipped[2 * i + 1] = shuffled(v[i], v[i + kLanes / 2], low + kLanes / 2);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; i++) v[i] = zipped[i];
+    transpose<Step * 2>(v);
+  }
+}
+
+// Bytes of a row of codes that vectors of words touch.
+constexpr int wholeWords(int d) { return (d + 4 * kLanes - 1) / (4 * kLanes) * 4 * kLanes; }
+
+// Tokens [first, first + kLanes) of a tile of keys as rows of `stride` bytes, wholeWords(d) of which are written.
+INLINE void rowsOfTile(const int8_t* tile, int d, int first, int8_t* rows, int stride) {
+  for (int c = 0; c < d; c += 4 * kLanes) {
+    VecI v[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; i++) v[i] = c + 4 * i < d ? loadWords(tile + (c + 4 * i) * kPageTokens + first * 4) : VecI{};
+    transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; i++) storeWords(rows + i * stride + c, v[i]);
+  }
+}
+
+// Codes [128][D] as bytes -> tile order (kernels.h). Bytes up to wholeWords(D) of the last row are read.
 template <int D>
 static void placeInTile(bool isKey, const uint8_t* codes, uint8_t* tile) {
   if (isKey) {
-    for (int t = 0; t < kPageTokens; t++) {
-      for (int c = 0; c < D; c += 4) __builtin_memcpy(tile + c * kPageTokens + t * 4, codes + t * D + c, 4);
+    for (int t = 0; t < kPageTokens; t += kLanes) {
+      for (int c = 0; c < D; c += 4 * kLanes) {
+        VecI v[kLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; i++) v[i] = loadWords(codes + (t + i) * D + c);
+        transpose(v);
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; i++) {
+          if (c + 4 * i < D) storeWords(tile + (c + 4 * i) * kPageTokens + t * 4, v[i]);
+        }
+      }
     }
     return;
   }

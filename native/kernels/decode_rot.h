@@ -26,20 +26,15 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
   const float scale = halfToFloat(*side.meanScale);
   for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.mean + c) * scale);
   const float divisor = static_cast<float>(divisorOf(side.format));
-  for (int t = firstRow; t < kPageTokens; t++) {
+  alignas(64) int8_t rows[kLanes][wholeWords(D)];
+  for (int t = 0; t < kPageTokens; t++) {
+    if (isKey && t % kLanes == 0) rowsOfTile(tile, D, t, rows[0], wholeWords(D));
+    if (t < firstRow) continue;
     const float factor = scaleOf(side.k[t]) / divisor;
     VecF y[kVectors];
     if (isKey) {
-      // Four times four channels lie 128 tokens apart; put together in registers, they can be read again at once.
-      alignas(64) int8_t row[D];
-      for (int c = 0; c < D; c += 16) {
-        int32_t part[4];
-        for (int i = 0; i < 4; i++) __builtin_memcpy(&part[i], tile + (c + 4 * i) * kPageTokens + t * 4, 4);
-        const FourI four = {part[0], part[1], part[2], part[3]};
-        __builtin_memcpy(row + c, &four, 16);
-      }
 #pragma GCC unroll 16
-      for (int i = 0; i < kVectors; i++) y[i] = loadSigned(row + i * kLanes) * factor;
+      for (int i = 0; i < kVectors; i++) y[i] = loadSigned(rows[t % kLanes] + i * kLanes) * factor;
     } else {
       const int8_t* group = tile + t / 4 * 4 * D;
       const int shift = 24 - t % 4 * 8;

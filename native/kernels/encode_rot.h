@@ -129,7 +129,7 @@ static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow,
   for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
   const Sixteen unit = loadSixteen(padded);
 
-  alignas(64) uint8_t codes[kPageTokens * D];
+  alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
   // As many rows at a time as a vector has lanes, so that what there is one of per row fills a vector.
   for (int first = 0; first < kPageTokens; first += kLanes) {
     alignas(64) VecF y[kLanes][kCount];

@@ -3,7 +3,7 @@
 
 template <int D>
 static void encodeQ8Of(bool isKey, const float* x, size_t stride, int8_t* tile, uint16_t* scales) {
-  alignas(64) uint8_t codes[kPageTokens * D];
+  alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
     const float* row = x + t * stride;
     scales[t] = floatToHalf(largestLane(largestOf(row, D)) / 127.0f);
@@ -29,17 +29,13 @@ static void encodeQ8(bool isKey, const float* x, size_t stride, int d, int8_t* t
 
 static void decodeQ8(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride) {
   if (isKey) {
-    for (int t = 0; t < kPageTokens; t++) {
-      // Four times four channels lie 128 tokens apart; put together in registers, they can be read again at once.
-      alignas(64) int8_t row[kMaxHeadDim];
-      for (int c = 0; c < d; c += 16) {
-        int32_t part[4];
-        for (int i = 0; i < 4; i++) __builtin_memcpy(&part[i], tile + (c + 4 * i) * kPageTokens + t * 4, 4);
-        const FourI four = {part[0], part[1], part[2], part[3]};
-        __builtin_memcpy(row + c, &four, 16);
+    for (int first = 0; first < kPageTokens; first += kLanes) {
+      alignas(64) int8_t rows[kLanes][kMaxHeadDim];
+      rowsOfTile(tile, d, first, rows[0], kMaxHeadDim);
+      for (int i = 0; i < kLanes; i++) {
+        const float scale = halfToFloat(scales[first + i]);
+        for (int c = 0; c < d; c += kLanes) store(x + (first + i) * stride + c, loadSigned(rows[i] + c) * scale);
       }
-      const float scale = halfToFloat(scales[t]);
-      for (int c = 0; c < d; c += kLanes) store(x + t * stride + c, loadSigned(row + c) * scale);
     }
   } else {
     for (int t = 0; t < kPageTokens; t += 4) {

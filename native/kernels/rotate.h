@@ -3,6 +3,18 @@
 // blocks, block 0 first; one multiplication by float32(1/sqrt d). H is symmetric, so the inverse runs the same and signs last.
 #pragma once
 
+// partner + v, v negated in the lanes whose number has that bit. A product with 1 or -1 is exact, so fusing changes no bit.
+template <int Bit>
+INLINE VecF addSigned(VecF partner, VecF v) {
+#if defined(__AVX2__) || defined(__aarch64__)
+  const VecF one = splat(1.0f);
+  return mulAdd(v, (iota() & Bit) != 0 ? -one : one, partner);
+#else
+  constexpr int kToSign = Bit == 1 ? 31 : Bit == 2 ? 30 : Bit == 4 ? 29 : 28;
+  return partner + fromBits(bits(v) ^ ((iota() & Bit) << kToSign));
+#endif
+}
+
 // Lanes of a vector at distance 1, 2, 4, 8 inside it: exchange partners, negate the upper one of each pair, add.
 INLINE VecF butterfly1(VecF v) {
 #if defined(__AVX512F__)
@@ -12,8 +24,7 @@ INLINE VecF butterfly1(VecF v) {
 #else
   const VecI partner = {1, 0, 3, 2};
 #endif
-  const VecI flip = (iota() & 1) << 31;
-  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
+  return addSigned<1>(shuffled(v, partner), v);
 }
 INLINE VecF butterfly2(VecF v) {
 #if defined(__AVX512F__)
@@ -23,8 +34,7 @@ INLINE VecF butterfly2(VecF v) {
 #else
   const VecI partner = {2, 3, 0, 1};
 #endif
-  const VecI flip = (iota() & 2) << 30;
-  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
+  return addSigned<2>(shuffled(v, partner), v);
 }
 INLINE VecF butterfly4(VecF v) {
 #if defined(__AVX512F__)
@@ -34,14 +44,12 @@ INLINE VecF butterfly4(VecF v) {
 #else
   const VecI partner = {0, 1, 2, 3};  // distance 4 is between registers here: never called
 #endif
-  const VecI flip = (iota() & 4) << 29;
-  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
+  return addSigned<4>(shuffled(v, partner), v);
 }
 INLINE VecF butterfly8(VecF v) {
 #if defined(__AVX512F__)
   const VecI partner = {8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7};
-  const VecI flip = (iota() & 8) << 28;
-  return shuffled(v, partner) + fromBits(bits(v) ^ flip);
+  return addSigned<8>(shuffled(v, partner), v);
 #else
   return v;
 #endif
