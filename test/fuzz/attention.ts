@@ -2,7 +2,7 @@
  * Page attention as a whole: rows meet pages of mixed formats with any bytes in them; and caches, with everything that happens to a page.
  * Where no side is f16 every machine gives the same bits; f16 sides fuse where the hardware can, and have a bound.
  */
-import { CODED_HEAD_DIMS, PAGE_TOKENS, SINK_TOKENS } from '../../native/format.ts';
+import { CODED_HEAD_DIMS, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS } from '../../native/format.ts';
 import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
 import { fromHalf, toHalf } from '../../native/reference/index.ts';
 import { gaussian } from '../native/rows.ts';
@@ -200,11 +200,8 @@ export function withCache(
   }
 }
 
-/**
- * A cache from append to attention: sealed in 8 bits, moved here and there on codes, tried, decoded, attended by one token or many. What
- * stays f16, the open page, holds zeros: their scores and their part of the sum are exact.
- */
-function cached(random: Random): Case {
+/** Rows, moves and options of a cache of one layer. What stays f16, the open page, holds zeros: their part is exact. */
+function chosenCache(random: Random) {
   const d = one(random, [64, 64, 80, 96, 128]);
   const heads = whole(random, 1, 2);
   const group = whole(random, 1, 4);
@@ -220,42 +217,121 @@ function cached(random: Random): Case {
     return x;
   };
   const [k, v] = [side(), side()];
-  const moves = Array.from({ length: whole(random, 0, 2 * pages) }, () => ({
+  const moves = movesFor(random, pages, whole(random, 0, 2 * pages));
+  const slopes = Float32Array.from({ length: random() < 0.3 ? heads * group : 0 }, () => random());
+  const scale = one(random, [1 / Math.sqrt(d), 1 / Math.sqrt(d), 1, 0]);
+  return {
+    ...{ d, heads, group, pages, open, tokens, row, scale, slopes },
+    says: `d ${d}, heads ${heads} of ${group}, tokens ${tokens}, moves ${moves.length}`,
+    /** Formats of all sides afterwards. */
+    fill(cache: CacheHandle): Uint8Array {
+      succeed(cache.append(0, k, v), 'append');
+      const now = new Uint8Array(2 * pages).fill(Q8);
+      for (const { page, side, to } of moves) {
+        if (to <= now[2 * page + side]!) continue;
+        succeed(cache.transcode(0, page, side, to, new Float64Array(1)), 'transcode');
+        now[2 * page + side] = to;
+      }
+      return now;
+    },
+    decoded(cache: CacheHandle): Float32Array[] {
+      return Array.from({ length: 2 * pages }, (_, i) => {
+        const rows = new Float32Array(PAGE_TOKENS * row);
+        succeed(cache.decode(0, i >> 1, i % 2, rows), 'decode');
+        return rows;
+      });
+    },
+  };
+}
+
+interface PageMove {
+  readonly page: number;
+  readonly side: number;
+  readonly to: number;
+}
+
+function movesFor(random: Random, pages: number, count: number): PageMove[] {
+  return Array.from({ length: count }, () => ({
     page: whole(random, 0, pages - 1),
     side: whole(random, 0, 1),
     to: whole(random, ROT4, FORMAT_COUNT - 1),
   }));
+}
+
+/** A cache from append to attention: sealed in 8 bits, moved here and there on codes, decoded, attended by one token or many. */
+function cached(random: Random): Case {
+  const chosen = chosenCache(random);
+  const { d, heads, group, open, tokens, row, scale, slopes } = chosen;
   const count = one(random, [1, 1, whole(random, 2, open)]);
   const q = Float32Array.from({ length: Math.min(count, open) * row * group }, () => gaussian(random));
   const window = one(random, [0, 0, whole(random, 1, tokens)]);
-  const slopes = Float32Array.from({ length: random() < 0.3 ? heads * group : 0 }, () => random());
-  const scale = one(random, [1 / Math.sqrt(d), 1 / Math.sqrt(d), 1, 0]);
   return {
-    shape: `d ${d}, heads ${heads} of ${group}, tokens ${tokens}, queries ${count}, window ${window}, moves ${moves.length}`,
+    shape: `${chosen.says}, queries ${count}, window ${window}`,
     run({ binary, isa }) {
       const results: Numbers[] = [];
       withCache(binary, isa, [1, heads * group, heads, d, Q8, 1], { scale, window, slopes }, (cache) => {
-        succeed(cache.append(0, k, v), 'append');
-        const now = new Uint8Array(2 * pages).fill(Q8);
-        for (const { page, side, to } of moves) {
-          if (to <= now[2 * page + side]!) continue;
-          succeed(cache.transcode(0, page, side, to, new Float64Array(1)), 'transcode');
-          now[2 * page + side] = to;
-        }
+        chosen.fill(cache);
         const out = new Float32Array(q.length);
         succeed(cache.attend(0, q, out, undefined, undefined, true), 'attend');
-        results.push(out);
-        for (let page = 0; page < pages; page++) {
-          for (let side = 0; side < 2; side++) {
-            const rows = new Float32Array(PAGE_TOKENS * row);
-            succeed(cache.decode(0, page, side, rows), 'decode');
-            results.push(rows);
-          }
-        }
+        results.push(out, ...chosen.decoded(cache));
       });
       return results;
     },
   };
 }
 
-export const ATTENTION_CASES: Cases = { attendPages, cached };
+/**
+ * Trials of every page, at once and in the background, and moves in the background. Of one machine both trials must answer the same to the
+ * bit. Machines may differ in the last bits of a logarithm and of the sketch, which meets f16.
+ */
+function tried(random: Random): Case {
+  const chosen = chosenCache(random);
+  const { d, heads, group, pages, open, row, scale, slopes } = chosen;
+  const q = Float32Array.from({ length: open * row * group }, () => gaussian(random));
+  const norms = Float32Array.from({ length: open }, () => 1 + random());
+  const sketch = Float32Array.from({ length: random() < 0.5 ? SKETCH_ROWS * row * group : 0 }, () => gaussian(random));
+  const candidates = movesFor(random, pages, whole(random, 1, 12));
+  const later = movesFor(random, pages, whole(random, 0, 4));
+  return {
+    shape: `${chosen.says}, queries ${open}, candidates ${candidates.length}, sketch ${sketch.length > 0}`,
+    run({ binary, isa }) {
+      const results: Numbers[] = [];
+      withCache(binary, isa, [1, heads * group, heads, d, Q8, 1], { scale, window: 0, slopes }, (cache) => {
+        const now = chosen.fill(cache);
+        if (sketch.length > 0) succeed(cache.setSketch(0, sketch), 'setSketch');
+        succeed(cache.attend(0, q, new Float32Array(q.length), norms, undefined, true), 'attend');
+        const isDown = ({ page, side, to }: PageMove): boolean => to > now[2 * page + side]!;
+        const lists = Array.from({ length: pages }, (_, page) =>
+          Uint8Array.from(
+            candidates.filter((move) => move.page === page && isDown(move)).flatMap(({ side, to }) => [side, to]),
+          ),
+        );
+        const atOnce = lists.map((moves, page) => {
+          const errors = new Float64Array(moves.length / 2);
+          succeed(cache.trial(0, page, moves, errors), 'trial');
+          return errors;
+        });
+        for (const [page, moves] of lists.entries()) succeed(cache.startTrial(0, page, moves), 'startTrial');
+        const errors = Float64Array.from(atOnce.flatMap((list) => [...list]));
+        // Of half of them the pages are moved away beneath.
+        const started = new Float64Array(1 + errors.length);
+        const finish = (): void => succeed(cache.finishTrials(true, started), 'finishTrials');
+        if (later.length % 2 === 0) finish();
+        let under = 0;
+        for (const move of later.filter(isDown)) {
+          if (cache.startMove(0, move.page, move.side, move.to) === 0) under++;
+        }
+        const moved = new Float64Array(1 + 2 * under);
+        succeed(cache.finishMoves(true, moved), 'finishMoves');
+        if (later.length % 2 === 1) finish();
+        const both = [Float64Array.of(pages, ...errors), started];
+        if (!both[0]!.every((error, i) => Object.is(error, both[1]![i]))) throw new Error('a started trial differs');
+        results.push(errors, moved, ...chosen.decoded(cache));
+      });
+      return results;
+    },
+    bounds: ([errors]) => [Float64Array.from(errors!, (error) => 1e-4 * error + 1e-6)],
+  };
+}
+
+export const ATTENTION_CASES: Cases = { attendPages, cached, tried };
