@@ -50,7 +50,7 @@ INLINE void fetch(const Ahead& ahead, size_t step) {
   }
 }
 
-// Scales and means are few lines: asked for at once.
+// Scales and means are few lines, asked for at once, one page before they are needed.
 INLINE void fetchScales(const SideView& side, int d) {
   if (side.format == kF16) return;
   if (side.format == kQ8) {

@@ -260,14 +260,17 @@ static void mixPage(const SideView* values, const PageRows& rows, int visible) {
 // One page. Step after step for all heads, not head after head: the end of every step waits for its last results, and so is met less often.
 INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
-  for (int i = 0; ahead > 0 && i < 2 * rows.heads; i++) fetchScales(sides[i + ahead], d);
   // Values that may be skipped are not asked for: keys ask for keys, some pages further on.
   const bool mayTurnUp = rows.skipShare <= 0;
   const int keysAhead = mayTurnUp || ahead == 0 ? ahead : (ahead + 2 * rows.heads - 1) / (2 * rows.heads) * 2 * rows.heads;
   const SideView* values = sides + rows.heads;
   for (int h = 0; h < rows.heads && sides->format != kF16; h++) prepareKeys(sides[h], rows, h);
   for (int h = 0; h < rows.heads && values->format != kF16; h++) prepareValues(values[h], rows, h);
-  for (int h = 0; h < rows.heads; h++) scoreKeys(sides[h], rows, h, visible, keysAhead > 0 ? sides + h + keysAhead : nullptr);
+  for (int h = 0; h < rows.heads; h++) {
+    // Those of all heads of the next page: it begins with them.
+    for (int side = 0; ahead > 0 && side < 2; side++) fetchScales(sides[h + (2 + side) * rows.heads], d);
+    scoreKeys(sides[h], rows, h, visible, keysAhead > 0 ? sides + h + keysAhead : nullptr);
+  }
   for (int r = 0; rows.slope != nullptr && r < n; r++) {
     float* score = rows.scores + static_cast<size_t>(r) * kPageTokens;
     for (int t = 0; t < visible; t++) score[t] = score[t] - rows.slope[r] * static_cast<float>(rows.position[r] - start - t);

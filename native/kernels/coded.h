@@ -232,16 +232,16 @@ INLINE size_t elementsAQuad(int n) { return n <= 3 ? 256 : 128; }
 
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
-  const Ahead ahead = aheadOf(next, k, elementsAQuad(n));
+  const Ahead ahead = aheadOf(next, k, elementsAQuad(n)), none = aheadOf(nullptr, k, 0);
   eachBlock(n, [&](auto r, int i) MEMBER {
-    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : aheadOf(nullptr, k, 0));
+    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
   });
 }
 
 static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  const Ahead ahead = aheadOf(next, v, elementsAQuad(n));
+  const Ahead ahead = aheadOf(next, v, elementsAQuad(n)), none = aheadOf(nullptr, v, 0);
   eachBlock(n, [&](auto r, int i) MEMBER {
-    mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : aheadOf(nullptr, v, 0));
+    mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
   });
 }
 

@@ -47,12 +47,6 @@ INLINE void powersOfTwo(VecF (&x)[N]) {
 // Vectors of one such step: as many as the registers hold.
 constexpr int kPowerVectors = kLanes == 16 ? 8 : 4;
 
-INLINE float powerOfTwo(float x) {
-  VecF v[1] = {splat(x)};
-  powersOfTwo(v);
-  return v[0][0];
-}
-
 // The largest score of a row; with a mask, what lies outside [first, last) becomes -inf.
 template <bool Masked>
 INLINE float largestScore(float* s, int first, int last) {
