@@ -128,11 +128,11 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
     high[i.value] = _mm512_setzero_si512();
     low[i.value] = Keys ? _mm512_set1_epi32(x[i.value / kBlocks].correction) : _mm512_setzero_si512();
   });
-  // Lines are asked for in the order of their addresses.
+  // Lines are asked for in the order of their addresses: at every quad, or at every other one where two loops share a side.
   const size_t first = static_cast<size_t>(Pairs == 2 ? group : group * 2 + P) * quads;
   for (int q = 0; q < quads; q++) {
     const size_t j = static_cast<size_t>(q) * groups + group;
-    fetch(ahead, first + q);
+    if (Pairs == 2 || q % 2 == 0) fetch(ahead, (first + q) * Pairs / 2);
     __m512i level[kBlocks];
     rows.template pair<P>(j, level[0], level[1]);
     if constexpr (Pairs == 2) rows.template pair<P + 1>(j, level[2], level[3]);
@@ -227,19 +227,19 @@ INLINE void eachBlock(int n, const F& f) {
   }
 }
 
-// Elements of a side to each quad of all loops of the first block of n rows.
-INLINE size_t elementsAQuad(int n) { return n <= 3 ? 256 : 128; }
+// Elements of a side to each step at which lines are asked for: 64 bytes of a plane of two bits.
+constexpr size_t kElementsAStep = 256;
 
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
-  const Ahead ahead = aheadOf(next, k, elementsAQuad(n)), none = aheadOf(nullptr, k, 0);
+  const Ahead ahead = aheadOf(next, k, kElementsAStep), none = aheadOf(nullptr, k, 0);
   eachBlock(n, [&](auto r, int i) MEMBER {
     scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
   });
 }
 
 static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  const Ahead ahead = aheadOf(next, v, elementsAQuad(n)), none = aheadOf(nullptr, v, 0);
+  const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
   eachBlock(n, [&](auto r, int i) MEMBER {
     mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
   });
