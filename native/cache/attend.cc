@@ -16,8 +16,6 @@ constexpr int kDecodeRows = 8;
 // Pages beyond those at hand whose memory may be asked for.
 constexpr int kPagesAhead = 8;
 constexpr int kPagesAtOnce = 16;
-// Below this many multiplications waking a thread costs more than it saves. Chosen, not measured.
-constexpr double kParallelWork = 1 << 20;
 
 // How one call is cut: blocks of query tokens, KV heads, and the history of each into ranges of pages. A decode step meets a page with all
 // heads before it goes on to the next, so that memory is read in the order of its addresses; a prompt goes head by head, because the rows
@@ -45,10 +43,10 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
   plan.firstPosition = layer.length - tokens;
   plan.pages = layer.sealed() + 1;
   plan.headsAtOnce = plan.blockTokens * shape.group() <= kDecodeRows ? shape.kvHeads : 1;
-  // Few items (decode): cut the history as well, so that every thread gets the same share.
+  // Few items (decode): cut the history as well.
   plan.ranges = 1;
   const int whole = plan.items(shape.kvHeads);
-  if (threads > 1 && whole < 4 * threads && whole % threads != 0) plan.ranges = std::min(threads, plan.pages);
+  if (threads > 1 && whole < 4 * threads && whole % threads != 0) plan.ranges = std::min(threads * kItemsAThread, plan.pages);
   return plan;
 }
 
@@ -361,7 +359,7 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
   const CacheShape& shape = cache.shape();
   Threads& threads = cache.workers().threads;
   const double work = 2.0 * tokens * layer.length * static_cast<double>(shape.queryElements());
-  const bool parallel = threads.count() > 1 && work >= kParallelWork;
+  const bool parallel = threads.worthSharing(work);
   std::vector<float> ownLse;
   if (observe && !lse) {
     ownLse.resize(static_cast<size_t>(tokens) * shape.queryHeads);

@@ -7,7 +7,13 @@ const shape = { layers: 1, queryHeads: 6, kvHeads: 2, headDim: 64 };
 const QUERY = 6 * 64;
 const ROW = 2 * 64;
 
-function filled(tokens: number, options: { threads?: number; slidingWindow?: (number | null)[] } = {}) {
+interface Options {
+  threads?: number;
+  slidingWindow?: (number | null)[];
+  alibiSlopes?: Float32Array;
+}
+
+function filled(tokens: number, options: Options = {}) {
   const cache = openKvCache({ shape, pool: openPool(64_000_000), ...options });
   const random = uniform(tokens);
   if (tokens > 0) cache.append(0, normals(random, tokens * ROW), normals(random, tokens * ROW));
@@ -67,6 +73,28 @@ describe('attend', () => {
     expect(outputs[3]).toEqual(outputs[2]);
     expect(relativeError(outputs[2]!.out, outputs[0]!.out)).toBeLessThan(1e-4);
     expect(relativeError(outputs[4]!.out, outputs[0]!.out)).toBeLessThan(1e-4);
+  });
+
+  it('of one token over a history long enough to be shared equals dense attention, with any number of threads', () => {
+    const slopes = Float32Array.from({ length: 6 }, (_, h) => 2 ** -(h + 4));
+    for (const threads of [1, 2, 3, 7]) {
+      for (const options of [{}, { slidingWindow: [9000] }, { alibiSlopes: slopes }]) {
+        const { cache, random } = filled(12_000, { threads, ...options });
+        for (let page = 0; page < 40; page++) {
+          cache.transcode(0, page, 'k', page % 2 === 0 ? 'rot4' : 'rot2');
+          cache.transcode(0, page, 'v', page % 3 === 0 ? 'rot3' : 'q8');
+        }
+        const q = normals(random, QUERY);
+        const out = new Float32Array(QUERY);
+        cache.attend(0, q, out);
+        const window = options.slidingWindow?.[0] ?? null;
+        const expected = denseOf(cache, 0, q, { window, ...(options.alibiSlopes ? { slopes } : {}) });
+        expect(relativeError(out, expected.out)).toBeLessThan(3e-4);
+        const { mass } = cache.table(0);
+        for (const [page, share] of mass.entries()) expect(Math.abs(share - expected.mass[page]!)).toBeLessThan(1e-3);
+        expect(mass.reduce((a, b) => a + b)).toBeCloseTo(6, 4);
+      }
+    }
   });
 
   it('with a window of one token sees only itself, with a window longer than the history all of it', () => {

@@ -52,7 +52,8 @@ describe('the thread pool', () => {
     const q = normals(random, 384);
     for (const threads of [2, 7]) {
       const cache = openKvCache({ shape, pool: openPool(40_000_000), threads });
-      cache.append(0, rows, rows);
+      // Long enough to be worth sharing.
+      for (let i = 0; i < 6; i++) cache.append(0, rows, rows);
       const first = new Float32Array(384);
       cache.attend(0, q, first, { observe: false });
       for (let round = 0; round < 200; round++) {
