@@ -204,7 +204,7 @@ describe('what is refused', () => {
       target.close();
     }
     expect(
-      empty().setNarrow(0, 'down', { codes: new Uint8Array(96 * 200), scales: rows(600), minima: rows(600) }),
+      empty().setNarrow(0, 'down', { codes: new Uint8Array(96 * 392), scales: rows(1176), minima: rows(1176) }),
     ).toBe(false);
   });
 
