@@ -297,15 +297,16 @@ class NativeCache implements KvCache {
     return this.#moves.finish(this.#open(), wait);
   }
 
-  decode(layer: number, page: number, side: Side): Float32Array {
+  decode(layer: number, page: number, side: Side, out?: Float32Array): Float32Array {
     const handle = this.#open();
     const { tokens, pages } = this.#count(this.#layer(layer));
     integer(page, 'page', 0, pages);
-    const rows = page === pages ? tokens - pages * PAGE_TOKENS : PAGE_TOKENS;
-    const out = new Float32Array(rows * this.shape.kvHeads * this.shape.headDim);
-    const doing = `decode page ${page} of layer ${layer}`;
-    check(handle.decode(layer, page, sideId(side), out), doing, { layer, page, side });
-    return out;
+    const wanted = Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS) * this.shape.kvHeads * this.shape.headDim;
+    const found = out === undefined ? new Float32Array(wanted) : floats(out, 'out');
+    if (found.length !== wanted) shapeError('out must be [tokens, n, d]', { out: found.length, wanted });
+    const status = handle.decode(layer, page, sideId(side), found);
+    check(status, `decode page ${page} of layer ${layer}`, { layer, page, side });
+    return found;
   }
 
   codes(layer: number, page: number, side: Side): PageCodes {

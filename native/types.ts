@@ -215,8 +215,8 @@ export interface KvCache {
    * → those that ended.
    */
   finishMoves(wait: boolean): FinishedMove[];
-  /** Decoded rows of one side of a sealed page or (page === pages) of the open one, sinks exact: [tokens, n, d]. */
-  decode(layer: number, page: number, side: Side): Float32Array;
+  /** Decoded rows of one side of a sealed page or (page === pages) of the open one, sinks exact: [tokens, n, d], in `out` if given. */
+  decode(layer: number, page: number, side: Side, out?: Float32Array): Float32Array;
   /** Codes, scales and means of a coded page in canonical order, to compare with the reference. */
   codes(layer: number, page: number, side: Side): PageCodes;
   /** Weights for the latents of a layer, packed once (scratch). Throws 'unsupported' once the layer holds latents. */

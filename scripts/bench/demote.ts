@@ -170,11 +170,12 @@ function moving({ cache, pair, layers }: Arena, to: FormatName): Measured {
 
 function reading({ cache, pair, layers }: Arena): Measured {
   const next = layersInTurn(layers);
+  const rows = new Float32Array(PAGE_TOKENS * cache.shape.kvHeads * cache.shape.headDim);
   return {
     what: `${pair.k}>f32`,
     run: () => {
       const layer = next();
-      for (const side of SIDES) for (let page = 0; page < PAGES; page++) cache.decode(layer, page, side);
+      for (const side of SIDES) for (let page = 0; page < PAGES; page++) cache.decode(layer, page, side, rows);
     },
   };
 }

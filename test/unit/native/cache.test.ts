@@ -45,6 +45,23 @@ describe('append', () => {
     expect(cache.decode(0, 1, 'k')).toEqual(fromHalf(toHalf(rows.subarray(0, ROW))));
   });
 
+  it('decodes into an array that it is given, of the right length and type', () => {
+    const cache = open();
+    const rows = normals(uniform(3), 130 * ROW);
+    cache.append(0, rows, rows);
+    for (const [page, tokens] of [
+      [0, 128],
+      [1, 2],
+    ] as const) {
+      const out = new Float32Array(tokens * ROW).fill(7);
+      expect(cache.decode(0, page, 'v', out)).toBe(out);
+      expect(out).toEqual(cache.decode(0, page, 'v'));
+      for (const wrong of [new Float32Array(tokens * ROW - 1), new Float32Array(tokens * ROW + 1)])
+        expect(() => cache.decode(0, page, 'v', wrong)).toThrow(/out must be \[tokens, n, d\]/);
+      expect(() => cache.decode(0, page, 'v', new Float64Array(tokens * ROW) as never)).toThrow(/Float32Array/);
+    }
+  });
+
   it('takes values up to 65504 and refuses what f16 does not hold, saying where, with nothing appended', () => {
     const cache = open();
     const good = new Float32Array(3 * ROW).fill(65504);
