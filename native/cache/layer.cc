@@ -154,7 +154,7 @@ void Cache::seal(Layer& layer, Page& page) {
         continue;
       }
       float* rows = scratch.keyRows.data();
-      decodeHead(kernels_, isKey, d, firstRow, open, rows, scratch.lines.data());
+      decodeHead(kernels_, isKey, d, firstRow, open, rows, d, scratch.lines.data());
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
       encodeHead(kernels_, options_.windowFormat, isKey, d, firstRow, rows, target);
     }
@@ -208,10 +208,15 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
       for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
       continue;
     }
-    const SideView view = isOpen ? openView(layer, isKey, head) : layer.pages[pageIndex].side(isKey).view(side, head);
-    decodeHead(kernels_, isKey, side.headDim, firstRow, view, rows, scratch.lines.data());
-    if (!isOpen && firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, rows, d);
-    for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
+    if (isOpen) {
+      decodeHead(kernels_, isKey, side.headDim, firstRow, openView(layer, isKey, head), rows, d, scratch.lines.data());
+      for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
+      continue;
+    }
+    const SideView view = layer.pages[pageIndex].side(isKey).view(side, head);
+    const size_t stride = side.kvHeads * d;
+    decodeHead(kernels_, isKey, side.headDim, firstRow, view, out + head * d, stride, scratch.lines.data());
+    if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, out + head * d, stride);
   }
 }
 

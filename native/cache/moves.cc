@@ -36,7 +36,7 @@ void Encoding::run(float* rows, float* lines) const {
       demoteHead(kernels, to->format, side.isKey, d, source, target);
       continue;
     }
-    decodeHead(kernels, side.isKey, d, firstRow, source, rows, lines);
+    decodeHead(kernels, side.isKey, d, firstRow, source, rows, d, lines);
     for (int t = 0; t < firstRow; t++) {
       kernels->fromHalf(sinks + (static_cast<size_t>(head) * kSinkTokens + t) * d, rows + static_cast<size_t>(t) * d, d);
     }

@@ -54,23 +54,25 @@ void demoteHead(const Kernels* kernels, int to, bool isKey, int headDim, const S
   kernels->demoteRot(from.format, to, isKey, headDim, from.hi, from.lo, from.k, target.lo, target.k);
 }
 
-void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, float* scratch) {
+void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, size_t stride, float* scratch) {
   const size_t d = static_cast<size_t>(headDim);
   if (view.format == kF16) {
     if (!isKey) {
-      kernels->fromHalf(view.half, rows, d * kPageTokens);
+      for (int t = 0; t < kPageTokens; t++) kernels->fromHalf(view.half + t * d, rows + t * stride, d);
       return;
     }
     kernels->fromHalf(view.half, scratch, d * kPageTokens);
     for (size_t c = 0; c < d; c++) {
-      for (int t = 0; t < kPageTokens; t++) rows[t * d + c] = scratch[c * kPageTokens + t];
+      for (int t = 0; t < kPageTokens; t++) rows[t * stride + c] = scratch[c * kPageTokens + t];
     }
-  } else if (view.format == kQ8) {
-    kernels->decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, d);
-  } else {
-    kernels->decodeRotRows(isKey, headDim, firstRow, view, rows, d);
-    if (firstRow > 0) std::memset(rows, 0, sizeof(float) * d * firstRow);
+    return;
   }
+  if (view.format == kQ8) {
+    kernels->decodeQ8(isKey, headDim, view.tile, view.rowScales, rows, stride);
+  } else {
+    kernels->decodeRotRows(isKey, headDim, firstRow, view, rows, stride);
+  }
+  for (int t = 0; t < firstRow; t++) std::memset(rows + t * stride, 0, sizeof(float) * d);
 }
 
 }  // namespace palimpsest

@@ -126,8 +126,8 @@ inline SideTarget PageSide::target(const SideShape& shape, int head) const {
 void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target);
 // `from` and `to` both of the rot family, `to` lower: on codes alone. The high plane and the mean are not touched.
 void demoteHead(const Kernels* kernels, int to, bool isKey, int headDim, const SideView& from, const SideTarget& target);
-// scratch: [128*d]. Rows before firstRow come out as zeros unless the format is f16.
-void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, float* scratch);
+// Rows `stride` apart; scratch: [128*d]. Rows before firstRow come out as zeros unless the format is f16.
+void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, const SideView& view, float* rows, size_t stride, float* scratch);
 
 // Index of (contraction step c, output o) in an i8 tile.
 inline size_t tileIndex(int c, int o, int outputs) {

@@ -212,7 +212,7 @@ class Trial {
     }
     float* rows = candidate.isKey ? scratch.keyRows.data() : scratch.valueRows.data();
     if (!prepared.decoded) {
-      decodeHead(cache_.kernels(), candidate.isKey, d, firstRow(), now, rows, scratch.lines.data());
+      decodeHead(cache_.kernels(), candidate.isKey, d, firstRow(), now, rows, d, scratch.lines.data());
       if (firstRow() > 0) restoreSinks(candidate.isKey, head, rows);
       prepared.decoded = true;
     }
