@@ -62,8 +62,9 @@ void decodeHead(const Kernels* kernels, bool isKey, int headDim, int firstRow, c
       return;
     }
     kernels->fromHalf(view.half, scratch, d * kPageTokens);
-    for (size_t c = 0; c < d; c++) {
-      for (int t = 0; t < kPageTokens; t++) rows[t * stride + c] = scratch[c * kPageTokens + t];
+    // Row after row: `scratch` stays in the first-level cache, rows far apart would not.
+    for (int t = 0; t < kPageTokens; t++) {
+      for (size_t c = 0; c < d; c++) rows[t * stride + c] = scratch[c * kPageTokens + t];
     }
     return;
   }
