@@ -365,8 +365,9 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
     ownLse.resize(static_cast<size_t>(tokens) * shape.queryHeads);
     lse = ownLse.data();
   }
-  Call call(cache, layer, index, planCall(cache, layer, tokens, parallel ? threads.count() : 1), q, out, lse, observe);
-  const int items = planCall(cache, layer, tokens, parallel ? threads.count() : 1).items(shape.kvHeads);
+  const Plan plan = planCall(cache, layer, tokens, parallel ? threads.count() : 1);
+  const int items = plan.items(shape.kvHeads);
+  Call call(cache, layer, index, plan, q, out, lse, observe);
   call.reserve();
   auto task = [&](int item, int thread) { call.run(item, thread); };
   if (parallel) {

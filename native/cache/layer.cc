@@ -198,25 +198,22 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   const bool isOpen = pageIndex == layer.sealed();
   const int tokens = isOpen ? layer.openRows() : kPageTokens;
   const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
-  const size_t d = side.headDim;
+  const size_t d = side.headDim, stride = side.kvHeads * d;
   Scratch& scratch = workers_->scratch[0];
   float* rows = scratch.keyRows.data();
   const bool isHeld = !isOpen && layer.pages[pageIndex].latent;
   for (int head = 0; head < side.kvHeads; head++) {
-    if (isHeld) {
-      latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
-      for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
+    float* to = out + head * d;
+    if (!isOpen && !isHeld) {
+      const SideView view = layer.pages[pageIndex].side(isKey).view(side, head);
+      decodeHead(kernels_, isKey, side.headDim, firstRow, view, to, stride, scratch.lines.data());
+      if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, to, stride);
       continue;
     }
-    if (isOpen) {
-      decodeHead(kernels_, isKey, side.headDim, firstRow, openView(layer, isKey, head), rows, d, scratch.lines.data());
-      for (int t = 0; t < tokens; t++) std::memcpy(out + (static_cast<size_t>(t) * side.kvHeads + head) * d, rows + t * d, sizeof(float) * d);
-      continue;
-    }
-    const SideView view = layer.pages[pageIndex].side(isKey).view(side, head);
-    const size_t stride = side.kvHeads * d;
-    decodeHead(kernels_, isKey, side.headDim, firstRow, view, out + head * d, stride, scratch.lines.data());
-    if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, out + head * d, stride);
+    // Fewer rows than a page, or rows of a product: made beside, and copied.
+    if (isHeld) latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
+    else decodeHead(kernels_, isKey, side.headDim, firstRow, openView(layer, isKey, head), rows, d, scratch.lines.data());
+    for (int t = 0; t < tokens; t++) std::memcpy(to + t * stride, rows + t * d, sizeof(float) * d);
   }
 }
 

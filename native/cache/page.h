@@ -67,59 +67,66 @@ struct PageSide {
   bool draft(PagePool& pool, int newFormat, const SideShape& shape);
   void count(PagePool& pool) const;
   size_t bytes() const { return codes.size() + low.size() + meta.size(); }
-  SideView view(const SideShape& shape, int head) const { return target(shape, head).view(format); }
+  SideView view(const SideShape& shape, int head) const;
   SideTarget target(const SideShape& shape, int head) const;
   // Of heads [first, first + count): only the fields of the format are written. A decode step asks for them at every page, of every head.
   void views(const SideShape& shape, int first, int count, SideView* out) const;
+
+ private:
+  // Where the parts lie. Taken once for all heads: what is written into views might be anything to the compiler.
+  struct Places {
+    int format;
+    SideShape shape;
+    uint8_t* codes;
+    uint8_t* low;
+    uint8_t* meta;
+
+    // The fields of the format, of a view or a target.
+    template <class Side>
+    void set(int head, Side& side) const;
+  };
+  Places places(const SideShape& shape) const { return {format, shape, codes.bytes(), low.bytes(), meta.bytes()}; }
 };
 
-inline void PageSide::views(const SideShape& shape, int first, int count, SideView* out) const {
-  const SideView at = view(shape, first);
+template <class Side>
+inline void PageSide::Places::set(int head, Side& side) const {
   const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
+  const size_t heads = static_cast<size_t>(shape.kvHeads);
   if (format == kF16) {
-    for (int h = 0; h < count; h++) {
-      out[h].format = format;
-      out[h].half = at.half + h * elements;
-    }
+    side.half = reinterpret_cast<uint16_t*>(codes) + head * elements;
   } else if (format == kQ8) {
-    for (int h = 0; h < count; h++) {
-      out[h].format = format;
-      out[h].tile = at.tile + h * elements;
-      out[h].rowScales = at.rowScales + h * kPageTokens;
-    }
+    side.tile = reinterpret_cast<int8_t*>(codes) + head * elements;
+    side.rowScales = reinterpret_cast<uint16_t*>(meta) + static_cast<size_t>(head) * kPageTokens;
   } else {
-    const size_t hiBytes = hiPlaneBytes(shape.headDim), loBytes = loPlaneBytes(format, shape.headDim);
-    for (int h = 0; h < count; h++) {
-      out[h].format = format;
-      out[h].hi = at.hi + h * hiBytes;
-      out[h].lo = at.lo + h * loBytes;
-      out[h].k = at.k + h * kPageTokens;
-      out[h].mean = at.mean + static_cast<size_t>(h) * shape.headDim;
-      out[h].meanScale = at.meanScale + h;
-    }
+    side.hi = codes + head * hiPlaneBytes(shape.headDim);
+    side.lo = low ? low + head * loPlaneBytes(format, shape.headDim) : nullptr;
+    int8_t* k = reinterpret_cast<int8_t*>(meta);
+    int8_t* means = k + heads * kPageTokens;
+    side.k = k + static_cast<size_t>(head) * kPageTokens;
+    side.mean = means + static_cast<size_t>(head) * shape.headDim;
+    side.meanScale = reinterpret_cast<uint16_t*>(means + heads * shape.headDim) + head;
   }
 }
 
-// Where the parts of a head lie.
+inline SideView PageSide::view(const SideShape& shape, int head) const {
+  SideView view;
+  view.format = format;
+  places(shape).set(head, view);
+  return view;
+}
+
 inline SideTarget PageSide::target(const SideShape& shape, int head) const {
-  const size_t elements = static_cast<size_t>(shape.headDim) * kPageTokens;
-  const size_t heads = static_cast<size_t>(shape.kvHeads);
   SideTarget target;
-  if (format == kF16) {
-    target.half = reinterpret_cast<uint16_t*>(codes.bytes()) + head * elements;
-  } else if (format == kQ8) {
-    target.tile = reinterpret_cast<int8_t*>(codes.bytes()) + head * elements;
-    target.rowScales = reinterpret_cast<uint16_t*>(meta.bytes()) + static_cast<size_t>(head) * kPageTokens;
-  } else {
-    target.hi = codes.bytes() + head * hiPlaneBytes(shape.headDim);
-    if (low) target.lo = low.bytes() + head * loPlaneBytes(format, shape.headDim);
-    int8_t* k = reinterpret_cast<int8_t*>(meta.bytes());
-    int8_t* means = k + heads * kPageTokens;
-    target.k = k + static_cast<size_t>(head) * kPageTokens;
-    target.mean = means + static_cast<size_t>(head) * shape.headDim;
-    target.meanScale = reinterpret_cast<uint16_t*>(means + heads * shape.headDim) + head;
-  }
+  places(shape).set(head, target);
   return target;
+}
+
+inline void PageSide::views(const SideShape& shape, int first, int count, SideView* out) const {
+  const Places at = places(shape);
+  for (int h = 0; h < count; h++) {
+    out[h].format = at.format;
+    at.set(first + h, out[h]);
+  }
 }
 
 // rows: [128][d]. Rows before firstRow are cleared here first, for every format but f16.

@@ -11,6 +11,9 @@ struct Ahead {
   bool wide;         // more than a line a step
 };
 
+// Elements to a step where codes are met in registers: 64 bytes of a plane of two bits.
+constexpr size_t kElementsAStep = 256;
+
 // `side` cut into steps of so many of its elements; null: nothing, standing still at `now`.
 INLINE Ahead aheadOf(const SideView* side, const SideView& now, size_t elements) {
   const SideView& at = side == nullptr ? now : *side;

@@ -55,7 +55,7 @@ INLINE int largestExponent(const int8_t* k) {
   const __m128i most = _mm_max_epi8(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
   // 127 - k is unsigned, and the least 16-bit number is found by one instruction.
   const __m128i least = _mm_xor_si128(most, _mm_set1_epi8(127));
-  return 127 - _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_min_epu8(least, _mm_srli_epi16(least, 8)))) % 256;
+  return 127 - _mm_extract_epi16(_mm_minpos_epu16(_mm_min_epu8(least, _mm_srli_epi16(least, 8))), 0);
 #else
   int most = kZeroRow;
   for (int t = 0; t < kPageTokens; t++) most = k[t] > most ? k[t] : most;

@@ -37,6 +37,7 @@ struct LevelRows;
 
 template <bool Keys>
 struct LevelRows<kRot4, Keys> {
+  static constexpr bool kKeys = Keys;
   const uint8_t* hi;
   const uint8_t* lo;
   __m512i table;
@@ -57,6 +58,7 @@ struct LevelRows<kRot4, Keys> {
 // The bit of a row stands above (even rows) or below (odd rows) its two high bits; the fourth bit of an index is whatever it is.
 template <bool Keys>
 struct LevelRows<kRot3, Keys> {
+  static constexpr bool kKeys = Keys;
   const uint8_t* hi;
   const uint8_t* lo;
   __m512i even, odd;
@@ -83,6 +85,7 @@ struct LevelRows<kRot3, Keys> {
 
 template <bool Keys>
 struct LevelRows<kRot2, Keys> {
+  static constexpr bool kKeys = Keys;
   const uint8_t* hi;
   __m512i even, odd;
 
@@ -101,6 +104,7 @@ struct LevelRows<kRot2, Keys> {
 // The same rows of a tile that holds int8 levels already.
 template <bool Keys>
 struct TileRows {
+  static constexpr bool kKeys = Keys;
   const int8_t* tile;
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
@@ -120,13 +124,13 @@ INLINE void addProducts(__m512i& sum, __m512i levels, __m512i x) {
 }
 
 // Sums of R rows over the blocks of the pairs [P, P + Pairs) of one group of 64 outputs; `groups` such groups a quad.
-template <bool Keys, int R, int P, int Pairs, class Rows, class Done>
+template <int R, int P, int Pairs, class Rows, class Done>
 INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int kBlocks = 2 * Pairs;
   __m512i high[R * kBlocks], low[R * kBlocks];
   repeat<R * kBlocks>([&](auto i) MEMBER {
     high[i.value] = _mm512_setzero_si512();
-    low[i.value] = Keys ? _mm512_set1_epi32(x[i.value / kBlocks].correction) : _mm512_setzero_si512();
+    low[i.value] = Rows::kKeys ? _mm512_set1_epi32(x[i.value / kBlocks].correction) : _mm512_setzero_si512();
   });
   // Lines are asked for in the order of their addresses: at every quad, or at every other one where two loops share a side.
   const size_t first = static_cast<size_t>(Pairs == 2 ? group : group * 2 + P) * quads;
@@ -138,9 +142,9 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
     if constexpr (Pairs == 2) rows.template pair<P + 1>(j, level[2], level[3]);
     repeat<R>([&](auto r) MEMBER {
       const __m512i hi = quadOf(x[r.value].bytes, q);
-      repeat<kBlocks>([&](auto b) MEMBER { addProducts<Keys>(high[r.value * kBlocks + b.value], level[b.value], hi); });
+      repeat<kBlocks>([&](auto b) MEMBER { addProducts<Rows::kKeys>(high[r.value * kBlocks + b.value], level[b.value], hi); });
       const __m512i lo = quadOf(x[r.value].bytes + kMaxContraction, q);
-      repeat<kBlocks>([&](auto b) MEMBER { addProducts<Keys>(low[r.value * kBlocks + b.value], level[b.value], lo); });
+      repeat<kBlocks>([&](auto b) MEMBER { addProducts<Rows::kKeys>(low[r.value * kBlocks + b.value], level[b.value], lo); });
     });
   }
   repeat<R>([&](auto r) MEMBER {
@@ -152,14 +156,14 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
 }
 
 // Calls done(row, first output, sums) for every block of 16 outputs. Accumulators: 3 rows x 4 vectors x 2 planes, or 6 x 2 x 2.
-template <bool Keys, int R, class Rows, class Done>
+template <int R, class Rows, class Done>
 INLINE void sumSide(const Rows& rows, int quads, int groups, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   for (int group = 0; group < groups; group++) {
     if constexpr (R <= 3) {
-      sumBlocks<Keys, R, 0, 2>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<R, 0, 2>(rows, quads, groups, group, x, ahead, done);
     } else {
-      sumBlocks<Keys, R, 0, 1>(rows, quads, groups, group, x, ahead, done);
-      sumBlocks<Keys, R, 1, 1>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<R, 0, 1>(rows, quads, groups, group, x, ahead, done);
+      sumBlocks<R, 1, 1>(rows, quads, groups, group, x, ahead, done);
     }
   }
 }
@@ -179,7 +183,7 @@ template <int R>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const float* scale, int d, const IntegerRow* x, const float* factor,
                                                  const float* offset, float* y, const Ahead& ahead) {
   withLevels<true>(k, [&](const auto& rows) MEMBER {
-    sumSide<true, R>(rows, d / 4, 2, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
+    sumSide<R>(rows, d / 4, 2, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
       const VecF dots = reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum));
       store(y + r * kPageTokens + o, dots * (load(scale + o) * factor[r]) + offset[r]);
     });
@@ -208,7 +212,7 @@ static __attribute__((noinline)) void mixBlock(const SideView& v, int d, const I
     float* to = y + r * d + o;
     store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * weights[r].step);
   };
-  withLevels<false>(v, [&](const auto& rows) MEMBER { sumSide<false, R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
+  withLevels<false>(v, [&](const auto& rows) MEMBER { sumSide<R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
 }
 
 // Calls f(Number<R>, first row) for blocks of up to six rows.
@@ -226,9 +230,6 @@ INLINE void eachBlock(int n, const F& f) {
     }
   }
 }
-
-// Elements of a side to each step at which lines are asked for: 64 bytes of a plane of two bits.
-constexpr size_t kElementsAStep = 256;
 
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {

@@ -362,7 +362,7 @@ INLINE void withTile(const SideView& side, int d, bool unpacked, const F& f) {
 static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
                        const SideView* next) {
   withTile(k, d, n >= kUnpackedRows, [&](const uint8_t* tile) MEMBER {
-    const Ahead ahead = aheadOf(next, k, tile == nullptr ? 256 : 512), none = aheadOf(nullptr, k, 0);
+    const Ahead ahead = aheadOf(next, k, tile == nullptr ? kElementsAStep : 2 * kElementsAStep), none = aheadOf(nullptr, k, 0);
     eachBlock(n, [&](auto r, int i) MEMBER {
       scoreBlock<r.value>(k, tile, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
     });
@@ -371,7 +371,7 @@ static void scoreCoded(const SideView& k, const float* scale, int d, const Integ
 
 static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
   withTile(v, d, d % 64 != 0 || n >= kUnpackedRows, [&](const uint8_t* tile) MEMBER {
-    const Ahead ahead = aheadOf(next, v, tile == nullptr ? 256 : 4 * d), none = aheadOf(nullptr, v, 0);
+    const Ahead ahead = aheadOf(next, v, tile == nullptr ? kElementsAStep : static_cast<size_t>(4 * d)), none = aheadOf(nullptr, v, 0);
     eachBlock(n, [&](auto r, int i) MEMBER {
       mixBlock<r.value>(v, tile, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
     });

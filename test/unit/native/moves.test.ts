@@ -8,7 +8,6 @@ import {
   FORMAT_NAMES,
   type FormatName,
   type KvCache,
-  KvError,
   LATENT_NAMES,
   latentBytes,
   openKvCache,
@@ -17,6 +16,7 @@ import {
   pageBytes,
   SIDES,
 } from '../../../native/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { formatOf, history, normals, sameBits, uniform } from '../../native/dense.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -37,16 +37,6 @@ function filled(headDim = 64, windowFormat: 'q8' | 'f16' = 'q8'): World {
   for (const layer of [0, 1])
     cache.append(layer, normals(random, (PAGES * 128 + 40) * row), normals(random, (PAGES * 128 + 40) * row));
   return { pool, cache, random };
-}
-
-function refusal(work: () => unknown): string {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'none';
 }
 
 function attended(cache: KvCache, q: Float32Array, layer = 0): Float32Array {
@@ -128,7 +118,7 @@ describe('a move in the background', () => {
     const drafted = 2 * PAGES * pageBytes('rot2', 2, 64);
     expect(cache.memory().scratchBytes - scratch).toBeGreaterThanOrEqual(drafted);
     expect(sameBits(history(cache, 0, 'v'), values)).toBe(true);
-    expect(refusal(() => cache.trial(0, 1, [{ side: 'k', format: 'rot3' }]))).toBe('none');
+    expect(codeOf(() => cache.trial(0, 1, [{ side: 'k', format: 'rot3' }]))).toBe('no error');
     const twin = cache.fork();
     const rows = normals(random, 300 * ROW);
     for (const one of [cache, twin]) one.append(0, rows, rows);
@@ -158,7 +148,7 @@ describe('a move in the background', () => {
     const { pool, cache } = filled();
     const before = pool.usedBytes;
     cache.startMove(0, 1, 'v', 'q8');
-    expect(refusal(() => cache.startMove(0, 1, 'v', 'rot4'))).toBe('unsupported');
+    expect(codeOf(() => cache.startMove(0, 1, 'v', 'rot4'))).toBe('unsupported');
     expect(cache.finishMoves(true)).toEqual([
       { layer: 0, page: 1, side: 'v', from: 'q8', to: 'q8', freedBytes: 0, refused: null },
     ]);
@@ -176,7 +166,7 @@ describe('while a move is under way', () => {
     const hold = () => cache.holdLatent(0, 1, LATENT_NAMES[0], new Uint8Array(latentBytes(LATENT_NAMES[0], width)));
     expect(() => cache.startMove(0, 1, 'k', 'rot3')).toThrow(/under way/);
     expect(() => cache.transcode(0, 1, 'k', 'rot2')).toThrow(/under way/);
-    expect(refusal(hold)).toBe('unsupported');
+    expect(codeOf(hold)).toBe('unsupported');
     expect(formatOf(cache, 0, 1, 'k')).toBe('q8');
     cache.transcode(0, 1, 'v', 'rot2');
     cache.startMove(1, 1, 'k', 'rot3');
@@ -184,19 +174,19 @@ describe('while a move is under way', () => {
     expect(cache.finishMoves(true).map(({ to }) => to)).toEqual(['rot4', 'rot3']);
     cache.transcode(0, 1, 'k', 'rot2');
     hold();
-    expect(refusal(() => cache.startMove(0, 1, 'k', 'rot2'))).toBe('unsupported');
+    expect(codeOf(() => cache.startMove(0, 1, 'k', 'rot2'))).toBe('unsupported');
   });
 
   it('a promotion, a head size without codes, a page that is not there are refused as in transcode()', () => {
     const { cache } = filled();
     cache.transcode(0, 0, 'k', 'rot3');
-    expect(refusal(() => cache.startMove(0, 0, 'k', 'rot4'))).toBe('unsupported');
-    expect(refusal(() => cache.startMove(0, PAGES, 'k', 'rot4'))).toBe('bad-argument');
-    expect(refusal(() => cache.startMove(2, 0, 'k', 'rot4'))).toBe('bad-argument');
+    expect(codeOf(() => cache.startMove(0, 0, 'k', 'rot4'))).toBe('unsupported');
+    expect(codeOf(() => cache.startMove(0, PAGES, 'k', 'rot4'))).toBe('bad-argument');
+    expect(codeOf(() => cache.startMove(2, 0, 'k', 'rot4'))).toBe('bad-argument');
     const plain = filled(72, 'f16').cache;
-    expect(refusal(() => plain.startMove(0, 0, 'k', 'rot4'))).toBe('unsupported');
+    expect(codeOf(() => plain.startMove(0, 0, 'k', 'rot4'))).toBe('unsupported');
     expect([cache.movesUnderWay, plain.movesUnderWay]).toEqual([0, 0]);
-    expect(refusal(() => cache.finishMoves(1 as unknown as boolean))).toBe('bad-argument');
+    expect(codeOf(() => cache.finishMoves(1 as unknown as boolean))).toBe('bad-argument');
   });
 
   it('a fork sees the page as it is, and takes no move over', () => {
@@ -230,7 +220,7 @@ describe('while a move is under way', () => {
       expect(pool.usedBytes).toBe(twin.memory().totalBytes);
       twin.close();
       pool.setBudget(0); // nothing is left, nothing is claimed
-      expect(refusal(() => cache.finishMoves(true))).toBe('closed');
+      expect(codeOf(() => cache.finishMoves(true))).toBe('closed');
     }
   });
 });
@@ -242,11 +232,11 @@ describe('the budget', () => {
     cache.startMove(0, 0, 'k', 'rot4');
     // Drafts have to fit into what one page side gives back.
     let under = 1;
-    while (refusal(() => cache.startMove(0, under, 'k', 'rot4')) === 'none') under++;
+    while (codeOf(() => cache.startMove(0, under, 'k', 'rot4')) === 'no error') under++;
     expect(under).toBeLessThan(PAGES);
     const [first] = cache.finishMoves(true);
     expect(first).toMatchObject({ refused: null, freedBytes: pageBytes('q8', 2, 64) - pageBytes('rot4', 2, 64) });
-    expect(refusal(() => cache.startMove(0, under, 'k', 'rot4'))).toBe('none');
+    expect(codeOf(() => cache.startMove(0, under, 'k', 'rot4'))).toBe('no error');
     cache.finishMoves(true);
     expect(pool.usedBytes).toBeLessThan(pool.budgetBytes);
   });
@@ -257,9 +247,9 @@ describe('the budget', () => {
     pool.setBudget(pool.usedBytes + growth + cache.sealBytes);
     cache.startMove(0, 0, 'k', 'f16');
     const rows = new Float32Array(128 * ROW);
-    expect(refusal(() => cache.append(0, rows, rows))).toBe('budget-exceeded');
+    expect(codeOf(() => cache.append(0, rows, rows))).toBe('budget-exceeded');
     expect(cache.finishMoves(true)).toMatchObject([{ refused: null }]);
-    expect(refusal(() => cache.append(0, rows, rows))).toBe('none');
+    expect(codeOf(() => cache.append(0, rows, rows))).toBe('no error');
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
