@@ -33,6 +33,8 @@ export interface LoadedInfo {
   readonly compiler: string;
   readonly threads: number;
   readonly dense: string;
+  /** Why this dense half and no other. */
+  readonly denseWhy: string;
   readonly denseBytes: number;
   readonly weightTypes: Readonly<Record<string, number>>;
   readonly chat: boolean;
@@ -134,7 +136,7 @@ export class Host {
   }
 
   #info(): LoadedInfo {
-    const { model, dense, native, threads, loadMs } = this.#runtime;
+    const { model, dense, denseChoice, native, threads, loadMs } = this.#runtime;
     return {
       name: model.name,
       path: model.path,
@@ -147,6 +149,7 @@ export class Host {
       compiler: native.compiler,
       threads,
       dense: dense.name,
+      denseWhy: denseChoice.why,
       denseBytes: dense.bytes,
       weightTypes: dense.weightTypes,
       chat: model.tokenizer.chatTemplate !== null,

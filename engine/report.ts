@@ -48,6 +48,7 @@ export function sessionReport(session: Session, scheduler: Scheduler | null): Se
     trialMs: scheduler?.times.trialMs ?? 0,
     transcodeMs: scheduler?.times.transcodeMs ?? 0,
     witnessMs: scheduler?.times.witnessMs ?? 0,
+    dense: `${session.runtime.dense.name}: ${session.runtime.denseChoice.why}`,
     denseMs: session.times.denseMs,
     attentionMs: session.times.attentionMs,
     logPath: log?.dir ?? null,

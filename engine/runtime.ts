@@ -10,8 +10,7 @@ import {
   useBinding,
 } from '../native/index.ts';
 import { namingFile } from './model/bytes.ts';
-import { createNativeBackend, servesNativeDense } from './model/dense-native.ts';
-import { createOrtBackend } from './model/dense-ort.ts';
+import { type DenseChoice, openDense } from './model/dense-choice.ts';
 import { loadModel } from './model/load.ts';
 import type { DenseBackend, LoadedModel } from './model/types.ts';
 
@@ -32,13 +31,20 @@ export const defaultThreads = (): number => availableParallelism();
 export class Runtime {
   readonly model: LoadedModel;
   readonly dense: DenseBackend;
+  readonly denseChoice: DenseChoice;
   readonly threads: number;
   readonly native: NativeInfo;
   readonly loadMs: number;
 
-  private constructor(model: LoadedModel, dense: DenseBackend, threads: number, loadMs: number) {
+  private constructor(
+    model: LoadedModel,
+    { dense, choice }: Awaited<ReturnType<typeof openDense>>,
+    threads: number,
+    loadMs: number,
+  ) {
     this.model = model;
     this.dense = dense;
+    this.denseChoice = choice;
     this.threads = threads;
     this.native = nativeInfo();
     this.loadMs = loadMs;
@@ -50,10 +56,8 @@ export class Runtime {
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? defaultThreads();
     const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
-    const precision = options.dense ?? 'auto';
-    const create = precision === 'auto' && servesNativeDense() ? createNativeBackend : createOrtBackend;
-    const dense = await create(model, {
-      precision,
+    const dense = await openDense(model, {
+      precision: options.dense ?? 'auto',
       threads,
       ...(options.safePoint === undefined ? {} : { safePoint: options.safePoint }),
     }).catch((error: unknown) => {

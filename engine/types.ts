@@ -130,6 +130,8 @@ export interface SessionReport {
   readonly trialMs: number;
   readonly transcodeMs: number;
   readonly witnessMs: number;
+  /** The dense half that ran, and why: 'onnxruntime: float32'. */
+  readonly dense: string;
   readonly denseMs: number;
   readonly attentionMs: number;
   readonly logPath: string | null;

@@ -12,6 +12,7 @@ import {
   useBinding,
 } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
+import { chooseDense } from '../model/dense-choice.ts';
 import { loadModel } from '../model/load.ts';
 import { defaultThreads } from '../runtime.ts';
 import { flag, number, type Settings, text } from './options.ts';
@@ -35,13 +36,8 @@ export async function doctor(settings: Settings): Promise<void> {
     const { layers, queryHeads, kvHeads, headDim, contextLength } = model.config;
     const tokens = number(settings, 'tokens') ?? contextLength;
     const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
-    let onnxruntime: string;
-    try {
-      await import('onnxruntime-node');
-      onnxruntime = 'present';
-    } catch {
-      onnxruntime = 'missing (npm install onnxruntime-node)';
-    }
+    const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
+    const dense = await chooseDense(precision).catch((error: KvError) => ({ name: 'none', why: error.message }));
     const facts = {
       node: process.version,
       cpu: cpus()[0]?.model ?? 'unknown',
@@ -58,7 +54,8 @@ export async function doctor(settings: Settings): Promise<void> {
       threadsRequested: number(settings, 'threads') ?? null,
       threadsEffective: number(settings, 'threads') ?? defaultThreads(),
       formats: FORMAT_NAMES,
-      onnxruntime,
+      dense: dense.name,
+      denseWhy: dense.why,
       model: model.name,
       modelPath: model.path,
       modelSummary: model.summary,
@@ -78,7 +75,7 @@ export async function doctor(settings: Settings): Promise<void> {
       ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
       ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
       ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores it may use'})`],
-      ['dense half', `onnxruntime-node ${facts.onnxruntime}`],
+      ['dense half', `${facts.dense}: ${facts.denseWhy}`],
       ['formats', facts.formats.join(' ')],
       [
         'model',

@@ -2,23 +2,10 @@
  * The dense half on the project's own kernels: weights of 4 bits stay what they are in the file, all others become 8 bits per 32 inputs;
  * activations are rounded to 16 bits per 32. One native call per layer and step, on the thread that calls.
  */
-import {
-  assert,
-  DENSE_BLOCK,
-  DENSE_SLOTS,
-  DenseHalf,
-  type DenseSlot,
-  KvError,
-  nativeInfo,
-} from '../../native/index.ts';
+import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot, KvError } from '../../native/index.ts';
 import { checkDenseOptions, outputSketch, readEmbedding } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput, LoadedModel, ModelConfig } from './types.ts';
-
-/** Instruction sets whose kernels were written for these products; on the others onnxruntime is faster. */
-const SERVED: ReadonlySet<string> = new Set(['avx512vnni']);
-
-export const servesNativeDense = (): boolean => SERVED.has(nativeInfo().isa);
 
 /**
  * Packs the weights of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must stay open until the

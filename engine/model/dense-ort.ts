@@ -11,9 +11,9 @@ import { firstGraph, lastGraph, logitsGraph, nextGraph } from './dense-graphs.ts
 import { writeOnnxModel } from './onnx-writer.ts';
 import type { DenseBackend, DenseOptions, LayerInput, LoadedModel } from './types.ts';
 
-type Ort = typeof import('onnxruntime-node');
+export type Ort = typeof import('onnxruntime-node');
 
-async function importOrt(): Promise<Ort> {
+export async function importOrt(): Promise<Ort> {
   return import('onnxruntime-node');
 }
 
@@ -31,11 +31,8 @@ export async function createOrtBackend(
   const ort = await load().catch((cause: unknown) => {
     throw new KvError(
       'missing-dependency',
-      'onnxruntime-node cannot be loaded, and the dense half of the model runs on it',
-      {
-        hint: 'npm install onnxruntime-node',
-        cause,
-      },
+      'onnxruntime-node cannot be loaded, and this dense half of the model runs on it',
+      { hint: 'npm install onnxruntime-node --ignore-scripts', cause },
     );
   });
   const given: GraphInput = { config: model.config, weights: model.weights, precision: options.precision };

@@ -109,7 +109,7 @@ describe('opening and closing', () => {
     };
     await expect(createOrtBackend(model, { precision: 'exact', threads: 1 }, absent)).rejects.toMatchObject({
       code: 'missing-dependency',
-      hint: 'npm install onnxruntime-node',
+      hint: 'npm install onnxruntime-node --ignore-scripts',
     });
   });
 
