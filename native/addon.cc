@@ -5,6 +5,7 @@
 #include <napi.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -27,6 +28,22 @@ constexpr double kMaxBytes = 9007199254740991.0;
 constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};
 constexpr napi_type_tag kCacheTag = {0x2c7be94f08d145a6ULL, 0xb4f3d1728c5e6090ULL};
 
+bool readBytes(const Napi::Value& value, uint64_t* bytes) {
+  if (!value.IsNumber()) return false;
+  const double number = value.As<Napi::Number>().DoubleValue();
+  if (!(number >= 0 && number <= kMaxBytes) || number != std::floor(number)) return false;
+  *bytes = static_cast<uint64_t>(number);
+  return true;
+}
+
+// Of a cache: undefined means that the pool alone bounds it.
+bool readCacheBudget(const Napi::Value& value, uint64_t* bytes) {
+  *bytes = kNoBudget;
+  return absent(value) || readBytes(value, bytes);
+}
+
+double budgetNumber(uint64_t bytes) { return bytes == kNoBudget ? std::numeric_limits<double>::infinity() : static_cast<double>(bytes); }
+
 // ---- Pool
 
 class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
@@ -46,14 +63,6 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
   }
 
  private:
-  static bool readBytes(const Napi::Value& value, uint64_t* bytes) {
-    if (!value.IsNumber()) return false;
-    const double number = value.As<Napi::Number>().DoubleValue();
-    if (!(number >= 0 && number <= kMaxBytes) || number != std::floor(number)) return false;
-    *bytes = static_cast<uint64_t>(number);
-    return true;
-  }
-
   // (budgetBytes)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -110,6 +119,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
+                        InstanceMethod<&CacheHandle::account>("account"), InstanceMethod<&CacheHandle::setBudget>("setBudget"),
                         InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::latent>("latent"),
                         InstanceMethod<&CacheHandle::startMove>("startMove"), InstanceMethod<&CacheHandle::finishMoves>("finishMoves"),
                         InstanceMethod<&CacheHandle::startTrial>("startTrial"), InstanceMethod<&CacheHandle::finishTrials>("finishTrials")});
@@ -124,7 +134,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return object.CheckTypeTag(&kCacheTag) ? Unwrap(object) : nullptr;
   }
 
-  // (pool, Int32Array[6]: layers, H, n, d, window format, threads; scale, Int32Array windows [layers], Float32Array slopes [H or 0])
+  // (pool, Int32Array[6]: layers, H, n, d, window format, threads; scale, Int32Array windows [layers], Float32Array slopes [H or 0],
+  // budget bytes or undefined)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       std::shared_ptr<PagePool> pool = PoolHandle::from(info[0]);
@@ -133,6 +144,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (cache_) return kBadArgument;
       if (!pool) return kClosed;
       if (!readArray(info[1], napi_int32_array, &shape) || shape.length != 6) return kBadShape;
+      uint64_t budget;
+      if (!readCacheBudget(info[5], &budget)) return kBadArgument;
       if (!info[2].IsNumber() || !readArray(info[3], napi_int32_array, &windows) || !readFloats(info[4], &slopes)) return kBadArgument;
       CacheOptions options;
       options.shape = {shape.data[0], shape.data[1], shape.data[2], shape.data[3]};
@@ -158,8 +171,35 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       options.slopes.assign(slopes.data, slopes.data + slopes.length);
       const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
       Status status = kOk;
-      cache_ = Cache::open(std::move(pool), kernels, std::move(options), kHasThreads ? threads : 1, &status);
+      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernels, std::move(options), kHasThreads ? threads : 1, &status);
       return status;
+    });
+  }
+
+  // (Float64Array[5] <- budget or infinity, used, peak, room left by cache and pool, audit), of a cache and all its forks.
+  // The audit is walked only when asked for.
+  Napi::Value account(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readArray(info[0], napi_float64_array, &out) || out.length != 5) return kBadShape;
+      const Account& account = cache_->account();
+      out.data[0] = budgetNumber(account.budgetBytes());
+      out.data[1] = static_cast<double>(account.usedBytes());
+      out.data[2] = static_cast<double>(account.peakBytes());
+      out.data[3] = static_cast<double>(account.roomBytes());
+      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[4] = static_cast<double>(account.pool().auditBytes(&account));
+      return kOk;
+    });
+  }
+
+  // (budget bytes or undefined)
+  Napi::Value setBudget(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      uint64_t bytes;
+      if (!cache_) return kClosed;
+      if (!readCacheBudget(info[0], &bytes)) return kBadArgument;
+      return cache_->account().setBudget(bytes) ? kOk : kBudgetTooSmall;
     });
   }
 

@@ -2,6 +2,7 @@
  * The cache as JavaScript sees it: checks arguments, fills in defaults, says what is wrong, and hands the work to the binary.
  * Legend: T tokens, H query heads, n KV heads, d head_dim. See types.ts for the contract of every method.
  */
+import * as account from './account.ts';
 import {
   closed,
   fail,
@@ -17,22 +18,14 @@ import {
   sideNumber,
 } from './arguments.ts';
 import { KvError } from './error.ts';
-import {
-  CODED_HEAD_DIMS,
-  FORMAT_NAMES,
-  FORMATS,
-  type FormatName,
-  PAGE_TOKENS,
-  type Side,
-  SKETCH_ROWS,
-} from './format.ts';
+import { FORMAT_NAMES, FORMATS, type FormatName, PAGE_TOKENS, type Side, SKETCH_ROWS } from './format.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './load.ts';
 import { checkMove, formatIn, Moves, type StartedMove } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { badValue, statusOf } from './refusals.ts';
-import { checkedShape, checkedWindows, openBytesOf } from './shape.ts';
+import { checkedOptions, openBytesOf } from './shape.ts';
 import { MAX_CANDIDATES, movesOf, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
@@ -47,8 +40,6 @@ import type {
   RotaryTable,
   TrialCandidate,
 } from './types.ts';
-
-const MAX_THREADS = 64;
 
 class NativeCache implements KvCache {
   readonly shape: CacheShape;
@@ -370,6 +361,29 @@ class NativeCache implements KvCache {
     );
   }
 
+  get budgetBytes(): number | null {
+    return account.counted(this.#open()).budgetBytes;
+  }
+  get usedBytes(): number {
+    return account.counted(this.#open()).usedBytes;
+  }
+  get peakBytes(): number {
+    return account.counted(this.#open()).peakBytes;
+  }
+  get roomBytes(): number {
+    return account.counted(this.#open()).roomBytes;
+  }
+  auditBytes(): number {
+    return account.auditBytes(this.#open());
+  }
+
+  setBudget(bytes: number | null): void {
+    const handle = this.#open();
+    const budgetBytes = account.checkedBudget(bytes);
+    account.refuseBelow(this.usedBytes, budgetBytes);
+    check(handle.setBudget(budgetBytes), 'change the budget', { budgetBytes });
+  }
+
   memory(): CacheMemory {
     const numbers = new Float64Array(5);
     check(this.#open().memory(numbers), 'read the cache');
@@ -418,18 +432,8 @@ class NativeCache implements KvCache {
   }
 
   #full(cause: KvError, doing: string, neededBytes: number | undefined): KvError {
-    const numbers = new Float64Array(4);
-    const known = this.#pool.numbers(numbers, false) === 0;
-    const values = {
-      ...cause.values,
-      ...(neededBytes === undefined ? {} : { neededBytes }),
-      ...(known ? { budgetBytes: numbers[0], usedBytes: numbers[1] } : {}),
-    };
-    const room = known ? `: ${numbers[1]} of ${numbers[0]} bytes are in use` : '';
-    return new KvError('budget-exceeded', `the pool has no room to ${doing}${room}`, {
-      values,
-      hint: `${this.#moves.count > 0 ? 'finish the moves, ' : ''}demote pages, close a cache or raise the budget`,
-    });
+    const hint = `${this.#moves.count > 0 ? 'finish the moves, ' : ''}demote pages, close a cache or raise the budget`;
+    return account.full(this.#open(), this.#pool, cause, { doing, neededBytes, hint });
   }
 }
 
@@ -440,39 +444,16 @@ class NativeCache implements KvCache {
  */
 export function openKvCache(options: KvCacheOptions): KvCache {
   record(options, 'options');
-  const shape = checkedShape(options.shape);
   const pool = NativePool.handleOf(options.pool);
-  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
-  const windowFormat = options.windowFormat ?? 'q8';
-  if (windowFormat !== 'q8' && windowFormat !== 'f16')
-    fail("windowFormat must be 'q8' or 'f16'", { windowFormat: show(windowFormat) });
-  if (windowFormat === 'q8' && !coded) {
-    throw new KvError('unsupported', `head_dim ${shape.headDim} is served in f16 only`, {
-      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
-      hint: "open the cache with windowFormat: 'f16'",
-    });
-  }
-  const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
-  if (typeof scale !== 'number' || !Number.isFinite(Math.fround(scale)))
-    fail('scale must be a finite number', { scale: show(scale) });
-  const threads = integer(options.threads ?? 1, 'threads', 1, MAX_THREADS);
+  const { shape, windowFormat, scale, threads, windows, slopes } = checkedOptions(options);
   const scratchBytes = integer(
     options.latentScratchBytes ?? held.LATENT_SCRATCH_BYTES,
     'latentScratchBytes',
     0,
     held.MAX_SCRATCH,
   );
+  const budgetBytes = account.checkedBudget(options.budgetBytes);
   const sealLatentBytes = integer(options.sealLatentBytes ?? 0, 'sealLatentBytes', 0, held.MAX_SCRATCH);
-  const windows = checkedWindows(options.slidingWindow, shape.layers);
-  const slopes = options.alibiSlopes ?? new Float32Array(0);
-  floats(slopes, 'alibiSlopes');
-  if (options.alibiSlopes !== undefined && slopes.length !== shape.queryHeads) {
-    shapeError('alibiSlopes must have one slope per query head', {
-      alibiSlopes: slopes.length,
-      queryHeads: shape.queryHeads,
-    });
-  }
-  if (!slopes.every(Number.isFinite)) throw new KvError('bad-value', 'alibiSlopes must be finite');
   const { Cache } = loadBinary();
   const handle = new Cache();
   const numbers = Int32Array.of(
@@ -485,13 +466,18 @@ export function openKvCache(options: KvCacheOptions): KvCache {
   );
   const neededBytes = openBytesOf(shape);
   try {
-    check(handle.open(pool, numbers, scale, windows, slopes), 'open a cache', { neededBytes });
+    check(handle.open(pool, numbers, scale, windows, slopes, budgetBytes), 'open a cache', { neededBytes });
   } catch (error) {
     if (error instanceof KvError && error.code === 'budget-exceeded') {
-      throw new KvError('budget-too-small', `the pool has no room for the ${neededBytes} bytes of the open pages`, {
-        values: { neededBytes, budgetBytes: options.pool.budgetBytes, usedBytes: options.pool.usedBytes },
-        hint: 'raise the budget',
-      });
+      const isOwn = budgetBytes !== undefined && budgetBytes < neededBytes;
+      const values = isOwn
+        ? { budgetBytes, usedBytes: 0 }
+        : { budgetBytes: options.pool.budgetBytes, usedBytes: options.pool.usedBytes };
+      throw new KvError(
+        'budget-too-small',
+        `the ${isOwn ? 'cache' : 'pool'} has no room for the ${neededBytes} bytes of the open pages`,
+        { values: { neededBytes, ...values }, hint: 'raise the budget' },
+      );
     }
     throw error;
   }

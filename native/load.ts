@@ -38,8 +38,18 @@ export interface PoolHandle {
 
 /** A cache as the binary knows it. Sides are 0 (K) and 1 (V), formats indices of FORMAT_NAMES. */
 export interface CacheHandle {
-  open(pool: PoolHandle, shape: Int32Array, scale: number, windows: Int32Array, slopes: Float32Array): number;
+  open(
+    pool: PoolHandle,
+    shape: Int32Array,
+    scale: number,
+    windows: Int32Array,
+    slopes: Float32Array,
+    budgetBytes?: number,
+  ): number;
   openFork(parent: CacheHandle): number;
+  /** [5] ← budget or infinity, used, peak, room, and with `audit` the sum over living buffers: of the cache and all its forks. */
+  account(out: Float64Array, audit: boolean): number;
+  setBudget(bytes?: number): number;
   close(): number;
   length(layer: number, out: Float64Array): number;
   truncate(tokens: number): number;

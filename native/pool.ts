@@ -1,6 +1,6 @@
 /** One byte budget, shared by any number of caches of a thread. */
+import { refuseBelow } from './account.ts';
 import { closed, fail, integer, show } from './arguments.ts';
-import { KvError } from './error.ts';
 import { check, loadBinary, type PoolHandle } from './load.ts';
 import type { PagePool } from './types.ts';
 
@@ -42,13 +42,7 @@ export class NativePool implements PagePool {
   setBudget(bytes: number): void {
     const handle = this.#handle ?? closed('pool');
     integer(bytes, 'budget', 0, Number.MAX_SAFE_INTEGER);
-    const used = this.usedBytes;
-    if (bytes < used) {
-      throw new KvError('budget-too-small', `the budget cannot go below the ${used} bytes in use`, {
-        values: { budgetBytes: bytes, usedBytes: used },
-        hint: 'demote pages or close a cache first',
-      });
-    }
+    refuseBelow(this.usedBytes, bytes);
     check(handle.setBudget(bytes), 'change the budget', { budgetBytes: bytes });
   }
 

@@ -1,18 +1,20 @@
-/** The shape of a cache and its windows, checked. */
-import { fail, integer, record, shapeError, show } from './arguments.ts';
-import { PAGE_TOKENS } from './format.ts';
-import type { CacheShape } from './types.ts';
+/** What a cache is opened with, checked. */
+import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
+import { KvError } from './error.ts';
+import { CODED_HEAD_DIMS, PAGE_TOKENS } from './format.ts';
+import type { CacheShape, KvCacheOptions } from './types.ts';
 
 const MAX_LAYERS = 4096;
 const MAX_HEADS = 1024;
 const MAX_HEAD_DIM = 256;
+const MAX_THREADS = 64;
 
 /** Bytes of open pages and sinks. */
 export function openBytesOf(shape: CacheShape): number {
   return shape.layers * shape.kvHeads * shape.headDim * (PAGE_TOKENS + 4) * 4;
 }
 
-export function checkedShape(shape: CacheShape): CacheShape {
+function checkedShape(shape: CacheShape): CacheShape {
   record(shape, 'shape');
   const layers = integer(shape.layers, 'layers', 1, MAX_LAYERS);
   const queryHeads = integer(shape.queryHeads, 'queryHeads', 1, MAX_HEADS);
@@ -24,7 +26,7 @@ export function checkedShape(shape: CacheShape): CacheShape {
 }
 
 /** Tokens that each layer looks back, 0 for all. */
-export function checkedWindows(given: readonly (number | null)[] | undefined, layers: number): Int32Array {
+function checkedWindows(given: readonly (number | null)[] | undefined, layers: number): Int32Array {
   const windows = new Int32Array(layers);
   if (given === undefined) return windows;
   if (!Array.isArray(given)) fail('slidingWindow must be an array', { slidingWindow: show(given) });
@@ -35,4 +37,34 @@ export function checkedWindows(given: readonly (number | null)[] | undefined, la
     windows[layer] = window === null ? 0 : integer(window, 'slidingWindow', 1, 2 ** 30);
   }
   return windows;
+}
+
+/** Everything of the options but pool, bytes and latents, with the defaults filled in. */
+export function checkedOptions(options: KvCacheOptions) {
+  const shape = checkedShape(options.shape);
+  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
+  const windowFormat = options.windowFormat ?? 'q8';
+  if (windowFormat !== 'q8' && windowFormat !== 'f16')
+    fail("windowFormat must be 'q8' or 'f16'", { windowFormat: show(windowFormat) });
+  if (windowFormat === 'q8' && !coded) {
+    throw new KvError('unsupported', `head_dim ${shape.headDim} is served in f16 only`, {
+      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+      hint: "open the cache with windowFormat: 'f16'",
+    });
+  }
+  const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
+  if (typeof scale !== 'number' || !Number.isFinite(Math.fround(scale)))
+    fail('scale must be a finite number', { scale: show(scale) });
+  const threads = integer(options.threads ?? 1, 'threads', 1, MAX_THREADS);
+  const windows = checkedWindows(options.slidingWindow, shape.layers);
+  const slopes = options.alibiSlopes ?? new Float32Array(0);
+  floats(slopes, 'alibiSlopes');
+  if (options.alibiSlopes !== undefined && slopes.length !== shape.queryHeads) {
+    shapeError('alibiSlopes must have one slope per query head', {
+      alibiSlopes: slopes.length,
+      queryHeads: shape.queryHeads,
+    });
+  }
+  if (!slopes.every(Number.isFinite)) throw new KvError('bad-value', 'alibiSlopes must be finite');
+  return { shape, windowFormat, scale, threads, windows, slopes };
 }

@@ -37,7 +37,7 @@ export interface NativeInfo {
   readonly passedOver: string | null;
 }
 
-/** One byte budget shared by any number of caches. */
+/** One byte budget for the sum of any number of caches. */
 export interface PagePool {
   readonly budgetBytes: number;
   /** Bytes allocated now by every cache of the pool, shared pages counted once. */
@@ -60,6 +60,8 @@ export interface CacheShape {
 export interface KvCacheOptions {
   readonly shape: CacheShape;
   readonly pool: PagePool;
+  /** Most bytes of this cache and its forks; without it the pool alone bounds them. */
+  readonly budgetBytes?: number;
   /** Format a page gets when it is sealed: q8 (default) or f16. Head sizes without codes need f16. */
   readonly windowFormat?: 'q8' | 'f16';
   /** Factor on q·k, default 1/sqrt(d). */
@@ -104,7 +106,7 @@ export interface CacheMemory {
   readonly sinkBytes: number;
   /** Sealed pages of every format, metadata, padding and latents included. */
   readonly pageBytes: number;
-  /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in the pool. */
+  /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in usedBytes. */
   readonly totalBytes: number;
   /** Trial state, thread scratch and pages that are being encoded (startMove): reported beside, not counted. */
   readonly scratchBytes: number;
@@ -145,7 +147,7 @@ export interface FinishedMove {
   readonly side: Side;
   readonly from: FormatName;
   readonly to: FormatName;
-  /** Bytes by which the pool's count fell, as transcode() answers. */
+  /** Bytes by which usedBytes fell, as transcode() answers. */
   readonly freedBytes: number;
   /** 'budget-exceeded': the page is as it was, because a fork came to share it or the budget was lowered meanwhile. Else null. */
   readonly refused: 'budget-exceeded' | null;
@@ -175,7 +177,7 @@ export interface KvCache {
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /** Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. */
   truncate(tokens: number): void;
-  /** Bytes that sealing one full open page of one layer takes from the pool: both sides, and the latent that is promised (sealLatentBytes). */
+  /** Bytes that sealing one full open page of one layer takes from the budget: both sides, and the latent that is promised (sealLatentBytes). */
   readonly sealBytes: number;
   table(layer: number): PageTable;
   /** Format of one side of a sealed page; 'f16' of a page held as a latent. */
@@ -236,6 +238,17 @@ export interface KvCache {
   /** Makes keys and values of a page that has a latent again, both in `format`; a held latent goes, a kept one stays. → bytes freed (mostly negative). */
   restore(layer: number, page: number, format: FormatName): number;
   memory(): CacheMemory;
+  /** Bound of this cache and its forks; null when only the pool has one. */
+  readonly budgetBytes: number | null;
+  /** Bytes of this cache and its forks, shared pages counted once. */
+  readonly usedBytes: number;
+  readonly peakBytes: number;
+  /** Bytes that may still be added: what both budgets leave beside what is used and what moves under way will need. */
+  readonly roomBytes: number;
+  /** Sets the budget of this cache and its forks, null for none; throws 'budget-too-small' when below usedBytes. */
+  setBudget(bytes: number | null): void;
+  /** Walks every live buffer of this cache and its forks and sums its size: equals usedBytes, or the accounting is broken. */
+  auditBytes(): number;
   /** A cache that shares every sealed page (until either changes it) and copies the open ones. */
   fork(): KvCache;
   close(): void;

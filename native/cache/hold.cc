@@ -56,7 +56,7 @@ bool Cache::mayHaveLatent(const Layer& layer, int pageIndex) const {
 HeldLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* bytes) {
   const size_t size = latentBytes(format, layer.latent->width);
   HeldLatent latent;
-  latent.bytes = pool_->draft(size);
+  latent.bytes = account_->draft(size);
   if (!latent.bytes) return latent;
   std::memcpy(latent.bytes.bytes(), bytes, size);
   latent.format = format;
@@ -67,11 +67,11 @@ HeldLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* byt
 Status Cache::keep(int index, int pageIndex, int format, const uint8_t* bytes) {
   Layer& layer = layers_[index];
   if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
-  if (!pool_->hasRoom(latentBytes(format, layer.latent->width))) return kBudgetExceeded;
+  if (!account_->hasRoom(latentBytes(format, layer.latent->width))) return kBudgetExceeded;
   HeldLatent latent = draftLatent(layer, format, bytes);
   if (!latent.isThere()) return kNoMemory;
   latent.kept = true;
-  pool_->count(latent.bytes);
+  account_->count(latent.bytes);
   layer.pages[pageIndex].latent = std::move(latent);
   return kOk;
 }
@@ -82,15 +82,15 @@ Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, d
   Page& page = layer.pages[pageIndex];
   if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
   endTrials(*this, index, pageIndex);
-  if (!pool_->hasRoom(latentBytes(format, layer.latent->width), releasedBy(page))) return kBudgetExceeded;
+  if (!account_->hasRoom(latentBytes(format, layer.latent->width), releasedBy(page))) return kBudgetExceeded;
   HeldLatent latent = draftLatent(layer, format, bytes);
   if (!latent) return kNoMemory;
-  const double before = static_cast<double>(pool_->usedBytes());
+  const double before = static_cast<double>(account_->usedBytes());
   page.k = PageSide();
   page.v = PageSide();
   page.latent = std::move(latent);
-  pool_->count(page.latent.bytes);
-  *freed = before - static_cast<double>(pool_->usedBytes());
+  account_->count(page.latent.bytes);
+  *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }
 
@@ -110,25 +110,25 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   endTrials(*this, index, pageIndex);
   const bool isHeld = static_cast<bool>(page.latent);
   const size_t released = !isHeld ? releasedBy(page) : page.latent.bytes.shared() ? 0 : page.latent.bytes.size();
-  if (!pool_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;
+  if (!account_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
-    if (!fresh[isKey ? 0 : 1].draft(*pool_, format, side)) return kNoMemory;
+    if (!fresh[isKey ? 0 : 1].draft(*account_, format, side)) return kNoMemory;
     for (int head = 0; head < side.kvHeads; head++) {
       float* rows = scratch.keyRows.data();
       latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
       encodeHead(kernels_, format, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, rows, fresh[isKey ? 0 : 1].target(side, head));
     }
   }
-  const double before = static_cast<double>(pool_->usedBytes());
+  const double before = static_cast<double>(account_->usedBytes());
   if (isHeld) page.latent = HeldLatent();
   page.k = std::move(fresh[0]);
   page.v = std::move(fresh[1]);
-  page.k.count(*pool_);
-  page.v.count(*pool_);
-  *freed = before - static_cast<double>(pool_->usedBytes());
+  page.k.count(*account_);
+  page.v.count(*account_);
+  *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }
 

@@ -29,11 +29,11 @@ size_t Workers::bytes() const {
   return total;
 }
 
-std::unique_ptr<Cache> Cache::open(std::shared_ptr<PagePool> pool, const Kernels* kernels, CacheOptions options, int threads, Status* status) {
-  std::unique_ptr<Cache> cache(new Cache(std::move(pool), kernels, std::move(options)));
+std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads, Status* status) {
+  std::unique_ptr<Cache> cache(new Cache(std::move(account), kernels, std::move(options)));
   cache->layers_.resize(cache->shape().layers);
   const size_t needed = (cache->openBytes() + cache->sinkBytes()) * cache->layers_.size();
-  if (!cache->pool_->hasRoom(needed)) {
+  if (!cache->account_->hasRoom(needed)) {
     *status = kBudgetExceeded;
     return nullptr;
   }
@@ -54,8 +54,8 @@ std::unique_ptr<Cache> Cache::open(std::shared_ptr<PagePool> pool, const Kernels
 bool Cache::draftLayers() {
   const size_t queries = kTrialQueries * shape().queryElements();
   for (Layer& layer : layers_) {
-    layer.open = pool_->draft(openBytes());
-    layer.sinks = pool_->draft(sinkBytes());
+    layer.open = account_->draft(openBytes());
+    layer.sinks = account_->draft(sinkBytes());
     if (!layer.open || !layer.sinks) return false;
     if (!layer.kept.q.empty()) continue;
     layer.kept.q.assign(queries, 0);
@@ -70,17 +70,17 @@ bool Cache::draftLayers() {
     one.valueRows.grow(kPageTokens * d);
     one.lines.grow(kPageTokens * d);
   }
-  pool_->enter(this);
+  account_->pool().enter(this);
   for (Layer& layer : layers_) {
-    pool_->count(layer.open);
-    pool_->count(layer.sinks);
+    account_->count(layer.open);
+    account_->count(layer.sinks);
   }
   return true;
 }
 
 Cache::~Cache() {
   dropMoves();
-  pool_->leave(this);
+  account_->pool().leave(this);
 }
 
 void Cache::collectParts(std::vector<const Part*>& parts) const {
@@ -158,7 +158,7 @@ void Cache::seal(Layer& layer, Page& page) {
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
       encodeHead(kernels_, options_.windowFormat, isKey, d, firstRow, rows, target);
     }
-    page.side(isKey).count(*pool_);
+    page.side(isKey).count(*account_);
   }
   page.mass = layer.openMass;
   layer.openMass = 0;
@@ -172,11 +172,11 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   if (!withinMagnitude(k, row * tokens, kHalfMax) || !withinMagnitude(v, row * tokens, kHalfMax)) return kBadValue;
   const int after = (layer.length + tokens - 1) / kPageTokens;
   const int seals = after - layer.sealed();
-  if (seals > 0 && !pool_->hasRoom(sealBytes() * seals)) return kBudgetExceeded;
+  if (seals > 0 && !account_->hasRoom(sealBytes() * seals)) return kBudgetExceeded;
   std::vector<Page> fresh(seals);
   for (Page& page : fresh) {
-    if (!page.k.draft(*pool_, options_.windowFormat, sideShape(true))) return kNoMemory;
-    if (!page.v.draft(*pool_, options_.windowFormat, sideShape(false))) return kNoMemory;
+    if (!page.k.draft(*account_, options_.windowFormat, sideShape(true))) return kNoMemory;
+    if (!page.v.draft(*account_, options_.windowFormat, sideShape(false))) return kNoMemory;
   }
   const size_t pages = layer.pages.size() + seals;
   if (layer.pages.capacity() < pages) layer.pages.reserve(std::max(pages, 2 * layer.pages.capacity()));
@@ -303,9 +303,9 @@ CacheMemory Cache::memory() const {
 }
 
 std::unique_ptr<Cache> Cache::fork(Status* status) const {
-  std::unique_ptr<Cache> twin(new Cache(pool_, kernels_, options_));
+  std::unique_ptr<Cache> twin(new Cache(account_, kernels_, options_));
   const size_t needed = (openBytes() + sinkBytes()) * layers_.size();
-  if (!pool_->hasRoom(needed)) {
+  if (!account_->hasRoom(needed)) {
     *status = kBudgetExceeded;
     return nullptr;
   }

@@ -115,12 +115,13 @@ bool withinMagnitude(const float* x, size_t count, float largest);
 
 class Cache : public PartOwner {
  public:
-  // Null with a status when the pool has no room for the open pages or memory ran out.
-  static std::unique_ptr<Cache> open(std::shared_ptr<PagePool> pool, const Kernels* kernels, CacheOptions options, int threads, Status* status);
+  // Null with a status when account or pool has no room for the open pages or memory ran out.
+  static std::unique_ptr<Cache> open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads, Status* status);
   ~Cache() override;
 
   const CacheShape& shape() const { return options_.shape; }
   const CacheOptions& options() const { return options_; }
+  Account& account() const { return *account_; }
   void setSkipShare(float share) { options_.skipShare = share; }
   const Kernels* kernels() const { return kernels_; }
   SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim}; }
@@ -132,7 +133,7 @@ class Cache : public PartOwner {
   Status append(int layer, const float* k, const float* v, int tokens);
   // Whether a side may go from one format to another, sizes apart.
   static bool legalMove(int from, int to);
-  // freed: bytes by which the pool's count fell.
+  // freed: bytes by which the account's count fell.
   Status transcode(int layer, int page, bool isKey, int to, double* freed);
   // The same in the background: the page stays as it is until finishMoves(). Refused, as transcode() and hold() are, while this side is under way.
   // Its bytes count when it is put in place; until then nobody else gets their room.
@@ -179,7 +180,7 @@ class Cache : public PartOwner {
   void restoreSinks(const Layer& layer, bool isKey, int head, float* rows, size_t stride) const;
 
  private:
-  Cache(std::shared_ptr<PagePool> pool, const Kernels* kernels, CacheOptions options) : pool_(std::move(pool)), kernels_(kernels), options_(std::move(options)) {}
+  Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options) : account_(std::move(account)), kernels_(kernels), options_(std::move(options)) {}
   size_t openBytes() const { return options_.shape.rowElements() * kPageTokens * 4; }
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
   bool draftLayers();
@@ -198,7 +199,7 @@ class Cache : public PartOwner {
   // Both sides of one head, among the n K tiles and n V tiles of a page.
   void fillTiles(const Layer& layer, int page, int head, uint16_t* tiles, Scratch& scratch) const;
 
-  std::shared_ptr<PagePool> pool_;  // first member: parts of the layers below are released before it
+  std::shared_ptr<Account> account_;  // shared with forks; first member: parts of the layers below are released before it
   const Kernels* kernels_;
   CacheOptions options_;
   std::shared_ptr<Workers> workers_;

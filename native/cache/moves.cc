@@ -128,19 +128,19 @@ Status Cache::planMove(int index, int pageIndex, bool isKey, int to, MovePlan* p
   const PartSizes sizes = partSizes(to, shape().kvHeads, shape().headDim);
   plan->added = sizes.total() - (isDemotion(old.format, to) ? sizes.codes : 0);
   plan->released = releasedBytes(old, to);
-  return pool_->hasRoom(plan->added, plan->released) ? kOk : kBudgetExceeded;
+  return account_->hasRoom(plan->added, plan->released) ? kOk : kBudgetExceeded;
 }
 
 Encoding Cache::encodingOf(int index, int pageIndex, const PageSide* from, const PageSide* to, bool isKey) const {
   return {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layers_[index], isKey, 0), from, to};
 }
 
-// Puts a complete side in the place of the old one. → bytes by which the pool's count fell
+// Puts a complete side in the place of the old one. → bytes by which the account's count fell
 double Cache::replaceSide(PageSide& old, PageSide fresh) {
-  const double before = static_cast<double>(pool_->usedBytes());
+  const double before = static_cast<double>(account_->usedBytes());
   old = std::move(fresh);
-  old.count(*pool_);
-  return before - static_cast<double>(pool_->usedBytes());
+  old.count(*account_);
+  return before - static_cast<double>(account_->usedBytes());
 }
 
 Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* freed) {
@@ -152,7 +152,7 @@ Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* fr
   if (status != kOk || old.format == to) return status;
   PageSide fresh;
   if (isDemotion(old.format, to)) fresh.codes = old.codes;
-  if (!fresh.draft(*pool_, to, sideShape(isKey))) return kNoMemory;
+  if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
   Scratch& scratch = workers_->scratch[0];
   encodingOf(index, pageIndex, &old, &fresh, isKey).run(scratch.keyRows.data(), scratch.lines.data());
   *freed = replaceSide(old, std::move(fresh));
@@ -179,12 +179,12 @@ Status Cache::startMove(int index, int pageIndex, bool isKey, int to) {
     move->done.store(true);
   } else {
     if (isDemotion(old.format, to)) move->to.codes = old.codes;
-    if (!move->to.draft(*pool_, to, sideShape(isKey))) return kNoMemory;
+    if (!move->to.draft(*account_, to, sideShape(isKey))) return kNoMemory;
     workers_->mover.open(shape().headDim);
   }
   moves_.push_back(std::move(move));
   // From here on nothing can fail.
-  pool_->claim(plan.added);
+  account_->claim(plan.added);
   page.moving |= sideBit(isKey);
   if (!isThere) workers_->mover.add(moves_.back().get());
   return kOk;
@@ -196,9 +196,9 @@ MoveResult Cache::commitMove(Move& move) {
   PageSide& old = page.side(move.isKey);
   page.moving &= static_cast<uint8_t>(~sideBit(move.isKey));
   move.from = PageSide();
-  pool_->unclaim(move.added);
+  account_->unclaim(move.added);
   endTrials(*this, move.layer, move.page);  // they share the side, and are no reason to refuse
-  if (!pool_->fits(move.added, releasedBytes(old, move.to.format))) return {kBudgetExceeded, 0};
+  if (!account_->fits(move.added, releasedBytes(old, move.to.format))) return {kBudgetExceeded, 0};
   return {kOk, replaceSide(old, std::move(move.to))};
 }
 
@@ -221,7 +221,7 @@ size_t Cache::finishMoves(bool wait, MoveResult* results) {
 void Cache::dropMoves() {
   for (const std::unique_ptr<Move>& move : moves_) {
     if (!move->done.load()) workers_->mover.take(move.get());
-    pool_->unclaim(move->added);
+    account_->unclaim(move->added);
   }
   moves_.clear();
   if (!workers_) return;  // a cache that could not be opened

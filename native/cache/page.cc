@@ -13,19 +13,19 @@ PartSizes partSizes(int format, int kvHeads, int headDim) {
           alignedPart(heads * (kPageTokens + headDim + 2))};
 }
 
-bool PageSide::draft(PagePool& pool, int newFormat, const SideShape& shape) {
+bool PageSide::draft(Account& account, int newFormat, const SideShape& shape) {
   const PartSizes sizes = partSizes(newFormat, shape.kvHeads, shape.headDim);
   format = newFormat;
-  if (!codes) codes = pool.draft(sizes.codes);
-  if (sizes.low) low = pool.draft(sizes.low);
-  if (sizes.meta) meta = pool.draft(sizes.meta);
+  if (!codes) codes = account.draft(sizes.codes);
+  if (sizes.low) low = account.draft(sizes.low);
+  if (sizes.meta) meta = account.draft(sizes.meta);
   return codes && (!sizes.low || low) && (!sizes.meta || meta);
 }
 
-void PageSide::count(PagePool& pool) const {
-  pool.count(codes);
-  pool.count(low);
-  pool.count(meta);
+void PageSide::count(Account& account) const {
+  account.count(codes);
+  account.count(low);
+  account.count(meta);
 }
 
 void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int firstRow, float* rows, const SideTarget& target) {

@@ -64,8 +64,8 @@ struct PageSide {
   PartRef meta;
 
   // Drafts every part; false when memory ran out. The caller counts them when the page is complete.
-  bool draft(PagePool& pool, int newFormat, const SideShape& shape);
-  void count(PagePool& pool) const;
+  bool draft(Account& account, int newFormat, const SideShape& shape);
+  void count(Account& account) const;
   size_t bytes() const { return codes.size() + low.size() + meta.size(); }
   SideView view(const SideShape& shape, int head) const;
   SideTarget target(const SideShape& shape, int head) const;

@@ -1,19 +1,23 @@
-// One byte budget, shared by any number of caches. Memory comes in parts (one bit plane, one metadata block, one open page),
-// each 64-byte aligned and owned by one or more pages: a fork shares its sealed pages, and the last owner frees them.
+// Memory that is counted. A pool holds any number of accounts: one for each cache and all its forks. An account has a budget of its
+// own, the pool has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane, one metadata block,
+// one open page), each 64-byte aligned, of one account, and owned by one or more pages: a fork shares its sealed pages, and the
+// last owner frees them.
 //
 // A part is drafted first (allocated, not counted) and counted when the page it belongs to is complete, so that a change is
 // all or nothing: whoever drops a draft has changed nothing. Callers ask hasRoom() for the whole change before they draft.
-// Used from one thread only (the pool's own numbers are never touched by the thread pool).
+// Used from one thread only (the numbers are never touched by the thread pool).
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "heap.h"
 
 namespace palimpsest {
 
-class PagePool;
+class Account;
 
 constexpr size_t kPartAlign = 64;
 constexpr size_t alignedPart(size_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
@@ -23,7 +27,7 @@ struct Part : Block {
   size_t size;  // bytes asked for, and counted
   uint32_t owners;
   bool counted;
-  PagePool* pool;
+  Account* account;
   uint8_t* bytes() { return reinterpret_cast<uint8_t*>(this) + kHeapUnit; }
 };
 static_assert(sizeof(Part) <= kHeapUnit);
@@ -53,7 +57,7 @@ class PartRef {
   bool shared() const { return part_ && part_->owners > 1; }
 
  private:
-  friend class PagePool;
+  friend class Account;
   Part* part_ = nullptr;
 };
 
@@ -64,48 +68,81 @@ class PartOwner {
   virtual void collectParts(std::vector<const Part*>& parts) const = 0;
 };
 
-class PagePool {
+// Bytes that count, the most there were, and the most there may be.
+class Tally {
  public:
-  // The budget may be larger than what this machine can address.
-  explicit PagePool(uint64_t budgetBytes) : budget_(budgetBytes) {}
-  PagePool(const PagePool&) = delete;
-  PagePool& operator=(const PagePool&) = delete;
+  // A budget may be larger than what this machine can address.
+  explicit Tally(uint64_t budgetBytes) : budget_(budgetBytes) {}
 
   uint64_t budgetBytes() const { return budget_; }
   size_t usedBytes() const { return used_; }
   size_t peakBytes() const { return peak_; }
-  // What the system has given, free blocks and headers included.
-  size_t reservedBytes() const { return heap_.reservedBytes(); }
+  // Bytes that may still be added beside what is used and claimed.
+  uint64_t roomBytes() const { return uint64_t{used_} + claimed_ < budget_ ? budget_ - used_ - claimed_ : 0; }
   // False (and nothing changed) when below what is used now.
   bool setBudget(uint64_t bytes);
 
   // Whether `bytes` more fit, once `freed` bytes that the same change gives back are gone, beside everything that is claimed.
-  bool hasRoom(size_t bytes, size_t freed = 0) const { return fits(uint64_t{bytes} + claimed_, freed); }
+  bool hasRoom(size_t bytes, size_t freed) const { return fits(uint64_t{bytes} + claimed_, freed); }
   // The same for a change whose claim was just given up.
   bool fits(uint64_t bytes, size_t freed) const { return used_ - freed <= budget_ && bytes <= budget_ - (used_ - freed); }
+
+ protected:
+  friend class Account;
+  void add(size_t bytes);
+  void subtract(size_t bytes) { used_ -= bytes; }
+
+  uint64_t budget_;
+  size_t used_ = 0;
+  size_t claimed_ = 0;
+  size_t peak_ = 0;
+};
+
+class PagePool : public Tally {
+ public:
+  explicit PagePool(uint64_t budgetBytes) : Tally(budgetBytes) {}
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  // What the system has given, free blocks and headers included.
+  size_t reservedBytes() const { return heap_.reservedBytes(); }
+  // Sums the sizes of every distinct part that a living owner can reach, of one account or (null) of all; independent of usedBytes().
+  size_t auditBytes(const Account* account = nullptr) const;
+  void enter(const PartOwner* owner) { owners_.push_back(owner); }
+  void leave(const PartOwner* owner);
+
+ private:
+  friend class Account;
+  Heap heap_;
+  std::vector<const PartOwner*> owners_;
+};
+
+constexpr uint64_t kNoBudget = UINT64_MAX;
+
+// The bytes of one cache and its forks. It outlives its parts.
+class Account : public Tally {
+ public:
+  explicit Account(std::shared_ptr<PagePool> pool, uint64_t budgetBytes = kNoBudget) : Tally(budgetBytes), pool_(std::move(pool)) {}
+  Account(const Account&) = delete;
+  Account& operator=(const Account&) = delete;
+
+  PagePool& pool() const { return *pool_; }
+  uint64_t roomBytes() const { return std::min(Tally::roomBytes(), pool_->roomBytes()); }
+  bool hasRoom(size_t bytes, size_t freed = 0) const { return Tally::hasRoom(bytes, freed) && pool_->hasRoom(bytes, freed); }
+  bool fits(uint64_t bytes, size_t freed) const;
   // Room for drafts that will be counted later: nobody else gets it until then.
-  void claim(size_t bytes) { claimed_ += bytes; }
-  void unclaim(size_t bytes) { claimed_ -= bytes; }
+  void claim(size_t bytes);
+  void unclaim(size_t bytes);
 
   // size must be a multiple of kPartAlign. Empty when the system has no memory.
   PartRef draft(size_t size);
   void count(const PartRef& ref);
 
-  // Sums the sizes of every distinct part that a living owner can reach; independent of used_.
-  size_t auditBytes() const;
-  void enter(const PartOwner* owner) { owners_.push_back(owner); }
-  void leave(const PartOwner* owner);
-
  private:
   friend class PartRef;
   void release(Part* part);
 
-  Heap heap_;
-  uint64_t budget_;
-  size_t used_ = 0;
-  size_t claimed_ = 0;
-  size_t peak_ = 0;
-  std::vector<const PartOwner*> owners_;
+  std::shared_ptr<PagePool> pool_;
 };
 
 }  // namespace palimpsest

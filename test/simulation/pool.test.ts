@@ -1,6 +1,6 @@
 /**
  * Bytes reported are bytes allocated, after every one of 10,000 random steps: three caches and their forks share one pool and
- * append, attend, try, transcode, fork, close, reopen, and are refused by budgets that move. Print the seed, run it again.
+ * append, attend, try, transcode, fork, close, reopen, and are refused by budgets that move: the pool's, and some caches' own. Print the seed, run it again.
  */
 import { describe, expect, it } from 'vitest';
 import {
@@ -35,7 +35,9 @@ describe('one pool, three sessions', () => {
     const openSession = (session: number) => {
       const shape = shapes[session]!;
       const windowFormat = shape.headDim === 16 ? 'f16' : pick(random, ['q8', 'f16'] as const);
-      caches.push({ cache: openKvCache({ shape, pool, windowFormat, threads: session === 1 ? 2 : 1 }), session });
+      const own = random() < 0.5 ? {} : { budgetBytes: Math.floor(150_000 + random() * 800_000) };
+      const cache = openKvCache({ shape, pool, windowFormat, threads: session === 1 ? 2 : 1, ...own });
+      caches.push({ cache, session });
     };
 
     /** A step may be refused for want of room, and then must have changed nothing. */
@@ -108,7 +110,8 @@ describe('one pool, three sessions', () => {
         if (caches.length === 0) openSession(0);
       } else {
         const budget = Math.floor(500_000 + random() * 2_000_000);
-        mayBeRefused(() => pool.setBudget(budget));
+        const own = pick(random, [null, Math.floor(budget / 2)]);
+        mayBeRefused(() => (random() < 0.5 ? cache.setBudget(own) : pool.setBudget(budget)));
       }
     };
 
@@ -120,6 +123,15 @@ describe('one pool, three sessions', () => {
         expect.fail(`seed ${SEED}, step ${i}: reported ${used}, allocated ${pool.auditBytes()}`);
       expect(used).toBeLessThanOrEqual(pool.budgetBytes);
       let apart = 0;
+      let counted = 0;
+      for (const session of [0, 1, 2]) {
+        const cache = caches.find((one) => one.session === session)?.cache;
+        if (cache === undefined) continue;
+        expect(cache.auditBytes()).toBe(cache.usedBytes);
+        expect(cache.usedBytes).toBeLessThanOrEqual(cache.budgetBytes ?? pool.budgetBytes);
+        counted += cache.usedBytes;
+      }
+      expect(counted).toBe(used);
       for (const { cache } of caches) {
         const { kvHeads, headDim, layers } = cache.shape;
         const memory = cache.memory();
