@@ -7,6 +7,7 @@ import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/ind
 import {
   type CacheMemory,
   type CacheShape,
+  checkKeys,
   type FormatName,
   type FormatPair,
   type KvCache,
@@ -79,12 +80,31 @@ export interface QualityFeedback {
   readonly meanKld: number;
 }
 
+const CACHE_OPTIONS: Readonly<Record<keyof OpenCacheOptions, true>> = {
+  layers: true,
+  queryHeads: true,
+  kvHeads: true,
+  headDim: true,
+  kvBudget: true,
+  kldBudget: true,
+  tokensExpected: true,
+  policy: true,
+  cacheTypes: true,
+  skipLayers: true,
+  scale: true,
+  slidingWindow: true,
+  alibiSlopes: true,
+  threads: true,
+  latents: true,
+  outputSketch: true,
+  stateDir: true,
+  thresholds: true,
+  modelDigest: true,
+};
+
 /** Opens a cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'locked'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
-  if (typeof options !== 'object' || options === null)
-    throw new KvError('bad-argument', 'openCache needs options', {
-      hint: 'openCache({ layers, queryHeads, kvHeads, headDim })',
-    });
+  checkKeys(options, CACHE_OPTIONS, 'openCache');
   checkShape(options);
   // What is wrong with the rest is said before a folder is made.
   const plan = (kvBudget: KvBudget | undefined): SessionPlan =>

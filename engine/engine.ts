@@ -4,7 +4,7 @@
  */
 import { resolve } from 'node:path';
 import type { Worker } from 'node:worker_threads';
-import { KvError, startThread } from '../native/index.ts';
+import { checkKeys, KvError, startThread } from '../native/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
@@ -20,6 +20,40 @@ import type {
   SessionOptions,
   SessionReport,
 } from './types.ts';
+
+const ENGINE_OPTIONS: Readonly<Record<keyof EngineOptions, true>> = {
+  model: true,
+  dense: true,
+  threads: true,
+  isa: true,
+  binding: true,
+  cacheDir: true,
+  stateDir: true,
+  onLogFailure: true,
+};
+const SESSION_OPTIONS: Readonly<Record<keyof SessionOptions, true>> = {
+  kvBudget: true,
+  kldBudget: true,
+  policy: true,
+  cacheTypes: true,
+  skipLayers: true,
+  tokensExpected: true,
+  stepLatencyBudgetMs: true,
+  exact: true,
+  witness: true,
+  thresholdsPath: true,
+  compareTokens: true,
+};
+const GENERATE_OPTIONS: Readonly<Record<keyof GenerateOptions, true>> = {
+  maxTokens: true,
+  temperature: true,
+  topP: true,
+  seed: true,
+  stop: true,
+  signal: true,
+  onProgress: true,
+};
+const COMPARE_OPTIONS = { onProgress: true, signal: true } as const;
 
 interface Pending {
   resolve(value: unknown): void;
@@ -50,7 +84,8 @@ export class Engine {
 
   /** @internal use createEngine */
   constructor(options: EngineOptions) {
-    const { model, stateDir } = options ?? {};
+    checkKeys(options, ENGINE_OPTIONS, 'createEngine');
+    const { model, stateDir } = options;
     if (typeof model !== 'string' || (stateDir !== undefined && stateDir !== null && typeof stateDir !== 'string')) {
       throw new KvError('bad-argument', 'an engine needs the name of a model, and a folder or null for its state', {
         values: { model: String(model), stateDir: String(stateDir) },
@@ -102,6 +137,7 @@ export class Engine {
   }
 
   async openSession(options: SessionOptions = {}): Promise<EngineSession> {
+    checkKeys(options, SESSION_OPTIONS, 'openSession');
     const id = (await this.#call('open', options)) as string;
     return new EngineSession(id, (method, params, event, signal) => this.#call(method, params, event, signal));
   }
@@ -222,13 +258,16 @@ export class EngineSession {
    * A string is a plain prompt, messages go through the model's chat template, numbers are token ids.
    */
   generate(prompt: Prompt | null, options: GenerateOptions = {}): Generation {
-    const { signal, onProgress, ...plain } = options ?? {};
     const left = new AbortController();
-    const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
     return new Generation(
-      (event) => this.#call('generate', { session: this.id, prompt, options: plain }, event, either),
+      async (event) => {
+        checkKeys(options, GENERATE_OPTIONS, 'generate');
+        const { signal, onProgress, ...plain } = options;
+        const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
+        return this.#call('generate', { session: this.id, prompt, options: plain }, event, either);
+      },
       () => left.abort(),
-      onProgress,
+      options?.onProgress,
     );
   }
 
@@ -245,6 +284,7 @@ export class EngineSession {
   async compare(
     options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
   ): Promise<Divergence> {
+    checkKeys(options, COMPARE_OPTIONS, 'compare');
     const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
     return (await this.#call('compare', { session: this.id }, event, options.signal)) as Divergence;
   }

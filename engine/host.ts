@@ -247,8 +247,6 @@ export class Host {
 
 /** What plan.ts does not look at. */
 function checkOptions(options: SessionOptions): void {
-  if (typeof options !== 'object' || options === null)
-    throw new KvError('bad-argument', 'session options must be an object', { values: { given: String(options) } });
   const { exact, witness, compareTokens, thresholdsPath, kvBudget, kldBudget } = options;
   for (const [name, value] of Object.entries({ exact, witness })) {
     if (value !== undefined && typeof value !== 'boolean')

@@ -4,6 +4,7 @@
  */
 import {
   type CacheShape,
+  checkKeys,
   encodeLatent,
   FORMAT_NAMES,
   type FormatName,
@@ -36,9 +37,16 @@ export interface LatentOptions {
   readonly rotary?: RotaryTable;
 }
 
+const LATENT_OPTIONS: Readonly<Record<keyof LatentOptions, true>> = {
+  format: true,
+  width: true,
+  layers: true,
+  rotary: true,
+};
+
 /** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
 export function checkLatents(options: unknown, layers: number): void {
-  if (typeof options !== 'object' || options === null) refuse('bad-argument', 'latents must be an object', options);
+  checkKeys(options as LatentOptions, LATENT_OPTIONS, 'latents');
   const { format, width, layers: projections } = options as LatentOptions;
   if (!LATENT_NAMES.includes(format))
     refuse('unsupported', `latents.format is one of ${LATENT_NAMES.join(', ')}`, format);

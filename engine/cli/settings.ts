@@ -5,7 +5,7 @@
 import { readFileSync, statSync } from 'node:fs';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
-import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair } from '../../native/index.ts';
+import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair, unknownName } from '../../native/index.ts';
 import { policies } from '../../policy/index.ts';
 import { parseBudget } from '../budget.ts';
 
@@ -180,6 +180,17 @@ export type SettingName = keyof typeof SETTINGS;
 export const keyName = (name: SettingName): string => /--([a-z-]+)/.exec(SETTINGS[name].flags)![1]!;
 export const environmentName = (name: SettingName): string =>
   `PALIMPSEST_${keyName(name).replaceAll('-', '_').toUpperCase()}`;
+/** Of the project's own tests. */
+const OTHER_VARIABLES = /^PALIMPSEST_(TEST_\w+|EVERYWHERE|SANITIZERS|SIM_SEED|KILL_ROUNDS)$/;
+
+/** Refuses a variable that begins like ours and is no setting: misspelt, it would pass as none. Throws KvError 'bad-config'. */
+function checkEnvironment(environment: Readonly<Record<string, string | undefined>>): void {
+  const known = (Object.keys(SETTINGS) as SettingName[]).map(environmentName);
+  for (const name of Object.keys(environment))
+    if (name.startsWith('PALIMPSEST_') && !known.includes(name) && !OTHER_VARIABLES.test(name))
+      throw unknownName('bad-config', 'there is no setting for the environment variable', name, known);
+}
+
 const attribute = (key: string): string => key.replaceAll(/-([a-z])/g, (_, letter: string) => letter.toUpperCase());
 
 export function addSettings(command: Command, names: readonly SettingName[]): Command {
@@ -202,6 +213,7 @@ export function readSettings(
   command: Command,
   environment: Readonly<Record<string, string | undefined>>,
 ): Partial<Record<SettingName, unknown>> {
+  checkEnvironment(environment);
   const own = new Set(command.options.map((option) => option.long));
   const given = command.opts() as Record<string, unknown>;
   const fromEnvironment = (name: SettingName): string | undefined => environment[environmentName(name)] || undefined;
@@ -302,12 +314,7 @@ function readFile(path: string): Map<SettingName, unknown> {
   const result = new Map<SettingName, unknown>();
   for (const [key, value] of Object.entries(table)) {
     const name = known.get(key);
-    if (name === undefined) {
-      throw new KvError('bad-config', `${path}: unknown setting '${key}'`, {
-        values: { known: [...known.keys()].join(' ') },
-        hint: 'keys are the names of the flags without the dashes',
-      });
-    }
+    if (name === undefined) throw unknownName('bad-config', `${path} has an unknown setting`, key, [...known.keys()]);
     result.set(name, value);
   }
   return result;

@@ -232,6 +232,12 @@ describe('run', () => {
   it('names the environment variable that is wrong', async () => {
     expectRefused(await palimpsest(run(), { env: { PALIMPSEST_THREADS: 'two' } }), 'bad-config', /PALIMPSEST_THREADS/);
     expectRefused(await palimpsest(run(), { env: { PALIMPSEST_JSON: 'maybe' } }), 'bad-config', /PALIMPSEST_JSON/);
+    expectRefused(
+      await palimpsest(run(), { env: { PALIMPSEST_KV_BUGDET: '25%' } }),
+      'bad-config',
+      /PALIMPSEST_KV_BUGDET[\s\S]*did you mean PALIMPSEST_KV_BUDGET\?/,
+    );
+    expect((await palimpsest(['doctor'], { env: { PALIMPSEST_TEST_SEED: '1' } })).code).toBe(0);
   });
 });
 

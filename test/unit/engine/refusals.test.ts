@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createEngine, type Engine } from '../../../engine/index.ts';
+import { createEngine, type Engine, openCache } from '../../../engine/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { codeOf, ids, MODEL, openEngine, refused } from './on-reference.ts';
 
@@ -75,6 +75,22 @@ describe('what cannot be done is refused', () => {
     expect(await codeOf(engine.openSession({ policy: 'best' }))).toBe('unsupported');
     expect(await codeOf(engine.openSession({ policy: 'uniform', kldBudget: 0.1 }))).toBe('unsupported');
     expect(await codeOf(engine.openSession({ thresholdsPath: join(folder(), 'none.json') }))).toBe('not-found');
+  });
+
+  it('options that do not exist, with the one that was meant', async () => {
+    const unknown = async (promise: Promise<unknown>, hint: string): Promise<void> => {
+      const error = await refused(promise);
+      expect([error.code, error.hint]).toEqual(['bad-argument', `did you mean ${hint}?`]);
+    };
+    await unknown(createEngine({ model: MODEL, stateDri: null } as never), 'stateDir');
+    await unknown(engine.openSession({ kvBugdt: '1MiB' } as never), 'kvBudget');
+    const session = await engine.openSession({ witness: false });
+    await unknown(session.generate('a', { topK: 40 } as never).result, 'topP');
+    await unknown(session.compare({ onprogres: () => {} } as never), 'onProgress');
+    await session.close();
+    const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
+    await unknown(openCache({ ...shape, kvBudgt: '1MiB' } as never), 'kvBudget');
+    await unknown(openCache({ ...shape, latents: { fromat: 'xq8' } } as never), 'format');
   });
 
   it('prompts and sampling that make no sense', async () => {
