@@ -361,7 +361,7 @@ export class PolicyCache {
 
   /** Writes the session's last entry, then frees everything, also when the log refuses. */
   async close(): Promise<void> {
-    this.#open();
+    if (this.#closed) return;
     this.#closed = true;
     try {
       this.#logClose();
@@ -373,7 +373,7 @@ export class PolicyCache {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#closed) await this.close();
+    await this.close();
   }
 
   #schedule(): Scheduler {

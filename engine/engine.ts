@@ -59,6 +59,8 @@ interface Pending {
   resolve(value: unknown): void;
   reject(error: Error): void;
   event(event: unknown): void;
+  /** What the caller's own code threw when it was told of an event: the call is being aborted, and ends with this. */
+  thrown?: { readonly error: Error };
 }
 
 /** Loads a model in its own thread. Throws what loading throws; the thread is gone then. */
@@ -219,11 +221,18 @@ export class Engine {
     const pending = this.#pending.get(reply.id);
     if (pending === undefined) return;
     if (reply.kind === 'event') {
-      pending.event(reply.event);
+      if (pending.thrown !== undefined) return;
+      try {
+        pending.event(reply.event);
+      } catch (error) {
+        pending.thrown = { error: error as Error };
+        this.#worker.postMessage({ abort: reply.id });
+      }
       return;
     }
     this.#pending.delete(reply.id);
-    if (reply.kind === 'value') pending.resolve(reply.value);
+    if (pending.thrown !== undefined) pending.reject(pending.thrown.error);
+    else if (reply.kind === 'value') pending.resolve(reply.value);
     else pending.reject(fromWire(reply.error));
   }
 
@@ -245,7 +254,7 @@ type CallFunction = (
 export class EngineSession {
   readonly id: string;
   readonly #call: CallFunction;
-  #closed = false;
+  #closing: Promise<void> | null = null;
 
   /** @internal */
   constructor(id: string, call: CallFunction) {
@@ -262,7 +271,7 @@ export class EngineSession {
     return new Generation(
       async (event) => {
         checkKeys(options, GENERATE_OPTIONS, 'generate');
-        const { signal, onProgress, ...plain } = options;
+        const { signal, onProgress: _, ...plain } = options;
         const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
         return this.#call('generate', { session: this.id, prompt, options: plain }, event, either);
       },
@@ -300,15 +309,24 @@ export class EngineSession {
     await this.#call('saveThresholds', { session: this.id, path: resolve(path) });
   }
 
+  /** Frees the session; `reason` goes into the log. A second call does nothing, also when the engine was closed meanwhile. */
   async close(reason: 'done' | 'aborted' | 'error' = 'done'): Promise<void> {
-    if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
     if (reason !== 'done' && reason !== 'aborted' && reason !== 'error') {
       throw new KvError('bad-argument', "a session ends 'done', 'aborted' or with an 'error'", {
         values: { reason: String(reason) },
       });
     }
-    this.#closed = true;
-    await this.#call('closeSession', { session: this.id, reason });
+    this.#closing ??= this.#call('closeSession', { session: this.id, reason }).then(
+      () => {},
+      (error: unknown) => {
+        if (!(error instanceof KvError && error.code === 'closed')) throw error;
+      },
+    );
+    await this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
   }
 }
 

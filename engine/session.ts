@@ -297,9 +297,11 @@ export class Session {
         }
         // Only now is it known that something follows the prompt; what its last page takes is still the prompt's work.
         if (count === 0 && ids.length > 0) {
+          const before = performance.now();
           this.#scheduler?.endPrompt(this.tokens.length);
-          readMs = performance.now() - startRead;
-          start = performance.now();
+          const roomMs = performance.now() - before;
+          readMs += roomMs;
+          start += roomMs;
         }
         await this.#forward([id]);
         count++;

@@ -40,8 +40,11 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
     // Weights of 8 bits add noise of their own to every comparison, so f32 unless asked for.
     const { model, dense, threads, isa, binding, cacheDir } = engineOptions({ dense: 'exact', ...settings });
     const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
+    // Collected as they come, so that what was measured is printed also when the rest fails or is interrupted.
+    const rows: EvaluateRow[] = [];
+    let complete = false;
     try {
-      const rows = await evaluate(runtime, {
+      await evaluate(runtime, {
         texts,
         caches: specs,
         tokens: number(settings, 'tokens') ?? 2048,
@@ -49,21 +52,30 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
         recallDocuments: number(settings, 'recall') ?? 0,
         seed: number(settings, 'seed') ?? 0,
         signal,
-        onRow: (row) =>
+        onRow: (row) => {
+          rows.push(row);
           process.stderr.write(
             `${row.text} ${row.cache}: KLD ${row.meanKld.toPrecision(3)} at ${row.effectiveBits.toFixed(2)} bits\n`,
-          ),
+          );
+        },
       });
-      if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows)}\n`);
-      if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows)}\n`);
-      if (flag(settings, 'json'))
-        process.stdout.write(
-          `${JSON.stringify({ model: runtime.model.name, dense: runtime.dense.name, isa: runtime.native.isa, rows })}\n`,
-        );
+      complete = true;
     } finally {
+      printRows(rows);
+      if (flag(settings, 'json') && (complete || rows.length > 0)) {
+        const { model, dense, native } = runtime;
+        process.stdout.write(
+          `${JSON.stringify({ model: model.name, dense: dense.name, isa: native.isa, complete, rows })}\n`,
+        );
+      }
       await runtime.close();
     }
   });
+}
+
+function printRows(rows: readonly EvaluateRow[]): void {
+  if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows)}\n`);
+  if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows)}\n`);
 }
 
 export function qualityTable(rows: readonly EvaluateRow[]): string {

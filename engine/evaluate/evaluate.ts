@@ -8,7 +8,7 @@ import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
 import type { SessionOptions } from '../types.ts';
 import { addDivergence, type DivergenceSums, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
-import { ask, documentLength, questionTokens, recallDocument } from './recall.ts';
+import { ask, documentLength, questionTokens, type RecallDocument, recallDocument } from './recall.ts';
 
 /** Tokens at the end of each window that are scored. */
 export const SCORED_TOKENS = 512;
@@ -112,8 +112,61 @@ const emptyTally = (): Tally => ({
   windows: 0,
 });
 
+/**
+ * Scores every cache on every text. What cannot be done (a text too short, a budget that cannot be kept) is refused before anything is
+ * read; `onRow` gets a row for all that was measured, also when the work fails or is aborted later.
+ */
 export async function evaluate(runtime: Runtime, request: EvaluateRequest): Promise<EvaluateRow[]> {
-  const { config } = runtime.model;
+  checkCaches(runtime, request);
+  const windows = request.texts.map((text) => windowsOf(runtime, request, text));
+  if (request.recallDocuments > 0) for (const text of request.texts) documentOf(runtime, request, text, 0);
+  const rows: EvaluateRow[] = [];
+  for (const [at, text] of request.texts.entries()) {
+    const tallies = request.caches.map(emptyTally);
+    try {
+      await scoreWindows(runtime, request, windows[at]!, tallies);
+      await scoreRecall(runtime, request, text, tallies);
+    } finally {
+      for (const [i, tally] of tallies.entries()) {
+        if (tally.windows === 0 && tally.asked === 0) continue;
+        const row = toRow(text.name, request.caches[i]!.name, request.tokens, tally);
+        rows.push(row);
+        request.onRow?.(row);
+      }
+    }
+  }
+  return rows;
+}
+
+function toRow(text: string, cache: string, tokens: number, tally: Tally): EvaluateRow {
+  const divergence = toDivergence(tally.sums);
+  return {
+    text,
+    cache,
+    tokens,
+    windows: tally.windows,
+    scored: divergence.tokens,
+    effectiveBits: tally.kvBytesF16 === 0 ? 0 : (16 * tally.kvBytes) / tally.kvBytesF16,
+    kvBytes: tally.kvBytes,
+    kvBytesF16: tally.kvBytesF16,
+    meanKld: divergence.meanKld,
+    kld99: divergence.kld99,
+    perplexity: divergence.perplexity,
+    perplexityExact: divergence.perplexityExact,
+    sameTop: divergence.sameTop,
+    asked: tally.asked,
+    recalled: tally.recalled,
+    recalledExact: tally.recalledExact,
+    predictedKld: tally.windows === 0 ? 0 : tally.predictedKld / tally.windows,
+    decisions: tally.decisions,
+    refused: tally.refused,
+    prefillTokensPerSecond: tally.readMs === 0 ? 0 : (tally.tokensRead * 1000) / tally.readMs,
+  };
+}
+
+/** Refuses windows that do not fit the context, and caches that cannot be opened for what they will hold. */
+function checkCaches(runtime: Runtime, request: EvaluateRequest): void {
+  const { config, tokenizer } = runtime.model;
   if (request.tokens > config.contextLength) {
     throw new KvError(
       'context-too-long',
@@ -121,40 +174,12 @@ export async function evaluate(runtime: Runtime, request: EvaluateRequest): Prom
       { values: { tokens: request.tokens, contextLength: config.contextLength } },
     );
   }
-  const rows: EvaluateRow[] = [];
-  for (const text of request.texts) {
-    const tallies = request.caches.map(emptyTally);
-    await scoreWindows(runtime, request, text, tallies);
-    await scoreRecall(runtime, request, text, tallies);
-    for (const [i, tally] of tallies.entries()) {
-      const divergence = toDivergence(tally.sums);
-      const row: EvaluateRow = {
-        text: text.name,
-        cache: request.caches[i]!.name,
-        tokens: request.tokens,
-        windows: tally.windows,
-        scored: divergence.tokens,
-        effectiveBits: tally.kvBytesF16 === 0 ? 0 : (16 * tally.kvBytes) / tally.kvBytesF16,
-        kvBytes: tally.kvBytes,
-        kvBytesF16: tally.kvBytesF16,
-        meanKld: divergence.meanKld,
-        kld99: divergence.kld99,
-        perplexity: divergence.perplexity,
-        perplexityExact: divergence.perplexityExact,
-        sameTop: divergence.sameTop,
-        asked: tally.asked,
-        recalled: tally.recalled,
-        recalledExact: tally.recalledExact,
-        predictedKld: tally.windows === 0 ? 0 : tally.predictedKld / tally.windows,
-        decisions: tally.decisions,
-        refused: tally.refused,
-        prefillTokensPerSecond: tally.readMs === 0 ? 0 : (tally.tokensRead * 1000) / tally.readMs,
-      };
-      rows.push(row);
-      request.onRow?.(row);
-    }
-  }
-  return rows;
+  const asked = questionTokens(tokenizer);
+  const lengths = [
+    ...(request.windows > 0 ? [request.tokens] : []),
+    ...(request.recallDocuments > 0 ? [documentLength(tokenizer, request.tokens - asked) + asked] : []),
+  ];
+  for (const { options } of request.caches) for (const length of lengths) open(runtime, options, length).close();
 }
 
 function open(runtime: Runtime, options: SessionOptions, tokensExpected: number): Session {
@@ -167,49 +192,77 @@ function open(runtime: Runtime, options: SessionOptions, tokensExpected: number)
   });
 }
 
-async function scoreWindows(
-  runtime: Runtime,
-  request: EvaluateRequest,
-  text: EvaluateText,
-  tallies: Tally[],
-): Promise<void> {
-  const { tokenizer, config } = runtime.model;
+/** The windows of a text, spread evenly over it, each with BOS where the model wants it. Throws 'bad-argument' for a text that is too short. */
+function windowsOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateText): number[][] {
+  if (request.windows === 0) return [];
+  const { tokenizer } = runtime.model;
   const ids = tokenizer.encode(text.content);
   const head = tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId] : [];
   const length = request.tokens - head.length;
-  if (request.windows > 0 && ids.length < length) {
+  if (ids.length < length) {
     throw new KvError('bad-argument', `${text.name} has ${ids.length} tokens, a window needs ${length}`, {
       values: { text: text.name, tokens: ids.length, needed: length },
       hint: 'give a longer text or --tokens',
     });
   }
-  for (let window = 0; window < request.windows; window++) {
+  return Array.from({ length: request.windows }, (_, window) => {
     const at = Math.floor(((ids.length - length) * (window + 0.5)) / request.windows);
-    const tokens = [...head, ...ids.slice(at, at + length)];
-    const exact = open(runtime, { exact: true }, tokens.length);
-    await exact.read(tokens, request.signal === undefined ? {} : { signal: request.signal });
-    const exactRows = exact.hiddenRows();
-    exact.close();
-    const scored = exactRows.length / config.hiddenSize;
+    return [...head, ...ids.slice(at, at + length)];
+  });
+}
+
+const reading = ({ signal }: EvaluateRequest): { signal?: AbortSignal } => (signal === undefined ? {} : { signal });
+
+/** Opens a session for one piece of work and closes it, whatever becomes of the work. */
+async function using<T>(session: Session, work: (session: Session) => Promise<T>): Promise<T> {
+  try {
+    return await work(session);
+  } finally {
+    session.close();
+  }
+}
+
+async function scoreWindows(
+  runtime: Runtime,
+  request: EvaluateRequest,
+  windows: readonly (readonly number[])[],
+  tallies: Tally[],
+): Promise<void> {
+  const { hiddenSize } = runtime.model.config;
+  for (const tokens of windows) {
+    const exactRows = await using(open(runtime, { exact: true }, tokens.length), async (exact) => {
+      await exact.read(tokens, reading(request));
+      return exact.hiddenRows();
+    });
+    const scored = exactRows.length / hiddenSize;
     const targets = Int32Array.from([...tokens.slice(tokens.length - scored + 1), NO_TARGET]);
     for (const [i, cache] of request.caches.entries()) {
-      const session = open(runtime, cache.options, tokens.length);
       const tally = tallies[i]!;
-      const start = performance.now();
-      await session.read(tokens, request.signal === undefined ? {} : { signal: request.signal });
-      tally.readMs += performance.now() - start;
-      tally.tokensRead += tokens.length;
-      await addDivergence(tally.sums, runtime.dense, exactRows, session.hiddenRows(), targets, config.hiddenSize);
-      const report = session.report();
-      tally.kvBytes += report.kvBytes;
-      tally.kvBytesF16 += report.kvBytesF16;
-      tally.predictedKld += report.summary.predictedKld;
-      tally.decisions += report.decisions;
-      tally.refused += report.refusedTrials;
-      tally.windows++;
-      session.close();
+      await using(open(runtime, cache.options, tokens.length), async (session) => {
+        const start = performance.now();
+        await session.read(tokens, reading(request));
+        tally.readMs += performance.now() - start;
+        tally.tokensRead += tokens.length;
+        await addDivergence(tally.sums, runtime.dense, exactRows, session.hiddenRows(), targets, hiddenSize);
+        const report = session.report();
+        tally.kvBytes += report.kvBytes;
+        tally.kvBytesF16 += report.kvBytesF16;
+        tally.predictedKld += report.summary.predictedKld;
+        tally.decisions += report.decisions;
+        tally.refused += report.refusedTrials;
+        tally.windows++;
+      });
     }
   }
+}
+
+/** Every document begins elsewhere in the text, so that no two share their filler. */
+function documentOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateText, index: number): RecallDocument {
+  const { tokenizer } = runtime.model;
+  const from = Math.floor((text.content.length * index) / (request.recallDocuments + 1));
+  const filler = text.content.slice(from) + text.content.slice(0, from);
+  const length = documentLength(tokenizer, request.tokens - questionTokens(tokenizer));
+  return recallDocument(tokenizer, filler, length, request.seed * 1000 + index);
 }
 
 async function scoreRecall(
@@ -218,31 +271,24 @@ async function scoreRecall(
   text: EvaluateText,
   tallies: Tally[],
 ): Promise<void> {
-  const { tokenizer } = runtime.model;
-  const asked = questionTokens(tokenizer);
-  const documentTokens = documentLength(tokenizer, request.tokens - asked);
+  const asked = questionTokens(runtime.model.tokenizer);
   for (let index = 0; index < request.recallDocuments; index++) {
-    // Every document begins elsewhere in the text, so that no two share their filler.
-    const from = Math.floor((text.content.length * index) / (request.recallDocuments + 1));
-    const filler = text.content.slice(from) + text.content.slice(0, from);
-    const document = recallDocument(tokenizer, filler, documentTokens, request.seed * 1000 + index);
-    const count = async (options: SessionOptions): Promise<number> => {
-      const session = open(runtime, options, documentTokens + asked);
-      try {
-        await session.read(document.tokens, request.signal === undefined ? {} : { signal: request.signal });
+    const document = documentOf(runtime, request, text, index);
+    const count = (options: SessionOptions): Promise<number> =>
+      using(open(runtime, options, document.tokens.length + asked), async (session) => {
+        await session.read(document.tokens, reading(request));
         let recalled = 0;
-        for (const question of document.questions) if ((await ask(session, question)).recalled) recalled++;
+        for (const question of document.questions)
+          if ((await ask(session, question, request.signal)).recalled) recalled++;
         return recalled;
-      } finally {
-        session.close();
-      }
-    };
+      });
     const recalledExact = await count({ exact: true });
     for (const [i, cache] of request.caches.entries()) {
+      const recalled = cache.options.exact === true ? recalledExact : await count(cache.options);
       const tally = tallies[i]!;
       tally.asked += document.questions.length;
       tally.recalledExact += recalledExact;
-      tally.recalled += cache.options.exact === true ? recalledExact : await count(cache.options);
+      tally.recalled += recalled;
     }
   }
 }

@@ -100,27 +100,44 @@ export interface RecallAnswer {
   readonly recalled: boolean;
   /** Question and answer as they were read. */
   readonly tokens: readonly number[];
+  /** Tokens of the answer, and what writing them took; reading the question is not in it. */
+  readonly written: { readonly tokens: number; readonly ms: number };
 }
 
 /** Tokens that one question and its answer may take. */
 export const ANSWER_TOKENS = 12;
 
-/** Asks one question at the end of the document, greedily, and takes question and answer back, so that the next one sees the same cache. */
+/**
+ * Asks one question at the end of the document, greedily, and takes question and answer back, so that the next one sees the same
+ * cache. Throws KvError 'aborted'.
+ */
 export async function ask(
   session: Session,
   question: RecallQuestion,
+  signal?: AbortSignal,
   onText?: (text: string) => void,
 ): Promise<RecallAnswer> {
   const ids = session.runtime.model.tokenizer.encode(questionText(question.place));
   const before = session.length;
-  let answer = '';
-  for await (const text of session.generate(ids, { maxTokens: ANSWER_TOKENS, stop: ['.', '\n'] })) {
-    answer += text;
-    onText?.(text);
-  }
+  const answering = session.generate(ids, {
+    maxTokens: ANSWER_TOKENS,
+    stop: ['.', '\n'],
+    ...(signal === undefined ? {} : { signal }),
+  });
+  let next = await answering.next();
+  for (; next.done !== true; next = await answering.next()) onText?.(next.value);
+  const { text, finish, tokens: count, tokensPerSecond } = next.value;
+  if (finish === 'aborted')
+    throw new KvError('aborted', `aborted while the question about ${question.place} was answered`);
   const tokens = session.tokens.slice(before);
   session.rewind(before);
-  return { question, answer: answer.trim(), recalled: answer.replaceAll(/[\s,]/g, '').includes(question.code), tokens };
+  return {
+    question,
+    answer: text.trim(),
+    recalled: text.replaceAll(/[\s,]/g, '').includes(question.code),
+    tokens,
+    written: { tokens: count, ms: count === 0 ? 0 : (1000 * count) / tokensPerSecond },
+  };
 }
 
 /** Tokens to plan for one question and its answer. */

@@ -73,33 +73,26 @@ export async function tour(
       });
       return (documentTokens * 1000) / (performance.now() - start);
     };
-    const questions = async (
-      session: Session,
-      name: 'ours' | 'exact',
-    ): Promise<{ answers: RecallAnswer[]; decode: number }> => {
+    const questions = async (session: Session, name: 'ours' | 'exact'): Promise<RecallAnswer[]> => {
       const answers: RecallAnswer[] = [];
-      const start = performance.now();
-      let tokens = 0;
       for (const question of document.questions) {
-        signal.throwIfAborted();
         emit({ kind: 'question', run: name, question });
-        const answer = await ask(session, question, (text) => emit({ kind: 'text', run: name, text }));
+        const answer = await ask(session, question, signal, (text) => emit({ kind: 'text', run: name, text }));
         emit({ kind: 'answer', run: name, answer });
         answers.push(answer);
-        tokens += answer.tokens.length;
       }
-      return { answers, decode: (tokens * 1000) / (performance.now() - start) };
+      return answers;
     };
     const oursRead = await read(ours, 'ours');
-    const oursAsked = await questions(ours, 'ours');
+    const answers = await questions(ours, 'ours');
     const exactRead = await read(exact, 'exact');
 
     // The exact cache is made to read our answers, so that both runs are compared token for token.
-    for (const { tokens } of oursAsked.answers) {
-      await exact.read(tokens);
+    for (const { tokens } of answers) {
+      await exact.read(tokens, { signal });
       exact.rewind(documentTokens);
     }
-    const turns = oursAsked.answers.map(({ tokens }) => tokens);
+    const turns = answers.map(({ tokens }) => tokens);
     const rows = COMPARED_TOKENS + turns.reduce((sum, tokens) => sum + tokens.length, 0);
     const exactRows = lastRows(exact.hiddenRows(), rows, config.hiddenSize);
     const oursRows = lastRows(ours.hiddenRows(), rows, config.hiddenSize);
@@ -109,24 +102,30 @@ export async function tour(
         NO_TARGET,
       ]),
     );
-    const exactAsked = await questions(exact, 'exact');
+    const answersExact = await questions(exact, 'exact');
     const sums = emptySums();
     await addDivergence(sums, runtime.dense, exactRows, oursRows, targets, config.hiddenSize);
     return {
       report: ours.report(),
       exactReport: exact.report(),
-      answers: oursAsked.answers,
-      answersExact: exactAsked.answers,
+      answers,
+      answersExact,
       divergence: toDivergence(sums),
       documentTokens,
       prefillTokensPerSecond: oursRead,
       prefillTokensPerSecondExact: exactRead,
-      tokensPerSecond: oursAsked.decode,
-      tokensPerSecondExact: exactAsked.decode,
+      tokensPerSecond: writingSpeed(answers),
+      tokensPerSecondExact: writingSpeed(answersExact),
     };
   } finally {
     exact.close();
   }
+}
+
+/** Tokens of all answers over the time that writing them took. */
+export function writingSpeed(answers: readonly RecallAnswer[]): number {
+  const ms = answers.reduce((sum, { written }) => sum + written.ms, 0);
+  return ms === 0 ? 0 : (1000 * answers.reduce((sum, { written }) => sum + written.tokens, 0)) / ms;
 }
 
 export function lastRows(rows: Float32Array, count: number, width: number): Float32Array {

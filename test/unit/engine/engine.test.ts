@@ -273,6 +273,20 @@ describe('abort', () => {
     expect(entriesOf(state, session.id, 'close').map(({ body }) => body.reason)).toEqual(['aborted']);
   });
 
+  it('by an onProgress that throws: its error is the result, and the session goes on', async () => {
+    const session = await engine.openSession({ witness: false, compareTokens: 8 });
+    const fault = new Error('the caller made a mistake');
+    const onProgress = (): never => {
+      throw fault;
+    };
+    const generation = session.generate(ids(PROMPT_TOKENS), { maxTokens: 4, onProgress });
+    await expect(generation.result).rejects.toBe(fault);
+    await expect(collect(generation)).rejects.toBe(fault);
+    await session.generate(ids(200), { maxTokens: 2 }).result;
+    await expect(session.compare({ onProgress })).rejects.toBe(fault);
+    await session[Symbol.asyncDispose]();
+  });
+
   it('while it writes: the result is what was written so far', async () => {
     const session = await engine.openSession({ witness: false });
     const abort = new AbortController();

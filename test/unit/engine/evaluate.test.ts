@@ -1,0 +1,131 @@
+// Evaluation and the demonstration on the reference model: what cannot be done is refused before anything is read, an abort at any
+// moment closes every session and keeps what was measured, and writing speed counts what was written.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type EvaluateRequest, type EvaluateRow, evaluate, parseCache } from '../../../engine/evaluate/evaluate.ts';
+import { type TourEvent, tour, writingSpeed } from '../../../engine/evaluate/tour.ts';
+import { Runtime } from '../../../engine/runtime.ts';
+import { Session } from '../../../engine/session.ts';
+import { defaultThresholds } from '../../../policy/index.ts';
+import { codeOf, MODEL, refused } from './on-reference.ts';
+
+const TEXT = Array.from({ length: 900 }, (_, i) => `In the year ${i} the river rose to the mill and fell again.`).join(
+  ' ',
+);
+let runtime: Runtime;
+let open = 0;
+const plainOpen = Session.open;
+const plainClose = Session.prototype.close;
+
+beforeAll(async () => {
+  runtime = await Runtime.open({ model: MODEL, threads: 1 });
+  // Counted, not replaced: a session that is opened and never closed shows here.
+  Session.open = (...given) => {
+    const session = plainOpen(...given);
+    open++;
+    return session;
+  };
+  const closed = new WeakSet<Session>();
+  Session.prototype.close = function close(this: Session): void {
+    if (!closed.has(this)) open--;
+    closed.add(this);
+    plainClose.call(this);
+  };
+});
+afterAll(async () => {
+  Session.open = plainOpen;
+  Session.prototype.close = plainClose;
+  await runtime.close();
+});
+
+function request(caches: readonly string[], more: Partial<EvaluateRequest> = {}): EvaluateRequest {
+  return {
+    texts: [{ name: 'river', content: TEXT }],
+    caches: caches.map(parseCache),
+    tokens: 700,
+    windows: 2,
+    recallDocuments: 0,
+    seed: 0,
+    ...more,
+  };
+}
+
+describe('evaluate', () => {
+  it('refuses an impossible cache, wherever it stands, before anything is read', async () => {
+    const rows: EvaluateRow[] = [];
+    for (const recallDocuments of [0, 1]) {
+      const error = await refused(
+        evaluate(runtime, request(['q8', 'price@1KiB'], { recallDocuments, onRow: (row) => rows.push(row) })),
+      );
+      expect(error.code).toBe('budget-too-small');
+    }
+    const short = { name: 'short', content: 'A short text.' };
+    const texts = [{ name: 'river', content: TEXT }, short];
+    expect(await codeOf(evaluate(runtime, request(['q8'], { texts, onRow: (row) => rows.push(row) })))).toBe(
+      'bad-argument',
+    );
+    expect(rows).toEqual([]);
+    expect(open).toBe(0);
+  });
+
+  it('aborted half way keeps what was measured and leaves no session open', async () => {
+    const abort = new AbortController();
+    const rows: EvaluateRow[] = [];
+    const session = Session.open;
+    // The fourth session is the first of the second window: two caches, one window each, were then measured.
+    let opened = -2;
+    Session.open = (...given) => {
+      if (++opened === 4) abort.abort();
+      return session(...given);
+    };
+    const promise = evaluate(
+      runtime,
+      request(['q8', 'rot4:rot2'], { signal: abort.signal, onRow: (row) => rows.push(row) }),
+    );
+    expect(await codeOf(promise)).toBe('aborted');
+    Session.open = session;
+    expect(rows.map(({ cache, windows }) => [cache, windows])).toEqual([
+      ['q8', 1],
+      ['rot4:rot2', 1],
+    ]);
+    expect(rows.every(({ scored, meanKld }) => scored === 512 && meanKld > 0)).toBe(true);
+    expect(open).toBe(0);
+  });
+});
+
+describe('the demonstration', () => {
+  const setup = { kvBudget: '50%', log: null, thresholds: defaultThresholds(6) };
+  const options = { filler: TEXT, documentTokens: 900, seed: 3 };
+
+  it('counts as written what was written, and not the question', async () => {
+    const result = await tour(
+      runtime,
+      setup,
+      options,
+      () => {},
+      new AbortController().signal,
+      () => {},
+    );
+    for (const { question, tokens, written } of [...result.answers, ...result.answersExact]) {
+      const asked = runtime.model.tokenizer.encode(`\n\nThe access code of ${question.place} is`).length;
+      expect(written.tokens).toBe(tokens.length - asked);
+    }
+    expect(result.tokensPerSecond).toBe(writingSpeed(result.answers));
+    const answer = result.answers[0]!;
+    const two = [5, 15].map((ms) => ({ ...answer, written: { tokens: 10, ms } }));
+    expect(writingSpeed(two)).toBe(1000);
+    expect(writingSpeed([])).toBe(0);
+  });
+
+  it.each(['ours', 'exact'] as const)('aborted in the questions (%s) ends as an abort', async (run) => {
+    const abort = new AbortController();
+    const stop = (event: TourEvent): void => {
+      if (event.kind === 'question' && event.run === run) abort.abort();
+    };
+    let session: Session | null = null;
+    expect(await codeOf(tour(runtime, setup, options, stop, abort.signal, (opened) => (session = opened)))).toBe(
+      'aborted',
+    );
+    (session as Session | null)?.close();
+    expect(open).toBe(0);
+  });
+});
