@@ -6,7 +6,7 @@ export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { checkKeys, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { nativeInfo, setIsa, useBinding } from './load.ts';
+export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';
 export { openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
 export { startThread } from './thread.ts';

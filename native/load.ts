@@ -192,8 +192,8 @@ interface Loaded {
 
 let loaded: Loaded | undefined;
 
-/** The package's root, from `native/load.ts` as well as from `dist/native/load.js`. */
-function packageRoot(): string {
+/** Where the package lies, seen from `native/load.ts` as well as from `dist/native/load.js`. */
+export function packageRoot(): string {
   const here = dirname(fileURLToPath(import.meta.url));
   for (let folder = dirname(here); ; folder = dirname(folder)) {
     if (existsSync(join(folder, 'package.json'))) return folder;

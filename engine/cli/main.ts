@@ -3,10 +3,10 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Command, CommanderError } from 'commander';
+import { packageRoot } from '../../native/index.ts';
 import { reportFailure } from './failure.ts';
 import type { Settings } from './options.ts';
 import { guardOutput } from './output.ts';
-import { packageRoot } from './package.ts';
 import { addSettings, readSettings, type SettingName } from './settings.ts';
 
 const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];

@@ -2,14 +2,13 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import pc from 'picocolors';
-import { KvError } from '../../native/index.ts';
+import { KvError, packageRoot } from '../../native/index.ts';
 import { createEngine } from '../engine.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
 import type { Generated, SessionOptions } from '../types.ts';
 import { interruptible } from './interrupt.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
-import { packageRoot } from './package.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { divergenceLine, layerTable, memoryLine } from './report.ts';
 import { jsonResult } from './run.ts';

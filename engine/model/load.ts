@@ -2,8 +2,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
 import { basename, extname, join, resolve } from 'node:path';
-import { KvError } from '../../native/index.ts';
-import { packageRoot } from '../cli/package.ts';
+import { KvError, packageRoot } from '../../native/index.ts';
 import { attempt, namingFile } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';

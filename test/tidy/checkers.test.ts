@@ -79,6 +79,8 @@ describe('rooms', () => {
     ['migrations/schema.ts', '../native/index.ts', 'leaf'],
     ['engine/step.ts', '../test/tools.ts', 'no room'],
     ['engine/step.ts', '../../elsewhere/x.ts', 'leaves the repository'],
+    ['engine/model/load.ts', '../cli/package.ts', 'only engine/cli/'],
+    ['engine/model/load.ts', '../session.ts', 'engine/model/ imports nothing else'],
   ])('%s may not import %s', (file, specifier, why) => {
     expect(importProblem(file, value(specifier))).toContain(why);
     // A type is a dependency of the mind, and counts.

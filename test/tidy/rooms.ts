@@ -18,7 +18,7 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   if (!specifier.startsWith('.')) return null;
   const target = posix.normalize(posix.join(posix.dirname(file), specifier));
   const to = roomOf(target);
-  if (to === from) return null;
+  if (to === from) return innerProblem(file, target);
   if (kind === 'url') return null; // a data file or a worker, not a module of another room
   if (target.startsWith('..')) return `leaves the repository: ${specifier}`;
   if (from === LEAF) return `migrations/ is a leaf and imports ${to}/`;
@@ -30,6 +30,14 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   if (rooms.indexOf(to) > rooms.indexOf(from))
     return `${from}/ may not import ${to}/: rooms import only leftwards (${ROOMS.join(' ← ')})`;
   if (target !== `${to}/index.ts`) return `${to}/ is entered through ${to}/index.ts, not ${target}`;
+  return null;
+}
+
+/** Inside the engine nothing below the command line knows of it, and a model knows nothing of who runs it. */
+function innerProblem(file: string, target: string): string | null {
+  const isIn = (path: string, folder: string): boolean => path.startsWith(`engine/${folder}/`);
+  if (isIn(target, 'cli') && !isIn(file, 'cli')) return 'only engine/cli/ imports engine/cli/';
+  if (isIn(file, 'model') && !isIn(target, 'model')) return 'engine/model/ imports nothing else of the engine';
   return null;
 }
 
