@@ -97,14 +97,16 @@ describe('the demonstration', () => {
   const options = { filler: TEXT, documentTokens: 900, seed: 3 };
 
   it('counts as written what was written, and not the question', async () => {
+    let session: Session | null = null;
     const result = await tour(
       runtime,
       setup,
       options,
       () => {},
       new AbortController().signal,
-      () => {},
+      (opened) => (session = opened),
     );
+    (session as Session | null)?.close();
     for (const { question, tokens, written } of [...result.answers, ...result.answersExact]) {
       const asked = runtime.model.tokenizer.encode(`\n\nThe access code of ${question.place} is`).length;
       expect(written.tokens).toBe(tokens.length - asked);
