@@ -9,5 +9,6 @@ export * from './latent.ts';
 export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';
 export { openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
+export * from './text.ts';
 export { startThread } from './thread.ts';
 export * from './types.ts';

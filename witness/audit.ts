@@ -1,58 +1,104 @@
-/** Lists as text, 80 columns wide. The same rows are the JSON output as they are. */
+/** Lists as text, as wide as the terminal (`columns`; Infinity: nothing is cut). The same rows are the JSON output as they are. */
 
+import {
+  brief,
+  bytesText,
+  type Column,
+  jsonText,
+  legend,
+  plural,
+  printable,
+  table,
+  timeText,
+  wrap,
+} from '../native/index.ts';
 import type { ReplayReport } from './replay.ts';
-import { bytesText, COLUMNS, type Column, plural, table, timeText, wrap } from './text.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
-// Widths and gaps add up to 80 at most: see the test that lists the longest possible row.
-const DECISION_COLUMNS: readonly Column<DecisionRow>[] = [
-  { title: 'id', right: true, widthMax: 8, value: (row) => String(row.seq) },
-  { title: 'time', widthMax: 8, value: (row) => timeText(row.timeMs).slice(11, 19) },
-  { title: 'session', widthMax: 8, value: (row) => row.session },
-  { title: 'token', right: true, widthMax: 7, value: (row) => String(row.tokens) },
-  { title: 'lay', right: true, widthMax: 3, value: (row) => String(row.layer) },
-  { title: 'page', right: true, widthMax: 6, value: (row) => `${row.page}${row.side}` },
-  { title: 'move', widthMax: 9, value: (row) => `${row.from}→${row.to}` },
-  { title: 'verdict', widthMax: 7, value: (row) => (row.accepted ? 'made' : 'refused') },
-  { title: 'reason', widthMax: 8, value: (row) => (row.accepted ? row.rule : row.verdictRule) },
-  { title: 'freed', right: true, widthMax: 7, value: (row) => shortBytes(row.bytesBefore - row.bytesAfter) },
+/** Fewest characters of a session's id that are shown, and that say which of the sessions in the list it is. */
+const SESSION_CHARS_MIN = 8;
+
+function sessionColumn<Row extends { readonly session: string }>(rows: readonly Row[]): Column<Row> {
+  const ids = [...new Set(rows.map(({ session }) => session))];
+  let chars = SESSION_CHARS_MIN;
+  while (new Set(ids.map((id) => id.slice(0, chars))).size < ids.length) chars++;
+  // One more for the mark that says that it goes on.
+  return { title: 'session', align: 'left', least: chars + 1, value: ({ session }) => session };
+}
+
+const decisionColumns = (rows: readonly DecisionRow[]): Column<DecisionRow>[] => [
+  { title: 'id', value: (row) => String(row.seq) },
+  { title: 'time', align: 'left', optional: true, value: (row) => timeText(row.timeMs).slice(11, 19) },
+  sessionColumn(rows),
+  { title: 'tokens', value: (row) => String(row.tokens), means: 'in the cache when it was decided' },
+  { title: 'layer', value: (row) => String(row.layer) },
+  { title: 'page', value: (row) => `${row.page}${row.side}`, means: 'its number, and k for keys or v for values' },
+  { title: 'move', align: 'left', value: (row) => `${row.from}→${row.to}` },
+  { title: 'verdict', align: 'left', value: (row) => (row.accepted ? 'made' : 'refused') },
+  {
+    title: 'reason',
+    align: 'left',
+    least: 6,
+    optional: true,
+    value: (row) => (row.accepted ? row.rule : row.verdictRule),
+    means: 'the rule that planned or refused it',
+  },
+  { title: 'freed', value: (row) => bytesText(row.bytesBefore - row.bytesAfter) },
 ];
 
-/** `audit list`. Dates stand above the rows they belong to, so that the times fit. */
-export function decisionsText(rows: readonly DecisionRow[]): string {
+/** `audit list`. Dates stand above the rows they belong to. */
+export function decisionsText(rows: readonly DecisionRow[], columns?: number): string {
   if (rows.length === 0) return 'No decision matches.';
-  const lines = table(DECISION_COLUMNS, rows).split('\n');
-  const text = [lines[0] as string];
+  const all = decisionColumns(rows);
+  const lines = table(all, rows, columns).split('\n');
+  const text = lines.splice(0, 2);
   let day = '';
   for (const [index, row] of rows.entries()) {
     const today = timeText(row.timeMs).slice(0, 10);
     if (today !== day) text.push(`-- ${today} UTC --`);
     day = today;
-    text.push(lines[index + 1] as string);
+    text.push(lines[index] as string);
   }
-  return text.join('\n');
+  return [...text, '', legend(all, columns)].join('\n');
 }
 
-const SESSION_COLUMNS: readonly Column<SessionRow>[] = [
-  { title: 'session', widthMax: 8, value: (row) => row.session },
-  { title: 'opened (UTC)', widthMax: 16, value: (row) => timeText(row.openedMs).slice(0, 16) },
-  { title: 'model', widthMax: 12, value: (row) => row.model },
-  { title: 'policy', widthMax: 7, value: (row) => row.policy },
-  { title: 'tokens', right: true, widthMax: 7, value: (row) => String(row.tokens) },
-  { title: 'kv', right: true, widthMax: 7, value: (row) => shortBytes(row.kvBytes) },
-  { title: 'moves', right: true, widthMax: 6, value: (row) => String(row.decisions) },
-  { title: 'ref.', right: true, widthMax: 5, value: (row) => String(row.refused) },
-  { title: 'end', widthMax: 5, value: (row) => (row.end === 'aborted' ? 'abort' : row.end) },
+const sessionColumns = (rows: readonly SessionRow[]): Column<SessionRow>[] => [
+  sessionColumn(rows),
+  { title: 'opened (UTC)', align: 'left', optional: true, value: (row) => timeText(row.openedMs).slice(0, 16) },
+  { title: 'model', align: 'left', least: 8, value: (row) => row.model },
+  { title: 'policy', align: 'left', least: 6, value: (row) => row.policy },
+  { title: 'tokens', value: (row) => String(row.tokens) },
+  {
+    title: 'KV',
+    value: (row) => bytesText(row.kvBytes),
+    means: 'bytes of keys and values at its last decision or end',
+  },
+  { title: 'moves', value: (row) => String(row.decisions), means: 'decisions, refused ones included' },
+  { title: 'refused', value: (row) => String(row.refused) },
+  {
+    title: 'KLD',
+    value: (row) => brief(row.meanKld, 3),
+    means: 'divergence from the exact cache, where it was measured',
+  },
+  {
+    title: 'end',
+    align: 'left',
+    value: (row) => row.end,
+    means: "how it ended; 'open' is still running or was killed",
+  },
 ];
 
-export function sessionsText(rows: readonly SessionRow[]): string {
-  return rows.length === 0 ? 'The log has no sessions.' : table(SESSION_COLUMNS, rows);
+export function sessionsText(rows: readonly SessionRow[], columns?: number): string {
+  if (rows.length === 0) return 'The log has no sessions.';
+  const all = sessionColumns(rows);
+  return [table(all, rows, columns), '', legend(all, columns)].join('\n');
 }
 
-export function verifyText(report: VerifyReport): string {
+export function verifyText(report: VerifyReport, columns?: number): string {
   const { problem, entries, segments, logId, headHash, tornBytes } = report;
   if (problem !== null) {
-    return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, wrap(problem.what)].join('\n');
+    const found = wrap(printable(problem.what), columns);
+    return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, found].join('\n');
   }
   const torn =
     tornBytes === 0
@@ -68,29 +114,26 @@ export function verifyText(report: VerifyReport): string {
 
 export function replayText(report: ReplayReport): string {
   const { session, policy, situations, decisions, firstDifference } = report;
-  const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${session} (${policy})`;
+  const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
   if (firstDifference === null)
     return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}`;
   const { seq, what, logged, replayed } = firstDifference;
   return [
     `Replayed ${scope}, then entry ${seq} differs (${what}).`,
-    `  logged:   ${logged}`,
-    `  replayed: ${replayed}`,
+    `  logged:   ${printable(logged)}`,
+    `  replayed: ${printable(replayed)}`,
   ].join('\n');
 }
 
-/** '12.3K': seven characters at most. */
-function shortBytes(bytes: number): string {
-  if (bytes === 0) return '0';
-  return bytesText(bytes)
-    .replace(/ ?bytes?$/, 'B')
-    .replace(/ ([KMG])iB$/, '$1');
-}
+/** Where lines are folded that no terminal bounds. */
+const ENTRY_COLUMNS = 80;
 
 /** `audit show`: any entry. What fits on a line stands on one, and thresholds as built in are counted; --json has every one. */
-export function entryText(entry: Entry): string {
-  const head = `Entry ${entry.seq}: ${entry.kind}${entry.session === '' ? '' : ` of session ${entry.session}`}, ${timeText(entry.timeMs)}`;
-  return `${head}\n${folded(withoutDefaults(entry.body), 0, 0)}`;
+export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
+  const width = Number.isFinite(columns) ? columns : ENTRY_COLUMNS;
+  const session = entry.session === '' ? '' : ` of session ${printable(entry.session)}`;
+  const head = `Entry ${entry.seq}: ${entry.kind}${session}, ${timeText(entry.timeMs)}`;
+  return `${head}\n${folded(withoutDefaults(entry.body), 0, 0, width)}`;
 }
 
 /** Thresholds of origin 'default' as one line that says how many there are, wherever a set of them stands. */
@@ -108,21 +151,21 @@ function withoutDefaults(value: unknown): unknown {
 }
 
 /** JSON with two spaces per level; what fits into the rest of its line (after `used` characters) stands there, numbers share lines. */
-function folded(value: unknown, indent: number, used: number): string {
-  const flat = JSON.stringify(value) ?? 'null';
+function folded(value: unknown, indent: number, used: number, columns: number): string {
+  const flat = jsonText(value ?? null);
   const isPlain = typeof value !== 'object' || value === null;
-  if (isPlain || indent + used + flat.length < COLUMNS) return flat;
+  if (isPlain || indent + used + flat.length < columns) return flat;
   const inside = ' '.repeat(indent + 2);
   const close = `\n${' '.repeat(indent)}`;
   if (!Array.isArray(value)) {
-    const fields = Object.entries(value).map(([key, field]) => {
-      const name = `${JSON.stringify(key)}: `;
-      return `${inside}${name}${folded(field, indent + 2, name.length)}`;
+    const lines = Object.entries(value).map(([key, field]) => {
+      const name = `${jsonText(key)}: `;
+      return `${inside}${name}${folded(field, indent + 2, name.length, columns)}`;
     });
-    return `{\n${fields.join(',\n')}${close}}`;
+    return `{\n${lines.join(',\n')}${close}}`;
   }
   if (value.every((one) => typeof one === 'number')) {
-    return `[\n${inside}${wrap(value.join(', '), inside, COLUMNS - 1)}${close}]`;
+    return `[\n${inside}${wrap(value.join(', '), columns - indent - 3).replaceAll('\n', `\n${inside}`)}${close}]`;
   }
-  return `[\n${value.map((one) => inside + folded(one, indent + 2, 0)).join(',\n')}${close}]`;
+  return `[\n${value.map((one) => inside + folded(one, indent + 2, 0, columns)).join(',\n')}${close}]`;
 }

@@ -3,12 +3,22 @@
  * what else was on the table, and what became of the same page before and after. Everything is read from the log.
  */
 
-import { FORMAT_NAMES, type FormatName, KvError, PAGE_TOKENS } from '../native/index.ts';
+import {
+  brief,
+  bytesText,
+  FORMAT_NAMES,
+  type FormatName,
+  fields,
+  grouped,
+  KvError,
+  PAGE_TOKENS,
+  plural,
+  timeText,
+} from '../native/index.ts';
 import type { Because, Situation, Threshold, ThresholdOrigin, TrialReport } from '../policy/index.ts';
 import type { LogFiles } from './files.ts';
 import { decisionRow } from './query.ts';
 import { readEntry, readLog } from './read.ts';
-import { brief, bytesText, COLUMNS, grouped, plural, timeText, wrap } from './text.ts';
 import type { DecisionRow, Entry, EvidenceBody, OpenBody } from './types.ts';
 
 /** One format that the page could have taken, by its trial when its exact content was still there. */
@@ -96,14 +106,13 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
   return { ...facts, sentences: tell(facts) };
 }
 
-/** The explanation as text, 80 columns wide. */
-export function explanationText(explanation: Explanation): string {
-  return explanation.sentences
-    .map(({ title, text }) => wrap(`${title.padEnd(TITLE_COLUMNS)}${text}`, ' '.repeat(TITLE_COLUMNS), COLUMNS))
-    .join('\n');
+/** The explanation as text, as wide as the terminal. */
+export function explanationText(explanation: Explanation, columns?: number): string {
+  return fields(
+    explanation.sentences.map(({ title, text }) => [title, text]),
+    columns,
+  );
 }
-
-const TITLE_COLUMNS = 11;
 
 interface Story {
   readonly open: Entry<'open'> | null;

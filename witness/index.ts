@@ -7,6 +7,5 @@ export * from './query.ts';
 export * from './read.ts';
 export * from './replay.ts';
 export * from './sql/index.ts';
-export * from './text.ts';
 export * from './types.ts';
 export * from './verify.ts';

@@ -1,6 +1,6 @@
 /** `palimpsest audit …`: questions to the log. Lists come from the SQL index (brought up to date first), the rest from the log itself. */
 import { openThresholdBook, type ThresholdBook } from '../../memory/index.ts';
-import { KvError } from '../../native/index.ts';
+import { brief, columnsOf, jsonText, KvError, table } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import {
   type DecisionFilter,
@@ -24,13 +24,12 @@ import {
 } from '../../witness/index.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { flag, number, type Settings, text } from './options.ts';
-import { table } from './text.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 const log = (settings: Settings): string => logDir(stateDir(settings));
 
-function print(settings: Settings, value: unknown, plain: string): void {
-  process.stdout.write(`${flag(settings, 'json') ? JSON.stringify(value) : plain}\n`);
+function print(settings: Settings, value: unknown, plain: (columns: number) => string): void {
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain(columnsOf(process.stdout))}\n`);
 }
 
 function seqOf(id: string): number {
@@ -85,27 +84,27 @@ async function withIndex<T>(settings: Settings, work: (query: DecisionQuery) => 
 export async function list(settings: Settings): Promise<void> {
   const filter = decisionFilter(settings, Date.now());
   const rows = await withIndex(settings, (query) => query.decisions(filter));
-  print(settings, rows, decisionsText(rows));
+  print(settings, rows, (columns) => decisionsText(rows, columns));
 }
 
 export async function sessions(settings: Settings): Promise<void> {
   const rows = await withIndex(settings, (query) => query.sessions());
-  print(settings, rows, sessionsText(rows));
+  print(settings, rows, (columns) => sessionsText(rows, columns));
 }
 
 export async function show(settings: Settings, id: string): Promise<void> {
   const entry = readEntry(log(settings), seqOf(id));
-  print(settings, entry, entryText(entry));
+  print(settings, entry, (columns) => entryText(entry, columns));
 }
 
 export async function explainCommand(settings: Settings, id: string): Promise<void> {
   const explanation = explain(log(settings), seqOf(id));
-  print(settings, explanation, explanationText(explanation));
+  print(settings, explanation, (columns) => explanationText(explanation, columns));
 }
 
 export async function verify(settings: Settings): Promise<void> {
   const report = verifyLog(log(settings));
-  print(settings, report, verifyText(report));
+  print(settings, report, (columns) => verifyText(report, columns));
   if (!report.ok) process.exitCode = 2;
 }
 
@@ -121,7 +120,7 @@ export async function replay(settings: Settings, session: string): Promise<void>
       hint: 'audit sessions lists them',
     });
   const report = replaySession(readLog(log(settings), { session }), createPolicy);
-  print(settings, report, replayText(report));
+  print(settings, report, () => replayText(report));
   if (!report.equal) process.exitCode = 2;
 }
 
@@ -175,21 +174,22 @@ export async function similar(settings: Settings, id: string): Promise<void> {
   const near = (await withBook(settings, false, (book) => book.similar(fingerprint, limit + 1)))
     .filter(({ payload }) => payload.session !== entry.session)
     .slice(0, limit);
-  const rows = near.map(({ distance, payload }) => [
-    payload.session,
-    String(payload.seq),
-    distance.toFixed(4),
-    String(payload.tokens),
-    payload.effectiveBits.toFixed(2),
-    payload.priceThreshold.toExponential(2),
-    payload.meanKld === null ? '–' : payload.meanKld.toPrecision(3),
-  ]);
-  print(
-    settings,
-    near,
+  print(settings, near, (columns) =>
     near.length === 0
       ? 'no other session is in the index yet'
-      : table(['session', 'entry', 'distance', 'tokens', 'bits', 'final price', 'KLD'], rows, [0]),
+      : table(
+          [
+            { title: 'session', align: 'left', least: 13, value: ({ payload }) => payload.session },
+            { title: 'entry', value: ({ payload }) => String(payload.seq) },
+            { title: 'distance', value: ({ distance }) => distance.toFixed(4) },
+            { title: 'tokens', value: ({ payload }) => String(payload.tokens) },
+            { title: 'bits', value: ({ payload }) => payload.effectiveBits.toFixed(2) },
+            { title: 'final price', value: ({ payload }) => payload.priceThreshold.toExponential(2) },
+            { title: 'KLD', value: ({ payload }) => brief(payload.meanKld, 3) },
+          ],
+          near,
+          columns,
+        ),
   );
 }
 
@@ -217,6 +217,7 @@ export async function reindex(settings: Settings): Promise<void> {
   print(
     settings,
     { entries, experiences, sql: url === undefined ? sqlDir(stateDir(settings)) : 'database' },
-    `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
+    () =>
+      `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
   );
 }

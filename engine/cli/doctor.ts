@@ -4,11 +4,17 @@ import { cpus, totalmem } from 'node:os';
 import { resolve } from 'node:path';
 import {
   type BindingName,
+  bytesText,
+  columnsOf,
   FORMAT_NAMES,
   type Isa,
+  jsonText,
   KvError,
   nativeInfo,
+  percent,
+  printable,
   setIsa,
+  table,
   useBinding,
 } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
@@ -16,7 +22,6 @@ import { chooseDense } from '../model/dense-choice.ts';
 import { loadModel } from '../model/load.ts';
 import { defaultThreads } from '../runtime.ts';
 import { flag, number, type Settings, text } from './options.ts';
-import { bytes, percent, table } from './text.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
   const binding = text(settings, 'binding') as BindingName | undefined;
@@ -64,12 +69,12 @@ export async function doctor(settings: Settings): Promise<void> {
       forecast: cost,
     };
     if (flag(settings, 'json')) {
-      process.stdout.write(`${JSON.stringify(facts)}\n`);
+      process.stdout.write(`${jsonText(facts)}\n`);
       return;
     }
     const rows: [string, string][] = [
       ['node', facts.node],
-      ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytes(facts.memoryBytes)}`],
+      ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytesText(facts.memoryBytes)}`],
       ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}), ${facts.compiler}`],
       ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
       ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
@@ -83,19 +88,20 @@ export async function doctor(settings: Settings): Promise<void> {
       ],
       ['state', `${state}${facts.stateExists ? '' : ' (not there yet)'}`],
     ];
-    process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${value}`).join('\n')}\n\n`);
+    process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${printable(value)}`).join('\n')}\n\n`);
     process.stdout.write(
-      `KV memory for ${tokens} tokens (f16: ${bytes(cost.f16Bytes)}; window and sinks: ${bytes(cost.fixedBytes)})\n`,
+      `KV memory for ${tokens} tokens (f16: ${bytesText(cost.f16Bytes)}; window and sinks: ${bytesText(cost.fixedBytes)})\n`,
     );
     process.stdout.write(
       `${table(
-        ['K:V', 'bytes', 'of f16', 'bits'],
-        cost.pairs.map((pair) => [
-          pair.pair,
-          bytes(pair.bytes),
-          percent(pair.bytes / Math.max(1, cost.f16Bytes)),
-          pair.effectiveBits.toFixed(2),
-        ]),
+        [
+          { title: 'K:V', align: 'left', value: ({ pair }) => pair },
+          { title: 'bytes', value: (pair) => bytesText(pair.bytes) },
+          { title: 'of f16', value: (pair) => percent(pair.bytes / Math.max(1, cost.f16Bytes)) },
+          { title: 'bits', value: (pair) => pair.effectiveBits.toFixed(2) },
+        ],
+        cost.pairs,
+        columnsOf(process.stdout),
       )}\n`,
     );
   } finally {

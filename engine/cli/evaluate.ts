@@ -1,12 +1,11 @@
 /** `palimpsest evaluate`: caches against the exact one on your texts. */
 import { basename } from 'node:path';
-import { KvError } from '../../native/index.ts';
+import { type Column, columnsOf, jsonText, KvError, percent, printable, table } from '../../native/index.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
 import { Runtime } from '../runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text } from './options.ts';
 import { readText } from './read-text.ts';
-import { percent, table } from './text.ts';
 
 function caches(settings: Settings): string[] {
   const list = text(settings, 'caches');
@@ -55,7 +54,7 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
         onRow: (row) => {
           rows.push(row);
           process.stderr.write(
-            `${row.text} ${row.cache}: KLD ${row.meanKld.toPrecision(3)} at ${row.effectiveBits.toFixed(2)} bits\n`,
+            `${printable(row.text)} ${row.cache}: KLD ${row.meanKld.toPrecision(3)} at ${row.effectiveBits.toFixed(2)} bits\n`,
           );
         },
       });
@@ -65,7 +64,7 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
       if (flag(settings, 'json') && (complete || rows.length > 0)) {
         const { model, dense, native } = runtime;
         process.stdout.write(
-          `${JSON.stringify({ model: model.name, dense: dense.name, isa: native.isa, complete, rows })}\n`,
+          `${jsonText({ model: model.name, dense: dense.name, isa: native.isa, complete, rows })}\n`,
         );
       }
       await runtime.close();
@@ -74,30 +73,40 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
 }
 
 function printRows(rows: readonly EvaluateRow[]): void {
-  if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows)}\n`);
-  if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows)}\n`);
+  const columns = columnsOf(process.stdout);
+  if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows, columns)}\n`);
+  if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows, columns)}\n`);
 }
 
-export function qualityTable(rows: readonly EvaluateRow[]): string {
+const NAMES: readonly Column<EvaluateRow>[] = [
+  { title: 'text', align: 'left', least: 8, value: (row) => row.text },
+  { title: 'cache', align: 'left', least: 8, value: (row) => row.cache },
+];
+
+export function qualityTable(rows: readonly EvaluateRow[], columns?: number): string {
   return table(
-    ['text', 'cache', 'bits', 'KLD', '99% KLD', 'ΔPPL', 'same top'],
-    rows.map((row) => [
-      row.text,
-      row.cache,
-      row.effectiveBits.toFixed(2),
-      row.meanKld.toPrecision(3),
-      row.kld99.toPrecision(3),
-      percent(row.perplexity / row.perplexityExact - 1),
-      percent(row.sameTop),
-    ]),
-    [0, 1],
+    [
+      ...NAMES,
+      { title: 'bits', value: (row) => row.effectiveBits.toFixed(2) },
+      { title: 'KLD', value: (row) => row.meanKld.toPrecision(3) },
+      { title: '99% KLD', value: (row) => row.kld99.toPrecision(3) },
+      { title: 'ΔPPL', value: (row) => percent(row.perplexity / row.perplexityExact - 1) },
+      { title: 'same top', value: (row) => percent(row.sameTop) },
+    ],
+    rows,
+    columns,
   );
 }
 
-export function recallTable(rows: readonly EvaluateRow[]): string {
+export function recallTable(rows: readonly EvaluateRow[], columns?: number): string {
   return table(
-    ['text', 'cache', 'asked', 'recalled', 'exact'],
-    rows.map((row) => [row.text, row.cache, String(row.asked), String(row.recalled), String(row.recalledExact)]),
-    [0, 1],
+    [
+      ...NAMES,
+      { title: 'asked', value: (row) => String(row.asked) },
+      { title: 'recalled', value: (row) => String(row.recalled) },
+      { title: 'exact', value: (row) => String(row.recalledExact) },
+    ],
+    rows,
+    columns,
   );
 }

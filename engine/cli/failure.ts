@@ -1,6 +1,5 @@
 /** How a failure looks on stderr, and its exit code: 2 for the caller's and the world's, 1 for ours. */
-import { KvError } from '../../native/index.ts';
-import { wrap } from './text.ts';
+import { columnsOf, KvError, printable, wrap } from '../../native/index.ts';
 
 /** Longest value that is printed; the rest is of no help to a person. */
 const VALUE_CHARS_MAX = 200;
@@ -10,17 +9,16 @@ function valueText(value: unknown): string {
   return plain.length > VALUE_CHARS_MAX ? `${plain.slice(0, VALUE_CHARS_MAX)}…` : plain;
 }
 
-/** Message, values and hint. Control characters of a name or value are shown, not sent to the terminal. */
-export function failureText(error: KvError): string {
+/** Message, values and hint. What would steer the terminal in a name or value is shown, not sent. */
+export function failureText(error: KvError, columns?: number): string {
+  const indented = (text: string): string => `  ${wrap(printable(text), columns, '  ')}`;
   const values = Object.entries(error.values)
     .filter(([, value]) => value !== undefined)
     .map(([key, value]) => `${key}=${valueText(value)}`);
-  const lines = [`palimpsest: ${error.message} [${error.code}]`];
-  if (values.length > 0) lines.push(wrap(values.join(' '), 78, '  '));
-  if (error.hint !== undefined) lines.push(wrap(error.hint, 78, '  '));
-  return lines
-    .join('\n')
-    .replaceAll(/(?!\n)\p{Cc}/gu, (char) => `\\x${char.charCodeAt(0).toString(16).padStart(2, '0')}`);
+  const lines = [`palimpsest: ${printable(error.message)} [${error.code}]`];
+  if (values.length > 0) lines.push(indented(values.join(' ')));
+  if (error.hint !== undefined) lines.push(indented(error.hint));
+  return lines.join('\n');
 }
 
 const isSystemError = (error: unknown): error is NodeJS.ErrnoException =>
@@ -31,7 +29,7 @@ export function reportFailure(error: unknown): 1 | 2 {
   if (isSystemError(error))
     return reportFailure(new KvError('io', error.message, { values: { path: error.path }, cause: error }));
   if (error instanceof KvError) {
-    process.stderr.write(`${failureText(error)}\n`);
+    process.stderr.write(`${failureText(error, columnsOf(process.stderr))}\n`);
     return 2;
   }
   const detail = error instanceof Error ? (error.stack ?? error.message) : String(error);

@@ -2,13 +2,12 @@
 import { closeSync, existsSync, openSync, readdirSync, readSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
-import { KvError } from '../../native/index.ts';
+import { columnsOf, fields, jsonText, KvError, printable } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
 import { inspectModel, inspectVocabulary } from '../model/inspect-model.ts';
 import { MODEL_NAMES } from '../model/load.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
-import { fields } from './text.ts';
 import { describe } from './thresholds.ts';
 
 type Kind = 'model' | 'thresholds' | 'log' | 'index' | 'state';
@@ -61,49 +60,49 @@ interface Inspected {
 }
 
 /** Throws what the reader of that kind throws; a damaged log is no throw but a report with ok = false. */
-export async function inspectPath(path: string, cacheDir: string): Promise<Inspected> {
+export async function inspectPath(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
   const kind = kindOf(path);
   switch (kind) {
     case 'log': {
       const report = verifyLog(path);
-      return { ok: report.ok, json: { kind, ...report }, plain: `log\n${verifyText(report)}` };
+      return { ok: report.ok, json: { kind, ...report }, plain: `log\n${verifyText(report, columns)}` };
     }
     case 'index': {
       const manifest = inspectIndex(path);
       return {
         ok: true,
         json: { ...manifest, kind },
-        plain: `vector index\n${fields(flat({ ...manifest, kind: null }))}`,
+        plain: `vector index\n${fields(flat({ ...manifest, kind: null }), columns)}`,
       };
     }
     case 'state':
-      return inspectState(path, cacheDir);
+      return inspectState(path, cacheDir, columns);
     case 'thresholds': {
       const file = readThresholdFile(path);
-      return { ok: true, json: { ...file, kind }, plain: `thresholds\n${describe(file)}` };
+      return { ok: true, json: { ...file, kind }, plain: `thresholds\n${describe(file, columns)}` };
     }
     case 'model':
-      return inspectModelAt(path, cacheDir);
+      return inspectModelAt(path, cacheDir, columns);
   }
 }
 
-async function inspectModelAt(path: string, cacheDir: string): Promise<Inspected> {
+async function inspectModelAt(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
   const model = inspectVocabulary(path) ?? (await inspectModel(path, { cacheDir }));
   const title = model.kind === 'vocabulary' ? 'vocabulary without a model' : 'model';
-  return { ok: true, json: { ...model }, plain: `${title}\n${fields(flat({ ...model, kind: null }))}` };
+  return { ok: true, json: { ...model }, plain: `${title}\n${fields(flat({ ...model, kind: null }), columns)}` };
 }
 
 /** The parts of a state folder, each as if it had been asked for. */
-async function inspectState(path: string, cacheDir: string): Promise<Inspected> {
-  const log = await inspectPath(logDir(path), cacheDir);
+async function inspectState(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
+  const log = await inspectPath(logDir(path), cacheDir, columns);
   const experiences = join(memoryDir(path), 'experiences');
-  const index = existsSync(experiences) ? await inspectPath(experiences, cacheDir) : null;
+  const index = existsSync(experiences) ? await inspectPath(experiences, cacheDir, columns) : null;
   const sql = existsSync(sqlDir(path));
   return {
     ok: log.ok,
     json: { kind: 'state', log: log.json, index: index?.json ?? null, sql },
     plain: [
-      `state folder ${path}`,
+      `state folder ${printable(path)}`,
       '',
       log.plain,
       '',
@@ -115,7 +114,7 @@ async function inspectState(path: string, cacheDir: string): Promise<Inspected> 
 }
 
 export async function inspect(path: string, settings: Settings): Promise<void> {
-  const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache');
-  process.stdout.write(`${flag(settings, 'json') ? JSON.stringify(json) : plain}\n`);
+  const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache', columnsOf(process.stdout));
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : plain}\n`);
   if (!ok) process.exitCode = 2;
 }

@@ -1,6 +1,6 @@
 /** Progress on stderr: a bar on a terminal, one JSON object a line for programs, nothing otherwise. */
+import { bytesText } from '../../native/index.ts';
 import type { Progress } from '../types.ts';
-import { bytes } from './text.ts';
 
 export type ProgressKind = 'bar' | 'jsonl' | 'none';
 
@@ -22,7 +22,7 @@ export class ProgressLine {
     const filled = Math.round(share * 24);
     const bar = '█'.repeat(filled) + '░'.repeat(24 - filled);
     process.stderr.write(
-      `\r${label.padEnd(14)} ${bar} ${String(progress.tokens).padStart(6)}/${progress.tokensTotal} ${progress.tokensPerSecond.toFixed(0).padStart(5)} tok/s ${bytes(progress.kvBytes).padStart(9)}`,
+      `\r${label.padEnd(14)} ${bar} ${String(progress.tokens).padStart(6)}/${progress.tokensTotal} ${progress.tokensPerSecond.toFixed(0).padStart(5)} tok/s ${bytesText(progress.kvBytes).padStart(9)}`,
     );
     this.#shown = true;
   }

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import pc from 'picocolors';
-import { KvError, packageRoot } from '../../native/index.ts';
+import { columnsOf, KvError, packageRoot, wrap } from '../../native/index.ts';
 import { createEngine } from '../engine.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
@@ -12,7 +12,6 @@ import { engineOptions, flag, number, type Settings, sessionOptions, text } from
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { divergenceLine, layerTable, memoryLine } from './report.ts';
 import { jsonResult } from './run.ts';
-import { wrap } from './text.ts';
 
 const DOCUMENT_TOKENS = { 'smollm2-135m': 4000, reference: 3800 } as const;
 /** Document number of --seed 0: one of which the exact cache knows most answers, so that a loss would show. */
@@ -98,6 +97,7 @@ export async function start(settings: Settings): Promise<void> {
       say(
         wrap(
           `Reading a document of ${documentTokens} tokens with five access codes in it, within a KV budget of ${options.kvBudget ?? 'none'}${String(options.kvBudget).endsWith('%') ? ' of the f16 cache' : ''}; then the same with the exact cache.`,
+          columnsOf(process.stdout),
         ),
       );
       say('');
@@ -167,7 +167,7 @@ class TourScreen {
 function printResult(result: TourResult, recalled: number, recalledExact: number, say: (line: string) => void): void {
   const { report } = result;
   say('');
-  say(layerTable(report));
+  say(layerTable(report, columnsOf(process.stdout)));
   say('');
   say(memoryLine(report));
   say(divergenceLine(result.divergence));

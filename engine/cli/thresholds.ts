@@ -9,13 +9,12 @@ import {
   type ThresholdTarget,
   writeThresholdFile,
 } from '../../memory/index.ts';
-import { KvError } from '../../native/index.ts';
+import { brief, columnsOf, jsonText, KvError, printable, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { isLogDir, openWitnessLog, readLog } from '../../witness/index.ts';
 import { loadModel } from '../model/load.ts';
 import { logDir, makeFolder, memoryDir } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
-import { small, table } from './text.ts';
 
 type Target = ThresholdTarget & { readonly family: string; readonly defaults: ReturnType<typeof defaultThresholds> };
 
@@ -61,18 +60,23 @@ async function withBook<T>(
   }
 }
 
-/** As a person reads it, 80 columns wide. */
-export function describe(file: ThresholdFile): string {
+/** As a person reads it. */
+export function describe(file: ThresholdFile, columns?: number): string {
   const { shape, digest } = file.model;
-  const shorten = (text: string, length: number): string =>
-    text.length <= length ? text : `${text.slice(0, length - 1)}…`;
-  const entries = Object.entries(file.thresholds);
-  const cells = entries.map(([id, { value, unit, samples }]) => [id, small(value), unit, String(samples)]);
-  const head = ['threshold', 'value', 'unit', 'seen'];
-  const width = table(head, cells, [0, 2]).indexOf('\n');
-  const rows = cells.map((row, at) => [...row, shorten(entries[at]![1].source, Math.max(16, 78 - width))]);
-  const spread = (gains: readonly number[]): string => `${small(Math.min(...gains))} … ${small(Math.max(...gains))}`;
-  return `model ${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${small(file.c)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${table([...head, 'source'], rows, [0, 2, 4])}`;
+  const spread = (gains: readonly number[]): string =>
+    `${brief(Math.min(...gains), 2)} … ${brief(Math.max(...gains), 2)}`;
+  const rows = table(
+    [
+      { title: 'threshold', align: 'left', value: ([id]) => id },
+      { title: 'value', value: ([, { value }]) => brief(value, 2) },
+      { title: 'unit', align: 'left', value: ([, { unit }]) => unit },
+      { title: 'seen', value: ([, { samples }]) => String(samples) },
+      { title: 'source', align: 'left', least: 16, optional: true, value: ([, { source }]) => source },
+    ],
+    Object.entries(file.thresholds),
+    columns,
+  );
+  return `model ${printable(digest.slice(0, 16)) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${brief(file.c, 2)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${rows}`;
 }
 
 /** What the state folder learned for the model. Asking makes no folder where there is none. */
@@ -89,7 +93,7 @@ async function learnedFile(settings: Settings): Promise<ThresholdFile> {
 
 export async function show(settings: Settings, path: string | undefined): Promise<void> {
   const file = path === undefined ? await learnedFile(settings) : readThresholdFile(path);
-  process.stdout.write(`${flag(settings, 'json') ? JSON.stringify(file) : describe(file)}\n`);
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(file) : describe(file, columnsOf(process.stdout))}\n`);
 }
 
 export async function exportFile(settings: Settings, path: string): Promise<void> {
@@ -116,6 +120,6 @@ export async function importFile(settings: Settings, path: string): Promise<void
 
 export async function diff(settings: Settings, a: string, b: string): Promise<void> {
   const lines = diffThresholdFiles(readThresholdFile(a), readThresholdFile(b));
-  if (flag(settings, 'json')) process.stdout.write(`${JSON.stringify(lines)}\n`);
-  else process.stdout.write(lines.length === 0 ? 'no difference\n' : `${lines.join('\n')}\n`);
+  if (flag(settings, 'json')) process.stdout.write(`${jsonText(lines)}\n`);
+  else process.stdout.write(lines.length === 0 ? 'no difference\n' : `${lines.map(printable).join('\n')}\n`);
 }
