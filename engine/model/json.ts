@@ -13,6 +13,8 @@ export interface JsonRules {
   /** For messages: a file name. */
   readonly what: string;
   readonly code: KvErrorCode;
+  /** Default: what tokenizer.json of the largest vocabularies needs. */
+  readonly bytesMax?: number;
   /** Keys are words of a vocabulary: '__proto__' is one of them. Such an object must be read with Object.entries. */
   readonly anyKey?: boolean;
 }
@@ -36,13 +38,14 @@ export function parseJson(bytes: Uint8Array, rules: JsonRules): unknown {
   }
 }
 
-/** Reads and parses a file of at most 128 MiB. */
+/** Reads and parses a file whose size is checked before it is read. */
 export function readJson(path: string, rules: JsonRules): unknown {
   const file = FileBytes.open(path);
   try {
-    if (file.size > JSON_BYTES_MAX) {
-      throw new KvError(rules.code, `${rules.what} has ${file.size} bytes, more than any such file needs`, {
-        values: { file: rules.what, bytes: file.size, bytesMax: JSON_BYTES_MAX },
+    const { what, code, bytesMax = JSON_BYTES_MAX } = rules;
+    if (file.size > bytesMax) {
+      throw new KvError(code, `${what} has ${file.size} bytes, more than any such file needs`, {
+        values: { file: what, bytes: file.size, bytesMax },
       });
     }
     return parseJson(file.read(0, file.size), rules);

@@ -6,7 +6,7 @@ import { KvError, packageRoot } from '../../native/index.ts';
 import { attempt, namingFile } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
-import { fetchedPath, isFetchable } from './fetch.ts';
+import { checkFetched, fetchedPath, isFetchable } from './fetch.ts';
 import { openGguf } from './gguf.ts';
 import { openLlama2c, readLlama2cTokenizer } from './llama2c.ts';
 import { ggufName, hfName, nameTensors } from './names.ts';
@@ -22,6 +22,8 @@ export interface LoadOptions {
   readonly cacheDir?: string;
 }
 
+const CACHE_DIR = '.cache';
+
 /** Names that are not paths. */
 export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 
@@ -33,13 +35,14 @@ export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
   try {
-    return openLoaded(pathOrName, path);
+    const digest = isFetchable(pathOrName) ? checkFetched(pathOrName, options.cacheDir ?? CACHE_DIR) : null;
+    return openLoaded(pathOrName, path, digest);
   } catch (error) {
     throw namingFile(path, error);
   }
 }
 
-function openLoaded(pathOrName: string, path: string): LoadedModel {
+function openLoaded(pathOrName: string, path: string, digest: string | null): LoadedModel {
   const { checkpoint, config, tokenizer, format, title, nameOf } = openModel(path);
   try {
     const weights = nameTensors(checkpoint, config, nameOf);
@@ -47,7 +50,7 @@ function openLoaded(pathOrName: string, path: string): LoadedModel {
     return {
       name: MODEL_NAMES.includes(pathOrName) ? pathOrName : title,
       path,
-      digest: digestOf(checkpoint),
+      digest: digest ?? digestOf(checkpoint),
       fileBytes,
       config,
       weights,
@@ -73,7 +76,7 @@ function openLoaded(pathOrName: string, path: string): LoadedModel {
 }
 
 /** Where a model lies; throws KvError 'not-found' with what to do about it. */
-function findModel(pathOrName: string, { cacheDir = '.cache' }: LoadOptions): string {
+function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): string {
   if (typeof pathOrName !== 'string' || pathOrName === '')
     throw new KvError('bad-argument', 'a model is a path or a name', { values: { names: MODEL_NAMES } });
   if (pathOrName === 'reference') return join(packageRoot(), 'models', 'reference');

