@@ -3,10 +3,12 @@ import {
   type CacheShape,
   FORMAT_NAMES,
   type FormatName,
+  forecastMovablePages,
   KvError,
   PAGE_TOKENS,
   pageBytes,
   SINK_TOKENS,
+  sealedPages,
 } from '../native/index.ts';
 import type { KvBudget } from './types.ts';
 
@@ -73,10 +75,10 @@ export interface Forecast {
 
 /** Bytes at `tokens` when all movable pages are in (k, v) and one sealed page stays in the window format. */
 export function bytesAt(shape: CacheShape, tokens: number, k: FormatName, v: FormatName, window: FormatName): number {
-  const sealed = Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);
-  const inWindow = Math.min(1, sealed);
+  const movable = forecastMovablePages(tokens);
   const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
-  return fixedBytes(shape) + shape.layers * ((sealed - inWindow) * (side(k) + side(v)) + inWindow * 2 * side(window));
+  const inWindow = sealedPages(tokens) - movable;
+  return fixedBytes(shape) + shape.layers * (movable * (side(k) + side(v)) + inWindow * 2 * side(window));
 }
 
 const LADDER: readonly (readonly [FormatName, FormatName])[] = [

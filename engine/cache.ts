@@ -17,6 +17,7 @@ import {
   openPool,
   PAGE_TOKENS,
   type PagePool,
+  sealsBetween,
 } from '../native/index.ts';
 import { defaultThresholds, machineDigest, type ThresholdSet, thresholdOf } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
@@ -25,7 +26,7 @@ import { checkLatentBudget, checkLatents, type LatentOptions, Latents, noLatents
 import { withPrice } from './learn.ts';
 import { measureWork } from './measure.ts';
 import { planSession, type SessionPlan } from './plan.ts';
-import { Scheduler, sealsOf } from './scheduler.ts';
+import { Scheduler } from './scheduler.ts';
 import { logDir } from './state.ts';
 import { rowNorm } from './step.ts';
 import type { KvBudget } from './types.ts';
@@ -223,7 +224,7 @@ export class PolicyCache {
     }
     if (layer > 0) return;
     this.#logOpen();
-    const seals = sealsOf(this.#tokens, tokens);
+    const seals = sealsBetween(this.#tokens, tokens);
     const neededBytes = seals * this.#cache.sealBytes * this.shape.layers;
     // The scheduler keeps a page side free (one of q8 at most), so that a move finds room.
     const leastRoom = neededBytes + this.#plan.context.pageBytes.q8;

@@ -16,8 +16,11 @@ import {
   type LatentName,
   latentBytes,
   PAGE_TOKENS,
+  pageOf,
   type RotaryTable,
+  rowsLeft,
   SINK_TOKENS,
+  sealedPages,
 } from '../native/index.ts';
 
 /** How keys and values of one layer are made of x. Legend: n KV heads, d head size, m width. */
@@ -86,7 +89,7 @@ export function checkLatentBudget(
   plan: (kvBudget: number) => unknown,
 ): void {
   // One page is sealed before anything can be freed, also where the length is not known.
-  const pages = Math.max(1, Math.ceil(tokensExpected / PAGE_TOKENS) - 1);
+  const pages = Math.max(1, sealedPages(tokensExpected));
   const kept = pages * layers * latentBytes(format, width);
   try {
     plan(Math.max(1, budgetBytes - kept));
@@ -233,13 +236,13 @@ export class Latents {
     const { format, width } = this.#options;
     const open = this.#open[layer]!;
     for (let done = 0; done < tokens; ) {
-      const at = (length + done) % PAGE_TOKENS;
+      const at = PAGE_TOKENS - rowsLeft(length + done);
       // A full page is sealed by the first token behind it.
       if (at === 0 && length + done > 0) {
-        const page = (length + done) / PAGE_TOKENS - 1;
+        const page = pageOf(length + done) - 1;
         this.#cache.keepLatent(layer, page, format, encodeLatent(format, open, width, page === 0 ? SINK_TOKENS : 0));
       }
-      const count = Math.min(tokens - done, PAGE_TOKENS - at);
+      const count = Math.min(tokens - done, rowsLeft(length + done));
       open.set(rows.subarray(done * width, (done + count) * width), at * width);
       done += count;
     }

@@ -3,7 +3,7 @@
  * keys are beside values. The axes of a fingerprint that nobody knows beforehand.
  */
 import type { Measurements } from '../memory/index.ts';
-import { type KvCache, PAGE_TOKENS } from '../native/index.ts';
+import { halvesReached, type KvCache } from '../native/index.ts';
 
 type Measured = Pick<Measurements, 'keyValueRatio' | 'keyOutlier' | 'attentionEntropy' | 'sinkMass' | 'recencyMass'>;
 
@@ -23,7 +23,7 @@ export class MassTrace {
 
   /** Runs at token boundaries; in the middle of a page, where nothing else has to be done, it takes the masses down. */
   note(tokens: number): void {
-    const point = Math.floor((tokens + PAGE_TOKENS / 2) / PAGE_TOKENS);
+    const point = halvesReached(tokens);
     if (point === this.#point) return;
     this.#point = point;
     this.#before = this.#last;

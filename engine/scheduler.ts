@@ -6,11 +6,17 @@ import {
   assert,
   FORMATS,
   type FormatName,
+  halvesReached,
+  isPageFull,
   type KvCache,
   KvError,
+  movablePages,
+  nextHalf,
   PAGE_TOKENS,
   type PagePool,
   type Side,
+  sealedPages,
+  sealsBetween,
   type TrialCandidate,
 } from '../native/index.ts';
 import type {
@@ -18,6 +24,7 @@ import type {
   Outcome,
   Policy,
   PolicyContext,
+  PolicySession,
   PolicySummary,
   Situation,
   TrialReport,
@@ -36,8 +43,6 @@ const NOTHING = new Float64Array(0);
 const TRIAL_SPREAD_TOKENS = 48;
 /** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
 const TRIALS_AT_ONCE = 5;
-/** Trials begin and reports are due at these points only. */
-const HALF_PAGE = PAGE_TOKENS / 2;
 /** While writing, plans are made this often: half of what a plan and its entries cost is waking up code that has not run for some steps. */
 const DECIDE_EVERY_TOKENS = 8;
 /** Moves per token at most while a prompt is read. */
@@ -102,7 +107,7 @@ export class Scheduler {
   lowMemory = false;
   readonly #options: SchedulerOptions;
   readonly #spareBytes: number;
-  #state: unknown;
+  readonly #policy: PolicySession;
   #index = 0;
   #pagesSeen = 0;
   /** Trials that are due by the tokens since the last ones. */
@@ -121,7 +126,7 @@ export class Scheduler {
 
   constructor(options: SchedulerOptions) {
     this.#options = options;
-    this.#state = options.policy.initial(options.context);
+    this.#policy = options.policy.open(options.context);
     this.masses = new MassTrace(options.cache);
     this.#spareBytes = Math.max(
       options.context.pageBytes.rot4,
@@ -136,7 +141,7 @@ export class Scheduler {
   }
 
   get summary(): PolicySummary {
-    return this.#options.policy.summary(this.#state);
+    return this.#policy.summary();
   }
 
   /** Runs at a token boundary, after `tokensNew` were appended to every layer: trials of pages that left the window, and the moves they lead to. */
@@ -165,7 +170,7 @@ export class Scheduler {
   }
 
   #run(tokens: number, tokensNew: number): void {
-    this.#nextPoint = (Math.floor(tokens / HALF_PAGE) + 1) * HALF_PAGE;
+    this.#nextPoint = nextHalf(tokens);
     this.masses.note(tokens);
     this.#admit(tokens, tokensNew);
     if (this.#trialsAreDue) this.#start(Math.floor(this.#trialsDue));
@@ -174,13 +179,13 @@ export class Scheduler {
     else if (!this.#planIsDue) return;
     this.#tokensSince = 0;
     // A full page that is sealed next is makeRoom's business: whether more tokens come at all is not known yet.
-    this.#decide(tokens, tokensNew, trials, null, isFull(tokens) ? 0 : this.#aheadBytes(tokens));
+    this.#decide(tokens, tokensNew, trials, null, isPageFull(tokens) ? 0 : this.#aheadBytes(tokens));
   }
 
   /** Runs before tokens are appended: pages that they fill up will be sealed, and what that takes is freed now or a KvError 'budget-too-small' is thrown. */
   makeRoom(tokens: number, tokensNew: number): void {
     const { budgetBytes, pool, cache, context } = this.#options;
-    const seals = sealsOf(tokens, tokensNew);
+    const seals = sealsBetween(tokens, tokensNew);
     if (seals === 0 || budgetBytes === null) return;
     const sealBytes = seals * cache.sealBytes * context.layers;
     if (pool.usedBytes + sealBytes <= budgetBytes - this.#spareBytes) return;
@@ -189,7 +194,7 @@ export class Scheduler {
 
   /** Runs when a prompt has been read and tokens will follow: where it ends on a page boundary, the seal of its last page is its own work and not that of the first token written. */
   endPrompt(tokens: number): void {
-    if (isFull(tokens)) this.makeRoom(tokens, PAGE_TOKENS);
+    if (isPageFull(tokens)) this.makeRoom(tokens, PAGE_TOKENS);
   }
 
   /** How long a step that wrote one token took, all of it. */
@@ -220,7 +225,7 @@ export class Scheduler {
    * sees them whole; reading a page at a time they are tried on all of them.
    */
   #admit(tokens: number, tokensNew: number): void {
-    const admitted = Math.max(0, Math.floor((tokens + HALF_PAGE) / PAGE_TOKENS) - 1);
+    const admitted = Math.max(0, halvesReached(tokens) - 1);
     if (admitted > this.#pagesSeen && this.#untried.length === 0) this.#trialsDue = this.#trialsIn(tokensNew);
     for (let page = this.#pagesSeen; page < admitted; page++) {
       for (let layer = 0; layer < this.#options.context.layers; layer++) this.#untried.push({ layer, page });
@@ -230,7 +235,7 @@ export class Scheduler {
 
   /** Reports of pages that have left the window: at least one page of newer tokens stands behind them. What is still untried is tried now. */
   #reports(tokens: number): readonly TrialReport[] {
-    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    const movable = movablePages(tokens);
     // All three lists are in the order of pages.
     const first = this.#tried[0] ?? this.#started[0] ?? this.#untried[0];
     if (first === undefined || first.page >= movable) return NO_TRIALS;
@@ -255,7 +260,7 @@ export class Scheduler {
   /** What a page that leaves the window gives back if its sides become as small as the others are on average, or nearly. */
   #givenBack(tokens: number): number {
     const { context, pool } = this.#options;
-    const pages = Math.floor((tokens - 1) / PAGE_TOKENS);
+    const pages = sealedPages(tokens);
     if (pages < 2) return 0;
     const windowBytes = 2 * context.layers * context.pageBytes[context.windowFormat];
     const average = (pool.usedBytes - context.fixedBytes - windowBytes) / (pages - 1);
@@ -331,8 +336,8 @@ export class Scheduler {
     dueBytes: number | null,
     aheadBytes: number,
   ): void {
-    const { policy, pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
-    const full = isFull(tokens);
+    const { pool, budgetBytes, kldBudget, tokensExpected } = this.#options;
+    const full = isPageFull(tokens);
     let pressing = false;
     const sealBytes = dueBytes ?? aheadBytes;
     let fresh = trials;
@@ -359,8 +364,7 @@ export class Scheduler {
       };
       this.#outcomes = [];
       fresh = NO_TRIALS;
-      const { decisions, state } = policy.decide(situation, this.#state);
-      this.#state = state;
+      const decisions = this.#policy.decide(situation);
       this.#record('situation', { situation });
       let order = 0;
       for (const decision of decisions) bytes = this.#carryOut(situation, order++, decision, bytes);
@@ -387,7 +391,7 @@ export class Scheduler {
    * → bytes in use afterwards; nobody else allocates meanwhile, so what a move frees is all that changes them
    */
   #carryOut(situation: Situation, order: number, decision: Decision, bytesBefore: number): number {
-    const { cache, policy } = this.#options;
+    const { cache } = this.#options;
     const { layer, page, side, from, to } = decision;
     const now = cache.format(layer, page, side);
     // A page that was restored from its latent is better than the policy knows; it moves on all the same.
@@ -401,7 +405,7 @@ export class Scheduler {
       this.counts[layer]!.tried += 1;
       this.times.trialMs += performance.now() - start;
     }
-    const verdict = policy.judge(decision, epsilonNow, this.#state);
+    const verdict = this.#policy.judge(decision, epsilonNow);
     let bytesFreed = 0;
     if (verdict.accepted) {
       const start = performance.now();
@@ -446,20 +450,6 @@ export class Scheduler {
     this.times.witnessMs += performance.now() - start;
     return seq;
   }
-}
-
-/** Pages of a layer that are sealed when `tokensNew` come behind `tokens`: a full page is sealed by the first token behind it. */
-export function sealsOf(tokens: number, tokensNew: number): number {
-  return sealedAt(tokens + tokensNew) - sealedAt(tokens);
-}
-
-function sealedAt(tokens: number): number {
-  return Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);
-}
-
-/** The open page has no free row. */
-function isFull(tokens: number): boolean {
-  return tokens > 0 && tokens % PAGE_TOKENS === 0;
 }
 
 function noRoom(budgetBytes: number, usedBytes: number, sealBytes: number, tokens: number): KvError {

@@ -10,8 +10,9 @@ import {
   KvError,
   openKvCache,
   openPool,
-  PAGE_TOKENS,
   type PagePool,
+  rowsLeft,
+  sealsBetween,
 } from '../native/index.ts';
 import { machineDigest, type PolicyContext, type ThresholdSet, thresholdOf } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
@@ -23,7 +24,7 @@ import { planSession } from './plan.ts';
 import { checkGenerate, type ReadOptions, tokenize } from './prompt.ts';
 import { sessionReport } from './report.ts';
 import type { Runtime } from './runtime.ts';
-import { Scheduler, type SchedulerTimes, sealsOf } from './scheduler.ts';
+import { Scheduler, type SchedulerTimes } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
 import { runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
@@ -239,8 +240,7 @@ export class Session {
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
-      const room = PAGE_TOKENS - (this.tokens.length % PAGE_TOKENS);
-      const chunk = tokenIds.slice(at, at + room);
+      const chunk = tokenIds.slice(at, at + rowsLeft(this.tokens.length));
       await this.#forward(chunk);
       at += chunk.length;
       options.onProgress?.({
@@ -445,7 +445,7 @@ export class Session {
 
   /** Nothing of a fork is ever moved, so what it seals must fit as it is, in all layers or in none. */
   #roomForFork(tokensNew: number): void {
-    const neededBytes = sealsOf(this.tokens.length, tokensNew) * this.cache.sealBytes * this.context.layers;
+    const neededBytes = sealsBetween(this.tokens.length, tokensNew) * this.cache.sealBytes * this.context.layers;
     const { usedBytes, budgetBytes } = this.pool;
     if (usedBytes + neededBytes <= budgetBytes) return;
     throw new KvError(

@@ -4,6 +4,7 @@ export * from './dense.ts';
 export * from './error.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
+export * from './geometry.ts';
 export { checkKeys, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
 export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';

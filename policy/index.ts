@@ -23,7 +23,7 @@ export * from './types.ts';
 export { isLegal, isUselessPair, type Move, NEVER_BY_DEFAULT, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
 
 const plain =
-  <State>(policy: Policy<State>) =>
+  (policy: Policy) =>
   (options: Readonly<Record<string, unknown>>): Policy => {
     const names = Object.keys(options);
     if (names.length > 0) {
@@ -31,7 +31,7 @@ const plain =
         values: { given: names.join(', ') },
       });
     }
-    return policy as unknown as Policy;
+    return policy;
   };
 
 /** id → policy from its options. The first is the default under a budget. */
@@ -39,8 +39,8 @@ export const policies: Readonly<Record<string, (options: Readonly<Record<string,
   price: plain(pricePolicy),
   uniform: plain(uniformPolicy),
   age: plain(agePolicy),
-  table: (options) => tablePolicy(options) as unknown as Policy,
-  fixed: (options) => fixedPolicy(options) as unknown as Policy,
+  table: tablePolicy,
+  fixed: fixedPolicy,
   none: plain(nonePolicy),
 };
 

@@ -2,7 +2,15 @@
  * The page sides a policy knows: one slot each, from the report that made them movable on. Slots are given in the order of
  * the reports, so memory grows with what was reported and not with what a page number claims.
  */
-import { assert, FORMAT_NAMES, KvError, PAGE_TOKENS, SIDES } from '../native/index.ts';
+import {
+  assert,
+  FORMAT_NAMES,
+  forecastMovablePages,
+  KvError,
+  movablePages,
+  SIDES,
+  sealedPages,
+} from '../native/index.ts';
 import { rank } from './ladder.ts';
 import type { Decision, Outcome, PolicyContext, TrialReport } from './types.ts';
 
@@ -39,8 +47,7 @@ export class Sides {
     const format = rank(from);
     const bad =
       !isIndex(layer, this.#context.layers) ||
-      // A whole page of newer tokens: the page itself and one more.
-      !isIndex(page, Math.floor(tokens / PAGE_TOKENS) - 1) ||
+      !isIndex(page, movablePages(tokens)) ||
       sideIndex < 0 ||
       format < 0 ||
       FORMAT_NAMES.some(
@@ -141,15 +148,9 @@ export function grown<A extends Int32Array | Uint8Array | Float64Array>(source: 
 
 const isIndex = (value: number, end: number): boolean => Number.isInteger(value) && value >= 0 && value < end;
 
-/** Pages of one layer that are sealed at a length, and those of them that have left the window: the newest sealed page stays in it. */
-export function pagesAt(tokens: number): { readonly sealed: number; readonly movable: number } {
-  const sealed = Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);
-  return { sealed, movable: Math.max(0, sealed - 1) };
-}
-
 /** Bytes of a session at a length when its movable page sides take `sideBytes` each on average and the window's page is as sealed. */
 export function bytesAt(context: PolicyContext, tokens: number, sideBytes: number): number {
-  const { sealed, movable } = pagesAt(tokens);
-  const window = (sealed - movable) * context.pageBytes[context.windowFormat];
+  const movable = forecastMovablePages(tokens);
+  const window = (sealedPages(tokens) - movable) * context.pageBytes[context.windowFormat];
   return context.fixedBytes + 2 * context.layers * (movable * sideBytes + window);
 }

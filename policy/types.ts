@@ -134,21 +134,26 @@ export interface PolicyContext {
 }
 
 /**
- * Situation → decisions. Pure and deterministic: no clock, no random, no I/O; the same context and the same situations
- * give the same decisions, byte for byte (JSON).
+ * How moves are chosen. Pure and deterministic: no clock, no random, no I/O; the same context and the same situations give the
+ * same decisions, byte for byte (JSON).
  */
-export interface Policy<State = unknown> {
+export interface Policy {
   readonly id: string;
   readonly version: number;
   /** True when the engine must run trials for pages that become movable. */
   readonly needsTrials: boolean;
-  initial(context: PolicyContext): State;
-  /** May change the state it is given and hand it back: use a state once. Throws 'budget-too-small', 'bad-value'. */
-  decide(situation: Situation, state: State): { readonly decisions: readonly Decision[]; readonly state: State };
+  /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */
+  open(context: PolicyContext): PolicySession;
+}
+
+/** One session of a policy: what it has seen, and what it makes of what it sees next. */
+export interface PolicySession {
+  /** Plans moves; each is reported back among the `outcomes` of the next situation. Throws 'budget-too-small', 'bad-value'. */
+  decide(situation: Situation): readonly Decision[];
   /** Judges a planned move by what was measured just before it (`epsilonNow`: against the page's bytes of now). */
-  judge(decision: Decision, epsilonNow: number | null, state: State): Verdict;
+  judge(decision: Decision, epsilonNow: number | null): Verdict;
   /** What the session taught: final thresholds, predicted KLD so far, machine states; for the report, the log and memory/. */
-  summary(state: State): PolicySummary;
+  summary(): PolicySummary;
 }
 
 export interface PolicySummary {

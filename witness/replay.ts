@@ -3,7 +3,7 @@
  * verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes part.
  */
 import { KvError } from '../native/index.ts';
-import { createPolicy, type Decision, type Policy } from '../policy/index.ts';
+import { createPolicy, type Decision, type Policy, type PolicySession } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import type { Entry } from './types.ts';
 
@@ -62,9 +62,8 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
 class Replay {
   readonly session: string;
   difference: Difference | null = null;
-  readonly #policy: Policy;
+  readonly #policy: PolicySession;
   readonly #name: string;
-  #state: unknown;
   #plan: readonly Decision[] = [];
   #index = -1;
   #order = 0;
@@ -75,11 +74,11 @@ class Replay {
     const { policy, context } = open.body;
     this.session = open.session;
     this.#name = `${policy.id}@${policy.version}`;
-    this.#policy = create(policy.id, policy.options);
-    if (this.#policy.id !== policy.id || this.#policy.version !== policy.version) {
-      this.#differs(open.seq, 'policy', this.#name, `${this.#policy.id}@${this.#policy.version}`);
+    const created = create(policy.id, policy.options);
+    if (created.id !== policy.id || created.version !== policy.version) {
+      this.#differs(open.seq, 'policy', this.#name, `${created.id}@${created.version}`);
     }
-    this.#state = this.#policy.initial(context);
+    this.#policy = created.open(context);
   }
 
   situation(entry: Entry<'situation'>): void {
@@ -102,9 +101,7 @@ class Replay {
       );
       return;
     }
-    const { decisions, state } = this.#policy.decide(situation, this.#state);
-    this.#plan = decisions;
-    this.#state = state;
+    this.#plan = this.#policy.decide(situation);
     this.#index = situation.index;
     this.#order = 0;
     this.#situations++;
@@ -121,7 +118,7 @@ class Replay {
     }
     this.#compare(entry.seq, 'decision', decision, planned);
     if (this.difference !== null) return;
-    this.#compare(entry.seq, 'verdict', verdict, this.#policy.judge(planned, epsilonNow, this.#state));
+    this.#compare(entry.seq, 'verdict', verdict, this.#policy.judge(planned, epsilonNow));
     this.#order++;
     this.#decisions++;
   }

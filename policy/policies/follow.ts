@@ -6,7 +6,16 @@ import { FORMAT_NAMES, FORMATS, type FormatName, KvError, SIDES, type Side } fro
 import { rank } from '../ladder.ts';
 import { Sides } from '../sides.ts';
 import { checkThresholds } from '../thresholds.ts';
-import type { Because, Decision, Policy, PolicyContext, Situation } from '../types.ts';
+import type {
+  Because,
+  Decision,
+  Policy,
+  PolicyContext,
+  PolicySession,
+  PolicySummary,
+  Situation,
+  Verdict,
+} from '../types.ts';
 import { isUselessPair } from '../unsafe.ts';
 
 /** Where a rule wants page sides to be. Its answers may only go down the ladder as a session goes on. */
@@ -17,36 +26,42 @@ export interface Aim {
   because(decision: Omit<Decision, 'because'>): Because;
 }
 
-export class FollowState {
+class FollowSession implements PolicySession {
+  readonly id: string;
   readonly context: PolicyContext;
   readonly aim: Aim;
   readonly sides: Sides;
   /** Slots that may not be where they should be, in the order in which they are moved. */
   work: number[] = [];
 
-  constructor(context: PolicyContext, aim: Aim) {
+  constructor(id: string, context: PolicyContext, aim: Aim) {
     checkThresholds(context.thresholds, context.layers);
+    this.id = id;
     this.context = context;
     this.aim = aim;
     this.sides = new Sides(context);
   }
+
+  decide(situation: Situation): Decision[] {
+    return follow(situation, this);
+  }
+
+  judge({ because }: Decision): Verdict {
+    return { accepted: true, because };
+  }
+
+  summary(): PolicySummary {
+    return { priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] };
+  }
 }
 
 /** A policy from its rule. */
-export function followPolicy(id: string, version: number, aim: (context: PolicyContext) => Aim): Policy<FollowState> {
-  return {
-    id,
-    version,
-    needsTrials: false,
-    initial: (context) => new FollowState(context, aim(context)),
-    decide: (situation, state) => ({ decisions: follow(id, situation, state), state }),
-    judge: (decision) => ({ accepted: true, because: decision.because }),
-    summary: () => ({ priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
-  };
+export function followPolicy(id: string, version: number, aim: (context: PolicyContext) => Aim): Policy {
+  return { id, version, needsTrials: false, open: (context) => new FollowSession(id, context, aim(context)) };
 }
 
-function follow(id: string, situation: Situation, state: FollowState): Decision[] {
-  const { sides, aim, context } = state;
+function follow(situation: Situation, state: FollowSession): Decision[] {
+  const { id, sides, aim, context } = state;
   const { tokens, bytes, sealBytes, budgetBytes, urgent } = situation;
   for (const outcome of situation.outcomes) {
     const slot = sides.settle(outcome);
@@ -77,7 +92,7 @@ function follow(id: string, situation: Situation, state: FollowState): Decision[
 }
 
 /** Moves of the sides that are not where they should be, as many as are wanted; the others stay to be done. */
-function doWork({ urgent, movesMax }: Situation, state: FollowState): Decision[] {
+function doWork({ urgent, movesMax }: Situation, state: FollowSession): Decision[] {
   const { sides, aim, context } = state;
   state.work.sort(
     (a, b) => sides.page[a]! - sides.page[b]! || sides.layer[a]! - sides.layer[b]! || sides.side[b]! - sides.side[a]!,

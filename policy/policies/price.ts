@@ -4,17 +4,27 @@
  * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
-import { FORMAT_NAMES, KvError, PAGE_TOKENS, SIDES } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  forecastMovablePages,
+  KvError,
+  movablePages,
+  pageEnd,
+  pageOf,
+  SIDES,
+  tokensBehind,
+} from '../../native/index.ts';
 import { TIER_RANK } from '../ladder.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
-import { bytesAt, pagesAt } from '../sides.ts';
+import { bytesAt } from '../sides.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
 import type {
   Because,
   Decision,
   Policy,
   PolicyContext,
+  PolicySession,
   PolicySummary,
   Situation,
   Threshold,
@@ -24,8 +34,8 @@ import type {
 /** Offers set aside in one plan because their tier is shut; more than this is left for the next plan. */
 const ASIDE_MAX = 1024;
 
-/** What a session knows so far. `decide` changes it and hands it on: use a state once. */
-export class PriceState {
+/** What a session knows so far, and what it decides by it. */
+class PriceSession implements PolicySession {
   readonly context: PolicyContext;
   readonly offers: Offers;
   readonly layers: Layers;
@@ -76,13 +86,29 @@ export class PriceState {
     return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
   }
 
+  decide(situation: Situation): Decision[] {
+    this.#absorb(situation);
+    return this.#plan(situation);
+  }
+
+  summary(): PolicySummary {
+    const { layers, offers } = this;
+    return {
+      priceThreshold: this.price,
+      predictedKld: this.predictedKld,
+      layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
+      layerEpsilonMax: [...offers.layerEpsilonMax],
+      layerKld: [...offers.layerKld],
+    };
+  }
+
   /** What became of the last plan, and what is new. */
-  absorb(situation: Situation): void {
+  #absorb(situation: Situation): void {
     const { tokens } = situation;
     const { offers } = this;
     this.urgent = situation.urgent;
     this.#tokens = tokens;
-    const page = Math.floor(tokens / PAGE_TOKENS);
+    const page = pageOf(tokens);
     const fresh = page !== this.#page || situation.outcomes.length > 0;
     if (page !== this.#page) this.#pagePrice = this.price;
     this.#page = page;
@@ -97,7 +123,7 @@ export class PriceState {
   }
 
   /** Plans for this scheduling point, cheapest moves first. Throws 'budget-too-small'. */
-  plan(situation: Situation): Decision[] {
+  #plan(situation: Situation): Decision[] {
     const plan = new Plan(this, situation);
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
     else if (this.price > 0) this.#early(plan, this.price);
@@ -108,7 +134,6 @@ export class PriceState {
     return plan.finish();
   }
 
-  /** Judges what was measured just before the move; see Policy.judge. */
   judge(decision: Decision, epsilonNow: number | null): Verdict {
     const slot = this.offers.sides.find(decision.layer, decision.page, SIDES.indexOf(decision.side));
     const planned = decision.price ?? 0;
@@ -140,7 +165,7 @@ export class PriceState {
 
   /** The page left the window so long ago that its first trial is a safe bound. */
   #isSettled(page: number): boolean {
-    return this.#tokens - (page + 2) * PAGE_TOKENS >= this.#bounds.settled;
+    return tokensBehind(page, this.#tokens) >= this.#bounds.settled;
   }
 
   /** Bytes aimed at while low memory is signalled, null otherwise. */
@@ -225,7 +250,7 @@ export class PriceState {
     const scale =
       projected === null || tokensExpected === null
         ? 1
-        : (2 * this.context.layers * pagesAt(Math.max(tokens, tokensExpected)).movable) / sides.count;
+        : (2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected))) / sides.count;
     let over =
       projected === null
         ? bytes + sealAhead(situation) - sides.pendingBytes - this.#bounds.relaxed * budgetBytes
@@ -242,7 +267,7 @@ export class PriceState {
     const { tokens, tokensExpected } = plan.situation;
     const { sides } = this.offers;
     const expected =
-      tokensExpected === null ? 0 : 2 * this.context.layers * pagesAt(Math.max(tokens, tokensExpected)).movable;
+      tokensExpected === null ? 0 : 2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected));
     const allowed = kldBudget * Math.min(1, sides.count / Math.max(1, expected));
     const committed = this.predictedKld;
     while (plan.hasRoom) {
@@ -262,7 +287,7 @@ export class PriceState {
     if (budgetBytes === null) return;
     const sealBytes = sealAhead(plan.situation);
     const { sides } = this.offers;
-    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    const movable = movablePages(tokens);
     if (!urgent && sides.count < 2 * this.context.layers * movable) return;
     const cap = urgent || this.#pagePrice === 0 ? Number.POSITIVE_INFINITY : this.#pagePrice * this.#price.rise.value;
     const committed = this.predictedKld;
@@ -330,8 +355,7 @@ export class PriceState {
 
 /** False when the session is expected to end before another page is sealed. */
 function sealComes({ tokens, tokensExpected, urgent }: Situation): boolean {
-  const sealTokens = Math.ceil(tokens / PAGE_TOKENS) * PAGE_TOKENS;
-  return urgent || tokensExpected === null || tokens > tokensExpected || sealTokens < tokensExpected;
+  return urgent || tokensExpected === null || tokens > tokensExpected || pageEnd(tokens) < tokensExpected;
 }
 
 /** Bytes that the next seal takes; 0 when none is expected. */
@@ -354,13 +378,13 @@ class Plan {
   /** Bytes freed and predicted KLD bought by what was taken so far. */
   freed = 0;
   kld = 0;
-  readonly #state: PriceState;
+  readonly #state: PriceSession;
   readonly #startPrice: number;
   /** Slot → rule under which its last step was taken. */
   readonly #taken = new Map<number, 'price' | 'deficit' | 'low-memory'>();
   #aside: number[] = [];
 
-  constructor(state: PriceState, situation: Situation) {
+  constructor(state: PriceSession, situation: Situation) {
     this.#state = state;
     this.situation = situation;
     this.#startPrice = state.price;
@@ -464,21 +488,9 @@ class Plan {
   }
 }
 
-export const pricePolicy: Policy<PriceState> = {
+export const pricePolicy: Policy = {
   id: 'price',
   version: 1,
   needsTrials: true,
-  initial: (context) => new PriceState(context),
-  decide: (situation, state) => {
-    state.absorb(situation);
-    return { decisions: state.plan(situation), state };
-  },
-  judge: (decision, epsilonNow, state) => state.judge(decision, epsilonNow),
-  summary: (state): PolicySummary => ({
-    priceThreshold: state.price,
-    predictedKld: state.predictedKld,
-    layerStates: Array.from({ length: state.context.layers }, (_, layer) => state.layers.stateName(layer)),
-    layerEpsilonMax: [...state.offers.layerEpsilonMax],
-    layerKld: [...state.offers.layerKld],
-  }),
+  open: (context) => new PriceSession(context),
 };

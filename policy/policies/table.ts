@@ -6,16 +6,12 @@ import { type FormatName, isFormatName, KvError, type Side } from '../../native/
 import { rank } from '../ladder.ts';
 import type { Policy, PolicyContext } from '../types.ts';
 import { checkPair } from '../unsafe.ts';
-import { type FollowState, followPolicy, widthBecause } from './follow.ts';
+import { followPolicy, widthBecause } from './follow.ts';
 
 type Pair = Readonly<Record<Side, FormatName>>;
 
 /** `pair` is asked once per layer, with the context, so that what does not fit is refused when the session opens. */
-function table(
-  id: string,
-  pair: (layer: number, context: PolicyContext) => Pair,
-  rows: number | null,
-): Policy<FollowState> {
+function table(id: string, pair: (layer: number, context: PolicyContext) => Pair, rows: number | null): Policy {
   return followPolicy(id, 1, (context) => {
     if (rows !== null && rows !== context.layers) {
       throw new KvError('bad-config', `a table of ${rows} layers for a model of ${context.layers}`, {
@@ -45,13 +41,13 @@ function table(
 }
 
 /** Every page that leaves the window goes to this pair. Throws 'bad-config', 'unsupported'. */
-export function fixedPolicy(options: unknown): Policy<FollowState> {
+export function fixedPolicy(options: unknown): Policy {
   const pair = readPair(options, 'options of policy fixed');
   return table('fixed', () => pair, null);
 }
 
 /** options: { layers: [{ k, v }, …] }, one row per layer. Throws 'bad-config', 'unsupported'. */
-export function tablePolicy(options: unknown): Policy<FollowState> {
+export function tablePolicy(options: unknown): Policy {
   const rows = (options as { layers?: unknown } | null)?.layers;
   if (!Array.isArray(rows) || rows.length === 0 || rows.length > 4096 || Object.keys(options as object).length !== 1) {
     throw new KvError('bad-config', "policy 'table' needs { layers: [{ k, v }, …] }", {
@@ -63,7 +59,7 @@ export function tablePolicy(options: unknown): Policy<FollowState> {
 }
 
 /** Nothing ever moves. */
-export const nonePolicy: Policy<FollowState> = table(
+export const nonePolicy: Policy = table(
   'none',
   (_layer, { windowFormat }) => ({ k: windowFormat, v: windowFormat }),
   null,

@@ -3,9 +3,9 @@
  * the expected length: what a program without measurements can do best at equal bytes, and so the yardstick. Where the
  * length is not known the steps are taken as the cache grows.
  */
-
+import { forecastMovablePages, sealedPages } from '../../native/index.ts';
 import { STEPS } from '../ladder.ts';
-import { pagesAt, type Sides } from '../sides.ts';
+import type { Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget, widthBecause } from './follow.ts';
 
@@ -71,7 +71,9 @@ class UniformAim implements Aim {
 
 /** Movable pages of one layer to reckon with: those of the expected end, and beyond it those of the next seal. */
 export function pagesAhead({ tokens, tokensExpected }: Situation): number {
-  return tokensExpected !== null && tokens <= tokensExpected ? pagesAt(tokensExpected).movable : pagesAt(tokens).sealed;
+  return tokensExpected !== null && tokens <= tokensExpected
+    ? forecastMovablePages(tokensExpected)
+    : sealedPages(tokens);
 }
 
 /** What a budget leaves for pages that may move: without open pages, sinks, the window's page and layers that stay as they are. */

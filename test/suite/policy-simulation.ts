@@ -3,7 +3,15 @@
  * errors, in the order of a real session. Every rule of the house that can be checked from outside is checked at each move.
  */
 import { expect } from 'vitest';
-import { FORMAT_NAMES, type FormatName, PAGE_TOKENS, pageBytes, SIDES, type Side } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  type FormatName,
+  movablePages,
+  PAGE_TOKENS,
+  pageBytes,
+  SIDES,
+  type Side,
+} from '../../native/index.ts';
 import {
   type Decision,
   defaultThresholds,
@@ -11,6 +19,7 @@ import {
   type Outcome,
   type Policy,
   type PolicyContext,
+  type PolicySession,
   type PolicySummary,
   type Situation,
   type ThresholdSet,
@@ -104,7 +113,6 @@ export interface Result {
   readonly formats: ReadonlyMap<string, FormatName>;
   readonly bytes: number;
   readonly summary: PolicySummary;
-  readonly state: unknown;
   /** Σ ε² of all moved page sides by their first trial. */
   readonly epsilon2: number;
 }
@@ -133,7 +141,8 @@ export function simulate(run: Run): Result {
 
 class Session {
   lowMemory = false;
-  readonly #policy: Policy;
+  readonly #policy: PolicySession;
+  readonly #needsTrials: boolean;
   readonly #context: PolicyContext;
   readonly #budgetBytes: number | null;
   readonly #kldBudget: number | null;
@@ -142,7 +151,6 @@ class Session {
   readonly #drift: (decision: Decision, tokens: number) => number | null;
   readonly #formats = new Map<string, FormatName>();
   readonly #entries: Entry[] = [];
-  #state: unknown;
   #bytes: number;
   #sealed = 0;
   #reported = 0;
@@ -159,14 +167,14 @@ class Session {
     epsilon: (layer: number, page: number, side: Side) => Epsilon,
     drift: (decision: Decision, tokens: number) => number | null,
   ) {
-    this.#policy = policy;
+    this.#policy = policy.open(context);
+    this.#needsTrials = policy.needsTrials;
     this.#context = context;
     this.#budgetBytes = budgetBytes;
     this.#kldBudget = kldBudget;
     this.#tokensExpected = tokensExpected;
     this.#epsilon = epsilon;
     this.#drift = drift;
-    this.#state = policy.initial(context);
     this.#bytes = context.fixedBytes;
   }
 
@@ -191,7 +199,7 @@ class Session {
   }
 
   append(tokens: number, tokensNew: number): void {
-    const movable = Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+    const movable = movablePages(tokens);
     for (; this.#reported < movable; this.#reported++) {
       for (let layer = 0; layer < this.#context.layers; layer++) this.#untried.push({ layer, page: this.#reported });
     }
@@ -200,7 +208,7 @@ class Session {
       tokens % PAGE_TOKENS === 0 ? this.#untried.length : Math.ceil((this.#context.layers * tokensNew) / 64);
     const trials = this.#untried.splice(0, share).flatMap(({ layer, page }) =>
       SIDES.map((side): TrialReport => {
-        const tried = this.#policy.needsTrials && !this.#context.skipLayers.includes(layer);
+        const tried = this.#needsTrials && !this.#context.skipLayers.includes(layer);
         return {
           layer,
           page,
@@ -218,8 +226,7 @@ class Session {
       entries: this.#entries,
       formats: this.#formats,
       bytes: this.#bytes,
-      summary: this.#policy.summary(this.#state),
-      state: this.#state,
+      summary: this.#policy.summary(),
       epsilon2: this.#epsilon2,
     };
   }
@@ -243,8 +250,7 @@ class Session {
       trials,
       outcomes: this.#outcomes,
     };
-    const { decisions, state } = this.#policy.decide(situation, this.#state);
-    this.#state = state;
+    const decisions = this.#policy.decide(situation);
     this.#outcomes = [];
     if (!urgent) expect(decisions.length).toBeLessThanOrEqual(situation.movesMax);
     const verdicts = decisions.map((decision) => this.#carryOut(decision, situation));
@@ -257,7 +263,7 @@ class Session {
     const { pageBytes: bytes, floor, skipLayers } = this.#context;
     const key = sideKey(layer, page, side);
     const partner = this.#formats.get(sideKey(layer, page, side === 'k' ? 'v' : 'k'))!;
-    const movable = page < Math.floor(tokens / PAGE_TOKENS) - 1 && page < this.#reported;
+    const movable = page < movablePages(tokens) && page < this.#reported;
     expect(this.#formats.get(key), key).toBe(from);
     expect(unsafe({ side, from, to, partner, movable }), `${key} ${from} to ${to} beside ${partner}`).toBeNull();
     expect(skipLayers).not.toContain(layer);
@@ -271,7 +277,7 @@ class Session {
       epsilonNow =
         factor === null ? null : factor * Math.sqrt(Math.max(0, decision.epsilonTo! ** 2 - decision.epsilonFrom! ** 2));
     }
-    const verdict = this.#policy.judge(decision, epsilonNow, this.#state);
+    const verdict = this.#policy.judge(decision, epsilonNow);
     if (verdict.accepted) {
       this.#formats.set(key, to);
       this.#bytes -= decision.bytesFreed;

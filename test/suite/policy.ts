@@ -59,29 +59,25 @@ export function policySuite(name: string, subject: Subject): void {
       const context = contextOf({ layers });
       const result = session(0.25);
       expect(canonical(session(0.25))).toBe(canonical(result));
-      const policy = create();
-      let state = policy.initial(JSON.parse(JSON.stringify(context)));
+      const policy = create().open(JSON.parse(JSON.stringify(context)));
       for (const { situation, decisions, verdicts } of result.entries) {
-        const again = policy.decide(JSON.parse(JSON.stringify(situation)) as Situation, state);
-        state = again.state;
-        expect(JSON.stringify(again.decisions)).toBe(JSON.stringify(decisions));
+        const again = policy.decide(JSON.parse(JSON.stringify(situation)) as Situation);
+        expect(JSON.stringify(again)).toBe(JSON.stringify(decisions));
         // The simulation's drift is known, so the repeated trial is too.
-        const judged = again.decisions.map((decision) => {
+        const judged = again.map((decision) => {
           const predicted = Math.sqrt(Math.max(0, (decision.epsilonTo ?? 0) ** 2 - (decision.epsilonFrom ?? 0) ** 2));
-          return policy.judge(decision, decision.retry ? drift(decision, situation.tokens) * predicted : null, state);
+          return policy.judge(decision, decision.retry ? drift(decision, situation.tokens) * predicted : null);
         });
         expect(JSON.stringify(judged)).toBe(JSON.stringify(verdicts));
       }
-      expect(JSON.stringify(policy.summary(state))).toBe(JSON.stringify(result.summary));
+      expect(JSON.stringify(policy.summary())).toBe(JSON.stringify(result.summary));
     });
 
     // Holds tokens, budget and seal constant after a session and carries out what is planned: it must come to rest, and stay so.
     test('comes to rest in a constant situation', () => {
       const result = session(0.25);
-      const policy = create();
-      const context = contextOf({ layers });
-      let state = policy.initial(context);
-      for (const { situation } of result.entries) state = policy.decide(situation, state).state;
+      const policy = create().open(contextOf({ layers }));
+      for (const { situation } of result.entries) policy.decide(situation);
       const last = result.entries.at(-1)!;
       let bytes = result.bytes;
       let outcomes: Outcome[] = outcomesOf(
@@ -97,8 +93,7 @@ export function policySuite(name: string, subject: Subject): void {
           trials: [],
           outcomes,
         };
-        const { decisions, state: next } = policy.decide(situation, state);
-        state = next;
+        const decisions = policy.decide(situation);
         counts.push(decisions.length);
         bytes -= decisions.reduce((sum, { bytesFreed }) => sum + bytesFreed, 0);
         outcomes = outcomesOf(
@@ -167,8 +162,8 @@ export function policySuite(name: string, subject: Subject): void {
         },
       ];
       for (const change of refused) {
-        const policy = create();
-        expect(() => policy.decide({ ...base, ...change }, policy.initial(context)), JSON.stringify(change)).toThrow(
+        const policy = create().open(context);
+        expect(() => policy.decide({ ...base, ...change }), JSON.stringify(change)).toThrow(
           expect.objectContaining({ code: 'bad-value' }),
         );
       }

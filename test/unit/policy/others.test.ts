@@ -91,11 +91,11 @@ test('fixed and table: each page that has left the window has its pair, the wind
 });
 
 test('formats finer than the window are refused by name, not approximated', () => {
-  expect(() => createPolicy('fixed', { k: 'f16', v: 'rot4' }).initial(context)).toThrow(
+  expect(() => createPolicy('fixed', { k: 'f16', v: 'rot4' }).open(context)).toThrow(
     expect.objectContaining({ code: 'unsupported' }),
   );
-  createPolicy('fixed', { k: 'f16', v: 'rot4' }).initial(contextOf({ layers: 2, windowFormat: 'f16' }));
-  expect(() => createPolicy('table', { layers: [{ k: 'rot4', v: 'rot4' }] }).initial(context)).toThrow(
+  createPolicy('fixed', { k: 'f16', v: 'rot4' }).open(contextOf({ layers: 2, windowFormat: 'f16' }));
+  expect(() => createPolicy('table', { layers: [{ k: 'rot4', v: 'rot4' }] }).open(context)).toThrow(
     expect.objectContaining({ code: 'bad-config' }),
   );
 });

@@ -8,6 +8,7 @@ import {
   hull,
   type Outcome,
   type PolicyContext,
+  type PolicySession,
   type Situation,
   type ThresholdId,
   type ThresholdSet,
@@ -38,13 +39,13 @@ const moves = (result: Result): Decision[] => result.entries.flatMap(({ decision
 /** A session by hand: one call per scheduling point, outcomes as told. */
 class Hand {
   readonly context: PolicyContext;
-  state: unknown;
+  readonly policy: PolicySession;
   index = 0;
   outcomes: Outcome[] = [];
 
   constructor(context: PolicyContext) {
     this.context = context;
-    this.state = price.initial(context);
+    this.policy = price.open(context);
   }
 
   decide(change: Partial<Situation>): readonly Decision[] {
@@ -66,9 +67,7 @@ class Hand {
       ...change,
     };
     this.outcomes = [];
-    const { decisions, state } = price.decide(JSON.parse(JSON.stringify(situation)) as Situation, this.state);
-    this.state = state;
-    return decisions;
+    return this.policy.decide(JSON.parse(JSON.stringify(situation)) as Situation);
   }
 
   settle(decision: Decision, accepted: boolean, epsilonNow: number | null = null): void {
@@ -304,7 +303,7 @@ describe('judging', () => {
     const decision = old(hand);
     expect(decision.retry).toBe(true);
     hand.decide({ tokens: 601 });
-    const judge = (epsilonNow: number | null) => price.judge(decision, epsilonNow, hand.state);
+    const judge = (epsilonNow: number | null) => hand.policy.judge(decision, epsilonNow);
     expect(judge(0.01 * Math.SQRT2 * 0.999)).toMatchObject({
       accepted: true,
       because: { threshold: 'price.slack', rule: 'trial-again' },
@@ -322,7 +321,7 @@ describe('judging', () => {
       const hand = new Hand(context);
       hand.decide({ trials });
       const [decision] = hand.decide({ tokens, bytes: 9_999_000, sealBytes: 5000, urgent: true });
-      return { retry: decision!.retry, rule: price.judge(decision!, null, hand.state).because.rule };
+      return { retry: decision!.retry, rule: hand.policy.judge(decision!, null).because.rule };
     };
     const context = contextOf({ layers: 1 });
     expect(at(400, context)).toEqual({ retry: false, rule: 'fresh-trial' });
@@ -338,7 +337,7 @@ describe('judging', () => {
   test('when it is urgent the move is made all the same, and the verdict says so', () => {
     const hand = new Hand(contextOf({ layers: 1 }));
     const decision = old(hand);
-    expect(price.judge(decision, 0.5, hand.state)).toMatchObject({
+    expect(hand.policy.judge(decision, 0.5)).toMatchObject({
       accepted: true,
       because: { rule: 'deficit-override' },
     });

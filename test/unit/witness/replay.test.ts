@@ -1,7 +1,7 @@
 // A recorded session is decided again from the log alone: equal to the last byte when nothing was changed, and the first
 // difference is named when the policy, a decision, a verdict or the sequence is another.
 import { describe, expect, it } from 'vitest';
-import { createPolicy, type Decision, defaultThresholds, type Policy } from '../../../policy/index.ts';
+import { createPolicy, defaultThresholds, type Policy } from '../../../policy/index.ts';
 import {
   type Entry,
   explain,
@@ -97,13 +97,11 @@ describe('replay', () => {
     });
     const sloppy = (id: string): Policy => {
       const policy = create(id);
-      return {
-        ...policy,
-        decide: (situation, state) => ({
-          state,
-          decisions: policy.decide(situation, state).decisions.slice(1) as Decision[],
-        }),
+      const open: Policy['open'] = (context) => {
+        const session = policy.open(context);
+        return { ...session, decide: (situation) => session.decide(situation).slice(1) };
       };
+      return { ...policy, open };
     };
     expect(replaySession(entries, sloppy)).toMatchObject({ equal: false });
     expect(() => replaySession([], create)).toThrowError(expect.objectContaining({ code: 'not-found' }));

@@ -4,6 +4,7 @@ import type {
   Outcome,
   Policy,
   PolicyContext,
+  PolicySession,
   Situation,
   ThresholdSet,
   TrialReport,
@@ -41,12 +42,8 @@ export const context: PolicyContext = {
   floor: null,
 };
 
-interface State {
-  readonly seen: number;
-}
-
 /** Plans q8 → rot4 for every trial it is shown, priced c·g·ε²; refuses what is dearer than PRICE per byte. */
-export function tinyPolicy(id = 'tiny', version = 1): Policy<State> {
+export function tinyPolicy(id = 'tiny', version = 1): Policy {
   const because = (measured: number, rule: string) => ({
     threshold: 'price',
     measured,
@@ -55,39 +52,40 @@ export function tinyPolicy(id = 'tiny', version = 1): Policy<State> {
     origin: 'learned' as const,
     rule,
   });
-  return {
-    id,
-    version,
-    needsTrials: true,
-    initial: () => ({ seen: 0 }),
-    decide: ({ trials }, { seen }) => ({
-      decisions: trials.map(({ layer, page, side, from, epsilon }): Decision => {
-        const epsilonTo = epsilon.rot4 ?? 0;
-        const bytesFreed = context.pageBytes[from] - context.pageBytes.rot4;
-        const price = (thresholds.c * (thresholds.gains[side][layer] ?? 1) * epsilonTo ** 2) / bytesFreed;
-        return {
-          layer,
-          page,
-          side,
-          from,
-          to: 'rot4',
-          epsilonFrom: 0,
-          epsilonTo,
-          price,
-          bytesFreed,
-          retry: seen > 0,
-          because: because(price, 'price'),
-        };
-      }),
-      state: { seen: seen + trials.length },
-    }),
-    judge: (decision, epsilonNow) => {
-      const price =
-        ((decision.price ?? 0) * (epsilonNow ?? decision.epsilonTo ?? 0) ** 2) / (decision.epsilonTo ?? 1) ** 2;
-      return { accepted: price <= PRICE, because: because(price, epsilonNow === null ? 'price' : 'retried') };
-    },
-    summary: () => ({ priceThreshold: PRICE, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+  const open = (): PolicySession => {
+    let seen = 0;
+    return {
+      decide: ({ trials }) => {
+        const before = seen;
+        seen += trials.length;
+        return trials.map(({ layer, page, side, from, epsilon }): Decision => {
+          const epsilonTo = epsilon.rot4 ?? 0;
+          const bytesFreed = context.pageBytes[from] - context.pageBytes.rot4;
+          const price = (thresholds.c * (thresholds.gains[side][layer] ?? 1) * epsilonTo ** 2) / bytesFreed;
+          return {
+            layer,
+            page,
+            side,
+            from,
+            to: 'rot4',
+            epsilonFrom: 0,
+            epsilonTo,
+            price,
+            bytesFreed,
+            retry: before > 0,
+            because: because(price, 'price'),
+          };
+        });
+      },
+      judge: (decision, epsilonNow) => {
+        const price =
+          ((decision.price ?? 0) * (epsilonNow ?? decision.epsilonTo ?? 0) ** 2) / (decision.epsilonTo ?? 1) ** 2;
+        return { accepted: price <= PRICE, because: because(price, epsilonNow === null ? 'price' : 'retried') };
+      },
+      summary: () => ({ priceThreshold: PRICE, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+    };
   };
+  return { id, version, needsTrials: true, open };
 }
 
 /** Situation `index`: page `index` of both layers and sides became movable. */
@@ -130,7 +128,7 @@ export interface SessionOptions {
 export function recordSession(log: WitnessLog, session: string, options: SessionOptions = {}): number[] {
   const { situations = 5, close = true, policyOptions = {} } = options;
   const setting = { ...context, thresholds: options.thresholds ?? thresholds };
-  const policy = options.policy ?? (tinyPolicy() as Policy);
+  const policy = options.policy ?? tinyPolicy();
   log.append(session, 'evidence', {
     fingerprint: [1, 2],
     neighbours: [{ session: 'older', distance: 0.25, seq: 3 }],
@@ -144,20 +142,19 @@ export function recordSession(log: WitnessLog, session: string, options: Session
     requested: { kvBudget: '25%' },
     effective: { budgetBytes: 400_000 },
   });
-  let state = policy.initial(setting);
+  const decider = policy.open(setting);
   let outcomes: Outcome[] = [];
   let bytes = 300_000;
   const seqs: number[] = [];
   let refused = 0;
   for (let index = 0; index < situations; index++) {
     const situation = situationOf(index, outcomes, bytes);
-    const plan = policy.decide(situation, state);
-    state = plan.state;
+    const decisions = decider.decide(situation);
     outcomes = [];
     log.append(session, 'situation', { situation });
-    for (const [order, decision] of plan.decisions.entries()) {
+    for (const [order, decision] of decisions.entries()) {
       const epsilonNow = decision.retry ? (decision.epsilonTo ?? 0) * 0.9 : null;
-      const verdict = policy.judge(decision, epsilonNow, state);
+      const verdict = decider.judge(decision, epsilonNow);
       const bytesBefore = bytes;
       const bytesFreed = verdict.accepted ? decision.bytesFreed : 0;
       bytes -= bytesFreed;
