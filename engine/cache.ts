@@ -2,7 +2,6 @@
  * The cache for people who bring their own runtime: they project, we keep, attend and decide. Synchronous, in the caller's
  * thread (a worker is fine); one step is append + attention for every layer in order, and the scheduler runs after the last one.
  */
-import { randomUUID } from 'node:crypto';
 import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
 import {
   type CacheMemory,
@@ -20,7 +19,7 @@ import {
   sealsBetween,
 } from '../native/index.ts';
 import { defaultThresholds, machineDigest, type ThresholdSet, thresholdOf } from '../policy/index.ts';
-import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
+import { newId, openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { checkLatentBudget, checkLatents, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { withPrice } from './learn.ts';
@@ -127,7 +126,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
 }
 
 export class PolicyCache {
-  readonly session = randomUUID().slice(0, 8);
+  readonly session = newId();
   readonly shape: CacheShape;
   readonly #options: OpenCacheOptions;
   readonly #cache: KvCache;

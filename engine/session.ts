@@ -2,7 +2,6 @@
  * One conversation over one cache, in the thread that runs the model. Reads prompts in chunks that end at page boundaries,
  * generates token by token, and calls the scheduler at every token boundary.
  */
-import { randomUUID } from 'node:crypto';
 import type { Fingerprint, Lookup, Measurements } from '../memory/index.ts';
 import {
   CODED_HEAD_DIMS,
@@ -15,7 +14,7 @@ import {
   sealsBetween,
 } from '../native/index.ts';
 import { machineDigest, type PolicyContext, type ThresholdSet, thresholdOf } from '../policy/index.ts';
-import type { WitnessLog } from '../witness/index.ts';
+import { newId, type WitnessLog } from '../witness/index.ts';
 import { withPrice } from './learn.ts';
 import { measureWork } from './measure.ts';
 import { RopeTable } from './model/rope.ts';
@@ -129,7 +128,7 @@ export class Session {
       cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
       if (policy.needsTrials)
         for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
-      const id = randomUUID().slice(0, 8);
+      const id = newId();
       const log = setup.witness === false || exact ? null : setup.log;
       const scheduler = new Scheduler({
         session: id,

@@ -6,13 +6,12 @@
  * generation N+1 beside generation N and then replaces the manifest: a crash at any moment leaves one whole generation.
  */
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, statSync, unlinkSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { HierarchicalNSW } from 'hnswlib-node';
 import { z } from 'zod';
-import { KvError } from '../native/index.ts';
+import { KvError, readRegular, replaceFile, syncFile, syncFolder, writeSynced } from '../native/index.ts';
 import { checkHnswFile } from './hnsw-file.ts';
-import { replaceFile, syncFile, syncFolder, writeSynced } from './safe-file.ts';
 import { parseStrictJson } from './strict-json.ts';
 import type { Neighbour, VectorIndex } from './types.ts';
 import { checkDim, checkK, checkLabel, checkVector, DIM_MAX, nearestFirst, passes, squaredDistance } from './vector.ts';
@@ -104,8 +103,7 @@ export function readVectorIndexManifest(dir: string): VectorIndexManifest | null
   const path = join(dir, MANIFEST);
   if (!existsSync(path)) return null;
   try {
-    if (statSync(path).size > MANIFEST_BYTES_MAX) throw damaged(dir, 'its manifest is too large');
-    const bytes = readFileSync(path);
+    const bytes = readRegular(path, { bytesMax: MANIFEST_BYTES_MAX, code: 'bad-index' });
     const parsed = z
       .strictObject({ body: manifestBody, sha256: z.string() })
       .safeParse(parseStrictJson(bytes, { code: 'bad-index', name: path, hint: REINDEX }));
@@ -123,7 +121,7 @@ export function readVectorIndexManifest(dir: string): VectorIndexManifest | null
     }
     return body;
   } catch (cause) {
-    if (cause instanceof KvError) throw cause;
+    if (cause instanceof KvError && cause.code === 'bad-index') throw cause;
     throw damaged(dir, (cause as Error).message, cause);
   }
 }
@@ -136,10 +134,10 @@ function readNamed(dir: string, part: VectorIndexManifest['vectors']): Uint8Arra
   const path = join(dir, part.file);
   let bytes: Uint8Array;
   try {
-    if (statSync(path).size !== part.bytes) throw damaged(dir, `${part.file} does not have its ${part.bytes} bytes`);
-    bytes = readFileSync(path);
+    bytes = readRegular(path, { bytesMax: part.bytes, code: 'bad-index' });
+    if (bytes.length !== part.bytes) throw damaged(dir, `${part.file} does not have its ${part.bytes} bytes`);
   } catch (cause) {
-    if (cause instanceof KvError) throw cause;
+    if (cause instanceof KvError && cause.code === 'bad-index') throw cause;
     throw damaged(dir, `${part.file} cannot be read`, cause);
   }
   if (sha256(bytes) !== part.sha256) throw damaged(dir, `${part.file} does not have its digest`);

@@ -4,11 +4,9 @@
  * Checks in order of cheapness: size, JSON, schema, ranges, model. A signature comes later; there is no field for it yet,
  * and unknown fields are refused, so an old reader cannot take a signed file for an unsigned one.
  */
-import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';
-import { KvError } from '../native/index.ts';
+import { KvError, readRegular, replaceFile } from '../native/index.ts';
 import type { Threshold, ThresholdOrigin, ThresholdSet } from '../policy/index.ts';
-import { replaceFile } from './safe-file.ts';
 import { parseStrictJson } from './strict-json.ts';
 
 export const THRESHOLD_FILE_BYTES_MAX = 1024 * 1024;
@@ -147,28 +145,7 @@ export function formatThresholdFile(file: ThresholdFile): string {
 
 /** Reads at most THRESHOLD_FILE_BYTES_MAX. Throws 'not-found', 'io', 'bad-thresholds'. */
 export function readThresholdFile(path: string): ThresholdFile {
-  let fd: number;
-  try {
-    // Non-blocking: opening a pipe that nobody writes must not hang.
-    fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
-  } catch (cause) {
-    const code = (cause as NodeJS.ErrnoException).code;
-    throw new KvError(code === 'ENOENT' ? 'not-found' : 'io', `cannot read ${path}: ${(cause as Error).message}`, {
-      values: { path },
-      cause,
-    });
-  }
-  try {
-    const stat = fstatSync(fd);
-    if (!stat.isFile()) throw new KvError('bad-thresholds', `${path} is not a file`, { values: { path } });
-    if (stat.size > THRESHOLD_FILE_BYTES_MAX) throw tooLarge(path, stat.size);
-    const bytes = Buffer.alloc(stat.size);
-    let done = 0;
-    for (let n = 1; n > 0 && done < bytes.length; done += n) n = readSync(fd, bytes, done, bytes.length - done, done);
-    return parseThresholdFile(bytes.subarray(0, done), path);
-  } finally {
-    closeSync(fd);
-  }
+  return parseThresholdFile(readRegular(path, { bytesMax: THRESHOLD_FILE_BYTES_MAX, code: 'bad-thresholds' }), path);
 }
 
 /** Writes by temporary file, fsync and rename. Throws 'bad-thresholds', 'io'. */

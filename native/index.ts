@@ -2,6 +2,7 @@
 export { openKvCache } from './cache.ts';
 export * from './dense.ts';
 export * from './error.ts';
+export * from './file.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export * from './geometry.ts';

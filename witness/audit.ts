@@ -12,6 +12,7 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
+import { shortId } from './id.ts';
 import type { ReplayReport } from './replay.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
@@ -19,11 +20,11 @@ import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 const SESSION_CHARS_MIN = 8;
 
 function sessionColumn<Row extends { readonly session: string }>(rows: readonly Row[]): Column<Row> {
-  const ids = [...new Set(rows.map(({ session }) => session))];
+  const ids = [...new Set(rows.map(({ session }) => shortId(session)))];
   let chars = SESSION_CHARS_MIN;
   while (new Set(ids.map((id) => id.slice(0, chars))).size < ids.length) chars++;
   // One more for the mark that says that it goes on.
-  return { title: 'session', align: 'left', least: chars + 1, value: ({ session }) => session };
+  return { title: 'session', align: 'left', least: chars + 1, value: ({ session }) => shortId(session) };
 }
 
 const decisionColumns = (rows: readonly DecisionRow[]): Column<DecisionRow>[] => [

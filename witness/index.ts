@@ -2,6 +2,7 @@ export * from './audit.ts';
 export * from './explain.ts';
 export * from './files.ts';
 export * from './filter.ts';
+export * from './id.ts';
 export * from './log.ts';
 export * from './query.ts';
 export * from './read.ts';

@@ -1,14 +1,14 @@
 /** Opening a log for writing: options, the lock, the repair of a torn tail, and a first segment where there is none. */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
-import { assert, KvError } from '../native/index.ts';
+import { assert, KvError, syncFolder, writeSynced } from '../native/index.ts';
 import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { lockWriter, type WriterLock } from './lock.ts';
-import { type Recovered, recoverLog, syncFolder, writeWhole } from './recover.ts';
+import { type Recovered, recoverLog } from './recover.ts';
 import { encodeHeader, LOG_ID_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
-import type { WitnessLog, WitnessOptions } from './types.ts';
-import { LogWriter, NO_SESSION, type Settings, type Tip } from './writer.ts';
+import { NO_SESSION, type WitnessLog, type WitnessOptions } from './types.ts';
+import { LogWriter, type Settings, type Tip } from './writer.ts';
 
 const SEGMENT_BYTES_MAX = 16 * 1024 * 1024;
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024;
@@ -85,15 +85,8 @@ function createLog(files: LogFiles, dir: string): Tip {
     previousHash: NO_HASH,
   };
   const bytes = encodeHeader(header);
-  const path = join(dir, segmentName(0));
-  const fd = files.openSync(path, 'wx');
-  try {
-    writeWhole(files, fd, bytes, 0);
-    files.fsyncSync(fd);
-  } finally {
-    files.closeSync(fd);
-  }
-  syncFolder(files, dir);
+  writeSynced(join(dir, segmentName(0)), bytes, 'wx', files);
+  syncFolder(dir, files);
   return {
     id: header.logId,
     segment: 0,

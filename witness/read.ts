@@ -2,9 +2,10 @@
 import { KvError } from '../native/index.ts';
 import { parsePayload } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import { findId } from './id.ts';
 import { badLog } from './scan.ts';
 import { segmentNumbers } from './segment.ts';
-import type { Entry, EntryKind } from './types.ts';
+import { type Entry, type EntryKind, NO_SESSION } from './types.ts';
 import { walkLog } from './walk.ts';
 
 export interface ReadOptions {
@@ -28,6 +29,14 @@ export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entr
     if (session !== undefined && entry.session !== session) continue;
     if (kinds === undefined || kinds.includes(entry.kind)) yield entry;
   }
+}
+
+/** The session that a person means by its id, the beginning or the end of it. Throws 'not-found', 'bad-argument' with the candidates, and what `readLog` throws. */
+export function findSession(dir: string, typed: string, files: LogFiles = nodeFiles): string {
+  function* sessions(): Generator<string> {
+    for (const { session } of readLog(dir, { files })) if (session !== NO_SESSION) yield session;
+  }
+  return findId(sessions(), typed, 'session');
 }
 
 /** The one entry with this seq. Throws 'not-found', and what `readLog` throws. */

@@ -1,6 +1,6 @@
 /** Making the end of a log ready for the next entry: what a crash left half-written is put aside, never overwritten. */
 import { join } from 'node:path';
-import { assert } from '../native/index.ts';
+import { assert, syncFolder, writeSynced } from '../native/index.ts';
 import type { LogFiles } from './files.ts';
 import { segmentName, segmentNumbers } from './segment.ts';
 import { type LogEnd, walkLog } from './walk.ts';
@@ -30,7 +30,7 @@ export function recoverLog(files: LogFiles, dir: string): Recovered {
     segment = segmentName(end.tornSegment);
     if (end.tornSegment === end.segment && end.logId !== null) cutTail(files, dir, segment, end);
     else files.renameSync(join(dir, segment), join(dir, freeName(files, dir, segment)));
-    syncFolder(files, dir);
+    syncFolder(dir, files);
   }
   const bytes = segmentNumbers(files.listSync(dir)).reduce(
     (sum, number) => sum + fileBytes(files, join(dir, segmentName(number))),
@@ -45,14 +45,8 @@ function cutTail(files: LogFiles, dir: string, name: string, end: LogEnd): void 
     const tail = Buffer.alloc(files.sizeSync(source) - end.offset);
     assert(tail.length > 0, `torn tail of ${tail.length} bytes in ${name} at ${end.offset}`);
     readWhole(files, source, tail, end.offset);
-    const aside = files.openSync(join(dir, freeName(files, dir, name)), 'wx');
-    try {
-      writeWhole(files, aside, tail, 0);
-      files.fsyncSync(aside);
-    } finally {
-      files.closeSync(aside);
-    }
-    syncFolder(files, dir);
+    writeSynced(join(dir, freeName(files, dir, name)), tail, 'wx', files);
+    syncFolder(dir, files);
     files.ftruncateSync(source, end.offset);
     files.fsyncSync(source);
   } finally {
@@ -73,25 +67,6 @@ function readWhole(files: LogFiles, fd: number, target: Uint8Array, position: nu
     const read = files.readSync(fd, target, done, target.length - done, position + done);
     assert(read > 0, `a file ended ${target.length - done} bytes early`);
     done += read;
-  }
-}
-
-/** Writes all of it, however little the disk takes at once. Throws ENOSPC when it takes nothing. */
-export function writeWhole(files: LogFiles, fd: number, source: Uint8Array, position: number): void {
-  for (let done = 0; done < source.length; ) {
-    const written = files.writeSync(fd, source, done, source.length - done, position + done);
-    if (written <= 0) throw Object.assign(new Error('the disk took no bytes'), { code: 'ENOSPC' });
-    done += written;
-  }
-}
-
-/** A new name is only durable once its folder is. */
-export function syncFolder(files: LogFiles, dir: string): void {
-  const fd = files.openSync(dir, 'r');
-  try {
-    files.fsyncSync(fd);
-  } finally {
-    files.closeSync(fd);
   }
 }
 

@@ -6,6 +6,9 @@ import type { LogFiles } from './files.ts';
 export const ENTRY_KINDS = ['open', 'evidence', 'situation', 'decision', 'close', 'recovered', 'note'] as const;
 export type EntryKind = (typeof ENTRY_KINDS)[number];
 
+/** Session field of entries about the log itself. */
+export const NO_SESSION = '';
+
 /** A session began: everything that a replay needs, and what was requested against what is effective. */
 export interface OpenBody {
   readonly model: { readonly name: string; readonly digest: string; readonly architecture: string };

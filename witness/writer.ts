@@ -4,21 +4,18 @@
  * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
  */
 import { join } from 'node:path';
-import { assert, KvError } from '../native/index.ts';
+import { assert, KvError, syncFolder, writeWhole } from '../native/index.ts';
 import { Batch } from './batch.ts';
 import { entryHash } from './chain.ts';
 import { PAYLOAD_BYTES_MAX, payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { WriterLock } from './lock.ts';
-import { syncFolder, writeWhole } from './recover.ts';
 import { encodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
 import { spellBody } from './spell.ts';
 import { Trouble } from './trouble.ts';
-import type { EntryBodies, EntryKind, FailureMode, WitnessLog } from './types.ts';
+import { type EntryBodies, type EntryKind, type FailureMode, NO_SESSION, type WitnessLog } from './types.ts';
 
 const RETRY_MS_MAX = 1000;
-/** Session field of entries about the log itself. */
-export const NO_SESSION = '';
 
 /** `WitnessOptions` with every default filled in. */
 export interface Settings {
@@ -286,7 +283,7 @@ export class LogWriter implements WitnessLog {
     if (batch.isFirst) {
       await this.#writePart(batch, fd, 0, SEGMENT_HEADER_BYTES);
       // Once per segment, about every 20,000 entries: not worth a second way of syncing.
-      if (!batch.done) syncFolder(this.#settings.files, this.dir);
+      if (!batch.done) syncFolder(this.dir, this.#settings.files);
     }
     await this.#writePart(batch, fd, batch.isFirst ? SEGMENT_HEADER_BYTES : 0, batch.length);
   }
@@ -312,12 +309,12 @@ export class LogWriter implements WitnessLog {
     const { files } = this.#settings;
     const fd = this.#fd(batch);
     if (batch.isFirst) {
-      writeWhole(files, fd, batch.bytes.subarray(0, SEGMENT_HEADER_BYTES), 0);
+      writeWhole(fd, batch.bytes.subarray(0, SEGMENT_HEADER_BYTES), 0, files);
       files.fdatasyncSync(fd);
-      syncFolder(files, this.dir);
+      syncFolder(this.dir, files);
     }
     const from = batch.isFirst ? SEGMENT_HEADER_BYTES : 0;
-    writeWhole(files, fd, batch.bytes.subarray(from), batch.position + from);
+    writeWhole(fd, batch.bytes.subarray(from), batch.position + from, files);
     files.fdatasyncSync(fd);
   }
 

@@ -10,6 +10,7 @@ import {
   entryText,
   explain,
   explanationText,
+  findSession,
   openAuditIndex,
   openWitnessLog,
   parseRange,
@@ -19,6 +20,7 @@ import {
   replaySession,
   replayText,
   sessionsText,
+  shortId,
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
@@ -82,7 +84,8 @@ async function withIndex<T>(settings: Settings, work: (query: DecisionQuery) => 
 }
 
 export async function list(settings: Settings): Promise<void> {
-  const filter = decisionFilter(settings, Date.now());
+  const given = decisionFilter(settings, Date.now());
+  const filter = given.session === undefined ? given : { ...given, session: findSession(log(settings), given.session) };
   const rows = await withIndex(settings, (query) => query.decisions(filter));
   print(settings, rows, (columns) => decisionsText(rows, columns));
 }
@@ -108,17 +111,8 @@ export async function verify(settings: Settings): Promise<void> {
   if (!report.ok) process.exitCode = 2;
 }
 
-function existsSession(settings: Settings, session: string): boolean {
-  for (const _ of readLog(log(settings), { session })) return true;
-  return false;
-}
-
-export async function replay(settings: Settings, session: string): Promise<void> {
-  if (!existsSession(settings, session))
-    throw new KvError('not-found', `the log has no session ${session}`, {
-      values: { session },
-      hint: 'audit sessions lists them',
-    });
+export async function replay(settings: Settings, typed: string): Promise<void> {
+  const session = findSession(log(settings), typed);
   const report = replaySession(readLog(log(settings), { session }), createPolicy);
   print(settings, report, () => replayText(report));
   if (!report.equal) process.exitCode = 2;
@@ -179,7 +173,7 @@ export async function similar(settings: Settings, id: string): Promise<void> {
       ? 'no other session is in the index yet'
       : table(
           [
-            { title: 'session', align: 'left', least: 13, value: ({ payload }) => payload.session },
+            { title: 'session', align: 'left', value: ({ payload }) => shortId(payload.session) },
             { title: 'entry', value: ({ payload }) => String(payload.seq) },
             { title: 'distance', value: ({ distance }) => distance.toFixed(4) },
             { title: 'tokens', value: ({ payload }) => String(payload.tokens) },

@@ -1,5 +1,6 @@
 /** `palimpsest run`: read a prompt within a KV budget, stream the answer, say what the cache did. */
 import { KvError } from '../../native/index.ts';
+import { shortId } from '../../witness/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
 import type { ChatMessage } from '../model/types.ts';
 import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
@@ -188,7 +189,8 @@ function print(
     process.stdout.write(
       `Speed      ${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing\n`,
     );
-    if (report.logPath !== null) process.stdout.write(`Log        ${report.logPath}, session ${report.session}\n`);
+    if (report.logPath !== null)
+      process.stdout.write(`Log        ${report.logPath}, session ${shortId(report.session)}\n`);
     return;
   }
   process.stdout.write(`${JSON.stringify(jsonResult(engine, report, generated, divergence))}\n`);

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import pc from 'picocolors';
 import { columnsOf, KvError, packageRoot, wrap } from '../../native/index.ts';
+import { shortId } from '../../witness/index.ts';
 import { createEngine } from '../engine.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
@@ -183,7 +184,7 @@ function printResult(result: TourResult, recalled: number, recalledExact: number
   say('');
   say('Ask it why:');
   const command = 'npx palimpsest audit';
-  say(`  ${command} list --session ${report.session} --limit 10`);
+  say(`  ${command} list --session ${shortId(report.session)} --limit 10`);
   if (report.notable !== null) say(`  ${command} explain ${report.notable.seq}`);
   say(`  ${command} verify`);
 }

@@ -5,7 +5,7 @@
 import { createReadStream, createWriteStream } from 'node:fs';
 import { Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { createInflateRaw } from 'node:zlib';
+import { crc32, createInflateRaw } from 'node:zlib';
 import { KvError } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
 
@@ -122,20 +122,6 @@ function readMember(file: FileBytes, entry: Buffer, name: string): Member {
   if (start + packedBytes > file.size)
     throw bad(file.path, `${name} reaches beyond the end of the file`, { start, packedBytes });
   return { method, packedBytes, bytes, crc, start };
-}
-
-let crcTable: Uint32Array | null = null;
-
-/** CRC-32 (polynomial 0xEDB88320), continued from an earlier value. */
-export function crc32(bytes: Uint8Array, from = 0): number {
-  crcTable ??= Uint32Array.from({ length: 256 }, (_, byte) => {
-    let value = byte;
-    for (let bit = 0; bit < 8; bit++) value = value & 1 ? 0xedb88320 ^ (value >>> 1) : value >>> 1;
-    return value;
-  });
-  let crc = ~from;
-  for (let i = 0; i < bytes.length; i++) crc = crcTable[(crc ^ bytes[i]!) & 255]! ^ (crc >>> 8);
-  return ~crc >>> 0;
 }
 
 function bad(path: string, what: string, values: Record<string, unknown>, cause?: unknown): KvError {

@@ -14,11 +14,11 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { delimiter, join } from 'node:path';
-import { deflateRawSync } from 'node:zlib';
+import { crc32, deflateRawSync } from 'node:zlib';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import { fetchedPath, fetchModel, isFetchable } from '../../../../engine/model/fetch.ts';
 import { loadModel } from '../../../../engine/model/load.ts';
-import { crc32, extractMember } from '../../../../engine/model/zip.ts';
+import { extractMember } from '../../../../engine/model/zip.ts';
 import { KvError } from '../../../../native/index.ts';
 import { hasSmollm, smollmPath, temporaryFolder } from './model-files.ts';
 

@@ -1,0 +1,51 @@
+// Files that are none: a pipe that nobody writes, a device that never ends, a folder, a file far too large. Each is refused at once,
+// without waiting and without reading; an ordinary file is read and replaced as a whole.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { KvError, readRegular, replaceFile } from '../../../native/index.ts';
+
+const dir = mkdtempSync(join(tmpdir(), 'palimpsest-file-'));
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+function codeOf(path: string): string {
+  try {
+    readRegular(path, { bytesMax: 1000, code: 'bad-log' });
+  } catch (error) {
+    if (error instanceof KvError) return error.code;
+    throw error;
+  }
+  return 'no error';
+}
+
+describe('only regular files of plausible size are opened', () => {
+  it('refuses a folder, what is not there and what is too large, also when the size is all hole', () => {
+    writeFileSync(join(dir, 'giant'), 'x');
+    truncateSync(join(dir, 'giant'), 2 ** 40);
+    expect([codeOf(dir), codeOf(join(dir, 'nothing')), codeOf(join(dir, 'giant', 'below'))]).toEqual([
+      'bad-log',
+      'not-found',
+      'not-found',
+    ]);
+    expect(codeOf(join(dir, 'giant'))).toBe('bad-log');
+  });
+
+  it.skipIf(process.platform === 'win32')('refuses a pipe and a link to a device (needs mkfifo)', () => {
+    execFileSync('mkfifo', [join(dir, 'pipe')]);
+    symlinkSync('/dev/zero', join(dir, 'zero'));
+    expect([codeOf(join(dir, 'pipe')), codeOf(join(dir, 'zero'))]).toEqual(['bad-log', 'bad-log']);
+  });
+
+  it('reads what is whole, and replaces it without leaving anything behind', () => {
+    const place = join(dir, 'place');
+    const path = join(place, 'file');
+    expect(() => replaceFile(path, Buffer.from('a'))).toThrowError(expect.objectContaining({ code: 'io' }));
+    execFileSync('mkdir', [place]);
+    replaceFile(path, Buffer.from('first'));
+    replaceFile(path, Buffer.from('second'));
+    expect(readRegular(path, { bytesMax: 6 }).toString()).toBe('second');
+    expect([readFileSync(path, 'utf8'), readdirSync(place)]).toEqual(['second', ['file']]);
+  });
+});
