@@ -65,9 +65,13 @@ export function fixedBytes(shape: CacheShape): number {
   return shape.layers * 2 * (align(PAGE_TOKENS * row) + align(SINK_TOKENS * row));
 }
 
+/** Bytes that a cache would take at a length. */
 export interface Forecast {
+  /** The length. */
   readonly tokens: number;
+  /** Bytes of a plain f16 cache of that length. */
   readonly f16Bytes: number;
+  /** Bytes of open pages and sinks, which no move can free. */
   readonly fixedBytes: number;
   /** Bytes at this length when every page that may move has this K:V pair and the window is 8-bit. */
   readonly pairs: readonly { readonly pair: string; readonly bytes: number; readonly effectiveBits: number }[];

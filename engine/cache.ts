@@ -24,29 +24,42 @@ import { f16CacheBytes } from './budget.ts';
 import { checkLatentBudget, checkLatents, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { withPrice } from './learn.ts';
 import { measureWork } from './measure.ts';
+import { CACHE_OPTIONS } from './option-names.ts';
 import { planSession, type SessionPlan } from './plan.ts';
 import { Scheduler } from './scheduler.ts';
 import { logDir } from './state.ts';
 import { rowNorm } from './step.ts';
 import type { KvBudget } from './types.ts';
 
+/** Options of openCache. Only the shape is needed. */
 export interface OpenCacheOptions {
+  /** Layers that attend, 1 to 4096. */
   readonly layers: number;
+  /** Query heads of a layer: a multiple of kvHeads. */
   readonly queryHeads: number;
+  /** Key and value heads of a layer. */
   readonly kvHeads: number;
   /** 64, 80, 96, 128 or 256 for coded formats. */
   readonly headDim: number;
+  /** Most bytes of the cache. Default: no budget, so sealed pages are 8-bit and nothing moves further. */
   readonly kvBudget?: KvBudget;
+  /** Mean KLD against the exact cache, in nats, that may be spent instead of a byte budget. Default: none. */
   readonly kldBudget?: number;
   /** Tokens planned for; needed by a budget in percent. */
   readonly tokensExpected?: number;
+  /** What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with cacheTypes and no budget) or 'none' (default otherwise). */
   readonly policy?: string;
+  /** Formats of keys and values: fixed without a budget, the lowest that a policy may go to with one. */
   readonly cacheTypes?: FormatPair;
+  /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
   /** Factor on q·k, default 1/sqrt(headDim). */
   readonly scale?: number;
+  /** Tokens that a query may look back, itself included, one entry per layer; null: all. Default: all. */
   readonly slidingWindow?: readonly (number | null)[];
+  /** ALiBi slopes, [queryHeads]: score −= slope · distance. Default: none. */
   readonly alibiSlopes?: Float32Array;
+  /** Threads of attention and trials. Default 1. */
   readonly threads?: number;
   /**
    * Keeps the inputs of every layer, coded, beside each sealed page, so that its keys and values can be made again (restore) after they went to
@@ -57,18 +70,25 @@ export interface OpenCacheOptions {
   readonly outputSketch?: readonly Float32Array[];
   /** Folder for the witness log; left out: nothing is written. */
   readonly stateDir?: string;
+  /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: the built-in ones. */
   readonly thresholds?: ThresholdSet;
   /** Identifies the model in log and threshold files, e.g. a SHA-256 of the weights. */
   readonly modelDigest?: string;
 }
 
+/** What the cache predicts its moves to have cost. */
 export interface QualityMetrics {
+  /** Tokens in the cache. */
   readonly tokens: number;
   /** Predicted mean KLD of everything moved so far, c·Σ g·ε². Null for policies without trials. */
   readonly predictedKld: number;
+  /** 16 · bytes / bytes of f16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
+  /** Moves planned, refused ones included. */
   readonly decisions: number;
+  /** Moves refused after their trial. */
   readonly refusedTrials: number;
+  /** Price per byte, in nats, up to which moves are made now. */
   readonly priceThreshold: number;
   /** Worst ε accepted per layer; 0 where nothing moved. */
   readonly layerEpsilonMax: readonly number[];
@@ -79,28 +99,6 @@ export interface QualityFeedback {
   /** Mean KLD against an exact run over the same tokens, in nats. */
   readonly meanKld: number;
 }
-
-const CACHE_OPTIONS: Readonly<Record<keyof OpenCacheOptions, true>> = {
-  layers: true,
-  queryHeads: true,
-  kvHeads: true,
-  headDim: true,
-  kvBudget: true,
-  kldBudget: true,
-  tokensExpected: true,
-  policy: true,
-  cacheTypes: true,
-  skipLayers: true,
-  scale: true,
-  slidingWindow: true,
-  alibiSlopes: true,
-  threads: true,
-  latents: true,
-  outputSketch: true,
-  stateDir: true,
-  thresholds: true,
-  modelDigest: true,
-};
 
 /** Opens a cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'locked'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
@@ -125,8 +123,11 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   }
 }
 
+/** The cache alone, for programs with a runtime of their own: they project, it keeps, attends and decides. */
 export class PolicyCache {
+  /** Its name in the log. */
   readonly session = newId();
+  /** As it was opened. */
   readonly shape: CacheShape;
   readonly #options: OpenCacheOptions;
   readonly #cache: KvCache;
@@ -290,6 +291,7 @@ export class PolicyCache {
     };
   }
 
+  /** Predictions and counts of decisions so far. */
   qualityMetrics(): QualityMetrics {
     this.#open();
     const summary = this.#scheduler.summary;
@@ -331,6 +333,7 @@ export class PolicyCache {
     return (await this.#log?.flush()) ?? -1;
   }
 
+  /** Writes what was learned into a threshold file. Throws 'bad-argument', 'io'. */
   async saveThresholds(path: string): Promise<void> {
     this.#open();
     checkPath(path);
@@ -372,6 +375,7 @@ export class PolicyCache {
     }
   }
 
+  /** The same as close(). */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

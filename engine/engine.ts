@@ -9,6 +9,7 @@ import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
+import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
 import type {
   Divergence,
@@ -20,40 +21,6 @@ import type {
   SessionOptions,
   SessionReport,
 } from './types.ts';
-
-const ENGINE_OPTIONS: Readonly<Record<keyof EngineOptions, true>> = {
-  model: true,
-  dense: true,
-  threads: true,
-  isa: true,
-  binding: true,
-  cacheDir: true,
-  stateDir: true,
-  onLogFailure: true,
-};
-const SESSION_OPTIONS: Readonly<Record<keyof SessionOptions, true>> = {
-  kvBudget: true,
-  kldBudget: true,
-  policy: true,
-  cacheTypes: true,
-  skipLayers: true,
-  tokensExpected: true,
-  stepLatencyBudgetMs: true,
-  exact: true,
-  witness: true,
-  thresholdsPath: true,
-  compareTokens: true,
-};
-const GENERATE_OPTIONS: Readonly<Record<keyof GenerateOptions, true>> = {
-  maxTokens: true,
-  temperature: true,
-  topP: true,
-  seed: true,
-  stop: true,
-  signal: true,
-  onProgress: true,
-};
-const COMPARE_OPTIONS = { onProgress: true, signal: true } as const;
 
 interface Pending {
   resolve(value: unknown): void;
@@ -75,6 +42,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
   }
 }
 
+/** A model in a thread of its own, and the state folder that its sessions share. Made by createEngine. */
 export class Engine {
   readonly #worker: Worker;
   readonly #gate = new GateKeeper();
@@ -119,6 +87,7 @@ export class Engine {
     this.#info = (await this.#call('info', null)) as LoadedInfo;
   }
 
+  /** What was loaded. Throws 'closed' before the engine has started. */
   get info(): LoadedInfo {
     if (this.#info === null) throw new KvError('closed', 'the engine has not been started');
     return this.#info;
@@ -138,13 +107,14 @@ export class Engine {
     return (await this.#call('tokenize', { prompt })) as number[];
   }
 
+  /** Opens a conversation with an empty cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'not-found' before any work. */
   async openSession(options: SessionOptions = {}): Promise<EngineSession> {
     checkKeys(options, SESSION_OPTIONS, 'openSession');
     const id = (await this.#call('open', options)) as string;
     return new EngineSession(id, (method, params, event, signal) => this.#call(method, params, event, signal));
   }
 
-  /** The demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared. */
+  /** @internal the demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared */
   async tour(
     session: SessionOptions,
     options: TourOptions,
@@ -176,6 +146,7 @@ export class Engine {
     await this.#worker.terminate();
   }
 
+  /** The same as close(). */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
@@ -252,6 +223,7 @@ type CallFunction = (
 
 /** One conversation. Turns continue over the same cache. */
 export class EngineSession {
+  /** Its name in the log. */
   readonly id: string;
   readonly #call: CallFunction;
   #closing: Promise<void> | null = null;
@@ -285,6 +257,7 @@ export class EngineSession {
     return new EngineSession((await this.#call('fork', { session: this.id })) as string, this.#call);
   }
 
+  /** Bytes, formats per layer, decisions and times so far. */
   async report(): Promise<SessionReport> {
     return (await this.#call('report', { session: this.id })) as SessionReport;
   }
@@ -303,6 +276,7 @@ export class EngineSession {
     await this.#call('lowMemory', { session: this.id, value: value === true });
   }
 
+  /** Writes what this session has learned into a threshold file. Throws 'bad-argument', 'io'. */
   async saveThresholds(path: string): Promise<void> {
     if (typeof path !== 'string' || path === '')
       throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
@@ -325,6 +299,7 @@ export class EngineSession {
     await this.#closing;
   }
 
+  /** The same as close(). */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
@@ -332,6 +307,7 @@ export class EngineSession {
 
 /** Text as it comes; `result` settles when generation ended, failed or was aborted. Leaving the loop early aborts it. */
 export class Generation implements AsyncIterable<string> {
+  /** Settles when generation has ended. Rejects with what generate refuses, with 'aborted' while the prompt was read, or with what onProgress threw. */
   readonly result: Promise<Generated>;
   readonly #texts: string[] = [];
   readonly #leave: () => void;
@@ -360,6 +336,7 @@ export class Generation implements AsyncIterable<string> {
     this.result.then(finish, finish);
   }
 
+  /** Text as it comes. Leaving the loop aborts the generation. */
   async *[Symbol.asyncIterator](): AsyncGenerator<string, void> {
     let at = 0;
     try {

@@ -10,6 +10,7 @@ import { forecast } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
 import { closeSession, startValues } from './learn.ts';
+import type { ModelConfig } from './model/types.ts';
 import { tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
 import { Session, type SessionSetup } from './session.ts';
@@ -21,24 +22,41 @@ export interface HostOptions extends RuntimeOptions {
   readonly onLogFailure: FailureMode;
 }
 
+/** What was loaded, and what runs it. */
 export interface LoadedInfo {
+  /** The name that the model was asked for by, or that of its folder or file. */
   readonly name: string;
+  /** Folder or file that it was read from. */
   readonly path: string;
+  /** SHA-256 of the weights, in hexadecimal. */
   readonly digest: string;
+  /** Bytes of its files. */
   readonly fileBytes: number;
-  readonly config: Runtime['model']['config'];
+  /** Its shape and hyperparameters. */
+  readonly config: ModelConfig;
+  /** What its files say about themselves, for people. */
   readonly summary: Readonly<Record<string, unknown>>;
+  /** Instruction set of the kernels in use. */
   readonly isa: string;
+  /** All that this CPU and this build have, best first. */
   readonly isaAvailable: readonly string[];
+  /** What the kernels were compiled with. */
   readonly compiler: string;
+  /** Threads of attention and of the dense half. */
   readonly threads: number;
+  /** The dense half that runs, and its precision. */
   readonly dense: string;
   /** Why this dense half and no other. */
   readonly denseWhy: string;
+  /** Bytes of the weights in memory. */
   readonly denseBytes: number;
+  /** Types of the tensors in the file, and how many there are of each. */
   readonly weightTypes: Readonly<Record<string, number>>;
+  /** Whether it has a chat template. */
   readonly chat: boolean;
+  /** Milliseconds that loading took. */
   readonly loadMs: number;
+  /** Folder of the witness log; null where nothing is written. */
   readonly logPath: string | null;
 }
 

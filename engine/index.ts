@@ -1,9 +1,32 @@
 /** palimpsest: what the package exports. Importing it has no effects; models, databases and threads start when asked for. */
-export { KV_ERROR_CODES, KvError, type KvErrorCode } from '../native/index.ts';
+export {
+  BINDING_NAMES,
+  type BindingName,
+  type CacheMemory,
+  type CacheShape,
+  FORMAT_NAMES,
+  type FormatName,
+  type FormatPair,
+  ISA_NAMES,
+  type Isa,
+  KV_ERROR_CODES,
+  KvError,
+  type KvErrorCode,
+  type KvErrorDetail,
+  LATENT_NAMES,
+  type LatentLayerWeights,
+  type LatentName,
+  type RotaryTable,
+  type Side,
+} from '../native/index.ts';
+export type { PolicySummary, Threshold, ThresholdOrigin, ThresholdSet } from '../policy/index.ts';
+export type { FailureMode } from '../witness/index.ts';
+export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityFeedback, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
+export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
-export type { ChatMessage } from './model/types.ts';
+export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
 export type {
   Divergence,
   EngineOptions,

@@ -22,6 +22,7 @@ import {
   SINK_TOKENS,
   sealedPages,
 } from '../native/index.ts';
+import { LATENT_OPTIONS } from './option-names.ts';
 
 /** How keys and values of one layer are made of x. Legend: n KV heads, d head size, m width. */
 export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
@@ -29,6 +30,7 @@ export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
   readonly norm?: { readonly gains: Float32Array; readonly epsilon: number };
 }
 
+/** What openCache needs to keep layer inputs and to make keys and values of them again. */
 export interface LatentOptions {
   /** `xq8`: 8 bits a channel, keys and values come back to about half a percent; `xq4`: 4 bits, to about a tenth. */
   readonly format: LatentName;
@@ -39,13 +41,6 @@ export interface LatentOptions {
   /** The rotary embedding of keys, for every position that will be appended: cos and sin [positions, rotaryDim / 2]. Left out: keys have none. */
   readonly rotary?: RotaryTable;
 }
-
-const LATENT_OPTIONS: Readonly<Record<keyof LatentOptions, true>> = {
-  format: true,
-  width: true,
-  layers: true,
-  rotary: true,
-};
 
 /** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
 export function checkLatents(options: unknown, layers: number): void {

@@ -7,6 +7,7 @@ import type { ChatMessage } from './model/types.ts';
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
 
+/** Options of createEngine. Only the model is needed. */
 export interface EngineOptions {
   /** Folder, .gguf file, or a name: 'reference', 'smollm2-135m'. */
   readonly model: string;
@@ -26,7 +27,9 @@ export interface EngineOptions {
   readonly onLogFailure?: FailureMode;
 }
 
+/** Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the cache small. */
 export interface SessionOptions {
+  /** Most bytes of the cache, or a share of the f16 cache of tokensExpected. Default: no budget, so sealed pages are 8-bit and nothing moves further. */
   readonly kvBudget?: KvBudget;
   /** Mean KLD against the exact cache that may be spent instead of a byte budget. */
   readonly kldBudget?: number;
@@ -50,71 +53,112 @@ export interface SessionOptions {
   readonly compareTokens?: number;
 }
 
+/** Options of generate. */
 export interface GenerateOptions {
+  /** Tokens to generate at most. Default 128. */
   readonly maxTokens?: number;
   /** 0 = greedy (default). */
   readonly temperature?: number;
+  /** Nucleus of the sampling: the most likely tokens that make up this share are drawn from. Default 1. */
   readonly topP?: number;
+  /** Seed of the sampling. Default 0. */
   readonly seed?: number;
+  /** Texts that end the answer; they are not part of it. Default: none. */
   readonly stop?: readonly string[];
+  /** Aborts the generation. */
   readonly signal?: AbortSignal;
   /** Called while the prompt is read. */
   readonly onProgress?: (progress: Progress) => void;
 }
 
+/** How far the reading of a prompt is. */
 export interface Progress {
+  /** What is under way. */
   readonly phase: 'load' | 'prefill' | 'decode';
+  /** Tokens read so far. */
   readonly tokens: number;
+  /** Tokens of the prompt. */
   readonly tokensTotal: number;
+  /** Speed so far. */
   readonly tokensPerSecond: number;
+  /** Bytes of the cache now. */
   readonly kvBytes: number;
   /** Entries of the log that are on disk: everything up to this seq survives a power cut. */
   readonly acknowledgedSeq: number;
 }
 
+/** Text as it is, messages for the chat template, or token ids. */
 export type Prompt = string | readonly ChatMessage[] | readonly number[];
 
+/** What a generation made, and how fast. */
 export interface Generated {
+  /** All text, without the stop string. */
   readonly text: string;
+  /** Tokens generated. */
   readonly tokens: number;
+  /** Tokens of the prompt as it was read. */
   readonly promptTokens: number;
+  /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
+  /** Speed of reading; 0 without a prompt. */
   readonly prefillTokensPerSecond: number;
+  /** Speed of writing; 0 when nothing was written. */
   readonly tokensPerSecond: number;
 }
 
+/** One layer of a session in numbers. */
 export interface LayerReport {
+  /** Its number, from 0. */
   readonly layer: number;
   /** Sealed pages per format, K and V. */
   readonly kPages: Readonly<Record<string, number>>;
+  /** Likewise for values. */
   readonly vPages: Readonly<Record<string, number>>;
+  /** Bits per number: window, sinks and all metadata included. */
   readonly effectiveBits: number;
+  /** Moves planned. */
   readonly movesTried: number;
+  /** Moves carried out. */
   readonly movesAccepted: number;
+  /** Moves refused after their trial. */
   readonly movesRefused: number;
   /** Worst ε of an accepted move; null without trials. */
   readonly epsilonMax: number | null;
+  /** State of the layer in the policy, e.g. 'archive/healthy/elevated/headroom'. */
   readonly state: string;
 }
 
+/** A session in numbers. */
 export interface SessionReport {
+  /** Its name in the log. */
   readonly session: string;
+  /** The policy that runs. */
   readonly policy: string;
+  /** Tokens in the cache. */
   readonly tokens: number;
   /** Peak of window, sinks, pages and metadata in the pool. */
   readonly kvBytes: number;
+  /** The same now. */
   readonly kvBytesNow: number;
+  /** Bytes of a plain f16 cache of this length. */
   readonly kvBytesF16: number;
+  /** Trial state and thread scratch, not counted in kvBytes. */
   readonly scratchBytes: number;
+  /** The budget; null: none. */
   readonly budgetBytes: number | null;
   /** 16 · kvBytes / kvBytesF16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
+  /** Where the bytes are. */
   readonly memory: CacheMemory;
   /** Pages × KV heads whose values the threshold attention.skip allowed to leave unread, and those that were; 0 while it is 0. */
   readonly valuesMet: number;
+  /** Those that were left unread. */
   readonly valuesSkipped: number;
+  /** One entry per layer. */
   readonly layers: readonly LayerReport[];
+  /** Moves planned, refused ones included. */
   readonly decisions: number;
+  /** Moves refused after their trial. */
   readonly refusedTrials: number;
   /** The accepted move with the largest ε: a good first question to `audit explain`. */
   readonly notable: {
@@ -125,25 +169,40 @@ export interface SessionReport {
     readonly from: FormatName;
     readonly to: FormatName;
   } | null;
+  /** What the policy says. */
   readonly summary: PolicySummary;
+  /** Time for situations and decisions. */
   readonly schedulerMs: number;
+  /** Time for trials, beside the steps or in them. */
   readonly trialMs: number;
+  /** Time for moves. */
   readonly transcodeMs: number;
+  /** Time for writing the log. */
   readonly witnessMs: number;
   /** The dense half that ran, and why: 'onnxruntime: float32'. */
   readonly dense: string;
+  /** Time in everything but attention. */
   readonly denseMs: number;
+  /** Time in attention. */
   readonly attentionMs: number;
+  /** Folder of the log; null: nothing is written. */
   readonly logPath: string | null;
+  /** Entries of the log that are on disk; −1 without a log. */
   readonly acknowledgedSeq: number;
 }
 
+/** How far a session is from the exact cache on the same tokens. */
 export interface Divergence {
+  /** Tokens compared. */
   readonly tokens: number;
+  /** Mean KL divergence from the exact cache, in nats. */
   readonly meanKld: number;
+  /** Its 99th percentile. */
   readonly kld99: number;
   /** Share of tokens whose most likely successor is the same. */
   readonly sameTop: number;
+  /** Perplexity with this cache. */
   readonly perplexity: number;
+  /** Perplexity with the exact one. */
   readonly perplexityExact: number;
 }

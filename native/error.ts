@@ -33,20 +33,28 @@ export const KV_ERROR_CODES = {
   aborted: 'the caller aborted',
 } as const;
 
+/** One of KV_ERROR_CODES. */
 export type KvErrorCode = keyof typeof KV_ERROR_CODES;
 
+/** What a KvError says beside its message. */
 export interface KvErrorDetail {
   /** The numbers and names that a person needs to act. */
   readonly values?: Readonly<Record<string, unknown>>;
   /** What to do about it, one sentence. */
   readonly hint?: string;
+  /** The error that this one came from. */
   readonly cause?: unknown;
 }
 
+/** What a caller, a file or the world did wrong: a code from a closed list, the values, and what to do. Nothing else is thrown for it. */
 export class KvError extends Error {
+  /** Always 'KvError'. */
   override readonly name = 'KvError';
+  /** Which kind of error: stable, for programs. */
   readonly code: KvErrorCode;
+  /** The numbers and names that a person needs to act. */
   readonly values: Readonly<Record<string, unknown>>;
+  /** What to do about it, one sentence. */
   readonly hint: string | undefined;
 
   constructor(code: KvErrorCode, message: string, detail: KvErrorDetail = {}) {

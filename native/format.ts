@@ -15,11 +15,13 @@ export const SKETCH_ROWS = 32;
 /** Head sizes for which every format exists; other multiples of 8 up to 256 are served in f16 only. */
 export const CODED_HEAD_DIMS: readonly number[] = [64, 80, 96, 128, 256];
 
+/** Keys or values. */
 export type Side = 'k' | 'v';
 export const SIDES: readonly Side[] = ['k', 'v'];
 
 /** Names in order of quality, best first. The index is the id that crosses to C++. */
 export const FORMAT_NAMES = ['f16', 'q8', 'rot4', 'rot3', 'rot2'] as const;
+/** A format of one side of a page. See FORMAT_NAMES. */
 export type FormatName = (typeof FORMAT_NAMES)[number];
 
 export interface KvFormat {
@@ -94,8 +96,11 @@ export function parseFormat(text: string): FormatName {
   });
 }
 
+/** Formats of keys and values. */
 export interface FormatPair {
+  /** Format of keys. */
   readonly k: FormatName;
+  /** Format of values. */
   readonly v: FormatName;
 }
 

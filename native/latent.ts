@@ -9,6 +9,7 @@ import { check, loadBinary, type WeightsHandle } from './load.ts';
 
 /** In order of quality. The index is the id that crosses to C++. */
 export const LATENT_NAMES = ['xq8', 'xq4'] as const;
+/** A format of latents. See LATENT_NAMES. */
 export type LatentName = (typeof LATENT_NAMES)[number];
 
 const MAX_WIDTH = 16_384;

@@ -5,6 +5,7 @@
 import type { FormatName, Side } from './format.ts';
 import type { LatentName } from './latent.ts';
 
+/** Every instruction set that some build has. The index is the id that crosses to C++. */
 export const ISA_NAMES = [
   'scalar',
   'avx2',
@@ -15,6 +16,7 @@ export const ISA_NAMES = [
   'wasm-simd128',
   'avx2vnni',
 ] as const;
+/** An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products; `scalar` runs everywhere. */
 export type Isa = (typeof ISA_NAMES)[number];
 
 /**
@@ -22,6 +24,7 @@ export type Isa = (typeof ISA_NAMES)[number];
  * binary fits; `debug` and `thread` are the builds with sanitizers, for tests.
  */
 export const BINDING_NAMES = ['built', 'prebuilt', 'wasm', 'debug', 'thread'] as const;
+/** See BINDING_NAMES. */
 export type BindingName = (typeof BINDING_NAMES)[number];
 
 export interface NativeInfo {
@@ -50,10 +53,15 @@ export interface PagePool {
   close(): void;
 }
 
+/** The attention of a model: what the size of a cache follows from. */
 export interface CacheShape {
+  /** Layers that attend. */
   readonly layers: number;
+  /** Query heads H of a layer: a multiple of kvHeads. */
   readonly queryHeads: number;
+  /** Key and value heads n of a layer. */
   readonly kvHeads: number;
+  /** Channels d of a head. */
   readonly headDim: number;
 }
 
@@ -84,9 +92,11 @@ export interface LatentLayerWeights {
   readonly width: number;
   /** [n·d, m] each, as linear layers keep them: k = x·wkᵀ. */
   readonly wk: Float32Array;
+  /** Likewise for values: v = x·wvᵀ. */
   readonly wv: Float32Array;
   /** [n·d] each. */
   readonly kBias?: Float32Array;
+  /** Likewise for values. */
   readonly vBias?: Float32Array;
   /** RMS norm of each key head before the rotary embedding: gains [d]. */
   readonly kNorm?: { readonly gains: Float32Array; readonly epsilon: number };
@@ -94,15 +104,21 @@ export interface LatentLayerWeights {
 
 /** Rotary embedding of every position that will be recomputed: cos, sin [positions, rotaryDim/2]; see rope(). */
 export interface RotaryTable {
+  /** Cosines, [positions, rotaryDim / 2]. */
   readonly cos: Float32Array;
+  /** Sines, of the same shape. */
   readonly sin: Float32Array;
+  /** Channels of each head that are rotated: even, at most the head size. */
   readonly rotaryDim: number;
+  /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). */
   readonly interleaved: boolean;
 }
 
+/** Where the bytes of a cache are. */
 export interface CacheMemory {
   /** The open f16 pages, allocated whole at open. */
   readonly openBytes: number;
+  /** The first tokens, kept in f16 for ever. */
   readonly sinkBytes: number;
   /** Sealed pages of every format, metadata, padding and latents included. */
   readonly pageBytes: number;

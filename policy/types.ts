@@ -7,11 +7,15 @@ import type { FormatName, Side } from '../native/index.ts';
 /** Where a threshold's value came from. */
 export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
 
+/** A number that decisions are compared with, and where it came from. */
 export interface Threshold {
   /** e.g. 'price', 'pressure.enter', 'quality.degraded' */
   readonly id: string;
+  /** The number. */
   readonly value: number;
+  /** Its unit, in words. */
   readonly unit: string;
+  /** Where the value came from. */
   readonly origin: ThresholdOrigin;
   /** Measurement or reason behind the value: where it was measured, or "chosen, not measured". */
   readonly source: string;
@@ -23,7 +27,9 @@ export interface Threshold {
 
 /** Everything a policy is allowed to know beforehand. */
 export interface ThresholdSet {
+  /** Of this layout. */
   readonly version: 1;
+  /** Thresholds by their id. */
   readonly thresholds: Readonly<Record<string, Threshold>>;
   /** Layer gains g of the error law KLD ≈ c·Σ g·ε², per side, [layers]; 1 without evidence. */
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
@@ -156,11 +162,16 @@ export interface PolicySession {
   summary(): PolicySummary;
 }
 
+/** What a policy has to say about a session. */
 export interface PolicySummary {
+  /** The price per byte, in nats, up to which moves are made now; 0 for policies without prices. */
   readonly priceThreshold: number;
+  /** Predicted mean KLD of everything moved so far, in nats: c·Σ g·ε². */
   readonly predictedKld: number;
   /** State names per layer and region, e.g. 'archive/healthy/elevated/headroom'. */
   readonly layerStates: readonly string[];
+  /** Worst ε of an accepted move per layer; 0 where nothing moved. */
   readonly layerEpsilonMax: readonly number[];
+  /** The share of each layer in predictedKld, in nats. */
   readonly layerKld: readonly number[];
 }

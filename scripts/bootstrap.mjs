@@ -207,6 +207,7 @@ function sourceHash() {
   for (const file of [
     'tsconfig.json',
     'tsconfig.build.json',
+    'scripts/roll-up-types.mjs',
     ...ROOMS.flatMap(sourceFiles).sort((a, b) => (a < b ? -1 : 1)),
   ]) {
     hash.update(`\0${file}\0`).update(fs.readFileSync(at(file)));
@@ -221,8 +222,14 @@ async function dist() {
   if (fs.existsSync(stamp) && fs.readFileSync(stamp, 'utf8') === hash) return;
   const fresh = at('dist.new');
   fs.rmSync(fresh, { recursive: true, force: true });
-  await stage('Compiling TypeScript', 'The sources do not compile. `npx tsc --noEmit` lists every error.', () =>
-    node(['node_modules/typescript/bin/tsc', '-p', 'tsconfig.build.json', '--outDir', 'dist.new'], { quiet: true }),
+  const compiler = ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.build.json', '--outDir', 'dist.new'];
+  await stage(
+    'Compiling TypeScript',
+    'The sources do not compile, or a public signature names what is not exported. `npx tsc --noEmit` lists every error of the first kind.',
+    async () => {
+      const compiled = await node(compiler, { quiet: true });
+      return compiled.code === 0 ? node(['scripts/roll-up-types.mjs', 'dist.new'], { quiet: true }) : compiled;
+    },
   );
   fs.writeFileSync(path.join(fresh, '.sources'), hash);
   const main = path.join(fresh, 'engine/cli/main.js');

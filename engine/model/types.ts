@@ -2,6 +2,7 @@
 
 import type { NarrowMatrix } from '../../native/index.ts';
 
+/** How rotary frequencies are stretched beyond the context that the model was trained with. */
 export type RopeScaling =
   | { readonly kind: 'none' }
   | { readonly kind: 'linear'; readonly factor: number }
@@ -23,30 +24,51 @@ export type RopeScaling =
       readonly attentionFactor: number | null;
     };
 
+/** Shape and hyperparameters of a model, whatever its file calls them. */
 export interface ModelConfig {
+  /** Which family it belongs to. */
   readonly architecture: 'llama' | 'mistral' | 'qwen2' | 'qwen3';
+  /** Transformer layers. */
   readonly layers: number;
+  /** Width m of the residual stream. */
   readonly hiddenSize: number;
+  /** Width f of the feed-forward half. */
   readonly intermediateSize: number;
+  /** Query heads of a layer. */
   readonly queryHeads: number;
+  /** Key and value heads of a layer. */
   readonly kvHeads: number;
+  /** Channels of a head. */
   readonly headDim: number;
+  /** Tokens of the vocabulary. */
   readonly vocabSize: number;
+  /** Longest text that it was made for, in tokens. */
   readonly contextLength: number;
+  /** Added under the root of its RMS norms. */
   readonly normEpsilon: number;
+  /** Base of the rotary frequencies. */
   readonly ropeTheta: number;
+  /** How those frequencies are stretched. */
   readonly ropeScaling: RopeScaling;
   /** Channels of each head that are rotated (headDim unless partial rotary). */
   readonly rotaryDim: number;
   /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). GGUF llama checkpoints permute q and k for it; the loader says what its tensors need. */
   readonly ropeInterleaved: boolean;
+  /** Tokens that each layer looks back; null: all. */
   readonly slidingWindow: readonly (number | null)[];
+  /** Whether the projections to queries, keys and values have biases. */
   readonly qkvBias: boolean;
+  /** Whether the output projection of attention has one. */
   readonly outputBias: boolean;
+  /** Whether the feed-forward half has them. */
   readonly mlpBias: boolean;
+  /** Whether queries and keys are normalised per head. */
   readonly qkNorm: boolean;
+  /** Whether the output matrix is the embedding. */
   readonly tiedEmbeddings: boolean;
+  /** Token that every text begins with; null: none. */
   readonly bosId: number | null;
+  /** Tokens that end an answer. */
   readonly eosIds: readonly number[];
 }
 
@@ -75,8 +97,11 @@ export interface WeightSource {
   close(): void;
 }
 
+/** One message of a conversation, for the chat template of the model. */
 export interface ChatMessage {
+  /** Who says it. */
   readonly role: 'system' | 'user' | 'assistant';
+  /** What is said. */
   readonly content: string;
 }
 

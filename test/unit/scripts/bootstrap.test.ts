@@ -46,6 +46,7 @@ function bootstrap(...args: string[]): Promise<{ code: number; stdout: string; s
 beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'palimpsest-bootstrap-'));
   put('scripts/bootstrap.mjs', readFileSync(source, 'utf8'));
+  put('scripts/roll-up-types.mjs', '');
   put('package.json', '{ "type": "commonjs" }');
   put('package-lock.json', JSON.stringify(LOCK));
   put('node_modules/.package-lock.json', JSON.stringify(LOCK));

@@ -1,0 +1,72 @@
+/** The names of all options, for checkKeys. Each list is complete by type: an option that is added to its interface must be added here. */
+import type { OpenCacheOptions } from './cache.ts';
+import type { LatentOptions } from './latents.ts';
+import type { EngineOptions, GenerateOptions, SessionOptions } from './types.ts';
+
+type Names<Options> = Readonly<Record<keyof Options, true>>;
+
+export const ENGINE_OPTIONS: Names<EngineOptions> = {
+  model: true,
+  dense: true,
+  threads: true,
+  isa: true,
+  binding: true,
+  cacheDir: true,
+  stateDir: true,
+  onLogFailure: true,
+};
+
+export const SESSION_OPTIONS: Names<SessionOptions> = {
+  kvBudget: true,
+  kldBudget: true,
+  policy: true,
+  cacheTypes: true,
+  skipLayers: true,
+  tokensExpected: true,
+  stepLatencyBudgetMs: true,
+  exact: true,
+  witness: true,
+  thresholdsPath: true,
+  compareTokens: true,
+};
+
+export const GENERATE_OPTIONS: Names<GenerateOptions> = {
+  maxTokens: true,
+  temperature: true,
+  topP: true,
+  seed: true,
+  stop: true,
+  signal: true,
+  onProgress: true,
+};
+
+export const COMPARE_OPTIONS = { onProgress: true, signal: true } as const;
+
+export const CACHE_OPTIONS: Names<OpenCacheOptions> = {
+  layers: true,
+  queryHeads: true,
+  kvHeads: true,
+  headDim: true,
+  kvBudget: true,
+  kldBudget: true,
+  tokensExpected: true,
+  policy: true,
+  cacheTypes: true,
+  skipLayers: true,
+  scale: true,
+  slidingWindow: true,
+  alibiSlopes: true,
+  threads: true,
+  latents: true,
+  outputSketch: true,
+  stateDir: true,
+  thresholds: true,
+  modelDigest: true,
+};
+
+export const LATENT_OPTIONS: Names<LatentOptions> = {
+  format: true,
+  width: true,
+  layers: true,
+  rotary: true,
+};

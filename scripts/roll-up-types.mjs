@@ -1,0 +1,130 @@
+/**
+ * node scripts/roll-up-types.mjs DIR
+ *
+ * One declaration file for the whole package, made of those that the compiler wrote: what engine/index exports, and nothing else. Our dependencies' types
+ * do not stand in it, so that a program is compiled against our words only. It takes the place of the others in DIR. Fails where a public signature names a type that is not exported, or
+ * one of a dependency.
+ */
+import fs from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const DECLARATION = /^(?:export )?(?:declare )?(?:abstract )?(interface|type|class|function|const) (\w+)/;
+const IMPORT = /^(import|export) (type )?(?:\{(.*)\}|\*) from ['"](.*)['"];$/;
+
+/** The statements of a declaration file, each with the comment above it. The compiler begins every statement, and nothing else, in the first column. */
+function statementsOf(text) {
+  const statements = [];
+  let comment = '';
+  let lines = null;
+  for (const line of text.split('\n')) {
+    if (lines === null && (line.startsWith('/**') || comment.endsWith('\n'))) {
+      if (line.startsWith('/**')) comment = '';
+      comment += line.endsWith('*/') ? line : `${line}\n`;
+      continue;
+    }
+    if (/^[a-z]/.test(line) && lines === null) lines = [];
+    if (lines === null) continue;
+    lines.push(line);
+    if (/^[^\s].*;$|^\}/.test(line) && !/[{(]$/.test(line)) {
+      statements.push({ comment, text: lines.join('\n') });
+      comment = '';
+      lines = null;
+    }
+  }
+  return statements;
+}
+
+/** 'a, type b as c' → [[name there, name here]] */
+const namesIn = (list) =>
+  list
+    .split(',')
+    .map((part) => part.trim().replace(/^type /, ''))
+    .filter((part) => part !== '')
+    .map((part) => part.split(' as '))
+    .map(([from, to]) => [from, to ?? from]);
+
+class Declarations {
+  #files = new Map();
+
+  /** → { local: name → statement, named: name → [file or package, name there], all: files whose exports are passed on } */
+  file(name) {
+    let found = this.#files.get(name);
+    if (found !== undefined) return found;
+    found = { local: new Map(), named: new Map(), all: [] };
+    this.#files.set(name, found);
+    for (const statement of statementsOf(fs.readFileSync(name, 'utf8'))) {
+      const imported = IMPORT.exec(statement.text);
+      if (imported === null) {
+        const declared = DECLARATION.exec(statement.text);
+        if (declared !== null) found.local.set(declared[2], statement);
+        continue;
+      }
+      const [, , , list, specifier] = imported;
+      const target = specifier.startsWith('.')
+        ? path.join(path.dirname(name), specifier.replace(/\.ts$/, '.d.ts'))
+        : specifier;
+      if (list === undefined) found.all.push(target);
+      else for (const [from, to] of namesIn(list)) found.named.set(to, [target, from]);
+    }
+    return found;
+  }
+
+  /** Where a name that a file uses or passes on is declared. → [file, name], the package it comes from as file, or null for a global name. */
+  find(file, name) {
+    if (!path.isAbsolute(file)) return [file, name];
+    const { local, named, all } = this.file(file);
+    if (local.has(name)) return [file, name];
+    if (named.has(name)) return this.find(...named.get(name));
+    for (const target of all) {
+      const found = this.find(target, name);
+      if (found !== null) return found;
+    }
+    return null;
+  }
+}
+
+/** Names of types in a statement. They begin with a capital here; values appear behind typeof only. */
+function typesIn(text) {
+  const plain = text.replaceAll(/\/\*[\s\S]*?\*\//g, '').replaceAll(/'[^'\n]*'|"[^"\n]*"/g, "''");
+  return new Set(
+    [...plain.matchAll(/typeof (\w+)|(?<![.\w])([A-Z]\w*)(?!\w)/g)].map(([, value, type]) => value ?? type),
+  );
+}
+
+/** The text of the one file. `dir` holds the compiler's output. */
+export function rollUpTypes(dir, entry = 'engine/index.d.ts') {
+  const index = path.resolve(dir, entry);
+  const declarations = new Declarations();
+  const { named } = declarations.file(index);
+  const exported = new Map([...named].map(([name, [file, from]]) => [declarations.find(file, from).join('#'), name]));
+  const problems = [];
+  const parts = [];
+  for (const name of named.keys()) {
+    const [file, there] = declarations.find(index, name);
+    const { comment, text } = declarations.file(file).local.get(there);
+    for (const used of typesIn(text)) {
+      const found = declarations.find(file, used);
+      if (found !== null && exported.get(found.join('#')) !== used) problems.push(`${name} names ${used}`);
+    }
+    if (there !== name || text.includes('import(')) problems.push(`${name} is not written under its own name`);
+    parts.push(`${comment === '' ? '' : `${comment}\n`}${text.replace(/^(?!export )/, 'export ')}`);
+  }
+  if (problems.length > 0)
+    throw new Error(`engine/index.ts does not export what its signatures name:\n  ${problems.join('\n  ')}`);
+  const [head] = /^\/\*\*[\s\S]*?\*\//.exec(fs.readFileSync(index, 'utf8')) ?? [''];
+  return `${[head, ...parts].join('\n\n')}\n`;
+}
+
+if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  const [dir] = process.argv.slice(2);
+  try {
+    const text = rollUpTypes(dir);
+    for (const file of fs.readdirSync(dir, { recursive: true }))
+      if (file.endsWith('.d.ts')) fs.rmSync(path.join(dir, file));
+    fs.writeFileSync(path.join(dir, 'palimpsest.d.ts'), text);
+  } catch (error) {
+    process.stderr.write(`${error.message}\n`);
+    process.exitCode = 1;
+  }
+}
