@@ -49,6 +49,13 @@ export function parseBudget(budget: KvBudget, f16Bytes: number | null): number {
     }
     return Math.floor((value / 100) * f16Bytes);
   }
+  // Nobody means so few bytes.
+  if (unit === '' && value > 0 && value <= 100) {
+    throw new KvError('bad-argument', `a KV budget of ${budget} is ${budget} bytes`, {
+      values: { given: budget },
+      hint: `write ${value}% for that share of the f16 cache, or a unit (${value}MiB)`,
+    });
+  }
   const factor = UNITS[unit];
   return factor === undefined || value <= 0 ? fail() : Math.floor(value * factor);
 }

@@ -49,8 +49,8 @@ export interface OpenCacheOptions {
   readonly tokensExpected?: number;
   /** What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with cacheTypes and no budget) or 'none' (default otherwise). */
   readonly policy?: string;
-  /** Formats of keys and values: fixed without a budget, the lowest that a policy may go to with one. */
-  readonly cacheTypes?: FormatPair;
+  /** Formats of keys and values, as a pair or as 'rot4:rot2' or 'rot4'. Fixed without a budget; with one, the lowest that a policy may go to. */
+  readonly cacheTypes?: FormatPair | string;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
   /** Factor on q·k, default 1/sqrt(headDim). */

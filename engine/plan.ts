@@ -1,11 +1,13 @@
 /** From what was asked to what is effective: budget in bytes, policy, and the context its decisions rest on. */
 import {
   type CacheShape,
+  CODED_HEAD_DIMS,
   FORMAT_NAMES,
   type FormatName,
   type FormatPair,
   KvError,
   pageBytes,
+  parsePair,
 } from '../native/index.ts';
 import { createPolicy, type Policy, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
 import { checkBudget, f16CacheBytes, fixedBytes, parseBudget } from './budget.ts';
@@ -16,7 +18,7 @@ export interface PlanRequest {
   readonly kldBudget?: number | undefined;
   readonly tokensExpected?: number | undefined;
   readonly policy?: string | undefined;
-  readonly cacheTypes?: FormatPair | undefined;
+  readonly cacheTypes?: FormatPair | string | undefined;
   readonly skipLayers?: readonly number[] | undefined;
   readonly stepLatencyBudgetMs?: number | undefined;
   /** f16 throughout, nothing moves. */
@@ -34,11 +36,19 @@ export interface SessionPlan {
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
   checkRequest(request, shape.layers);
-  const { cacheTypes } = request;
+  const cacheTypes = typeof request.cacheTypes === 'string' ? parsePair(request.cacheTypes) : request.cacheTypes;
   const tokensExpected = request.tokensExpected ?? null;
   const f16Bytes = tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected);
-  const exact = request.exact === true || (cacheTypes?.k === 'f16' && cacheTypes.v === 'f16');
-  if (request.exact !== true && exact && (request.kvBudget !== undefined || request.kldBudget !== undefined)) {
+  const plain = cacheTypes?.k === 'f16' && cacheTypes.v === 'f16';
+  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
+  if (!coded && !plain && (request.kvBudget ?? request.kldBudget ?? cacheTypes) !== undefined) {
+    throw new KvError('unsupported', `head_dim ${shape.headDim} has no coded formats: its cache is f16 throughout`, {
+      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+      hint: 'leave out the budget and the cache types',
+    });
+  }
+  const exact = request.exact === true || plain || !coded;
+  if (request.exact !== true && plain && (request.kvBudget !== undefined || request.kldBudget !== undefined)) {
     throw new KvError('bad-argument', 'an f16 cache keeps no budget', {
       values: { kvBudget: request.kvBudget, kldBudget: request.kldBudget },
       hint: 'allow lower formats, or leave out the budget',
@@ -94,7 +104,11 @@ function checkRequest(
   if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0))
     refuse('tokensExpected must be a positive whole number', tokensExpected);
   if (policy !== undefined && typeof policy !== 'string') refuse('policy must be a name', policy);
-  if (cacheTypes !== undefined && !(isFormat(cacheTypes?.k) && isFormat(cacheTypes.v)))
+  if (
+    cacheTypes !== undefined &&
+    typeof cacheTypes !== 'string' &&
+    !(isFormat(cacheTypes?.k) && isFormat(cacheTypes.v))
+  )
     refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, JSON.stringify(cacheTypes));
   if (
     skipLayers !== undefined &&

@@ -4,7 +4,6 @@
  */
 import type { Fingerprint, Lookup, Measurements } from '../memory/index.ts';
 import {
-  CODED_HEAD_DIMS,
   type KvCache,
   KvError,
   openKvCache,
@@ -103,23 +102,7 @@ export class Session {
   static open(runtime: Runtime, setup: SessionSetup): Session {
     const { shape } = runtime;
     const { config } = runtime.model;
-    const coded = CODED_HEAD_DIMS.includes(shape.headDim);
-    const fixed = setup.cacheTypes;
-    if (!coded && (setup.kvBudget !== undefined || setup.kldBudget !== undefined || fixed !== undefined)) {
-      throw new KvError(
-        'unsupported',
-        `head_dim ${shape.headDim} has no coded formats, so this model runs with an f16 cache only`,
-        {
-          values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
-          hint: 'leave out the KV budget and the cache types for this model',
-        },
-      );
-    }
-    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(
-      shape,
-      coded ? setup : { ...setup, exact: true },
-      setup.thresholds,
-    );
+    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(shape, setup, setup.thresholds);
     const { windowFormat } = context;
     const exact = windowFormat === 'f16';
     const pool = openPool(budgetBytes ?? POOL_BYTES_UNBOUNDED);

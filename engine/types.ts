@@ -35,8 +35,8 @@ export interface SessionOptions {
   readonly kldBudget?: number;
   /** 'price' (default with a budget), 'uniform', 'age', 'table', 'fixed', 'none'. */
   readonly policy?: string;
-  /** Formats for `fixed`; limits for the others. */
-  readonly cacheTypes?: FormatPair;
+  /** Formats of keys and values, as a pair or as 'rot4:rot2' or 'rot4'. Fixed without a budget; with one, the lowest that a policy may go to. */
+  readonly cacheTypes?: FormatPair | string;
   /** Layers kept in the window format. */
   readonly skipLayers?: readonly number[];
   /** Tokens the session is planned for: prompt + answer. Percent budgets and forecasts need it. */

@@ -16,6 +16,16 @@ describe('KV budgets', () => {
   it.each(['', '-1', '0', '10 parsecs', '25%%', '101%', '0%', 'NaN', '1e9'])('refuse %j', (text) => {
     expect(() => parseBudget(text, 1000)).toThrow(KvError);
   });
+  it('that can only be meant in percent say so', () => {
+    const error = ((): unknown => {
+      try {
+        return parseBudget('25', 1000);
+      } catch (thrown) {
+        return thrown;
+      }
+    })();
+    expect(error).toMatchObject({ code: 'bad-argument', hint: expect.stringContaining('25%') });
+  });
   it('in percent need a length', () => {
     expect(() => parseBudget('25%', null)).toThrow(/expected length/);
   });

@@ -69,8 +69,8 @@ describe('attention', () => {
 
   it('in f16 runs any head size', async () => {
     const shape = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: 40 };
-    expect(await codeOf(() => openCache(shape))).toBe('unsupported');
-    const cache = await openCache({ ...shape, cacheTypes: { k: 'f16', v: 'f16' } });
+    expect(await codeOf(() => openCache({ ...shape, kvBudget: '1MiB' }))).toBe('unsupported');
+    const cache = await openCache(shape);
     const random = uniform(2);
     const [k, v, q] = [normals(random, 300 * 40), normals(random, 300 * 40), normals(random, 300 * 80)];
     cache.append(0, k, v);
@@ -305,6 +305,31 @@ describe('misuse', () => {
     expect(cache.qualityMetrics().decisions).toBeGreaterThan(0);
     await cache.close();
     await twin.close();
+  });
+
+  it('cache types are a pair or its text, and a head size without codes gets f16', async () => {
+    const written: unknown[] = [];
+    for (const cacheTypes of ['rot4:rot2', { k: 'rot4', v: 'rot2' }] as const) {
+      const cache = await openCache({ ...SHAPE, cacheTypes });
+      for (let page = 0; page < 4; page++) {
+        for (let layer = 0; layer < SHAPE.layers; layer++) {
+          const rows = Float32Array.from({ length: 128 * ROW }, (_, i) => Math.sin(i * (layer + 1)));
+          cache.append(layer, rows, rows);
+          cache.attention(
+            layer,
+            Float32Array.from({ length: 128 * QUERY }, (_, i) => Math.cos(i)),
+          );
+        }
+      }
+      written.push([cache.memoryUsage().totalBytes, cache.qualityMetrics().decisions]);
+      await cache.close();
+    }
+    expect(written[0]).toEqual(written[1]);
+    const odd = { ...SHAPE, headDim: 48 };
+    await (await openCache(odd)).close();
+    await (await openCache({ ...odd, cacheTypes: 'f16' })).close();
+    const error = await openCache({ ...odd, kvBudget: '64MiB' }).catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({ code: 'unsupported', hint: expect.stringContaining('leave out the budget') });
   });
 
   it('after close is refused; closing again does nothing', async () => {

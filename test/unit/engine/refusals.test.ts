@@ -58,7 +58,7 @@ describe('what cannot be done is refused', () => {
       { skipLayers: [Number.NaN] },
       { skipLayers: 'all' },
       { cacheTypes: { k: 'rot5', v: 'rot2' } },
-      { cacheTypes: 'rot4' },
+      { cacheTypes: 4 },
       { policy: 7 },
       { compareTokens: -1 },
       { compareTokens: Number.POSITIVE_INFINITY },
@@ -73,6 +73,8 @@ describe('what cannot be done is refused', () => {
       expect(await codeOf(engine.openSession(options as never), what), what).toBe('bad-argument');
     }
     expect(await codeOf(engine.openSession({ policy: 'best' }))).toBe('unsupported');
+    for (const cacheTypes of ['rot5', 'rot4:rot2:q8', ''])
+      expect(await codeOf(engine.openSession({ cacheTypes }), cacheTypes)).toBe('unsupported');
     expect(await codeOf(engine.openSession({ policy: 'uniform', kldBudget: 0.1 }))).toBe('unsupported');
     expect(await codeOf(engine.openSession({ thresholdsPath: join(folder(), 'none.json') }))).toBe('not-found');
   });
