@@ -2,10 +2,9 @@
  * Every flag of the command line, once: name, type, default, help. From this table come the commander options, the environment
  * variables (PALIMPSEST_ + name in capitals) and the keys of a TOML or JSON file. Precedence: flag, environment, file, default.
  */
-import { readFileSync, statSync } from 'node:fs';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
-import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair, unknownName } from '../../native/index.ts';
+import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair, readRegular, unknownName } from '../../native/index.ts';
 import { policies } from '../../policy/index.ts';
 import { parseBudget } from '../budget.ts';
 
@@ -290,24 +289,8 @@ function checked(name: SettingName, where: string, value: unknown): unknown {
 const FILE_BYTES_MAX = 2 ** 20;
 
 function readFile(path: string): Map<SettingName, unknown> {
-  let text: string;
-  try {
-    const { size } = statSync(path);
-    if (size > FILE_BYTES_MAX)
-      throw new KvError('bad-config', `${path} is no settings file: it has ${size} bytes`, {
-        values: { path, bytes: size, bytesMax: FILE_BYTES_MAX },
-      });
-    text = readFileSync(path, 'utf8');
-  } catch (cause) {
-    if (cause instanceof KvError) throw cause;
-    const missing = (cause as NodeJS.ErrnoException).code === 'ENOENT';
-    throw new KvError(
-      missing ? 'not-found' : 'io',
-      `cannot read the settings file ${path}: ${(cause as Error).message}`,
-      { values: { path }, cause },
-    );
-  }
-  const table = parseTable(path, text);
+  const content = readRegular(path, { bytesMax: FILE_BYTES_MAX, code: 'bad-config' });
+  const table = parseTable(path, content.toString('utf8'));
   const known = new Map(
     (Object.keys(SETTINGS) as SettingName[]).filter((name) => name !== 'config').map((name) => [keyName(name), name]),
   );

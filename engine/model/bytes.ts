@@ -1,35 +1,37 @@
 /** A file read by position: nothing is mapped, nothing is read whole, and a file that shrinks meanwhile is noticed. */
 import { createHash } from 'node:crypto';
-import { type BigIntStats, closeSync, constants, fstatSync, openSync, readSync } from 'node:fs';
-import { KvError } from '../../native/index.ts';
+import { closeSync, fstatSync, readSync } from 'node:fs';
+import { KvError, type KvErrorCode, openRegular } from '../../native/index.ts';
+import { WEIGHT_BYTES_MAX } from './limits.ts';
 
 /** Bytes read at once when a file is digested. */
 const DIGEST_CHUNK_BYTES = 1 << 20;
+/** Files from this size on must be there: the disk holds at least half of their bytes, which leaves room for one that compresses. */
+const HOLLOW_BYTES = 2 ** 30;
+const DISK_BLOCK_BYTES = 512;
 
 export class FileBytes {
   readonly path: string;
   readonly size: number;
-  /** Changes whenever the file is written to or another one takes its place. */
-  readonly stamp: string;
   readonly #descriptor: number;
   #open = true;
 
-  private constructor(path: string, descriptor: number, { size, mtimeNs, ctimeNs, ino }: BigIntStats) {
+  private constructor(path: string, descriptor: number, size: number) {
     this.path = path;
     this.#descriptor = descriptor;
-    this.size = Number(size);
-    this.stamp = [size, mtimeNs, ctimeNs, ino].join('-');
+    this.size = size;
   }
 
-  /** Throws KvError 'not-found', 'io', or 'bad-file' for anything that is no regular file (a pipe is not waited for). */
-  static open(path: string): FileBytes {
-    const descriptor = attempt(path, () => openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0)));
-    const stat = fstatSync(descriptor, { bigint: true });
-    if (!stat.isFile()) {
-      closeSync(descriptor);
-      throw new KvError('bad-file', `${path} is not a regular file`, { values: { path } });
-    }
-    return new FileBytes(path, descriptor, stat);
+  /** Throws what openRegular throws. Default of `bytesMax`: what all weights of a model may take. */
+  static open(path: string, bytesMax = WEIGHT_BYTES_MAX, code: KvErrorCode = 'bad-file'): FileBytes {
+    const { fd, size } = openRegular(path, { bytesMax, code });
+    return new FileBytes(path, fd, size);
+  }
+
+  /** Changes whenever the file is written to or another one takes its place. */
+  get stamp(): string {
+    const { size, mtimeNs, ctimeNs, ino } = fstatSync(this.#descriptor, { bigint: true });
+    return [size, mtimeNs, ctimeNs, ino].join('-');
   }
 
   /** Fills `target` from `offset`. Throws KvError 'bad-file' when the file has fewer bytes. */
@@ -58,8 +60,16 @@ export class FileBytes {
     if (!sound || length > this.size - offset) throw this.#short(offset, length);
   }
 
-  /** SHA-256 of the whole file, hex. */
+  /** SHA-256 of the whole file, hex. Throws KvError 'bad-file' for a large file that is mostly a hole. */
   digest(): string {
+    // Not every file system tells.
+    const diskBytes = (fstatSync(this.#descriptor).blocks || Number.POSITIVE_INFINITY) * DISK_BLOCK_BYTES;
+    if (this.size >= HOLLOW_BYTES && diskBytes < this.size / 2) {
+      throw new KvError('bad-file', `${this.path} has ${this.size} bytes, of which the disk holds ${diskBytes}`, {
+        values: { path: this.path, bytes: this.size, diskBytes },
+        hint: 'the file was not fetched completely',
+      });
+    }
     const hash = createHash('sha256');
     const chunk = new Uint8Array(Math.min(DIGEST_CHUNK_BYTES, Math.max(1, this.size)));
     for (let offset = 0; offset < this.size; offset += chunk.length) {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { badConfig, checkConfig, issues, unsupportedConfig } from './config.ts';
 import { readJson } from './json.ts';
+import { CONFIG_BYTES_MAX } from './limits.ts';
 import type { ModelConfig, RopeScaling } from './types.ts';
 
 const number = z.number().nullish();
@@ -71,7 +72,7 @@ const DEFAULT_WINDOW_LAYERS = 28;
 /** Throws KvError 'not-found', 'bad-model' (broken, out of range) or 'unsupported' (naming the key). */
 export function readHfConfig(dir: string): ModelConfig {
   const generation = join(dir, 'generation_config.json');
-  const read = (path: string): unknown => readJson(path, { what: path, code: 'bad-model' });
+  const read = (path: string): unknown => readJson(path, { code: 'bad-model', bytesMax: CONFIG_BYTES_MAX });
   return hfConfig(read(join(dir, 'config.json')), existsSync(generation) ? read(generation) : {});
 }
 

@@ -1,6 +1,7 @@
 /** Ranges every model configuration must keep, wherever it came from, and the shapes its tensors must have. */
 import { z } from 'zod';
 import { KvError } from '../../native/index.ts';
+import { VOCABULARY_MAX } from './limits.ts';
 import type { ModelConfig } from './types.ts';
 
 const count = (max: number) => z.int().min(1).max(max);
@@ -38,7 +39,7 @@ const schema = z.strictObject({
   queryHeads: count(1024),
   kvHeads: count(1024),
   headDim: count(1024),
-  vocabSize: count(2 ** 22),
+  vocabSize: count(VOCABULARY_MAX),
   contextLength: context,
   normEpsilon: z.number().positive().max(0.1),
   ropeTheta: z.number().min(1).max(1e12),

@@ -156,7 +156,7 @@ function knownDigest(path: string): string {
 
 function recall(memo: string): Readonly<Record<string, unknown>> | undefined {
   try {
-    return asRecord(readJson(memo, { what: memo, code: 'bad-file', bytesMax: 1024 }));
+    return asRecord(readJson(memo, { code: 'bad-file', bytesMax: 1024 }));
   } catch {
     return undefined; // There is none, or it is damaged: then it is computed anew.
   }

@@ -6,11 +6,9 @@
 import { KvError } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES, type ElementType } from './dequant.ts';
+import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
 
-/** Metadata and descriptions together; a vocabulary of 256,000 words with merges has about 15 MB. */
-const HEADER_BYTES_MAX = 256 * 2 ** 20;
-const STRING_BYTES_MAX = 16 * 2 ** 20;
 const KEY_BYTES_MAX = 65535;
 const TENSOR_NAME_BYTES_MAX = 255;
 const DIMENSIONS_MAX = 4;
@@ -52,8 +50,8 @@ export function openGguf(path: string): GgufFile {
 function readGguf(file: FileBytes): Pick<GgufFile, 'version' | 'metadata' | 'tensors'> {
   const reader = new HeaderReader(file);
   const version = readVersion(reader);
-  const tensorCount = reader.count('tensors', TENSOR_BYTES_MIN);
-  const entryCount = reader.count('metadata entries', ENTRY_BYTES_MIN);
+  const tensorCount = reader.count('tensors', TENSOR_BYTES_MIN, TENSORS_MAX);
+  const entryCount = reader.count('metadata entries', ENTRY_BYTES_MIN, GGUF_ENTRIES_MAX);
   const metadata = new Map<string, GgufValue>();
   for (let i = 0; i < entryCount; i++) {
     const key = reader.string('a key', KEY_BYTES_MAX);
@@ -103,18 +101,18 @@ const ARRAY = 9;
 
 function readValue(reader: HeaderReader, key: string): GgufValue {
   const type = reader.u32();
-  if (type === STRING) return reader.string(key, STRING_BYTES_MAX);
+  if (type === STRING) return reader.string(key, GGUF_STRING_BYTES_MAX);
   if (type !== ARRAY) return readScalar(reader, type, key);
   const elementType = reader.u32();
   if (elementType === ARRAY)
     throw new KvError('unsupported', `${reader.file.path}: ${key} is an array of arrays`, { values: { key } });
   if (elementType === STRING) {
-    const count = reader.count(`strings in ${key}`, 8);
+    const count = reader.count(`strings in ${key}`, 8, MERGES_MAX);
     const strings: string[] = [];
-    for (let i = 0; i < count; i++) strings.push(reader.string(key, STRING_BYTES_MAX));
+    for (let i = 0; i < count; i++) strings.push(reader.string(key, GGUF_STRING_BYTES_MAX));
     return strings;
   }
-  const count = reader.count(`values in ${key}`, scalarBytes(reader, elementType, key));
+  const count = reader.count(`values in ${key}`, scalarBytes(reader, elementType, key), MERGES_MAX);
   const values = typedArray(elementType, count);
   for (let i = 0; i < count; i++) values[i] = Number(readScalar(reader, elementType, key));
   return values;
@@ -218,6 +216,11 @@ function placeTensors(
     tensors.set(name, new StoredTensor(name, shape, type, file, dataStart + offset));
     expected = padded(offset + bytes, alignment);
   }
+  if (file.size > dataStart + expected)
+    throw reader.bad(`${file.size - dataStart - expected} bytes follow the last tensor`, {
+      end: dataStart + expected,
+      fileBytes: file.size,
+    });
   return tensors;
 }
 
@@ -254,9 +257,11 @@ class HeaderReader {
     return Number(value);
   }
 
-  /** A number of things that take at least `bytesEach`: as many as the rest of the file could hold. */
-  count(what: string, bytesEach: number): number {
+  /** A number of things that take at least `bytesEach`: as many as the rest of the file could hold, and at most `most`. */
+  count(what: string, bytesEach: number, most: number): number {
     const count = this.u64(`the number of ${what}`);
+    if (count > most)
+      throw this.bad(`it announces ${count} ${what}, and at most ${most} are plausible`, { count, most });
     const remaining = this.file.size - this.position;
     if (count > remaining / bytesEach)
       throw this.bad(`it announces ${count} ${what}, and ${remaining} bytes are left`, { count, remaining });
@@ -288,8 +293,10 @@ class HeaderReader {
     const start = this.position;
     const remaining = this.file.size - start;
     if (bytes > remaining) throw this.bad(`the file ends inside its header`, { needed: bytes, remaining });
-    if (start + bytes > HEADER_BYTES_MAX)
-      throw this.bad(`the header is longer than ${HEADER_BYTES_MAX} bytes`, { headerBytesMax: HEADER_BYTES_MAX });
+    if (start + bytes > GGUF_HEADER_BYTES_MAX)
+      throw this.bad(`the header is longer than ${GGUF_HEADER_BYTES_MAX} bytes`, {
+        headerBytesMax: GGUF_HEADER_BYTES_MAX,
+      });
     if (start + bytes > this.#windowStart + this.#window.length) {
       this.#window = this.file.read(start, Math.min(remaining, Math.max(bytes, WINDOW_BYTES)));
       this.#view = new DataView(this.#window.buffer);

@@ -2,19 +2,15 @@
  * JSON from files that others made. Parsers disagree about a key that stands twice, so that is refused; so is nesting
  * that no model file has, and (except where keys are words of a vocabulary) the key `__proto__`.
  */
-import { KvError, type KvErrorCode } from '../../native/index.ts';
-import { FileBytes } from './bytes.ts';
+import { KvError, type KvErrorCode, readRegular } from '../../native/index.ts';
+import { JSON_VALUES_MAX } from './limits.ts';
 
 const DEPTH_MAX = 64;
-/** tokenizer.json of a vocabulary of 256,000 has about 30 MB. */
-const JSON_BYTES_MAX = 128 * 2 ** 20;
 
 export interface JsonRules {
   /** For messages: a file name. */
   readonly what: string;
   readonly code: KvErrorCode;
-  /** Default: what tokenizer.json of the largest vocabularies needs. */
-  readonly bytesMax?: number;
   /** Keys are words of a vocabulary: '__proto__' is one of them. Such an object must be read with Object.entries. */
   readonly anyKey?: boolean;
 }
@@ -38,20 +34,9 @@ export function parseJson(bytes: Uint8Array, rules: JsonRules): unknown {
   }
 }
 
-/** Reads and parses a file whose size is checked before it is read. */
-export function readJson(path: string, rules: JsonRules): unknown {
-  const file = FileBytes.open(path);
-  try {
-    const { what, code, bytesMax = JSON_BYTES_MAX } = rules;
-    if (file.size > bytesMax) {
-      throw new KvError(code, `${what} has ${file.size} bytes, more than any such file needs`, {
-        values: { file: what, bytes: file.size, bytesMax },
-      });
-    }
-    return parseJson(file.read(0, file.size), rules);
-  } finally {
-    file.close();
-  }
+/** Reads and parses a file of at most `bytesMax`. */
+export function readJson(path: string, rules: Omit<JsonRules, 'what'> & { readonly bytesMax: number }): unknown {
+  return parseJson(readRegular(path, rules), { ...rules, what: path });
 }
 
 /** An object that is not an array, else undefined. */
@@ -65,6 +50,7 @@ export function asRecord(value: unknown): Readonly<Record<string, unknown>> | un
 function checkKeys(text: string, { what, code, anyKey }: JsonRules): void {
   const open: (Set<string> | null)[] = [];
   let keyNext = false;
+  let values = 0;
   for (let at = 0; at < text.length; at++) {
     switch (text.charCodeAt(at)) {
       case 0x7b: // {
@@ -81,6 +67,11 @@ function checkKeys(text: string, { what, code, anyKey }: JsonRules): void {
         keyNext = false;
         break;
       case 0x2c: // ,
+        if (++values > JSON_VALUES_MAX) {
+          throw new KvError(code, `${what} holds more than ${JSON_VALUES_MAX} values`, {
+            values: { file: what, valuesMax: JSON_VALUES_MAX },
+          });
+        }
         keyNext = open.length > 0 && open[open.length - 1] !== null;
         break;
       case 0x22: {

@@ -9,10 +9,9 @@ import { KvError } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
 import { asRecord, parseJson, readJson } from './json.ts';
+import { TENSOR_INDEX_BYTES_MAX, TENSORS_MAX } from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
 
-const HEADER_BYTES_MAX = 100_000_000;
-const TENSORS_MAX = 1_000_000;
 const DIMENSIONS_MAX = 8;
 const SHARDS_MAX = 1000;
 
@@ -38,6 +37,7 @@ export function openSafetensorsFolder(dir: string): Checkpoint {
         }
         tensors.set(tensor, stored);
       }
+      if (tensors.size > TENSORS_MAX) throw bad(dir, `${tensors.size} tensors`, { tensorsMax: TENSORS_MAX });
     }
     for (const [tensor, shard] of weightMap ?? []) {
       if (!tensors.has(tensor)) throw bad(indexPath, `tensor ${tensor} is missing from ${shard}`, { tensor, shard });
@@ -51,7 +51,7 @@ export function openSafetensorsFolder(dir: string): Checkpoint {
 
 /** Tensor → shard. Shards are plain file names: an index must not lead elsewhere. */
 function readIndex(path: string): Map<string, string> {
-  const index = asRecord(readJson(path, { what: path, code: 'bad-file' }));
+  const index = asRecord(readJson(path, { code: 'bad-file', bytesMax: TENSOR_INDEX_BYTES_MAX }));
   const map = asRecord(index?.weight_map);
   if (map === undefined) throw bad(path, 'the index has no weight_map', {});
   const shards = new Map<string, string>();
@@ -71,11 +71,11 @@ export function readSafetensors(file: FileBytes): Map<string, StoredTensor> {
   if (file.size < 8)
     throw bad(file.path, `${file.size} bytes are too few for a safetensors file`, { bytes: file.size });
   const length = new DataView(file.read(0, 8).buffer).getBigUint64(0, true);
-  if (length > BigInt(file.size - 8) || length > HEADER_BYTES_MAX) {
+  if (length > BigInt(file.size - 8) || length > TENSOR_INDEX_BYTES_MAX) {
     throw bad(file.path, `the header is said to have ${length} bytes`, {
       headerBytes: String(length),
       fileBytes: file.size,
-      headerBytesMax: HEADER_BYTES_MAX,
+      headerBytesMax: TENSOR_INDEX_BYTES_MAX,
     });
   }
   const headerBytes = Number(length);

@@ -2,13 +2,13 @@
  * tokenizer.json and tokenizer_config.json of a Hugging Face folder. Served: BPE, byte-level or with U+2581 for spaces
  * and byte fallback, which is what the served architectures use. Merging is the package's; added tokens and decoding are ours.
  */
-import { existsSync, readFileSync, statSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError } from '../../native/index.ts';
+import { KvError, readRegular } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
-import { attempt } from './bytes.ts';
 import { checkTemplate, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
 import { asRecord, readJson } from './json.ts';
+import { ADDED_TOKENS_MAX, MERGES_MAX, TOKENIZER_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX } from './limits.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
 import { GPT2_PATTERN } from './pre-tokenizers.ts';
 import { VocabularyTokenizer } from './tokenizer.ts';
@@ -32,20 +32,17 @@ export function readHfTokenizer(dir: string, config: TokenIds): VocabularyTokeni
   }
   const settingsPath = join(dir, 'tokenizer_config.json');
   const settings = existsSync(settingsPath)
-    ? record(readJson(settingsPath, { what: settingsPath, code: 'bad-tokenizer' }), settingsPath)
+    ? record(readJson(settingsPath, { code: 'bad-tokenizer', bytesMax: TOKENIZER_CONFIG_BYTES_MAX }), settingsPath)
     : {};
-  const json = readJson(path, { what: path, code: 'bad-tokenizer', anyKey: true });
+  const json = readJson(path, { code: 'bad-tokenizer', bytesMax: TOKENIZER_BYTES_MAX, anyKey: true });
   return hfTokenizer(json, settings, config, readTemplate(dir, settings));
 }
 
 /** chat_template.jinja, else the key of tokenizer_config.json: a text, or a list in which 'default' is ours. */
 function readTemplate(dir: string, settings: Json): string | null {
   const path = join(dir, 'chat_template.jinja');
-  if (existsSync(path)) {
-    if (attempt(path, () => statSync(path)).size > 4 * TEMPLATE_CHARACTERS_MAX)
-      throw bad(`${path} is too long for a chat template`);
-    return attempt(path, () => readFileSync(path, 'utf8'));
-  }
+  if (existsSync(path))
+    return readRegular(path, { bytesMax: 4 * TEMPLATE_CHARACTERS_MAX, code: 'bad-tokenizer' }).toString('utf8');
   const given = settings.chat_template ?? null;
   if (!Array.isArray(given)) {
     if (given !== null && typeof given !== 'string') throw bad('chat_template is neither a text nor a list');
@@ -125,6 +122,7 @@ function checkMerges(merges: unknown): void {
       ? merge.indexOf(' ') > 0
       : Array.isArray(merge) && merge.length === 2 && merge.every((part) => typeof part === 'string');
   if (!Array.isArray(merges)) throw bad('model.merges is not a list');
+  if (merges.length > MERGES_MAX) throw bad(`${merges.length} merges`, { mergesMax: MERGES_MAX });
   const index = merges.findIndex((merge) => !isPair(merge) || typeof merge !== typeof merges[0]);
   if (index !== -1) throw bad(`merge ${index} is not a pair of words`, { index });
 }
@@ -136,6 +134,8 @@ interface AddedRules extends TokenIds {
 /** Tokens beyond the model's embedding are left alone: the model could not read them. */
 function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplate }: AddedRules): AddedToken[] {
   if (!Array.isArray(entries)) throw bad('added_tokens is not a list');
+  if (entries.length > ADDED_TOKENS_MAX)
+    throw bad(`${entries.length} added tokens`, { addedTokensMax: ADDED_TOKENS_MAX });
   const added: AddedToken[] = [];
   const texts = new Set<string>();
   for (const entry of entries) {
