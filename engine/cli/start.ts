@@ -4,12 +4,14 @@ import { join } from 'node:path';
 import pc from 'picocolors';
 import { columnsOf, KvError, packageRoot, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
+import { f16CacheBytes } from '../budget.ts';
 import { createEngine } from '../engine.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
 import type { Generated, SessionOptions } from '../types.ts';
 import { interruptible } from './interrupt.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { divergenceLine, layerTable, memoryLine } from './report.ts';
 import { jsonResult } from './run.ts';
@@ -102,7 +104,10 @@ export async function start(settings: Settings): Promise<void> {
         ),
       );
       say('');
-      const screen = new TourScreen((text(settings, 'progress') ?? 'bar') as ProgressKind);
+      const screen = new TourScreen(
+        (text(settings, 'progress') ?? 'bar') as ProgressKind,
+        f16CacheBytes(info.config, 1),
+      );
       const result = await engine.tour(
         options as SessionOptions,
         { filler, documentTokens, seed: FIRST_DOCUMENT + (number(settings, 'seed') ?? 0) },
@@ -138,16 +143,29 @@ export async function start(settings: Settings): Promise<void> {
 
 class TourScreen {
   readonly #progress: ProgressLine;
+  /** Bytes of the cache within the budget while the document was read. */
+  readonly #points: PicturePoint[] = [];
+  readonly #f16BytesPerToken: number;
 
-  constructor(kind: ProgressKind) {
+  constructor(kind: ProgressKind, f16BytesPerToken: number) {
     this.#progress = new ProgressLine(kind);
+    this.#f16BytesPerToken = f16BytesPerToken;
+  }
+
+  /** The picture of what was read, once, before the first question. */
+  #draw(): void {
+    const picture = bytesPicture(this.#points.splice(0), this.#f16BytesPerToken);
+    if (picture === '') return;
+    process.stdout.write(`KV cache while reading: █ this cache, ░ what f16 takes beyond it\n\n${picture}\n\n`);
   }
 
   show(event: TourEvent): void {
     const name = event.kind === 'document' || event.run === 'ours' ? 'ours' : 'exact';
+    if (event.kind === 'progress' && name === 'ours') this.#points.push(event.progress);
     if (event.kind === 'progress') this.#progress.update(name === 'ours' ? 'reading' : 'exact cache', event.progress);
     else if (event.kind === 'question') {
       this.#progress.done();
+      this.#draw();
       if (name === 'ours')
         process.stdout.write(
           `  ${event.question.place.padEnd(12)} ${pc.dim(`(depth ${event.question.depth * 100}%)`)} `,
