@@ -1,34 +1,19 @@
 /**
  * The cache for people who bring their own runtime: they project, we keep, attend and decide. Synchronous, in the caller's
- * thread (a worker is fine); one step is append + attention for every layer in order, and the scheduler runs after the last one.
+ * thread (a worker is fine); one step is append + attention for every layer in order.
  */
-import { fingerprint, loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
-import {
-  type CacheMemory,
-  type CacheShape,
-  checkKeys,
-  type FormatName,
-  type FormatPair,
-  type KvCache,
-  KvError,
-  latentBytes,
-  openKvCache,
-  openPool,
-  PAGE_TOKENS,
-  type PagePool,
-  sealsBetween,
-} from '../native/index.ts';
-import { defaultThresholds, machineDigest, type ThresholdSet, thresholdOf } from '../policy/index.ts';
-import { newId, openWitnessLog, type WitnessLog } from '../witness/index.ts';
+import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
+import { type CacheShape, checkKeys, type FormatName, type FormatPair, KvError } from '../native/index.ts';
+import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
+import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
-import { checkLatentBudget, checkLatents, type LatentOptions, Latents, noLatents } from './latents.ts';
-import { withPrice } from './learn.ts';
-import { measureWork } from './measure.ts';
+import { Governed, type MemoryUsage, type QualityFeedback } from './governed.ts';
+import { checkLatentBudget, checkLatents, type LatentOptions } from './latents.ts';
+import { leave } from './learn.ts';
 import { CACHE_OPTIONS } from './option-names.ts';
 import { planSession, type SessionPlan } from './plan.ts';
-import { Scheduler } from './scheduler.ts';
 import { logDir } from './state.ts';
-import { rowNorm } from './step.ts';
+import { makeRoom, rowNorm, settle } from './step.ts';
 import type { KvBudget } from './types.ts';
 
 /** Options of openCache. Only the shape is needed. */
@@ -94,12 +79,6 @@ export interface QualityMetrics {
   readonly layerEpsilonMax: readonly number[];
 }
 
-/** What a caller measured: the constant of the error law is moved towards it. */
-export interface QualityFeedback {
-  /** Mean KLD against an exact run over the same tokens, in nats. */
-  readonly meanKld: number;
-}
-
 /** Opens a cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'locked'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
   checkKeys(options, CACHE_OPTIONS, 'openCache');
@@ -107,7 +86,8 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   // What is wrong with the rest is said before a folder is made.
   const plan = (kvBudget: KvBudget | undefined): SessionPlan =>
     planSession(options, { ...options, kvBudget }, options.thresholds ?? defaultThresholds(options.layers));
-  const { budgetBytes } = plan(options.kvBudget);
+  const start = plan(options.kvBudget);
+  const { budgetBytes } = start;
   if (options.latents !== undefined) {
     checkLatents(options.latents, options.layers);
     if (budgetBytes !== null) checkLatentBudget(options.latents, options, budgetBytes, plan);
@@ -116,7 +96,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
     throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
   const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
   try {
-    return new PolicyCache(options, log);
+    return new PolicyCache(options, start, log);
   } catch (error) {
     await log?.close();
     throw error;
@@ -125,68 +105,28 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
 
 /** The cache alone, for programs with a runtime of their own: they project, it keeps, attends and decides. */
 export class PolicyCache {
-  /** Its name in the log. */
-  readonly session = newId();
   /** As it was opened. */
   readonly shape: CacheShape;
   readonly #options: OpenCacheOptions;
-  readonly #cache: KvCache;
-  readonly #pool: PagePool;
   readonly #log: WitnessLog | null;
-  readonly #budgetBytes: number | null;
-  readonly #latents: Latents | null;
-  #thresholds: ThresholdSet;
-  #plan: SessionPlan;
-  #scheduler: Scheduler;
-  #logged = false;
-  /** Rows appended to each layer since its last attention. */
+  #governed: Governed;
+  /** Norms of the rows appended to each layer since its last attention. */
   readonly #pendingNorms: (Float32Array | null)[];
-  #tokens = 0;
   #closed = false;
 
   /** @internal use openCache */
-  constructor(options: OpenCacheOptions, log: WitnessLog | null) {
+  constructor(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | null) {
     const { layers, queryHeads, kvHeads, headDim } = options;
     this.shape = { layers, queryHeads, kvHeads, headDim };
     this.#options = options;
     this.#log = log;
-    this.#thresholds = options.thresholds ?? defaultThresholds(layers);
-    this.#plan = planSession(this.shape, options, this.#thresholds);
-    this.#budgetBytes = this.#plan.budgetBytes;
-    this.#pool = openPool(this.#budgetBytes ?? 2 ** 45);
-    try {
-      this.#cache = openKvCache({
-        shape: this.shape,
-        pool: this.#pool,
-        windowFormat: this.#plan.context.windowFormat,
-        ...(options.scale === undefined ? {} : { scale: options.scale }),
-        ...(options.slidingWindow === undefined ? {} : { slidingWindow: options.slidingWindow }),
-        ...(options.alibiSlopes === undefined ? {} : { alibiSlopes: options.alibiSlopes }),
-        ...(options.threads === undefined ? {} : { threads: options.threads }),
-        ...(options.latents === undefined
-          ? {}
-          : { sealLatentBytes: latentBytes(options.latents.format, options.latents.width) }),
-      });
-    } catch (error) {
-      this.#pool.close();
-      throw error;
-    }
     this.#pendingNorms = new Array<Float32Array | null>(layers).fill(null);
-    try {
-      const sketches = options.outputSketch ?? [];
-      if (sketches.length !== 0 && sketches.length !== layers) {
-        throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
-          values: { outputSketch: sketches.length, layers },
-        });
-      }
-      for (const [layer, sketch] of sketches.entries()) this.#cache.setOutputSketch(layer, sketch);
-      this.#latents = options.latents === undefined ? null : new Latents(options.latents, this.#cache, this.shape);
-      this.#scheduler = this.#schedule();
-    } catch (error) {
-      this.#cache.close();
-      this.#pool.close();
-      throw error;
-    }
+    this.#governed = this.#govern(plan);
+  }
+
+  /** The id under which its entries stand in the log. */
+  get session(): string {
+    return this.#governed.id;
   }
 
   /**
@@ -200,61 +140,42 @@ export class PolicyCache {
     const tokens = k instanceof Float32Array ? k.length / (this.shape.kvHeads * this.shape.headDim) : 0;
     // A shape that the native cache will refuse is left to it: it names what is wrong.
     const plausible = Number.isInteger(tokens) && tokens > 0 && v instanceof Float32Array && v.length === k.length;
-    const norms = x === undefined || !plausible ? null : normsOf(x, tokens);
-    const inputs = plausible ? (this.#latents?.check(layer, x, tokens, this.#tokens) ?? null) : null;
-    if (plausible) this.#prepare(layer, tokens);
-    this.#cache.append(layer, k, v);
+    if (!plausible) {
+      this.#governed.kv.append(layer, k, v);
+      return;
+    }
+    const norms = x === undefined ? null : normsOf(x, tokens);
+    const inputs = this.#governed.inputs(layer, x, tokens);
+    this.#inTurn(layer, tokens);
+    if (layer === 0) makeRoom(this.#governed, tokens);
+    this.#governed.append(layer, k, v, inputs);
     this.#pendingNorms[layer] = norms;
-    if (inputs !== null) this.#latents?.add(layer, inputs, tokens, this.#tokens);
   }
 
-  /** Layers in order, the same tokens in each, and room in all of them before the first is changed. */
-  #prepare(layer: number, tokens: number): void {
-    const expected = layer === 0 ? this.#tokens : this.#cache.length(0) - tokens;
-    const before = this.#cache.length(layer);
-    if (
-      before !== this.#tokens ||
-      expected !== this.#tokens ||
-      (layer > 0 && this.#cache.length(layer - 1) !== this.#tokens + tokens)
-    ) {
+  /** Layers in order, the same tokens in each. */
+  #inTurn(layer: number, tokens: number): void {
+    const { kv, length } = this.#governed;
+    const expected = layer === 0 ? length : kv.length(0) - tokens;
+    const before = kv.length(layer);
+    if (before !== length || expected !== length || (layer > 0 && kv.length(layer - 1) !== length + tokens)) {
       throw new KvError('bad-argument', `layer ${layer} holds ${before} tokens and cannot take ${tokens} more now`, {
-        values: { layer, held: before, tokens, tokensBefore: this.#tokens },
+        values: { layer, held: before, tokens, tokensBefore: length },
         hint: 'one step is the same tokens for every layer in order, and attention of the last layer ends it',
       });
     }
-    if (layer > 0) return;
-    this.#logOpen();
-    const seals = sealsBetween(this.#tokens, tokens);
-    const neededBytes = seals * this.#cache.sealBytes * this.shape.layers;
-    // The scheduler keeps a page side free (one of q8 at most), so that a move finds room.
-    const leastRoom = neededBytes + this.#plan.context.pageBytes.q8;
-    if (seals > 0) this.#latents?.giveBack(() => this.#pool.usedBytes + leastRoom <= this.#pool.budgetBytes);
-    const { usedBytes, budgetBytes } = this.#pool;
-    if (seals > 1 && usedBytes + neededBytes > budgetBytes) {
-      throw new KvError(
-        'budget-exceeded',
-        `${tokens} tokens at once fill ${seals} pages, and the KV budget of ${budgetBytes} bytes has room for less`,
-        {
-          values: { tokens, seals, neededBytes, usedBytes, budgetBytes },
-          hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
-        },
-      );
-    }
-    this.#scheduler.makeRoom(this.#tokens, tokens);
   }
 
-  /** Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape. After the last layer the scheduler runs. */
+  /** Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape. The last layer ends the step: pages are tried, moved and written down. */
   attention(layer: number, q: Float32Array): Float32Array {
     this.#open();
     const length = q instanceof Float32Array ? q.length : 0;
     const out = new Float32Array(length);
     const norms = this.#pendingNorms[layer] ?? null;
     const rows = length / (this.shape.queryHeads * this.shape.headDim);
-    this.#cache.attend(layer, q, out, norms !== null && norms.length === rows ? { xNorms: norms } : {});
+    this.#governed.kv.attend(layer, q, out, norms !== null && norms.length === rows ? { xNorms: norms } : {});
     if (layer === this.shape.layers - 1) {
-      const tokensNew = this.#cache.length(layer) - this.#tokens;
-      this.#tokens += tokensNew;
-      if (tokensNew > 0) this.#scheduler.run(this.#tokens, tokensNew);
+      const tokensNew = this.#governed.kv.length(layer) - this.#governed.length;
+      if (tokensNew > 0) settle(this.#governed, tokensNew);
     }
     return out;
   }
@@ -266,65 +187,37 @@ export class PolicyCache {
    * pages go back to the formats in which the policy had left them, those restored first first. → bytes by which the cache grew.
    * Throws 'unsupported' (no latents, a lower format), 'bad-argument' (no such page), 'budget-exceeded'.
    */
-  restore(layer: number, page: number, format: FormatName = this.#plan.context.windowFormat): number {
+  restore(layer: number, page: number, format?: FormatName): number {
     this.#open();
-    if (this.#latents === null) throw noLatents(layer, page);
-    return this.#latents.restore(layer, page, format);
+    return this.#governed.restore(layer, page, format);
   }
 
-  /** Bytes of the cache. latentBytes: those of pageBytes that are latents. scratchBytes includes the inputs that wait for their page to be sealed. */
-  memoryUsage(): CacheMemory & {
-    readonly latentBytes: number;
-    readonly budgetBytes: number | null;
-    readonly peakBytes: number;
-    readonly f16Bytes: number;
-  } {
+  /** Bytes of the cache. scratchBytes includes the inputs that wait for their page to be sealed. */
+  memoryUsage(): MemoryUsage {
     this.#open();
-    const memory = this.#cache.memory();
-    return {
-      ...memory,
-      scratchBytes: memory.scratchBytes + (this.#latents?.scratchBytes ?? 0),
-      latentBytes: this.#latents?.keptBytes ?? 0,
-      budgetBytes: this.#budgetBytes,
-      peakBytes: this.#pool.peakBytes,
-      f16Bytes: f16CacheBytes(this.shape, this.#tokens),
-    };
+    return this.#governed.memoryUsage();
   }
 
   /** Predictions and counts of decisions so far. */
   qualityMetrics(): QualityMetrics {
     this.#open();
-    const summary = this.#scheduler.summary;
-    const f16 = f16CacheBytes(this.shape, this.#tokens);
+    const { summary, mover, kv, shape, length } = this.#governed;
+    const f16 = f16CacheBytes(shape, length);
     return {
-      tokens: this.#tokens,
+      tokens: length,
       predictedKld: summary.predictedKld,
-      effectiveBits: f16 === 0 ? 0 : (16 * this.#cache.memory().totalBytes) / f16,
-      decisions: this.#scheduler.decisions,
-      refusedTrials: this.#scheduler.refused,
+      effectiveBits: f16 === 0 ? 0 : (16 * kv.memory().totalBytes) / f16,
+      decisions: mover.decisions,
+      refusedTrials: mover.refused,
       priceThreshold: summary.priceThreshold,
       layerEpsilonMax: summary.layerEpsilonMax,
     };
   }
 
-  /**
-   * Moves the constant c of the error law halfway (in the logarithm) towards what was measured; it is used by caches opened
-   * with the thresholds saved from here. Running decisions keep the constant that their log entry names.
-   */
+  /** As Governed.adaptThresholds: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
   adaptThresholds(feedback: QualityFeedback): ThresholdSet {
     this.#open();
-    const meanKld: unknown = feedback?.meanKld;
-    if (typeof meanKld !== 'number' || !Number.isFinite(meanKld) || meanKld < 0) {
-      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${String(meanKld)}`, {
-        values: { meanKld: String(meanKld) },
-      });
-    }
-    const predicted = this.#scheduler.summary.predictedKld;
-    if (predicted > 0 && meanKld > 0) {
-      const c = this.#thresholds.c * Math.sqrt(meanKld / predicted);
-      this.#thresholds = { ...this.#thresholds, c: Math.min(64, Math.max(1 / 16, c)) };
-    }
-    return this.#thresholds;
+    return this.#governed.adaptThresholds(feedback);
   }
 
   /** Waits until every decision so far is on disk. → highest acknowledged sequence number, −1 without a log. */
@@ -337,8 +230,7 @@ export class PolicyCache {
   async saveThresholds(path: string): Promise<void> {
     this.#open();
     checkPath(path);
-    const learned = withPrice(this.#thresholds, this.#scheduler.summary.priceThreshold);
-    await saveThresholdFile(path, learned, {
+    await saveThresholdFile(path, this.#governed.learned(), {
       modelDigest: this.#options.modelDigest ?? '',
       shape: this.shape,
       log: this.#log,
@@ -347,19 +239,14 @@ export class PolicyCache {
 
   /** Uses a threshold file from now on; only before the first token, since decisions must be repeatable from their session's start. */
   async loadThresholds(path: string): Promise<void> {
-    this.#open();
+    this.#unused();
     checkPath(path);
-    if (this.#cache.length() > 0)
-      throw new KvError('busy', 'thresholds can be loaded before the first token only', {
-        values: { tokens: this.#tokens },
-        hint: 'open a new cache',
-      });
     const loaded = await loadThresholdFile(path, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape });
-    this.#open();
-    const plan = planSession(this.shape, this.#options, loaded);
-    this.#thresholds = loaded;
-    this.#plan = plan;
-    this.#scheduler = this.#schedule();
+    // Tokens may have come, and close() been called, while the file was read.
+    this.#unused();
+    const before = this.#governed;
+    this.#governed = this.#govern(planSession(this.shape, this.#options, loaded));
+    before.close();
   }
 
   /** Writes the session's last entry, then frees everything, also when the log refuses. */
@@ -367,10 +254,9 @@ export class PolicyCache {
     if (this.#closed) return;
     this.#closed = true;
     try {
-      this.#logClose();
+      await leave(this.#governed, null, 'done', null);
     } finally {
-      this.#cache.close();
-      this.#pool.close();
+      this.#governed.close();
       await this.#log?.close();
     }
   }
@@ -380,70 +266,43 @@ export class PolicyCache {
     await this.close();
   }
 
-  #schedule(): Scheduler {
-    const { policy, context, budgetBytes, tokensExpected } = this.#plan;
-    const scheduler = new Scheduler({
-      session: this.session,
-      cache: this.#cache,
-      pool: this.#pool,
-      policy,
-      context,
-      budgetBytes,
-      kldBudget: this.#options.kldBudget ?? null,
-      tokensExpected,
-      log: this.#log,
-    });
-    // The scheduler has checked them.
-    this.#cache.setSkipShare(thresholdOf(this.#plan.context.thresholds, 'attention.skip').value);
-    return scheduler;
-  }
-
-  /** The first entry, once the thresholds are final: when the first tokens come. */
-  #logOpen(): void {
-    if (this.#logged || this.#log === null) return;
-    this.#logged = true;
-    const { policy, policyOptions, context, budgetBytes } = this.#plan;
-    const { modelDigest, kvBudget, kldBudget } = this.#options;
-    this.#log.append(this.session, 'open', {
-      model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
+  #govern(plan: SessionPlan): Governed {
+    const { scale, slidingWindow, alibiSlopes, threads, latents, outputSketch = [] } = this.#options;
+    const { modelDigest, kvBudget, kldBudget, policy } = this.#options;
+    const { layers } = this.shape;
+    if (outputSketch.length !== 0 && outputSketch.length !== layers) {
+      throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
+        values: { outputSketch: outputSketch.length, layers },
+      });
+    }
+    return Governed.open({
       shape: this.shape,
-      policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
-      context,
-      requested: { kvBudget: kvBudget ?? null, kldBudget: kldBudget ?? null, policy: this.#options.policy ?? null },
-      effective: { budgetBytes, policy: policy.id, windowFormat: context.windowFormat },
+      plan,
+      native: {
+        ...(scale === undefined ? {} : { scale }),
+        ...(slidingWindow === undefined ? {} : { slidingWindow }),
+        ...(alibiSlopes === undefined ? {} : { alibiSlopes }),
+        ...(threads === undefined ? {} : { threads }),
+      },
+      sketches: outputSketch,
+      latents,
+      log: this.#log,
+      opened: {
+        model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
+        requested: { kvBudget: kvBudget ?? null, kldBudget: kldBudget ?? null, policy: policy ?? null },
+        effective: {},
+      },
     });
   }
 
-  #logClose(): void {
-    if (!this.#logged) return;
-    const { thresholds } = this.#plan.context;
-    const summary = this.#scheduler.summary;
-    const kvBytes = this.#pool.peakBytes;
-    const kvBytesF16 = f16CacheBytes(this.shape, this.#tokens);
-    const pressure =
-      this.#budgetBytes === null || kvBytesF16 === 0 ? null : Math.min(1, this.#budgetBytes / kvBytesF16);
-    this.#log?.append(this.session, 'close', {
-      tokens: this.#tokens,
-      kvBytes,
-      kvBytesF16,
-      effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
-      decisions: this.#scheduler.decisions,
-      refused: this.#scheduler.refused,
-      priceThreshold: summary.priceThreshold,
-      predictedKld: summary.predictedKld,
-      meanKld: null,
-      fingerprint: [
-        ...fingerprint({
-          ...this.shape,
-          tokens: Math.max(1, this.#tokens),
-          pressure,
-          ...measureWork(this.#cache, this.#scheduler.masses),
-        }),
-      ],
-      gains: thresholds.gains,
-      c: thresholds.c,
-      reason: 'done',
-    });
+  #unused(): void {
+    this.#open();
+    const tokens = this.#governed.kv.length();
+    if (tokens > 0)
+      throw new KvError('busy', 'thresholds can be loaded before the first token only', {
+        values: { tokens },
+        hint: 'open a new cache',
+      });
   }
 
   #open(): void {

@@ -271,7 +271,7 @@ export class EngineSession {
     return (await this.#call('compare', { session: this.id }, event, options.signal)) as Divergence;
   }
 
-  /** Tells the scheduler that memory is short (or no longer). */
+  /** Tells the policy that memory is short (or no longer). */
   async setLowMemory(value: boolean): Promise<void> {
     await this.#call('lowMemory', { session: this.id, value: value === true });
   }

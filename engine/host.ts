@@ -6,10 +6,10 @@ import { existsSync } from 'node:fs';
 import { saveThresholdFile } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
 import type { FailureMode } from '../witness/index.ts';
-import { forecast } from './budget.ts';
+import { f16CacheBytes, forecast, parseBudget } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
-import { closeSession, startValues } from './learn.ts';
+import { leave, startValues } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
 import { tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
@@ -183,7 +183,14 @@ export class Host {
   }
 
   async #setup(options: SessionOptions): Promise<SessionSetup> {
-    const start = await startValues(this.#runtime, this.#state?.book ?? null, options);
+    const { model, shape } = this.#runtime;
+    const { config, digest } = model;
+    const { tokensExpected: tokens = config.contextLength, kvBudget, thresholdsPath } = options;
+    const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
+    const start = await startValues(
+      { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholdsPath },
+      this.#state?.book ?? null,
+    );
     return { ...options, ...start, log: options.witness === false ? null : (this.#state?.log ?? null) };
   }
 
@@ -243,7 +250,7 @@ export class Host {
   }
 
   async #saveThresholds(session: Session, path: string): Promise<void> {
-    await saveThresholdFile(path, session.learned(), {
+    await saveThresholdFile(path, session.governed.learned(), {
       modelDigest: this.#runtime.model.digest,
       shape: this.#runtime.shape,
       log: this.#state?.log ?? null,
@@ -256,7 +263,8 @@ export class Host {
     this.#sessions.delete(id);
     await session.end();
     try {
-      await closeSession(session, this.#state?.book ?? null, reason, meanKld);
+      await leave(session.governed, this.#state?.book ?? null, reason, meanKld);
+      await this.#state?.log.flush();
     } finally {
       session.close();
     }

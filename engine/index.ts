@@ -22,8 +22,9 @@ export {
 export type { PolicySummary, Threshold, ThresholdOrigin, ThresholdSet } from '../policy/index.ts';
 export type { FailureMode } from '../witness/index.ts';
 export type { Forecast } from './budget.ts';
-export { type OpenCacheOptions, openCache, PolicyCache, type QualityFeedback, type QualityMetrics } from './cache.ts';
+export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
+export type { MemoryUsage, QualityFeedback } from './governed.ts';
 export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';

@@ -30,8 +30,13 @@ export interface SessionPlan {
   readonly policyOptions: Readonly<Record<string, unknown>>;
   readonly context: PolicyContext;
   readonly budgetBytes: number | null;
+  readonly kldBudget: number | null;
   readonly tokensExpected: number | null;
+  readonly stepLatencyBudgetMs: number | null;
 }
+
+/** How the plan of a fork differs from that of the cache it goes on from: nothing is moved. */
+export const FORK = { policy: createPolicy('none'), policyOptions: {}, kldBudget: null };
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
@@ -71,7 +76,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     policy,
     policyOptions,
     budgetBytes,
+    kldBudget: request.kldBudget ?? null,
     tokensExpected,
+    stepLatencyBudgetMs: request.stepLatencyBudgetMs ?? null,
     context: {
       layers: shape.layers,
       kvHeads: shape.kvHeads,

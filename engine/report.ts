@@ -1,77 +1,58 @@
 /** A session in numbers: what its bytes are, where they went, and what it cost to decide. */
 import { FORMAT_NAMES, pageBytes } from '../native/index.ts';
-import type { PolicySummary } from '../policy/index.ts';
 import { f16CacheBytes } from './budget.ts';
-import type { Scheduler } from './scheduler.ts';
-import type { Session } from './session.ts';
+import type { Governed } from './governed.ts';
+import type { StepTimes } from './step.ts';
 import type { LayerReport, SessionReport } from './types.ts';
 
-/** What a session without a scheduler (a fork) has to say. */
-const NO_SUMMARY: PolicySummary = {
-  priceThreshold: 0,
-  predictedKld: 0,
-  layerStates: [],
-  layerEpsilonMax: [],
-  layerKld: [],
-};
-
-export function sessionReport(session: Session, scheduler: Scheduler | null): SessionReport {
-  const { shape } = session.runtime;
-  const { log } = session.setup;
-  const memory = session.cache.memory();
-  const tokens = session.length;
+export function reportOf(cache: Governed, model: StepTimes & { readonly dense: string }): SessionReport {
+  const { shape, plan, kv, log, mover, spent, summary, length: tokens } = cache;
+  const memory = kv.memory();
   const kvBytesF16 = f16CacheBytes(shape, tokens);
-  const kvBytes = session.pool.peakBytes;
-  const summary = scheduler?.summary ?? NO_SUMMARY;
-  const counted = Array.from({ length: shape.layers }, (_, layer) => session.cache.skipped(layer));
+  const kvBytes = cache.peakBytes;
+  const counted = Array.from({ length: shape.layers }, (_, layer) => kv.skipped(layer));
   return {
-    session: session.id,
-    policy: session.policyId,
+    session: cache.id,
+    policy: plan.policy.id,
     tokens,
     kvBytes,
     kvBytesNow: memory.totalBytes,
     kvBytesF16,
     scratchBytes: memory.scratchBytes,
-    budgetBytes: session.budgetBytes,
+    budgetBytes: plan.budgetBytes,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,
     valuesMet: counted.reduce((sum, { met }) => sum + met, 0),
     valuesSkipped: counted.reduce((sum, { skipped }) => sum + skipped, 0),
     layers: Array.from({ length: shape.layers }, (_, layer) =>
-      layerReport(session, layer, scheduler, summary.layerStates[layer] ?? ''),
+      layerReport(cache, layer, summary.layerStates[layer] ?? ''),
     ),
-    decisions: scheduler?.decisions ?? 0,
-    refusedTrials: scheduler?.refused ?? 0,
-    notable: scheduler?.notable ?? null,
+    decisions: mover.decisions,
+    refusedTrials: mover.refused,
+    notable: mover.notable,
     summary,
-    schedulerMs: scheduler?.times.decideMs ?? 0,
-    trialMs: scheduler?.times.trialMs ?? 0,
-    transcodeMs: scheduler?.times.transcodeMs ?? 0,
-    witnessMs: scheduler?.times.witnessMs ?? 0,
-    dense: `${session.runtime.dense.name}: ${session.runtime.denseChoice.why}`,
-    denseMs: session.times.denseMs,
-    attentionMs: session.times.attentionMs,
+    ...spent,
+    ...model,
     logPath: log?.dir ?? null,
     acknowledgedSeq: log?.acknowledgedSeq ?? -1,
   };
 }
 
-function layerReport(session: Session, layer: number, scheduler: Scheduler | null, state: string): LayerReport {
-  const { kvHeads, headDim } = session.runtime.shape;
-  const { fixedBytes, layers } = session.context;
-  const { kFormat, vFormat } = session.cache.table(layer);
+function layerReport({ shape, plan, kv, counts, length }: Governed, layer: number, state: string): LayerReport {
+  const { kvHeads, headDim, layers } = shape;
+  const { kFormat, vFormat } = kv.table(layer);
   const sideBytes = (id: number): number => pageBytes(FORMAT_NAMES[id]!, kvHeads, headDim);
-  const bytes = [...kFormat, ...vFormat].reduce((sum, id) => sum + sideBytes(id), fixedBytes / layers);
-  const counts = scheduler?.counts[layer];
+  const bytes = [...kFormat, ...vFormat].reduce((sum, id) => sum + sideBytes(id), plan.context.fixedBytes / layers);
+  const { tried, accepted, refused, epsilonMax } = counts[layer]!;
   return {
     layer,
     kPages: countFormats(kFormat),
     vPages: countFormats(vFormat),
-    effectiveBits: session.length === 0 ? 0 : (bytes * 8) / (2 * kvHeads * headDim * session.length),
-    movesTried: counts?.tried ?? 0,
-    movesAccepted: counts?.accepted ?? 0,
-    movesRefused: counts?.refused ?? 0,
-    epsilonMax: counts?.epsilonMax ?? null,
+    effectiveBits: length === 0 ? 0 : (bytes * 8) / (2 * kvHeads * headDim * length),
+    movesTried: tried,
+    movesAccepted: accepted,
+    movesRefused: refused,
+    epsilonMax,
     state,
   };
 }

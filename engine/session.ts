@@ -1,30 +1,21 @@
 /**
- * One conversation over one cache, in the thread that runs the model. Reads prompts in chunks that end at page boundaries,
- * generates token by token, and calls the scheduler at every token boundary.
+ * One conversation over one governed cache, in the thread that runs the model: the cache, a model and tokens. Reads prompts in chunks
+ * that end at page boundaries and generates token by token.
  */
-import type { Fingerprint, Lookup, Measurements } from '../memory/index.ts';
-import {
-  type KvCache,
-  KvError,
-  openKvCache,
-  openPool,
-  type PagePool,
-  rowsLeft,
-  sealsBetween,
-} from '../native/index.ts';
-import { machineDigest, type PolicyContext, type ThresholdSet, thresholdOf } from '../policy/index.ts';
-import { newId, type WitnessLog } from '../witness/index.ts';
-import { withPrice } from './learn.ts';
-import { measureWork } from './measure.ts';
+import type { Fingerprint, Lookup } from '../memory/index.ts';
+import { type KvCache, KvError, type PagePool, rowsLeft } from '../native/index.ts';
+import type { ThresholdSet } from '../policy/index.ts';
+import type { WitnessLog } from '../witness/index.ts';
+import { Governed } from './governed.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
+import type { Spent } from './mover.ts';
 import { planSession } from './plan.ts';
 import { checkGenerate, type ReadOptions, tokenize } from './prompt.ts';
-import { sessionReport } from './report.ts';
+import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
-import { Scheduler, type SchedulerTimes } from './scheduler.ts';
 import { outputSketches } from './sketch.ts';
-import { runStep, type StepTimes } from './step.ts';
+import { endPrompt, runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
 
@@ -36,25 +27,13 @@ export interface SessionSetup extends SessionOptions {
   readonly fingerprint?: Fingerprint;
 }
 
-/** Largest pool of a session without a byte budget. */
-const POOL_BYTES_UNBOUNDED = 2 ** 45;
-
 export class Session {
-  readonly id: string;
   readonly runtime: Runtime;
-  readonly cache: KvCache;
-  readonly pool: PagePool;
-  readonly budgetBytes: number | null;
-  readonly policyId: string;
   readonly setup: SessionSetup;
+  readonly governed: Governed;
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
-  readonly context: PolicyContext;
-  /** Sequence number of the session's first log entry, −1 when it writes none. */
-  readonly openSeq: number;
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
-  readonly #scheduler: Scheduler | null;
-  readonly #shared: { users: number };
   readonly #rope: RopeTable;
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
@@ -62,37 +41,13 @@ export class Session {
   #freed = false;
   #busy = false;
   #torn = false;
-  #forks = 0;
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
-  private constructor(
-    runtime: Runtime,
-    setup: SessionSetup,
-    parts: {
-      cache: KvCache;
-      pool: PagePool;
-      scheduler: Scheduler | null;
-      budgetBytes: number | null;
-      policyId: string;
-      context: PolicyContext;
-      id: string;
-      shared: { users: number };
-      openSeq: number;
-    },
-  ) {
+  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed) {
     this.runtime = runtime;
     this.setup = setup;
-    this.cache = parts.cache;
-    this.pool = parts.pool;
-    this.budgetBytes = parts.budgetBytes;
-    this.policyId = parts.policyId;
-    this.context = parts.context;
-    this.id = parts.id;
-    this.#scheduler = parts.scheduler;
-    this.#shared = parts.shared;
-    this.#shared.users++;
-    this.openSeq = parts.openSeq;
+    this.governed = governed;
     this.#rope = new RopeTable(
       runtime.model.config,
       Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength),
@@ -100,81 +55,49 @@ export class Session {
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
-    const { shape } = runtime;
-    const { config } = runtime.model;
-    const { policy, policyOptions, context, budgetBytes, tokensExpected } = planSession(shape, setup, setup.thresholds);
-    const { windowFormat } = context;
-    const exact = windowFormat === 'f16';
-    const pool = openPool(budgetBytes ?? POOL_BYTES_UNBOUNDED);
-    let cache: KvCache | null = null;
-    try {
-      cache = openKvCache({ shape, pool, windowFormat, threads: runtime.threads, slidingWindow: config.slidingWindow });
-      if (policy.needsTrials)
-        for (const [layer, sketch] of outputSketches(runtime).entries()) cache.setOutputSketch(layer, sketch);
-      const id = newId();
-      const log = setup.witness === false || exact ? null : setup.log;
-      const scheduler = new Scheduler({
-        session: id,
-        cache,
-        pool,
-        policy,
-        context,
-        budgetBytes,
-        kldBudget: setup.kldBudget ?? null,
-        tokensExpected,
-        stepLatencyBudgetMs: setup.stepLatencyBudgetMs ?? null,
-        log,
-      });
-      cache.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
-      const openSeq = log?.append(id, 'open', {
-        model: { name: runtime.model.name, digest: runtime.model.digest, architecture: config.architecture },
-        shape,
-        policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
-        context,
+    const { shape, model } = runtime;
+    const { kvBudget, kldBudget, policy, stepLatencyBudgetMs } = setup;
+    const plan = planSession(shape, setup, setup.thresholds);
+    const exact = plan.context.windowFormat === 'f16';
+    const governed = Governed.open({
+      shape,
+      plan,
+      native: { threads: runtime.threads, slidingWindow: model.config.slidingWindow },
+      sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
+      log: setup.witness === false || exact ? null : setup.log,
+      opened: {
+        model: { name: model.name, digest: model.digest, architecture: model.config.architecture },
         requested: {
-          kvBudget: setup.kvBudget ?? null,
-          kldBudget: setup.kldBudget ?? null,
-          policy: setup.policy ?? null,
-          tokensExpected,
-          ...(setup.stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs: setup.stepLatencyBudgetMs }),
+          kvBudget: kvBudget ?? null,
+          kldBudget: kldBudget ?? null,
+          policy: policy ?? null,
+          tokensExpected: plan.tokensExpected,
+          ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
-        effective: {
-          budgetBytes,
-          policy: policy.id,
-          windowFormat,
-          isa: runtime.native.isa,
-          threads: runtime.threads,
-          dense: runtime.dense.name,
-        },
-      });
-      if (setup.lookup != null && setup.fingerprint !== undefined) {
-        log?.append(id, 'evidence', {
-          fingerprint: setup.fingerprint,
-          neighbours: setup.lookup.neighbours,
-          thresholds: setup.thresholds,
-        });
-      }
-      return new Session(runtime, setup, {
-        cache,
-        pool,
-        scheduler,
-        budgetBytes,
-        policyId: policy.id,
-        context,
-        id,
-        shared: { users: 0 },
-        openSeq: openSeq ?? -1,
-      });
+        effective: { isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
+      },
+      evidence: setup,
+    });
+    try {
+      governed.begin();
+      return new Session(runtime, setup, governed);
     } catch (error) {
-      cache?.close();
-      pool.close();
+      governed.close();
       throw error;
     }
   }
 
-  /** True when this session writes to the log. */
-  get logged(): boolean {
-    return this.openSeq >= 0;
+  get id(): string {
+    return this.governed.id;
+  }
+
+  /** The native cache. */
+  get cache(): KvCache {
+    return this.governed.kv;
+  }
+
+  get pool(): PagePool {
+    return this.governed.pool;
   }
 
   get length(): number {
@@ -195,7 +118,7 @@ export class Session {
     this.#take();
     try {
       await this.#read(tokenIds, options);
-      if (options.tokensFollow === true) this.#scheduler?.endPrompt(this.tokens.length);
+      if (options.tokensFollow === true) endPrompt(this.governed);
     } finally {
       this.#busy = false;
     }
@@ -230,7 +153,7 @@ export class Session {
         tokens: at,
         tokensTotal: tokenIds.length,
         tokensPerSecond: (at * 1000) / (performance.now() - start),
-        kvBytes: this.pool.usedBytes,
+        kvBytes: this.governed.usedBytes,
         acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
       });
     }
@@ -280,7 +203,7 @@ export class Session {
         // Only now is it known that something follows the prompt; what its last page takes is still the prompt's work.
         if (count === 0 && ids.length > 0) {
           const before = performance.now();
-          this.#scheduler?.endPrompt(this.tokens.length);
+          endPrompt(this.governed);
           const roomMs = performance.now() - before;
           readMs += roomMs;
           start += roomMs;
@@ -319,21 +242,7 @@ export class Session {
   /** A session that continues from here without touching this one: pages are shared, its own pages are never moved, nothing is logged. */
   fork(compareTokens = 0): Session {
     this.#ready();
-    const forked = new Session(
-      this.runtime,
-      { ...this.setup, log: null, compareTokens },
-      {
-        cache: this.cache.fork(),
-        pool: this.pool,
-        scheduler: null,
-        budgetBytes: this.budgetBytes,
-        policyId: this.policyId,
-        context: this.context,
-        id: `${this.id}+${++this.#forks}`,
-        shared: this.#shared,
-        openSeq: -1,
-      },
-    );
+    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, this.governed.fork());
     forked.tokens.push(...this.tokens);
     forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
     return forked;
@@ -342,33 +251,24 @@ export class Session {
   /** Takes back everything after the first `tokens`; the rows must still be in the open page. The next generate() needs a prompt. */
   rewind(tokens: number): void {
     this.#open();
-    this.cache.truncate(tokens);
+    this.governed.truncate(tokens);
     this.tokens.length = tokens;
     this.#lastHidden = null;
   }
 
-  /** The thresholds of this session with what it has learned so far: the final price becomes the start price. */
-  learned(): ThresholdSet {
-    return withPrice(this.setup.thresholds, this.#scheduler?.summary.priceThreshold ?? 0);
-  }
-
-  /** What the work was like, as far as the cache knows; nothing of a fork. */
-  measured(): Partial<Measurements> {
-    return this.#scheduler === null ? {} : measureWork(this.cache, this.#scheduler.masses);
-  }
-
   /** Somebody needs memory: pressure rises at the next token boundary. */
   set lowMemory(value: boolean) {
-    if (this.#scheduler !== null) this.#scheduler.lowMemory = value;
+    this.governed.lowMemory = value;
   }
 
   report(): SessionReport {
-    return sessionReport(this, this.#scheduler);
+    const { dense, denseChoice } = this.runtime;
+    return reportOf(this.governed, { ...this.times, dense: `${dense.name}: ${denseChoice.why}` });
   }
 
-  /** What deciding has taken so far: the same as in `report()`, without making one. Null of a fork. */
-  get overhead(): Readonly<SchedulerTimes> | null {
-    return this.#scheduler?.times ?? null;
+  /** What deciding has taken so far: the same as in `report()`, without making one. */
+  get overhead(): Readonly<Spent> {
+    return this.governed.spent;
   }
 
   /** No further step begins; resolves when the running one has ended. What was counted can still be asked. */
@@ -381,9 +281,7 @@ export class Session {
     if (this.#freed) return;
     this.#closed = true;
     this.#freed = true;
-    this.cache.close();
-    // Forks count bytes in the same pool: the last one closes it.
-    if (--this.#shared.users === 0) this.pool.close();
+    this.governed.close();
   }
 
   async #forward(ids: readonly number[]): Promise<void> {
@@ -394,50 +292,27 @@ export class Session {
   }
 
   async #step(ids: readonly number[]): Promise<void> {
-    const start = performance.now();
-    if (this.#scheduler !== null) this.#scheduler.makeRoom(this.tokens.length, ids.length);
-    else this.#roomForFork(ids.length);
-    let hidden: Float32Array;
     try {
-      hidden = await runStep(
-        this.runtime,
-        this.cache,
-        this.#rope,
-        Int32Array.from(ids),
-        this.times,
-        this.#scheduler !== null,
+      await runStep(this.runtime, this.governed, this.#rope, Int32Array.from(ids), this.times, (hidden) =>
+        this.#keep(ids, hidden),
       );
     } catch (error) {
       // Layers before the fault have these tokens, those behind have not: no later step may build on that.
       this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;
       throw error;
     }
+  }
+
+  /** The cache holds these tokens now; `hidden` is the residual stream behind the last layer. */
+  #keep(ids: readonly number[], hidden: Float32Array): void {
     const width = this.runtime.model.config.hiddenSize;
     this.tokens.push(...ids);
     this.#lastHidden = hidden.slice((ids.length - 1) * width, ids.length * width);
     const keep = this.setup.compareTokens ?? 0;
-    if (keep > 0) {
-      for (let row = Math.max(0, ids.length - keep); row < ids.length; row++)
-        this.#hidden.push(hidden.slice(row * width, (row + 1) * width));
-      if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
-    }
-    this.#scheduler?.run(this.tokens.length, ids.length);
-    if (ids.length === 1) this.#scheduler?.stepTook(performance.now() - start);
-  }
-
-  /** Nothing of a fork is ever moved, so what it seals must fit as it is, in all layers or in none. */
-  #roomForFork(tokensNew: number): void {
-    const neededBytes = sealsBetween(this.tokens.length, tokensNew) * this.cache.sealBytes * this.context.layers;
-    const { usedBytes, budgetBytes } = this.pool;
-    if (usedBytes + neededBytes <= budgetBytes) return;
-    throw new KvError(
-      'budget-exceeded',
-      `the KV budget of ${budgetBytes} bytes has no room for another page of this fork`,
-      {
-        values: { budgetBytes, usedBytes, neededBytes, tokens: this.tokens.length },
-        hint: 'fork from a session without a byte budget, or with a larger one',
-      },
-    );
+    if (keep === 0) return;
+    for (let row = Math.max(0, ids.length - keep); row < ids.length; row++)
+      this.#hidden.push(hidden.slice(row * width, (row + 1) * width));
+    if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
   }
 
   #fits(tokens: number, reserve: number): void {

@@ -1,8 +1,13 @@
 /**
- * One step, one straight line: project → append → attend, layer by layer. What follows (observe, schedule, trial, transcode,
- * witness) is the scheduler's, at the token boundary.
+ * One step, one straight line:
+ *
+ *   make room                                    before anything is appended: pages that fill up will be sealed
+ *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects by itself)
+ *   situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
-import { type KvCache, PAGE_TOKENS, rope, TRIAL_QUERIES } from '../native/index.ts';
+import { isPageFull, KvError, PAGE_TOKENS, rope, sealsBetween, TRIAL_QUERIES } from '../native/index.ts';
+import type { TrialReport } from '../policy/index.ts';
+import type { Governed } from './governed.ts';
 import type { RopeTable } from './model/rope.ts';
 import type { Runtime } from './runtime.ts';
 
@@ -13,23 +18,30 @@ export interface StepTimes {
 
 /** Every how many tokens the native cache keeps a query for trials. */
 const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
+/** Plans per scheduling point: a refused plan may be followed by another. */
+const ROUNDS_MAX = 64;
+/** Of these, the first ones in which a trial may still refuse. */
+const ROUNDS_CHOOSY = 4;
+const NO_TRIALS: readonly TrialReport[] = [];
 
 /**
- * Runs `tokenIds` (at most up to the next page boundary) through all layers. → residual stream after the last layer, [T, m].
- * The cache has them appended when this returns.
+ * Runs `tokenIds` (at most up to the next page boundary) through all layers. `keep` gets the residual stream after the last layer, [T, m],
+ * when the tokens are in the cache and before anything is decided.
  */
 export async function runStep(
   runtime: Runtime,
-  cache: KvCache,
+  cache: Governed,
   ropeTable: RopeTable,
   tokenIds: Int32Array,
   times: StepTimes,
-  observe: boolean,
-): Promise<Float32Array> {
+  keep: (hidden: Float32Array) => void,
+): Promise<void> {
   const { dense, model } = runtime;
   const { layers, queryHeads, kvHeads, headDim, hiddenSize, rotaryDim, ropeInterleaved } = model.config;
+  const start = performance.now();
   const tokens = tokenIds.length;
-  const position = cache.length();
+  const position = cache.length;
+  makeRoom(cache, tokens);
   const { cos, sin } = ropeTable.rows(position, tokens);
   const attention = new Float32Array(tokens * queryHeads * headDim);
   let mark = performance.now();
@@ -39,27 +51,144 @@ export async function runStep(
     mark = now;
   };
   let input = await dense.first(dense.embed(tokenIds), tokens);
-  for (let layer = 0; layer < layers; layer++) {
+  for (let layer = 0; ; layer++) {
     const { q, k, v, x } = input;
     lap('denseMs');
     rope(q, tokens, queryHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
     rope(k, tokens, kvHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
-    cache.append(layer, k, v);
-    cache.attend(
-      layer,
-      q,
-      attention,
-      observe ? { xNorms: rowNorms(x, tokens, hiddenSize, position) } : { observe: false },
-    );
+    cache.append(layer, k, v, cache.inputs(layer, x, tokens));
+    cache.kv.attend(layer, q, attention, { xNorms: rowNorms(x, tokens, hiddenSize, position) });
     lap('attentionMs');
-    if (layer + 1 < layers) input = await dense.next(layer, attention, x, tokens);
-    else {
-      const out = await dense.last(attention, x, tokens);
+    if (layer + 1 === layers) {
+      const hidden = await dense.last(attention, x, tokens);
       lap('denseMs');
-      return out;
+      keep(hidden);
+      break;
     }
+    input = await dense.next(layer, attention, x, tokens);
   }
-  throw new Error('a model without layers');
+  settle(cache, tokens);
+  if (tokens === 1) cache.pacing.latency.add(performance.now() - start);
+}
+
+/** Before tokens are appended: frees now what sealing the pages that they fill up will take. Throws 'budget-too-small', 'budget-exceeded'. */
+export function makeRoom(cache: Governed, tokensNew: number): void {
+  const { kv, plan, length: tokens, spareBytes, latents, shape } = cache;
+  cache.begin();
+  const seals = sealsBetween(tokens, tokensNew);
+  const { budgetBytes } = plan;
+  if (seals === 0 || budgetBytes === null) return;
+  const sealBytes = seals * kv.sealBytes * shape.layers;
+  // A page side (one of q8 at most) is kept free, so that a move finds room.
+  latents?.giveBack(() => cache.usedBytes + sealBytes + plan.context.pageBytes.q8 <= budgetBytes);
+  const { usedBytes } = cache;
+  if (usedBytes + sealBytes <= budgetBytes - spareBytes) return;
+  if (seals > 1 && usedBytes + sealBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, sealBytes);
+  cache.governing(() =>
+    decide(cache, { tokensNew, trials: cache.trials.reports(tokens), dueBytes: sealBytes, aheadBytes: 0 }),
+  );
+}
+
+/** When a prompt has been read and tokens will follow: where it ends on a page boundary, the seal of its last page is its own work and not that of the first token written. */
+export function endPrompt(cache: Governed): void {
+  if (isPageFull(cache.length)) makeRoom(cache, PAGE_TOKENS);
+}
+
+/** At the token boundary, after `tokensNew` were appended to every layer: trials of pages that leave the window, and the moves they lead to. */
+export function settle(cache: Governed, tokensNew: number): void {
+  const { pacing, trials } = cache;
+  cache.length += tokensNew;
+  const tokens = cache.length;
+  pacing.pass(tokensNew);
+  trials.pass(tokensNew);
+  const planIsDue = pacing.planIsDue(cache.lowMemory);
+  // Most steps: nothing is due, and what is not touched need not be fetched from memory.
+  if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !cache.hasFailed) return;
+  cache.governing(() => {
+    pacing.reached(tokens);
+    cache.masses.note(tokens);
+    trials.admit(tokens, tokensNew);
+    // A step that plans starts no trials beside it: they can wait for the next one.
+    if (trials.areDue && !planIsDue) trials.start();
+    const reports = trials.reports(tokens);
+    if (reports.length > 0) pacing.idle = false;
+    else if (!planIsDue) return;
+    pacing.planned();
+    const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
+    decide(cache, { tokensNew, trials: reports, dueBytes: null, aheadBytes });
+  });
+}
+
+interface Point {
+  readonly tokensNew: number;
+  /** Reports of pages that may move from now on. */
+  readonly trials: readonly TrialReport[];
+  /** What seals take that are due now; null when none is, and `aheadBytes` is what the next ones will take. */
+  readonly dueBytes: number | null;
+  readonly aheadBytes: number;
+}
+
+/**
+ * At a page boundary the page that leaves the window may move: one half of its sides at the end of the step that fills the page behind it,
+ * the rest before the next, so that neither carries all.
+ */
+function decide(cache: Governed, { tokensNew, trials, dueBytes, aheadBytes }: Point): void {
+  const { policy, mover, pacing } = cache;
+  const sealBytes = dueBytes ?? aheadBytes;
+  const movesMax = pacing.movesMax(cache.length, tokensNew);
+  const stepLatencyMsP95 = pacing.latency.p95;
+  let bytes = cache.usedBytes;
+  let fresh = trials;
+  let pressing = false;
+  for (let round = 0; round < ROUNDS_MAX; round++) {
+    // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
+    const urgent = dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
+    const situation = cache.situate({ bytes, sealBytes, movesMax, urgent, stepLatencyMsP95 }, fresh);
+    fresh = NO_TRIALS;
+    const decisions = policy.decide(situation);
+    mover.write('situation', { situation });
+    for (const [order, decision] of decisions.entries()) {
+      const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
+      const verdict = policy.judge(decision, epsilonNow);
+      // Nobody else allocates meanwhile, so what a move frees is all that changes the bytes.
+      bytes -= mover.carryOut(situation, order, decision, epsilonNow, verdict, bytes);
+    }
+    const deficit = situation.budgetBytes === null ? 0 : bytes + sealBytes - situation.budgetBytes;
+    pacing.idle = decisions.length === 0;
+    if (dueBytes === null || deficit <= 0) return;
+    if (decisions.length > 0) continue;
+    if (urgent) break;
+    pressing = true;
+  }
+  throw noRoom(cache, bytes, sealBytes);
+}
+
+function noRoom({ plan, length: tokens }: Governed, usedBytes: number, sealBytes: number): KvError {
+  const { budgetBytes } = plan;
+  return new KvError(
+    'budget-too-small',
+    `the KV budget of ${budgetBytes} bytes is spent at ${tokens} tokens and no legal move frees enough`,
+    {
+      values: { budgetBytes, usedBytes, sealBytes, tokens },
+      hint: 'raise the budget, allow lower formats, or shorten the context',
+    },
+  );
+}
+
+function tooManyAtOnce(
+  { plan: { budgetBytes }, usedBytes }: Governed,
+  tokens: number,
+  seals: number,
+  neededBytes: number,
+): KvError {
+  return new KvError(
+    'budget-exceeded',
+    `${tokens} tokens at once fill ${seals} pages, and the KV budget of ${budgetBytes} bytes has room for less`,
+    {
+      values: { tokens, seals, neededBytes, usedBytes, budgetBytes },
+      hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
+    },
+  );
 }
 
 /** ‖x‖ of the rows whose query the cache will keep for trials; 0 for the others, which nobody reads. [T] */

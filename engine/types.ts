@@ -171,8 +171,8 @@ export interface SessionReport {
   } | null;
   /** What the policy says. */
   readonly summary: PolicySummary;
-  /** Time for situations and decisions. */
-  readonly schedulerMs: number;
+  /** Time for situations, decisions and verdicts. */
+  readonly decideMs: number;
   /** Time for trials, beside the steps or in them. */
   readonly trialMs: number;
   /** Time for moves. */

@@ -226,7 +226,7 @@ export function jsonResult(
     refusedTrials: report.refusedTrials,
     isa: engine.info.isa,
     threads: engine.info.threads,
-    schedulerMs: report.schedulerMs,
+    decideMs: report.decideMs,
     trialMs: report.trialMs,
     transcodeMs: report.transcodeMs,
     witnessMs: report.witnessMs,

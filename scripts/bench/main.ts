@@ -5,7 +5,7 @@
  *   demote      sealing a page, moving it from format to format, reading it back
  *   trial       asking what one page would lose in every lower format
  *   remat       keys and values of a page recomputed from its latents
- *   step        decode steps of whole models at 0 to 32K tokens, and what scheduler, trials, moves and log take of a session under a budget
+ *   step        decode steps of whole models at 0 to 32K tokens, and what deciding, trials, moves and log take of a session under a budget
  * Flags
  *   --peers             with attention and step: onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
  *   --full              everything, not the three-minute choice

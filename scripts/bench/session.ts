@@ -1,4 +1,4 @@
-/** A session under a budget: what scheduler, trials, moves and log take of a prompt and of the steps behind it. */
+/** A session under a budget: what deciding, trials, moves and log take of a prompt and of the steps behind it. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ import { median } from './measure.ts';
 /** The same session so many times: it decides the same every time, so that what a step takes more in one of them is the machine's. */
 const SESSIONS = 5;
 
-const PARTS = ['scheduler', 'trials', 'moves', 'log'] as const;
+const PARTS = ['deciding', 'trials', 'moves', 'log'] as const;
 
 /** Milliseconds of every part. */
 type Spent = readonly number[];
@@ -99,7 +99,7 @@ async function runOnce(runtime: Runtime, ids: readonly number[], tokens: number,
     thresholds: defaultThresholds(runtime.shape.layers),
   });
   const spent = (): Spent => {
-    const { decideMs, trialMs, transcodeMs, witnessMs } = opened.overhead!;
+    const { decideMs, trialMs, transcodeMs, witnessMs } = opened.overhead;
     return [decideMs, trialMs, transcodeMs, witnessMs];
   };
   const timed = async (work: () => Promise<void>): Promise<Lap> => {

@@ -5,11 +5,13 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { Governed } from '../../engine/governed.ts';
 import { fetchedPath } from '../../engine/model/fetch.ts';
 import { RopeTable } from '../../engine/model/rope.ts';
+import { planSession } from '../../engine/plan.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { runStep } from '../../engine/step.ts';
-import { openKvCache, openPool } from '../../native/index.ts';
+import { defaultThresholds } from '../../policy/index.ts';
 import { fillLayer, pageRows } from './arena.ts';
 import { type Bench, rowOf, type Settings, thousands, wholePages } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
@@ -88,16 +90,19 @@ async function stepsOf(bench: Bench, model: string, depths: readonly number[], t
 
 function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number, threads: number): Stepping {
   const { shape } = runtime;
-  const pool = openPool(2 ** 40);
-  const cache = openKvCache({
+  const exact = pair.k === 'f16' || pair.v === 'f16';
+  const cache = Governed.open({
     shape,
-    pool,
-    threads,
-    windowFormat: pair.k === 'f16' || pair.v === 'f16' ? 'f16' : 'q8',
+    plan: planSession(shape, { exact }, defaultThresholds(shape.layers)),
+    native: { threads },
+    sketches: [],
+    log: null,
+    opened: { model: { name: 'bench', digest: '', architecture: 'bench' }, requested: {}, effective: {} },
   });
   const rows = pageRows({ shape, random });
   if (depth > 0) {
-    for (let layer = 0; layer < shape.layers; layer++) fillLayer(cache, layer, { pair, tokens: depth }, rows);
+    for (let layer = 0; layer < shape.layers; layer++) fillLayer(cache.kv, layer, { pair, tokens: depth }, rows);
+    cache.length = depth;
   }
   const table = new RopeTable(runtime.model.config, depth + 1024);
   const times = { denseMs: 0, attentionMs: 0 };
@@ -106,14 +111,14 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
     peer: null,
     depth,
     run: async () => {
-      const hidden = await runStep(runtime, cache, table, Int32Array.of(301), times, false);
+      let hidden: Float32Array = new Float32Array(0);
+      await runStep(runtime, cache, table, Int32Array.of(301), times, (rows) => {
+        hidden = rows;
+      });
       const logits = await runtime.dense.logits(hidden, 1);
       if (!Number.isFinite(logits[0]!)) throw new Error('a step without an answer');
     },
-    close: () => {
-      cache.close();
-      pool.close();
-    },
+    close: () => cache.close(),
   };
 }
 

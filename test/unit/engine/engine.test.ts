@@ -189,8 +189,8 @@ describe('turns and forks', () => {
   it('a fork that its budget has no room for is refused before a layer is changed, and its parent goes on', async () => {
     const parent = await written(engine, { kvBudget: 2_600_000 }, ids(1000, 30));
     const fork = await parent.fork();
-    expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-exceeded');
-    expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-exceeded');
+    expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-too-small');
+    expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-too-small');
     await fork.close();
     await parent.generate(null, { maxTokens: 4, temperature: 1 }).result;
     await parent.close();

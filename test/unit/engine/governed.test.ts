@@ -1,4 +1,4 @@
-// The scheduler under the smallest budget that is accepted: writing token by token over many page boundaries must stay within it, never run
+// A governed cache under the smallest budget that is accepted: writing token by token over many page boundaries must stay within it, never run
 // out of legal moves, and keep trials and plans spread. The reference model with its real cache; the log is read back from memory.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../../engine/runtime.ts';
@@ -54,7 +54,7 @@ function leastBudget(): number {
   throw new Error('a budget of 100,000 bytes was accepted');
 }
 
-describe('the scheduler behind a prompt that ends on a page boundary', () => {
+describe('a session behind a prompt that ends on a page boundary', () => {
   // Reads the same prompt twice, once with the promise that more follows: only then is the seal of its last page paid with the prompt.
   it('pays for its last page with the prompt when tokens follow, and not before they are certain', async () => {
     const budget = Math.round(leastBudget() * 1.1);
@@ -104,7 +104,7 @@ describe('the scheduler behind a prompt that ends on a page boundary', () => {
   });
 });
 
-describe('the scheduler while writing', () => {
+describe('a session while writing', () => {
   it('tells the policy how long steps took, and the budget for them', async () => {
     const kept: Kept[] = [];
     const session = Session.open(runtime, {

@@ -1,0 +1,120 @@
+/**
+ * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither; a planned
+ * move that was refused becomes an entry as well.
+ */
+import { assert, FORMATS, type FormatName, type KvCache, type Side } from '../native/index.ts';
+import type { Decision, Outcome, Situation, Verdict } from '../policy/index.ts';
+import type { EntryBodies, WitnessLog } from '../witness/index.ts';
+
+/** Milliseconds that deciding took. */
+export interface Spent {
+  /** All that is not one of the others. */
+  decideMs: number;
+  trialMs: number;
+  transcodeMs: number;
+  witnessMs: number;
+}
+
+export interface LayerCounts {
+  tried: number;
+  accepted: number;
+  refused: number;
+  epsilonMax: number | null;
+}
+
+export class Mover {
+  decisions = 0;
+  refused = 0;
+  /** Log entry of the accepted move with the largest ε so far: the one worth asking about. */
+  notable: {
+    readonly seq: number;
+    readonly epsilon: number;
+    readonly layer: number;
+    readonly page: number;
+    readonly side: Side;
+    readonly from: FormatName;
+    readonly to: FormatName;
+  } | null = null;
+  readonly #session: string;
+  readonly #cache: KvCache;
+  readonly #log: WitnessLog | null;
+  readonly #counts: readonly LayerCounts[];
+  readonly #spent: Spent;
+  #outcomes: Outcome[] = [];
+
+  constructor(session: string, cache: KvCache, log: WitnessLog | null, counts: readonly LayerCounts[], spent: Spent) {
+    this.#session = session;
+    this.#cache = cache;
+    this.#log = log;
+    this.#counts = counts;
+    this.#spent = spent;
+  }
+
+  /** What became of the moves since the last call. */
+  takeOutcomes(): readonly Outcome[] {
+    const outcomes = this.#outcomes;
+    this.#outcomes = [];
+    return outcomes;
+  }
+
+  /** Carries out what was decided, or not, and writes it down. `usedBytes`: before it. → bytes freed */
+  carryOut(
+    { index, tokens }: Situation,
+    order: number,
+    decision: Decision,
+    epsilonNow: number | null,
+    verdict: Verdict,
+    usedBytes: number,
+  ): number {
+    const { layer, page, side, from, to } = decision;
+    const { accepted } = verdict;
+    const bytesFreed = accepted ? this.#move(decision) : 0;
+    this.#count(layer, accepted, decision.epsilonTo);
+    this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed });
+    const seq = this.write('decision', {
+      situation: index,
+      order,
+      decision,
+      epsilonNow,
+      verdict,
+      bytesBefore: usedBytes,
+      bytesAfter: usedBytes - bytesFreed,
+      tokens,
+    });
+    const epsilon = decision.epsilonTo ?? 0;
+    if (accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0))
+      this.notable = { seq, epsilon, layer, page, side, from, to };
+    return bytesFreed;
+  }
+
+  write<K extends keyof EntryBodies>(kind: K, body: EntryBodies[K]): number | null {
+    if (this.#log === null) return null;
+    const start = performance.now();
+    const seq = this.#log.append(this.#session, kind, body);
+    this.#spent.witnessMs += performance.now() - start;
+    return seq;
+  }
+
+  #move({ layer, page, side, from, to }: Decision): number {
+    const now = this.#cache.format(layer, page, side);
+    // A page that was restored from its latent is better than the policy knows; it moves on all the same.
+    if (FORMATS[now].id > FORMATS[from].id)
+      assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
+    const start = performance.now();
+    const bytesFreed = this.#cache.transcode(layer, page, side, to);
+    this.#spent.transcodeMs += performance.now() - start;
+    return bytesFreed;
+  }
+
+  #count(layer: number, accepted: boolean, epsilon: number | null): void {
+    this.decisions++;
+    const counts = this.#counts[layer]!;
+    if (!accepted) {
+      this.refused++;
+      counts.refused++;
+      return;
+    }
+    counts.accepted++;
+    if (epsilon !== null) counts.epsilonMax = Math.max(counts.epsilonMax ?? 0, epsilon);
+  }
+}

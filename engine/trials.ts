@@ -1,0 +1,157 @@
+/**
+ * The trial queue: pages that are about to leave the window wait here to be tried in every candidate format, are tried some at a
+ * time beside the steps that go on, and are reported once they may move.
+ */
+import { type FormatName, halvesReached, type KvCache, movablePages, type TrialCandidate } from '../native/index.ts';
+import type { Decision, PolicyContext, TrialReport } from '../policy/index.ts';
+import type { LayerCounts, Spent } from './mover.ts';
+
+/** Candidates of a first trial, best first. */
+const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
+const FIRST_TRIAL: readonly TrialCandidate[] = (['k', 'v'] as const).flatMap((side) =>
+  CANDIDATES.map((format) => ({ side, format })),
+);
+const NOTHING = new Float64Array(0);
+/** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
+const SPREAD_TOKENS = 48;
+/** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
+const AT_ONCE = 5;
+const NO_REPORTS: readonly TrialReport[] = [];
+
+interface PageOfLayer {
+  readonly layer: number;
+  readonly page: number;
+}
+
+export class TrialQueue {
+  readonly #cache: KvCache;
+  readonly #context: PolicyContext;
+  readonly #needsTrials: boolean;
+  readonly #counts: readonly LayerCounts[];
+  readonly #spent: Spent;
+  /** Pages that have come to be tried. */
+  #admitted = 0;
+  /** Trials that are due by the tokens since the last ones. */
+  #due = 0;
+  // All three in the order of pages.
+  #waiting: PageOfLayer[] = [];
+  #started: PageOfLayer[] = [];
+  #found: TrialReport[] = [];
+
+  constructor(
+    cache: KvCache,
+    context: PolicyContext,
+    needsTrials: boolean,
+    counts: readonly LayerCounts[],
+    spent: Spent,
+  ) {
+    this.#cache = cache;
+    this.#context = context;
+    this.#needsTrials = needsTrials;
+    this.#counts = counts;
+    this.#spent = spent;
+  }
+
+  /** `tokensNew` have come: so many more trials of the pages that wait are due. */
+  pass(tokensNew: number): void {
+    if (this.#waiting.length > 0) this.#due += this.#share(tokensNew);
+  }
+
+  /** Enough trials are due that it pays to start them. */
+  get areDue(): boolean {
+    return this.#waiting.length > 0 && this.#due >= Math.min(AT_ONCE, this.#waiting.length);
+  }
+
+  /**
+   * Takes in the pages that leave the window with the page that is open now, from its middle on. By then half a page of queries
+   * sees them whole; reading a page at a time they are tried on all of them.
+   */
+  admit(tokens: number, tokensNew: number): void {
+    const pages = Math.max(0, halvesReached(tokens) - 1);
+    if (pages > this.#admitted && this.#waiting.length === 0) this.#due = this.#share(tokensNew);
+    for (; this.#admitted < pages; this.#admitted++)
+      for (let layer = 0; layer < this.#context.layers; layer++) this.#waiting.push({ layer, page: this.#admitted });
+  }
+
+  /** Has the pages that are due tried while the next steps go on. Nobody waits for them before they are reported. */
+  start(): void {
+    this.#collect(false);
+    const start = performance.now();
+    const count = Math.floor(this.#due);
+    this.#due -= count;
+    for (const one of this.#waiting.splice(0, count)) {
+      if (this.#isTried(one.layer)) this.#cache.startTrial(one.layer, one.page, FIRST_TRIAL);
+      this.#started.push(one);
+    }
+    this.#spent.trialMs += performance.now() - start;
+  }
+
+  /** Reports of pages that have left the window since the last time; what is still untried of them is tried now. */
+  reports(tokens: number): readonly TrialReport[] {
+    const movable = movablePages(tokens);
+    const first = this.#found[0] ?? this.#started[0] ?? this.#waiting[0];
+    if (first === undefined || first.page >= movable) return NO_REPORTS;
+    this.#try(this.#waiting.filter(({ page }) => page < movable).length);
+    const ready = this.#found.filter(({ page }) => page < movable);
+    if (ready.length > 0) this.#found = this.#found.filter(({ page }) => page >= movable);
+    return ready;
+  }
+
+  /** Tries a planned move on today's queries. → ε, null where nobody who was asked lately sees the page */
+  again({ layer, page, side, to }: Decision): number | null {
+    const start = performance.now();
+    const epsilon = this.#cache.trial(layer, page, [{ side, format: to }])[0]!;
+    this.#counts[layer]!.tried += 1;
+    this.#spent.trialMs += performance.now() - start;
+    return Number.isFinite(epsilon) ? epsilon : null;
+  }
+
+  /** Trials that belong to so many tokens. */
+  #share(tokens: number): number {
+    return (this.#context.layers * tokens) / SPREAD_TOKENS;
+  }
+
+  #isTried(layer: number): boolean {
+    return this.#needsTrials && !this.#context.skipLayers.includes(layer);
+  }
+
+  /** Tries so many waiting pages at once. */
+  #try(count: number): void {
+    this.#collect(true);
+    if (count === 0) return;
+    const start = performance.now();
+    for (const { layer, page } of this.#waiting.splice(0, count))
+      this.#report(layer, page, this.#isTried(layer) ? this.#cache.trial(layer, page, FIRST_TRIAL) : NOTHING);
+    this.#spent.trialMs += performance.now() - start;
+  }
+
+  /** What trials that were started have found: all of them, or those that have ended. */
+  #collect(wait: boolean): void {
+    if (this.#started.length === 0) return;
+    const start = performance.now();
+    const found = this.#cache.finishTrials(wait);
+    let at = 0;
+    let done = 0;
+    for (; done < this.#started.length; done++) {
+      const { layer, page } = this.#started[done]!;
+      if (this.#isTried(layer) && at === found.length) break;
+      this.#report(layer, page, this.#isTried(layer) ? found[at++]! : NOTHING);
+    }
+    this.#started.splice(0, done);
+    this.#spent.trialMs += performance.now() - start;
+  }
+
+  /** `errors`: of FIRST_TRIAL, or nothing. */
+  #report(layer: number, page: number, errors: Float64Array): void {
+    for (let at = 0; at < FIRST_TRIAL.length; at += CANDIDATES.length) {
+      const { side } = FIRST_TRIAL[at]!;
+      const epsilon: Partial<Record<FormatName, number>> = {};
+      for (let i = at; i < at + CANDIDATES.length && i < errors.length; i++) {
+        // No kept query sees the whole page (sliding window): nobody will miss it, but say nothing that was not measured.
+        if (Number.isFinite(errors[i])) epsilon[FIRST_TRIAL[i]!.format] = errors[i]!;
+      }
+      this.#found.push({ layer, page, side, from: this.#context.windowFormat, epsilon });
+    }
+    this.#counts[layer]!.tried += errors.length;
+  }
+}
