@@ -151,7 +151,7 @@ export class Latents {
     const { format, width } = this.#options;
     let pages = 0;
     for (let layer = 0; layer < this.#open.length; layer++) {
-      for (const kept of this.#cache.table(layer).keptLatent) pages += kept === 0 ? 0 : 1;
+      for (const kept of this.#cache.table(layer).latent) pages += kept === 0 ? 0 : 1;
     }
     return pages * latentBytes(format, width);
   }

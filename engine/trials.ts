@@ -2,13 +2,20 @@
  * The trial queue: pages that are about to leave the window wait here to be tried in every candidate format, are tried some at a
  * time beside the steps that go on, and are reported once they may move.
  */
-import { type FormatName, halvesReached, type KvCache, movablePages, type TrialCandidate } from '../native/index.ts';
+import {
+  type FormatName,
+  halvesReached,
+  type KvCache,
+  movablePages,
+  type Side,
+  type TrialCandidate,
+} from '../native/index.ts';
 import type { Decision, PolicyContext, TrialReport } from '../policy/index.ts';
 import type { LayerCounts, Spent } from './mover.ts';
 
 /** Candidates of a first trial, best first. */
 const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
-const FIRST_TRIAL: readonly TrialCandidate[] = (['k', 'v'] as const).flatMap((side) =>
+const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = (['k', 'v'] as const).flatMap((side) =>
   CANDIDATES.map((format) => ({ side, format })),
 );
 const NOTHING = new Float64Array(0);

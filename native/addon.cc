@@ -114,15 +114,16 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
-                        InstanceMethod<&CacheHandle::table>("table"), InstanceMethod<&CacheHandle::format>("format"),
-                        InstanceMethod<&CacheHandle::trial>("trial"),
+                        InstanceMethod<&CacheHandle::with<tableCall>>("table"), InstanceMethod<&CacheHandle::with<formatCall>>("format"),
+                        InstanceMethod<&CacheHandle::with<trialCall>>("trial"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
-                        InstanceMethod<&CacheHandle::transcode>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
+                        InstanceMethod<&CacheHandle::with<transcodeCall>>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
                         InstanceMethod<&CacheHandle::account>("account"), InstanceMethod<&CacheHandle::setBudget>("setBudget"),
-                        InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::latent>("latent"),
-                        InstanceMethod<&CacheHandle::startMove>("startMove"), InstanceMethod<&CacheHandle::finishMoves>("finishMoves"),
-                        InstanceMethod<&CacheHandle::startTrial>("startTrial"), InstanceMethod<&CacheHandle::finishTrials>("finishTrials")});
+                        InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::with<latentCall>>("latent"),
+                        InstanceMethod<&CacheHandle::with<exportPageCall>>("exportPage"), InstanceMethod<&CacheHandle::with<importPageCall>>("importPage"),
+                        InstanceMethod<&CacheHandle::with<startMoveCall>>("startMove"), InstanceMethod<&CacheHandle::with<finishMovesCall>>("finishMoves"),
+                        InstanceMethod<&CacheHandle::with<startTrialCall>>("startTrial"), InstanceMethod<&CacheHandle::with<finishTrialsCall>>("finishTrials")});
   }
 
   explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
@@ -220,6 +221,12 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return answer(info, kOk);
   }
 
+  // Calls of which the rest stands in other files.
+  template <Status (*call)(Cache&, const Info&)>
+  Napi::Value with(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? call(*cache_, info) : kClosed; });
+  }
+
   bool readLayer(const Napi::Value& value, int* layer) const { return readInt(value, 0, cache_->shape().layers - 1, layer); }
 
   // A layer and one of its sealed pages, or with `open` the open page as well.
@@ -257,26 +264,6 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!readInt(info[0], 0, cache_->layer(0).length, &tokens)) return kBadArgument;
       return cache_->truncate(tokens);
     });
-  }
-
-  Napi::Value latent(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? latentCall(*cache_, info) : kClosed; });
-  }
-
-  Napi::Value startMove(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? startMoveCall(*cache_, info) : kClosed; });
-  }
-
-  Napi::Value finishMoves(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? finishMovesCall(*cache_, info) : kClosed; });
-  }
-
-  Napi::Value startTrial(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? startTrialCall(*cache_, info) : kClosed; });
-  }
-
-  Napi::Value finishTrials(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? finishTrialsCall(*cache_, info) : kClosed; });
   }
 
   // (layer, k, v)
@@ -337,36 +324,6 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (layer, Uint8Array kFormat [pages], Uint8Array vFormat [pages], Float64Array mass [pages + 1])
-  Napi::Value table(const Info& info) {
-    return guarded(info, [&]() -> Status {
-      int layer;
-      Span<uint8_t> k, v;
-      Span<double> mass;
-      if (!cache_) return kClosed;
-      if (!readLayer(info[0], &layer)) return kBadArgument;
-      if (!readArray(info[1], napi_uint8_array, &k) || !readArray(info[2], napi_uint8_array, &v)) return kBadArgument;
-      if (!readArray(info[3], napi_float64_array, &mass)) return kBadArgument;
-      const Layer& it = cache_->layer(layer);
-      if (k.length != it.pages.size() || v.length != k.length || mass.length != k.length + 1) return kBadShape;
-      for (size_t page = 0; page < it.pages.size(); page++) {
-        k.data[page] = static_cast<uint8_t>(it.pages[page].k.format);
-        v.data[page] = static_cast<uint8_t>(it.pages[page].v.format);
-        mass.data[page] = it.pages[page].mass;
-      }
-      mass.data[it.pages.size()] = it.openMass;
-      return kOk;
-    });
-  }
-
-  Napi::Value format(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? formatCall(*cache_, info) : kClosed; });
-  }
-
-  Napi::Value trial(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? trialCall(*cache_, info) : kClosed; });
-  }
-
   // (layer, sketch)
   Napi::Value setSketch(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -393,20 +350,6 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!readArray(info[1], napi_float64_array, &out) || out.length != 1) return kBadShape;
       out.data[0] = cache_->hasSketch(layer);
       return kOk;
-    });
-  }
-
-  // (layer, page, side, format, Float64Array[1] <- bytes freed)
-  Napi::Value transcode(const Info& info) {
-    return guarded(info, [&]() -> Status {
-      int layer, page, format;
-      bool isKey;
-      Span<double> out;
-      if (!cache_) return kClosed;
-      if (!readPage(info, false, &layer, &page) || !readSide(info[2], &isKey)) return kBadArgument;
-      if (!readInt(info[3], 0, kFormatCount - 1, &format)) return kBadArgument;
-      if (!readArray(info[4], napi_float64_array, &out) || out.length != 1) return kBadShape;
-      return cache_->transcode(layer, page, isKey, format, out.data);
     });
   }
 
@@ -439,7 +382,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!readArray(info[3], napi_uint8_array, &codes) || !readArray(info[4], napi_uint16_array, &rowScales)) return kBadArgument;
       if (!readArray(info[5], napi_int8_array, &means) || !readArray(info[6], napi_uint16_array, &meanScales)) return kBadArgument;
       const CacheShape& shape = cache_->shape();
-      const bool rot = isRot(cache_->layer(layer).pages[page].side(isKey).format);
+      const bool rot = isRot(cache_->layer(layer).page(page).side(isKey).format);
       if (codes.length != shape.rowElements() * kPageTokens) return kBadShape;
       if (rowScales.length != static_cast<size_t>(shape.kvHeads) * kPageTokens) return kBadShape;
       if (means.length != (rot ? shape.rowElements() : 0) || meanScales.length != (rot ? static_cast<size_t>(shape.kvHeads) : 0)) return kBadShape;

@@ -248,31 +248,17 @@ Status moveLatent(Cache& cache, const Info& info, LatentMove move) {
   return cache.keep(layer, page, format, bytes.data);
 }
 
-// (layer, Uint8Array [pages] <- 0: no latent, 1 and 2: held, the latent format + 1, 3 and 4: kept beside keys and values, the format + 3)
-Status listLatents(const Cache& cache, const Info& info) {
-  int layer;
-  Span<uint8_t> held;
-  if (!readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
-  if (!readArray(info[2], napi_uint8_array, &held) || held.length != cache.layer(layer).pages.size()) return kBadShape;
-  for (size_t page = 0; page < held.length; page++) {
-    const HeldLatent& latent = cache.layer(layer).pages[page].latent;
-    held.data[page] = static_cast<uint8_t>(latent.format + 1 + (latent.kept ? kLatentFormats : 0));
-  }
-  return kOk;
-}
-
 }  // namespace
 
 Status latentCall(Cache& cache, const Info& info) {
   int operation, bytes;
-  if (!readInt(info[0], 0, 6, &operation)) return kBadArgument;
+  if (!readInt(info[0], 0, 5, &operation)) return kBadArgument;
   switch (operation) {
     case 0: return setWeights(cache, info);
     case 1: return setRotary(cache, info);
     case 2: return moveLatent(cache, info, LatentMove::kHold);
     case 3: return moveLatent(cache, info, LatentMove::kRestore);
-    case 6: return moveLatent(cache, info, LatentMove::kKeep);
-    case 4: return listLatents(cache, info);
+    case 4: return moveLatent(cache, info, LatentMove::kKeep);
     default: break;
   }
   if (!readInt(info[1], 0, 1 << 30, &bytes)) return kBadArgument;

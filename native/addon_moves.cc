@@ -1,6 +1,7 @@
 // Moves and trials in the background for addon.cc, which see.
 #include <napi.h>
 
+#include <array>
 #include <vector>
 
 #include "arguments.h"
@@ -9,13 +10,79 @@
 
 namespace palimpsest {
 
-// (layer, page, side, format)
-Status startMoveCall(Cache& cache, const Info& info) {
-  int layer, page, side, format;
+namespace {
+
+// What the page table says of a side that has no format.
+constexpr uint8_t kNoFormat = 255;
+
+bool readPage(const Cache& cache, const Info& info, int* layer, int* page) {
+  return readInt(info[0], 0, cache.shape().layers - 1, layer) && readInt(info[1], 0, cache.layer(*layer).sealed() - 1, page);
+}
+
+// 0: keys, 1: values, 2: both.
+bool readSides(const Napi::Value& value, Sides* sides) {
+  int part;
+  if (!readInt(value, 0, 2, &part)) return false;
+  *sides = static_cast<Sides>(part + 1);
+  return true;
+}
+
+bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candidates) {
+  Span<uint8_t> moves;
+  if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidates) return false;
+  for (size_t i = 0; i < moves.length; i += 2) {
+    if (moves.data[i] > 2 || moves.data[i + 1] >= kFormatCount) return false;
+    candidates->push_back({static_cast<Sides>(moves.data[i] + 1), moves.data[i + 1]});
+  }
+  return true;
+}
+
+}  // namespace
+
+// (layer, Uint8Array kind [pages], kFormat [pages], vFormat [pages], latent [pages] 0 or the latent format + 1, Float64Array mass [pages + 1])
+Status tableCall(Cache& cache, const Info& info) {
+  int layer;
+  Span<uint8_t> columns[4];
+  Span<double> mass;
   if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
-  if (!readInt(info[1], 0, cache.layer(layer).sealed() - 1, &page) || !readInt(info[2], 0, 1, &side)) return kBadArgument;
+  const Layer& it = cache.layer(layer);
+  for (int i = 0; i < 4; i++) {
+    if (!readArray(info[i + 1], napi_uint8_array, &columns[i])) return kBadArgument;
+    if (columns[i].length != it.pages.size()) return kBadShape;
+  }
+  if (!readArray(info[5], napi_float64_array, &mass)) return kBadArgument;
+  if (mass.length != it.pages.size() + 1) return kBadShape;
+  for (int index = 0; index < it.sealed(); index++) {
+    const Page& page = it.page(index);
+    const bool isResident = page.kind == kResident;
+    columns[0].data[index] = page.kind;
+    columns[1].data[index] = isResident ? static_cast<uint8_t>(page.k.format) : kNoFormat;
+    columns[2].data[index] = isResident ? static_cast<uint8_t>(page.v.format) : kNoFormat;
+    columns[3].data[index] = static_cast<uint8_t>(page.latent.format + 1);
+    mass.data[index] = it.mass[index];
+  }
+  mass.data[it.sealed()] = it.openMass;
+  return kOk;
+}
+
+// (layer, page, part, format, Float64Array[1] <- bytes freed)
+Status transcodeCall(Cache& cache, const Info& info) {
+  int layer, page, format;
+  Sides sides;
+  Span<double> out;
+  if (!readPage(cache, info, &layer, &page) || !readSides(info[2], &sides)) return kBadArgument;
   if (!readInt(info[3], 0, kFormatCount - 1, &format)) return kBadArgument;
-  return cache.startMove(layer, page, side == 0, format);
+  if (!readArray(info[4], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  return cache.transcode(layer, page, sides, format, out.data);
+}
+
+// (layer, page, part, format)
+Status startMoveCall(Cache& cache, const Info& info) {
+  int layer, page, format;
+  Sides sides;
+  if (!readPage(cache, info, &layer, &page) || !readSides(info[2], &sides)) return kBadArgument;
+  if (!readInt(info[3], 0, kFormatCount - 1, &format)) return kBadArgument;
+  return cache.startMove(layer, page, sides, format);
 }
 
 // (wait, Float64Array[1 + 2 * moves under way] <- how many were finished, then of each its status and the bytes freed)
@@ -34,35 +101,19 @@ Status finishMovesCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
-namespace {
-
-bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candidates) {
-  Span<uint8_t> moves;
-  if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidates) return false;
-  for (size_t i = 0; i < moves.length; i += 2) {
-    if (moves.data[i] > 1 || moves.data[i + 1] >= kFormatCount) return false;
-    candidates->push_back({moves.data[i] == 0, moves.data[i + 1]});
-  }
-  return true;
-}
-
-bool readPage(const Cache& cache, const Info& info, int* layer, int* page) {
-  return readInt(info[0], 0, cache.shape().layers - 1, layer) && readInt(info[1], 0, cache.layer(*layer).sealed() - 1, page);
-}
-
-}  // namespace
-
-// (layer, page, side, Float64Array[1] <- format)
+// (layer, page, side, Float64Array[1] <- format): kUnsupported when the page has none
 Status formatCall(Cache& cache, const Info& info) {
   int layer, page, side;
   Span<double> out;
   if (!readPage(cache, info, &layer, &page) || !readInt(info[2], 0, 1, &side)) return kBadArgument;
   if (!readArray(info[3], napi_float64_array, &out) || out.length != 1) return kBadShape;
-  out.data[0] = cache.layer(layer).pages[page].side(side == 0).format;
+  const Page& it = cache.layer(layer).page(page);
+  if (it.kind != kResident) return kUnsupported;
+  out.data[0] = it.side(side == 0).format;
   return kOk;
 }
 
-// (layer, page, Uint8Array [side, format, side, format ...], Float64Array errors)
+// (layer, page, Uint8Array [part, format, part, format ...], Float64Array errors)
 Status trialCall(Cache& cache, const Info& info) {
   int layer, page;
   Span<double> errors;
@@ -73,7 +124,7 @@ Status trialCall(Cache& cache, const Info& info) {
   return trial(cache, layer, page, candidates.data(), static_cast<int>(candidates.size()), errors.data);
 }
 
-// (layer, page, Uint8Array [side, format, side, format ...])
+// (layer, page, Uint8Array [part, format, part, format ...])
 Status startTrialCall(Cache& cache, const Info& info) {
   int layer, page;
   std::vector<TrialCandidate> candidates;
@@ -88,6 +139,38 @@ Status finishTrialsCall(Cache& cache, const Info& info) {
   if (!readArray(info[1], napi_float64_array, &out) || out.length != 1 + startedErrors(cache)) return kBadShape;
   out.data[0] = static_cast<double>(finishTrials(cache, info[0].As<Napi::Boolean>().Value(), out.data + 1));
   return kOk;
+}
+
+// (layer, page, Int32Array[2] <- bytes, width of the latent or 0; Uint8Array [bytes] <- or undefined: only the numbers)
+Status exportPageCall(Cache& cache, const Info& info) {
+  int layer, page;
+  Span<int32_t> about;
+  Span<uint8_t> out;
+  if (!readPage(cache, info, &layer, &page)) return kBadArgument;
+  if (!readArray(info[2], napi_int32_array, &about) || about.length != 2) return kBadShape;
+  const size_t bytes = cache.storedBytes(layer, page);
+  if (bytes > INT32_MAX) return kUnsupported;
+  const PageLatent& latent = cache.layer(layer).page(page).latent;
+  about.data[0] = static_cast<int32_t>(bytes);
+  about.data[1] = latent.isThere() ? latent.weights->width : 0;
+  if (absent(info[3])) return kOk;
+  if (!readArray(info[3], napi_uint8_array, &out) || out.length != bytes) return kBadShape;
+  cache.exportPage(layer, page, out.data);
+  return kOk;
+}
+
+// (layer, Int32Array[5]: kind, format of keys, of values, latent format + 1, width of the latent; Uint8Array bytes)
+Status importPageCall(Cache& cache, const Info& info) {
+  int layer;
+  Span<int32_t> about;
+  Span<uint8_t> bytes;
+  if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  if (!readArray(info[1], napi_int32_array, &about) || about.length != 5) return kBadShape;
+  if (!readArray(info[2], napi_uint8_array, &bytes)) return kBadArgument;
+  const auto [kind, k, v, latent, width] = std::array<int32_t, 5>{about.data[0], about.data[1], about.data[2], about.data[3], about.data[4]};
+  if (kind < kResident || kind > kLatent || latent < 0 || latent > kLatentFormats) return kBadArgument;
+  if (kind == kResident && (k < 0 || k >= kFormatCount || v < 0 || v >= kFormatCount)) return kBadArgument;
+  return cache.importPage(layer, {static_cast<PageKind>(kind), {k, v}, latent - 1, width, bytes.data, bytes.length});
 }
 
 }  // namespace palimpsest

@@ -1,6 +1,6 @@
 /** Checks of arguments that several functions of the room share. Each throws a KvError that names the argument and its value. */
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, type FormatName, SIDES, type Side } from './format.ts';
+import { FORMAT_NAMES, type FormatName, PARTS, type Part, SIDES, type Side } from './format.ts';
 
 export function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
   throw new KvError('bad-argument', message, hint === undefined ? { values } : { values, hint });
@@ -49,6 +49,12 @@ export function sideId(side: Side): number {
   return id;
 }
 
+export function partId(part: Part): number {
+  const id = PARTS.indexOf(part);
+  if (id < 0) fail("side must be 'k', 'v' or 'kv'", { side: show(part) });
+  return id;
+}
+
 export function formatId(format: FormatName): number {
   const id = FORMAT_NAMES.indexOf(format);
   if (id < 0) {
@@ -66,8 +72,9 @@ export function closed(what: string): never {
 /** What no side and no format is: the binary refuses it. */
 const UNKNOWN = 255;
 
-/** As `sideId`, leaving it to the binary to refuse. */
+/** As `sideId` and `partId`, leaving it to the binary to refuse. */
 export const sideNumber = (side: Side | undefined): number => (side === 'k' ? 0 : side === 'v' ? 1 : UNKNOWN);
+export const partNumber = (part: Part | undefined): number => (part === 'kv' ? 2 : sideNumber(part));
 
 /** As `formatId`, leaving it to the binary to refuse. */
 export const formatNumber = (format: FormatName | undefined): number => {

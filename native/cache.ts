@@ -11,6 +11,8 @@ import {
   formatNumber,
   integer,
   overlaps,
+  partId,
+  partNumber,
   record,
   shapeError,
   show,
@@ -18,14 +20,24 @@ import {
   sideNumber,
 } from './arguments.ts';
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, FORMATS, type FormatName, PAGE_TOKENS, type Side, SKETCH_ROWS } from './format.ts';
+import {
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  PAGE_TOKENS,
+  type Part,
+  type Side,
+  SKETCH_ROWS,
+  sidesOf,
+} from './format.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './load.ts';
-import { checkMove, formatIn, Moves, type StartedMove } from './moves.ts';
+import { checkMove, checkStatus, formatIn, Moves, type StartedMove } from './moves.ts';
 import { NativePool } from './pool.ts';
-import { badValue, statusOf } from './refusals.ts';
+import { badQuery, badValue, statusOf } from './refusals.ts';
 import { checkedOptions, openBytesOf } from './shape.ts';
+import { exportPage, importPage } from './stored.ts';
 import { MAX_CANDIDATES, movesOf, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
@@ -50,7 +62,6 @@ class NativeCache implements KvCache {
   readonly #moves = new Moves();
   readonly #trials = new Trials();
   #handle: CacheHandle | undefined;
-
   readonly #latentBytes: number;
 
   constructor(handle: CacheHandle, pool: PoolHandle, shape: CacheShape, sealLatentBytes: number) {
@@ -145,13 +156,8 @@ class NativeCache implements KvCache {
     }
     if (out.length !== q.length) shapeError('out must be as long as q', { out: out.length, q: q.length });
     if (overlaps(q, out)) fail('out must not share memory with q', {});
-    if (xNorms !== undefined) {
-      if (xNorms.length !== tokens)
-        shapeError('xNorms must hold one number per token', { xNorms: xNorms.length, tokens });
-      if (!xNorms.every((norm) => norm >= 0 && norm < Number.POSITIVE_INFINITY)) {
-        throw new KvError('bad-value', 'xNorms must be finite and not negative', { values: { layer } });
-      }
-    }
+    if (xNorms !== undefined && xNorms.length !== tokens)
+      shapeError('xNorms must hold one number per token', { xNorms: xNorms.length, tokens });
     if (lse !== undefined) {
       if (lse.length !== tokens * queryHeads) {
         shapeError('lse must hold one number per token and head', { lse: lse.length, tokens, queryHeads });
@@ -161,12 +167,7 @@ class NativeCache implements KvCache {
     const status = handle.attend(layer, q, out, xNorms, lse, observe);
     if (status === 0) return;
     const error = statusOf(() => check(status, `attend over layer ${layer}`, { layer, tokens }));
-    const at = q.findIndex((x) => !Number.isFinite(x));
-    if (error.code !== 'bad-value' || at < 0) throw error;
-    throw new KvError('bad-value', `q holds ${q[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
-      values: { layer, row: Math.floor(at / row), column: at % row, value: String(q[at]) },
-      hint: 'queries must be finite; nothing was counted',
-    });
+    throw error.code === 'bad-value' ? badQuery(error, q, layer, row) : error;
   }
 
   setSkipShare(share: number): void {
@@ -186,11 +187,11 @@ class NativeCache implements KvCache {
   table(layer: number): PageTable {
     const handle = this.#open();
     const { pages } = this.#count(this.#layer(layer));
-    const kFormat = new Uint8Array(pages);
-    const vFormat = new Uint8Array(pages);
+    const column = (): Uint8Array => new Uint8Array(pages);
+    const [kind, kFormat, vFormat, latent] = [column(), column(), column(), column()] as const;
     const mass = new Float64Array(pages + 1);
-    check(handle.table(layer, kFormat, vFormat, mass), 'read the page table', { layer });
-    return { pages, kFormat, vFormat, ...held.listLatents(handle, layer, pages), mass };
+    check(handle.table(layer, kind, kFormat, vFormat, latent, mass), 'read the page table', { layer });
+    return { pages, kind, kFormat, vFormat, latent, mass };
   }
 
   format(layer: number, page: number, side: Side): FormatName {
@@ -198,6 +199,7 @@ class NativeCache implements KvCache {
     if (status === 0) return FORMAT_NAMES[this.#one[0]!]!;
     this.#sealedPage(this.#layer(layer), page);
     sideId(side);
+    formatIn(this.table(layer), page, side);
     return refuse(status, 'read the cache', { layer, page, side });
   }
 
@@ -233,11 +235,9 @@ class NativeCache implements KvCache {
     if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) {
       fail(`candidates must be an array of at most ${MAX_CANDIDATES}`, { candidates: show(candidates) });
     }
-    const table = this.table(layer);
     for (const candidate of candidates as readonly TrialCandidate[]) {
       record(candidate, 'candidate');
-      sideId(candidate.side);
-      this.#checkedMove(layer, page, candidate.side, candidate.format, table);
+      this.#checkedMove(layer, page, candidate.side, candidate.format);
     }
     return refuse(status, `try page ${page} of layer ${layer}`, { layer, page });
   }
@@ -258,22 +258,22 @@ class NativeCache implements KvCache {
     check(handle.setSketch(layer, sketch), 'set the output sketch', { layer });
   }
 
-  transcode(layer: number, page: number, side: Side, to: FormatName): number {
+  transcode(layer: number, page: number, side: Part, to: FormatName): number {
     const handle = this.#open();
-    const status = handle.transcode(layer, page, sideNumber(side), formatNumber(to), this.#one);
+    const status = handle.transcode(layer, page, partNumber(side), formatNumber(to), this.#one);
     return status === 0 ? this.#one[0]! : this.#explainMove(layer, page, side, to, status);
   }
 
-  #explainMove(layer: number, page: number, side: Side, to: FormatName, status: number): never {
+  #explainMove(layer: number, page: number, side: Part, to: FormatName, status: number): never {
     const move = this.#checkedMove(layer, page, side, to);
     const doing = `re-encode page ${page} of layer ${layer} as ${to}`;
     return this.#within(doing, () => {
-      this.#moves.check(status, doing, move);
+      checkStatus(status, doing, move);
       return refuse(status, doing, move);
     });
   }
 
-  startMove(layer: number, page: number, side: Side, to: FormatName): void {
+  startMove(layer: number, page: number, side: Part, to: FormatName): void {
     const handle = this.#open();
     const move = this.#checkedMove(layer, page, side, to);
     this.#within(`move page ${page} of layer ${layer} to ${to}`, () => this.#moves.start(handle, move));
@@ -337,18 +337,18 @@ class NativeCache implements KvCache {
   }
 
   holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
-    const handle = this.#open();
-    this.#sealedPage(this.#layer(layer), page);
-    return this.#within(`hold page ${page} of layer ${layer} as ${format}`, () =>
-      held.putLatent(handle, 'hold', layer, page, format, bytes, this.#one),
-    );
+    return this.#putLatent('hold', layer, page, format, bytes);
   }
 
   keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void {
+    this.#putLatent('keep', layer, page, format, bytes);
+  }
+
+  #putLatent(how: 'hold' | 'keep', layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
-    this.#within(`keep the ${format} of page ${page} of layer ${layer}`, () =>
-      held.putLatent(handle, 'keep', layer, page, format, bytes, this.#one),
+    return this.#within(`${how} page ${page} of layer ${layer} as ${format}`, () =>
+      held.putLatent(handle, how, layer, page, format, bytes, this.#one),
     );
   }
 
@@ -359,6 +359,18 @@ class NativeCache implements KvCache {
     return this.#within(`restore page ${page} of layer ${layer} as ${format}`, () =>
       held.restore(handle, layer, page, id, this.#one),
     );
+  }
+
+  exportPage(layer: number, page: number): Uint8Array {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    return exportPage(handle, this.shape, layer, page, this.table(layer));
+  }
+
+  importPage(layer: number, bytes: Uint8Array): void {
+    const handle = this.#open();
+    const { tokens } = this.#count(this.#layer(layer));
+    this.#within(`import a page into layer ${layer}`, () => importPage(handle, this.shape, layer, tokens, bytes));
   }
 
   get budgetBytes(): number | null {
@@ -413,12 +425,13 @@ class NativeCache implements KvCache {
   }
 
   /** What is asked for, when the page and its format of now allow it. */
-  #checkedMove(layer: number, page: number, side: Side, to: FormatName, table?: PageTable): StartedMove {
+  #checkedMove(layer: number, page: number, side: Part, to: FormatName): StartedMove {
     this.#sealedPage(this.#layer(layer), page);
-    sideId(side);
-    const move = { layer, page, side, from: formatIn(table ?? this.table(layer), page, side), to };
-    checkMove(move, this.shape.headDim);
-    return move;
+    partId(side);
+    const table = this.table(layer);
+    checkMove({ layer, page, side, to }, table, this.shape.headDim);
+    const from = (of: Side): FormatName | null => (sidesOf(side).includes(of) ? formatIn(table, page, of) : null);
+    return { layer, page, side, from: { k: from('k'), v: from('v') }, to };
   }
 
   /** Says what a full pool means for the work. */

@@ -22,12 +22,17 @@ void exportDense(Napi::Env env, Napi::Object exports);
 // Cache.latent(operation, ...): what a cache does with pages held as latents.
 class Cache;
 Status latentCall(Cache& cache, const Napi::CallbackInfo& info);
-// Cache.startMove() and Cache.finishMoves(), in addon_moves.cc.
+// Moves of pages, trials and the page table, in addon_moves.cc.
+Status transcodeCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startMoveCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishMovesCall(Cache& cache, const Napi::CallbackInfo& info);
+Status tableCall(Cache& cache, const Napi::CallbackInfo& info);
 Status formatCall(Cache& cache, const Napi::CallbackInfo& info);
 Status trialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startTrialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishTrialsCall(Cache& cache, const Napi::CallbackInfo& info);
+// Stored bytes of a page, in addon_moves.cc too.
+Status exportPageCall(Cache& cache, const Napi::CallbackInfo& info);
+Status importPageCall(Cache& cache, const Napi::CallbackInfo& info);
 
 }  // namespace palimpsest

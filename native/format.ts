@@ -18,6 +18,11 @@ export const CODED_HEAD_DIMS: readonly number[] = [64, 80, 96, 128, 256];
 /** Keys or values. */
 export type Side = 'k' | 'v';
 export const SIDES: readonly Side[] = ['k', 'v'];
+/** What of a page a move concerns: one side, or both in one move. */
+export type Part = Side | 'kv';
+export const PARTS: readonly Part[] = ['k', 'v', 'kv'];
+/** The sides of a part. */
+export const sidesOf = (part: Part): readonly Side[] => (part === 'kv' ? SIDES : [part]);
 
 /** Names in order of quality, best first. The index is the id that crosses to C++. */
 export const FORMAT_NAMES = ['f16', 'q8', 'rot4', 'rot3', 'rot2'] as const;

@@ -119,18 +119,6 @@ export function putLatent(
   return out[0]!;
 }
 
-/** Latent of each sealed page, in place of keys and values and beside them: 0 for none, else index in LATENT_NAMES + 1. */
-export function listLatents(
-  handle: CacheHandle,
-  layer: number,
-  pages: number,
-): { readonly latent: Uint8Array; readonly keptLatent: Uint8Array } {
-  const all = new Uint8Array(pages);
-  check(handle.latent(LATENT_OPERATIONS.list, layer, all), 'read the page table', { layer });
-  const most = LATENT_NAMES.length;
-  return { latent: all.map((id) => (id > most ? 0 : id)), keptLatent: all.map((id) => (id > most ? id - most : 0)) };
-}
-
 /** → bytes freed. */
 export function restore(handle: CacheHandle, layer: number, page: number, format: number, out: Float64Array): number {
   check(

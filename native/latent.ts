@@ -9,6 +9,8 @@ import { check, loadBinary, type WeightsHandle } from './load.ts';
 
 /** In order of quality. The index is the id that crosses to C++. */
 export const LATENT_NAMES = ['xq8', 'xq4'] as const;
+/** Of the bytes of every latent: a change of them is a new number. */
+export const LATENT_LAYOUT_VERSION = 1;
 /** A format of latents. See LATENT_NAMES. */
 export type LatentName = (typeof LATENT_NAMES)[number];
 

@@ -36,7 +36,7 @@ export interface PoolHandle {
   close(): number;
 }
 
-/** A cache as the binary knows it. Sides are 0 (K) and 1 (V), formats indices of FORMAT_NAMES. */
+/** A cache as the binary knows it. Sides are 0 (K) and 1 (V), parts those and 2 (both), formats indices of FORMAT_NAMES. */
 export interface CacheHandle {
   open(
     pool: PoolHandle,
@@ -64,7 +64,14 @@ export interface CacheHandle {
   ): number;
   setSkipShare(share: number): number;
   skipped(layer: number, out: Float64Array): number;
-  table(layer: number, kFormat: Uint8Array, vFormat: Uint8Array, mass: Float64Array): number;
+  table(
+    layer: number,
+    kind: Uint8Array,
+    kFormat: Uint8Array,
+    vFormat: Uint8Array,
+    latent: Uint8Array,
+    mass: Float64Array,
+  ): number;
   format(layer: number, page: number, side: number, out: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
   startTrial(layer: number, page: number, moves: Uint8Array): number;
@@ -72,8 +79,8 @@ export interface CacheHandle {
   finishTrials(wait: boolean, out: Float64Array): number;
   setSketch(layer: number, sketch: Float32Array): number;
   hasSketch(layer: number, out: Float64Array): number;
-  transcode(layer: number, page: number, side: number, format: number, out: Float64Array): number;
-  startMove(layer: number, page: number, side: number, format: number): number;
+  transcode(layer: number, page: number, part: number, format: number, out: Float64Array): number;
+  startMove(layer: number, page: number, part: number, format: number): number;
   /** [1 + 2 · moves under way] ← how many were finished, then of each its status and the bytes freed. */
   finishMoves(wait: boolean, out: Float64Array): number;
   decode(layer: number, page: number, side: number, out: Float32Array): number;
@@ -86,13 +93,17 @@ export interface CacheHandle {
     means: Int8Array,
     meanScales: Uint16Array,
   ): number;
+  /** about [2] ← bytes, width of the latent or 0. Without `out` that is all. */
+  exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;
+  /** about: kind, format of keys, of values, format of the latent + 1, its width. */
+  importPage(layer: number, about: Int32Array, bytes: Uint8Array): number;
   memory(out: Float64Array): number;
   /** What a cache does with latents; native/addon_latent.cc lists the operations (LATENT_OPERATIONS) and their arguments. */
   latent(operation: number, ...args: unknown[]): number;
 }
 
 /** First argument of CacheHandle.latent. */
-export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, list: 4, scratch: 5, keep: 6 } as const;
+export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5 } as const;
 
 /** Packed weights as the binary knows them. Formats are indices of LATENT_NAMES. */
 export interface WeightsHandle {

@@ -1,29 +1,55 @@
 /** Moves of page sides from format to format, the checked half of KvCache's methods: see types.ts for the contract of each. */
-import { fail, formatId, show, sideId } from './arguments.ts';
+import { fail, formatId, partId, show } from './arguments.ts';
 import { assert, KvError } from './error.ts';
-import { CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, type FormatName, type Side } from './format.ts';
+import { CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, type FormatName, type Side, sidesOf } from './format.ts';
+import { LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check, codeOf } from './load.ts';
 import type { FinishedMove, PageTable } from './types.ts';
 
 export type StartedMove = Pick<FinishedMove, 'layer' | 'page' | 'side' | 'from' | 'to'>;
 
+/** Format of one side of a sealed page. Throws 'unsupported' when it is held as a latent: then it has none. */
 export function formatIn(table: PageTable, page: number, side: Side): FormatName {
-  return FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!]!;
+  const format = FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!];
+  if (format !== undefined) return format;
+  const latent = LATENT_NAMES[table.latent[page]! - 1];
+  throw new KvError('unsupported', `page ${page} is held as ${latent}: its keys and values have no format`, {
+    values: { page, side, latent },
+    hint: 'restore() the page first; table().kind says how a page is held',
+  });
 }
 
-/** Throws unless a page in `from` may become `to`. */
-export function checkMove({ layer, page, side, from, to }: StartedMove, headDim: number): void {
-  if (formatId(to) < FORMATS[from].id && !(from === 'q8' && to === 'f16')) {
-    throw new KvError('unsupported', `a page in ${from} cannot become ${to}: what was lost is not in it`, {
-      values: { layer, page, side, from, to },
-      hint: 'promotion needs a better source',
-    });
+/** Throws unless the sides of a page may become `to`. */
+export function checkMove(
+  { layer, page, side: part, to }: Pick<StartedMove, 'layer' | 'page' | 'side' | 'to'>,
+  table: PageTable,
+  headDim: number,
+): void {
+  for (const side of sidesOf(part)) {
+    const from = formatIn(table, page, side);
+    if (formatId(to) < FORMATS[from].id && !(from === 'q8' && to === 'f16')) {
+      throw new KvError('unsupported', `a page in ${from} cannot become ${to}: what was lost is not in it`, {
+        values: { layer, page, side, from, to },
+        hint: 'promotion needs a better source',
+      });
+    }
   }
   if (to !== 'f16' && !CODED_HEAD_DIMS.includes(headDim)) {
     throw new KvError('unsupported', `head_dim ${headDim} is served in f16 only`, {
       values: { headDim, format: to, coded: CODED_HEAD_DIMS.join(', ') },
     });
   }
+}
+
+/** Throws what a status means of a move that checkMove() allows: then nothing but a move that is under way can stand against it. */
+export function checkStatus(status: number, doing: string, values: Readonly<Record<string, unknown>>): void {
+  if (codeOf(status) === 'unsupported') {
+    throw new KvError('unsupported', `cannot ${doing}: a move of it is under way, here or in a fork`, {
+      values,
+      hint: 'call finishMoves(true) first',
+    });
+  }
+  check(status, doing, values);
 }
 
 /** What a cache has started and not yet finished, in the order of the start: the binary answers in that order. */
@@ -34,26 +60,10 @@ export class Moves {
     return this.#underWay.length;
   }
 
-  /** Throws what a status means; `side` is undefined where both are concerned. */
-  check(status: number, doing: string, values: { layer: number; page: number; side?: Side }): void {
-    if (status === 0) return;
-    const { layer, page, side } = values;
-    const isUnderWay = this.#underWay.some(
-      (move) => move.layer === layer && move.page === page && (side === undefined || move.side === side),
-    );
-    if (isUnderWay && codeOf(status) === 'unsupported') {
-      throw new KvError('unsupported', `cannot ${doing}: a move of it is under way`, {
-        values,
-        hint: 'call finishMoves(true) first',
-      });
-    }
-    check(status, doing, values);
-  }
-
   start(handle: CacheHandle, move: StartedMove): void {
     const { layer, page, side, to } = move;
-    const status = handle.startMove(layer, page, sideId(side), formatId(to));
-    this.check(status, `move page ${page} of layer ${layer} to ${to}`, { ...move });
+    const status = handle.startMove(layer, page, partId(side), formatId(to));
+    checkStatus(status, `move page ${page} of layer ${layer} to ${to}`, { ...move });
     this.#underWay.push(move);
   }
 

@@ -1,4 +1,4 @@
-/** What append() says of numbers that the binary refused. */
+/** What a cache says of numbers that the binary refused. */
 import { KvError } from './error.ts';
 
 /** The error that a call throws. */
@@ -24,4 +24,14 @@ export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: nu
     }
   }
   return new KvError('bad-value', 'keys or values changed while they were appended', { values: { layer } });
+}
+
+/** Says which number of a query is wrong, or that it was a norm. */
+export function badQuery(cause: KvError, q: Float32Array, layer: number, row: number): KvError {
+  const at = q.findIndex((x) => !Number.isFinite(x));
+  if (at < 0) return new KvError('bad-value', 'xNorms must be finite and not negative', { values: cause.values });
+  return new KvError('bad-value', `q holds ${q[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
+    values: { layer, row: Math.floor(at / row), column: at % row, value: String(q[at]) },
+    hint: 'queries must be finite; nothing was counted',
+  });
 }

@@ -1,5 +1,5 @@
 /** Trials as the binary takes them, and those that run beside the caller: see types.ts for the contract of KvCache's methods. */
-import { fail, formatNumber, show, sideNumber } from './arguments.ts';
+import { fail, formatNumber, partNumber, show } from './arguments.ts';
 import { type CacheHandle, check } from './load.ts';
 import type { TrialCandidate } from './types.ts';
 
@@ -7,13 +7,13 @@ export const MAX_CANDIDATES = 64;
 /** Status of what the binary was not even asked for. */
 export const REFUSED = 1;
 
-/** Sides and formats by their numbers; null for what is no list of so few. */
+/** Parts and formats by their numbers; null for what is no list of so few. */
 export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | null {
   if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) return null;
   const moves = new Uint8Array(2 * candidates.length);
   for (let i = 0; i < candidates.length; i++) {
     const candidate = candidates[i] as TrialCandidate | null | undefined;
-    moves[2 * i] = sideNumber(candidate?.side);
+    moves[2 * i] = partNumber(candidate?.side);
     moves[2 * i + 1] = formatNumber(candidate?.format);
   }
   return moves;

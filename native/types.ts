@@ -2,7 +2,7 @@
  * The surface of the native cache. Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n, R trial queries.
  * All arrays are row-major Float32Array unless said otherwise. Every method throws KvError 'closed' after close().
  */
-import type { FormatName, Side } from './format.ts';
+import type { FormatName, Part, Side } from './format.ts';
 import type { LatentName } from './latent.ts';
 
 /** Every instruction set that some build has. The index is the id that crosses to C++. */
@@ -128,16 +128,23 @@ export interface CacheMemory {
   readonly scratchBytes: number;
 }
 
+/**
+ * What a sealed page is held as: `resident`, keys and values each in a format; `latent`, only what both are recomputed from. `parked`, outside
+ * the pool, is for later.
+ */
+export const PAGE_KINDS = ['resident', 'latent', 'parked'] as const;
+export type PageKind = (typeof PAGE_KINDS)[number];
+
 /** The sealed pages of one layer, position order. Parallel arrays of length `pages`. */
 export interface PageTable {
   readonly pages: number;
-  /** Format ids (index into FORMAT_NAMES). */
+  /** Index into PAGE_KINDS. */
+  readonly kind: Uint8Array;
+  /** Format ids (index into FORMAT_NAMES) of resident pages; 255, no format, of every other. */
   readonly kFormat: Uint8Array;
   readonly vFormat: Uint8Array;
-  /** Pages held as latents, whose kFormat and vFormat say nothing: 0 for none, 1 for xq8, 2 for xq4. */
+  /** The page's latent, in place of keys and values or kept beside them (`kind` says which): 0 for none, 1 for xq8, 2 for xq4. */
   readonly latent: Uint8Array;
-  /** Latents kept beside keys and values, the same numbers. */
-  readonly keptLatent: Uint8Array;
   /** Attention mass received so far: sum over queries and query heads of probability. The last entry is the open page. [pages + 1] */
   readonly mass: Float64Array;
 }
@@ -151,8 +158,9 @@ export interface AttendOptions {
   readonly observe?: boolean;
 }
 
+/** What a page would be: one side, or both (`kv`), in a format. */
 export interface TrialCandidate {
-  readonly side: Side;
+  readonly side: Part;
   readonly format: FormatName;
 }
 
@@ -160,12 +168,13 @@ export interface TrialCandidate {
 export interface FinishedMove {
   readonly layer: number;
   readonly page: number;
-  readonly side: Side;
-  readonly from: FormatName;
+  readonly side: Part;
+  /** Formats that the page had when the move was started; of a side that did not move null. */
+  readonly from: { readonly k: FormatName | null; readonly v: FormatName | null };
   readonly to: FormatName;
   /** Bytes by which usedBytes fell, as transcode() answers. */
   readonly freedBytes: number;
-  /** 'budget-exceeded': the page is as it was, because a fork came to share it or the budget was lowered meanwhile. Else null. */
+  /** 'budget-exceeded': the page is as it was, because the budget was lowered meanwhile. Else null. */
   readonly refused: 'budget-exceeded' | null;
 }
 
@@ -196,10 +205,10 @@ export interface KvCache {
   /** Bytes that sealing one full open page of one layer takes from the budget: both sides, and the latent that is promised (sealLatentBytes). */
   readonly sealBytes: number;
   table(layer: number): PageTable;
-  /** Format of one side of a sealed page; 'f16' of a page held as a latent. */
+  /** Format of one side of a sealed page. Throws 'unsupported' for a page held as a latent: it has none (table().kind tells). */
   format(layer: number, page: number, side: Side): FormatName;
   /**
-   * Attention error of candidates for one sealed page against its bytes of now, each tried alone by swapping the
+   * Attention error of candidates for one sealed page (one side, or both at once) against its bytes of now, each tried alone by swapping the
    * page's contribution for the kept queries: ε = mean ‖S·(o′−o)‖/‖x‖ with a sketch and norms, else mean ‖o′−o‖/‖o‖.
    * Queries that cannot see the page whole are left out; with none left ε is NaN. Changes nothing. → [candidates]
    */
@@ -217,15 +226,20 @@ export interface KvCache {
   hasSketch(layer: number): boolean;
   /** S·W_o of a layer, [32, H·d]. */
   setOutputSketch(layer: number, sketch: Float32Array): void;
-  /** Re-encodes one side of a sealed page; the old bytes live until the new are complete. → bytes freed (negative when it grew). Legal: any format to a lower one; f16 ↔ q8 as well. rot → rot works on codes alone. Throws 'unsupported' for promotions. */
-  transcode(layer: number, page: number, side: Side, to: FormatName): number;
+  /**
+   * Moves one side of a sealed page, or with 'kv' both, to a format; the old bytes live until the new are complete. → bytes freed (negative when
+   * it grew). Legal: any format to a lower one; f16 ↔ q8 as well. rot → rot works on codes alone. Throws 'unsupported' for promotions and pages
+   * held as latents. A page that forks share is one object: it has moved for all of them, and its bytes fall once.
+   */
+  transcode(layer: number, page: number, side: Part, to: FormatName): number;
   /**
    * The same as transcode(), encoded on a background thread while everything else goes on: the page keeps its bytes and format until
    * finishMoves(). Any number may be under way; what they will need is kept free for them until then. Throws as transcode() does, and
-   * 'unsupported' while a move of the same page side is under way; so do transcode() and holdLatent(). A fork does not take moves over, close()
-   * drops them. Without threads (WebAssembly) the call encodes.
+   * 'unsupported' while a move of the same page side is under way, in this cache or in a fork that shares the page; so do transcode() and
+   * holdLatent(). A move is its cache's own: a fork does not take it over, but sees the page change when it is finished; close() drops it.
+   * Without threads (WebAssembly) the call encodes.
    */
-  startMove(layer: number, page: number, side: Side, to: FormatName): void;
+  startMove(layer: number, page: number, side: Part, to: FormatName): void;
   /** Moves started and not yet finished. */
   readonly movesUnderWay: number;
   /**
@@ -253,6 +267,14 @@ export interface KvCache {
   keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void;
   /** Makes keys and values of a page that has a latent again, both in `format`; a held latent goes, a kept one stays. → bytes freed (mostly negative). */
   restore(layer: number, page: number, format: FormatName): number;
+  /** The stored bytes of a sealed page, latent and of page 0 the sinks included: they say what they are (native/stored.ts). */
+  exportPage(layer: number, page: number): Uint8Array;
+  /**
+   * Appends a page that exportPage() wrote, of the same position, behind the last full page of a layer. Throws 'bad-argument' (not at a page
+   * boundary, or a page of another position), 'bad-file', 'checksum-mismatch', 'bad-shape', 'bad-value' (a row would be no number),
+   * 'unsupported' (format, layout version, or a latent without its weights), 'budget-exceeded': nothing is changed then.
+   */
+  importPage(layer: number, bytes: Uint8Array): void;
   memory(): CacheMemory;
   /** Bound of this cache and its forks; null when only the pool has one. */
   readonly budgetBytes: number | null;
@@ -265,7 +287,10 @@ export interface KvCache {
   setBudget(bytes: number | null): void;
   /** Walks every live buffer of this cache and its forks and sums its size: equals usedBytes, or the accounting is broken. */
   auditBytes(): number;
-  /** A cache that shares every sealed page (until either changes it) and copies the open ones. */
+  /**
+   * A cache that shares every sealed page and copies the open ones. What either does to a shared page (move, hold, keep, restore) is done for
+   * both; what it appends, its attention mass, kept queries and trials are its own.
+   */
   fork(): KvCache;
   close(): void;
 }

@@ -169,7 +169,7 @@ class Call {
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
       const float* line = &cache_.workers().mass[i * partial_.pages];
-      for (int page = 0; page < layer_.sealed(); page++) layer_.pages[page].mass += line[page];
+      for (int page = 0; page < layer_.sealed(); page++) layer_.mass[page] += line[page];
       layer_.openMass += line[layer_.sealed()];
     }
   }
@@ -225,12 +225,15 @@ class Call {
       if (known > first) std::memmove(static_cast<void*>(sides), sides + static_cast<size_t>(kPagesAtOnce) * 2 * heads, sizeof(SideView) * (known - first) * 2 * heads);
       for (const int last = std::min(sealed, end + kPagesAhead); known < last; known++) {
         SideView* at = sides + static_cast<size_t>(known - first) * 2 * heads;
-        if (layer_.pages[known].latent) {
+        // Pages are objects of their own: those of a while later are asked for now.
+        __builtin_prefetch(layer_.pages[std::min(known + kPagesAhead, sealed - 1)].get());
+        const Page& page = layer_.page(known);
+        if (page.kind == kLatent) {
           for (int h = 0; h < heads; h++) cache_.latentViews(index_, known, firstHead + h, scratch, at + h, at + heads + h);
           continue;
         }
-        layer_.pages[known].k.views(keys, firstHead, heads, at);
-        layer_.pages[known].v.views(values, firstHead, heads, at + heads);
+        page.k.views(keys, firstHead, heads, at);
+        page.v.views(values, firstHead, heads, at + heads);
       }
       for (int p = first; p < end;) {
         const SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;
@@ -241,8 +244,8 @@ class Call {
           p = next;
           continue;
         }
-        const Page& page = layer_.pages[p];
-        if (page.latent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
+        const Page& page = layer_.page(p);
+        if (page.kind == kLatent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
         int skip = 0;
         if (p == 0 && (isCoded(page.k.format) || isCoded(page.v.format))) {
           skip = kSinkTokens;
@@ -262,7 +265,7 @@ class Call {
 
   // Whether a page can be met in a run: nothing to restore, nothing masked.
   bool isPlain(const QueryRows& rows, int page) const {
-    return page > 0 && !layer_.pages[page].latent && rows.seesAll(page * kPageTokens, (page + 1) * kPageTokens);
+    return page > 0 && layer_.page(page).kind == kResident && rows.seesAll(page * kPageTokens, (page + 1) * kPageTokens);
   }
 
   PageNotes notesFrom(Scratch& scratch, int page) const {

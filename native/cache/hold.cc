@@ -8,8 +8,8 @@ namespace palimpsest {
 
 Status Cache::setLatentLayer(int index, std::shared_ptr<const LatentLayer> weights) {
   Layer& layer = layers_[index];
-  for (const Page& page : layer.pages) {
-    if (page.latent.isThere()) return kUnsupported;
+  for (const std::shared_ptr<Page>& page : layer.pages) {
+    if (page->latent.isThere()) return kUnsupported;
   }
   layer.latent = std::move(weights);
   return kOk;
@@ -17,8 +17,8 @@ Status Cache::setLatentLayer(int index, std::shared_ptr<const LatentLayer> weigh
 
 Status Cache::setRotary(std::shared_ptr<const RotaryTable> rotary) {
   for (const Layer& layer : layers_) {
-    for (const Page& page : layer.pages) {
-      if (page.latent.isThere()) return kUnsupported;
+    for (const std::shared_ptr<Page>& page : layer.pages) {
+      if (page->latent.isThere()) return kUnsupported;
     }
   }
   rotary_ = std::move(rotary);
@@ -31,36 +31,36 @@ void Cache::setLatentScratch(size_t bytes) {
   if (latents.bytes() > bytes) std::vector<LatentBlock>().swap(latents.blocks);
 }
 
-namespace {
-
-// Bytes that go when keys and values of a page do.
-size_t releasedBy(const Page& page) {
-  size_t released = 0;
-  for (const PageSide* side : {&page.k, &page.v}) {
-    for (const PartRef* part : {&side->codes, &side->low, &side->meta}) {
-      if (!part->shared()) released += part->size();
-    }
-  }
-  return released;
+bool Cache::mayHaveLatent(const Layer& layer, int pageIndex) const {
+  const Page& page = layer.page(pageIndex);
+  if (!layer.latent || page.latent.isThere() || page.moving) return false;
+  return rotaryReaches(pageIndex);
 }
 
-}  // namespace
-
-bool Cache::mayHaveLatent(const Layer& layer, int pageIndex) const {
-  const Page& page = layer.pages[pageIndex];
-  if (!layer.latent || page.latent.isThere() || page.moving) return false;
-  return !rotary_ || (pageIndex + 1) * kPageTokens <= rotary_->positions();
+bool Cache::recomputesToHalves(const PageLatent& latent, int pageIndex) {
+  Scratch& scratch = workers_->scratch[0];
+  float* rows = scratch.keyRows.data();
+  if (!finiteLatent(latent.view())) return false;
+  for (const bool isKey : {true, false}) {
+    for (int head = 0; head < shape().kvHeads; head++) {
+      recomputeHead(kernels_, *latent.weights, latent.rotary.get(), latent.view(), isKey, head, pageIndex * kPageTokens, rows, scratch.latent);
+      if (!withinMagnitude(rows, static_cast<size_t>(kPageTokens) * shape().headDim, kHalfMax)) return false;
+    }
+  }
+  return true;
 }
 
 // Empty when memory ran out.
-HeldLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* bytes) {
+PageLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* bytes) {
   const size_t size = latentBytes(format, layer.latent->width);
-  HeldLatent latent;
+  PageLatent latent;
   latent.bytes = account_->draft(size);
   if (!latent.bytes) return latent;
   std::memcpy(latent.bytes.bytes(), bytes, size);
   latent.format = format;
   latent.id = workers_->latents.nextId++;
+  latent.weights = layer.latent;
+  latent.rotary = rotary_;
   return latent;
 }
 
@@ -68,48 +68,48 @@ Status Cache::keep(int index, int pageIndex, int format, const uint8_t* bytes) {
   Layer& layer = layers_[index];
   if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
   if (!account_->hasRoom(latentBytes(format, layer.latent->width))) return kBudgetExceeded;
-  HeldLatent latent = draftLatent(layer, format, bytes);
+  PageLatent latent = draftLatent(layer, format, bytes);
   if (!latent.isThere()) return kNoMemory;
-  latent.kept = true;
+  if (!finiteLatent(latent.view())) return kBadValue;
   account_->count(latent.bytes);
-  layer.pages[pageIndex].latent = std::move(latent);
+  layer.page(pageIndex).latent = std::move(latent);
   return kOk;
 }
 
 Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, double* freed) {
   *freed = 0;
   Layer& layer = layers_[index];
-  Page& page = layer.pages[pageIndex];
+  Page& page = layer.page(pageIndex);
   if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
-  endTrials(*this, index, pageIndex);
-  if (!account_->hasRoom(latentBytes(format, layer.latent->width), releasedBy(page))) return kBudgetExceeded;
-  HeldLatent latent = draftLatent(layer, format, bytes);
-  if (!latent) return kNoMemory;
+  endTrials(*workers_, page);
+  if (!account_->hasRoom(latentBytes(format, layer.latent->width), page.bytes())) return kBudgetExceeded;
+  PageLatent latent = draftLatent(layer, format, bytes);
+  if (!latent.isThere()) return kNoMemory;
+  if (!recomputesToHalves(latent, pageIndex)) return kBadValue;
   const double before = static_cast<double>(account_->usedBytes());
   page.k = PageSide();
   page.v = PageSide();
   page.latent = std::move(latent);
+  page.kind = kLatent;
   account_->count(page.latent.bytes);
   *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }
 
 void Cache::latentRows(const Layer& layer, int pageIndex, bool isKey, int head, float* rows, LatentScratch& scratch) const {
-  const HeldLatent& held = layer.pages[pageIndex].latent;
-  const LatentView view = latentView(held.format, layer.latent->width, held.bytes.bytes());
-  recomputeHead(kernels_, *layer.latent, rotary_.get(), view, isKey, head, pageIndex * kPageTokens, rows, scratch);
+  const PageLatent& latent = layer.page(pageIndex).latent;
+  recomputeHead(kernels_, *latent.weights, latent.rotary.get(), latent.view(), isKey, head, pageIndex * kPageTokens, rows, scratch);
   if (pageIndex == 0) restoreSinks(layer, isKey, head, rows, shape().headDim);
 }
 
 Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   *freed = 0;
   Layer& layer = layers_[index];
-  Page& page = layer.pages[pageIndex];
+  Page& page = layer.page(pageIndex);
   if (!page.latent.isThere() || page.moving) return kUnsupported;
   if (isCoded(format) && !hasCodes(shape().headDim)) return kUnsupported;
-  endTrials(*this, index, pageIndex);
-  const bool isHeld = static_cast<bool>(page.latent);
-  const size_t released = !isHeld ? releasedBy(page) : page.latent.bytes.shared() ? 0 : page.latent.bytes.size();
+  endTrials(*workers_, page);
+  const size_t released = page.kind == kLatent ? page.bytes() : page.k.bytes() + page.v.bytes();
   if (!account_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
@@ -119,11 +119,13 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
     for (int head = 0; head < side.kvHeads; head++) {
       float* rows = scratch.keyRows.data();
       latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
+      if (!withinMagnitude(rows, static_cast<size_t>(kPageTokens) * side.headDim, kHalfMax)) return kBadValue;
       encodeHead(kernels_, format, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, rows, fresh[isKey ? 0 : 1].target(side, head));
     }
   }
   const double before = static_cast<double>(account_->usedBytes());
-  if (isHeld) page.latent = HeldLatent();
+  if (page.kind == kLatent) page.latent = PageLatent();
+  page.kind = kResident;
   page.k = std::move(fresh[0]);
   page.v = std::move(fresh[1]);
   page.k.count(*account_);
@@ -139,20 +141,20 @@ void Cache::prepareLatents(int index, int from, int to) {
   const size_t heads = shape().kvHeads;
   to = std::min(to, layer.sealed());
   latents.now++;
-  bool isHeld = false;
-  for (int page = from; page < to; page++) {
-    const HeldLatent& held = layer.pages[page].latent;
-    if (!held) continue;
-    isHeld = true;
+  int width = 0;
+  for (int index = from; index < to; index++) {
+    const Page& page = layer.page(index);
+    if (page.kind != kLatent) continue;
+    width = std::max(width, page.latent.weights->width);
     for (LatentBlock& block : latents.blocks) {
-      if (block.id == held.id) block.used = latents.now;
+      if (block.id == page.latent.id) block.used = latents.now;
     }
   }
-  if (!isHeld) return;
+  if (width == 0) return;
   // Everything that allocates, before any thread starts.
   for (Scratch& scratch : workers_->scratch) {
     scratch.latentTiles.grow(2 * heads * tile);
-    scratch.latent.reserve(layer.latent->width, shape().headDim);
+    scratch.latent.reserve(width, shape().headDim);
   }
   struct Fresh {
     int page;
@@ -160,8 +162,7 @@ void Cache::prepareLatents(int index, int from, int to) {
   };
   std::vector<Fresh> fresh;
   for (int page = from; page < to; page++) {
-    const HeldLatent& held = layer.pages[page].latent;
-    if (!held || latents.find(held.id)) continue;
+    if (layer.page(page).kind != kLatent || latents.find(layer.page(page).latent.id)) continue;
     const int block = latents.claim(2 * heads * tile);
     if (block < 0) break;
     fresh.push_back({page, block});
@@ -174,12 +175,12 @@ void Cache::prepareLatents(int index, int from, int to) {
     fillTiles(layer, page, head, tiles, workers_->scratch[thread]);
   };
   workers_->threads.each(static_cast<int>(fresh.size() * heads), task);
-  for (const Fresh& one : fresh) latents.blocks[one.block].id = layer.pages[one.page].latent.id;
+  for (const Fresh& one : fresh) latents.blocks[one.block].id = layer.page(one.page).latent.id;
 }
 
 void Cache::latentViews(int index, int page, int head, Scratch& scratch, SideView* k, SideView* v) const {
   const size_t tile = static_cast<size_t>(shape().headDim) * kPageTokens;
-  const LatentBlock* block = workers_->latents.find(layers_[index].pages[page].latent.id);
+  const LatentBlock* block = workers_->latents.find(layers_[index].page(page).latent.id);
   *k = SideView();
   *v = SideView();
   k->half = (block ? block->half.data() : scratch.latentTiles.data()) + head * tile;
@@ -188,7 +189,7 @@ void Cache::latentViews(int index, int page, int head, Scratch& scratch, SideVie
 
 void Cache::fillLatent(int index, int page, int firstHead, int heads, Scratch& scratch) const {
   const Layer& layer = layers_[index];
-  if (workers_->latents.find(layer.pages[page].latent.id)) return;
+  if (workers_->latents.find(layer.page(page).latent.id)) return;
   for (int head = firstHead; head < firstHead + heads; head++) fillTiles(layer, page, head, scratch.latentTiles.data(), scratch);
 }
 

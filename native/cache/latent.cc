@@ -86,6 +86,14 @@ LatentView latentView(int format, int width, const uint8_t* bytes) {
   return view;
 }
 
+bool finiteLatent(const LatentView& view) {
+  if (!std::isfinite(*view.meanScale)) return false;
+  for (int t = 0; view.format == kXq8 && t < kPageTokens; t++) {
+    if ((static_cast<const uint16_t*>(view.scales)[t] & 0x7c00) == 0x7c00) return false;
+  }
+  return true;
+}
+
 void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* bytes) {
   const size_t codes = aligned(codeBytes(format, width));
   std::memset(bytes + codes, 0, latentBytes(format, width) - codes);

@@ -29,6 +29,8 @@ struct LatentView {
 
 size_t latentBytes(int format, int width);
 LatentView latentView(int format, int width, const uint8_t* bytes);
+// Whether scales and mean are numbers: codes always are.
+bool finiteLatent(const LatentView& view);
 // x: [128][width], destroyed. bytes: latentBytes, 4-byte aligned; padding is cleared.
 void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* bytes);
 // x: [128][width]. Rows before firstRow come out as the page's mean.

@@ -34,16 +34,16 @@ struct RotaryTable {
   int positions() const { return static_cast<int>(cos.size() / (rotaryDim / 2)); }
 };
 
-// A page's latent, or nothing. Held: in place of keys and values, which are gone. Kept: beside them, to make them again from a better source
-// than they are. The id names the contents of a held one for as long as a cache and its forks live.
-struct HeldLatent {
+// A page's latent, or nothing, and what keys and values are recomputed with: whoever shares the page needs no weights of its own.
+// The id names the contents for as long as a cache and its forks live.
+struct PageLatent {
   int format = -1;
-  bool kept = false;
   uint64_t id = 0;
   PartRef bytes;
-  // Whether keys and values are gone.
-  explicit operator bool() const { return format >= 0 && !kept; }
+  std::shared_ptr<const LatentLayer> weights;
+  std::shared_ptr<const RotaryTable> rotary;  // null for none
   bool isThere() const { return format >= 0; }
+  LatentView view() const { return latentView(format, weights->width, bytes.bytes()); }
 };
 
 struct LatentBlock {

@@ -90,13 +90,13 @@ void Cache::collectParts(std::vector<const Part*>& parts) const {
   for (const Layer& layer : layers_) {
     add(layer.open);
     add(layer.sinks);
-    for (const Page& page : layer.pages) {
-      for (const PageSide* side : {&page.k, &page.v}) {
+    for (const std::shared_ptr<Page>& page : layer.pages) {
+      for (const PageSide* side : {&page->k, &page->v}) {
         add(side->codes);
         add(side->low);
         add(side->meta);
       }
-      add(page.latent.bytes);
+      add(page->latent.bytes);
     }
   }
 }
@@ -139,8 +139,16 @@ void Cache::write(Layer& layer, const float* k, const float* v, int row, int cou
   }
 }
 
+std::shared_ptr<Page> Cache::draftPage() {
+  auto page = std::make_shared<Page>();
+  for (const bool isKey : {true, false}) {
+    if (!page->side(isKey).draft(*account_, options_.windowFormat, sideShape(isKey))) return nullptr;
+  }
+  return page;
+}
+
 // Moves the full open page into `page` (already drafted) and empties it.
-void Cache::seal(Layer& layer, Page& page) {
+void Cache::seal(Layer& layer, std::shared_ptr<Page> page) {
   const int d = shape().headDim;
   const int firstRow = layer.pages.empty() ? kSinkTokens : 0;
   Scratch& scratch = workers_->scratch[0];
@@ -148,7 +156,7 @@ void Cache::seal(Layer& layer, Page& page) {
     const SideShape side = sideShape(isKey);
     for (int head = 0; head < side.kvHeads; head++) {
       const SideView open = openView(layer, isKey, head);
-      const SideTarget target = page.side(isKey).target(side, head);
+      const SideTarget target = page->side(isKey).target(side, head);
       if (options_.windowFormat == kF16 && firstRow == 0) {
         std::memcpy(target.half, open.half, sizeof(uint16_t) * d * kPageTokens);
         continue;
@@ -158,11 +166,18 @@ void Cache::seal(Layer& layer, Page& page) {
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
       encodeHead(kernels_, options_.windowFormat, isKey, d, firstRow, rows, target);
     }
-    page.side(isKey).count(*account_);
+    page->side(isKey).count(*account_);
   }
-  page.mass = layer.openMass;
+  layer.mass.push_back(layer.openMass);
   layer.openMass = 0;
   layer.pages.push_back(std::move(page));
+}
+
+// Room for so many pages more, so that nothing fails when they are added.
+void Cache::reservePages(Layer& layer, int more) {
+  const size_t pages = layer.pages.size() + more;
+  if (layer.pages.capacity() < pages) layer.pages.reserve(std::max(pages, 2 * layer.pages.capacity()));
+  if (layer.mass.capacity() < pages) layer.mass.reserve(layer.pages.capacity());
 }
 
 Status Cache::append(int index, const float* k, const float* v, int tokens) {
@@ -173,17 +188,16 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   const int after = (layer.length + tokens - 1) / kPageTokens;
   const int seals = after - layer.sealed();
   if (seals > 0 && !account_->hasRoom(sealBytes() * seals)) return kBudgetExceeded;
-  std::vector<Page> fresh(seals);
-  for (Page& page : fresh) {
-    if (!page.k.draft(*account_, options_.windowFormat, sideShape(true))) return kNoMemory;
-    if (!page.v.draft(*account_, options_.windowFormat, sideShape(false))) return kNoMemory;
+  std::vector<std::shared_ptr<Page>> fresh(seals);
+  for (std::shared_ptr<Page>& page : fresh) {
+    page = draftPage();
+    if (!page) return kNoMemory;
   }
-  const size_t pages = layer.pages.size() + seals;
-  if (layer.pages.capacity() < pages) layer.pages.reserve(std::max(pages, 2 * layer.pages.capacity()));
+  reservePages(layer, seals);
   // From here on nothing can fail.
   int sealed = 0;
   for (int done = 0; done < tokens;) {
-    if (layer.openRows() == kPageTokens) seal(layer, fresh[sealed++]);
+    if (layer.openRows() == kPageTokens) seal(layer, std::move(fresh[sealed++]));
     const int count = std::min(tokens - done, kPageTokens - layer.openRows());
     write(layer, k + done * row, v + done * row, layer.openRows(), count);
     layer.length += count;
@@ -201,11 +215,11 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   const size_t d = side.headDim, stride = side.kvHeads * d;
   Scratch& scratch = workers_->scratch[0];
   float* rows = scratch.keyRows.data();
-  const bool isHeld = !isOpen && layer.pages[pageIndex].latent;
+  const bool isHeld = !isOpen && layer.page(pageIndex).kind == kLatent;
   for (int head = 0; head < side.kvHeads; head++) {
     float* to = out + head * d;
     if (!isOpen && !isHeld) {
-      const SideView view = layer.pages[pageIndex].side(isKey).view(side, head);
+      const SideView view = layer.page(pageIndex).side(isKey).view(side, head);
       decodeHead(kernels_, isKey, side.headDim, firstRow, view, to, stride, scratch.lines.data());
       if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, to, stride);
       continue;
@@ -218,8 +232,8 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
 }
 
 Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const {
-  if (layers_[index].pages[pageIndex].latent) return kUnsupported;
-  const PageSide& page = layers_[index].pages[pageIndex].side(isKey);
+  if (layers_[index].page(pageIndex).kind != kResident) return kUnsupported;
+  const PageSide& page = layers_[index].page(pageIndex).side(isKey);
   if (!isCoded(page.format)) return kUnsupported;
   const SideShape side = sideShape(isKey);
   const int d = side.headDim;
@@ -293,7 +307,7 @@ CacheMemory Cache::memory() const {
   for (const Layer& layer : layers_) {
     memory.open += layer.open.size();
     memory.sinks += layer.sinks.size();
-    for (const Page& page : layer.pages) memory.pages += page.k.bytes() + page.v.bytes() + page.latent.bytes.size();
+    for (const std::shared_ptr<Page>& page : layer.pages) memory.pages += page->bytes();
     if (layer.latent) memory.scratch += layer.latent->bytes();
     const KeptQueries& kept = layer.kept;
     memory.scratch += (kept.q.size() + kept.output.size()) * sizeof(uint16_t) + (kept.lse.size() + kept.norm.size()) * sizeof(float) +
@@ -312,9 +326,6 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   twin->workers_ = workers_;
   twin->rotary_ = rotary_;
   twin->layers_ = layers_;
-  for (Layer& layer : twin->layers_) {
-    for (Page& page : layer.pages) page.moving = 0;
-  }
   if (!twin->draftLayers()) {
     *status = kNoMemory;
     return nullptr;

@@ -40,14 +40,23 @@ struct CacheOptions {
   std::vector<float> slopes;  // [H] or empty
 };
 
+// What a sealed page is held as.
+enum PageKind : uint8_t {
+  kResident = 0,  // keys and values, each in a format; a latent may be kept beside them
+  kLatent = 1,    // the latent alone, from which keys and values are recomputed; both sides are empty
+};
+
+// A sealed page. A cache and its forks share it as one object, so that a change is made once, for all who hold it, and counts once.
+// What a page was worth to attention is each cache's own (Layer::mass).
 struct Page {
   PageSide k;
   PageSide v;
-  HeldLatent latent;  // when there is one that is held, k and v are empty
-  double mass = 0;
-  uint8_t moving = 0;  // sides that are under way: 1 keys, 2 values
+  PageLatent latent;
+  PageKind kind = kResident;
+  uint8_t moving = 0;  // Sides that are under way
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
+  size_t bytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
 };
 
 // The last queries of a layer, for trials. Slot (position / 8) % 16.
@@ -63,7 +72,8 @@ struct Layer {
   int length = 0;
   PartRef open;
   PartRef sinks;
-  std::vector<Page> pages;
+  std::vector<std::shared_ptr<Page>> pages;
+  std::vector<double> mass;  // attention that each sealed page received
   double openMass = 0;
   uint64_t skipped[2] = {0, 0};  // heads of rot pages whose values could have been left out, and that were
   KeptQueries kept;
@@ -71,6 +81,8 @@ struct Layer {
   float sketchScale = 0;
   std::shared_ptr<const LatentLayer> latent;  // null until weights are set
 
+  Page& page(int index) { return *pages[index]; }
+  const Page& page(int index) const { return *pages[index]; }
   int sealed() const { return static_cast<int>(pages.size()); }
   int openRows() const { return length - sealed() * kPageTokens; }
 };
@@ -103,6 +115,16 @@ struct Workers {
   size_t bytes() const;
 };
 
+// A page as it comes from outside: nothing of it is believed. Of a page 0 the sinks stand behind it.
+struct StoredPage {
+  PageKind kind;
+  int formats[2];    // of keys and values; read when kind is kResident
+  int latentFormat;  // -1: none
+  int latentWidth;
+  const uint8_t* bytes;
+  size_t size;
+};
+
 struct CacheMemory {
   size_t open;
   size_t sinks;
@@ -133,11 +155,11 @@ class Cache : public PartOwner {
   Status append(int layer, const float* k, const float* v, int tokens);
   // Whether a side may go from one format to another, sizes apart.
   static bool legalMove(int from, int to);
-  // freed: bytes by which the account's count fell.
-  Status transcode(int layer, int page, bool isKey, int to, double* freed);
-  // The same in the background: the page stays as it is until finishMoves(). Refused, as transcode() and hold() are, while this side is under way.
-  // Its bytes count when it is put in place; until then nobody else gets their room.
-  Status startMove(int layer, int page, bool isKey, int to);
+  // Moves one side of a page, or both, to a format: for everyone who holds the page. freed: bytes by which the account's count fell.
+  Status transcode(int layer, int page, Sides sides, int to, double* freed);
+  // The same in the background: the page stays as it is until finishMoves(). Refused, as transcode() and hold() are, while one of these sides is
+  // under way, here or in a fork. Its bytes count when it is put in place; until then nobody else gets their room.
+  Status startMove(int layer, int page, Sides sides, int to);
   size_t movesUnderWay() const { return moves_.size(); }
   // Puts moves in place in the order of their start, up to the first that is not encoded, or all. results: [movesUnderWay()]. → how many
   size_t finishMoves(bool wait, MoveResult* results);
@@ -163,6 +185,13 @@ class Cache : public PartOwner {
   Status keep(int layer, int page, int format, const uint8_t* bytes);
   // Makes keys and values of a page again from its latent, both in `format`. A held latent goes, a kept one stays.
   Status restore(int layer, int page, int format, double* freed);
+  // Bytes of a sealed page as it is stored: parts of keys, of values, latent, and of page 0 the sinks.
+  size_t storedBytes(int layer, int page) const;
+  // out: [storedBytes()].
+  void exportPage(int layer, int page, uint8_t* out) const;
+  // Puts a stored page behind the last one: kUnsupported unless the layer ends where a page does (or for a latent without weights), kBadShape
+  // when sizes disagree, kBadValue when a row would be no number. All or nothing.
+  Status importPage(int layer, const StoredPage& stored);
   // Recomputes what attention over the pages [from, to) of a layer will read, as far as blocks have room.
   void prepareLatents(int layer, int from, int to);
   // Where one head of a held page is as f16 tiles: in its block, or in the scratch of the thread.
@@ -184,16 +213,23 @@ class Cache : public PartOwner {
   size_t openBytes() const { return options_.shape.rowElements() * kPageTokens * 4; }
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
   bool draftLayers();
-  void seal(Layer& layer, Page& page);
-  Status planMove(int layer, int page, bool isKey, int to, MovePlan* plan) const;
-  Encoding encodingOf(int layer, int page, const PageSide* from, const PageSide* to, bool isKey) const;
-  double replaceSide(PageSide& old, PageSide fresh);
+  // A page of the window format, not counted yet. Null when memory ran out.
+  std::shared_ptr<Page> draftPage();
+  static void reservePages(Layer& layer, int more);
+  void seal(Layer& layer, std::shared_ptr<Page> page);
+  Status draftMove(int layer, int page, Sides sides, int to, Move& move) const;
+  double putInPlace(Move& move);
   MoveResult commitMove(Move& move);
   void dropMoves();
   void write(Layer& layer, const float* k, const float* v, int row, int count);
+  bool areHalves(const uint16_t* halves, size_t count) const;
+  bool holdsNumbers(const Page& page, int pageIndex);
+  bool rotaryReaches(int page) const { return !rotary_ || (page + 1) * kPageTokens <= rotary_->positions(); }
+  // Whether scales and mean of a latent are numbers, and all keys and values made of it are in the range of f16.
+  bool recomputesToHalves(const PageLatent& latent, int page);
   // Whether a page has no latent yet and may get one now.
   bool mayHaveLatent(const Layer& layer, int page) const;
-  HeldLatent draftLatent(const Layer& layer, int format, const uint8_t* bytes);
+  PageLatent draftLatent(const Layer& layer, int format, const uint8_t* bytes);
   // Keys or values of one head of a page that has a latent, sinks exact: [128][d].
   void latentRows(const Layer& layer, int page, bool isKey, int head, float* rows, LatentScratch& scratch) const;
   // Both sides of one head, among the n K tiles and n V tiles of a page.

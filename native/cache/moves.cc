@@ -10,18 +10,10 @@ namespace palimpsest {
 
 namespace {
 
-constexpr uint8_t sideBit(bool isKey) { return isKey ? 1 : 2; }
-
 bool isDemotion(int from, int to) { return isRot(from) && isRot(to); }
 
-// Old parts that nobody else owns. A demotion keeps the high plane where it lies.
-size_t releasedBytes(const PageSide& old, int to) {
-  size_t bytes = 0;
-  if (!isDemotion(old.format, to) && !old.codes.shared()) bytes += old.codes.size();
-  if (!old.low.shared()) bytes += old.low.size();
-  if (!old.meta.shared()) bytes += old.meta.size();
-  return bytes;
-}
+// Bytes that go when a side is replaced. A demotion keeps the high plane where it lies.
+size_t releasedBytes(const PageSide& old, int to) { return old.bytes() - (isDemotion(old.format, to) ? old.codes.size() : 0); }
 
 }  // namespace
 
@@ -44,7 +36,11 @@ void Encoding::run(float* rows, float* lines) const {
   }
 }
 
-void Move::run(Scratch& scratch) { encoding.run(scratch.keyRows.data(), scratch.lines.data()); }
+void Move::run(Scratch& scratch) {
+  for (const bool isKey : {true, false}) {
+    if (changed & sideBit(isKey)) encoding[isKey ? 0 : 1].run(scratch.keyRows.data(), scratch.lines.data());
+  }
+}
 
 // ---- The thread
 
@@ -117,89 +113,89 @@ void Mover::work() {
 
 bool Cache::legalMove(int from, int to) { return to >= from || (from == kQ8 && to == kF16); }
 
-Status Cache::planMove(int index, int pageIndex, bool isKey, int to, MovePlan* plan) const {
-  *plan = {0, 0};
-  const Page& page = layers_[index].pages[pageIndex];
-  if (page.latent || (page.moving & sideBit(isKey))) return kUnsupported;
-  const PageSide& old = page.side(isKey);
-  if (old.format == to) return kOk;
-  if (!legalMove(old.format, to)) return kUnsupported;
-  if (isCoded(to) && !hasCodes(shape().headDim)) return kUnsupported;
+// Checks a move, finds room for it and drafts what it will write. Changes nothing but the move.
+Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& move) const {
+  const Layer& layer = layers_[index];
+  move.page = layer.pages[pageIndex];
+  move.sides = sides;
+  const Page& page = *move.page;
+  if (page.kind != kResident || (page.moving & sides)) return kUnsupported;
   const PartSizes sizes = partSizes(to, shape().kvHeads, shape().headDim);
-  plan->added = sizes.total() - (isDemotion(old.format, to) ? sizes.codes : 0);
-  plan->released = releasedBytes(old, to);
-  return account_->hasRoom(plan->added, plan->released) ? kOk : kBudgetExceeded;
+  size_t released = 0;
+  for (const bool isKey : {true, false}) {
+    const PageSide& old = page.side(isKey);
+    if (!(sides & sideBit(isKey)) || old.format == to) continue;
+    if (!legalMove(old.format, to) || (isCoded(to) && !hasCodes(shape().headDim))) return kUnsupported;
+    move.changed |= sideBit(isKey);
+    move.added += sizes.total() - (isDemotion(old.format, to) ? sizes.codes : 0);
+    released += releasedBytes(old, to);
+  }
+  if (!account_->hasRoom(move.added, released)) return kBudgetExceeded;
+  for (const bool isKey : {true, false}) {
+    if (!(move.changed & sideBit(isKey))) continue;
+    PageSide& from = move.from[isKey ? 0 : 1];
+    PageSide& fresh = move.to[isKey ? 0 : 1];
+    from = page.side(isKey);
+    if (isDemotion(from.format, to)) fresh.codes = from.codes;
+    if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
+    move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh};
+  }
+  return kOk;
 }
 
-Encoding Cache::encodingOf(int index, int pageIndex, const PageSide* from, const PageSide* to, bool isKey) const {
-  return {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layers_[index], isKey, 0), from, to};
-}
-
-// Puts a complete side in the place of the old one. → bytes by which the account's count fell
-double Cache::replaceSide(PageSide& old, PageSide fresh) {
+// Puts complete sides in the place of the old ones. → bytes by which the account's count fell
+double Cache::putInPlace(Move& move) {
   const double before = static_cast<double>(account_->usedBytes());
-  old = std::move(fresh);
-  old.count(*account_);
+  for (const bool isKey : {true, false}) {
+    if (!(move.changed & sideBit(isKey))) continue;
+    PageSide& side = move.page->side(isKey);
+    move.from[isKey ? 0 : 1] = PageSide();
+    side = std::move(move.to[isKey ? 0 : 1]);
+    side.count(*account_);
+  }
   return before - static_cast<double>(account_->usedBytes());
 }
 
-Status Cache::transcode(int index, int pageIndex, bool isKey, int to, double* freed) {
+Status Cache::transcode(int index, int pageIndex, Sides sides, int to, double* freed) {
   *freed = 0;
-  endTrials(*this, index, pageIndex);
-  MovePlan plan;
-  const Status status = planMove(index, pageIndex, isKey, to, &plan);
-  PageSide& old = layers_[index].pages[pageIndex].side(isKey);
-  if (status != kOk || old.format == to) return status;
-  PageSide fresh;
-  if (isDemotion(old.format, to)) fresh.codes = old.codes;
-  if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
-  Scratch& scratch = workers_->scratch[0];
-  encodingOf(index, pageIndex, &old, &fresh, isKey).run(scratch.keyRows.data(), scratch.lines.data());
-  *freed = replaceSide(old, std::move(fresh));
+  endTrials(*workers_, layers_[index].page(pageIndex));
+  Move move;
+  const Status status = draftMove(index, pageIndex, sides, to, move);
+  if (status != kOk) return status;
+  move.run(workers_->scratch[0]);
+  *freed = putInPlace(move);
   return kOk;
 }
 
-Status Cache::startMove(int index, int pageIndex, bool isKey, int to) {
-  endTrials(*this, index, pageIndex);
-  MovePlan plan;
-  const Status status = planMove(index, pageIndex, isKey, to, &plan);
-  if (status != kOk) return status;
-  Page& page = layers_[index].pages[pageIndex];
-  const PageSide& old = page.side(isKey);
+Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
+  Page& page = layers_[index].page(pageIndex);
+  endTrials(*workers_, page);
   auto move = std::make_unique<Move>();
-  move->layer = index;
-  move->page = pageIndex;
-  move->isKey = isKey;
-  move->from = old;
-  move->added = plan.added;
-  move->encoding = encodingOf(index, pageIndex, &move->from, &move->to, isKey);
-  const bool isThere = old.format == to;
-  if (isThere) {
-    move->to = old;
-    move->done.store(true);
-  } else {
-    if (isDemotion(old.format, to)) move->to.codes = old.codes;
-    if (!move->to.draft(*account_, to, sideShape(isKey))) return kNoMemory;
-    workers_->mover.open(shape().headDim);
-  }
+  const Status status = draftMove(index, pageIndex, sides, to, *move);
+  if (status != kOk) return status;
+  if (move->changed) workers_->mover.open(shape().headDim);
+  else move->done.store(true);
   moves_.push_back(std::move(move));
   // From here on nothing can fail.
-  account_->claim(plan.added);
-  page.moving |= sideBit(isKey);
-  if (!isThere) workers_->mover.add(moves_.back().get());
+  Move& started = *moves_.back();
+  account_->claim(started.added);
+  page.moving |= sides;
+  if (started.changed) workers_->mover.add(&started);
   return kOk;
 }
 
-// The page side may have come to be shared since, and the budget may have been lowered: then there may be no room in the end.
+// The budget may have been lowered since the start: then there may be no room in the end.
 MoveResult Cache::commitMove(Move& move) {
-  Page& page = layers_[move.layer].pages[move.page];
-  PageSide& old = page.side(move.isKey);
-  page.moving &= static_cast<uint8_t>(~sideBit(move.isKey));
-  move.from = PageSide();
+  Page& page = *move.page;
+  page.moving &= static_cast<uint8_t>(~move.sides);
   account_->unclaim(move.added);
-  endTrials(*this, move.layer, move.page);  // they share the side, and are no reason to refuse
-  if (!account_->fits(move.added, releasedBytes(old, move.to.format))) return {kBudgetExceeded, 0};
-  return {kOk, replaceSide(old, std::move(move.to))};
+  endTrials(*workers_, page);
+  size_t released = 0;
+  for (const bool isKey : {true, false}) {
+    if (move.changed & sideBit(isKey)) released += releasedBytes(page.side(isKey), move.to[isKey ? 0 : 1].format);
+  }
+  if (!account_->fits(move.added, released)) return {kBudgetExceeded, 0};
+  return {kOk, putInPlace(move)};
 }
 
 size_t Cache::finishMoves(bool wait, MoveResult* results) {
@@ -222,6 +218,7 @@ void Cache::dropMoves() {
   for (const std::unique_ptr<Move>& move : moves_) {
     if (!move->done.load()) workers_->mover.take(move.get());
     account_->unclaim(move->added);
+    move->page->moving &= static_cast<uint8_t>(~move->sides);  // forks may have the page too
   }
   moves_.clear();
   if (!workers_) return;  // a cache that could not be opened

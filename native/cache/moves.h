@@ -1,8 +1,11 @@
-// Moves: a page side changes its format. Each is planned (checked, and found room for), drafted, encoded and put in place. transcode() does
+// Moves: one side of a page, or both, change their format. Each is planned (checked, and found room for), drafted, encoded and put in place. transcode() does
 // all of it in one call. startMove() leaves the encoding to a thread while the cache goes on, and finishMoves() puts in place what is encoded.
 //
 // That thread reads a sealed page side, which nobody writes, and writes parts that nobody else knows of. Owners and counts of parts
 // change on the calling thread only, which also alone knows what is under way. Trials that are started run on it too (trial.h).
+//
+// A page may be shared with forks. The move belongs to the cache that started it: when that one closes, the move is dropped and the page
+// stays as it is; when it finishes it, the page has changed for all of them. A fork that is made meanwhile shares the page as any other.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -17,11 +20,11 @@
 
 namespace palimpsest {
 
-// Bytes that a move allocates, and bytes that the page side gives back.
-struct MovePlan {
-  size_t added;
-  size_t released;
-};
+struct Page;
+
+// Which sides of a page: a set of bits.
+enum Sides : uint8_t { kKeys = 1, kValues = 2, kBothSides = 3 };
+constexpr Sides sideBit(bool isKey) { return isKey ? kKeys : kValues; }
 
 // One page side written in another format. Says nothing about whose it is, so that any thread may run it.
 struct Encoding {
@@ -48,20 +51,19 @@ struct Task {
 
 struct Move : Task {
   void run(Scratch& scratch) override;
-  int layer;
-  int page;
-  bool isKey;
-  PageSide from;  // holds the source
-  PageSide to;
-  size_t added;
-  Encoding encoding;
+  std::shared_ptr<Page> page;
+  uint8_t sides = 0;    // that are under way
+  uint8_t changed = 0;  // those of them that are in another format yet
+  PageSide from[2];     // hold the source: keys, values
+  PageSide to[2];
+  size_t added = 0;     // bytes that are drafted
+  Encoding encoding[2];
 };
 
 // A trial that was started (trial.h). Changes nothing, so that it may end whenever it does.
 struct StartedTrial : Task {
   const void* owner = nullptr;  // the cache
-  int layer = 0;
-  int page = 0;
+  const Page* page = nullptr;   // which the cache holds
   PageSide k;                   // hold what is read; empty once it is done and the page was to change
   PageSide v;
   std::vector<double> errors;

@@ -19,7 +19,12 @@ bool PageSide::draft(Account& account, int newFormat, const SideShape& shape) {
   if (!codes) codes = account.draft(sizes.codes);
   if (sizes.low) low = account.draft(sizes.low);
   if (sizes.meta) meta = account.draft(sizes.meta);
-  return codes && (!sizes.low || low) && (!sizes.meta || meta);
+  if (!codes || (sizes.low && !low) || (sizes.meta && !meta)) return false;
+  // Padding is zeros, so that equal pages have equal bytes, and bytes that leave the process say nothing else.
+  for (const PartRef* part : {&low, &meta}) {
+    if (*part) std::memset(part->bytes() + part->size() - kPartAlign, 0, kPartAlign);
+  }
+  return true;
 }
 
 void PageSide::count(Account& account) const {

@@ -23,10 +23,12 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   return slots;
 }
 
-// Room for one head of a side in any format, 64-byte aligned inside scratch.codes.
-SideTarget carve(Buffer<uint8_t>& buffer, int headDim) {
+size_t carvedBytes(int headDim) { return alignedPart(static_cast<size_t>(kPageTokens) * headDim * 21 / 8 + 1024 + 9 * kPartAlign + headDim); }
+
+// Room for one head of a side in any format, 64-byte aligned inside scratch.codes, which has it twice.
+SideTarget carve(Buffer<uint8_t>& buffer, int headDim, bool second) {
   const size_t elements = static_cast<size_t>(kPageTokens) * headDim;
-  uint8_t* at = reinterpret_cast<uint8_t*>(alignedPart(reinterpret_cast<uintptr_t>(buffer.data())));
+  uint8_t* at = buffer.data() + (second ? carvedBytes(headDim) : 0);
   const auto take = [&](size_t bytes) {
     uint8_t* mine = at;
     at += alignedPart(bytes);
@@ -44,8 +46,6 @@ SideTarget carve(Buffer<uint8_t>& buffer, int headDim) {
   target.meanScale = reinterpret_cast<uint16_t*>(take(2));
   return target;
 }
-
-size_t carvedBytes(int headDim) { return static_cast<size_t>(kPageTokens) * headDim * 21 / 8 + 1024 + 9 * kPartAlign + headDim; }
 
 // What has been done for one side of one head.
 struct Prepared {
@@ -69,7 +69,7 @@ class Trial {
     const CacheShape& shape = cache_.shape();
     const int rows = queries * shape.group();
     scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
-    scratch.codes.grow(carvedBytes(shape.headDim));
+    scratch.codes.grow(2 * carvedBytes(shape.headDim));
     scratch.base.grow(2 * rows * (1 + static_cast<size_t>(shape.headDim)) + powersSize(rows));
   }
 
@@ -94,18 +94,20 @@ class Trial {
     std::copy_n(rows.max.data(), rows.rows, base.max);
     std::copy_n(rows.sum.data(), rows.rows, base.sum);
     std::copy_n(rows.mixed.data(), rows.rows * d, base.mixed);
-    // Values first: they are mixed by the probabilities that the page as it is has just left.
-    for (const bool isKey : {false, true}) {
-      Prepared prepared;
+    // Values first: they are mixed by the probabilities that the page as it is has just left. A candidate for both sides comes after those for
+    // either, which need one side encoded at a time.
+    for (const Sides sides : {kValues, kKeys, kBothSides}) {
+      Prepared prepared[2];
       for (int i = 0; i < count_; i++) {
-        if (candidates_[i].isKey != isKey) continue;
-        const SideView side = encode(scratch, isKey ? k : v, candidates_[i], head, prepared);
-        if (isKey) {
-          rows.restart();
-          meet(rows, side, v);
-        } else {
-          rows.remix(side);
+        if (candidates_[i].sides != sides) continue;
+        const int format = candidates_[i].format;
+        const SideView values = sides & kValues ? encode(scratch, v, false, format, sides, head, prepared[1]) : v;
+        if (sides == kValues) {
+          rows.remix(values);
           rows.finish();
+        } else {
+          rows.restart();
+          meet(rows, encode(scratch, k, true, format, sides, head, prepared[0]), values);
         }
         compare(head, rows, base, results + (static_cast<size_t>(head) * count_ + i) * queries() * width());
       }
@@ -198,35 +200,36 @@ class Trial {
     cache_.kernels()->fromHalf(sinks, rows, kSinkTokens * d);
   }
 
-  SideView encode(Scratch& scratch, const SideView& now, const TrialCandidate& candidate, int head, Prepared& prepared) const {
-    if (candidate.format == now.format) return now;
+  // One side in another format. `sides`: whose candidates are being tried; their formats of one family are encoded together.
+  SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
+    if (format == now.format) return now;
     const int d = cache_.shape().headDim;
-    SideTarget target = carve(scratch.codes, d);
-    if (isRot(now.format) && isRot(candidate.format)) {
-      demoteHead(cache_.kernels(), candidate.format, candidate.isKey, d, now, target);
-      SideView view = target.view(candidate.format);
+    const SideTarget target = carve(scratch.codes, d, sides == kBothSides && !isKey);
+    if (isRot(now.format) && isRot(format)) {
+      demoteHead(cache_.kernels(), format, isKey, d, now, target);
+      SideView view = target.view(format);
       view.hi = now.hi;
       view.mean = now.mean;
       view.meanScale = now.meanScale;
       return view;
     }
-    float* rows = candidate.isKey ? scratch.keyRows.data() : scratch.valueRows.data();
+    float* rows = isKey ? scratch.keyRows.data() : scratch.valueRows.data();
     if (!prepared.decoded) {
-      decodeHead(cache_.kernels(), candidate.isKey, d, firstRow(), now, rows, d, scratch.lines.data());
-      if (firstRow() > 0) restoreSinks(candidate.isKey, head, rows);
+      decodeHead(cache_.kernels(), isKey, d, firstRow(), now, rows, d, scratch.lines.data());
+      if (firstRow() > 0) restoreSinks(isKey, head, rows);
       prepared.decoded = true;
     }
-    if (isRot(candidate.format)) {
-      if (!prepared.family) encodeFamily(candidate.isKey, rows, target);
+    if (isRot(format)) {
+      if (!prepared.family) encodeFamily(isKey, sides, rows, target);
       prepared.family = true;
-      return familyMember(candidate.format, target);
+      return familyMember(format, target);
     }
-    encodeHead(cache_.kernels(), candidate.format, candidate.isKey, d, firstRow(), rows, target);
-    return target.view(candidate.format);
+    encodeHead(cache_.kernels(), format, isKey, d, firstRow(), rows, target);
+    return target.view(format);
   }
 
-  // Every width of the rot family that is a candidate for this side, in one pass.
-  void encodeFamily(bool isKey, const float* rows, const SideTarget& target) const {
+  // Every width of the rot family that is a candidate for these sides, in one pass.
+  void encodeFamily(bool isKey, Sides sides, const float* rows, const SideTarget& target) const {
     const int d = cache_.shape().headDim;
     RotTargets targets;
     targets.hi = target.hi;
@@ -234,7 +237,7 @@ class Trial {
     targets.meanScale = target.meanScale;
     for (int i = 0; i < count_; i++) {
       const int format = candidates_[i].format;
-      if (candidates_[i].isKey != isKey || !isRot(format)) continue;
+      if (candidates_[i].sides != sides || !isRot(format)) continue;
       const SideView view = familyMember(format, target);
       targets.k[format - kRot4] = const_cast<int8_t*>(view.k);
       if (format != kRot2) targets.lo[format - kRot4] = const_cast<uint8_t*>(view.lo);
@@ -304,12 +307,14 @@ class Trial {
 };
 
 Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
-  const Page& now = cache.layer(index).pages[page];
-  if (now.latent) return kUnsupported;
+  const Page& now = cache.layer(index).page(page);
+  if (now.kind != kResident) return kUnsupported;
   for (int i = 0; i < count; i++) {
-    const int from = now.side(candidates[i].isKey).format;
     const int to = candidates[i].format;
-    if (!Cache::legalMove(from, to) || (isCoded(to) && !hasCodes(cache.shape().headDim))) return kUnsupported;
+    if (isCoded(to) && !hasCodes(cache.shape().headDim)) return kUnsupported;
+    for (const bool isKey : {true, false}) {
+      if ((candidates[i].sides & sideBit(isKey)) && !Cache::legalMove(now.side(isKey).format, to)) return kUnsupported;
+    }
   }
   return kOk;
 }
@@ -342,7 +347,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   const Status status = checkTrial(cache, index, page, candidates, count);
   if (status != kOk) return status;
   const Layer& layer = cache.layer(index);
-  const Page& now = layer.pages[page];
+  const Page& now = layer.page(page);
   const Trial trial = makeTrial(cache, index, page, now.k, now.v, layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
@@ -375,10 +380,9 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
     own->next = nullptr;
   }
   own->owner = &cache;
-  own->layer = index;
-  own->page = page;
-  own->k = layer.pages[page].k;
-  own->v = layer.pages[page].v;
+  own->page = &layer.page(page);
+  own->k = own->page->k;
+  own->v = own->page->v;
   own->kept = layer.kept;
   own->sketch = layer.sketch;
   own->candidates.assign(candidates, candidates + count);
@@ -420,10 +424,9 @@ void bringToEnd(Workers& workers, StartedTrial& trial) {
 
 }  // namespace
 
-void endTrials(Cache& cache, int layer, int page) {
-  Workers& workers = cache.workers();
+void endTrials(Workers& workers, const Page& page) {
   for (const std::unique_ptr<StartedTrial>& trial : workers.mover.trials) {
-    if (trial->owner != &cache || trial->layer != layer || trial->page != page) continue;
+    if (trial->page != &page) continue;
     bringToEnd(workers, *trial);
     trial->k = PageSide();
     trial->v = PageSide();

@@ -15,8 +15,9 @@ namespace palimpsest {
 // Most of them that one call takes.
 constexpr size_t kTrialCandidates = 64;
 
+// What the page would be: some of its sides in one format.
 struct TrialCandidate {
-  bool isKey;
+  Sides sides;
   int format;
 };
 
@@ -29,7 +30,7 @@ Status startTrial(Cache& cache, int layer, int page, const TrialCandidate* candi
 size_t startedErrors(const Cache& cache);
 // Errors of trials in the order of their start, up to the first that has not ended, or of all. → how many trials that were
 size_t finishTrials(Cache& cache, bool wait, double* errors);
-// Brings those of one page to their end without answering yet: it is about to change.
-void endTrials(Cache& cache, int layer, int page);
+// Brings those of one page to their end without answering yet, whichever cache started them: it is about to change.
+void endTrials(Workers& workers, const Page& page);
 
 }  // namespace palimpsest

@@ -47,7 +47,7 @@ export async function demote(bench: Bench): Promise<void> {
   }
 }
 
-/** Decode attention over a whole arena, with and without moves in the background: of a fork, so that the arena keeps what it has. */
+/** Decode attention over a whole arena, with and without moves in the background: of another cache, so that the arena keeps what it has. */
 export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
   const { settings, stream, random } = bench;
   const options = { shape, pair: { k: 'q8', v: 'q8' }, tokens: PAGES * PAGE_TOKENS, random } as const;
@@ -59,20 +59,23 @@ export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
     const run = (): void => {
       for (let layer = 0; layer < layers; layer++) cache.attend(layer, q, out, { observe: false });
     };
-    let fork = cache;
+    const stored = storedPages(arena);
+    const moving = Math.ceil(MOVES_WAITING / 2 / PAGES);
+    const pool = openPool(2 ** 40);
+    let other: KvCache | undefined;
     let [moved, passes, ranDry] = [0, 0, 0];
     const beside: Subject = {
       prepare: () => {
-        fork = cache.fork();
-        for (let i = 0; i < Math.min(MOVES_WAITING, layers * PAGES * SIDES.length); i++)
-          fork.startMove(Math.floor(i / 2 / PAGES), Math.floor(i / 2) % PAGES, SIDES[i % 2]!, 'rot4');
+        other = madeOf(stored, pool, { ...shape, layers: moving });
+        for (let i = 0; i < MOVES_WAITING; i++)
+          other.startMove(Math.floor(i / 2 / PAGES), Math.floor(i / 2) % PAGES, SIDES[i % 2]!, 'rot4');
       },
       run,
       finish: () => {
-        moved += fork.finishMoves(false).length;
+        moved += other!.finishMoves(false).length;
         passes++;
-        if (fork.movesUnderWay === 0) ranDry++;
-        fork.close();
+        if (other!.movesUnderWay === 0) ranDry++;
+        other!.close();
       },
     };
     const { seconds } = await sideBySide([{ run }, beside], {
@@ -98,17 +101,17 @@ export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
 
 export async function demoteAt(bench: Bench, shape: Shape): Promise<void> {
   const { settings, stream, random } = bench;
-  const arenas: Arena[] = [];
+  const rings: Ring[] = [];
   try {
     for (const from of Object.keys(MOVES) as FormatName[]) {
       const pair = { k: from, v: from };
       const options = { shape, pair, tokens: PAGES * PAGE_TOKENS, threads: 1, random, arenaBytes: settings.arenaBytes };
-      arenas.push(openArena(options));
+      rings.push(openRing(openArena(options)));
     }
     const subjects = [
       sealing(shape, random),
-      ...arenas.flatMap((arena) => MOVES[arena.pair.k]!.map((to) => moving(arena, to))),
-      ...arenas.map(reading),
+      ...rings.flatMap((ring) => MOVES[ring.format]!.map((to) => moving(ring, to))),
+      ...rings.map(reading),
     ];
     const { seconds } = await sideBySide(subjects, { stream, threads: 1, rounds: settings.rounds });
     bench.say(`\ndemote ${shapeName(shape)}, ns per token and KV head of one side (goal for a demotion: under 20)`);
@@ -120,7 +123,7 @@ export async function demoteAt(bench: Bench, shape: Shape): Promise<void> {
     });
     for (const line of columns(['from>to', 'ns/token', 'µs/page side'], lines)) bench.say(`  ${line}`);
   } finally {
-    for (const arena of arenas) arena.close();
+    for (const ring of rings) ring.close();
   }
 }
 
@@ -151,31 +154,77 @@ function sealing(shape: Shape, random: () => number): Measured {
   };
 }
 
-/** Every page of a layer, in a fork that is thrown away: the arena keeps what it has. */
-function moving({ cache, pair, layers }: Arena, to: FormatName): Measured {
-  const next = layersInTurn(layers);
-  let fork = cache;
+/** Layers in caches of their own, one after the other: each comes cold from memory when it is its turn again. */
+interface Ring {
+  readonly format: FormatName;
+  /** The layer whose turn it is. */
+  next(): KvCache;
+  /** Makes the last one anew. */
+  renew(): void;
+  close(): void;
+}
+
+/** The pages of a layer as they are stored. */
+function storedPages({ cache }: Arena): readonly Uint8Array[] {
+  return Array.from({ length: PAGES }, (_, page) => cache.exportPage(0, page));
+}
+
+/** A cache whose layers all have these pages. */
+function madeOf(pages: readonly Uint8Array[], pool: PagePool, shape: KvCache['shape']): KvCache {
+  const cache = openKvCache({ shape, pool });
+  for (let layer = 0; layer < shape.layers; layer++) for (const page of pages) cache.importPage(layer, page);
+  return cache;
+}
+
+/** As many as the arena has, which is closed. */
+function openRing(arena: Arena): Ring {
+  const stored = storedPages(arena);
+  const shape = { ...arena.cache.shape, layers: 1 };
+  arena.close();
+  const pool = openPool(2 ** 40);
+  const caches = Array.from({ length: arena.layers }, () => madeOf(stored, pool, shape));
+  const next = layersInTurn(arena.layers);
+  let at = 0;
   return {
-    what: `${pair.k}>${to}`,
-    prepare: () => {
-      fork = cache.fork();
+    format: arena.pair.k,
+    next: () => {
+      at = next();
+      return caches[at]!;
     },
-    run: () => {
-      const layer = next();
-      for (const side of SIDES) for (let page = 0; page < PAGES; page++) fork.transcode(layer, page, side, to);
+    renew: () => {
+      caches[at]!.close();
+      caches[at] = madeOf(stored, pool, shape);
     },
-    finish: () => fork.close(),
+    close: () => {
+      for (const cache of caches) cache.close();
+      pool.close();
+    },
   };
 }
 
-function reading({ cache, pair, layers }: Arena): Measured {
-  const next = layersInTurn(layers);
-  const rows = new Float32Array(PAGE_TOKENS * cache.shape.kvHeads * cache.shape.headDim);
+/** Every page of a layer. */
+function moving(ring: Ring, to: FormatName): Measured {
+  let cache: KvCache | undefined;
   return {
-    what: `${pair.k}>f32`,
+    what: `${ring.format}>${to}`,
+    prepare: () => {
+      cache = ring.next();
+    },
     run: () => {
-      const layer = next();
-      for (const side of SIDES) for (let page = 0; page < PAGES; page++) cache.decode(layer, page, side, rows);
+      for (const side of SIDES) for (let page = 0; page < PAGES; page++) cache!.transcode(0, page, side, to);
+    },
+    finish: () => ring.renew(),
+  };
+}
+
+function reading(ring: Ring): Measured {
+  let rows: Float32Array | undefined;
+  return {
+    what: `${ring.format}>f32`,
+    run: () => {
+      const cache = ring.next();
+      rows ??= new Float32Array(PAGE_TOKENS * cache.shape.kvHeads * cache.shape.headDim);
+      for (const side of SIDES) for (let page = 0; page < PAGES; page++) cache.decode(0, page, side, rows);
     },
   };
 }

@@ -71,13 +71,8 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
           2 * (pageBytes('f16', SHAPE.kvHeads, SHAPE.headDim) - pageBytes('rot2', SHAPE.kvHeads, SHAPE.headDim));
         expect(latents.restore(layer, page, 'f16')).toBe(grown);
         audit();
-        const { kFormat, vFormat, latent, keptLatent } = cache.table(layer);
-        expect([kFormat[page], vFormat[page], latent[page], keptLatent[page]]).toEqual([
-          0,
-          0,
-          0,
-          format === 'xq8' ? 1 : 2,
-        ]);
+        const { kind, kFormat, vFormat, latent } = cache.table(layer);
+        expect([kind[page], kFormat[page], vFormat[page], latent[page]]).toEqual([0, 0, 0, format === 'xq8' ? 1 : 2]);
         for (const side of ['k', 'v'] as const) {
           const exact = cut(all[layer]![side], ROW);
           const restored = cache.decode(layer, page, side);
@@ -108,12 +103,14 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
         }
       }
     }
-    // A fork shares latents, and keeps its own pages.
+    // A fork shares pages and their latents: what is restored is restored for both.
     const fork = cache.fork();
-    const before = fork.decode(0, 1, 'k');
-    expect(cache.restore(0, 1, 'rot4')).toBeLessThan(0); // the f16 of the fork stays
-    expect([...fork.decode(0, 1, 'k')]).toEqual([...before]);
-    expect(fork.table(0).keptLatent[1]).toBe(cache.table(0).keptLatent[1]);
+    const f16 = fork.decode(0, 1, 'k');
+    const f16Bytes = pageBytes('f16', SHAPE.kvHeads, SHAPE.headDim);
+    expect(cache.restore(0, 1, 'rot4')).toBe(2 * (f16Bytes - pageBytes('rot4', SHAPE.kvHeads, SHAPE.headDim)));
+    expect([...fork.decode(0, 1, 'k')]).toEqual([...cache.decode(0, 1, 'k')]);
+    expect([...fork.decode(0, 1, 'k')]).not.toEqual([...f16]);
+    expect(fork.table(0).latent[1]).toBe(cache.table(0).latent[1]);
     expect(pool.usedBytes).toBe(pool.auditBytes());
     fork.close();
     audit();

@@ -1,4 +1,7 @@
-/** A fork shares sealed pages until one of the two changes them, and copies the open one: seen in bytes and in values. */
+/**
+ * A fork shares sealed pages as objects and copies the open one: a move of a shared page is made once, for all who hold it, also when it is
+ * under way while a fork is made, ends or closes. Seen in bytes and in values.
+ */
 import { describe, expect, it } from 'vitest';
 import { KvError, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
 import { history, normals, uniform } from '../../native/dense.ts';
@@ -26,15 +29,11 @@ describe('fork', () => {
     expect(twin.table(0)).toEqual(cache.table(0));
   });
 
-  it('goes its own way after appending, transcoding and closing on either side', () => {
+  it('goes its own way with what it appends, and lives on when its parent closes', () => {
     const { pool, cache, random } = filled(400);
     const twin = cache.fork();
     const mine = history(cache, 0, 'k');
     twin.append(0, normals(random, 64 * 200), normals(random, 64 * 200));
-    const grown = pool.usedBytes;
-    // The shared q8 side stays for the parent, so nothing is freed: the pool grows by the new one.
-    expect(twin.transcode(0, 0, 'k', 'rot4')).toBe(-pageBytes('rot4', 1, 64));
-    expect(pool.usedBytes).toBe(grown + pageBytes('rot4', 1, 64));
     expect(history(cache, 0, 'k')).toEqual(mine);
     const theirs = history(twin, 0, 'k');
     cache.close();
@@ -45,17 +44,49 @@ describe('fork', () => {
     expect(pool.usedBytes).toBe(0);
   });
 
-  it('shares the high plane of a page that only one of the two demotes', () => {
-    const { pool, cache } = filled(200);
-    cache.transcode(0, 0, 'k', 'rot4');
-    const twin = cache.fork();
+  it('a shared page that one of them moves has moved for all, and its bytes fall once', () => {
+    const { pool, cache } = filled(400);
+    const twins = [cache.fork(), cache.fork()];
     const before = pool.usedBytes;
-    twin.transcode(0, 0, 'k', 'rot2');
-    const meta = pageBytes('rot2', 1, 64) - (128 * 64 * 2) / 8;
-    expect(pool.usedBytes - before).toBe(meta);
+    const freed = pageBytes('q8', 1, 64) - pageBytes('rot4', 1, 64);
+    expect(twins[0]!.transcode(0, 0, 'k', 'rot4')).toBe(freed);
+    expect(pool.usedBytes).toBe(before - freed);
+    for (const one of [cache, ...twins]) {
+      expect(one.format(0, 0, 'k')).toBe('rot4');
+      expect(history(one, 0, 'k')).toEqual(history(twins[0]!, 0, 'k'));
+    }
+    // The others find it done.
+    expect(cache.transcode(0, 0, 'k', 'rot4')).toBe(0);
+    expect(cache.transcode(0, 0, 'kv', 'rot2')).toBe(
+      pageBytes('rot4', 1, 64) + pageBytes('q8', 1, 64) - 2 * pageBytes('rot2', 1, 64),
+    );
+    expect(twins.map((one) => [one.format(0, 0, 'k'), one.format(0, 0, 'v')])).toEqual([
+      ['rot2', 'rot2'],
+      ['rot2', 'rot2'],
+    ]);
     expect(pool.auditBytes()).toBe(pool.usedBytes);
-    cache.close();
-    expect(pool.usedBytes).toBe(twin.memory().totalBytes);
+  });
+
+  it('a full pool with a live fork meets pressure by moving what both share', () => {
+    const { pool, cache, random } = filled(400);
+    const twin = cache.fork();
+    pool.setBudget(pool.usedBytes);
+    const rows = normals(random, 64 * 128);
+    expect(() => twin.append(0, rows, rows)).toThrow(KvError);
+    for (const page of [0, 1]) cache.transcode(0, page, 'kv', 'rot2');
+    twin.append(0, rows, rows);
+    expect(pool.usedBytes).toBeLessThanOrEqual(pool.budgetBytes);
+    expect(pool.auditBytes()).toBe(pool.usedBytes);
+  });
+
+  it('mass and what may be skipped are each cache’s own', () => {
+    const { cache, random } = filled(400);
+    const twin = cache.fork();
+    const before = [...cache.table(0).mass];
+    const q = normals(random, 3 * 64);
+    twin.attend(0, q, new Float32Array(q.length));
+    expect([...cache.table(0).mass]).toEqual(before);
+    expect([...twin.table(0).mass]).not.toEqual(before);
   });
 
   it('keeps the trial queries and the mass', () => {

@@ -284,7 +284,7 @@ describe('the bare binding', () => {
         const twin = new Cache();
         if (twin.openFork(cache) !== 0) throw new Error('fork');
         for (const side of [0, 1]) if (cache.startMove(0, i % 2, side, 2 + i % 3) !== 0) throw new Error('move');
-        if (twin.startMove(0, 1, 0, 4) !== 0) throw new Error('move');
+        if (twin.startMove(0, 1 - i % 2, 0, 4) !== 0) throw new Error('move');
         if (i % 4 === 0 && cache.finishMoves(i % 8 === 0, new Float64Array(5)) !== 0) throw new Error('finish');
         if (i % 3 === 0) pool.close();
         if (i % 2 === 0) cache.close();

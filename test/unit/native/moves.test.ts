@@ -1,6 +1,6 @@
 /**
  * A page side that moves in the background ends as transcode() would have made it, to the bit, and until it is put in place nobody sees it:
- * every legal move beside transcode() in a fork; attention, decoding and appending meanwhile; what is refused while a move is under way;
+ * every legal move beside transcode() in a twin that shares nothing; attention, decoding and appending meanwhile; what is refused while a move is under way;
  * the budget, seen in bytes.
  */
 import { describe, expect, it } from 'vitest';
@@ -12,12 +12,14 @@ import {
   latentBytes,
   openKvCache,
   openPool,
+  PARTS,
   type PagePool,
   pageBytes,
   SIDES,
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { formatOf, history, normals, sameBits, uniform } from '../../native/dense.ts';
+import { twinOf } from '../../native/twin.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 128;
@@ -80,7 +82,7 @@ describe('a move in the background', () => {
     for (const headDim of [64, 80, 256]) {
       const { pool, cache } = filled(headDim, from === 'q8' ? 'q8' : 'f16');
       for (const side of SIDES) for (const page of [0, 2]) cache.transcode(1, page, side, from);
-      const twin = cache.fork();
+      const twin = twinOf(cache, { windowFormat: from === 'q8' ? 'q8' : 'f16' });
       for (const side of SIDES) for (const page of [0, 2]) cache.startMove(1, page, side, to);
       expect(cache.movesUnderWay).toBe(4);
       for (const side of SIDES) expect(formatOf(cache, 1, 2, side)).toBe(from);
@@ -92,7 +94,8 @@ describe('a move in the background', () => {
         [1, 0, 'v'],
         [1, 2, 'v'],
       ]);
-      for (const move of finished) expect(move).toMatchObject({ from, to, refused: null });
+      for (const { side, ...move } of finished)
+        expect(move).toMatchObject({ from: { k: null, v: null, [side]: from }, to, refused: null });
       expect(finished.reduce((sum, { freedBytes }) => sum + freedBytes, 0)).toBe(before - pool.usedBytes);
       expect([cache.movesUnderWay, pool.auditBytes()]).toEqual([0, pool.usedBytes]);
       for (const side of SIDES) for (const page of [0, 2]) twin.transcode(1, page, side, to);
@@ -150,7 +153,7 @@ describe('a move in the background', () => {
     cache.startMove(0, 1, 'v', 'q8');
     expect(codeOf(() => cache.startMove(0, 1, 'v', 'rot4'))).toBe('unsupported');
     expect(cache.finishMoves(true)).toEqual([
-      { layer: 0, page: 1, side: 'v', from: 'q8', to: 'q8', freedBytes: 0, refused: null },
+      { layer: 0, page: 1, side: 'v', from: { k: null, v: 'q8' }, to: 'q8', freedBytes: 0, refused: null },
     ]);
     expect([pool.usedBytes, pool.auditBytes()]).toEqual([before, before]);
   });
@@ -189,19 +192,65 @@ describe('while a move is under way', () => {
     expect(codeOf(() => cache.finishMoves(1 as unknown as boolean))).toBe('bad-argument');
   });
 
-  it('a fork sees the page as it is, and takes no move over', () => {
+  it('of both sides at once is one move, all or nothing', () => {
     const { pool, cache } = filled();
-    const keys = history(cache, 0, 'k');
+    const twin = twinOf(cache);
+    const freed = 2 * (pageBytes('q8', 2, 64) - pageBytes('rot3', 2, 64));
+    cache.startMove(0, 1, 'kv', 'rot3');
+    for (const side of PARTS) expect(codeOf(() => cache.startMove(0, 1, side, 'rot4'))).toBe('unsupported');
+    expect(cache.finishMoves(true)).toEqual([
+      { layer: 0, page: 1, side: 'kv', from: { k: 'q8', v: 'q8' }, to: 'rot3', freedBytes: freed, refused: null },
+    ]);
+    expect(twin.transcode(0, 1, 'kv', 'rot3')).toBe(freed);
+    expectSame(cache, twin);
+    // One side is lower already: what was lost is not in it, so neither moves.
+    twin.transcode(0, 2, 'v', 'rot2');
+    expect(codeOf(() => twin.transcode(0, 2, 'kv', 'rot4'))).toBe('unsupported');
+    expect([formatOf(twin, 0, 2, 'k'), formatOf(twin, 0, 2, 'v')]).toEqual(['q8', 'rot2']);
+    // One side is there already: the other moves alone.
+    expect(twin.transcode(0, 2, 'kv', 'rot2')).toBe(pageBytes('q8', 2, 64) - pageBytes('rot2', 2, 64));
+    expect(pool.auditBytes()).toBe(pool.usedBytes);
+  });
+
+  it('a fork does not take it over, and sees the page change when its owner finishes', () => {
+    const { pool, cache } = filled();
     cache.startMove(0, 1, 'k', 'rot4');
     const twin = cache.fork();
     expect(twin.movesUnderWay).toBe(0);
-    twin.startMove(0, 1, 'k', 'rot2');
-    // The first leaves the old bytes to the fork, so it frees nothing; the second is the last to have them.
-    expect(cache.finishMoves(true)[0]!.freedBytes).toBe(-pageBytes('rot4', 2, 64));
-    expect(sameBits(history(twin, 0, 'k'), keys)).toBe(true);
+    for (const work of [() => twin.startMove(0, 1, 'k', 'rot2'), () => twin.transcode(0, 1, 'kv', 'rot2')])
+      expect(work).toThrow(/a move of it is under way, here or in a fork/);
+    expect(twin.finishMoves(true)).toEqual([]);
+    twin.startMove(0, 1, 'v', 'rot2');
+    expect(cache.finishMoves(true)[0]!.freedBytes).toBe(pageBytes('q8', 2, 64) - pageBytes('rot4', 2, 64));
     expect(twin.finishMoves(true)[0]!.freedBytes).toBe(pageBytes('q8', 2, 64) - pageBytes('rot2', 2, 64));
-    expect([formatOf(cache, 0, 1, 'k'), formatOf(twin, 0, 1, 'k')]).toEqual(['rot4', 'rot2']);
+    for (const one of [cache, twin])
+      expect([formatOf(one, 0, 1, 'k'), formatOf(one, 0, 1, 'v')]).toEqual(['rot4', 'rot2']);
     expect(pool.auditBytes()).toBe(pool.usedBytes);
+  });
+
+  it('is dropped with the cache that started it, and a fork may then move the page itself', () => {
+    const { pool, cache } = filled();
+    const twin = cache.fork();
+    const keys = history(twin, 0, 'k');
+    cache.startMove(0, 1, 'kv', 'rot4');
+    expect(codeOf(() => twin.startMove(0, 1, 'k', 'rot2'))).toBe('unsupported');
+    cache.close();
+    expect(sameBits(history(twin, 0, 'k'), keys)).toBe(true);
+    twin.startMove(0, 1, 'k', 'rot2');
+    expect(twin.finishMoves(true)).toMatchObject([{ refused: null }]);
+    expect(pool.usedBytes).toBe(twin.memory().totalBytes);
+  });
+
+  it('waits for trials of the page that a fork has started', () => {
+    const { cache, random } = filled();
+    const q = normals(random, 128 * 256);
+    cache.attend(0, q, new Float32Array(q.length));
+    const twin = cache.fork();
+    const candidates = [{ side: 'kv', format: 'rot2' }] as const;
+    const expected = twin.trial(0, 1, candidates);
+    twin.startTrial(0, 1, candidates);
+    cache.transcode(0, 1, 'kv', 'rot4');
+    expect(twin.finishTrials(true)).toEqual([expected]);
   });
 
   it('close() drops it, and gives everything back', () => {
@@ -211,7 +260,7 @@ describe('while a move is under way', () => {
       for (let page = 0; page < PAGES; page++) {
         for (const side of SIDES) {
           cache.startMove(0, page, side, 'rot2');
-          twin.startMove(0, page, side, 'rot4');
+          twin.startMove(1, page, side, 'rot4');
         }
       }
       cache.close();
@@ -253,9 +302,9 @@ describe('the budget', () => {
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
-  it('a move whose old bytes came to be shared, without room for both, ends with the page as it was', () => {
+  it('a move whose room was taken away by a lower budget ends with the page as it was', () => {
     const { pool, cache } = filled();
-    cache.startMove(0, 0, 'k', 'rot4');
+    cache.startMove(0, 0, 'k', 'f16');
     const keys = history(cache, 0, 'k');
     const twin = cache.fork();
     pool.setBudget(pool.usedBytes);

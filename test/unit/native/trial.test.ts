@@ -1,6 +1,6 @@
 /**
  * A trial must say what a full recomputation would: for each kept query, attention over the decoded history with the page as
- * it is, and with one side of it replaced by what a transcode would leave (made on a fork), in float64. One that was started must say the
+ * it is, and with one side of it replaced by what a transcode would leave (made on a twin that shares nothing), in float64. One that was started must say the
  * same to the bit, whatever happens to the cache before it is asked for.
  */
 import { describe, expect, it } from 'vitest';
@@ -12,12 +12,14 @@ import {
   type KvCacheOptions,
   openKvCache,
   openPool,
+  PARTS,
+  type Part,
   SIDES,
-  type Side,
   type TrialCandidate,
   toHalf,
 } from '../../../native/index.ts';
 import { denseAttention, history, normals, uniform } from '../../native/dense.ts';
+import { twinOf } from '../../native/twin.ts';
 
 interface Kept {
   readonly position: number;
@@ -68,15 +70,15 @@ function bruteForce(
   kept: readonly Kept[],
   options: { window?: number; slopes?: Float32Array; sketch?: Float32Array } = {},
 ): number {
-  const fork = cache.fork();
-  fork.transcode(0, page, candidate.side, candidate.format);
-  const [k, v, k2, v2] = [cache, fork].flatMap((one) => SIDES.map((side) => history(one, 0, side))) as [
+  const twin = twinOf(cache);
+  twin.transcode(0, page, candidate.side, candidate.format);
+  const [k, v, k2, v2] = [cache, twin].flatMap((one) => SIDES.map((side) => history(one, 0, side))) as [
     Float32Array,
     Float32Array,
     Float32Array,
     Float32Array,
   ];
-  fork.close();
+  twin.close();
   let total = 0;
   let count = 0;
   for (const { position, q, norm } of kept) {
@@ -100,7 +102,7 @@ function bruteForce(
   return total / count;
 }
 
-const below = (now: FormatName, side: Side): TrialCandidate[] =>
+const below = (now: FormatName, side: Part): TrialCandidate[] =>
   FORMAT_NAMES.filter((name) => FORMAT_NAMES.indexOf(name) > FORMAT_NAMES.indexOf(now)).map((format) => ({
     side,
     format,
@@ -121,11 +123,10 @@ describe('trial', () => {
       for (const page of [0, 1]) {
         for (const now of ['f16', 'q8', 'rot4', 'rot3'] as const) {
           // Only what the kept queries saw may be compared: the page changes format, and they attend again.
-          const fresh = cache.fork();
-          fresh.transcode(0, page, 'k', now);
-          fresh.transcode(0, page, 'v', now);
+          const fresh = twinOf(cache);
+          fresh.transcode(0, page, 'kv', now);
           const again = reattend(fresh, kept);
-          const candidates = SIDES.flatMap((side) => below(now, side));
+          const candidates = PARTS.flatMap((side) => below(now, side));
           const found = fresh.trial(0, page, candidates);
           agree(
             found,
@@ -320,7 +321,7 @@ describe('format', () => {
     }
     for (const wrong of [
       () => cache.format(0, 3, 'k'),
-      () => cache.format(0, 0, 'q' as Side),
+      () => cache.format(0, 0, 'q' as 'k'),
       () => cache.format(9, 0, 'k'),
     ])
       expect(wrong).toThrowError(expect.objectContaining({ code: 'bad-argument' }));

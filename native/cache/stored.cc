@@ -1,0 +1,116 @@
+// The stored bytes of a sealed page, out of a cache and into one (layer.h). What stands around them, so that they say what they are, is
+// native/stored.ts.
+#include <cstring>
+
+#include "layer.h"
+
+namespace palimpsest {
+
+namespace {
+
+// Rows of a page are at most this large: f16 holds 65,504, and a code rounds by less than that again.
+constexpr float kLargestRow = 131072.0f;
+
+struct Piece {
+  uint8_t* bytes;
+  size_t size;
+};
+
+// Everything that a page is stored in, in the order of the stored bytes: keys, values, latent.
+std::vector<Piece> piecesOf(const Page& page) {
+  std::vector<Piece> pieces;
+  for (const PageSide* side : {&page.k, &page.v}) {
+    for (const PartRef* part : {&side->codes, &side->low, &side->meta}) pieces.push_back({part->bytes(), part->size()});
+  }
+  pieces.push_back({page.latent.bytes.bytes(), page.latent.bytes.size()});
+  return pieces;
+}
+
+}  // namespace
+
+size_t Cache::storedBytes(int index, int pageIndex) const {
+  return layers_[index].page(pageIndex).bytes() + (pageIndex == 0 ? sinkBytes() : 0);
+}
+
+void Cache::exportPage(int index, int pageIndex, uint8_t* out) const {
+  for (const Piece& piece : piecesOf(layers_[index].page(pageIndex))) {
+    if (piece.size > 0) std::memcpy(out, piece.bytes, piece.size);
+    out += piece.size;
+  }
+  if (pageIndex == 0) std::memcpy(out, layers_[index].sinks.bytes(), sinkBytes());
+}
+
+Status Cache::importPage(int index, const StoredPage& stored) {
+  Layer& layer = layers_[index];
+  const bool isOpenFull = layer.openRows() == kPageTokens;
+  if (layer.openRows() > 0 && !isOpenFull) return kUnsupported;
+  const int pageIndex = layer.sealed() + (isOpenFull ? 1 : 0);
+  if (layer.length > (1 << 30) - kPageTokens) return kBadArgument;
+  const bool hasLatent = stored.latentFormat >= 0;
+  if (stored.kind == kLatent && !hasLatent) return kBadArgument;
+  if (hasLatent && (!layer.latent || layer.latent->width != stored.latentWidth || !rotaryReaches(pageIndex))) return kUnsupported;
+  // All sizes follow from the formats, and are compared with what is there before anything is allocated.
+  size_t pageBytes = hasLatent ? latentBytes(stored.latentFormat, stored.latentWidth) : 0;
+  for (const int format : stored.formats) {
+    if (stored.kind == kLatent) continue;
+    if (isCoded(format) && !hasCodes(shape().headDim)) return kUnsupported;
+    pageBytes += partSizes(format, shape().kvHeads, shape().headDim).total();
+  }
+  if (stored.size != pageBytes + (pageIndex == 0 ? sinkBytes() : 0)) return kBadShape;
+  if (!account_->hasRoom(pageBytes + (isOpenFull ? sealBytes() : 0))) return kBudgetExceeded;
+  std::shared_ptr<Page> before = isOpenFull ? draftPage() : nullptr;
+  if (isOpenFull && !before) return kNoMemory;
+  auto page = std::make_shared<Page>();
+  page->kind = stored.kind;
+  if (stored.kind == kResident) {
+    if (!page->k.draft(*account_, stored.formats[0], sideShape(true)) || !page->v.draft(*account_, stored.formats[1], sideShape(false))) return kNoMemory;
+  }
+  const uint8_t* at = stored.bytes;
+  for (const Piece& piece : piecesOf(*page)) {
+    if (piece.size > 0) std::memcpy(piece.bytes, at, piece.size);
+    at += piece.size;
+  }
+  if (hasLatent) {
+    page->latent = draftLatent(layer, stored.latentFormat, at);
+    if (!page->latent.isThere()) return kNoMemory;
+    at += page->latent.bytes.size();
+  }
+  const uint16_t* sinks = reinterpret_cast<const uint16_t*>(at);
+  if (!holdsNumbers(*page, pageIndex) || (pageIndex == 0 && !areHalves(sinks, sinkBytes() / 2))) return kBadValue;
+  reservePages(layer, isOpenFull ? 2 : 1);
+  // From here on nothing can fail.
+  if (isOpenFull) seal(layer, std::move(before));
+  if (pageIndex == 0) std::memcpy(layer.sinks.bytes(), at, sinkBytes());
+  page->k.count(*account_);
+  page->v.count(*account_);
+  account_->count(page->latent.bytes);
+  layer.pages.push_back(std::move(page));
+  layer.mass.push_back(0);
+  layer.length += kPageTokens;
+  return kOk;
+}
+
+// Whether halves are all numbers of f16.
+bool Cache::areHalves(const uint16_t* halves, size_t count) const {
+  std::vector<float> rows(count);
+  kernels_->fromHalf(halves, rows.data(), count);
+  return withinMagnitude(rows.data(), count, kHalfMax);
+}
+
+// Whether every row of a page decodes to a number, and a latent to rows that f16 holds.
+bool Cache::holdsNumbers(const Page& page, int pageIndex) {
+  const size_t d = shape().headDim, elements = d * kPageTokens;
+  Scratch& scratch = workers_->scratch[0];
+  float* rows = scratch.keyRows.data();
+  for (const bool isKey : {true, false}) {
+    const SideShape side = sideShape(isKey);
+    for (int head = 0; head < side.kvHeads; head++) {
+      if (page.kind == kLatent) continue;
+      decodeHead(kernels_, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, page.side(isKey).view(side, head), rows, d, scratch.lines.data());
+      if (!withinMagnitude(rows, elements, kLargestRow)) return false;
+    }
+  }
+  return !page.latent.isThere() || recomputesToHalves(page.latent, pageIndex);
+}
+
+}  // namespace palimpsest

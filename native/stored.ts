@@ -1,0 +1,179 @@
+/**
+ * The stored bytes of a sealed page, as exportPage() writes them and importPage() reads them: what a page can be parked as, or handed to
+ * another cache of the same model. They say what they are, and nothing in them is believed before it was checked.
+ *
+ * All numbers are little-endian. 128 bytes stand in front:
+ *
+ *     0  'KVPAGE' and two digits: the version of this container      8  u32 kind (index in PAGE_KINDS)
+ *    12  u32 position of the first token                            16  u32 tokens of a page
+ *    20  u32 sink tokens among them                                 24  u32 KV heads
+ *    28  u32 head size                                              32  u32 width of the latent, 0 for none
+ *    36  u32 bytes that follow these 128 in front of the checksum
+ *    40  three formats, of keys, of values and of the latent: 16 bytes name (ASCII, padded with zeros), u32 layout version; empty for none
+ *   100  zeros
+ *
+ * Then the parts of the keys, of the values, the latent, and of a page at position 0 the exact sinks; last a CRC-32 (that of gzip) of everything
+ * in front of it.
+ */
+import { crc32 } from 'node:zlib';
+import { fail, show } from './arguments.ts';
+import { KvError } from './error.ts';
+import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, SINK_TOKENS } from './format.ts';
+import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
+import { type CacheHandle, check } from './load.ts';
+import { type CacheShape, PAGE_KINDS, type PageTable } from './types.ts';
+
+const MAGIC = 'KVPAGE01';
+const HEAD_BYTES = 128;
+const CRC_BYTES = 4;
+const NAME_BYTES = 16;
+const NAMES_AT = 40;
+
+/** Formats of a page by their ids: keys and values null when it is held as a latent, the latent null when there is none. */
+interface Content {
+  readonly kind: number;
+  readonly formats: readonly [k: number | null, v: number | null, latent: number | null];
+  readonly latentWidth: number;
+}
+
+const damaged = (message: string, values: Readonly<Record<string, unknown>>): never => {
+  throw new KvError('bad-file', `stored page: ${message}`, { values, hint: 'export the page again' });
+};
+
+export function exportPage(
+  handle: CacheHandle,
+  shape: CacheShape,
+  layer: number,
+  page: number,
+  table: PageTable,
+): Uint8Array {
+  const about = new Int32Array(2);
+  const doing = `export page ${page} of layer ${layer}`;
+  check(handle.exportPage(layer, page, about), doing, { layer, page });
+  const [size, latentWidth] = about as unknown as [number, number];
+  const kind = table.kind[page]!;
+  const isResident = PAGE_KINDS[kind] === 'resident';
+  const latent = table.latent[page]! - 1;
+  const formats = [
+    isResident ? table.kFormat[page]! : null,
+    isResident ? table.vFormat[page]! : null,
+    latent < 0 ? null : latent,
+  ] as const;
+  const bytes = new Uint8Array(HEAD_BYTES + size + CRC_BYTES);
+  writeHead(bytes, shape, page * PAGE_TOKENS, { kind, formats, latentWidth });
+  check(handle.exportPage(layer, page, about, bytes.subarray(HEAD_BYTES, HEAD_BYTES + size)), doing, { layer, page });
+  const end = HEAD_BYTES + size;
+  new DataView(bytes.buffer).setUint32(end, crc32(bytes.subarray(0, end)), true);
+  return bytes;
+}
+
+/** The names and layout versions of a page's three formats. */
+function described(formats: Content['formats']): readonly (readonly [name: string, version: number])[] {
+  return formats.map((id, i) => {
+    if (id === null) return ['', 0];
+    if (i === 2) return [LATENT_NAMES[id]!, LATENT_LAYOUT_VERSION];
+    const { name, layoutVersion } = FORMATS[FORMAT_NAMES[id]!];
+    return [name, layoutVersion];
+  });
+}
+
+function writeHead(bytes: Uint8Array, { kvHeads, headDim }: CacheShape, position: number, content: Content): void {
+  const view = new DataView(bytes.buffer);
+  new TextEncoder().encodeInto(MAGIC, bytes);
+  const size = bytes.length - HEAD_BYTES - CRC_BYTES;
+  const { kind, latentWidth } = content;
+  const numbers = [kind, position, PAGE_TOKENS, SINK_TOKENS, kvHeads, headDim, latentWidth, size];
+  numbers.forEach((number, i) => {
+    view.setUint32(8 + 4 * i, number, true);
+  });
+  described(content.formats).forEach(([name, version], i) => {
+    const at = NAMES_AT + i * (NAME_BYTES + 4);
+    new TextEncoder().encodeInto(name, bytes.subarray(at, at + NAME_BYTES));
+    view.setUint32(at + NAME_BYTES, version, true);
+  });
+}
+
+/** `position`: where the page would stand, the tokens that the layer holds. Throws before anything is changed. */
+export function importPage(
+  handle: CacheHandle,
+  shape: CacheShape,
+  layer: number,
+  position: number,
+  bytes: Uint8Array,
+): void {
+  if (position % PAGE_TOKENS !== 0) {
+    fail(`layer ${layer} holds ${position} tokens: a page can follow a full page only`, { layer, tokens: position });
+  }
+  const { kind, formats, latentWidth } = readHead(bytes, shape, position);
+  const [k, v, latent] = formats;
+  const numbers = Int32Array.of(kind, k ?? 0, v ?? 0, latent === null ? 0 : latent + 1, latentWidth);
+  const status = handle.importPage(layer, numbers, bytes.subarray(HEAD_BYTES, bytes.length - CRC_BYTES));
+  check(status, `import a page into layer ${layer}`, { layer, position, bytes: bytes.length });
+}
+
+function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Content {
+  if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
+  const end = bytes.length - CRC_BYTES;
+  if (end < HEAD_BYTES)
+    damaged(`${bytes.length} bytes are too few`, { bytes: bytes.length, least: HEAD_BYTES + CRC_BYTES });
+  const text = (at: number, length: number): string => String.fromCharCode(...bytes.subarray(at, at + length));
+  if (text(0, MAGIC.length) !== MAGIC)
+    damaged('these are not the bytes of one, or of another version', { expected: MAGIC });
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const [expected, found] = [view.getUint32(end, true), crc32(bytes.subarray(0, end))];
+  if (expected !== found) {
+    throw new KvError('checksum-mismatch', 'stored page: its bytes were changed or cut', {
+      values: { expected, found, bytes: bytes.length },
+      hint: 'export the page again',
+    });
+  }
+  const numbers = Array.from({ length: 8 }, (_, i) => view.getUint32(8 + 4 * i, true));
+  const [kind, from, tokens, sinks, kvHeads, headDim, latentWidth, size] = numbers as [
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+    number,
+  ];
+  if (size !== end - HEAD_BYTES) damaged('its sizes disagree', { said: size, found: end - HEAD_BYTES });
+  if (tokens !== PAGE_TOKENS || sinks !== SINK_TOKENS || kvHeads !== shape.kvHeads || headDim !== shape.headDim) {
+    throw new KvError('bad-shape', 'stored page: it is of a cache of another shape', {
+      values: { tokens, sinks, kvHeads, headDim, cacheKvHeads: shape.kvHeads, cacheHeadDim: shape.headDim },
+    });
+  }
+  if (from !== position) {
+    fail(`the stored page begins at token ${from}, the next page of the layer at ${position}`, { from, position });
+  }
+  const isResident = PAGE_KINDS[kind] === 'resident';
+  if (!isResident && PAGE_KINDS[kind] !== 'latent') damaged('its kind is unknown', { kind });
+  if (bytes.subarray(NAMES_AT + 3 * (NAME_BYTES + 4), HEAD_BYTES).some((byte) => byte !== 0))
+    damaged('bytes that mean nothing are not zero', {});
+  const formats = [0, 1, 2].map((i) => {
+    const at = NAMES_AT + i * (NAME_BYTES + 4);
+    return formatNamed(text(at, NAME_BYTES).replace(/\0+$/, ''), view.getUint32(at + NAME_BYTES, true), i === 2);
+  }) as unknown as Content['formats'];
+  if (formats.slice(0, 2).some((id) => (id !== null) !== isResident) || (formats[2] !== null) !== latentWidth > 0) {
+    damaged('its kind and its formats disagree', { kind, latentWidth });
+  }
+  return { kind, formats, latentWidth };
+}
+
+function formatNamed(name: string, version: number, isLatent: boolean): number | null {
+  if (name === '' && version === 0) return null;
+  const id = (isLatent ? (LATENT_NAMES as readonly string[]) : (FORMAT_NAMES as readonly string[])).indexOf(name);
+  const known = id < 0 ? null : isLatent ? LATENT_LAYOUT_VERSION : FORMATS[FORMAT_NAMES[id]!].layoutVersion;
+  if (known !== version) {
+    throw new KvError(
+      'unsupported',
+      `stored page: there is no format ${JSON.stringify(name)} with layout version ${version}`,
+      {
+        values: { format: name, layoutVersion: version, known },
+        hint: 'export the page with this version of palimpsest',
+      },
+    );
+  }
+  return id;
+}
