@@ -102,9 +102,9 @@ export class Engine {
     return (await this.#call('forecast', { tokens })) as Forecast;
   }
 
-  /** Token ids of a prompt as the first generate() of a session would read it. */
-  async tokenize(prompt: Prompt): Promise<number[]> {
-    return (await this.#call('tokenize', { prompt })) as number[];
+  /** Token ids of a prompt as the first generate() of a session would read it. Refuses one of more than `tokensMax` before counting on. */
+  async tokenize(prompt: Prompt, tokensMax = Number.MAX_SAFE_INTEGER): Promise<number[]> {
+    return (await this.#call('tokenize', { prompt, tokensMax })) as number[];
   }
 
   /** Opens a conversation with an empty cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'not-found' before any work. */

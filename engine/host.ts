@@ -96,7 +96,7 @@ export class Host {
       case 'open':
         return (await this.#open(params as SessionOptions)).id;
       case 'tokenize':
-        return tokenize(this.#runtime.model.tokenizer, (params as { prompt: Prompt }).prompt, true);
+        return this.#tokenize(params as { prompt: Prompt; tokensMax: number });
       case 'generate':
         return this.#generate(
           params as { session: string; prompt: Prompt | null; options: GenerateOptions },
@@ -192,6 +192,10 @@ export class Host {
       this.#state?.book ?? null,
     );
     return { ...options, ...start, log: options.witness === false ? null : (this.#state?.log ?? null) };
+  }
+
+  #tokenize({ prompt, tokensMax }: { prompt: Prompt; tokensMax: number }): number[] {
+    return tokenize(this.#runtime.model.tokenizer, prompt, true, tokensMax);
   }
 
   async #open(options: SessionOptions): Promise<Session> {

@@ -1,6 +1,6 @@
 /** What a request is: from a prompt in any form to token ids, and the numbers around it, checked. */
 import { KvError } from '../native/index.ts';
-import type { ChatMessage, Tokenizer } from './model/types.ts';
+import type { ChatMessage, LoadedModel, Tokenizer } from './model/types.ts';
 import type { GenerateOptions, Progress, Prompt } from './types.ts';
 
 /** How a session reads tokens. */
@@ -13,10 +13,17 @@ export interface ReadOptions {
   readonly tokensFollow?: boolean;
 }
 
-/** Text gets BOS where the model wants it and the cache is empty (`first`); messages go through the chat template; numbers are ids already. */
-export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean): number[] {
+/** A prompt of up to so many tokens is counted to its end, so that the error can say how much too long it is. */
+export const countedTokens = ({ config }: Pick<LoadedModel, 'config'>): number => 2 * config.contextLength;
+
+/**
+ * Text gets BOS where the model wants it and the cache is empty (`first`); messages go through the chat template; numbers are ids
+ * already. A prompt of more than `tokensMax` tokens is refused with 'context-too-long' as soon as that is certain.
+ */
+export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean, tokensMax?: number): number[] {
+  const bound = tokensMax === undefined ? {} : { tokensMax };
   if (typeof prompt === 'string') {
-    const ids = tokenizer.encode(prompt);
+    const ids = tokenizer.encode(prompt, bound);
     return first && tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId, ...ids] : ids;
   }
   if (!Array.isArray(prompt)) {
@@ -24,7 +31,8 @@ export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean): 
       values: { given: typeof prompt },
     });
   }
-  if (prompt.length > 0 && typeof prompt[0] === 'object') return tokenizer.chat(prompt as readonly ChatMessage[]);
+  if (prompt.length > 0 && typeof prompt[0] === 'object')
+    return tokenizer.chat(prompt as readonly ChatMessage[], bound);
   return [...(prompt as readonly number[])];
 }
 

@@ -11,7 +11,7 @@ import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import type { Spent } from './mover.ts';
 import { planSession } from './plan.ts';
-import { checkGenerate, type ReadOptions, tokenize } from './prompt.ts';
+import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { outputSketches } from './sketch.ts';
@@ -162,7 +162,9 @@ export class Session {
   /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */
   async *generate(prompt: Prompt | null, options: GenerateOptions = {}): AsyncGenerator<string, Generated> {
     const { maxTokens, stops } = checkGenerate(options);
-    const ids = prompt === null ? [] : tokenize(this.runtime.model.tokenizer, prompt, this.tokens.length === 0);
+    const { model } = this.runtime;
+    const ids =
+      prompt === null ? [] : tokenize(model.tokenizer, prompt, this.tokens.length === 0, countedTokens(model));
     const sampler = createSampler({
       temperature: options.temperature ?? 0,
       topP: options.topP ?? 1,

@@ -3,6 +3,7 @@ import { KvError } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
 import type { ChatMessage } from '../model/types.ts';
+import { countedTokens } from '../prompt.ts';
 import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
 import { ChatInput, ChatTurns } from './chat.ts';
 import { failureText } from './failure.ts';
@@ -84,7 +85,7 @@ function generateOptions(settings: Settings, progress: ProgressLine, signal: Abo
 async function once(engine: Engine, settings: Settings, content: string, signal: AbortSignal): Promise<void> {
   const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
   const maxTokens = number(settings, 'maxTokens') ?? 128;
-  const ids = await engine.tokenize(prompt);
+  const ids = await engine.tokenize(prompt, countedTokens(engine.info));
   checkLength(ids.length, maxTokens, engine.info.config.contextLength);
   const compare = flag(settings, 'compare');
   const session = await engine.openSession({
@@ -137,7 +138,10 @@ async function stream(
 async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<void> {
   const session = await engine.openSession(sessionOptions(settings, engine.info.config.contextLength));
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-  const turns = new ChatTurns((messages) => engine.tokenize(messages), firstMessages(settings));
+  const turns = new ChatTurns(
+    (messages) => engine.tokenize(messages, countedTokens(engine.info)),
+    firstMessages(settings),
+  );
   const input = new ChatInput(signal);
   let last: Generated | null = null;
   try {

@@ -1,4 +1,5 @@
 /** Tokens that are found in text before it is cut into words: control tokens and words added after training. */
+import { KvError } from '../../native/index.ts';
 
 export interface AddedToken {
   readonly id: number;
@@ -24,24 +25,42 @@ export type Section =
   | { readonly text: string; readonly token: null }
   | { readonly text: null; readonly token: AddedToken };
 
-/** Finds added tokens: leftmost first, the longest where several begin. */
+/** Longest text of an added token. Published ones have up to 40 characters. */
+const TEXT_CHARACTERS_MAX = 256;
+
+/** Finds added tokens: leftmost first, the longest where several begin. Throws KvError 'bad-tokenizer' for a token that is too long. */
 export class AddedTokenFinder {
-  /** By first UTF-16 unit, longest first. */
-  readonly #byStart = new Map<number, AddedToken[]>();
+  readonly #byText = new Map<string, AddedToken>();
+  /** Lengths that occur by first UTF-16 unit, longest first: a lookup for each, however many tokens begin alike. */
+  readonly #lengths = new Map<number, number[]>();
 
   constructor(tokens: readonly AddedToken[]) {
     for (const token of tokens) {
-      if (token.text === '') continue;
-      const start = token.text.charCodeAt(0);
-      const bucket = this.#byStart.get(start);
-      if (bucket === undefined) this.#byStart.set(start, [token]);
-      else bucket.push(token);
+      const { text } = token;
+      if (text === '' || this.#byText.has(text)) continue;
+      if (text.length > TEXT_CHARACTERS_MAX) {
+        throw new KvError('bad-tokenizer', `an added token has ${text.length} characters`, {
+          values: { id: token.id, charactersMax: TEXT_CHARACTERS_MAX },
+        });
+      }
+      this.#byText.set(text, token);
+      const lengths = this.#lengths.get(text.charCodeAt(0));
+      if (lengths === undefined) this.#lengths.set(text.charCodeAt(0), [text.length]);
+      else if (!lengths.includes(text.length)) lengths.push(text.length);
     }
-    for (const bucket of this.#byStart.values()) bucket.sort((a, b) => b.text.length - a.text.length);
+    for (const lengths of this.#lengths.values()) lengths.sort((a, b) => b - a);
+  }
+
+  get texts(): Iterable<string> {
+    return this.#byText.keys();
   }
 
   at(text: string, position: number): AddedToken | undefined {
-    return this.#byStart.get(text.charCodeAt(position))?.find((token) => text.startsWith(token.text, position));
+    for (const length of this.#lengths.get(text.charCodeAt(position)) ?? []) {
+      const token = this.#byText.get(text.slice(position, position + length));
+      if (token !== undefined) return token;
+    }
+    return undefined;
   }
 
   /** Cuts a text at its added tokens; empty stretches are left out. */

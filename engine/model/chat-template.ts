@@ -8,9 +8,10 @@
  * end or lie in a content, and the marks are removed from the text between: tokens come from the template alone, while
  * words still merge across the seam between template and content as in training.
  */
-import { createContext, Script } from 'node:vm';
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
 import { KvError } from '../../native/index.ts';
+import type { AddedTokenFinder } from './added-tokens.ts';
+import { within } from './bounded.ts';
 import type { ChatMessage } from './types.ts';
 
 /** The longest published templates have about 30,000 characters. */
@@ -35,7 +36,7 @@ export interface ChatRequest {
   readonly addGenerationPrompt: boolean;
   /** bos_token and the like. */
   readonly variables: Readonly<Record<string, string>>;
-  readonly guarded: readonly string[];
+  readonly guarded: AddedTokenFinder;
 }
 
 class TemplateRefusal extends Error {}
@@ -48,12 +49,11 @@ export function renderChat({
   variables,
   guarded,
 }: ChatRequest): ChatRendering {
-  checkMessages(messages);
   checkTemplate(template);
   const mark = unusedCharacter([
     template,
     ...Object.values(variables),
-    ...guarded,
+    ...guarded.texts,
     ...messages.map((message) => message.content),
   ]);
   const marked = messages.map(({ role, content }) => ({ role, content: markContent(content, guarded, mark) }));
@@ -74,7 +74,7 @@ export function checkTemplate(template: string): void {
   });
 }
 
-function checkMessages(messages: readonly ChatMessage[]): void {
+export function checkMessages(messages: readonly ChatMessage[]): void {
   const sound = Array.isArray(messages) && messages.length <= MESSAGES_MAX;
   const odd = sound
     ? messages.find((message) => !ROLES.includes(message?.role) || typeof message.content !== 'string')
@@ -85,13 +85,17 @@ function checkMessages(messages: readonly ChatMessage[]): void {
   });
 }
 
-function markContent(content: string, guarded: readonly string[], mark: string): string {
+function markContent(content: string, guarded: AddedTokenFinder, mark: string): string {
   const visible = content.trim();
   if (visible === '') return content;
-  let inner = visible;
-  for (const token of guarded) {
-    if (token.length > 1) inner = inner.replaceAll(token, () => token[0] + mark + token.slice(1));
+  let inner = '';
+  let from = 0;
+  for (let at = 0; at < visible.length; at++) {
+    if ((guarded.at(visible, at)?.text.length ?? 0) < 2) continue;
+    inner += visible.slice(from, at + 1) + mark;
+    from = at + 1;
   }
+  inner += visible.slice(from);
   const start = content.indexOf(visible);
   return content.slice(0, start) + mark + inner + mark + content.slice(start + visible.length);
 }
@@ -134,12 +138,13 @@ function boundedRange(first: number, last?: number, step = 1): number[] {
   return Array.from({ length: count }, (_, i) => from + i * step);
 }
 
-/** A watchdog outside this thread stops the call: an interpreter cannot be asked to stop by a timer it keeps from running. */
 function runBounded(work: () => string): string {
   try {
-    const context = createContext({ work });
-    return new Script('work()').runInContext(context, { timeout: RENDER_MS_MAX }) as string;
+    const ended = within(RENDER_MS_MAX, work);
+    if (ended === null) throw badTemplate(`the model's chat template did not end within ${RENDER_MS_MAX} ms`, {});
+    return ended.value;
   } catch (cause) {
+    if (cause instanceof KvError) throw cause;
     if (cause instanceof TemplateRefusal) {
       throw new KvError(
         'bad-argument',
@@ -147,11 +152,11 @@ function runBounded(work: () => string): string {
         { cause },
       );
     }
-    const slow = (cause as NodeJS.ErrnoException)?.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
-    const why = slow
-      ? `did not end within ${RENDER_MS_MAX} ms`
-      : `failed: ${String((cause as Error)?.message).slice(0, 300)}`;
-    throw badTemplate(`the model's chat template ${why}`, {}, cause);
+    throw badTemplate(
+      `the model's chat template failed: ${String((cause as Error)?.message).slice(0, 300)}`,
+      {},
+      cause,
+    );
   }
 }
 

@@ -52,6 +52,8 @@ export class Pieces {
   #used = 0;
   readonly #starts: Uint32Array;
   readonly #lengths: Uint32Array;
+  /** Bytes of the longest. */
+  longest = 0;
 
   constructor(idCount: number) {
     this.#starts = new Uint32Array(idCount);
@@ -68,6 +70,7 @@ export class Pieces {
     this.#starts[id] = this.#used;
     this.#lengths[id] = bytes.length;
     this.#used += bytes.length;
+    this.longest = Math.max(this.longest, bytes.length);
   }
 
   get(id: number): Uint8Array {

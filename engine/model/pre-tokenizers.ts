@@ -60,6 +60,11 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
   ['falcon', { patterns: [`${PUNCTUATION}\`]+`, GPT2_PATTERN, '[0-9][0-9][0-9]'] }],
 ]);
 
+const OWN: ReadonlySet<string> = new Set(['\\p{N}+', ...[...BY_NAME.values()].flatMap(({ patterns }) => patterns)]);
+
+/** Whether a pattern is one of these, which all end in time that grows with the text alone. */
+export const isOwnPattern = (pattern: string): boolean => OWN.has(pattern);
+
 /** Throws KvError 'unsupported' for a name that is not served. */
 export function preTokenizer(name: string): PreTokenizer {
   const found = BY_NAME.get(name);

@@ -1,28 +1,36 @@
 /** Pre-tokenizer and merges on @huggingface/tokenizers, without its handling of added tokens and decoding, which are ours. */
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
 import { KvError } from '../../native/index.ts';
+import { within } from './bounded.ts';
+import { checkSteps, hasForeignPattern, patternMs, type Step } from './tokenizer-steps.ts';
+
+/** Pieces that are merged at once; between two such lots the number of tokens is looked at. */
+const PIECES_AT_ONCE = 1024;
 
 export interface BpeDescription {
-  readonly normalizer: unknown;
-  readonly preTokenizer: unknown;
+  readonly normalizers: readonly Step[];
+  readonly preTokenizers: readonly Step[];
   /** As in tokenizer.json: type, vocab, merges, byte_fallback … */
   readonly model: Readonly<Record<string, unknown>>;
 }
 
 export interface Bpe {
-  encodeText(text: string, section: number): number[];
+  /** As TokenizerParts.encodeText. */
+  encodeText(text: string, section: number, tokensMax: number): number[];
 }
 
 /**
  * guarded: ids that text must never become, should merges lead to one; its letters are then encoded one by one.
  * Throws KvError 'bad-tokenizer' for what the package does not know.
  */
-export function createBpe({ normalizer, preTokenizer, model }: BpeDescription, guarded: ReadonlySet<number>): Bpe {
+export function createBpe({ normalizers, preTokenizers, model }: BpeDescription, guarded: ReadonlySet<number>): Bpe {
+  checkSteps(normalizers);
+  checkSteps(preTokenizers);
   let tokenizer: HfTokenizer;
   try {
     const json = {
-      normalizer,
-      pre_tokenizer: preTokenizer,
+      normalizer: normalizers.length === 0 ? null : { type: 'Sequence', normalizers },
+      pre_tokenizer: preTokenizers.length === 0 ? null : { type: 'Sequence', pretokenizers: preTokenizers },
       model,
       decoder: null,
       post_processor: null,
@@ -46,21 +54,50 @@ export function createBpe({ normalizer, preTokenizer, model }: BpeDescription, g
       });
     return id;
   };
+  const cut = (text: string, section: number): string[] => {
+    const normalized = tokenizer.normalizer?.normalize(text) ?? text;
+    if (normalized === '') return [];
+    return tokenizer.pre_tokenizer?.pre_tokenize(normalized, { section_index: section }) ?? [normalized];
+  };
+  const isForeign = hasForeignPattern([...normalizers, ...preTokenizers]);
+  // Neighbours that are no words become one token across pieces: then all are merged at once.
+  const lot = merges.fuse_unk ? Number.POSITIVE_INFINITY : PIECES_AT_ONCE;
   return {
-    encodeText(text, section) {
-      const normalized = tokenizer.normalizer === null ? text : tokenizer.normalizer.normalize(text);
-      if (normalized === '') return [];
-      const pieces =
-        tokenizer.pre_tokenizer === null
-          ? [normalized]
-          : tokenizer.pre_tokenizer.pre_tokenize(normalized, { section_index: section });
+    encodeText(text, section, tokensMax) {
+      const pieces = isForeign ? cutWithin(patternMs(text), text, () => cut(text, section)) : cut(text, section);
       const ids: number[] = [];
-      for (const word of merges._call(pieces)) {
-        const id = idOf(word);
-        if (guarded.has(id) && id !== merges.unk_token_id) for (const letter of word) ids.push(idOf(letter));
-        else ids.push(id);
+      for (let at = 0; at < pieces.length && ids.length <= tokensMax; at += lot) {
+        for (const word of merges._call(pieces.slice(at, at + lot))) {
+          const id = idOf(word);
+          if (guarded.has(id) && id !== merges.unk_token_id) for (const letter of word) ids.push(idOf(letter));
+          else ids.push(id);
+        }
       }
       return ids;
     },
   };
+}
+
+/** Patterns that a file brought along may take for ever, or more room than a text may have. */
+function cutWithin(ms: number, text: string, cut: () => string[]): string[] {
+  const values = { characters: text.length, ms };
+  let ended: { readonly value: string[] } | null;
+  try {
+    ended = within(ms, cut);
+  } catch (cause) {
+    throw new KvError(
+      'bad-tokenizer',
+      `the tokenizer's patterns fail: ${String((cause as Error)?.message).slice(0, 300)}`,
+      {
+        values,
+        cause,
+      },
+    );
+  }
+  if (ended !== null) return ended.value;
+  throw new KvError(
+    'bad-tokenizer',
+    `the tokenizer's patterns did not end within ${ms} ms on a text of ${text.length} characters`,
+    { values, hint: 'a pattern of its tokenizer.json takes more and more time the longer a text is' },
+  );
 }

@@ -91,7 +91,7 @@ interface Kind {
   readonly spacePrefix: boolean;
   /** Where the file does not say. */
   readonly addBos: boolean;
-  encodeText(text: string, section: number): number[];
+  encodeText(text: string, section: number, tokensMax: number): number[];
 }
 
 /** Words that text may become; where two are written alike the first counts. */
@@ -119,8 +119,8 @@ function byteLevel(given: Given): Kind {
   const byteStep = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
   const bpe = createBpe(
     {
-      normalizer: null,
-      preTokenizer: { type: 'Sequence', pretokenizers: [...patterns.map(splitStep), byteStep] },
+      normalizers: [],
+      preTokenizers: [...patterns.map(splitStep), byteStep],
       model: { type: 'BPE', vocab, merges: pairs, ignore_merges: ignoreMerges === true },
     },
     given.isAdded,

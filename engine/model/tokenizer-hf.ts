@@ -13,6 +13,7 @@ import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
 import { GPT2_PATTERN } from './pre-tokenizers.ts';
 import { VocabularyTokenizer } from './tokenizer.ts';
 import { createBpe } from './tokenizer-bpe.ts';
+import { flatSteps, type Step } from './tokenizer-steps.ts';
 import type { ModelConfig } from './types.ts';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -78,8 +79,8 @@ export function hfTokenizer(
   for (const token of added) pieces.set(token.id, pieceBytes(token.text, 'plain'));
   const bpe = createBpe(
     {
-      normalizer: tokenizer.normalizer ?? null,
-      preTokenizer: exactPreTokenizer(tokenizer.pre_tokenizer ?? null),
+      normalizers: flatSteps(tokenizer.normalizer, 'normalizers'),
+      preTokenizers: exactPreTokenizer(tokenizer.pre_tokenizer),
       model: { ...model, type: 'BPE' },
     },
     new Set(added.filter((token) => token.guarded).map((token) => token.id)),
@@ -193,7 +194,7 @@ interface Decoding {
 
 /** A decoder is understood as a style of pieces, so that it can stream; any other is refused. */
 function readDecoder(decoder: unknown): Decoding {
-  const steps = flatten(decoder, 'decoders');
+  const steps = flatSteps(decoder, 'decoders');
   const types = steps.map((step) => step.type);
   if (types.length === 1 && types[0] === 'ByteLevel') return { style: 'byte-level', spacePrefix: false };
   let [spaces, spacePrefix] = [false, false];
@@ -223,29 +224,19 @@ function readDecoder(decoder: unknown): Decoding {
   return { style: 'metaspace', spacePrefix };
 }
 
-/** The steps of a sequence, or the one step there is. */
-function flatten(step: unknown, key: string): Json[] {
-  if (step === null) return [];
-  const one = record(step, key);
-  const list = one[key];
-  return one.type === 'Sequence' && Array.isArray(list) ? list.map((inner) => record(inner, key)) : [one];
-}
-
 /**
  * The package cuts words and digits with JavaScript's classes (white space has U+FEFF there and lacks U+0085; digits are
  * ASCII), while its Split translates patterns faithfully. So both cuts are given to Split; ByteLevel only makes letters of bytes.
  */
-function exactPreTokenizer(preTokenizer: unknown): unknown {
-  if (preTokenizer === null) return null;
-  const pretokenizers = flatten(preTokenizer, 'pretokenizers').flatMap((step): Json[] => {
+function exactPreTokenizer(preTokenizer: unknown): Step[] {
+  return flatSteps(preTokenizer, 'pretokenizers').flatMap((step): Step[] => {
     if (step.type === 'Digits') return [splitStep(step.individual_digits === true ? '\\p{N}' : '\\p{N}+')];
     if (step.type !== 'ByteLevel' || step.use_regex === false || step.add_prefix_space === true) return [step];
     return [splitStep(GPT2_PATTERN), { ...step, use_regex: false }];
   });
-  return { type: 'Sequence', pretokenizers };
 }
 
-export function splitStep(pattern: string): Json {
+export function splitStep(pattern: string): Step {
   return { type: 'Split', pattern: { Regex: pattern }, behavior: 'Isolated', invert: false };
 }
 

@@ -1,9 +1,9 @@
 /** Text ↔ token ids over any vocabulary: what the kinds share. How plain text becomes ids is the kind's own business. */
 import { KvError } from '../../native/index.ts';
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts';
-import { renderChat } from './chat-template.ts';
+import { checkMessages, renderChat } from './chat-template.ts';
 import type { Pieces } from './pieces.ts';
-import type { ChatMessage, Tokenizer } from './types.ts';
+import type { ChatMessage, ChatOptions, EncodeOptions, Tokenizer } from './types.ts';
 
 export interface TokenizerParts {
   /** For people: 'byte-level BPE', 'SentencePiece BPE'. */
@@ -12,8 +12,8 @@ export interface TokenizerParts {
   readonly vocabSize: number;
   readonly pieces: Pieces;
   readonly added: readonly AddedToken[];
-  /** Ids of a text without added tokens. section: its place between added tokens, 0 for the first. */
-  encodeText(text: string, section: number): number[];
+  /** Ids of a text without added tokens, or some more than `tokensMax` of them. section: its place between added tokens, 0 for the first. */
+  encodeText(text: string, section: number, tokensMax: number): number[];
   /** encodeText puts a space before its text, so decoding takes one away again. */
   readonly spacePrefix: boolean;
   readonly bosId: number | null;
@@ -28,12 +28,14 @@ export class VocabularyTokenizer implements Tokenizer {
   readonly #parts: TokenizerParts;
   readonly #all: AddedTokenFinder;
   readonly #harmless: AddedTokenFinder;
+  readonly #guarded: AddedTokenFinder;
   readonly #addedById: ReadonlyMap<number, AddedToken>;
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts;
     this.#all = new AddedTokenFinder(parts.added);
     this.#harmless = new AddedTokenFinder(parts.added.filter((token) => !token.guarded));
+    this.#guarded = new AddedTokenFinder(parts.added.filter((token) => token.guarded));
     this.#addedById = new Map(parts.added.map((token) => [token.id, token]));
   }
 
@@ -61,11 +63,13 @@ export class VocabularyTokenizer implements Tokenizer {
     return this.#parts.chatTemplate;
   }
 
-  encode(text: string, options: { readonly special?: boolean } = {}): number[] {
-    return this.#encodeSections(text, options.special === true ? this.#all : this.#harmless, null);
+  encode(text: string, options: EncodeOptions = {}): number[] {
+    const { special = false, tokensMax = Number.POSITIVE_INFINITY } = options;
+    return this.#encodeSections(text, special ? this.#all : this.#harmless, null, tokensMax);
   }
 
-  #encodeSections(text: string, finder: AddedTokenFinder, mark: string | null): number[] {
+  #encodeSections(text: string, finder: AddedTokenFinder, mark: string | null, tokensMax: number): number[] {
+    this.#checkLength(text.length, tokensMax);
     const ids: number[] = [];
     for (const [place, section] of finder.split(text).entries()) {
       if (section.token !== null) {
@@ -75,9 +79,15 @@ export class VocabularyTokenizer implements Tokenizer {
       const words = mark === null ? section.text : section.text.replaceAll(mark, '');
       if (words === '') continue;
       // One by one: a spread of a long document would overflow the stack.
-      for (const id of this.#parts.encodeText(words, place)) ids.push(id);
+      for (const id of this.#parts.encodeText(words, place, tokensMax - ids.length)) ids.push(id);
+      if (ids.length > tokensMax) throw tooLong(text.length, tokensMax);
     }
     return ids;
+  }
+
+  /** No token has more characters than the longest has bytes, so a text can be too long before any work is done on it. */
+  #checkLength(characters: number, tokensMax: number): void {
+    if (characters > tokensMax * this.#parts.pieces.longest) throw tooLong(characters, tokensMax);
   }
 
   /** Control tokens are left out unless `special`; ids of the model that have no word decode to nothing. */
@@ -118,19 +128,36 @@ export class VocabularyTokenizer implements Tokenizer {
       : piece;
   }
 
-  chat(messages: readonly ChatMessage[], options: { readonly addGenerationPrompt?: boolean } = {}): number[] {
-    const { chatTemplate, added, bosId, eosIds } = this.#parts;
+  chat(messages: readonly ChatMessage[], options: ChatOptions = {}): number[] {
+    const { chatTemplate, bosId, eosIds } = this.#parts;
+    const { tokensMax = Number.POSITIVE_INFINITY } = options;
     if (chatTemplate === null) {
       throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
     }
+    checkMessages(messages);
+    this.#checkLength(
+      messages.reduce((sum, { content }) => sum + content.length, 0),
+      tokensMax,
+    );
     const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
     const { text: rendered, mark } = renderChat({
       template: chatTemplate,
       messages,
       addGenerationPrompt: options.addGenerationPrompt ?? true,
       variables: { bos_token: text(bosId), eos_token: text(eosIds[0]) },
-      guarded: added.filter((token) => token.guarded).map((token) => token.text),
+      guarded: this.#guarded,
     });
-    return this.#encodeSections(rendered, this.#all, mark);
+    return this.#encodeSections(rendered, this.#all, mark, tokensMax);
   }
+}
+
+function tooLong(characters: number, tokensMax: number): KvError {
+  return new KvError(
+    'context-too-long',
+    `a text of ${characters} characters has more than the ${tokensMax} tokens that fit`,
+    {
+      values: { characters, tokensMax },
+      hint: 'shorten it',
+    },
+  );
 }

@@ -105,19 +105,31 @@ export interface ChatMessage {
   readonly content: string;
 }
 
+export interface EncodeOptions {
+  /** Recognise special tokens that are written in the text; default false. */
+  readonly special?: boolean;
+  /** Refuse a text that has more, as soon as that is certain; default: no bound. */
+  readonly tokensMax?: number;
+}
+
+export interface ChatOptions extends Pick<EncodeOptions, 'tokensMax'> {
+  /** End with the prompt for the assistant; default true. */
+  readonly addGenerationPrompt?: boolean;
+}
+
 export interface Tokenizer {
   readonly vocabSize: number;
   readonly bosId: number | null;
   readonly eosIds: readonly number[];
-  /** Adds no special tokens; special tokens written in the text are recognised only with `special: true` (default false). */
-  encode(text: string, options?: { readonly special?: boolean }): number[];
+  /** Adds no special tokens. Throws 'context-too-long' beyond `tokensMax`. */
+  encode(text: string, options?: EncodeOptions): number[];
   /** Exact inverse for text that came from encode. */
   decode(ids: readonly number[], options?: { readonly special?: boolean }): string;
   /** Incremental decoding that never splits a UTF-8 character. */
   stream(): { push(id: number): string; end(): string };
   readonly chatTemplate: string | null;
-  /** Token ids of a rendered chat, with the prompt for the assistant at the end unless told otherwise. Throws 'bad-tokenizer' without a template. */
-  chat(messages: readonly ChatMessage[], options?: { readonly addGenerationPrompt?: boolean }): number[];
+  /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
+  chat(messages: readonly ChatMessage[], options?: ChatOptions): number[];
   /** Whether a plain prompt starts with BOS. */
   readonly addBos: boolean;
 }

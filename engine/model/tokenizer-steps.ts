@@ -1,0 +1,87 @@
+/**
+ * Normalizers and pre-tokenizers as tokenizer.json describes them. They hold patterns and replacements that somebody else wrote, so
+ * what they may cost is bounded: in number and length here, in time where they run.
+ */
+import { KvError } from '../../native/index.ts';
+import { asRecord } from './json.ts';
+import { isOwnPattern } from './pre-tokenizers.ts';
+
+export type Step = Readonly<Record<string, unknown>>;
+
+/** Published tokenizers have up to six steps. */
+const STEPS_MAX = 32;
+/** The longest published pattern has 1,200 characters. */
+const PATTERN_CHARACTERS_MAX = 4096;
+/** How many times as long all replacements together may make a text. U+2581 for a space makes none longer. */
+const GROWTH_MAX = 16;
+/** What a pattern may take: of those that end, the slowest measured took 0.3 s for a million characters. */
+const PATTERN_MS = 2000;
+const PATTERN_MS_PER_CHARACTER = 4e-3;
+
+export const patternMs = (text: string): number => Math.ceil(PATTERN_MS + PATTERN_MS_PER_CHARACTER * text.length);
+
+/** The steps of a sequence, at any depth, or the one step there is. Throws KvError 'bad-tokenizer'. */
+export function flatSteps(step: unknown, key: 'normalizers' | 'pretokenizers' | 'decoders'): Step[] {
+  if (step === null || step === undefined) return [];
+  const one = asRecord(step);
+  if (one === undefined) throw bad(`a step of ${key} is not an object`);
+  const list = one[key];
+  const steps =
+    one['type'] === 'Sequence' && Array.isArray(list) ? list.flatMap((inner) => flatSteps(inner, key)) : [one];
+  if (steps.length > STEPS_MAX) throw bad(`${steps.length} steps of ${key}`, { stepsMax: STEPS_MAX });
+  return steps;
+}
+
+/** Refuses steps that could make a text much longer, that need not end, or whose patterns are out of all proportion. */
+export function checkSteps(steps: readonly Step[]): void {
+  let growth = 1;
+  for (const step of steps) {
+    const pattern = patternOf(step);
+    if (pattern !== null && pattern.length > PATTERN_CHARACTERS_MAX)
+      throw bad(`a pattern has ${pattern.length} characters`, { charactersMax: PATTERN_CHARACTERS_MAX });
+    growth *= growthOf(step);
+    if (!(growth <= GROWTH_MAX))
+      throw bad(`its steps can make a text ${growth} times as long`, { type: step['type'], growthMax: GROWTH_MAX });
+    const { length } = step;
+    if (step['type'] === 'FixedLength' && !(typeof length === 'number' && Number.isInteger(length) && length >= 1))
+      throw bad(`pieces of a fixed length of ${String(length).slice(0, 40)}`);
+  }
+}
+
+/** Whether a step runs a pattern that is not one of ours. */
+export const hasForeignPattern = (steps: readonly Step[]): boolean =>
+  steps.some((step) => {
+    const pattern = patternOf(step);
+    return pattern !== null && !isOwnPattern(pattern);
+  });
+
+function patternOf(step: Step): string | null {
+  const given = asRecord(step['pattern']);
+  const pattern = given?.['Regex'] ?? given?.['String'] ?? null;
+  if (pattern !== null && typeof pattern !== 'string') throw bad('a pattern is no text');
+  return pattern;
+}
+
+/** A pattern may match nothing between any two characters: its replacement then stands beside each of them. */
+function growthOf(step: Step): number {
+  const lengthOf = (value: unknown): number =>
+    typeof value === 'string' ? value.length : value == null ? 0 : Infinity;
+  switch (step['type']) {
+    case 'Replace': {
+      const given = asRecord(step['pattern']);
+      const [plain, content] = [given?.['String'], lengthOf(step['content'])];
+      return typeof plain === 'string' && plain !== '' ? Math.max(1, content / plain.length) : 1 + content;
+    }
+    case 'Metaspace':
+      return Math.max(1, lengthOf(step['replacement']), lengthOf(step['str_rep']));
+    // Once in front of a text, however short that is.
+    case 'Prepend':
+      return Math.max(1, lengthOf(step['prepend']));
+    default:
+      return 1;
+  }
+}
+
+function bad(what: string, values: Record<string, unknown> = {}): KvError {
+  return new KvError('bad-tokenizer', `tokenizer.json: ${what}`, { values });
+}
