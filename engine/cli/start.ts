@@ -1,11 +1,10 @@
 /** `palimpsest start`, behind `npm start`: the main job on a document of the project's own, beside the exact cache. */
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import pc from 'picocolors';
-import { columnsOf, KvError, packageRoot, wrap } from '../../native/index.ts';
+import { columnsOf, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { f16CacheBytes } from '../budget.ts';
 import { createEngine } from '../engine.ts';
+import { ownText } from '../evaluate/own-text.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
 import type { Generated, SessionOptions } from '../types.ts';
@@ -18,45 +17,7 @@ import { jsonResult } from './run.ts';
 
 const DOCUMENT_TOKENS = { 'smollm2-135m': 4000, reference: 3800 } as const;
 /** Document number of --seed 0: one of which the exact cache knows most answers, so that a loss would show. */
-const FIRST_DOCUMENT = 8;
-const PAGES = [
-  'native/README.md',
-  'policy/README.md',
-  'memory/README.md',
-  'witness/README.md',
-  'engine/README.md',
-  'ARCHITECTURE.md',
-  'README.md',
-  'CONTRIBUTING.md',
-  'CHANGELOG.md',
-  'migrations/README.md',
-];
-
-/** Prose of the project's own pages: paragraphs without tables, code and headings. */
-export function ownProse(root: string): string {
-  const paragraphs: string[] = [];
-  for (const page of PAGES) {
-    let content: string;
-    try {
-      content = readFileSync(join(root, page), 'utf8');
-    } catch {
-      continue;
-    }
-    const plain = content.replaceAll(/```[\s\S]*?```/g, '');
-    for (const paragraph of plain.split(/\n\s*\n/)) {
-      const lines = paragraph.split('\n').filter((line) => !/^\s*(\||#|<)/.test(line) && !/^ {4}/.test(line));
-      const joined = lines
-        .join(' ')
-        .replaceAll(/[`*]/g, '')
-        .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')
-        .replaceAll(/\s+/g, ' ')
-        .replace(/^[-\d.]+ /, '')
-        .trim();
-      if (joined.length > 40) paragraphs.push(joined);
-    }
-  }
-  return paragraphs.join('\n\n');
-}
+const FIRST_DOCUMENT = 2;
 
 async function chooseModel(settings: Settings): Promise<string> {
   const named = text(settings, 'model');
@@ -82,13 +43,6 @@ export async function start(settings: Settings): Promise<void> {
     try {
       const documentTokens =
         number(settings, 'tokens') ?? DOCUMENT_TOKENS[model as keyof typeof DOCUMENT_TOKENS] ?? 4000;
-      let filler = ownProse(packageRoot());
-      if (filler === '')
-        throw new KvError('not-found', 'the pages of the package are missing, so there is no document to read', {
-          hint: 'use palimpsest run --prompt FILE',
-        });
-      const need = documentTokens * 6;
-      while (filler.length < need) filler = `${filler}\n\n${filler}`;
       const { tokensExpected: _, ...options } = sessionOptions({ kvBudget: '25%', ...settings }, 0);
       const say = (line: string): void => void process.stdout.write(`${line}\n`);
       const { info } = engine;
@@ -110,7 +64,7 @@ export async function start(settings: Settings): Promise<void> {
       );
       const result = await engine.tour(
         options as SessionOptions,
-        { filler, documentTokens, seed: FIRST_DOCUMENT + (number(settings, 'seed') ?? 0) },
+        { filler: ownText(documentTokens * 6), documentTokens, seed: FIRST_DOCUMENT + (number(settings, 'seed') ?? 0) },
         (event) => screen.show(event),
         signal,
       );

@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { ownProse } from '../../engine/cli/start.ts';
+import { ownText } from '../../engine/evaluate/own-text.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import { defaultThresholds } from '../../policy/index.ts';
@@ -41,9 +41,7 @@ export async function session(bench: Bench): Promise<void> {
   const runtime = await Runtime.open({ model, threads, cacheDir: join(root, '.cache') });
   const longest = Math.max(0, ...(settings.tokens ?? [])) || 4096;
   const tokens = Math.min(longest, runtime.model.config.contextLength - steps);
-  let filler = ownProse(root);
-  while (filler.length < tokens * 6) filler += `\n\n${filler}`;
-  const ids = runtime.model.tokenizer.encode(filler).slice(0, tokens + steps);
+  const ids = runtime.model.tokenizer.encode(ownText(tokens * 6)).slice(0, tokens + steps);
   const runs: Run[] = [];
   for (let i = 0; i < Math.min(SESSIONS, settings.rounds); i++) runs.push(await runOnce(runtime, ids, tokens, budget));
   await runtime.close();

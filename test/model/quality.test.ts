@@ -1,11 +1,11 @@
-// Real activations (T26): SmolLM2 reads 1,024 tokens of the project's own pages with each format and policy, and the divergence of the last
+// Real activations (T26): SmolLM2 reads 1,024 tokens of the chronicle in models/text with each format and policy, and the divergence of the last
 // 512 tokens from the exact cache must fall with the bits, stay within twice of what was measured on other texts (README), and be
 // smaller for priced moves than for a uniform format at the same bytes. Skipped by name where the model was not fetched.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { ownProse } from '../../engine/cli/start.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../../engine/evaluate/evaluate.ts';
+import { ownText } from '../../engine/evaluate/own-text.ts';
 import { fetchedPath } from '../../engine/model/fetch.ts';
 import { Runtime } from '../../engine/runtime.ts';
 
@@ -19,7 +19,7 @@ describe.skipIf(!fetched)('quality on SmolLM2-135M (skipped when not fetched: np
     try {
       const caches = ['exact', 'q8', 'rot4:rot4', 'rot4:rot2', 'rot3:rot2', 'rot2:rot2', 'price@30%', 'uniform@30%'];
       const rows = await evaluate(runtime, {
-        texts: [{ name: 'pages', content: ownProse(root).slice(0, 12_000) }],
+        texts: [{ name: 'chronicle', content: ownText().slice(0, 12_000) }],
         caches: caches.map(parseCache),
         tokens: 1024,
         windows: 1,

@@ -6,7 +6,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ownProse } from '../../engine/cli/start.ts';
+import { ownText } from '../../engine/evaluate/own-text.ts';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import { type Entry, readLog, verifyLog } from '../../witness/index.ts';
 
@@ -22,9 +22,7 @@ const ANSWER_TOKENS = 400;
 
 beforeAll(() => {
   expect(existsSync(main), 'dist is built').toBe(true);
-  let filler = ownProse(root);
-  while (filler.length < PROMPT_CHARACTERS) filler += `\n\n${filler}`;
-  writeFileSync(prompt, filler.slice(0, PROMPT_CHARACTERS));
+  writeFileSync(prompt, ownText(PROMPT_CHARACTERS).slice(0, PROMPT_CHARACTERS));
 });
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
