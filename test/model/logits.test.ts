@@ -96,7 +96,7 @@ describe.each(Object.keys(GOLDEN_MODELS))(
       model = await loadModel(path);
       dense = await createOrtBackend(model, { precision: 'exact', threads: 1 });
       rope = new RopeTable(model.config);
-    }, 60_000);
+    });
 
     afterAll(async () => {
       await dense?.close();

@@ -14,7 +14,7 @@ const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(root, '.cache');
 const fetched = existsSync(fetchedPath('smollm2-135m', cacheDir));
 
 describe.skipIf(!fetched)('quality on SmolLM2-135M (skipped when not fetched: npm run fetch:model)', () => {
-  it('orders formats by bits, and prices beat a uniform format', { timeout: 300_000 }, async () => {
+  it('orders formats by bits, and prices beat a uniform format', async () => {
     const runtime = await Runtime.open({ model: 'smollm2-135m', cacheDir, dense: 'exact', threads: 1 });
     try {
       const caches = ['exact', 'q8', 'rot4:rot4', 'rot4:rot2', 'rot3:rot2', 'rot2:rot2', 'price@30%', 'uniform@30%'];

@@ -74,7 +74,7 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     writeFileSync(join(app, 'program.mjs'), PROGRAM);
     const installed = npm(['install', join(folder, about.filename)]);
     expect(installed).toMatchObject({ status: 0 });
-  }, 300_000);
+  });
 
   it('holds the binaries, and no sources that somebody would have to compile', () => {
     expect(listed).toContain(`prebuilds/${target}/palimpsest.napi.glibc.node`);

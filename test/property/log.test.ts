@@ -6,6 +6,12 @@ import { openWitnessLog, readLog, verifyLog } from '../../witness/index.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 import { SimulatedDisk, seeded } from '../unit/witness/simulated-disk.ts';
 
+/** Milliseconds that this process has computed since; a busy machine does not add to them. */
+function cpuMs(start: NodeJS.CpuUsage): number {
+  const { user, system } = process.cpuUsage(start);
+  return (user + system) / 1000;
+}
+
 const folder = scratchFolders();
 const HEADER_BYTES = 84;
 const ENTRY_EXTRA_BYTES = 40;
@@ -183,9 +189,9 @@ describe('changes to a log', () => {
       const isChanged = [...original].some(([name, bytes]) => !files.get(name)?.equals(bytes));
       if (!isChanged || isCutBetweenEntries(original, files)) continue;
       const memory = process.memoryUsage();
-      const start = performance.now();
+      const start = process.cpuUsage();
       const report = verifyLog('/', diskOf(files));
-      const [tookMs, now] = [performance.now() - start, process.memoryUsage()];
+      const [tookMs, now] = [cpuMs(start), process.memoryUsage()];
       expect(tookMs, told).toBeLessThan(1000);
       expect(now.heapUsed + now.arrayBuffers - memory.heapUsed - memory.arrayBuffers, told).toBeLessThan(
         64 * 1024 * 1024,
@@ -273,9 +279,9 @@ describe('changes to a log', () => {
     for (const size of [64 * 1024, 4 * 1024 * 1024]) {
       const disk = diskOf(new Map([[name, Buffer.concat([bytes, content(size)])]]));
       const memory = process.memoryUsage();
-      const start = performance.now();
+      const start = process.cpuUsage();
       const report = verifyLog('/', disk);
-      expect(performance.now() - start).toBeLessThan(1000);
+      expect(cpuMs(start)).toBeLessThan(1000);
       expect(process.memoryUsage().arrayBuffers - memory.arrayBuffers).toBeLessThan(64 * 1024 * 1024);
       expect(report.entries).toBe(1);
       expect(report.ok).toBe(report.tornBytes > 0);

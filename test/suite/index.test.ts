@@ -71,7 +71,7 @@ describe('files of the hnsw index', () => {
   });
 
   // Flips every byte of the manifest and a seeded sample of the two data files, one at a time.
-  test('every flipped byte is refused', { timeout: 60_000 }, async () => {
+  test('every flipped byte is refused', async () => {
     const dir = fresh();
     await saved(dir, 60);
     const seed = 4711;
@@ -107,7 +107,7 @@ describe('files of the hnsw index', () => {
 
   // Rewrites the manifest with correct digests over a damaged vector file, as someone who knows the format could:
   // the library would follow the links out of its memory; the structure check must stop or the load be harmless.
-  test('a damaged vector file with a matching digest is refused or harmless', { timeout: 60_000 }, async () => {
+  test('a damaged vector file with a matching digest is refused or harmless', async () => {
     const { createHash } = await import('node:crypto');
     const sha256 = (x: string | Uint8Array): string => createHash('sha256').update(x).digest('hex');
     const dir = fresh();
@@ -160,7 +160,7 @@ describe('files of the hnsw index', () => {
   });
 
   // Kills a process that saves again and again; whatever the moment, a whole generation of acknowledged size opens.
-  test('a kill during save leaves a whole index', { timeout: 60_000 }, async () => {
+  test('a kill during save leaves a whole index', async () => {
     const dir = fresh();
     await saved(dir, 100);
     const seed = 31;

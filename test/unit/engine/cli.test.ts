@@ -1,64 +1,26 @@
 // The command as a person meets it: built main.js in a process of its own, on the reference model, in a state folder of its
 // own. Good input prints what was promised; bad input prints message, values and hint on stderr, exits with 2, shows no
 // stack and leaves nothing behind. Exit code 1 is for our own faults and never expected.
-import { type ChildProcess, spawn } from 'node:child_process';
 import {
   appendFileSync,
   closeSync,
   existsSync,
   mkdirSync,
-  mkdtempSync,
   openSync,
   readdirSync,
   readFileSync,
   rmSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { describe as describeThresholds } from '../../../engine/cli/thresholds.ts';
 import { readThresholdFile } from '../../../memory/index.ts';
 import { readLog } from '../../../witness/index.ts';
+import { dir, expectRefused, lastLine, palimpsest, type Result, root, widest } from './command.ts';
 
-const root = join(import.meta.dirname, '../../..');
-const main = join(root, 'dist/engine/cli/main.js');
-const dir = mkdtempSync(join(tmpdir(), 'palimpsest-cli-'));
 const state = join(dir, 'state');
 const prompt = join(dir, 'prompt.txt');
-
-interface Result {
-  readonly code: number | null;
-  readonly signal: string | null;
-  readonly out: string;
-  readonly err: string;
-}
-
-interface Ways {
-  readonly input?: string;
-  readonly env?: Readonly<Record<string, string>>;
-  /** File descriptor for stdout instead of a pipe. */
-  readonly stdout?: number;
-  readonly with?: (child: ChildProcess) => void;
-}
-
-function palimpsest(args: readonly string[], ways: Ways = {}): Promise<Result> {
-  const child = spawn(process.execPath, [main, ...args], {
-    cwd: dir,
-    env: { PATH: process.env['PATH'], ...ways.env },
-    stdio: ['pipe', ways.stdout ?? 'pipe', 'pipe'],
-    timeout: 30_000,
-    killSignal: 'SIGKILL',
-  });
-  let out = '';
-  let err = '';
-  child.stdout?.on('data', (chunk) => (out += chunk));
-  child.stderr!.on('data', (chunk) => (err += chunk));
-  child.stdin!.on('error', () => {});
-  child.stdin!.end(ways.input ?? '');
-  ways.with?.(child);
-  return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, out, err })));
-}
 
 const run = (...args: string[]): string[] => [
   'run',
@@ -72,19 +34,6 @@ const run = (...args: string[]): string[] => [
   state,
   ...args,
 ];
-const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trimEnd().split('\n').at(-1)!);
-
-function expectRefused(result: Result, code: string, ...words: (string | RegExp)[]): void {
-  expect(result).toMatchObject({ code: 2, out: '' });
-  if (code !== '') expect(result.err).toContain(`[${code}]`);
-  for (const word of words) expect(result.err).toMatch(word);
-  expect(result.err).not.toMatch(/^\s+at .*:\d+/m);
-  expect(result.err).not.toContain('[object Object]');
-  expect(result.err).not.toContain('undefined');
-}
-
-/** Characters as a terminal counts them, for text without wide ones. */
-const widest = (text: string): number => Math.max(...text.split('\n').map((line) => [...line].length));
 
 let ran: Result;
 
@@ -93,7 +42,7 @@ beforeAll(async () => {
     'It was a bright cold day, and the old man went down to the river to see what the night had left there. ';
   writeFileSync(prompt, sentence.repeat(50));
   ran = await palimpsest(run('--kv-budget', '40%', '--compare', '--json'));
-}, 60_000);
+});
 
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
@@ -130,7 +79,7 @@ describe('help', () => {
         expect(widest(result.out), command).toBeLessThanOrEqual(80);
       });
     }
-  }, 60_000);
+  });
 });
 
 describe('run', () => {
@@ -230,7 +179,7 @@ describe('run', () => {
     );
     expectRefused(await from('one two', '-n', '4096'), 'context-too-long', /--max-tokens 40\d\d/);
     expect([...readLog(join(other, 'log'))]).toEqual([]);
-  }, 20_000);
+  });
   it('names the environment variable that is wrong', async () => {
     expectRefused(await palimpsest(run(), { env: { PALIMPSEST_THREADS: 'two' } }), 'bad-config', /PALIMPSEST_THREADS/);
     expectRefused(await palimpsest(run(), { env: { PALIMPSEST_JSON: 'maybe' } }), 'bad-config', /PALIMPSEST_JSON/);
@@ -267,7 +216,7 @@ describe('endings', () => {
       kind: 'close',
       body: { reason: 'aborted' },
     });
-  }, 20_000);
+  });
   it('by Ctrl-C give 130; by a second one do not wait', async () => {
     const interrupt = (...signals: NodeJS.Signals[]) =>
       palimpsest(long, {
@@ -286,7 +235,7 @@ describe('endings', () => {
     expect(twice.err).not.toContain('terminate called');
     expect([130, 'SIGINT']).toContain(twice.code ?? twice.signal);
     expect((await palimpsest(['audit', 'verify', '--state', join(dir, 'ended')])).code).toBe(0);
-  }, 20_000);
+  });
   it('by a full disk behind stdout are refused', async (context) => {
     if (!existsSync('/dev/full')) context.skip('this system has no /dev/full');
     const full = openSync('/dev/full', 'w');
@@ -335,7 +284,7 @@ describe('audit', () => {
     expect((await audit('verify')).out).toContain('Sound');
     expect((await audit('replay', session)).out).toContain('every byte is the same');
     expect((await audit('reindex')).out).toMatch(/SQL index: \d+ entries; vector index: [1-9]\d* experience/);
-  }, 40_000);
+  });
   it.each([
     ['an entry that is not there', ['show', '999999'], 'not-found', /999999/],
     ['an id that is none', ['explain', 'x'], 'bad-argument', /audit list/],
@@ -375,7 +324,7 @@ describe('audit', () => {
     expectRefused(await palimpsest(['thresholds', 'show', '--state', empty]), 'not-found', /run something first/);
     expect(existsSync(join(dir, 'nowhere'))).toBe(false);
     expect(readdirSync(empty)).toEqual([]);
-  }, 20_000);
+  });
   it('says where a changed log is wrong', async () => {
     const other = join(dir, 'changed');
     await palimpsest([...run(), '--state', other]);
@@ -389,7 +338,7 @@ describe('audit', () => {
     expect((await palimpsest(['inspect', join(other, 'log')])).code).toBe(2);
     expectRefused(await palimpsest(['audit', 'list', '--state', other]), 'bad-log');
     expectRefused(await palimpsest([...run(), '--state', other]), 'bad-log');
-  }, 20_000);
+  });
   it('works while a run writes; a second run is refused', async () => {
     const other = join(dir, 'shared');
     let second: Promise<Result[]> | null = null;
@@ -411,7 +360,7 @@ describe('audit', () => {
     expect(verify!.code).toBe(0);
     expectRefused(reindex!, 'locked');
     expect([0, 130]).toContain(first.code);
-  }, 40_000);
+  });
 });
 
 describe('thresholds', () => {
@@ -436,7 +385,7 @@ describe('thresholds', () => {
     expectRefused(await learned('import', b), 'model-mismatch');
     appendFileSync(a, '{');
     expectRefused(await learned('import', a), 'bad-thresholds', /a\.json/);
-  }, 40_000);
+  });
 });
 
 describe('inspect and doctor', () => {
@@ -462,7 +411,7 @@ describe('inspect and doctor', () => {
     expectRefused(await palimpsest(['inspect', '/dev/null']), 'unsupported', /neither a file nor a folder/);
     expectRefused(await palimpsest(['fetch', 'nope']), 'not-found', /smollm2-135m/);
     expectRefused(await palimpsest(['doctor', '--state', prompt]), 'bad-argument', /is a file/);
-  }, 20_000);
+  });
   it('forecast memory for a length', async () => {
     const facts = lastLine((await palimpsest(['doctor', '--tokens', '2048', '--threads', '1', '--json'])).out);
     expect(facts).toMatchObject({ threadsEffective: 1, model: 'reference', forecast: { tokens: 2048 } });
@@ -498,5 +447,5 @@ describe('evaluate', () => {
       'bad-argument',
       /names no cache/,
     );
-  }, 20_000);
+  });
 });

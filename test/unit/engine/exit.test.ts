@@ -26,7 +26,7 @@ function leave(work: string): Promise<{ code: number | null; signal: string | nu
     ${work}`;
   const path = join(folder(), 'leave.mjs');
   writeFileSync(path, script);
-  const child = spawn(process.execPath, [path], { timeout: 30_000, killSignal: 'SIGKILL' });
+  const child = spawn(process.execPath, [path], { timeout: 600_000, killSignal: 'SIGKILL' });
   let err = '';
   child.stderr.on('data', (chunk) => (err += chunk));
   return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, err })));

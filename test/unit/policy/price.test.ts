@@ -205,7 +205,7 @@ describe('water', () => {
         0.8 * simulate({ policy: createPolicy('uniform'), ...run }).epsilon2,
       );
     }
-  }, 60_000);
+  });
 });
 
 describe('while there is time', () => {

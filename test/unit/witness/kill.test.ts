@@ -46,7 +46,7 @@ function writeAndKill(dir: string, afterMs: number): Promise<{ opened: number; a
   });
 }
 
-it(`keeps every acknowledged entry through ${ROUNDS} kills`, { timeout: 120_000 }, async () => {
+it(`keeps every acknowledged entry through ${ROUNDS} kills`, async () => {
   const dir = folder();
   const seed = 20_261;
   const random = seeded(seed);
@@ -75,7 +75,7 @@ it(`keeps every acknowledged entry through ${ROUNDS} kills`, { timeout: 120_000 
 
 // A worker thread that is terminated leaves the lock of a process that lives on: the next writer of the same process gets it,
 // while a worker that still runs keeps it.
-it('takes over from a terminated worker of the same process', { timeout: 60_000 }, async () => {
+it('takes over from a terminated worker of the same process', async () => {
   const dir = folder();
   // A worker has to be told how to read TypeScript.
   const boot =
