@@ -71,15 +71,28 @@ export function experienceOf(open: LoggedEntry, close: LoggedEntry): Experience 
   return parsed.success ? parsed.data : null;
 }
 
-/** Experiences of a log, in the order in which sessions ended. Only 'open' and 'close' entries are looked at. */
+/** Reads a log entry by entry and says what each session taught when it ends. Only 'open' and 'close' entries are looked at. */
+export class ExperienceReader {
+  readonly #opened = new Map<string, LoggedEntry>();
+
+  add(entry: LoggedEntry): Experience | null {
+    if (entry.kind === 'open') {
+      // The bodies of sessions that never end must not pile up.
+      const { data } = openPart.safeParse(entry.body);
+      if (data !== undefined) this.#opened.set(entry.session, { ...entry, body: data });
+    }
+    if (entry.kind !== 'close') return null;
+    const open = this.#opened.get(entry.session);
+    this.#opened.delete(entry.session);
+    return open === undefined ? null : experienceOf(open, entry);
+  }
+}
+
+/** Experiences of a log, in the order in which sessions ended. */
 export function* experiencesOf(entries: Iterable<LoggedEntry>): Generator<Experience, void, undefined> {
-  const opened = new Map<string, LoggedEntry>();
+  const reader = new ExperienceReader();
   for (const entry of entries) {
-    if (entry.kind === 'open') opened.set(entry.session, entry);
-    if (entry.kind !== 'close') continue;
-    const open = opened.get(entry.session);
-    opened.delete(entry.session);
-    const learned = open === undefined ? null : experienceOf(open, entry);
+    const learned = reader.add(entry);
     if (learned !== null) yield learned;
   }
 }

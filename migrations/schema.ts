@@ -116,9 +116,5 @@ export const experiences = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('experiences_by_model').on(t.logId, t.modelDigest)],
 );
 
-/** How far each log is indexed: the seq that comes next, and the chain hash of the entry before it. */
-export const indexState = pgTable('index_state', {
-  logId: text('log_id').primaryKey(),
-  nextSeq: whole('next_seq').notNull(),
-  headHash: text('head_hash').notNull(),
-});
+/** Every table, each with the log's id as its first column. */
+export const TABLES = [sessions, decisions, situations, experiences] as const;

@@ -4,6 +4,7 @@ import {
   brief,
   bytesText,
   type Column,
+  grouped,
   jsonText,
   legend,
   plural,
@@ -14,6 +15,7 @@ import {
 } from '../native/index.ts';
 import { shortId } from './id.ts';
 import type { ReplayReport } from './replay.ts';
+import type { SqlAnswer } from './sql/index.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
 /** Fewest characters of a session's id that are shown, and that say which of the sessions in the list it is. */
@@ -93,6 +95,26 @@ export function sessionsText(rows: readonly SessionRow[], columns?: number): str
   if (rows.length === 0) return 'The log has no sessions.';
   const all = sessionColumns(rows);
   return [table(all, rows, columns), '', legend(all, columns)].join('\n');
+}
+
+/** `audit query`: what a SELECT answered. */
+export function answerText({ columns: titles, rows, more }: SqlAnswer, columns?: number): string {
+  const cells = titles.map(
+    (title, at): Column<readonly unknown[]> => ({
+      title: printable(title),
+      align: rows.every((row) => row[at] === null || typeof row[at] === 'number') ? 'right' : 'left',
+      least: 8,
+      value: (row) => cellText(row[at]),
+    }),
+  );
+  const rest = more ? ['', `There are more rows: --limit shows more than ${grouped(rows.length)}.`] : [];
+  return [table(cells, rows, columns), ...rest].join('\n');
+}
+
+function cellText(cell: unknown): string {
+  if (cell === null) return '–';
+  if (cell instanceof Date) return timeText(cell.getTime());
+  return typeof cell === 'object' ? JSON.stringify(cell) : String(cell);
 }
 
 export function verifyText(report: VerifyReport, columns?: number): string {

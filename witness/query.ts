@@ -4,7 +4,7 @@ import type { LogFiles } from './files.ts';
 import { readLog } from './read.ts';
 import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionRow } from './types.ts';
 
-export const LIMIT_DEFAULT = 100;
+const LIMIT_DEFAULT = 100;
 
 /** Reads the whole log per question, front to back, keeping no more than `limit` rows. */
 export function openLogQuery(dir: string, files?: LogFiles): DecisionQuery {
@@ -26,7 +26,10 @@ export function openLogQuery(dir: string, files?: LogFiles): DecisionQuery {
     },
     sessions: async (filter = {}) => {
       const limit = checkLimit(filter.limit);
-      return sessionRows(readLog(dir, more))
+      const totals = new SessionTotals();
+      for (const entry of readLog(dir, more)) totals.add(entry);
+      return totals
+        .rows()
         .filter((row) => inSpan(row.openedMs, filter))
         .slice(0, limit);
     },
@@ -71,7 +74,7 @@ export function decisionRow(entry: Entry<'decision'>): DecisionRow {
 }
 
 /** What a filter means, for one row; `limit` aside. */
-export function matches(row: DecisionRow, filter: DecisionFilter): boolean {
+function matches(row: DecisionRow, filter: DecisionFilter): boolean {
   const { session, layer, page, side, reason, tokensMin, tokensMax, accepted, beforeSeq } = filter;
   return (
     (session === undefined || row.session === session) &&
@@ -91,36 +94,32 @@ function inSpan(timeMs: number, span: { readonly fromMs?: number; readonly toMs?
   return (span.fromMs === undefined || timeMs >= span.fromMs) && (span.toMs === undefined || timeMs <= span.toMs);
 }
 
-/** A session as its 'open' entry tells it, before anything has happened. */
-export function openedSession({ session, seq, timeMs, body: { model, policy } }: Entry<'open'>): SessionRow {
-  return {
-    session,
-    seq,
-    openedMs: timeMs,
-    closedMs: null,
-    model: model.name,
-    modelDigest: model.digest,
-    policy: policy.id,
-    tokens: 0,
-    kvBytes: 0,
-    kvBytesF16: null,
-    meanKld: null,
-    decisions: 0,
-    refused: 0,
-    end: 'open',
-  };
-}
+/** Sessions as their entries tell them, one entry after the other. */
+export class SessionTotals {
+  readonly #rows = new Map<string, { -readonly [K in keyof SessionRow]: SessionRow[K] }>();
 
-/** One row per 'open' entry, newest first. */
-export function sessionRows(entries: Iterable<Entry>): SessionRow[] {
-  const rows = new Map<string, { -readonly [K in keyof SessionRow]: SessionRow[K] }>();
-  for (const entry of entries) {
+  add(entry: Entry): void {
     if (entry.kind === 'open') {
-      rows.set(entry.session, openedSession(entry as Entry<'open'>));
-      continue;
+      const { session, seq, timeMs, body } = entry as Entry<'open'>;
+      this.#rows.set(session, {
+        session,
+        seq,
+        openedMs: timeMs,
+        closedMs: null,
+        model: body.model.name,
+        modelDigest: body.model.digest,
+        policy: body.policy.id,
+        tokens: 0,
+        kvBytes: 0,
+        kvBytesF16: null,
+        meanKld: null,
+        decisions: 0,
+        refused: 0,
+        end: 'open',
+      });
     }
-    const row = rows.get(entry.session);
-    if (row === undefined) continue;
+    const row = this.#rows.get(entry.session);
+    if (row === undefined) return;
     if (entry.kind === 'situation') {
       const { tokens, bytes } = (entry as Entry<'situation'>).body.situation;
       Object.assign(row, { tokens, kvBytes: bytes });
@@ -132,10 +131,14 @@ export function sessionRows(entries: Iterable<Entry>): SessionRow[] {
       Object.assign(row, { closedMs: entry.timeMs, tokens, kvBytes, kvBytesF16, meanKld, end: reason });
     }
   }
-  return [...rows.values()].sort((a, b) => b.seq - a.seq);
+
+  /** One row per 'open' entry, newest first. */
+  rows(): SessionRow[] {
+    return [...this.#rows.values()].sort((a, b) => b.seq - a.seq);
+  }
 }
 
-export function checkLimit(limit: number | undefined): number {
+function checkLimit(limit: number | undefined): number {
   if (limit === undefined) return LIMIT_DEFAULT;
   if (!Number.isSafeInteger(limit) || limit < 1)
     throw new KvError('bad-argument', `a limit of ${limit} rows is not possible`, {

@@ -1,10 +1,11 @@
-/** `palimpsest audit …`: questions to the log. Lists come from the SQL index (brought up to date first), the rest from the log itself. */
+/** `palimpsest audit …`: questions to the log, answered from the log itself; only `query` asks the SQL index, which is compared with the log first. */
 import { openThresholdBook, type ThresholdBook } from '../../memory/index.ts';
 import { brief, columnsOf, jsonText, KvError, table } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import {
+  type AuditIndex,
+  answerText,
   type DecisionFilter,
-  type DecisionQuery,
   decisionsText,
   type Entry,
   entryText,
@@ -12,6 +13,7 @@ import {
   explanationText,
   findSession,
   openAuditIndex,
+  openLogQuery,
   openWitnessLog,
   parseRange,
   parseTime,
@@ -26,6 +28,7 @@ import {
 } from '../../witness/index.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { flag, number, type Settings, text } from './options.ts';
+import { ProgressLine } from './progress.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 const log = (settings: Settings): string => logDir(stateDir(settings));
@@ -68,31 +71,48 @@ export function decisionFilter(settings: Settings, nowMs: number): DecisionFilte
   };
 }
 
-async function withIndex<T>(settings: Settings, work: (query: DecisionQuery) => Promise<T>): Promise<T> {
-  const url = text(settings, 'database');
-  const index = await openAuditIndex({
-    logDir: log(settings),
-    dir: sqlDir(stateDir(settings)),
-    ...(url === undefined ? {} : { url }),
-    onNote: (line) => process.stderr.write(`${line}\n`),
-  });
-  try {
-    return await work(index);
-  } finally {
-    await index.close();
-  }
-}
-
 export async function list(settings: Settings): Promise<void> {
-  const given = decisionFilter(settings, Date.now());
-  const filter = given.session === undefined ? given : { ...given, session: findSession(log(settings), given.session) };
-  const rows = await withIndex(settings, (query) => query.decisions(filter));
+  const rows = await openLogQuery(log(settings)).decisions(decisionFilter(settings, Date.now()));
   print(settings, rows, (columns) => decisionsText(rows, columns));
 }
 
 export async function sessions(settings: Settings): Promise<void> {
-  const rows = await withIndex(settings, (query) => query.sessions());
+  const rows = await openLogQuery(log(settings)).sessions();
   print(settings, rows, (columns) => sessionsText(rows, columns));
+}
+
+/** Opens the SQL index, where it may be in a state folder that cannot be written, or is in use, in memory; with a bar on a terminal. */
+async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex> {
+  const url = text(settings, 'database');
+  const dir = sqlDir(stateDir(settings));
+  const bar = new ProgressLine('bar');
+  const options = {
+    logDir: log(settings),
+    ...(url === undefined ? {} : { url }),
+    rebuild,
+    onNote: (line: string) => process.stderr.write(`${line}\n`),
+    onProgress: (entries: number, total: number) => bar.share('SQL index', entries, total, 'entries'),
+  };
+  try {
+    return await openAuditIndex({ ...options, dir }).catch((error: unknown) => {
+      const isTaken = error instanceof KvError && (error.code === 'io' || error.code === 'locked');
+      if (rebuild || url !== undefined || !isTaken) throw error;
+      return openAuditIndex(options);
+    });
+  } finally {
+    bar.done();
+  }
+}
+
+/** One SELECT over the tables. */
+export async function query(settings: Settings, sql: string): Promise<void> {
+  const index = await openSql(settings, false);
+  try {
+    const answer = await index.query(sql, number(settings, 'limit') ?? 1000);
+    print(settings, answer, (columns) => answerText(answer, columns));
+  } finally {
+    await index.close();
+  }
 }
 
 export async function show(settings: Settings, id: string): Promise<void> {
@@ -194,23 +214,16 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 
 export async function reindex(settings: Settings): Promise<void> {
   const dir = log(settings);
-  const url = text(settings, 'database');
   // First what a running writer refuses, so that either both are made again or none.
   const experiences = await withBook(settings, true, (book) =>
     book.rebuildFrom(readLog(dir, { kinds: ['open', 'close'] })),
   );
-  const index = await openAuditIndex({
-    logDir: dir,
-    dir: sqlDir(stateDir(settings)),
-    rebuild: true,
-    ...(url === undefined ? {} : { url }),
-    onNote: (line) => process.stderr.write(`${line}\n`),
-  });
-  const { entries } = index;
+  const index = await openSql(settings, true);
+  const { entries } = index.report;
   await index.close();
   print(
     settings,
-    { entries, experiences, sql: url === undefined ? sqlDir(stateDir(settings)) : 'database' },
+    { entries, experiences, sql: index.where },
     () =>
       `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
   );

@@ -197,13 +197,13 @@ function addAudit(audit: Command): void {
         'palimpsest audit list --refused --step 1000..2000',
       ],
     },
-    ['session', 'layer', 'side', 'reason', 'since', 'until', 'step', 'refused', 'limit', 'database', ...AUDIT],
+    ['session', 'layer', 'side', 'reason', 'since', 'until', 'step', 'refused', 'limit', ...AUDIT],
     async (settings) => (await import('./audit.ts')).list(settings),
   );
   add(
     audit,
     { usage: 'sessions', does: 'Sessions with their totals.', examples: ['palimpsest audit sessions'] },
-    ['database', ...AUDIT],
+    AUDIT,
     async (settings) => (await import('./audit.ts')).sessions(settings),
   );
   add(
@@ -251,9 +251,22 @@ function addAudit(audit: Command): void {
   add(
     audit,
     {
+      usage: 'query <select>',
+      does: 'One SELECT over the log as tables: sessions, decisions, situations, experiences. Every row is compared with the log before it is asked.',
+      examples: [
+        'palimpsest audit query \\',
+        '    "select layer, count(*) from decisions where accepted group by layer"',
+      ],
+    },
+    ['limit', 'database', ...AUDIT],
+    async (settings, args) => (await import('./audit.ts')).query(settings, args[0]!),
+  );
+  add(
+    audit,
+    {
       usage: 'reindex',
-      does: 'Rebuild the SQL index and the vector index from the log.',
-      examples: ['palimpsest audit reindex'],
+      does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
+      examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],
     },
     ['database', ...AUDIT],
     async (settings) => (await import('./audit.ts')).reindex(settings),

@@ -17,13 +17,17 @@ export class ProgressLine {
       process.stderr.write(`${JSON.stringify({ label, ...progress })}\n`);
       return;
     }
-    if (this.#kind === 'none') return;
-    const share = progress.tokens / Math.max(1, progress.tokensTotal);
-    const filled = Math.round(share * 24);
+    const { tokens, tokensTotal, tokensPerSecond, kvBytes } = progress;
+    const speed = `${tokensPerSecond.toFixed(0).padStart(5)} tok/s ${bytesText(kvBytes).padStart(9)}`;
+    this.share(label, tokens, tokensTotal, speed);
+  }
+
+  /** A bar alone: `done` of `total`, and a few words behind it. */
+  share(label: string, done: number, total: number, words: string): void {
+    if (this.#kind !== 'bar') return;
+    const filled = Math.round((done / Math.max(1, total)) * 24);
     const bar = '█'.repeat(filled) + '░'.repeat(24 - filled);
-    process.stderr.write(
-      `\r${label.padEnd(14)} ${bar} ${String(progress.tokens).padStart(6)}/${progress.tokensTotal} ${progress.tokensPerSecond.toFixed(0).padStart(5)} tok/s ${bytesText(progress.kvBytes).padStart(9)}`,
-    );
+    process.stderr.write(`\r${label.padEnd(14)} ${bar} ${String(done).padStart(6)}/${total} ${words}`);
     this.#shown = true;
   }
 

@@ -160,7 +160,7 @@ export const SETTINGS = {
   },
   database: {
     flags: '--database <url>',
-    help: 'postgres:// URL of the audit index (default: embedded, in the state folder)',
+    help: 'postgres:// URL of the SQL tables (default: embedded, in the state folder)',
   },
   session: { flags: '--session <id>', help: 'only this session' },
   layer: { flags: '--layer <n>', help: 'only this layer', parse: whole(0, 9999) },
@@ -170,7 +170,7 @@ export const SETTINGS = {
   until: { flags: '--until <time>', help: 'the same' },
   step: { flags: '--step <range>', help: 'only at these token counts: 384, 100..200, 100..' },
   refused: { flags: '--refused', help: 'only moves that their trial refused' },
-  limit: { flags: '--limit <n>', help: 'how many (default: 20; similar: 5)', parse: whole(1, 100_000) },
+  limit: { flags: '--limit <n>', help: 'how many (default: 20; similar: 5; query: 1000)', parse: whole(1, 100_000) },
 } as const satisfies Record<string, Setting>;
 
 export type SettingName = keyof typeof SETTINGS;

@@ -1,74 +1,90 @@
-/** The SQL index of one log: opened, brought up to date, asked. Loaded only by `openAuditIndex`, for it brings a database along. */
+/** The SQL index of one log: opened, compared with the log, asked. Loaded only by `openAuditIndex`, for it brings a database along. */
 import { KvError } from '../../native/index.ts';
 import { nodeFiles } from '../files.ts';
 import { walkLog } from '../walk.ts';
-import { type Database, openDatabase, rootCause } from './database.ts';
-import type { AuditIndex, AuditIndexOptions } from './index.ts';
-import { type IndexReport, indexLog, reindexLog } from './indexer.ts';
+import type { SqlConnection } from './connection.ts';
+import { openDatabase } from './database.ts';
+import type { AuditIndex, AuditIndexOptions, IndexReport, SqlAnswer } from './index.ts';
 import { discardPglite } from './pglite.ts';
-import { selectDecisions, selectExperiences, selectSessions } from './queries.ts';
+import { syncLog } from './sync.ts';
+
+const STATEMENT_MS_MAX = 60_000;
+const ROWS_MAX = 1000;
 
 export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
-  const { logDir, url, dir, rebuild = false, onNote } = options;
-  if (url === undefined && dir === undefined) {
-    throw new KvError('bad-argument', 'a SQL index needs a folder or a database URL');
-  }
-  // Said before a database is started for nothing: reading the whole log takes a fraction of the time that this takes.
-  for (const _ of walkLog(nodeFiles, logDir));
-  const run = async (broken: string | null): Promise<AuditIndex> => {
-    const database = await openDatabase(url === undefined ? { dir: dir! } : { url });
+  const {
+    logDir,
+    url,
+    dir = null,
+    rebuild = false,
+    onNote,
+    statementMsMax = STATEMENT_MS_MAX,
+    files = nodeFiles,
+  } = options;
+  // Report a damaged log before paying for a database start: reading the log takes a fraction of that time.
+  for (const _ of walkLog(files, logDir));
+  const start = async (rebuilt: string | null): Promise<AuditIndex> => {
+    const connection = await openDatabase(url === undefined ? { dir } : { url }, statementMsMax);
     try {
-      const report = await (rebuild && broken === null ? reindexLog : indexLog)(database, logDir);
-      return auditIndex(database, logDir, broken === null ? report : { ...report, rebuilt: broken });
+      const sync = async (rebuild?: boolean): Promise<IndexReport> => ({
+        ...(await syncLog(connection, { ...options, rebuild: rebuild ?? false })),
+        rebuilt,
+      });
+      return new Index(connection, sync, await sync(rebuild));
     } catch (error) {
-      await database.connection.close();
-      throw rootCause(error);
+      await connection.close();
+      throw error;
     }
   };
   let index: AuditIndex;
   try {
-    index = await run(null);
+    index = await start(null);
   } catch (error) {
     // Whatever is wrong with an embedded database, it is made again; a server belongs to somebody else.
-    if (url !== undefined || !(error instanceof KvError) || error.code !== 'database') throw error;
-    discardPglite(dir!);
-    index = await run(`the database was broken: ${error.message}`);
+    if (url !== undefined || dir === null || !(error instanceof KvError) || error.code !== 'database') throw error;
+    discardPglite(dir);
+    index = await start(error.message);
   }
-  if (index.report.rebuilt !== null && !rebuild) onNote?.(`The SQL index was built again: ${index.report.rebuilt}`);
+  const { rebuilt, wrong } = index.report;
+  if (rebuilt !== null) onNote?.(`The SQL index was built again: ${rebuilt}`);
+  if (wrong > 0) onNote?.(`The SQL index held ${wrong} rows that the log does not; they were deleted.`);
   return index;
 }
 
-function auditIndex(database: Database, logDir: string, first: IndexReport): AuditIndex {
-  let report = first;
-  const ask = async <T>(question: (logId: string) => Promise<T[]>): Promise<T[]> => {
-    try {
-      return report.logId === null ? [] : await question(report.logId);
-    } catch (error) {
-      throw rootCause(error);
-    }
-  };
-  const update = async (run: typeof indexLog): Promise<IndexReport> => {
-    try {
-      report = await run(database, logDir);
-      return report;
-    } catch (error) {
-      throw rootCause(error);
-    }
-  };
-  return {
-    kind: database.connection.kind,
-    where: database.connection.where,
-    get entries() {
-      return report.nextSeq;
-    },
-    get report() {
-      return report;
-    },
-    decisions: (filter = {}) => ask((logId) => selectDecisions(database, logId, filter)),
-    sessions: (filter = {}) => ask((logId) => selectSessions(database, logId, filter)),
-    experiences: (modelDigest) => ask((logId) => selectExperiences(database, logId, modelDigest)),
-    catchUp: () => update(indexLog),
-    reindex: () => update(reindexLog),
-    close: () => database.connection.close(),
-  };
+class Index implements AuditIndex {
+  report: IndexReport;
+  readonly #connection: SqlConnection;
+  readonly #sync: () => Promise<IndexReport>;
+
+  constructor(connection: SqlConnection, sync: () => Promise<IndexReport>, report: IndexReport) {
+    this.#connection = connection;
+    this.#sync = sync;
+    this.report = report;
+  }
+
+  get kind(): AuditIndex['kind'] {
+    return this.#connection.kind;
+  }
+
+  get where(): string {
+    return this.#connection.where;
+  }
+
+  async query(sql: string, rowsMax = ROWS_MAX): Promise<SqlAnswer> {
+    if (!Number.isSafeInteger(rowsMax) || rowsMax < 1)
+      throw new KvError('bad-argument', `a limit of ${rowsMax} rows is not possible`, { values: { rowsMax } });
+    // Inside brackets only a SELECT is legal; the line break ends a comment that the question may close with.
+    const question = `select * from (${sql.trim().replace(/;$/, '')}\n) as answer limit ${rowsMax + 1}`;
+    const { columns, rows } = await this.#connection.ask(question);
+    return { columns, rows: rows.slice(0, rowsMax), more: rows.length > rowsMax };
+  }
+
+  async sync(): Promise<IndexReport> {
+    this.report = await this.#sync();
+    return this.report;
+  }
+
+  close(): Promise<void> {
+    return this.#connection.close();
+  }
 }

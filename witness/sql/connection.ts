@@ -2,31 +2,34 @@
 
 export interface Statement {
   readonly sql: string;
-  readonly params: readonly unknown[];
+  readonly params?: readonly unknown[];
 }
 
-/** Rows as arrays in the order of columns, or as objects by column name. */
-export type RowMode = 'array' | 'object';
+/** Rows as arrays in the order of columns. Whole numbers beyond 2^53 are text. */
+export interface Rows {
+  readonly columns: readonly string[];
+  readonly rows: readonly (readonly unknown[])[];
+}
 
 export interface SqlConnection {
   readonly kind: 'pglite' | 'postgres';
   /** Folder or address, without credentials: for messages. */
   readonly where: string;
-  /** Throws 'database', 'closed'. */
-  query(statement: Statement, mode: RowMode): Promise<unknown[]>;
-  /** All or nothing. Throws 'database', 'closed'. */
-  transaction(statements: readonly Statement[]): Promise<void>;
+  /** One statement that cannot write. Throws 'database' (also when it takes too long), 'closed'. */
+  ask(sql: string, params?: readonly unknown[]): Promise<Rows>;
+  /** All or nothing. → the rows of each. Throws 'database', 'closed'. */
+  transaction(statements: readonly Statement[]): Promise<Rows[]>;
   close(): Promise<void>;
 }
 
-/** Message from a worker that holds a database, or to it. */
+/** Message to a worker that holds a database; without statements it closes. */
 export interface SqlRequest {
   readonly id: number;
-  readonly mode: RowMode | 'transaction' | 'close';
-  readonly statements: readonly Statement[];
+  readonly statements: readonly Statement[] | null;
+  readonly readOnly: boolean;
 }
 export interface SqlReply {
   readonly id: number;
-  readonly rows?: unknown[];
+  readonly results?: Rows[];
   readonly error?: string;
 }

@@ -1,19 +1,14 @@
-/** A connection with its tables: the same drizzle queries and the same migrations over either database. */
+/** A connection with our tables and nothing in their place: checked before and after the migrations, the same over either database. */
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { drizzle, type PgRemoteDatabase } from 'drizzle-orm/pg-proxy';
+import { getTableConfig, type PgTable } from 'drizzle-orm/pg-core';
+import { drizzle } from 'drizzle-orm/pg-proxy';
 import { migrate } from 'drizzle-orm/pg-proxy/migrator';
+import { TABLES } from '../../migrations/schema.ts';
 import { assert, KvError } from '../../native/index.ts';
-import type { SqlConnection, Statement } from './connection.ts';
+import type { SqlConnection } from './connection.ts';
 import { openPglite } from './pglite.ts';
 import { openPostgres } from './postgres.ts';
-
-export interface Database {
-  readonly connection: SqlConnection;
-  /** Queries that answer at once. For several writes at once or not at all, collect `.toSQL()` and give them to `transaction`. */
-  readonly orm: PgRemoteDatabase;
-  transaction(queries: readonly { toSQL(): { sql: string; params: unknown[] } }[]): Promise<void>;
-}
 
 /** migrations/ stands beside the rooms in the source tree, and beside dist/ in the package. */
 function migrationsDir(): string {
@@ -23,34 +18,92 @@ function migrationsDir(): string {
   return found;
 }
 
-/** Opens (PGlite in `where.dir`, or PostgreSQL at `where.url`) and brings the tables up to date. Throws 'database', 'locked', 'bad-config', 'io'. */
-export async function openDatabase(where: { readonly url: string } | { readonly dir: string }): Promise<Database> {
-  const connection = 'url' in where ? await openPostgres(where.url) : await openPglite(where.dir);
-  const orm = drizzle(async (sql, params, method) => ({
-    rows: await connection.query({ sql, params }, method === 'execute' ? 'object' : 'array'),
-  }));
+/** Opens (PostgreSQL at `url`, else PGlite in `dir` or in memory) and brings the tables up to date. Throws 'database', 'locked', 'bad-config', 'io'. */
+export async function openDatabase(
+  where: { readonly url: string } | { readonly dir: string | null },
+  statementMsMax: number,
+): Promise<SqlConnection> {
+  const connection =
+    'url' in where ? await openPostgres(where.url, statementMsMax) : await openPglite(where.dir, statementMsMax);
   try {
+    await checkKinds(connection);
+    const orm = drizzle(async (sql, params) => {
+      const [result] = await connection.transaction([{ sql, params }]);
+      return { rows: result!.rows as unknown[][] };
+    });
     await migrate(
       orm,
       async (queries) => {
-        const statements = queries.filter((sql) => sql.trim() !== '').map((sql): Statement => ({ sql, params: [] }));
+        const statements = queries.filter((sql) => sql.trim() !== '').map((sql) => ({ sql }));
         await connection.transaction(statements);
       },
       { migrationsFolder: migrationsDir() },
     );
-  } catch (cause) {
+    await checkColumns(connection);
+    return connection;
+  } catch (error) {
     await connection.close();
-    throw rootCause(cause);
+    throw rootCause(error);
   }
-  return {
-    connection,
-    orm,
-    transaction: (queries) => connection.transaction(queries.map((query) => query.toSQL())),
-  };
 }
 
 /** drizzle wraps what its driver throws; ours is inside. */
-export function rootCause(error: unknown): unknown {
+function rootCause(error: unknown): unknown {
   for (let at = error; at instanceof Error; at = at.cause) if (at instanceof KvError) return at;
   return error;
+}
+
+const MIGRATIONS_TABLE = 'drizzle.__drizzle_migrations';
+const namesOf = (): string[] => TABLES.map((table) => getTableConfig(table).name);
+
+const refused = (connection: SqlConnection, what: string): KvError =>
+  new KvError('database', `the SQL database in ${connection.where} is not ours: ${what}`, {
+    values: { where: connection.where },
+    hint: 'drop it, or name another; every row can be read again from the log',
+  });
+
+/** What stands under the name of one of our tables is a table, and nothing acts when it is read: a view may never end, a rule may lie. */
+async function checkKinds(connection: SqlConnection): Promise<void> {
+  const { rows } = await connection.ask(
+    `select name from unnest($1::text[]) name join pg_class c on c.oid = to_regclass(name)
+     where c.relkind <> 'r' or c.relhasrules or c.relhastriggers or c.relrowsecurity or c.relhassubclass or c.relispartition`,
+    [[...namesOf(), MIGRATIONS_TABLE]],
+  );
+  if (rows.length > 0) throw refused(connection, `${String(rows[0]![0])} is no plain table`);
+}
+
+/** The columns are those of migrations/schema.ts, in order. */
+async function checkColumns(connection: SqlConnection): Promise<void> {
+  const { rows } = await connection.ask(
+    `select name, attname, format_type(atttypid, atttypmod), attnotnull, atthasdef
+     from unnest($1::text[]) name join pg_attribute on attrelid = to_regclass(name)
+     where attnum > 0 and not attisdropped order by name, attnum`,
+    [namesOf()],
+  );
+  for (const table of TABLES) {
+    const { name } = getTableConfig(table);
+    const found = rows.filter((row) => row[0] === name).map((row) => row.slice(1).join(' '));
+    const expected = columnsOf(table).map(({ column, type, notNull }) => `${column} ${type} ${notNull} false`);
+    if (found.join() !== expected.join())
+      throw refused(connection, `the table ${name} has other columns than it should`);
+  }
+}
+
+export interface TableColumn {
+  /** Field of a row in TypeScript. */
+  readonly field: string;
+  readonly column: string;
+  readonly type: string;
+  readonly notNull: boolean;
+}
+
+/** Columns of a table of the schema, with the fields that fill them. */
+export function columnsOf(table: PgTable): TableColumn[] {
+  const fields = Object.entries(table as unknown as Readonly<Record<string, unknown>>);
+  return getTableConfig(table).columns.map((column) => ({
+    field: fields.find(([, value]) => value === column)![0],
+    column: column.name,
+    type: column.getSQLType(),
+    notNull: column.notNull,
+  }));
 }

@@ -1,44 +1,60 @@
-/** The SQL index over the log. Importing this loads no database; opening an index does. */
-import type { Experience } from '../../memory/index.ts';
-import type { DecisionQuery } from '../types.ts';
-import type { IndexReport } from './indexer.ts';
-
-export type { IndexReport };
+/** The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does. */
+import type { LogFiles } from '../files.ts';
 
 export interface AuditIndexOptions {
   /** Folder of the log that is indexed. */
   readonly logDir: string;
-  /** Folder of the embedded database (PGlite), created when missing. One process at a time. */
+  /** Folder of the embedded database (PGlite), created when missing, for one process at a time; without it, it is made in memory. */
   readonly dir?: string;
   /** postgres://…: a PostgreSQL server instead, shared by any number of logs and machines. */
   readonly url?: string;
-  /** Throw away what is indexed and read the whole log again. */
+  /** Throw away what is indexed and write every row again. */
   readonly rebuild?: boolean;
-  /** Told, in one line, what a person should know: that the index was built again, and why. */
+  /** Told, in one line, what a person should know: that rows were not the log's, or that the database was made again, and why. */
   readonly onNote?: (line: string) => void;
+  /** Told after every batch how many of the log's entries were gone through. */
+  readonly onProgress?: (entries: number, entriesTotal: number) => void;
+  /** Longest time that one statement may take, default 60 s; then 'database'. */
+  readonly statementMsMax?: number;
+  readonly files?: LogFiles;
 }
 
-/** A log as tables. Rows are as fresh as the last `catchUp`. */
-export interface AuditIndex extends DecisionQuery {
+export interface IndexReport {
+  /** Entries of the log, all of which were compared with the tables. */
+  readonly entries: number;
+  /** Rows that were not there yet. */
+  readonly written: number;
+  /** Rows that were there and said something else than the log; they were deleted, and written again where the log has them. */
+  readonly wrong: number;
+  /** Why the database was made anew; null when it was not. */
+  readonly rebuilt: string | null;
+}
+
+export interface SqlAnswer {
+  readonly columns: readonly string[];
+  readonly rows: readonly (readonly unknown[])[];
+  /** There were more rows than were asked for. */
+  readonly more: boolean;
+}
+
+/** A log as tables (migrations/schema.ts): `sessions`, `decisions`, `situations`, `experiences`. */
+export interface AuditIndex {
   readonly kind: 'pglite' | 'postgres';
   /** Folder or address, without credentials. */
   readonly where: string;
-  /** Entries of the log that the index covers. */
-  readonly entries: number;
-  /** What the last run of the indexer did; `rebuilt` says why it began again, for the person to be told. */
+  /** What the last comparison with the log did. */
   readonly report: IndexReport;
-  /** Experiences in the order in which their sessions ended, of one model or of all. */
-  experiences(modelDigest?: string): Promise<Experience[]>;
-  /** Takes in what the log has got since. Throws 'bad-log', 'database'. */
-  catchUp(): Promise<IndexReport>;
-  /** Throws the log's rows away and reads it again. */
-  reindex(): Promise<IndexReport>;
+  /** The answer to one SELECT, at most `rowsMax` rows of it (default 1000). Nothing can be written. Throws 'database'. */
+  query(sql: string, rowsMax?: number): Promise<SqlAnswer>;
+  /** Compares every row with the log again and takes in what the log has got since. Throws 'bad-log', 'database'. */
+  sync(): Promise<IndexReport>;
   close(): Promise<void>;
 }
 
 /**
- * Opens the index and brings it up to date with the log. A broken embedded database is deleted and built again
- * (`report.rebuilt` says so). Throws 'not-found' (no log), 'bad-log', 'locked', 'database', 'bad-config', 'io'.
+ * Opens the tables of a log and compares every row with the log's entries, so that nothing is answered that the log does not say.
+ * An embedded database that is broken, slow without end or has other tables than ours is deleted and made again
+ * (`report.rebuilt`). Throws 'not-found' (no log), 'bad-log', 'locked', 'database', 'bad-config', 'io'.
  */
 export async function openAuditIndex(options: AuditIndexOptions): Promise<AuditIndex> {
   const { open } = await import('./audit-index.ts');

@@ -1,7 +1,7 @@
 /** Entry of the worker thread that holds PGlite: it computes on the thread that calls it, and takes half a gigabyte. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { PGlite } from '@electric-sql/pglite';
-import type { SqlReply, SqlRequest } from './connection.ts';
+import type { Rows, SqlReply, SqlRequest } from './connection.ts';
 
 const port = parentPort!;
 const send = (reply: SqlReply): void => port.postMessage(reply);
@@ -18,24 +18,26 @@ try {
   send({ id: 0, error: (error as Error).message });
 }
 
-async function serve(database: PGlite, { id, mode, statements }: SqlRequest): Promise<void> {
+async function serve(database: PGlite, { id, statements, readOnly }: SqlRequest): Promise<void> {
   try {
-    if (mode === 'close') {
+    if (statements === null) {
       await database.close();
       send({ id });
       port.close();
       return;
     }
-    if (mode === 'transaction') {
-      await database.transaction(async (transaction) => {
-        for (const { sql, params } of statements) await transaction.query(sql, [...params]);
-      });
-      send({ id });
-      return;
-    }
-    const { sql, params } = statements[0]!;
-    const { rows } = await database.query(sql, [...params], { rowMode: mode });
-    send({ id, rows });
+    const results: Rows[] = [];
+    await database.transaction(async (transaction) => {
+      if (readOnly) await transaction.query('set transaction read only');
+      for (const { sql, params = [] } of statements) {
+        const { fields, rows } = await transaction.query(sql, [...params], { rowMode: 'array' });
+        results.push({
+          columns: fields.map(({ name }) => name),
+          rows: (rows as unknown[][]).map((row) => row.map((cell) => (typeof cell === 'bigint' ? String(cell) : cell))),
+        });
+      }
+    });
+    send({ id, results });
   } catch (error) {
     send({ id, error: (error as Error).message });
   }

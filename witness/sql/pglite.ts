@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
 import { KvError, startThread } from '../../native/index.ts';
 import { lockWriter, type WriterLock } from '../lock.ts';
-import type { RowMode, SqlConnection, SqlReply, SqlRequest, Statement } from './connection.ts';
+import type { Rows, SqlConnection, SqlReply, SqlRequest, Statement } from './connection.ts';
 
 /** A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten. */
 const OPEN_MS_MAX = 90_000;
@@ -17,21 +17,23 @@ class PgliteConnection implements SqlConnection {
   readonly kind = 'pglite';
   readonly where: string;
   readonly #worker: Worker;
-  readonly #lock: WriterLock;
-  readonly #waiting = new Map<number, { resolve: (rows: unknown[]) => void; reject: (error: Error) => void }>();
+  readonly #lock: WriterLock | null;
+  readonly #statementMsMax: number;
+  readonly #waiting = new Map<number, { resolve: (results: Rows[]) => void; reject: (error: Error) => void }>();
   #nextId = 1;
   #ended: string | null = null;
   #closing: Promise<void> | null = null;
 
-  constructor(where: string, worker: Worker, lock: WriterLock) {
+  constructor(where: string, worker: Worker, lock: WriterLock | null, statementMsMax: number) {
     this.where = where;
     this.#worker = worker;
     this.#lock = lock;
+    this.#statementMsMax = statementMsMax;
     worker.on('message', (reply: SqlReply) => {
       const waiting = this.#waiting.get(reply.id);
       this.#waiting.delete(reply.id);
       if (this.#waiting.size === 0) worker.unref();
-      if (reply.error === undefined) waiting?.resolve(reply.rows ?? []);
+      if (reply.error === undefined) waiting?.resolve(reply.results ?? []);
       else waiting?.reject(this.#refusal(reply.error));
     });
     worker.on('error', (error) => this.#end(error.message));
@@ -51,30 +53,39 @@ class PgliteConnection implements SqlConnection {
     this.#waiting.clear();
   }
 
-  #send(mode: SqlRequest['mode'], statements: readonly Statement[]): Promise<unknown[]> {
-    if (this.#ended !== null) return Promise.reject(this.#refusal(this.#ended));
+  async #send(statements: SqlRequest['statements'], readOnly: boolean): Promise<Rows[]> {
+    if (this.#ended !== null) throw this.#refusal(this.#ended);
     const id = this.#nextId++;
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(id, { resolve, reject });
-      // A question keeps the process alive until it is answered; an idle database does not.
-      this.#worker.ref();
-      const request: SqlRequest = { id, mode, statements };
-      this.#worker.postMessage(request);
-    });
+    // A database in WebAssembly cannot be interrupted: its thread is ended, and the next opener finds what was committed.
+    const timer = setTimeout(() => {
+      this.#end(`it took longer than ${this.#statementMsMax / 1000} s`);
+      void this.#worker.terminate();
+    }, this.#statementMsMax);
+    try {
+      return await new Promise((resolve, reject) => {
+        this.#waiting.set(id, { resolve, reject });
+        // A question keeps the process alive until it is answered; an idle database does not.
+        this.#worker.ref();
+        const request: SqlRequest = { id, statements, readOnly };
+        this.#worker.postMessage(request);
+      });
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   #live(): void {
     if (this.#closing !== null) throw new KvError('closed', 'the SQL index was closed');
   }
 
-  async query(statement: Statement, mode: RowMode): Promise<unknown[]> {
+  async ask(sql: string, params: readonly unknown[] = []): Promise<Rows> {
     this.#live();
-    return this.#send(mode, [statement]);
+    return (await this.#send([{ sql, params }], true))[0]!;
   }
 
-  async transaction(statements: readonly Statement[]): Promise<void> {
+  async transaction(statements: readonly Statement[]): Promise<Rows[]> {
     this.#live();
-    await this.#send('transaction', statements);
+    return this.#send(statements, false);
   }
 
   close(): Promise<void> {
@@ -84,12 +95,12 @@ class PgliteConnection implements SqlConnection {
 
   async #shut(): Promise<void> {
     try {
-      await this.#send('close', []);
+      await this.#send(null, false);
     } catch {
       // A database that cannot be closed any more has nothing left to lose: the log is the truth.
     } finally {
       await this.#worker.terminate();
-      this.#lock.release();
+      this.#lock?.release();
     }
   }
 }
@@ -110,12 +121,32 @@ async function opened(worker: Worker): Promise<void> {
 
 const dataDir = (dir: string): string => join(dir, 'pglite');
 
-/** Opens or creates the database in `dir`. Throws 'locked', 'database' (the folder is broken), 'io'. */
-export async function openPglite(dir: string): Promise<SqlConnection> {
-  let lock: WriterLock;
+/** Opens or creates the database in `dir`, or one in memory. Throws 'locked', 'database' (the folder is broken), 'io'. */
+export async function openPglite(dir: string | null, statementMsMax: number): Promise<SqlConnection> {
+  const lock = dir === null ? null : lockFolder(dir);
+  const where = dir ?? 'memory';
+  let worker: Worker | null = null;
+  try {
+    worker = startThread(new URL('./pglite-worker.ts', import.meta.url), {
+      dir: dir === null ? 'memory://' : dataDir(dir),
+    });
+    await opened(worker);
+    return new PgliteConnection(where, worker, lock, statementMsMax);
+  } catch (cause) {
+    await worker?.terminate();
+    lock?.release();
+    throw new KvError('database', `the SQL database in ${where} does not open: ${(cause as Error).message}`, {
+      values: { dir },
+      hint: 'rebuild it with: palimpsest audit reindex',
+      cause,
+    });
+  }
+}
+
+function lockFolder(dir: string): WriterLock {
   try {
     mkdirSync(dir, { recursive: true });
-    lock = lockWriter(dir);
+    return lockWriter(dir);
   } catch (cause) {
     if (cause instanceof KvError && cause.code === 'locked') {
       throw new KvError('locked', `the SQL index in ${dir} is in use by process ${String(cause.values['pid'])}`, {
@@ -126,20 +157,6 @@ export async function openPglite(dir: string): Promise<SqlConnection> {
     }
     if (cause instanceof KvError) throw cause;
     throw new KvError('io', `cannot use ${dir}: ${(cause as Error).message}`, { values: { dir }, cause });
-  }
-  let worker: Worker | null = null;
-  try {
-    worker = startThread(new URL('./pglite-worker.ts', import.meta.url), { dir: dataDir(dir) });
-    await opened(worker);
-    return new PgliteConnection(dir, worker, lock);
-  } catch (cause) {
-    await worker?.terminate();
-    lock.release();
-    throw new KvError('database', `the SQL database in ${dir} does not open: ${(cause as Error).message}`, {
-      values: { dir },
-      hint: 'rebuild it with: palimpsest audit reindex',
-      cause,
-    });
   }
 }
 

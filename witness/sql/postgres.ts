@@ -1,7 +1,7 @@
 /** A PostgreSQL server (15 or later) by URL, over one connection. */
 import postgres from 'postgres';
 import { KvError } from '../../native/index.ts';
-import type { RowMode, SqlConnection, Statement } from './connection.ts';
+import type { Rows, SqlConnection, Statement } from './connection.ts';
 
 const CONNECT_SECONDS_MAX = 15;
 
@@ -27,19 +27,18 @@ class PostgresConnection implements SqlConnection {
     }
   }
 
-  query({ sql, params }: Statement, mode: RowMode): Promise<unknown[]> {
-    return this.#run(async () => {
-      const pending = this.#sql.unsafe(sql, [...params] as UnsafeParameters);
-      return [...(mode === 'array' ? await pending.values() : await pending)];
-    });
+  ask(sql: string, params: readonly unknown[] = []): Promise<Rows> {
+    return this.#run(() => this.#sql.begin('read only', (transaction) => answer(transaction, { sql, params })));
   }
 
-  transaction(statements: readonly Statement[]): Promise<void> {
-    return this.#run(async () => {
-      await this.#sql.begin(async (transaction) => {
-        for (const { sql, params } of statements) await transaction.unsafe(sql, [...params] as UnsafeParameters);
-      });
-    });
+  transaction(statements: readonly Statement[]): Promise<Rows[]> {
+    return this.#run(() =>
+      this.#sql.begin(async (transaction) => {
+        const results: Rows[] = [];
+        for (const statement of statements) results.push(await answer(transaction, statement));
+        return results;
+      }),
+    );
   }
 
   async close(): Promise<void> {
@@ -48,6 +47,21 @@ class PostgresConnection implements SqlConnection {
     await this.#sql.end({ timeout: 5 });
   }
 }
+
+/** Never the simple protocol, which would take several statements for one. */
+async function answer(transaction: postgres.TransactionSql, { sql, params = [] }: Statement): Promise<Rows> {
+  const options = { simple: false } as postgres.UnsafeQueryOptions;
+  const rows = await transaction.unsafe(sql, [...params] as UnsafeParameters, options).values();
+  return { columns: (rows.columns ?? []).map(({ name }) => String(name)), rows: [...rows] };
+}
+
+/** Whole numbers of 64 bits as numbers, as text beyond 2^53. */
+const INT8 = {
+  to: 20,
+  from: [20],
+  serialize: String,
+  parse: (text: string): number | string => (Number.isSafeInteger(Number(text)) ? Number(text) : text),
+};
 
 function refusal(where: string, cause: unknown): KvError {
   const { message, code } = cause as { message?: string; code?: string };
@@ -71,7 +85,7 @@ function addressOf(url: string): string {
 }
 
 /** Connects. Throws 'bad-config' for a URL that is none, 'database' when the server refuses or cannot be reached. */
-export async function openPostgres(url: string): Promise<SqlConnection> {
+export async function openPostgres(url: string, statementMsMax: number): Promise<SqlConnection> {
   const where = addressOf(url);
   const sql = postgres(url, {
     max: 1,
@@ -79,7 +93,8 @@ export async function openPostgres(url: string): Promise<SqlConnection> {
     idle_timeout: 0,
     max_lifetime: null,
     onnotice: () => {},
-    connection: { application_name: 'palimpsest' },
+    types: { bigint: INT8 },
+    connection: { application_name: 'palimpsest', statement_timeout: statementMsMax },
   });
   try {
     await sql.unsafe('select 1');

@@ -62,6 +62,7 @@ describe('help', () => {
       'audit similar',
       'audit verify',
       'audit replay',
+      'audit query',
       'audit reindex',
       'thresholds show',
       'thresholds export',
@@ -295,11 +296,11 @@ describe('audit', () => {
     ['a layer that is none', ['list', '--layer', 'x'], '', /from 0/],
     [
       'a database that is away',
-      ['list', '--database', 'postgres://nobody:hidden@127.0.0.1:1/none'],
+      ['query', 'select 1', '--database', 'postgres://nobody:hidden@127.0.0.1:1/none'],
       'database',
       /127\.0\.0\.1:1/,
     ],
-    ['a database URL that is none', ['list', '--database', 'nonsense'], 'bad-config', /postgres:\/\//],
+    ['a database URL that is none', ['query', 'select 1', '--database', 'nonsense'], 'bad-config', /postgres:\/\//],
   ])('refuses %s', async (_, args, code, words) => {
     const result = await audit(...args);
     expectRefused(result, code, words);

@@ -1,0 +1,1 @@
+DROP TABLE "index_state" CASCADE;
