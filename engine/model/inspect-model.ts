@@ -1,11 +1,11 @@
 /** What a model or vocabulary file contains, as plain data: the answer of `palimpsest inspect`. */
 import { existsSync } from 'node:fs';
-import { basename, extname } from 'node:path';
+import { extname } from 'node:path';
 import { namingFile } from './bytes.ts';
 import { expectedShapes } from './config.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
 import { openGguf } from './gguf.ts';
-import { type LoadOptions, loadModel } from './load.ts';
+import { type LoadOptions, loadModel, modelName } from './load.ts';
 import { elementCount } from './stored-tensor.ts';
 import { ggufTokenizer } from './tokenizer-gguf.ts';
 import type { ModelConfig, Tokenizer } from './types.ts';
@@ -62,14 +62,13 @@ export function inspectVocabulary(path: string): VocabularyInspection | null {
     if (tensors.size > 0 || !Array.isArray(words)) return null;
     const tokenizer = ggufTokenizer(metadata, words.length);
     const architecture = metadata.get('general.architecture');
-    const title = metadata.get('general.name');
     return {
       kind: 'vocabulary',
-      name: typeof title === 'string' && title !== '' ? title : basename(path),
+      name: modelName(metadata.get('general.name'), 'vocabulary'),
       path,
       format: `GGUF ${version}`,
       fileBytes: files.reduce((sum, { size }) => sum + size, 0),
-      architecture: typeof architecture === 'string' ? architecture : null,
+      architecture: typeof architecture === 'string' ? modelName(architecture, '') : null,
       tokenizer: describeTokenizer(tokenizer, tokenizer.kind),
     };
   } catch (error) {

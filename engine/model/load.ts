@@ -1,8 +1,8 @@
 /** From a path or a name to a model that can run: configuration, weights by name, tokenizer. */
 import { createHash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
-import { basename, extname, join, resolve } from 'node:path';
-import { KvError, packageRoot } from '../../native/index.ts';
+import { extname, join, resolve } from 'node:path';
+import { KvError, packageRoot, printable } from '../../native/index.ts';
 import { attempt, namingFile } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
@@ -43,21 +43,23 @@ export async function loadModel(pathOrName: string, options: LoadOptions = {}): 
 }
 
 function openLoaded(pathOrName: string, path: string, digest: string | null): LoadedModel {
-  const { checkpoint, config, tokenizer, format, title, nameOf } = openModel(path);
+  const { checkpoint, config, tokenizer, format, declared, nameOf } = openModel(path);
   try {
+    const sha256 = digest ?? digestOf(checkpoint);
     const weights = nameTensors(checkpoint, config, nameOf);
     const fileBytes = checkpoint.files.reduce((sum, file) => sum + file.size, 0);
     return {
-      name: MODEL_NAMES.includes(pathOrName) ? pathOrName : title,
+      name: MODEL_NAMES.includes(pathOrName)
+        ? pathOrName
+        : modelName(declared, `${config.architecture}-${sha256.slice(0, 8)}`),
       path,
-      digest: digest ?? digestOf(checkpoint),
+      digest: sha256,
       fileBytes,
       config,
       weights,
       tokenizer,
       summary: {
         format,
-        title,
         architecture: config.architecture,
         parameters: [...checkpoint.tensors.values()].reduce(
           (sum, tensor) => sum + elementCount(tensor.shape, tensor.name),
@@ -90,9 +92,22 @@ function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): s
   });
 }
 
+/** Longer names are cut: they stand in every entry that opens a session. */
+const NAME_CHARACTERS_MAX = 80;
+
+/**
+ * What a model is called in log, index and report, which hold no path of the user: what its file declares, without folders that
+ * whoever wrote it may have left in there, made safe to print and bounded; or else what it is.
+ */
+export function modelName(declared: unknown, otherwise: string): string {
+  const name = typeof declared === 'string' ? printable(declared.split(/[/\\]/).at(-1)!.trim()) : '';
+  return name === '' ? otherwise : name.slice(0, NAME_CHARACTERS_MAX);
+}
+
 interface OpenedModel {
   readonly format: string;
-  readonly title: string;
+  /** The name that the file gives itself. */
+  readonly declared?: unknown;
   readonly checkpoint: Checkpoint;
   readonly config: ModelConfig;
   readonly tokenizer: VocabularyTokenizer;
@@ -107,10 +122,9 @@ function openModel(path: string): OpenedModel {
       const file = openGguf(path);
       return closingOnError(file, () => {
         const config = ggufConfig(file);
-        const title = file.metadata.get('general.name');
         return {
           format: `GGUF ${file.version}`,
-          title: typeof title === 'string' && title !== '' ? title : basename(path),
+          declared: file.metadata.get('general.name'),
           // Without the metadata, which holds the vocabulary once more.
           checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
           config,
@@ -123,7 +137,6 @@ function openModel(path: string): OpenedModel {
       const { checkpoint, config } = openLlama2c(path);
       return closingOnError(checkpoint, () => ({
         format: 'llama2.c',
-        title: basename(path),
         checkpoint,
         config,
         tokenizer: readLlama2cTokenizer(path, config),
@@ -156,7 +169,7 @@ function openFolder(path: string): OpenedModel {
   const checkpoint = openSafetensorsFolder(path);
   return closingOnError(checkpoint, () => {
     const tokenizer = readHfTokenizer(path, config);
-    return { format: 'safetensors', title: basename(path), checkpoint, config, tokenizer, nameOf: hfName };
+    return { format: 'safetensors', checkpoint, config, tokenizer, nameOf: hfName };
   });
 }
 

@@ -1,14 +1,14 @@
 // What sessions leave in the state folder, on the reference model: a log that verifies and replays to the last byte, experience that the next
 // session starts with, and nothing of what was read; also when an engine is closed or ended in the middle of its work.
-import { mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Engine } from '../../../engine/index.ts';
+import { createEngine, type Engine } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { AXES } from '../../../memory/index.ts';
 import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
-import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, written } from './on-reference.ts';
+import { codeOf, entriesOf, ids, MODEL, openEngine, PROMPT_TOKENS, written } from './on-reference.ts';
 
 const folder = scratchFolders();
 let state = '';
@@ -174,6 +174,25 @@ describe('the record', () => {
       for (const Binary of [Uint16Array, Int32Array, Float32Array, Float64Array])
         expect(bytes.includes(Buffer.from(Binary.from(four).buffer))).toBe(false);
     }
+  });
+
+  // A model's folder gave it its name, which went into log and index.
+  it('holds no path of the user', async () => {
+    const dir = mkdtempSync(join(folder(), 'state-'));
+    const model = join(mkdtempSync(join(folder(), 'elsewhere-')), 'confidential-client');
+    cpSync(MODEL, model, { recursive: true });
+    const engine = await createEngine({ model, threads: 1, stateDir: dir });
+    expect(engine.info.name).toBe(`llama-${engine.info.digest.slice(0, 8)}`);
+    const session = await written(engine, { kvBudget: '40%' });
+    const thresholds = join(dir, 'thresholds.json');
+    await session.saveThresholds(thresholds);
+    await session.close();
+    await engine.close();
+    expect(entriesOf(dir, session.id, 'open')[0]!.body.model.name).toBe(engine.info.name);
+    const files = (readdirSync(dir, { recursive: true }) as string[]).map((name) => join(dir, name));
+    const bytes = Buffer.concat(files.filter((path) => statSync(path).isFile()).map((path) => readFileSync(path)));
+    expect(bytes.includes(engine.info.name)).toBe(true);
+    for (const part of ['confidential', 'elsewhere-', basename(dir)]) expect(bytes.includes(part), part).toBe(false);
   });
 
   it('is not kept when nobody wants it', async () => {

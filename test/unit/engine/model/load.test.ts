@@ -146,6 +146,31 @@ describe('the same model', () => {
     model.weights.close();
   });
 
+  // It goes into the log and to the terminal: what a file declares must not move a cursor, fill pages, or tell where its maker kept it.
+  test.each([
+    ['Tiny Llama', 'Tiny Llama'],
+    ['org/Tiny Llama', 'Tiny Llama'],
+    ['/home/somebody/secret/tiny', 'tiny'],
+    ['C:\\Users\\somebody\\tiny', 'tiny'],
+    ['ti\u001b[2J\u202eny\n', 'ti\\x1b[2J\\u{202e}ny'],
+    ['x'.repeat(5000), 'x'.repeat(80)],
+    [' ', null],
+    ['/', null],
+    [null, null],
+  ])('from GGUF that calls itself %j', async (declared, name) => {
+    const path = folder.write(
+      'called.gguf',
+      tinyGguf(random(), (metadata) => {
+        if (declared === null) metadata.delete('general.name');
+        else metadata.set('general.name', { type: 'string', value: declared });
+      }),
+    );
+    const model = await loadModel(path);
+    expect(model.name).toBe(name ?? `llama-${model.digest.slice(0, 8)}`);
+    expect(JSON.stringify(model.summary)).not.toContain('called');
+    model.weights.close();
+  });
+
   test('with only an output matrix, which is then both ends', async () => {
     const { 'model.embed_tokens.weight': _, ...rest } = Object.fromEntries(
       [...weights].map(([name, { shape, values }]) => [name, { dtype: 'F32', shape, bytes: floats(values) }]),
