@@ -18,21 +18,23 @@ import type { ReplayReport } from './replay.ts';
 import type { SqlAnswer } from './sql/index.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
-/** Fewest characters of a session's id that are shown, and that say which of the sessions in the list it is. */
-const SESSION_CHARS_MIN = 8;
+/** From this width on there is room for whole ids of sessions. */
+const WHOLE_IDS_COLUMNS = 120;
 
-function sessionColumn<Row extends { readonly session: string }>(rows: readonly Row[]): Column<Row> {
-  const ids = [...new Set(rows.map(({ session }) => shortId(session)))];
-  let chars = SESSION_CHARS_MIN;
-  while (new Set(ids.map((id) => id.slice(0, chars))).size < ids.length) chars++;
-  // One more for the mark that says that it goes on.
-  return { title: 'session', align: 'left', least: chars + 1, value: ({ session }) => shortId(session) };
+function sessionColumn<Row extends { readonly session: string }>(columns: number): Column<Row> {
+  const isWhole = columns >= WHOLE_IDS_COLUMNS;
+  return {
+    title: 'session',
+    align: 'left',
+    value: ({ session }) => (isWhole ? session : shortId(session)),
+    ...(isWhole ? {} : { means: 'the end of its id, which is enough to name it' }),
+  };
 }
 
-const decisionColumns = (rows: readonly DecisionRow[]): Column<DecisionRow>[] => [
+const decisionColumns = (columns: number): Column<DecisionRow>[] => [
   { title: 'id', value: (row) => String(row.seq) },
   { title: 'time', align: 'left', optional: true, value: (row) => timeText(row.timeMs).slice(11, 19) },
-  sessionColumn(rows),
+  sessionColumn(columns),
   { title: 'tokens', value: (row) => String(row.tokens), means: 'in the cache when it was decided' },
   { title: 'layer', value: (row) => String(row.layer) },
   { title: 'page', value: (row) => `${row.page}${row.side}`, means: 'its number, and k for keys or v for values' },
@@ -50,9 +52,9 @@ const decisionColumns = (rows: readonly DecisionRow[]): Column<DecisionRow>[] =>
 ];
 
 /** `audit list`. Dates stand above the rows they belong to. */
-export function decisionsText(rows: readonly DecisionRow[], columns?: number): string {
+export function decisionsText(rows: readonly DecisionRow[], columns = Number.POSITIVE_INFINITY): string {
   if (rows.length === 0) return 'No decision matches.';
-  const all = decisionColumns(rows);
+  const all = decisionColumns(columns);
   const lines = table(all, rows, columns).split('\n');
   const text = lines.splice(0, 2);
   let day = '';
@@ -65,8 +67,8 @@ export function decisionsText(rows: readonly DecisionRow[], columns?: number): s
   return [...text, '', legend(all, columns)].join('\n');
 }
 
-const sessionColumns = (rows: readonly SessionRow[]): Column<SessionRow>[] => [
-  sessionColumn(rows),
+const sessionColumns = (columns: number): Column<SessionRow>[] => [
+  sessionColumn(columns),
   { title: 'opened (UTC)', align: 'left', optional: true, value: (row) => timeText(row.openedMs).slice(0, 16) },
   { title: 'model', align: 'left', least: 8, value: (row) => row.model },
   { title: 'policy', align: 'left', least: 6, value: (row) => row.policy },
@@ -91,9 +93,9 @@ const sessionColumns = (rows: readonly SessionRow[]): Column<SessionRow>[] => [
   },
 ];
 
-export function sessionsText(rows: readonly SessionRow[], columns?: number): string {
+export function sessionsText(rows: readonly SessionRow[], columns = Number.POSITIVE_INFINITY): string {
   if (rows.length === 0) return 'The log has no sessions.';
-  const all = sessionColumns(rows);
+  const all = sessionColumns(columns);
   return [table(all, rows, columns), '', legend(all, columns)].join('\n');
 }
 

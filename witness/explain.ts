@@ -207,33 +207,40 @@ function tellMove(facts: Facts): string {
 
 /** What each rule of the policies means, of a plan and of a verdict. A rule that is not listed is told by its name. */
 export const RULES: Readonly<Record<string, string>> = {
-  price: 'the divergence that a saved byte costs was compared with the price at which moves are made',
-  deficit:
-    'KV and the next pages together (as a share of the budget) would not fit, and this was the cheapest legal move',
-  'low-memory': 'low memory was signalled, so less than the budget was aimed at (as a share of it)',
-  'fresh-trial': 'the first trial was fresh, so the planned price stands',
+  price: 'a move is made while the divergence it costs per saved byte stays below the current price',
+  deficit: 'the cache and the next pages together would not fit into the budget, and this was the cheapest legal move',
+  'low-memory': 'low memory was signalled from outside, so the cache aims at less than its budget',
+  'fresh-trial': 'the first trial was recent enough, so the planned price stands',
   'settled-trial':
     'the page left the window so long ago that its first trial is a safe bound, so the planned price stands',
   'not-seen': 'no recent query looks at this page, so nothing speaks against the first trial',
-  'trial-again': 'the price by the repeated trial was compared with what was planned, times the slack allowed',
+  'trial-again': 'the page was tried again, and the new price may exceed the planned one only by the slack allowed',
   'deficit-override':
-    'the repeated trial was worse than planned, but the byte budget is hard and the next page was due',
-  fixed: 'the bits that the page had were compared with those of the fixed table',
-  table: 'the bits that the page had were compared with those of the table',
-  age: 'the age of the page was compared with the age at which its rule moves it',
-  uniform: 'the bits that the page had were compared with those of the step that fits the budget',
+    'the repeated trial came out worse than planned, but the budget is hard and the next page was due',
+  fixed: 'the page takes the format that the fixed table gives it',
+  table: 'the page takes the format that the table gives it',
+  age: 'the page is old enough for the next format of the age rule',
+  uniform: 'all pages alike take the format whose bits fit the budget',
 };
 
-const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : `: ${RULES[rule]}`}`;
+const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : ` (${RULES[rule]})`}`;
 
 function tellWhy({ policy, because }: Facts): string {
-  return `Policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}`;
+  return `Planned by policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}`;
 }
 
 function tellComparison({ threshold, measured, bound, unit }: Because): string {
   const relation = measured < bound ? 'below' : measured > bound ? 'above' : 'exactly at';
-  const name = unit === '' || unit === '1' ? '' : ` ${unit}`;
-  return `Measured ${brief(measured)}${name}, ${relation} the bound of ${brief(bound)}${name} ('${threshold}').`;
+  // A share of the budget is told as what the cache needs of it.
+  const needs = threshold.startsWith('pressure') && unit === 'share';
+  const what = needs ? `This needs ${amount(measured, unit)} of the budget` : `Measured ${amount(measured, unit)}`;
+  return `${what}, ${relation} the bound of ${amount(bound, unit)} ('${threshold}').`;
+}
+
+/** A number with its unit; shares in percent. */
+function amount(value: number, unit: string): string {
+  if (unit === 'share') return `${brief(100 * value)}%`;
+  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unit}`}`;
 }
 
 const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
@@ -246,24 +253,23 @@ const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
 
 function tellThreshold({ because, threshold, neighbours }: Facts): string {
   const origin = ORIGINS[because.origin] ?? because.origin;
-  if (threshold === null) {
-    return `The bound in force, ${brief(because.bound)}, was ${origin}. The session began without a value of its own for it.`;
-  }
-  const start = `${brief(threshold.value)} ${threshold.unit}`;
-  const source = `${ORIGINS[threshold.origin] ?? threshold.origin} (${threshold.source})`;
+  const now = `The bound of ${amount(because.bound, because.unit)} was ${origin}`;
+  if (threshold === null) return `${now}. The session began without a value of its own for it.`;
+  const start = amount(threshold.value, threshold.unit);
+  const source = `${ORIGINS[threshold.origin] ?? threshold.origin}: ${threshold.source}`;
   const isUnmoved = because.bound === threshold.value && because.origin === threshold.origin;
   const parts = [
     isUnmoved
-      ? `The bound in force, ${start}, is what the session began with: ${source}.`
-      : `The bound in force, ${brief(because.bound)}, was ${origin}. The session began with ${start}, ${source}.`,
+      ? `The bound of ${start} has not moved since the session began. It was ${source}.`
+      : `${now}. The session began with ${start}, ${source}.`,
   ];
   if (threshold.samples > 0) {
     const entries = threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(String))})`;
-    parts.push(`It rests on ${plural(threshold.samples, 'sample')}${entries}.`);
+    parts.push(`It rests on ${plural(threshold.samples, 'earlier session')}${entries}.`);
   }
   if (threshold.origin === 'learned' && neighbours.length > 0) {
     const near = neighbours.map((one) => `${one.session} (distance ${brief(one.distance)}, entry ${one.seq})`);
-    parts.push(`Most alike among earlier sessions: ${shortList(near)}.`);
+    parts.push(`The sessions most like this one were ${shortList(near)}.`);
   } else if (threshold.samples === 0) parts.push('No earlier session stands behind it.');
   return parts.join(' ');
 }
@@ -276,59 +282,58 @@ function shortList(items: readonly string[]): string {
 
 function tellTrial({ decision, trial, verdict }: Facts): string {
   const { epsilonFrom, epsilonTo, epsilonNow, price, bytesFreed, from, to } = decision;
-  if (epsilonTo === null && trial === null) return 'This policy moves pages without trying them.';
   const parts: string[] = [];
-  if (trial !== null) {
-    const results = tried(trial.report).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
+  const results = trial === null ? [] : tried(trial.report).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
+  if (trial !== null && results.length > 0)
     parts.push(
-      `Tried against its ${trial.report.from} content when it became movable (entry ${trial.seq}): ε is ${results.join(', ')}, the change of the layer's output as a share of the residual.`,
+      `When it became movable (entry ${trial.seq}), the page was tried in other formats against its ${trial.report.from} content. ε, the change of the layer's output as a share of the residual stream, was: ${results.join(', ')}.`,
     );
-  }
   if (epsilonTo !== null)
     parts.push(
-      `Judged with ε ${brief(epsilonTo)} in ${to}${epsilonFrom === null ? '' : ` against ${brief(epsilonFrom)} in ${from}`}.`,
+      `The plan counted ε ${brief(epsilonTo)} in ${to}${epsilonFrom === null ? '' : ` against ${brief(epsilonFrom)} in ${from}`}.`,
     );
   if (price !== null)
     parts.push(
-      `Predicted divergence: ${brief(price * bytesFreed)} KLD for ${bytesText(bytesFreed)}, ${brief(price)} per byte.`,
+      `The predicted divergence is ${brief(price * bytesFreed)} KLD for ${bytesText(bytesFreed)}, or ${brief(price)} KLD per byte.`,
     );
-  if (epsilonNow !== null) parts.push(`Tried again just before the move, on today's queries: ε ${brief(epsilonNow)}.`);
+  if (epsilonNow !== null)
+    parts.push(`Tried again just before the move, on the newest queries: ε ${brief(epsilonNow)}.`);
   else if (epsilonTo !== null && verdict.rule === 'fresh-trial')
-    parts.push('That trial was fresh, so it was not repeated.');
-  return parts.join(' ');
+    parts.push('That trial was recent, so it was not repeated.');
+  return parts.length === 0 ? 'None: this policy moves pages without trying them first.' : parts.join(' ');
 }
 
 function tellVerdict({ decision, verdict }: Facts): string {
-  return `${decision.accepted ? 'Made' : 'Refused'} by ${ruleText(verdict.rule)}. ${tellComparison(verdict)}`;
+  return `${decision.accepted ? 'Made' : 'Refused'} under ${ruleText(verdict.rule)}. ${tellComparison(verdict)}`;
 }
 
 function tellBytes({ decision }: Facts): string {
   const { bytesBefore, bytesAfter, bytesFreed, accepted } = decision;
-  const total = `KV bytes ${grouped(bytesBefore)} before, ${grouped(bytesAfter)} after`;
-  if (!accepted) return `${total}: nothing was freed, ${grouped(bytesFreed)} would have been.`;
+  if (!accepted)
+    return `The cache stayed at ${grouped(bytesBefore)} bytes; the move would have freed ${grouped(bytesFreed)}.`;
   const freed = bytesBefore - bytesAfter;
-  return `${total}: ${grouped(freed)} freed${freed === bytesFreed ? ', as planned' : `, ${grouped(bytesFreed)} planned`}.`;
+  const planned = freed === bytesFreed ? ', as planned' : `, where ${grouped(bytesFreed)} were planned`;
+  return `The cache went from ${grouped(bytesBefore)} to ${grouped(bytesAfter)} bytes: ${grouped(freed)} freed${planned}.`;
 }
 
 function tellSituation({ situation }: Facts): string {
-  if (situation === null) return 'The entry of the situation is not in the log.';
+  if (situation === null) return 'The entry with the situation is not in the log.';
   const { seq, seen, planned, refused } = situation;
   const expected = seen.tokensExpected === null ? '' : ` of ${grouped(seen.tokensExpected)} expected`;
   const budget =
     seen.budgetBytes === null
-      ? 'no byte budget'
-      : `${brief((100 * seen.bytes) / Math.max(1, seen.budgetBytes))}% of the budget of ${bytesText(seen.budgetBytes)}`;
-  const extras = [
-    `the next pages need ${bytesText(seen.sealBytes)}`,
-    ...(seen.kldBudget === null ? [] : [`a divergence of ${brief(seen.kldBudget)} may be spent`]),
-    ...(seen.urgent ? ['they were due at once'] : []),
-    ...(seen.lowMemory ? ['low memory was signalled from outside'] : []),
+      ? 'with no byte budget'
+      : `${brief((100 * seen.bytes) / Math.max(1, seen.budgetBytes))}% of its budget of ${bytesText(seen.budgetBytes)}`;
+  const parts = [
+    `The cache held ${plural(seen.tokens, 'token')}${expected} in ${bytesText(seen.bytes)}, ${budget}, and the next pages needed ${bytesText(seen.sealBytes)}${seen.urgent ? ' at once' : ''} (entry ${seq}).`,
+    ...(seen.kldBudget === null ? [] : [`A divergence of ${brief(seen.kldBudget)} KLD may be spent in all.`]),
+    ...(seen.lowMemory ? ['Low memory was signalled from outside.'] : []),
     ...(seen.stepLatencyBudgetMs === null
       ? []
-      : [`steps took ${brief(seen.stepLatencyMsP95)} ms (p95) of ${brief(seen.stepLatencyBudgetMs)} ms`]),
+      : [`Steps took ${brief(seen.stepLatencyMsP95)} ms (p95) of the ${brief(seen.stepLatencyBudgetMs)} ms allowed.`]),
+    `The plan had ${plural(planned, 'move')}, of which ${refused} ${refused === 1 ? 'was' : 'were'} refused.`,
   ];
-  const plan = `The plan had ${plural(planned, 'move')}, ${refused} refused.`;
-  return `Entry ${seq}: ${plural(seen.tokens, 'token')}${expected}, ${bytesText(seen.bytes)} of KV, ${budget}; ${extras.join('; ')}. ${plan}`;
+  return parts.join(' ');
 }
 
 function tellOthers({ decision, trial }: Facts): string {

@@ -3,7 +3,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { KvError } from '../../../native/index.ts';
-import { createPolicy, defaultThresholds, thresholdOf } from '../../../policy/index.ts';
+import { createPolicy, defaultThresholds, type Policy, thresholdOf } from '../../../policy/index.ts';
 import {
   type DecisionFilter,
   decisionsText,
@@ -42,6 +42,33 @@ beforeAll(async () => {
 
 const seqs = async (filter: DecisionFilter): Promise<number[]> =>
   (await openLogQuery(dir).decisions(filter)).map((row) => row.seq);
+
+/** A policy that moves the first page of the keys of layer 0 without a trial. */
+function untried(): Policy {
+  const because = {
+    threshold: 'pressure.critical',
+    measured: 1.007,
+    bound: 1,
+    unit: 'share',
+    origin: 'default',
+    rule: 'deficit',
+  } as const;
+  return {
+    id: 'untried',
+    version: 1,
+    needsTrials: false,
+    open: () => ({
+      decide: () => [
+        {
+          ...{ layer: 0, page: 1, side: 'k', from: 'q8', to: 'rot4', retry: false, bytesFreed: 8320, because },
+          ...{ epsilonFrom: null, epsilonTo: null, price: null },
+        },
+      ],
+      judge: () => ({ accepted: true, because }),
+      summary: () => ({ priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+    }),
+  };
+}
 
 // Whole sessions of every policy, with drifting errors and a call for low memory: what they give as reasons, a person can be told.
 describe('rules', () => {
@@ -131,7 +158,7 @@ describe('list', () => {
     const long = { ...row!, seq: 99_999_999, session: id, tokens: 9_999_999, layer: 126, page: 99_999 };
     const other = {
       ...long,
-      session: `${id.slice(0, 12)}f${id.slice(13)}`,
+      session: `${id.slice(0, -1)}0`,
       accepted: false,
       verdictRule: 'a-long-rule',
     };
@@ -141,7 +168,7 @@ describe('list', () => {
       const text = decisionsText([long, other], columns);
       for (const line of [...text.split('\n'), ...sessionsText([longSession], columns).split('\n')])
         expect([...line].length).toBeLessThanOrEqual(columns);
-      for (const { session: whole } of [long, other]) expect(text).toContain(whole.slice(0, 13));
+      for (const { session: whole } of [long, other]) expect(text).toContain(columns < 120 ? whole.slice(-8) : whole);
     }
     const piped = `${decisionsText([long, other])}${sessionsText([longSession])}`;
     for (const part of [id, other.session, 'a-long-rule', String.raw`a model \x1b[2J with a long name`])
@@ -215,13 +242,14 @@ describe('explain', () => {
     for (const part of [
       'with 256 tokens in the cache of tiny-model, the keys of page 0 (tokens 0 to 127) in layer 0 went from q8 to rot4.',
       "Measured 1.29e-7 KLD/byte, below the bound of 2.00e-6 KLD/byte ('price').",
-      'The bound in force, 2.00e-6 KLD/byte, is what the session began with: learned from earlier sessions (median of three sessions).',
-      'It rests on 12 samples (entries 3, 5, 8).',
-      'older (distance 0.25, entry 3)',
-      'ε is rot4 0.02, rot3 0.04, rot2 0.08',
-      'Predicted divergence: 0.0016 KLD for 12.13 KiB',
-      'KV bytes 300,000 before, 287,584 after: 12,416 freed, as planned.',
-      '256 tokens of 1,024 expected, 293 KiB of KV, 75% of the budget of 390.6 KiB',
+      'The bound of 2.00e-6 KLD/byte has not moved since the session began. It was learned from earlier sessions: median of three sessions.',
+      'It rests on 12 earlier sessions (entries 3, 5, 8).',
+      'The sessions most like this one were older (distance 0.25, entry 3).',
+      'was: rot4 0.02, rot3 0.04, rot2 0.08.',
+      'The predicted divergence is 0.0016 KLD for 12.13 KiB, or 1.29e-7 KLD per byte.',
+      'The cache went from 300,000 to 287,584 bytes: 12,416 freed, as planned.',
+      'The cache held 256 tokens of 1,024 expected in 293 KiB, 75% of its budget of 390.6 KiB, and the next pages needed 99 KiB (entry 2).',
+      'The plan had 4 moves, of which 0 were refused.',
       'rot3: 9.625 KiB, ε 0.04, predicted divergence 0.0064.',
       'Nothing was decided about this page before.',
       `${first[1]}: values q8 to rot4 at 256 tokens`,
@@ -245,11 +273,27 @@ describe('explain', () => {
     const explanation = explain(dir, row!.seq);
     const flat = explanationText(explanation).replace(/\s+/g, ' ');
     expect(flat).toContain(`were to go from q8 to rot4 and stayed in q8: refused.`);
-    expect(flat).toContain("Refused by rule 'retried'. Measured");
+    expect(flat).toContain("Refused under rule 'retried'. Measured");
     expect(flat).toContain('above the bound of');
-    expect(flat).toContain('nothing was freed, 12,416 would have been.');
-    expect(flat).toContain("Tried again just before the move, on today's queries: ε");
+    expect(flat).toContain('bytes; the move would have freed 12,416.');
+    expect(flat).toContain('Tried again just before the move, on the newest queries: ε');
     expect(explanation.situation).toMatchObject({ planned: 4 });
+  });
+
+  // Policies that try nothing still see pages leave the window; a budget is exceeded by a share that nobody counts in 'share'.
+  it('tells a move without a trial, and shares as percent of the budget', async () => {
+    const other = folder();
+    const log = await openWitnessLog({ dir: other, clock: () => START_MS });
+    const [seq] = recordSession(log, 'untried', {
+      situations: 1,
+      policy: untried(),
+    });
+    await log.close();
+    const flat = explanationText(explain(other, seq!)).replace(/\s+/g, ' ');
+    expect(flat).toContain('trial None: this policy moves pages without trying them first.');
+    expect(flat).toContain("This needs 100.7% of the budget, above the bound of 100% ('pressure.critical').");
+    expect(flat).toContain('otherwise No other format of this page was tried.');
+    expect(flat).not.toMatch(/share|ε|undefined|is ,/);
   });
 
   it('refuses what is no decision', () => {
