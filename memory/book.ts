@@ -7,7 +7,7 @@ import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
 import type { Threshold, ThresholdSet } from '../policy/index.ts';
-import { C_DEFAULT, evidenceOf, lawConstant, layerGain, type Sample, startPrice } from './estimate.ts';
+import { C_DEFAULT, evidenceOf, lawConstant, type Sample, startPrice } from './estimate.ts';
 import { checkExperience, experiencesOf, type LoggedEntry } from './experience.ts';
 import { checkFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
 import { openVectorIndex } from './open-index.ts';
@@ -175,17 +175,11 @@ class Book implements ThresholdBook {
     const law = lawConstant(sampled((e) => (e.c * e.meanKld!) / e.predictedKld, compared));
     const c = learn('law.c', law, '1', compared, 'measured over predicted divergence') ? law : fallback.c;
 
-    const own = counted.filter(
-      (w) =>
-        w.sameModel && w.experience.gains.k.length === query.layers && w.experience.gains.v.length === query.layers,
-    );
-    const gainsOf = (side: 'k' | 'v'): number[] =>
-      ones.map((_, layer) => layerGain(sampled((e) => e.gains[side][layer]!, own)));
-    const toldGains = own.some((w) => [...w.experience.gains.k, ...w.experience.gains.v].some((g) => g !== 1));
     return {
       version: 1,
       thresholds: { ...fallback.thresholds, ...learned },
-      gains: toldGains ? { k: gainsOf('k'), v: gainsOf('v') } : fallback.gains,
+      // A session's gains are those it was started with. Nothing measures them, so they are no evidence.
+      gains: fallback.gains,
       c,
     };
   }

@@ -22,11 +22,6 @@ const C_FACTOR_MAX = 8;
 const PRICE_PRIOR_SD = 0.25;
 /** The default (0) counts as this many sessions: after one session its threshold is halved, after ten a tenth is taken off. Chosen. */
 const PRICE_PRIOR_SESSIONS = 1;
-/** Sessions the gain 1 counts as; a gain under 1 (which relaxes a layer) must be seen more often. Chosen. */
-const GAIN_PRIOR_SESSIONS = { relax: 8, tighten: 1 } as const;
-export const GAIN_MIN = 1 / 16;
-export const GAIN_MAX = 16;
-
 /** Sum of weights: how many sessions the evidence is worth, never more than their number. */
 export const evidenceOf = (samples: readonly Sample[]): number => samples.reduce((sum, s) => sum + s.weight, 0);
 
@@ -73,13 +68,4 @@ export function lawConstant(samples: readonly Sample[]): number {
   }
   const cautious = Math.exp(sum / precision + 1 / Math.sqrt(precision));
   return precision === 1 / C_PRIOR_SD ** 2 ? C_DEFAULT : cautious;
-}
-
-/** Gain of one layer and side from what sessions reported; 1 without evidence, and relaxed more slowly than tightened. */
-export function layerGain(samples: readonly Sample[]): number {
-  const told = samples.filter((s) => s.value > 0 && s.weight > 0 && s.value !== 1);
-  if (told.length === 0) return 1;
-  const sum = told.reduce((total, s) => total + s.weight * Math.log(s.value), 0);
-  const prior = sum < 0 ? GAIN_PRIOR_SESSIONS.relax : GAIN_PRIOR_SESSIONS.tighten;
-  return Math.min(GAIN_MAX, Math.max(GAIN_MIN, Math.exp(sum / (evidenceOf(samples) + prior))));
 }

@@ -6,7 +6,7 @@
  */
 import { z } from 'zod';
 import { KvError, readRegular, replaceFile } from '../native/index.ts';
-import type { Threshold, ThresholdOrigin, ThresholdSet } from '../policy/index.ts';
+import { checkThresholds, type Threshold, type ThresholdOrigin, type ThresholdSet } from '../policy/index.ts';
 import { parseStrictJson } from './strict-json.ts';
 
 export const THRESHOLD_FILE_BYTES_MAX = 1024 * 1024;
@@ -27,7 +27,6 @@ const real = z
   .min(-1e12)
   .max(1e12)
   .transform((x) => (x === 0 ? 0 : x));
-const gain = z.number().min(1e-3).max(1e3);
 
 const thresholdBody = z.strictObject({
   value: real,
@@ -37,41 +36,20 @@ const thresholdBody = z.strictObject({
   evidence: z.array(seq).max(1024),
 });
 
-const schema = z
-  .strictObject({
-    kind: z.literal('palimpsest-thresholds'),
-    schemaVersion: z.literal(1),
-    model: z.strictObject({
-      /** Empty: whoever wrote it had no model file (a cache used without the engine). */
-      digest: line(300),
-      shape: z.strictObject({ layers: z.int().min(1).max(1024), queryHeads: size, kvHeads: size, headDim: size }),
-    }),
-    thresholds: z.record(z.string().regex(/^[a-z][A-Za-z0-9.-]{0,63}$/, 'not a threshold id'), thresholdBody),
-    gains: z.strictObject({ k: z.array(gain).max(1024), v: z.array(gain).max(1024) }),
-    c: z.number().min(1e-3).max(1e3),
-    /** The log that the evidence numbers point into; null: there was none. */
-    origin: z.strictObject({ logId: line(100), seq: z.int().min(-1), headHash: hash.nullable() }).nullable(),
-  })
-  .superRefine((file, context) => {
-    const { layers } = file.model.shape;
-    for (const side of ['k', 'v'] as const) {
-      if (file.gains[side].length !== layers) {
-        context.addIssue({
-          code: 'custom',
-          path: ['gains', side],
-          message: `${file.gains[side].length} gains for ${layers} layers`,
-        });
-      }
-    }
-    const ids = Object.keys(file.thresholds);
-    if (ids.length > 256)
-      context.addIssue({ code: 'custom', path: ['thresholds'], message: 'more than 256 thresholds' });
-    for (const id of ids) {
-      if (id.startsWith('price') && file.thresholds[id]!.value < 0) {
-        context.addIssue({ code: 'custom', path: ['thresholds', id, 'value'], message: 'a price threshold below 0' });
-      }
-    }
-  });
+const schema = z.strictObject({
+  kind: z.literal('palimpsest-thresholds'),
+  schemaVersion: z.literal(1),
+  model: z.strictObject({
+    /** Empty: whoever wrote it had no model file (a cache used without the engine). */
+    digest: line(300),
+    shape: z.strictObject({ layers: z.int().min(1).max(1024), queryHeads: size, kvHeads: size, headDim: size }),
+  }),
+  thresholds: z.record(z.string().regex(/^[a-z][A-Za-z0-9.-]{0,63}$/, 'not a threshold id'), thresholdBody),
+  gains: z.strictObject({ k: z.array(z.number()).max(1024), v: z.array(z.number()).max(1024) }),
+  c: z.number(),
+  /** The log that the evidence numbers point into; null: there was none. */
+  origin: z.strictObject({ logId: line(100), seq: z.int().min(-1), headHash: hash.nullable() }).nullable(),
+});
 
 export type ThresholdFile = z.infer<typeof schema>;
 export type ModelShape = ThresholdFile['model']['shape'];
@@ -90,13 +68,28 @@ export interface EvidenceLog {
   readonly headHash?: string;
 }
 
-/** Value → checked value. Throws 'bad-thresholds' naming the path of the first thing wrong. */
+/**
+ * Value → checked value: the schema says what may stand in a file, `checkThresholds` what a session would start with, so that
+ * nothing is imported that every later run refuses. Throws 'bad-thresholds' naming the first thing wrong.
+ */
 function checkFile(value: unknown, name: string): ThresholdFile {
+  const refuse = (what: string, path: string): KvError =>
+    new KvError('bad-thresholds', `${name}: ${what}`, { values: { name, path }, hint: HINT });
   const parsed = schema.safeParse(value);
-  if (parsed.success) return parsed.data;
-  const issue = parsed.error.issues[0]!;
-  const path = issue.path.join('.') || 'top level';
-  throw new KvError('bad-thresholds', `${name}: ${path}: ${issue.message}`, { values: { name, path }, hint: HINT });
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0]!;
+    const path = issue.path.join('.') || 'top level';
+    throw refuse(`${path}: ${issue.message}`, path);
+  }
+  const file = parsed.data;
+  if (Object.keys(file.thresholds).length > 256) throw refuse('thresholds: more than 256', 'thresholds');
+  try {
+    checkThresholds(toThresholdSet(file), file.model.shape.layers);
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    throw refuse(error.message, String(error.values['id'] ?? 'thresholds'));
+  }
+  return file;
 }
 
 /** Bytes of a threshold file → its content. Throws 'bad-thresholds'; `name` is for messages. */

@@ -12,7 +12,6 @@ import {
   formatThresholdFile,
   type LoggedEntry,
   lawConstant,
-  layerGain,
   openThresholdBook,
   startPrice,
   toThresholdFile,
@@ -73,7 +72,6 @@ describe('estimates', () => {
   test('no evidence gives the defaults exactly', () => {
     expect(startPrice([])).toBe(0);
     expect(lawConstant([])).toBe(C_DEFAULT);
-    expect(layerGain([])).toBe(1);
   });
 
   // One session: about half of what it ended with; many equal ones: close to it, and never above.
@@ -106,14 +104,6 @@ describe('estimates', () => {
     expect(at(1e9, 1)).toBeLessThan(40);
   });
 
-  test('gains tighten faster than they relax', () => {
-    const tightened = layerGain([{ value: 2, weight: 1 }]);
-    const relaxed = layerGain([{ value: 0.5, weight: 1 }]);
-    expect(tightened).toBeGreaterThan(1.3);
-    expect(relaxed).toBeLessThan(1);
-    expect(Math.log(tightened)).toBeGreaterThan(-Math.log(relaxed));
-  });
-
   test('every estimate is finite and in range for any samples', () => {
     const samples = fc.array(
       fc.record({
@@ -129,8 +119,6 @@ describe('estimates', () => {
         expect(Number.isFinite(price) && price >= 0 && price <= largest * (1 + 1e-9)).toBe(true);
         expect(lawConstant(s)).toBeGreaterThan(0.3);
         expect(lawConstant(s)).toBeLessThan(50);
-        expect(layerGain(s)).toBeGreaterThanOrEqual(1 / 16);
-        expect(layerGain(s)).toBeLessThanOrEqual(16);
       }),
       { seed: 77, numRuns: 500 },
     );
@@ -257,7 +245,8 @@ describe('imported thresholds', () => {
   test('stand where nothing was learned, and are exported again byte for byte', async () => {
     const teacher = await openThresholdBook({ dir: null, logId: 'teacher', entries: noEntries });
     for (let i = 1; i <= 4; i++) await teacher.record(learned(i, { meanKld: 0.01, gains: { k: [2, 1], v: [1, 1] } }));
-    const exported = await teacher.exportFile({ ...target, family: 'llama' }, { id: 'teacher', acknowledgedSeq: 4 });
+    const taught = await teacher.exportFile({ ...target, family: 'llama' }, { id: 'teacher', acknowledgedSeq: 4 });
+    const exported = { ...taught, gains: { k: [2, 1], v: [0.5, 1] } };
 
     const dir = fresh();
     const open = () => openThresholdBook({ dir, logId: 'pupil', entries: noEntries });
@@ -272,7 +261,7 @@ describe('imported thresholds', () => {
     );
     const { thresholds } = await again.lookup(query);
     expect(thresholds.thresholds['price.start']).toMatchObject({ origin: 'file', samples: 4 });
-    expect(thresholds.gains.k[0]).toBeGreaterThan(1.3);
+    expect(thresholds.gains).toEqual(exported.gains);
     expect(thresholds.c).toBe(exported.c);
 
     // Fewer samples of its own do not outweigh the file; as many do.
@@ -280,6 +269,19 @@ describe('imported thresholds', () => {
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('file');
     await again.record(learned(4));
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('learned');
+  });
+
+  // What a session logs as its gains is what it was started with. Were that evidence, an imported 2 would be √2 after one session.
+  test('gains survive the sessions that were started with them', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    const gains = { k: [2, 1], v: [0.5, 16] };
+    const file = toThresholdFile({ version: 1, thresholds: {}, gains, c: 4 }, target, null);
+    book.importFile(file, target);
+    for (let i = 1; i <= 9; i++) {
+      await book.record(learned(i, { gains: (await book.lookup(query)).thresholds.gains }));
+      expect((await book.lookup(query)).thresholds.gains).toEqual(gains);
+    }
+    expect((await book.exportFile({ ...target, family: 'llama' }, null)).gains).toEqual(gains);
   });
 
   test('a lookup can be written to a file', async () => {

@@ -19,6 +19,7 @@ import {
   writeThresholdFile,
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
+import { checkThresholds } from '../../../policy/index.ts';
 import { random } from '../../suite/index-data.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-thresholds-'));
@@ -128,14 +129,14 @@ describe('refusals', () => {
     ['schemaVersion', changed((f) => (f.schemaVersion = 2))],
     ['kind', changed((f) => (f.kind = 'something else'))],
     ['signature', changed((f) => (f.signature = 'x'))],
-    ['gains.k', changed((f) => f.gains.k.push(1))],
-    ['gains.v.0', changed((f) => (f.gains.v[0] = 0))],
-    ['gains.v.0', changed((f) => (f.gains.v[0] = 1e9))],
+    ['3 gains for 2 layers', changed((f) => f.gains.k.push(1))],
+    ['gain of layer 0 v is 0', changed((f) => (f.gains.v[0] = 0))],
+    ['gain of layer 0 v is 1000000000', changed((f) => (f.gains.v[0] = 1e9))],
     ['c', changed((f) => (f.c = -1))],
     ['c', changed((f) => (f.c = null))],
     ['model.shape.layers', changed((f) => (f.model.shape.layers = 2.5))],
     ['model.shape.layers', changed((f) => (f.model.shape.layers = 1e9))],
-    ['thresholds.price.start.value', changed((f) => (f.thresholds['price.start'].value = -1))],
+    ['price.start is -1', changed((f) => (f.thresholds['price.start'].value = -1))],
     ['thresholds.price.start.value', changed((f) => (f.thresholds['price.start'].value = 1e300))],
     ['thresholds.price.start.samples', changed((f) => (f.thresholds['price.start'].samples = -1))],
     ['thresholds.price.start.evidence.0', changed((f) => (f.thresholds['price.start'].evidence = [2 ** 60]))],
@@ -158,6 +159,22 @@ describe('refusals', () => {
   ])('%s', (part, bytes) => {
     refused(bytes, part);
     expect(({} as { polluted?: number }).polluted).toBeUndefined();
+  });
+
+  // Values that the schema of the file allows and a session refuses: what is imported must be what a run can start with.
+  test.each<[id: string, value: number]>([
+    ['price.slack', 0],
+    ['pressure.enter', 2],
+    ['pressure.leave', 0.99],
+    ['dwell.tokens', -5],
+    ['quality.epsilon', 0],
+    ['attention.skip', 1.5],
+  ])('%s of %d, which every run would refuse', (id, value) => {
+    const threshold = { ...example.thresholds['price.start']!, value };
+    const file = { ...example, thresholds: { ...example.thresholds, [id]: threshold } };
+    const error = refused(bytesOf(JSON.stringify(file)), id);
+    expect(() => checkThresholds(toThresholdSet(file), 2)).toThrow(KvError);
+    expect(error.message).toContain('x.json');
   });
 
   // A hundred seeded mutations of the bytes: a KvError or content that is finite and writes itself again.
