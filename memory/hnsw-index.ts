@@ -10,9 +10,8 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, unlinkSyn
 import { join } from 'node:path';
 import type { HierarchicalNSW } from 'hnswlib-node';
 import { z } from 'zod';
-import { KvError, readRegular, replaceFile, syncFile, syncFolder, writeSynced } from '../native/index.ts';
+import { KvError, parseJson, readRegular, replaceFile, syncFile, syncFolder, writeSynced } from '../native/index.ts';
 import { checkHnswFile } from './hnsw-file.ts';
-import { parseStrictJson } from './strict-json.ts';
 import type { Neighbour, VectorIndex } from './types.ts';
 import { checkDim, checkK, checkLabel, checkVector, DIM_MAX, nearestFirst, passes, squaredDistance } from './vector.ts';
 
@@ -106,7 +105,7 @@ export function readVectorIndexManifest(dir: string): VectorIndexManifest | null
     const bytes = readRegular(path, { bytesMax: MANIFEST_BYTES_MAX, code: 'bad-index' });
     const parsed = z
       .strictObject({ body: manifestBody, sha256: z.string() })
-      .safeParse(parseStrictJson(bytes, { code: 'bad-index', name: path, hint: REINDEX }));
+      .safeParse(parseJson(bytes, { code: 'bad-index', what: path, hint: REINDEX }));
     if (!parsed.success) {
       // One is enough: a manifest of another kind differs in everything.
       const { path: where, message } = parsed.error.issues[0]!;

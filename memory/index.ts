@@ -4,6 +4,5 @@ export * from './exact-index.ts';
 export * from './experience.ts';
 export * from './fingerprint.ts';
 export * from './hnsw-index.ts';
-export * from './strict-json.ts';
 export * from './threshold-file.ts';
 export * from './types.ts';

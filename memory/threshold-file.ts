@@ -5,9 +5,8 @@
  * and unknown fields are refused, so an old reader cannot take a signed file for an unsigned one.
  */
 import { z } from 'zod';
-import { KvError, readRegular, replaceFile } from '../native/index.ts';
+import { KvError, parseJson, readRegular, replaceFile } from '../native/index.ts';
 import { checkThresholds, type Threshold, type ThresholdOrigin, type ThresholdSet } from '../policy/index.ts';
-import { parseStrictJson } from './strict-json.ts';
 
 export const THRESHOLD_FILE_BYTES_MAX = 1024 * 1024;
 const HINT = 'export it again with: palimpsest thresholds export';
@@ -95,7 +94,7 @@ function checkFile(value: unknown, name: string): ThresholdFile {
 /** Bytes of a threshold file → its content. Throws 'bad-thresholds'; `name` is for messages. */
 export function parseThresholdFile(bytes: Uint8Array, name = 'threshold file'): ThresholdFile {
   if (bytes.length > THRESHOLD_FILE_BYTES_MAX) throw tooLarge(name, bytes.length);
-  return checkFile(parseStrictJson(bytes, { code: 'bad-thresholds', name, hint: HINT }), name);
+  return checkFile(parseJson(bytes, { code: 'bad-thresholds', what: name, hint: HINT }), name);
 }
 
 const tooLarge = (name: string, bytes: number): KvError =>

@@ -2,11 +2,12 @@
  * config.json and generation_config.json of a Hugging Face folder → ModelConfig. What a key means is what the
  * `transformers` classes Llama, Mistral, Qwen2 and Qwen3 do with it; a value they honour and we do not is refused by name.
  */
+
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { readJson } from '../../native/index.ts';
 import { badConfig, checkConfig, issues, unsupportedConfig } from './config.ts';
-import { readJson } from './json.ts';
 import { CONFIG_BYTES_MAX } from './limits.ts';
 import type { ModelConfig, RopeScaling } from './types.ts';
 

@@ -19,9 +19,8 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { delimiter, isAbsolute, join, resolve, sep } from 'node:path';
-import { KvError } from '../../native/index.ts';
+import { asRecord, KvError, readJson } from '../../native/index.ts';
 import { attempt, FileBytes } from './bytes.ts';
-import { asRecord, readJson } from './json.ts';
 import { extractMember } from './zip.ts';
 
 interface Source {

@@ -23,8 +23,6 @@ export const VOCABULARY_MAX = 2 ** 19;
 export const MERGES_MAX = 2 ** 20;
 /** Added tokens; 6,400 are published. */
 export const ADDED_TOKENS_MAX = 2 ** 16;
-/** Values of one JSON file: 262,144 words and 515,000 merges, each a pair in a list of its own, are two million. */
-export const JSON_VALUES_MAX = 2 ** 22;
 /** Metadata of a GGUF file with its descriptions of tensors: 15 MB with a vocabulary of 262,144. */
 export const GGUF_HEADER_BYTES_MAX = 64 * MIB;
 /** Metadata entries of a GGUF file; published ones have about 50. */

@@ -5,10 +5,9 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError } from '../../native/index.ts';
+import { asRecord, KvError, parseJson, readJson } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
-import { asRecord, parseJson, readJson } from './json.ts';
 import { TENSOR_INDEX_BYTES_MAX, TENSORS_MAX } from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
 

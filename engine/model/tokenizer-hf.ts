@@ -4,10 +4,9 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError, readRegular } from '../../native/index.ts';
+import { asRecord, KvError, readJson, readRegular } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
 import { checkTemplate, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
-import { asRecord, readJson } from './json.ts';
 import { ADDED_TOKENS_MAX, MERGES_MAX, TOKENIZER_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX } from './limits.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
 import { GPT2_PATTERN } from './pre-tokenizers.ts';

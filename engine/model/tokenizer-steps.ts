@@ -2,8 +2,7 @@
  * Normalizers and pre-tokenizers as tokenizer.json describes them. They hold patterns and replacements that somebody else wrote, so
  * what they may cost is bounded: in number and length here, in time where they run.
  */
-import { KvError } from '../../native/index.ts';
-import { asRecord } from './json.ts';
+import { asRecord, KvError } from '../../native/index.ts';
 import { isOwnPattern } from './pre-tokenizers.ts';
 
 export type Step = Readonly<Record<string, unknown>>;

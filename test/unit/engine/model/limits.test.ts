@@ -8,10 +8,9 @@ import { Command } from 'commander';
 import { afterAll, describe, expect, test } from 'vitest';
 import { addSettings, readSettings } from '../../../../engine/cli/settings.ts';
 import { FileBytes } from '../../../../engine/model/bytes.ts';
-import { parseJson } from '../../../../engine/model/json.ts';
 import * as limits from '../../../../engine/model/limits.ts';
 import { loadModel } from '../../../../engine/model/load.ts';
-import { KvError } from '../../../../native/index.ts';
+import { JSON_VALUES_MAX, KvError, parseJson } from '../../../../native/index.ts';
 import {
   gguf,
   safetensors,
@@ -188,9 +187,9 @@ describe('a count that no real model has', () => {
     const token = { id: 5, content: 'x' };
     const tokens = Array.from({ length: limits.ADDED_TOKENS_MAX + 1 }, () => token);
     expect((await written({ added_tokens: tokens })).message).toContain('added tokens');
-    const values = Buffer.from(`[${'1,'.repeat(limits.JSON_VALUES_MAX + 1)}1]`);
+    const values = Buffer.from(`[${'1,'.repeat(JSON_VALUES_MAX + 1)}1]`);
     const error = await refusal(() => parseJson(values, { what: 'x', code: 'bad-tokenizer' }));
-    expect(error.message).toContain(`more than ${limits.JSON_VALUES_MAX} values`);
+    expect(error.message).toContain(`more than ${JSON_VALUES_MAX} values`);
     const config = { ...tinyHfConfig, vocab_size: limits.VOCABULARY_MAX + 1 };
     const dir = model();
     folder.write(join(dir.slice(folder.dir.length + 1), 'config.json'), JSON.stringify(config));

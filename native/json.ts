@@ -1,37 +1,47 @@
 /**
- * JSON from files that others made. Parsers disagree about a key that stands twice, so that is refused; so is nesting
- * that no model file has, and (except where keys are words of a vocabulary) the key `__proto__`.
+ * JSON from files that others made. Parsers disagree about a key that stands twice, some keys can change every object of the
+ * process, and depth or sheer number of values exhaust it: all are refused before the built-in parser sees the text.
  */
-import { KvError, type KvErrorCode, readRegular } from '../../native/index.ts';
-import { JSON_VALUES_MAX } from './limits.ts';
+import { KvError, type KvErrorCode } from './error.ts';
+import { readRegular } from './file.ts';
 
+/** Deeper than anything this project writes and model files have. */
 const DEPTH_MAX = 64;
+/** Values of one JSON file: 262,144 words and 515,000 merges, each a pair in a list of its own, are two million. */
+export const JSON_VALUES_MAX = 2 ** 22;
+const FORBIDDEN_KEYS: ReadonlySet<string> = new Set(['__proto__', 'constructor', 'prototype']);
 
 export interface JsonRules {
   /** For messages: a file name. */
   readonly what: string;
   readonly code: KvErrorCode;
+  readonly hint?: string;
   /** Keys are words of a vocabulary: '__proto__' is one of them. Such an object must be read with Object.entries. */
   readonly anyKey?: boolean;
 }
 
+/** Bytes → value. UTF-8 must be valid and without a byte order mark. Throws `rules.code`. */
 export function parseJson(bytes: Uint8Array, rules: JsonRules): unknown {
-  const { what, code } = rules;
   let text: string;
   try {
-    text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch (cause) {
-    throw new KvError(code, `${what} is not UTF-8`, { values: { file: what }, cause });
+    throw refused(rules, 'is not UTF-8', {}, cause);
   }
   checkKeys(text, rules);
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new KvError(code, `${what} is not JSON: ${(cause as Error).message.slice(0, 200)}`, {
-      values: { file: what },
-      cause,
-    });
+    throw refused(rules, `is not JSON: ${(cause as Error).message.slice(0, 200)}`, {}, cause);
   }
+}
+
+function refused({ what, code, hint }: JsonRules, why: string, values: object = {}, cause?: unknown): KvError {
+  return new KvError(code, `${what} ${why}`, {
+    values: { file: what, ...values },
+    ...(hint === undefined ? {} : { hint }),
+    ...(cause === undefined ? {} : { cause }),
+  });
 }
 
 /** Reads and parses a file of at most `bytesMax`. */
@@ -47,7 +57,7 @@ export function asRecord(value: unknown): Readonly<Record<string, unknown>> | un
 }
 
 /** Follows brackets and strings only; whether the rest is JSON is for JSON.parse to say. */
-function checkKeys(text: string, { what, code, anyKey }: JsonRules): void {
+function checkKeys(text: string, rules: JsonRules): void {
   const open: (Set<string> | null)[] = [];
   let keyNext = false;
   let values = 0;
@@ -67,11 +77,8 @@ function checkKeys(text: string, { what, code, anyKey }: JsonRules): void {
         keyNext = false;
         break;
       case 0x2c: // ,
-        if (++values > JSON_VALUES_MAX) {
-          throw new KvError(code, `${what} holds more than ${JSON_VALUES_MAX} values`, {
-            values: { file: what, valuesMax: JSON_VALUES_MAX },
-          });
-        }
+        if (++values > JSON_VALUES_MAX)
+          throw refused(rules, `holds more than ${JSON_VALUES_MAX} values`, { valuesMax: JSON_VALUES_MAX });
         keyNext = open.length > 0 && open[open.length - 1] !== null;
         break;
       case 0x22: {
@@ -79,14 +86,9 @@ function checkKeys(text: string, { what, code, anyKey }: JsonRules): void {
         const keys = open[open.length - 1];
         if (keyNext && keys) {
           const key = unescaped(text.slice(at, end + 1));
-          if (keys.has(key)) {
-            throw new KvError(code, `${what} has the key '${key.slice(0, 80)}' twice`, { values: { file: what, key } });
-          }
-          if (key === '__proto__' && anyKey !== true) {
-            throw new KvError(code, `${what} has the key '__proto__', which no model file needs`, {
-              values: { file: what },
-            });
-          }
+          if (keys.has(key)) throw refused(rules, `has the key '${key.slice(0, 80)}' twice`, { key });
+          if (rules.anyKey !== true && FORBIDDEN_KEYS.has(key))
+            throw refused(rules, `has the key '${key}', which no such file needs`);
           keys.add(key);
           keyNext = false;
         }
@@ -94,11 +96,7 @@ function checkKeys(text: string, { what, code, anyKey }: JsonRules): void {
         break;
       }
     }
-    if (open.length > DEPTH_MAX) {
-      throw new KvError(code, `${what} nests deeper than ${DEPTH_MAX} levels`, {
-        values: { file: what, depthMax: DEPTH_MAX },
-      });
-    }
+    if (open.length > DEPTH_MAX) throw refused(rules, `nests deeper than ${DEPTH_MAX} levels`, { depthMax: DEPTH_MAX });
   }
 }
 
