@@ -150,7 +150,7 @@ describe('the same model', () => {
   test.each([
     ['Tiny Llama', 'Tiny Llama'],
     ['org/Tiny Llama', 'Tiny Llama'],
-    ['/home/somebody/secret/tiny', 'tiny'],
+    ['/models/secret/tiny', 'tiny'],
     ['C:\\Users\\somebody\\tiny', 'tiny'],
     ['ti\u001b[2J\u202eny\n', 'ti\\x1b[2J\\u{202e}ny'],
     ['x'.repeat(5000), 'x'.repeat(80)],
