@@ -1,7 +1,7 @@
 // Can somebody without a compiler use the package? It is packed, installed into an empty folder with a PATH that has node, npm
 // and a shell and nothing else, and used there as a library and as a command, with the binary and with WebAssembly.
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -80,6 +80,10 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     expect(listed).toContain(`prebuilds/${target}/palimpsest.napi.glibc.node`);
     expect(listed.filter((path) => /\.(cc|gyp)$/.test(path))).toEqual([]);
     expect(listed.filter((path) => path.startsWith('test/') || path.startsWith('scripts/'))).toEqual([]);
+  });
+
+  it('brings no client of a vector server: it is an optional peer, for whoever gives the URL of one', () => {
+    expect(existsSync(join(app, 'node_modules/@qdrant'))).toBe(false);
   });
 
   it('runs nothing when it is installed', () => {
