@@ -1,14 +1,17 @@
 /** Byte budgets as people write them, and the forecast that refuses a hopeless one before work begins. */
+import { totalmem } from 'node:os';
 import {
   type CacheShape,
   FORMAT_NAMES,
   type FormatName,
+  type FormatPair,
   forecastMovablePages,
   KvError,
   PAGE_TOKENS,
   pageBytes,
   SINK_TOKENS,
   sealedPages,
+  TRIAL_QUERIES,
 } from '../native/index.ts';
 import type { KvBudget } from './types.ts';
 
@@ -113,26 +116,69 @@ export function forecast(shape: CacheShape, tokens: number): Forecast {
   };
 }
 
-/** Refuses a byte budget that the lowest legal formats cannot keep at this length; says by how much. */
-export function checkBudget(shape: CacheShape, budgetBytes: number, tokens: number, lowest: FormatName): void {
-  const window = fixedBytes(shape) + shape.layers * 2 * pageBytes('q8', shape.kvHeads, shape.headDim);
-  const least = Math.max(
-    Math.min(window, bytesAt(shape, tokens, 'q8', 'q8', 'q8')),
-    bytesAt(shape, tokens, lowest, lowest, 'q8'),
+/** The lowest pair that a page of each layer may be brought to, and what a page is sealed in. */
+export interface Least {
+  readonly pairs: readonly FormatPair[];
+  readonly windowFormat: 'q8' | 'f16';
+}
+
+/** The source page of a move lives until the new one is complete: one page side must always fit beside the rest. */
+export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, windowFormat: 'q8' | 'f16'): number =>
+  Math.max(pageBytes.rot4, windowFormat === 'f16' ? pageBytes.q8 : 0);
+
+/** Refuses a byte budget that the lowest formats which each layer may take cannot keep at this length; says by how much. */
+export function checkBudget(
+  shape: CacheShape,
+  budgetBytes: number,
+  tokens: number,
+  { pairs, windowFormat }: Least,
+): void {
+  const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
+  const movable = forecastMovablePages(tokens);
+  const inWindow = (sealedPages(tokens) - movable) * shape.layers * 2 * side(windowFormat);
+  const pages = pairs.reduce((sum, { k, v }) => sum + movable * (side(k) + side(v)), 0);
+  const spare = spareBytes(sideBytes(shape), windowFormat);
+  const neededBytes = fixedBytes(shape) + inWindow + pages + spare;
+  if (budgetBytes >= neededBytes) return;
+  throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
+    values: {
+      budgetBytes,
+      neededBytes,
+      windowBytes: fixedBytes(shape) + shape.layers * 2 * side(windowFormat),
+      tokens,
+      lowest: [...new Set(pairs.map(({ k, v }) => `${k}:${v}`))].join(' '),
+      formats: FORMAT_NAMES.join(' '),
+    },
+    hint: `give at least ${(Math.ceil((10 * neededBytes) / 2 ** 20) / 10).toFixed(1)}MiB, allow lower formats, or shorten the prompt`,
+  });
+}
+
+/** Bytes of one page side in every format. */
+export const sideBytes = ({ kvHeads, headDim }: CacheShape): Readonly<Record<FormatName, number>> =>
+  Object.fromEntries(FORMAT_NAMES.map((name) => [name, pageBytes(name, kvHeads, headDim)])) as Record<
+    FormatName,
+    number
+  >;
+
+/** Memory that this process may take: what the machine has, or what its container leaves it. */
+export function memoryBytes(): number {
+  const constrained = process.constrainedMemory();
+  return constrained > 0 ? Math.min(constrained, totalmem()) : totalmem();
+}
+
+/** Refuses a cache that cannot be in this machine's memory: open pages, kept queries, and without a budget its pages at the length planned for. */
+export function checkMemory(shape: CacheShape, pagesBytes: number): void {
+  const queries = shape.layers * 2 * TRIAL_QUERIES * shape.queryHeads * shape.headDim * 4;
+  const neededBytes = Math.max(fixedBytes(shape), pagesBytes) + queries;
+  const memory = memoryBytes();
+  if (neededBytes <= memory) return;
+  const { layers, queryHeads, kvHeads, headDim } = shape;
+  throw new KvError(
+    'budget-too-small',
+    `a cache of this shape needs ${neededBytes} bytes, and this machine has ${memory}`,
+    {
+      values: { layers, queryHeads, kvHeads, headDim, neededBytes, memoryBytes: memory },
+      hint: 'check the shape and tokensExpected, or give a kvBudget',
+    },
   );
-  // The source page of a move lives until the new one is complete: one page side must always fit beside the rest.
-  const spare = pageBytes('rot4', shape.kvHeads, shape.headDim);
-  if (budgetBytes < least + spare) {
-    throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
-      values: {
-        budgetBytes,
-        neededBytes: least + spare,
-        windowBytes: window,
-        tokens,
-        lowestFormat: lowest,
-        formats: FORMAT_NAMES.join(' '),
-      },
-      hint: `give at least ${(Math.ceil((10 * (least + spare)) / 2 ** 20) / 10).toFixed(1)}MiB, or a shorter prompt`,
-    });
-  }
 }

@@ -3,8 +3,8 @@
  * thread (a worker is fine); one step is append + attention for every layer in order.
  */
 import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
-import { type CacheShape, checkKeys, type FormatName, type FormatPair, KvError } from '../native/index.ts';
-import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
+import { type CacheShape, checkKeys, type FormatName, KvError } from '../native/index.ts';
+import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { Governed, type MemoryUsage, type QualityFeedback } from './governed.ts';
@@ -12,9 +12,10 @@ import { checkLatentBudget, checkLatents, type LatentOptions } from './latents.t
 import { leave } from './learn.ts';
 import { CACHE_OPTIONS } from './option-names.ts';
 import { planSession, type SessionPlan } from './plan.ts';
+import { reportOf } from './report.ts';
 import { logDir } from './state.ts';
 import { makeRoom, rowNorm, settle } from './step.ts';
-import type { KvBudget } from './types.ts';
+import type { CacheTypes, KvBudget, SessionReport } from './types.ts';
 
 /** Options of openCache. Only the shape is needed. */
 export interface OpenCacheOptions {
@@ -30,12 +31,19 @@ export interface OpenCacheOptions {
   readonly kvBudget?: KvBudget;
   /** Mean KLD against the exact cache, in nats, that may be spent instead of a byte budget. Default: none. */
   readonly kldBudget?: number;
+  /** Which budget is kept where both are given and cannot be. Default 'bytes'. */
+  readonly priority?: Priority;
   /** Tokens planned for; needed by a budget in percent. */
   readonly tokensExpected?: number;
-  /** What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with cacheTypes and no budget) or 'none' (default otherwise). */
-  readonly policy?: string;
-  /** Formats of keys and values, as a pair or as 'rot4:rot2' or 'rot4'. Fixed without a budget; with one, the lowest that a policy may go to. */
-  readonly cacheTypes?: FormatPair | string;
+  /**
+   * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with one pair of cacheTypes and no budget), 'table'
+   * (with one pair for every layer), 'none' (default otherwise), or a policy of your own.
+   */
+  readonly policy?: string | Policy;
+  /** p95 of the steps of one token that is wished for: above it pages move only when they must. Default: none. */
+  readonly stepLatencyBudgetMs?: number;
+  /** Formats of keys and values. One pair is fixed without a budget, and with one the lowest that a policy may go to; one for every layer is policy 'table'. */
+  readonly cacheTypes?: CacheTypes;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
   /** Factor on q·k, default 1/sqrt(headDim). */
@@ -132,8 +140,8 @@ export class PolicyCache {
   /**
    * Appends T tokens to a layer. k, v: [T, kvHeads, headDim], keys after RoPE. x: residual stream entering the layer. Its norms make trial
    * errors comparable between layers: [T, any width], optional. In a cache with `latents` it is what they are made of: [T, latents.width],
-   * needed; in one without, nothing of it is kept but those norms. Layers come in order, each with the same T; under a budget, T is best a page
-   * of 128 or less. A refused call has appended nothing.
+   * needed; in one without, nothing of it is kept but those norms. Layers come in order, each with the same T. Under a budget
+   * pieces should end where pages of 128 do, or divide them: what is refused as too small a budget is reckoned for those. A refused call has appended nothing.
    */
   append(layer: number, k: Float32Array, v: Float32Array, x?: Float32Array): void {
     this.#open();
@@ -214,6 +222,12 @@ export class PolicyCache {
     };
   }
 
+  /** The cache in numbers, as a session reports itself. */
+  report(): SessionReport {
+    this.#open();
+    return reportOf(this.#governed, { dense: 'caller', denseMs: 0, attentionMs: 0 });
+  }
+
   /** As Governed.adaptThresholds: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
   adaptThresholds(feedback: QualityFeedback): ThresholdSet {
     this.#open();
@@ -254,7 +268,7 @@ export class PolicyCache {
     if (this.#closed) return;
     this.#closed = true;
     try {
-      await leave(this.#governed, null, 'done', null);
+      await leave(this.#governed, null, 'done');
     } finally {
       this.#governed.close();
       await this.#log?.close();
@@ -289,7 +303,11 @@ export class PolicyCache {
       log: this.#log,
       opened: {
         model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
-        requested: { kvBudget: kvBudget ?? null, kldBudget: kldBudget ?? null, policy: policy ?? null },
+        requested: {
+          kvBudget: kvBudget ?? null,
+          kldBudget: kldBudget ?? null,
+          policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
+        },
         effective: {},
       },
     });

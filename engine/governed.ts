@@ -18,24 +18,23 @@ import {
 } from '../native/index.ts';
 import {
   machineDigest,
+  type Outcome,
   type PolicySession,
   type PolicySummary,
+  type Priority,
   type Situation,
   type ThresholdSet,
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
 import { newId, type OpenBody, type WitnessLog } from '../witness/index.ts';
-import { f16CacheBytes } from './budget.ts';
+import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { MassTrace } from './measure.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
 import { Pacing } from './pacing.ts';
 import { FORK, type SessionPlan } from './plan.ts';
 import { TrialQueue } from './trials.ts';
-
-/** Largest pool of a session without a byte budget. */
-const POOL_BYTES_UNBOUNDED = 2 ** 45;
 
 export interface GovernedOptions {
   readonly shape: CacheShape;
@@ -56,13 +55,10 @@ export interface QualityFeedback {
   readonly meanKld: number;
 }
 
-/** Where the bytes of a cache are, and what bounds them. */
 export interface MemoryUsage extends CacheMemory {
   /** Those of pageBytes that are latents. */
   readonly latentBytes: number;
-  /** The budget; null: none. */
   readonly budgetBytes: number | null;
-  /** Most bytes that it ever had. */
   readonly peakBytes: number;
   /** Bytes of a plain f16 cache of this length. */
   readonly f16Bytes: number;
@@ -92,9 +88,14 @@ export class Governed {
   lowMemory = false;
   /** Sequence number of the first log entry, −1 before it and where none is written. */
   openSeq = -1;
+  /** The budget in bytes: as planned, until it has given way to the one in divergence. */
+  budgetBytes: number | null;
+  /** The budget that could not be kept beside the other one. */
+  gaveWay: Priority | null = null;
   readonly #options: GovernedOptions;
   readonly #family: { users: number; forks: number };
   #learnt: ThresholdSet;
+  #measured: { readonly meanKld: number; readonly predicted: number } | null = null;
   #index = 0;
   #failure: { readonly error: unknown } | null = null;
   #closed = false;
@@ -117,6 +118,7 @@ export class Governed {
     this.#options = options;
     this.#family = family;
     this.#learnt = context.thresholds;
+    this.budgetBytes = plan.budgetBytes;
     this.policy = plan.policy.open(context);
     // The policy has checked the thresholds.
     kv.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
@@ -126,14 +128,14 @@ export class Governed {
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents = options.latents === undefined ? null : new Latents(options.latents, kv, shape);
     this.masses = new MassTrace(kv);
-    this.spareBytes = Math.max(context.pageBytes.rot4, context.windowFormat === 'f16' ? context.pageBytes.q8 : 0);
+    this.spareBytes = spareBytes(context.pageBytes, context.windowFormat);
     family.users++;
   }
 
   /** Throws what a plan, a pool, a cache or latents refuse; nothing is left behind then. */
   static open(options: GovernedOptions): Governed {
     const { shape, plan, native, sketches, latents } = options;
-    const pool = openPool(plan.budgetBytes ?? POOL_BYTES_UNBOUNDED);
+    const pool = openPool(plan.budgetBytes ?? memoryBytes());
     let kv: KvCache | null = null;
     try {
       kv = openKvCache({
@@ -158,6 +160,18 @@ export class Governed {
     const fork = new Governed(`${this.id}+${++this.#family.forks}`, options, this.kv.fork(), this.pool, this.#family);
     fork.length = this.length;
     return fork;
+  }
+
+  /** One of two budgets cannot be kept beside the other, which is ranked first: it gives way from now on, and the log says so once. */
+  giveWay(which: Priority, neededBytes = 0): void {
+    const { budgetBytes, plan, length } = this;
+    if (which === 'bytes') {
+      this.pool.setBudget(Math.max(this.pool.budgetBytes, neededBytes));
+      this.budgetBytes = neededBytes;
+    }
+    if (this.gaveWay === which) return;
+    this.gaveWay = which;
+    this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
   }
 
   get usedBytes(): number {
@@ -217,8 +231,10 @@ export class Governed {
   situate(
     now: Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95'>,
     trials: readonly TrialReport[],
+    outcomes: readonly Outcome[],
   ): Situation {
-    const { budgetBytes, kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
+    const { budgetBytes } = this;
+    const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
     return {
       index: this.#index++,
       tokens: this.length,
@@ -233,7 +249,7 @@ export class Governed {
       stepLatencyMsP95: now.stepLatencyMsP95,
       stepLatencyBudgetMs,
       trials,
-      outcomes: this.mover.takeOutcomes(),
+      outcomes,
     };
   }
 
@@ -290,12 +306,18 @@ export class Governed {
       });
     }
     const predicted = this.summary.predictedKld;
+    this.#measured = { meanKld, predicted };
     if (predicted > 0 && meanKld > 0) {
       const { thresholds } = this.plan.context;
       const c = thresholds.c * Math.sqrt(meanKld / predicted);
       this.#learnt = { ...thresholds, c: Math.min(64, Math.max(1 / 16, c)) };
     }
     return this.#learnt;
+  }
+
+  /** What adaptThresholds was told, as long as nothing was moved since that would make it another; else null. */
+  get meanKld(): number | null {
+    return this.#measured?.predicted === this.summary.predictedKld ? this.#measured.meanKld : null;
   }
 
   /** The thresholds of this session with what it has learned so far: what was measured, and its final price as the price to start with. */

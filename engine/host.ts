@@ -129,7 +129,7 @@ export class Host {
         return (await this.#state?.log.flush()) ?? -1;
       case 'closeSession': {
         const { session, reason } = params as { session: string; reason: 'done' | 'aborted' | 'error' };
-        await this.#closeSession(session, reason, null);
+        await this.#closeSession(session, reason);
         return null;
       }
       default:
@@ -147,7 +147,7 @@ export class Host {
         failed.push(error);
       }
     };
-    for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done', null));
+    for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done'));
     await attempt(() => this.#state?.close());
     await attempt(() => this.#runtime.close());
     if (failed.length > 0) throw failed[0];
@@ -224,7 +224,10 @@ export class Host {
   }
 
   async #compare(id: string, emit: Emit, signal: AbortSignal): Promise<Divergence> {
-    return compareWithExact(this.#session(id), signal, (progress) => emit({ progress }));
+    const session = this.#session(id);
+    const divergence = await compareWithExact(session, signal, (progress) => emit({ progress }));
+    session.governed.adaptThresholds(divergence);
+    return divergence;
   }
 
   async #tour(
@@ -245,10 +248,11 @@ export class Host {
           this.#sessions.set(session.id, session);
         },
       );
-      await this.#closeSession(result.report.session, 'done', result.divergence.meanKld);
+      (opened as Session | null)?.governed.adaptThresholds(result.divergence);
+      await this.#closeSession(result.report.session, 'done');
       return { ...result, acknowledgedSeq: (await this.#state?.log.flush()) ?? -1 };
     } catch (error) {
-      if (opened !== null) await this.#closeSession((opened as Session).id, signal.aborted ? 'aborted' : 'error', null);
+      if (opened !== null) await this.#closeSession((opened as Session).id, signal.aborted ? 'aborted' : 'error');
       throw error;
     }
   }
@@ -261,13 +265,13 @@ export class Host {
     });
   }
 
-  async #closeSession(id: string, reason: 'done' | 'aborted' | 'error', meanKld: number | null): Promise<void> {
+  async #closeSession(id: string, reason: 'done' | 'aborted' | 'error'): Promise<void> {
     const session = this.#sessions.get(id);
     if (session === undefined) return;
     this.#sessions.delete(id);
     await session.end();
     try {
-      await leave(session.governed, this.#state?.book ?? null, reason, meanKld);
+      await leave(session.governed, this.#state?.book ?? null, reason);
       await this.#state?.log.flush();
     } finally {
       session.close();

@@ -19,7 +19,22 @@ export {
   type RotaryTable,
   type Side,
 } from '../native/index.ts';
-export type { PolicySummary, Threshold, ThresholdOrigin, ThresholdSet } from '../policy/index.ts';
+export type {
+  Because,
+  Decision,
+  Outcome,
+  Policy,
+  PolicyContext,
+  PolicySession,
+  PolicySummary,
+  Priority,
+  Situation,
+  Threshold,
+  ThresholdOrigin,
+  ThresholdSet,
+  TrialReport,
+  Verdict,
+} from '../policy/index.ts';
 export type { FailureMode } from '../witness/index.ts';
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
@@ -29,6 +44,7 @@ export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
 export type {
+  CacheTypes,
   Divergence,
   EngineOptions,
   Generated,

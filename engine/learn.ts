@@ -66,7 +66,6 @@ export async function leave(
   cache: Governed,
   book: ThresholdBook | null,
   reason: 'done' | 'aborted' | 'error',
-  meanKld: number | null,
 ): Promise<void> {
   const { log, openSeq, shape, mover, summary, length: tokens } = cache;
   if (log === null || openSeq < 0) return;
@@ -82,7 +81,7 @@ export async function leave(
     refused: mover.refused,
     priceThreshold: summary.priceThreshold,
     predictedKld: summary.predictedKld,
-    meanKld,
+    meanKld: cache.meanKld,
     fingerprint: [...printOf(shape, tokens, cache.plan.budgetBytes, measureWork(cache.kv, cache.masses))],
     gains,
     c,

@@ -50,11 +50,15 @@ export class Mover {
     this.#spent = spent;
   }
 
-  /** What became of the moves since the last call. */
-  takeOutcomes(): readonly Outcome[] {
+  get waitingOutcomes(): number {
+    return this.#outcomes.length;
+  }
+
+  /** What became of the moves since the last call, the first `most` of it. */
+  takeOutcomes(most: number): readonly Outcome[] {
     const outcomes = this.#outcomes;
-    this.#outcomes = [];
-    return outcomes;
+    this.#outcomes = outcomes.slice(most);
+    return outcomes.length <= most ? outcomes : outcomes.slice(0, most);
   }
 
   /** Carries out what was decided, or not, and writes it down. `usedBytes`: before it. → bytes freed */

@@ -6,19 +6,26 @@ import {
   type FormatName,
   type FormatPair,
   KvError,
-  pageBytes,
   parsePair,
 } from '../native/index.ts';
-import { createPolicy, type Policy, type PolicyContext, type ThresholdSet } from '../policy/index.ts';
-import { checkBudget, f16CacheBytes, fixedBytes, parseBudget } from './budget.ts';
-import type { KvBudget } from './types.ts';
+import {
+  createPolicy,
+  isUselessPair,
+  type Policy,
+  type PolicyContext,
+  type Priority,
+  type ThresholdSet,
+} from '../policy/index.ts';
+import { bytesAt, checkBudget, checkMemory, f16CacheBytes, fixedBytes, parseBudget, sideBytes } from './budget.ts';
+import type { CacheTypes, KvBudget } from './types.ts';
 
 export interface PlanRequest {
   readonly kvBudget?: KvBudget | undefined;
   readonly kldBudget?: number | undefined;
+  readonly priority?: Priority | undefined;
   readonly tokensExpected?: number | undefined;
-  readonly policy?: string | undefined;
-  readonly cacheTypes?: FormatPair | string | undefined;
+  readonly policy?: string | Policy | undefined;
+  readonly cacheTypes?: CacheTypes | undefined;
   readonly skipLayers?: readonly number[] | undefined;
   readonly stepLatencyBudgetMs?: number | undefined;
   /** f16 throughout, nothing moves. */
@@ -33,6 +40,8 @@ export interface SessionPlan {
   readonly kldBudget: number | null;
   readonly tokensExpected: number | null;
   readonly stepLatencyBudgetMs: number | null;
+  /** f16 throughout: nothing is decided. */
+  readonly exact: boolean;
 }
 
 /** How the plan of a fork differs from that of the cache it goes on from: nothing is moved. */
@@ -41,64 +50,130 @@ export const FORK = { policy: createPolicy('none'), policyOptions: {}, kldBudget
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
   checkRequest(request, shape.layers);
-  const cacheTypes = typeof request.cacheTypes === 'string' ? parsePair(request.cacheTypes) : request.cacheTypes;
+  const { kvBudget, kldBudget, skipLayers = [] } = request;
+  const types = typesOf(request.cacheTypes);
+  const pair = Array.isArray(types) ? undefined : types;
   const tokensExpected = request.tokensExpected ?? null;
-  const f16Bytes = tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected);
-  const plain = cacheTypes?.k === 'f16' && cacheTypes.v === 'f16';
-  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
-  if (!coded && !plain && (request.kvBudget ?? request.kldBudget ?? cacheTypes) !== undefined) {
-    throw new KvError('unsupported', `head_dim ${shape.headDim} has no coded formats: its cache is f16 throughout`, {
-      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
-      hint: 'leave out the budget and the cache types',
-    });
-  }
-  const exact = request.exact === true || plain || !coded;
-  if (request.exact !== true && plain && (request.kvBudget !== undefined || request.kldBudget !== undefined)) {
-    throw new KvError('bad-argument', 'an f16 cache keeps no budget', {
-      values: { kvBudget: request.kvBudget, kldBudget: request.kldBudget },
-      hint: 'allow lower formats, or leave out the budget',
-    });
-  }
-  const budgetBytes = request.kvBudget === undefined || exact ? null : parseBudget(request.kvBudget, f16Bytes);
-  const budgeted = budgetBytes !== null || request.kldBudget !== undefined;
-  const id = exact ? 'none' : (request.policy ?? (budgeted ? 'price' : cacheTypes !== undefined ? 'fixed' : 'none'));
-  const lowest: FormatName = id === 'none' ? 'q8' : 'rot2';
-  if (budgetBytes !== null) checkBudget(shape, budgetBytes, tokensExpected ?? 0, lowest);
-  const policyOptions = id === 'fixed' && cacheTypes !== undefined ? { k: cacheTypes.k, v: cacheTypes.v } : {};
-  const policy = createPolicy(id, policyOptions);
-  if (!exact && request.kldBudget !== undefined && !policy.needsTrials) {
-    throw new KvError('unsupported', `policy '${id}' measures nothing, so it cannot keep a divergence budget`, {
-      values: { policy: id, kldBudget: request.kldBudget },
+  const exact = isExact(shape, request, types);
+  const budgetBytes =
+    kvBudget === undefined || exact
+      ? null
+      : parseBudget(kvBudget, tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected));
+  const budgeted = budgetBytes !== null || kldBudget !== undefined;
+  const unasked = Array.isArray(types) ? 'table' : budgeted ? 'price' : pair === undefined ? 'none' : 'fixed';
+  const { policy, policyOptions } = policyOf(exact ? 'none' : (request.policy ?? unasked), types);
+  const set =
+    policy.id === 'fixed' && pair !== undefined ? [pair] : policy.id === 'table' ? (types as FormatPair[]) : null;
+  // A fixed f16 side must never have been 8-bit.
+  const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : 'q8';
+  const floor = set === null ? (pair ?? null) : null;
+  if (!exact && kldBudget !== undefined && !policy.needsTrials) {
+    throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
+      values: { policy: policy.id, kldBudget },
       hint: "use policy 'price'",
     });
+  }
+  if (budgetBytes !== null) {
+    const window = { k: windowFormat, v: windowFormat } as const;
+    const lowest = (layer: number): FormatPair =>
+      skipLayers.includes(layer) || policy.id === 'none' ? window : (set?.[layer % set.length] ?? lowestPair(floor));
+    const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
+    checkBudget(shape, budgetBytes, tokensExpected ?? 0, { pairs, windowFormat });
+  }
+  const untouched = bytesAt(shape, tokensExpected ?? 0, windowFormat, windowFormat, windowFormat);
+  checkMemory(shape, budgetBytes === null ? untouched : 0);
+  if (kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
+    throw new KvError(
+      'budget-too-small',
+      `${tokensExpected} tokens need moves, and a divergence budget of 0 allows none`,
+      {
+        values: { budgetBytes, kldBudget, neededBytes: untouched, tokens: tokensExpected },
+        hint: 'raise one of the two budgets',
+      },
+    );
   }
   return {
     policy,
     policyOptions,
     budgetBytes,
-    kldBudget: request.kldBudget ?? null,
+    kldBudget: kldBudget ?? null,
     tokensExpected,
     stepLatencyBudgetMs: request.stepLatencyBudgetMs ?? null,
+    exact,
     context: {
       layers: shape.layers,
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
-      // A fixed f16 side must never have been 8-bit.
-      windowFormat: exact || (id === 'fixed' && (cacheTypes?.k === 'f16' || cacheTypes?.v === 'f16')) ? 'f16' : 'q8',
-      pageBytes: Object.fromEntries(
-        FORMAT_NAMES.map((name) => [name, pageBytes(name, shape.kvHeads, shape.headDim)]),
-      ) as PolicyContext['pageBytes'],
+      windowFormat,
+      pageBytes: sideBytes(shape),
       fixedBytes: fixedBytes(shape),
       thresholds,
-      skipLayers: [...(request.skipLayers ?? [])],
-      floor: id === 'fixed' ? null : (cacheTypes ?? null),
+      skipLayers: [...skipLayers],
+      floor,
+      ...(budgetBytes === null || kldBudget === undefined ? {} : { priority: request.priority ?? 'bytes' }),
     },
   };
 }
 
+/** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
+function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | FormatPair[] | undefined): boolean {
+  const { kvBudget, kldBudget } = request;
+  const plain = !Array.isArray(types) && types?.k === 'f16' && types.v === 'f16';
+  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
+  if (!coded && !plain && (kvBudget ?? kldBudget ?? types) !== undefined) {
+    throw new KvError('unsupported', `head_dim ${shape.headDim} has no coded formats: its cache is f16 throughout`, {
+      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+      hint: 'leave out the budget and the cache types',
+    });
+  }
+  if (request.exact !== true && plain && (kvBudget !== undefined || kldBudget !== undefined)) {
+    throw new KvError('bad-argument', 'an f16 cache keeps no budget', {
+      values: { kvBudget, kldBudget },
+      hint: 'allow lower formats, or leave out the budget',
+    });
+  }
+  return request.exact === true || plain || !coded;
+}
+
+function policyOf(
+  given: string | Policy,
+  types: FormatPair | FormatPair[] | undefined,
+): Pick<SessionPlan, 'policy' | 'policyOptions'> {
+  const id = typeof given === 'string' ? given : given.id;
+  if (Array.isArray(types) !== (id === 'table')) {
+    throw new KvError('bad-argument', `policy '${id}' and these cacheTypes do not go together`, {
+      values: { policy: id, cacheTypes: JSON.stringify(types) },
+      hint: "policy 'table' takes one pair for each layer: cacheTypes: ['rot4:rot2', …]; the others take one pair",
+    });
+  }
+  if (typeof given !== 'string') return { policy: given, policyOptions: {} };
+  const policyOptions = Array.isArray(types)
+    ? { layers: types }
+    : id === 'fixed' && types !== undefined
+      ? { ...types }
+      : {};
+  return { policy: createPolicy(id, policyOptions), policyOptions };
+}
+
+/** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
+function lowestPair(floor: FormatPair | null): FormatPair {
+  const { k, v } = floor ?? { k: 'rot2', v: 'rot2' };
+  return { k: isUselessPair(k, v) ? 'rot3' : k, v };
+}
+
+const pairOf = (given: FormatPair | string): FormatPair =>
+  typeof given === 'string' ? parsePair(given) : { k: given.k, v: given.v };
+
+function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | undefined {
+  if (given === undefined) return undefined;
+  return isList(given) ? given.map(pairOf) : pairOf(given);
+}
+
+const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
+
 /** Refuses numbers and names that would be believed further on. Throws 'bad-argument'. */
 function checkRequest(
-  { kldBudget, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs }: PlanRequest,
+  { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs }: PlanRequest,
   layers: number,
 ): void {
   const refuse = (message: string, given: unknown): never => {
@@ -106,16 +181,17 @@ function checkRequest(
   };
   if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
     refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
+  if (priority !== undefined && priority !== 'bytes' && priority !== 'kld')
+    refuse("priority must be 'bytes' or 'kld'", priority);
   if (stepLatencyBudgetMs !== undefined && !(Number.isFinite(stepLatencyBudgetMs) && stepLatencyBudgetMs > 0))
     refuse('stepLatencyBudgetMs must be a number of milliseconds above 0', stepLatencyBudgetMs);
   if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0))
     refuse('tokensExpected must be a positive whole number', tokensExpected);
-  if (policy !== undefined && typeof policy !== 'string') refuse('policy must be a name', policy);
-  if (
-    cacheTypes !== undefined &&
-    typeof cacheTypes !== 'string' &&
-    !(isFormat(cacheTypes?.k) && isFormat(cacheTypes.v))
-  )
+  if (policy !== undefined && typeof policy !== 'string' && !isPolicy(policy))
+    refuse('policy must be a name, or an object { id, version, needsTrials, open }', policy);
+  const isPair = (one: unknown): boolean =>
+    typeof one === 'string' || (isFormat((one as FormatPair | null)?.k) && isFormat((one as FormatPair).v));
+  if (cacheTypes !== undefined && !(isList(cacheTypes) ? cacheTypes.every(isPair) : isPair(cacheTypes)))
     refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, JSON.stringify(cacheTypes));
   if (
     skipLayers !== undefined &&
@@ -125,6 +201,17 @@ function checkRequest(
   }
 }
 
-function isFormat(name: unknown): boolean {
+function isPolicy(given: unknown): boolean {
+  const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;
+  return (
+    typeof id === 'string' &&
+    id !== '' &&
+    Number.isInteger(version) &&
+    typeof needsTrials === 'boolean' &&
+    typeof open === 'function'
+  );
+}
+
+function isFormat(name: unknown): name is FormatName {
   return (FORMAT_NAMES as readonly unknown[]).includes(name);
 }

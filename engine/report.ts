@@ -20,6 +20,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     kvBytesF16,
     scratchBytes: memory.scratchBytes,
     budgetBytes: plan.budgetBytes,
+    gaveWay: cache.gaveWay,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,
     valuesMet: counted.reduce((sum, { met }) => sum + met, 0),

@@ -4,7 +4,7 @@
  */
 import type { Fingerprint, Lookup } from '../memory/index.ts';
 import { type KvCache, KvError, type PagePool, rowsLeft } from '../native/index.ts';
-import type { ThresholdSet } from '../policy/index.ts';
+import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { Governed } from './governed.ts';
 import { RopeTable } from './model/rope.ts';
@@ -19,7 +19,9 @@ import { endPrompt, runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
 
-export interface SessionSetup extends SessionOptions {
+export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
+  /** As in SessionOptions, or a policy of one's own: in the thread that runs it, since what decides cannot be sent to another. */
+  readonly policy?: string | Policy;
   readonly log: WitnessLog | null;
   readonly thresholds: ThresholdSet;
   /** Where the thresholds came from, for the log. */
@@ -58,19 +60,18 @@ export class Session {
     const { shape, model } = runtime;
     const { kvBudget, kldBudget, policy, stepLatencyBudgetMs } = setup;
     const plan = planSession(shape, setup, setup.thresholds);
-    const exact = plan.context.windowFormat === 'f16';
     const governed = Governed.open({
       shape,
       plan,
       native: { threads: runtime.threads, slidingWindow: model.config.slidingWindow },
       sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
-      log: setup.witness === false || exact ? null : setup.log,
+      log: setup.witness === false || plan.exact ? null : setup.log,
       opened: {
         model: { name: model.name, digest: model.digest, architecture: model.config.architecture },
         requested: {
           kvBudget: kvBudget ?? null,
           kldBudget: kldBudget ?? null,
-          policy: policy ?? null,
+          policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
           tokensExpected: plan.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },

@@ -6,7 +6,7 @@
  *   situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
 import { isPageFull, KvError, PAGE_TOKENS, rope, sealsBetween, TRIAL_QUERIES } from '../native/index.ts';
-import type { TrialReport } from '../policy/index.ts';
+import { KLD_GIVES_WAY, type TrialReport } from '../policy/index.ts';
 import type { Governed } from './governed.ts';
 import type { RopeTable } from './model/rope.ts';
 import type { Runtime } from './runtime.ts';
@@ -22,6 +22,8 @@ const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
 const ROUNDS_MAX = 64;
 /** Of these, the first ones in which a trial may still refuse. */
 const ROUNDS_CHOOSY = 4;
+/** Reports and outcomes of one situation at most: an entry of the log holds 1 MiB, and each of these takes some 150 bytes. */
+const TOLD_AT_ONCE = 2048;
 const NO_TRIALS: readonly TrialReport[] = [];
 
 /**
@@ -76,7 +78,7 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
   const { kv, plan, length: tokens, spareBytes, latents, shape } = cache;
   cache.begin();
   const seals = sealsBetween(tokens, tokensNew);
-  const { budgetBytes } = plan;
+  const { budgetBytes } = cache;
   if (seals === 0 || budgetBytes === null) return;
   const sealBytes = seals * kv.sealBytes * shape.layers;
   // A page side (one of q8 at most) is kept free, so that a move finds room.
@@ -133,18 +135,24 @@ interface Point {
  * the rest before the next, so that neither carries all.
  */
 function decide(cache: Governed, { tokensNew, trials, dueBytes, aheadBytes }: Point): void {
-  const { policy, mover, pacing } = cache;
+  const { policy, mover, pacing, plan } = cache;
   const sealBytes = dueBytes ?? aheadBytes;
   const movesMax = pacing.movesMax(cache.length, tokensNew);
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;
   let pressing = false;
-  for (let round = 0; round < ROUNDS_MAX; round++) {
+  for (let round = 0; round < ROUNDS_MAX; ) {
+    // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only the last plans.
+    const isWhole = fresh.length <= TOLD_AT_ONCE && mover.waitingOutcomes <= TOLD_AT_ONCE;
     // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
-    const urgent = dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
-    const situation = cache.situate({ bytes, sealBytes, movesMax, urgent, stepLatencyMsP95 }, fresh);
-    fresh = NO_TRIALS;
+    const urgent = isWhole && dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
+    const situation = cache.situate(
+      { bytes, sealBytes: isWhole ? sealBytes : 0, movesMax: isWhole ? movesMax : 0, urgent, stepLatencyMsP95 },
+      fresh.length <= TOLD_AT_ONCE ? fresh : fresh.slice(0, TOLD_AT_ONCE),
+      mover.takeOutcomes(TOLD_AT_ONCE),
+    );
+    fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     const decisions = policy.decide(situation);
     mover.write('situation', { situation });
     for (const [order, decision] of decisions.entries()) {
@@ -152,19 +160,23 @@ function decide(cache: Governed, { tokensNew, trials, dueBytes, aheadBytes }: Po
       const verdict = policy.judge(decision, epsilonNow);
       // Nobody else allocates meanwhile, so what a move frees is all that changes the bytes.
       bytes -= mover.carryOut(situation, order, decision, epsilonNow, verdict, bytes);
+      if (decision.because.rule === KLD_GIVES_WAY) cache.giveWay('kld');
     }
+    if (!isWhole) continue;
+    round++;
     const deficit = situation.budgetBytes === null ? 0 : bytes + sealBytes - situation.budgetBytes;
     pacing.idle = decisions.length === 0;
     if (dueBytes === null || deficit <= 0) return;
     if (decisions.length > 0) continue;
-    if (urgent) break;
+    if (urgent && plan.context.priority !== 'kld') break;
+    // The divergence budget is ranked first and leaves no move: the cache may grow.
+    if (urgent) cache.giveWay('bytes', bytes + sealBytes + cache.spareBytes);
     pressing = true;
   }
   throw noRoom(cache, bytes, sealBytes);
 }
 
-function noRoom({ plan, length: tokens }: Governed, usedBytes: number, sealBytes: number): KvError {
-  const { budgetBytes } = plan;
+function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, sealBytes: number): KvError {
   return new KvError(
     'budget-too-small',
     `the KV budget of ${budgetBytes} bytes is spent at ${tokens} tokens and no legal move frees enough`,
@@ -176,7 +188,7 @@ function noRoom({ plan, length: tokens }: Governed, usedBytes: number, sealBytes
 }
 
 function tooManyAtOnce(
-  { plan: { budgetBytes }, usedBytes }: Governed,
+  { budgetBytes, usedBytes }: Governed,
   tokens: number,
   seals: number,
   neededBytes: number,

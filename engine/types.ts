@@ -1,11 +1,14 @@
 /** The package's public types: what a caller gives and gets. Units are last in every name. */
 import type { BindingName, CacheMemory, FormatName, FormatPair, Isa, Side } from '../native/index.ts';
-import type { PolicySummary } from '../policy/index.ts';
+import type { PolicySummary, Priority } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
+
+/** Formats of keys and values: a pair, as { k, v } or as 'rot4:rot2' or 'rot4', or one pair for every layer. */
+export type CacheTypes = FormatPair | string | readonly (FormatPair | string)[];
 
 /** Options of createEngine. Only the model is needed. */
 export interface EngineOptions {
@@ -33,10 +36,12 @@ export interface SessionOptions {
   readonly kvBudget?: KvBudget;
   /** Mean KLD against the exact cache that may be spent instead of a byte budget. */
   readonly kldBudget?: number;
+  /** Which budget is kept where a session has both and cannot keep both; the report and the log say when the other gave way. Default 'bytes'. */
+  readonly priority?: Priority;
   /** 'price' (default with a budget), 'uniform', 'age', 'table', 'fixed', 'none'. */
   readonly policy?: string;
-  /** Formats of keys and values, as a pair or as 'rot4:rot2' or 'rot4'. Fixed without a budget; with one, the lowest that a policy may go to. */
-  readonly cacheTypes?: FormatPair | string;
+  /** Formats of keys and values. One pair is fixed without a budget, and with one the lowest that a policy may go to; one for every layer is policy 'table'. */
+  readonly cacheTypes?: CacheTypes;
   /** Layers kept in the window format. */
   readonly skipLayers?: readonly number[];
   /** Tokens the session is planned for: prompt + answer. Percent budgets and forecasts need it. */
@@ -146,6 +151,8 @@ export interface SessionReport {
   readonly scratchBytes: number;
   /** The budget; null: none. */
   readonly budgetBytes: number | null;
+  /** The budget that could not be kept beside the other one, which is ranked first; null while both are kept. */
+  readonly gaveWay: Priority | null;
   /** 16 · kvBytes / kvBytesF16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
   /** Where the bytes are. */

@@ -137,7 +137,15 @@ export interface PolicyContext {
   readonly skipLayers: readonly number[];
   /** Worst format allowed per side (fixed `--cache-type` limits), or null. */
   readonly floor: { readonly k: FormatName; readonly v: FormatName } | null;
+  /** Which budget is kept where both cannot be; there when a session has both. Without it such a session fails, as logs of earlier versions do. */
+  readonly priority?: Priority;
 }
+
+/** Rule of a move that spends more divergence than its budget allows, since the budget in bytes is ranked first. */
+export const KLD_GIVES_WAY = 'kld-gives-way';
+
+/** Which of two budgets is kept when both cannot be: the one in bytes, or the one in divergence. */
+export type Priority = 'bytes' | 'kld';
 
 /**
  * How moves are chosen. Pure and deterministic: no clock, no random, no I/O; the same context and the same situations give the

@@ -221,6 +221,8 @@ export const RULES: Readonly<Record<string, string>> = {
   table: 'the page takes the format that the table gives it',
   age: 'the page is old enough for the next format of the age rule',
   uniform: 'all pages alike take the format whose bits fit the budget',
+  'kld-gives-way':
+    'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
 };
 
 const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : ` (${RULES[rule]})`}`;

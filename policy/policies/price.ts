@@ -19,17 +19,21 @@ import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
-import type {
-  Because,
-  Decision,
-  Policy,
-  PolicyContext,
-  PolicySession,
-  PolicySummary,
-  Situation,
-  Threshold,
-  Verdict,
+import {
+  type Because,
+  type Decision,
+  KLD_GIVES_WAY,
+  type Policy,
+  type PolicyContext,
+  type PolicySession,
+  type PolicySummary,
+  type Situation,
+  type Threshold,
+  type Verdict,
 } from '../types.ts';
+
+/** Why a step was taken. */
+type Rule = 'price' | 'deficit' | typeof KLD_GIVES_WAY | 'low-memory';
 
 /** Offers set aside in one plan because their tier is shut; more than this is left for the next plan. */
 const ASIDE_MAX = 1024;
@@ -300,12 +304,14 @@ class PriceSession implements PolicySession {
         return;
       }
       if (this.offers.price[slot]! > cap) return;
-      if (kldBudget !== null && committed + plan.kld + this.offers.nextCost(slot) > kldBudget) {
-        if (urgent) throw bothBind(plan.situation, deficit, committed + plan.kld + this.offers.nextCost(slot));
-        return;
-      }
+      const kld = committed + plan.kld + this.offers.nextCost(slot);
+      const isOver = kldBudget !== null && kld > kldBudget;
+      // Both budgets bind: the one that is not ranked first gives way, that in bytes by the engine's hand.
+      const { priority } = this.context;
+      if (isOver && urgent && priority === undefined) throw bothBind(plan.situation, deficit, kld);
+      if (isOver && (!urgent || priority === 'kld')) return;
       this.#setPrice(Math.max(this.price, this.offers.price[slot]!));
-      plan.take(slot, 'deficit');
+      plan.take(slot, isOver ? KLD_GIVES_WAY : 'deficit');
     }
   }
 
@@ -381,7 +387,7 @@ class Plan {
   readonly #state: PriceSession;
   readonly #startPrice: number;
   /** Slot → rule under which its last step was taken. */
-  readonly #taken = new Map<number, 'price' | 'deficit' | 'low-memory'>();
+  readonly #taken = new Map<number, Rule>();
   #aside: number[] = [];
 
   constructor(state: PriceSession, situation: Situation) {
@@ -414,7 +420,7 @@ class Plan {
     }
   }
 
-  take(slot: number, rule: 'price' | 'deficit' | 'low-memory'): number {
+  take(slot: number, rule: Rule): number {
     const { offers } = this.#state;
     this.kld += offers.nextCost(slot);
     const freed = offers.take(slot);
@@ -443,7 +449,7 @@ class Plan {
     return decisions.map(({ decision }) => decision);
   }
 
-  #decision(slot: number, rule: 'price' | 'deficit' | 'low-memory'): Decision {
+  #decision(slot: number, rule: Rule): Decision {
     const { offers, context } = this.#state;
     const { sides } = offers;
     const from = sides.format[slot]!;
@@ -465,7 +471,7 @@ class Plan {
     };
   }
 
-  #because(price: number, rule: 'price' | 'deficit' | 'low-memory'): Because {
+  #because(price: number, rule: Rule): Because {
     const state = this.#state;
     const { budgetBytes, kldBudget, bytes } = this.situation;
     const sealBytes = sealAhead(this.situation);

@@ -57,9 +57,11 @@ describe('the forecast', () => {
     for (let i = 1; i < pairs.length; i++) expect(pairs[i]!.bytes).toBeLessThan(pairs[i - 1]!.bytes);
   });
   it('refuses a budget below the window, or below the lowest formats at this length', () => {
-    expect(() => checkBudget(shape, fixedBytes(shape), 4096, 'rot2')).toThrow(KvError);
+    const pair = { k: 'rot2', v: 'rot2' } as const;
+    const lowest = { pairs: [pair, pair], windowFormat: 'q8' } as const;
+    expect(() => checkBudget(shape, fixedBytes(shape), 4096, lowest)).toThrow(KvError);
     const least = bytesAt(shape, 4096, 'rot2', 'rot2', 'q8');
-    expect(() => checkBudget(shape, least - 1, 4096, 'rot2')).toThrow(/cannot hold 4096 tokens/);
-    expect(() => checkBudget(shape, least + pageBytes('rot4', 2, 64), 4096, 'rot2')).not.toThrow();
+    expect(() => checkBudget(shape, least - 1, 4096, lowest)).toThrow(/cannot hold 4096 tokens/);
+    expect(() => checkBudget(shape, least + pageBytes('rot4', 2, 64), 4096, lowest)).not.toThrow();
   });
 });

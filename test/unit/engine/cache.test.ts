@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { type OpenCacheOptions, openCache, type PolicyCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { KV_ERROR_CODES, KvError, type KvErrorCode, startThread } from '../../../native/index.ts';
-import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
+import { readLog, replaySession, type SituationBody, verifyLog } from '../../../witness/index.ts';
 import { denseAttention, normals, relativeError, uniform } from '../../native/dense.ts';
 import { scratchFolders } from '../witness/folder.ts';
 
@@ -141,6 +141,31 @@ describe('a budget', () => {
   });
 });
 
+describe('16,384 tokens of 32 layers at once', () => {
+  // Some 8,000 reports of trials: more than one entry of the log holds.
+  it('are told to policy and log in pieces, and replay', async () => {
+    const shape = { layers: 32, queryHeads: 1, kvHeads: 1, headDim: 64 };
+    const dir = folder();
+    const cache = await openCache({ ...shape, kldBudget: 0.5, tokensExpected: 20_000, stateDir: dir });
+    const random = uniform(12);
+    for (const tokens of [16_384, 130]) {
+      const rows = normals(random, tokens * 64);
+      for (let layer = 0; layer < shape.layers; layer++) {
+        cache.append(layer, rows, rows);
+        cache.attention(layer, rows.subarray(0, 64 * 16));
+      }
+    }
+    const { decisions } = cache.qualityMetrics();
+    expect(decisions).toBeGreaterThan(2048);
+    await cache.close();
+    const entries = [...readLog(logDir(dir), { session: cache.session })];
+    const told = entries.flatMap(({ kind, body }) => (kind === 'situation' ? [(body as SituationBody).situation] : []));
+    expect(Math.max(...told.map(({ trials, outcomes }) => Math.max(trials.length, outcomes.length)))).toBe(2048);
+    expect(told.reduce((sum, { trials }) => sum + trials.length, 0)).toBe(2 * shape.layers * 128);
+    expect(replaySession(entries)).toMatchObject({ equal: true, complete: true, decisions });
+  });
+});
+
 describe('thresholds', () => {
   it('are adapted, saved, and start another cache; the log of that one names them once', async () => {
     const dir = folder();
@@ -152,7 +177,9 @@ describe('thresholds', () => {
     const { predictedKld, priceThreshold } = first.qualityMetrics();
     expect(predictedKld).toBeGreaterThan(0);
     const before = first.adaptThresholds({ meanKld: predictedKld }).c;
-    expect(first.adaptThresholds({ meanKld: 4 * predictedKld }).c).toBeCloseTo(2 * before, 6);
+    // The same feedback again says nothing new.
+    for (let i = 0; i < 3; i++)
+      expect(first.adaptThresholds({ meanKld: 4 * predictedKld }).c).toBeCloseTo(2 * before, 6);
     await first.saveThresholds(path);
     await first.close();
 
@@ -173,6 +200,21 @@ describe('thresholds', () => {
     expect(thresholds.c).toBeCloseTo(2 * before, 6);
     expect(thresholds.thresholds['price.start']).toMatchObject({ value: priceThreshold, origin: 'file' });
     expect(replaySession(entries)).toMatchObject({ equal: true });
+  });
+
+  it('that arrive when tokens have come, or after close, are refused', async () => {
+    const path = join(folder(), 'thresholds.json');
+    const cache = await openCache(SHAPE);
+    await cache.saveThresholds(path);
+    const late = cache.loadThresholds(path);
+    step(cache, uniform(7), 10);
+    expect(await codeOf(() => late)).toBe('busy');
+    expect(cache.qualityMetrics().tokens).toBe(10);
+    await cache.close();
+    const other = await openCache(SHAPE);
+    const never = other.loadThresholds(path);
+    await other.close();
+    expect(await codeOf(() => never)).toBe('closed');
   });
 
   it('of another shape or another model are refused and change nothing', async () => {

@@ -26,6 +26,9 @@ describe('the record', () => {
     ['uniform', { kvBudget: '30%', policy: 'uniform' }],
     ['age', { kvBudget: '30%', policy: 'age' }],
     ['fixed', { cacheTypes: { k: 'rot4', v: 'rot2' } }],
+    // One side stays as it is, in an f16 window: moves all the same.
+    ['fixed', { cacheTypes: { k: 'f16', v: 'rot4' } }],
+    ['table', { cacheTypes: Array.from({ length: 6 }, (_, i) => (i % 2 === 0 ? 'rot4:rot2' : 'rot3')) }],
   ];
   it.each(runs)('of %s has one beginning and one end and replays to the last byte', async (policy, options) => {
     const session = await written(engine, options);
@@ -53,6 +56,28 @@ describe('the record', () => {
     });
     expect(replayed.decisions).toBeGreaterThan(10);
     expect(verifyLog(logDir(state))).toMatchObject({ ok: true, problem: null });
+  });
+
+  it('of what no log is written for is not promised by the report', async () => {
+    const session = await written(engine, { exact: true });
+    expect((await session.report()).logPath).toBeNull();
+    expect(entriesOf(state, session.id, 'open')).toEqual([]);
+    await session.close();
+  });
+
+  it('has in its end the divergence that compare measured, and none that moves have made another', async () => {
+    const closed = async (andOn: boolean): Promise<number | null> => {
+      const session = await written(engine, { kvBudget: '30%', tokensExpected: 1700, compareTokens: 64 });
+      const { meanKld } = await session.compare();
+      expect(meanKld).toBeGreaterThan(0);
+      if (andOn) await session.generate(ids(200, 7), { maxTokens: 1 }).result;
+      await session.close();
+      const kept = entriesOf(state, session.id, 'close')[0]!.body.meanKld;
+      expect([null, meanKld]).toContain(kept);
+      return kept;
+    };
+    expect(await closed(false)).not.toBeNull();
+    expect(await closed(true)).toBeNull();
   });
 
   // What was read is in the record as ten numbers: two texts of one length differ in what only the cache can know.

@@ -1,0 +1,112 @@
+// Budgets that are certain to fail are refused when a cache is opened, with numbers that are enough; those that are accepted hold to the planned
+// length, with a floor, skipped layers, fixed pairs and tables; and of two budgets that cannot both be kept the one ranked second gives way.
+import { describe, expect, it } from 'vitest';
+import { type OpenCacheOptions, openCache, type PolicyCache } from '../../../engine/index.ts';
+import { logDir } from '../../../engine/state.ts';
+import { KvError } from '../../../native/index.ts';
+import { readLog, replaySession } from '../../../witness/index.ts';
+import { normals, uniform } from '../../native/dense.ts';
+import { scratchFolders } from '../witness/folder.ts';
+
+const folder = scratchFolders();
+const SHAPE = { layers: 3, queryHeads: 4, kvHeads: 2, headDim: 64 };
+const ROW = SHAPE.kvHeads * SHAPE.headDim;
+const TOKENS = 1400;
+
+function fill(cache: PolicyCache, tokens: number, chunk = 64): void {
+  const random = uniform(21);
+  for (let done = 0; done < tokens; done += chunk) {
+    const count = Math.min(chunk, tokens - done);
+    for (let layer = 0; layer < SHAPE.layers; layer++) {
+      cache.append(layer, normals(random, count * ROW), normals(random, count * ROW), normals(random, count * 32));
+      cache.attention(layer, normals(random, count * 2 * ROW));
+    }
+  }
+}
+
+async function refusal(options: OpenCacheOptions): Promise<KvError> {
+  const error = await openCache(options).then(
+    (cache) => cache.close(),
+    (reason: unknown) => reason,
+  );
+  expect(error).toBeInstanceOf(KvError);
+  return error as KvError;
+}
+
+describe('a byte budget', () => {
+  const cases: [string, Partial<OpenCacheOptions>][] = [
+    // Without limits: governed.test.ts, where layers bear what 2 bits do to them.
+    ['with a floor', { cacheTypes: 'rot4' }],
+    ['with a floor whose keys may not follow', { cacheTypes: 'rot2:rot4' }],
+    ['with skipped layers', { skipLayers: [0, 2] }],
+    ['of a fixed pair', { policy: 'fixed', cacheTypes: 'rot4:rot2' }],
+    ['of a fixed pair with one side in f16', { policy: 'fixed', cacheTypes: { k: 'f16', v: 'rot4' } }],
+    ['of a table', { cacheTypes: ['rot4', 'q8', 'rot3:rot2'] }],
+    ['of nothing that moves', { policy: 'none' }],
+    ['of uniform formats with a floor', { policy: 'uniform', cacheTypes: 'rot3' }],
+  ];
+  it.each(cases)('%s is refused when it cannot hold, and holds when it can', async (_, limits) => {
+    const options = { ...SHAPE, tokensExpected: TOKENS, ...limits };
+    const { code, values } = await refusal({ ...options, kvBudget: 500_000 });
+    expect(code).toBe('budget-too-small');
+    const kvBudget = Number(values['neededBytes']);
+    expect((await refusal({ ...options, kvBudget: kvBudget - 1 })).code).toBe('budget-too-small');
+    const cache = await openCache({ ...options, kvBudget });
+    fill(cache, TOKENS);
+    expect(cache.memoryUsage().peakBytes).toBeLessThanOrEqual(kvBudget);
+    await cache.close();
+  });
+});
+
+describe('a budget in bytes and one in divergence', () => {
+  const both = { ...SHAPE, tokensExpected: TOKENS, kvBudget: 700_000, kldBudget: 1e-4 };
+
+  it.each(['bytes', 'kld'] as const)(
+    'that cannot both be kept: the one in %s is, and the log says so',
+    async (priority) => {
+      const dir = folder();
+      const cache = await openCache({ ...both, priority, stateDir: dir });
+      fill(cache, TOKENS);
+      const { predictedKld } = cache.qualityMetrics();
+      const { peakBytes } = cache.memoryUsage();
+      if (priority === 'bytes') {
+        expect(peakBytes).toBeLessThanOrEqual(both.kvBudget);
+        expect(predictedKld).toBeGreaterThan(both.kldBudget);
+      } else {
+        expect(peakBytes).toBeGreaterThan(both.kvBudget);
+        expect(predictedKld).toBeLessThanOrEqual(both.kldBudget);
+      }
+      const gaveWay = priority === 'bytes' ? 'kld' : 'bytes';
+      expect(cache.report()).toMatchObject({ gaveWay, budgetBytes: both.kvBudget });
+      await cache.close();
+      const entries = [...readLog(logDir(dir), { session: cache.session })];
+      expect(entries.filter(({ kind }) => kind === 'note').map(({ body }) => body)).toEqual([
+        { gaveWay, tokens: expect.any(Number), budgetBytes: expect.any(Number), kldBudget: both.kldBudget },
+      ]);
+      expect(replaySession(entries)).toMatchObject({ equal: true, complete: true });
+    },
+  );
+
+  it('keeps the one in bytes unless told otherwise', async () => {
+    const cache = await openCache(both);
+    fill(cache, TOKENS);
+    expect(cache.report().gaveWay).toBe('kld');
+    await cache.close();
+  });
+
+  it('of which one is certain to fail are refused at once', async () => {
+    expect(await refusal({ ...both, kldBudget: 0 })).toMatchObject({ code: 'budget-too-small' });
+  });
+});
+
+describe('without a budget', () => {
+  it('a shape that no memory holds is refused with the numbers', async () => {
+    const error = await refusal({ layers: 4096, queryHeads: 1024, kvHeads: 1024, headDim: 256 });
+    expect(error).toMatchObject({
+      code: 'budget-too-small',
+      values: { neededBytes: expect.any(Number), memoryBytes: expect.any(Number) },
+    });
+    expect(error.values['neededBytes']).toBeGreaterThan(error.values['memoryBytes'] as number);
+    expect(await refusal({ ...SHAPE, tokensExpected: 1e12 })).toMatchObject({ code: 'budget-too-small' });
+  });
+});
