@@ -55,10 +55,13 @@ export interface QualityFeedback {
   readonly meanKld: number;
 }
 
+/** Where the bytes of a cache are, and what bounds them. */
 export interface MemoryUsage extends CacheMemory {
   /** Those of pageBytes that are latents. */
   readonly latentBytes: number;
+  /** The budget; null: none. */
   readonly budgetBytes: number | null;
+  /** Most bytes that it ever had. */
   readonly peakBytes: number;
   /** Bytes of a plain f16 cache of this length. */
   readonly f16Bytes: number;

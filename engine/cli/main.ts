@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Command, CommanderError } from 'commander';
-import { packageRoot } from '../../native/index.ts';
+import { columnsOf, packageRoot, wrap } from '../../native/index.ts';
 import { reportFailure } from './failure.ts';
 import type { Settings } from './options.ts';
 import { guardOutput } from './output.ts';
@@ -36,9 +36,8 @@ const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'config', 'j
 const AUDIT: readonly SettingName[] = ['state', 'config', 'json'];
 
 /** Stands under the help of every command, so that no flag has to say it. */
-const SOURCES = `
-Each flag can also stand in the environment (--kv-budget: PALIMPSEST_KV_BUDGET)
-and in a TOML or JSON file named with --config (kv-budget = "25%").`;
+const sources = (): string =>
+  `\n${wrap('Each flag can also stand in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) and in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
 
 interface CommandText {
   /** Name and arguments, as commander reads them. */
@@ -53,7 +52,8 @@ function add(parent: Command, { usage, does, examples }: CommandText, names: rea
   const command = addSettings(parent.command(usage).description(does), names);
   command.addHelpText(
     'after',
-    `${SOURCES}\n\n${examples.length === 1 ? 'Example' : 'Examples'}:\n${examples.map((line) => `  ${line}`).join('\n')}`,
+    () =>
+      `${sources()}\n\n${examples.length === 1 ? 'Example' : 'Examples'}:\n${examples.map((line) => `  ${line}`).join('\n')}`,
   );
   command.action(async (...parameters: unknown[]) => {
     const self = parameters.at(-1) as Command;
@@ -76,11 +76,11 @@ function program(): Command {
     .configureOutput({ outputError: (message, write) => write(message.replace(/^error: /, 'palimpsest: ')) })
     .addHelpText(
       'after',
-      `${SOURCES}
+      () => `${sources()}
 
 Try first:
   palimpsest start                         the demonstration behind npm start
-  palimpsest run -m reference -p README.md --kv-budget 25%
+  echo "Once upon a time" | palimpsest run -m reference -p - -n 900 --kv-budget 1.5MiB
   palimpsest audit list --limit 5
   palimpsest doctor --tokens 32768
 
@@ -106,7 +106,7 @@ function addModelCommands(root: Command): void {
         'palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare',
         'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
         'palimpsest run -m smollm2-135m --chat --kv-budget 64MiB',
-        'palimpsest run -m reference -p README.md --cache-type-k rot4:rot2',
+        'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
       ],
     },
     [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'progress', 'json'],

@@ -1,15 +1,29 @@
 /** Progress on stderr: a bar on a terminal, one JSON object a line for programs, nothing otherwise. */
-import { bytesText } from '../../native/index.ts';
+import { bytesText, columnsOf } from '../../native/index.ts';
 import type { Progress } from '../types.ts';
 
 export type ProgressKind = 'bar' | 'jsonl' | 'none';
 
+/** Characters of the bar on a terminal that is wide enough. */
+const BAR_CHARS = 24;
+
+/** One line of at most `columns` − 1 characters, for a full one makes some terminals go on to the next: the bar gives way first, then the words. */
+export function progressText(label: string, done: number, total: number, words: string, columns: number): string {
+  const name = label.padEnd(14);
+  const count = `${String(done).padStart(6)}/${total}`;
+  const room = Math.min(BAR_CHARS, columns - 4 - `${name}${count}${words}`.length);
+  const filled = Math.round((room * done) / Math.max(1, total));
+  if (room >= 4) return `${name} ${'█'.repeat(filled)}${'░'.repeat(room - filled)} ${count} ${words}`;
+  const shorter = [`${name} ${count} ${words}`, `${name} ${count}`, count.trim()];
+  return shorter.find((text) => text.length < columns) ?? '';
+}
+
 export class ProgressLine {
   readonly #kind: ProgressKind;
-  #shown = false;
+  #shown = 0;
 
-  constructor(kind: ProgressKind, stream: { isTTY?: boolean } = process.stderr) {
-    this.#kind = kind === 'bar' && stream.isTTY !== true ? 'none' : kind;
+  constructor(kind: ProgressKind) {
+    this.#kind = kind === 'bar' && process.stderr.isTTY !== true ? 'none' : kind;
   }
 
   update(label: string, progress: Progress): void {
@@ -25,15 +39,14 @@ export class ProgressLine {
   /** A bar alone: `done` of `total`, and a few words behind it. */
   share(label: string, done: number, total: number, words: string): void {
     if (this.#kind !== 'bar') return;
-    const filled = Math.round((done / Math.max(1, total)) * 24);
-    const bar = '█'.repeat(filled) + '░'.repeat(24 - filled);
-    process.stderr.write(`\r${label.padEnd(14)} ${bar} ${String(done).padStart(6)}/${total} ${words}`);
-    this.#shown = true;
+    const line = progressText(label, done, total, words, columnsOf(process.stderr));
+    process.stderr.write(`\r${line.padEnd(this.#shown)}`);
+    this.#shown = line.length;
   }
 
   /** Ends the bar's line, so that what follows starts on its own. */
   done(): void {
-    if (this.#shown) process.stderr.write('\n');
-    this.#shown = false;
+    if (this.#shown > 0) process.stderr.write('\n');
+    this.#shown = 0;
   }
 }

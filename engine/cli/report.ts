@@ -32,12 +32,24 @@ export function layerTable(report: SessionReport, columns?: number): string {
   );
 }
 
-export function memoryLine(report: SessionReport): string {
+/** A name and what is said under it; rows of a report are set by `fields`. */
+export type ReportRow = readonly [name: string, value: string];
+
+export function memoryRows(report: SessionReport): ReportRow[] {
   const share = report.kvBytesF16 === 0 ? 0 : report.kvBytes / report.kvBytesF16;
   const budget = report.budgetBytes === null ? '' : `, budget ${bytesText(report.budgetBytes)}`;
-  return `KV cache   ${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}\n           ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included;\n           scratch for trials ${bytesText(report.scratchBytes)}`;
+  const rows: ReportRow[] = [
+    [
+      'KV cache',
+      `${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}; ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included; scratch for trials ${bytesText(report.scratchBytes)}`,
+    ],
+  ];
+  if (report.policy === 'none' && report.layers.some(({ kPages }) => (kPages.q8 ?? 0) > 0))
+    rows.push(['Policy', 'none: without a budget sealed pages stay 8-bit; --kv-budget 25% lets them go lower']);
+  return rows;
 }
 
-export function divergenceLine(divergence: Divergence): string {
-  return `Divergence mean KLD ${divergence.meanKld.toPrecision(3)}, 99% ${divergence.kld99.toPrecision(3)}, same most likely token ${percent(divergence.sameTop)}\n           over ${divergence.tokens} tokens; perplexity ${divergence.perplexity.toFixed(2)} (exact ${divergence.perplexityExact.toFixed(2)})`;
-}
+export const divergenceRow = (divergence: Divergence): ReportRow => [
+  'Divergence',
+  `mean KLD ${divergence.meanKld.toPrecision(3)}, 99% ${divergence.kld99.toPrecision(3)}, same most likely token ${percent(divergence.sameTop)} over ${divergence.tokens} tokens; perplexity ${divergence.perplexity.toFixed(2)} (exact ${divergence.perplexityExact.toFixed(2)})`,
+];

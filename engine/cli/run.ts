@@ -1,20 +1,25 @@
 /** `palimpsest run`: read a prompt within a KV budget, stream the answer, say what the cache did. */
-import { KvError } from '../../native/index.ts';
+import { columnsOf, fields, grouped, KvError, PAGE_TOKENS, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
 import type { ChatMessage } from '../model/types.ts';
 import { countedTokens } from '../prompt.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
+import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from '../types.ts';
 import { ChatInput, ChatTurns } from './chat.ts';
 import { failureText } from './failure.ts';
 import { interruptible } from './interrupt.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
-import { divergenceLine, layerTable, memoryLine } from './report.ts';
+import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
 
 /** Tokens before the answer whose predictions --compare looks at. */
 const COMPARED_TOKENS = 512;
+
+/** A conversation is not planned for less. Chosen, not measured. */
+const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
+/** After these a conversation goes on. */
+const GOES_ON: readonly string[] = ['aborted', 'context-too-long', 'budget-too-small', 'budget-exceeded'];
 
 export async function run(settings: Settings): Promise<void> {
   const chat = flag(settings, 'chat');
@@ -134,9 +139,41 @@ async function stream(
   }
 }
 
+/**
+ * A session for as long a conversation as the budget holds, at most the context of the model. A conversation of that length is in the lowest formats
+ * at its end; it begins in better ones and shrinks as it goes. → the session, and the tokens it can hold.
+ */
+export async function openConversation(
+  engine: Pick<Engine, 'openSession' | 'info'>,
+  optionsFor: (tokens: number) => SessionOptions,
+): Promise<{ session: EngineSession; tokens: number }> {
+  let tokens = engine.info.config.contextLength;
+  let before: unknown = null;
+  for (;;) {
+    try {
+      return { session: await engine.openSession(optionsFor(tokens)), tokens };
+    } catch (error) {
+      if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
+      const { budgetBytes, neededBytes } = error.values;
+      // Bytes grow with the length from a fixed part on, so this is never too short, and a page less each time ends it.
+      const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
+      // A budget in percent shrinks with the length: a shorter conversation would not help.
+      if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;
+      [tokens, before] = [fits, budgetBytes];
+    }
+  }
+}
+
 /** Turns over one cache until the input ends. Ctrl-C ends an answer, or at the question the conversation. */
 async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<void> {
-  const session = await engine.openSession(sessionOptions(settings, engine.info.config.contextLength));
+  const { session, tokens } = await openConversation(engine, (length) => sessionOptions(settings, length));
+  const { contextLength } = engine.info.config;
+  const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
+  if (tokens < contextLength)
+    say(
+      `The budget of ${text(settings, 'kvBudget')} holds a conversation of about ${grouped(tokens)} tokens; the model could hold ${grouped(contextLength)}.`,
+    );
+  say('Ctrl-C ends an answer, or between two answers the conversation; so does Ctrl-D.');
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
   const turns = new ChatTurns(
     (messages) => engine.tokenize(messages, countedTokens(engine.info)),
@@ -158,18 +195,14 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
           process.stdout.write('\n');
         } catch (error) {
           // A question that does not fit leaves the conversation as it was; a shorter one may.
-          if (
-            !(error instanceof KvError) ||
-            (error.code !== 'context-too-long' && !(error.code === 'aborted' && !signal.aborted))
-          )
-            throw error;
+          if (!(error instanceof KvError) || signal.aborted || !GOES_ON.includes(error.code)) throw error;
           process.stderr.write(`${failureText(error)}\n`);
         } finally {
           input.endTurn();
         }
       }
       const report = await session.report();
-      process.stderr.write(`\n${memoryLine(report)}\n`);
+      process.stderr.write(`\n${fields(memoryRows(report), columnsOf(process.stderr))}\n`);
       if (flag(settings, 'json'))
         process.stdout.write(
           `${JSON.stringify(jsonResult(engine, report, last ?? { tokensPerSecond: 0, prefillTokensPerSecond: 0 }, null))}\n`,
@@ -188,13 +221,15 @@ function print(
   divergence: Divergence | null,
 ): void {
   if (!flag(settings, 'json')) {
-    process.stdout.write(`\n${layerTable(report)}\n\n${memoryLine(report)}\n`);
-    if (divergence !== null) process.stdout.write(`${divergenceLine(divergence)}\n`);
-    process.stdout.write(
-      `Speed      ${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing\n`,
-    );
-    if (report.logPath !== null)
-      process.stdout.write(`Log        ${report.logPath}, session ${shortId(report.session)}\n`);
+    const columns = columnsOf(process.stdout);
+    const speeds = `${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing`;
+    const rows: ReportRow[] = [
+      ...memoryRows(report),
+      ...(divergence === null ? [] : [divergenceRow(divergence)]),
+      ['Speed', speeds],
+      ...(report.logPath === null ? [] : [['Log', `${report.logPath}, session ${shortId(report.session)}`] as const]),
+    ];
+    process.stdout.write(`\n${layerTable(report, columns)}\n\n${fields(rows, columns)}\n`);
     return;
   }
   process.stdout.write(`${JSON.stringify(jsonResult(engine, report, generated, divergence))}\n`);

@@ -1,6 +1,6 @@
 /** `palimpsest start`, behind `npm start`: the main job on a document of the project's own, beside the exact cache. */
 import pc from 'picocolors';
-import { columnsOf, wrap } from '../../native/index.ts';
+import { columnsOf, fields, printable, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { f16CacheBytes } from '../budget.ts';
 import { createEngine } from '../engine.ts';
@@ -12,7 +12,7 @@ import { interruptible } from './interrupt.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
-import { divergenceLine, layerTable, memoryLine } from './report.ts';
+import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
 import { jsonResult } from './run.ts';
 
 const DOCUMENT_TOKENS = { 'smollm2-135m': 4000, reference: 3800 } as const;
@@ -46,15 +46,16 @@ export async function start(settings: Settings): Promise<void> {
       const { tokensExpected: _, ...options } = sessionOptions({ kvBudget: '25%', ...settings }, 0);
       const say = (line: string): void => void process.stdout.write(`${line}\n`);
       const { info } = engine;
+      const columns = columnsOf(process.stdout);
+      const heads = `${info.config.queryHeads}/${info.config.kvHeads} heads`;
+      const runs = `${info.dense} + ${info.isa}, ${info.threads} threads`;
       say(
-        pc.bold(
-          `palimpsest  ${info.name}, ${info.config.layers} layers, ${info.config.queryHeads}/${info.config.kvHeads} heads, ${info.dense} + ${info.isa}, ${info.threads} threads`,
-        ),
+        pc.bold(wrap(`palimpsest: ${printable(info.name)}, ${info.config.layers} layers, ${heads}, ${runs}`, columns)),
       );
       say(
         wrap(
           `Reading a document of ${documentTokens} tokens with five access codes in it, within a KV budget of ${options.kvBudget ?? 'none'}${String(options.kvBudget).endsWith('%') ? ' of the f16 cache' : ''}; then the same with the exact cache.`,
-          columnsOf(process.stdout),
+          columns,
         ),
       );
       say('');
@@ -142,17 +143,23 @@ function printResult(result: TourResult, recalled: number, recalledExact: number
   say('');
   say(layerTable(report, columnsOf(process.stdout)));
   say('');
-  say(memoryLine(report));
-  say(divergenceLine(result.divergence));
-  say(
-    `Recall     ${recalled} of ${result.answers.length} codes, exact cache ${recalledExact} of ${result.answersExact.length}`,
-  );
-  say(
-    `Speed      reading ${result.prefillTokensPerSecond.toFixed(0)} tokens/s (exact ${result.prefillTokensPerSecondExact.toFixed(0)}), writing ${result.tokensPerSecond.toFixed(1)} (exact ${result.tokensPerSecondExact.toFixed(1)})`,
-  );
-  say(`Decisions  ${report.decisions} moves planned, ${report.refusedTrials} refused after their trial`);
+  const exact = (text: string): string => `(exact ${text})`;
+  const rows: ReportRow[] = [
+    ...memoryRows(report),
+    divergenceRow(result.divergence),
+    [
+      'Recall',
+      `${recalled} of ${result.answers.length} codes, exact cache ${recalledExact} of ${result.answersExact.length}`,
+    ],
+    [
+      'Speed',
+      `reading ${result.prefillTokensPerSecond.toFixed(0)} tokens/s ${exact(result.prefillTokensPerSecondExact.toFixed(0))}, writing ${result.tokensPerSecond.toFixed(1)} ${exact(result.tokensPerSecondExact.toFixed(1))}`,
+    ],
+    ['Decisions', `${report.decisions} moves planned, ${report.refusedTrials} refused after their trial`],
+  ];
+  if (report.logPath !== null) rows.push(['Log', report.logPath]);
+  say(fields(rows, columnsOf(process.stdout)));
   if (report.logPath === null) return;
-  say(`Log        ${report.logPath}`);
   say('');
   say('Ask it why:');
   const command = 'npx palimpsest audit';

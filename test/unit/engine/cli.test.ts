@@ -119,7 +119,7 @@ describe('run', () => {
       run('--cache-type-k', 'rot4', '--cache-type-v', 'rot2', '--kv-cache-dtype-skip-layers', '0,2-3'),
     );
     expect(result.code).toBe(0);
-    expect(result.out).toContain('Log        ');
+    expect(result.out).toMatch(/^Log +.*, session /m);
     expect(widest(result.out.slice(result.out.indexOf('layer ')))).toBeLessThanOrEqual(80);
   });
   it.each([

@@ -1,0 +1,150 @@
+// Every example that help prints is run as it stands, one after the other in one folder with the files that they name. Only what differs from log to
+// log is replaced (the ids of an entry and of a session), and SmolLM2 by the reference model, which every checkout has. What a terminal shows
+// at any width is asked of the functions that draw it.
+import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ProgressLine, progressText } from '../../../engine/cli/progress.ts';
+import { openConversation } from '../../../engine/cli/run.ts';
+import { ownText } from '../../../engine/evaluate/own-text.ts';
+import { fetchedPath } from '../../../engine/model/fetch.ts';
+import { dir, lastLine, palimpsest, root } from './command.ts';
+import { openEngine } from './on-reference.ts';
+
+const COMMANDS = [
+  '',
+  'run',
+  'start',
+  'evaluate',
+  'inspect',
+  'fetch',
+  'doctor',
+  ...['list', 'sessions', 'show', 'explain', 'similar', 'verify', 'replay', 'reindex'].map((word) => `audit ${word}`),
+  ...['show', 'export', 'import', 'diff'].map((word) => `thresholds ${word}`),
+];
+
+/** Lines of a help text that can be typed. */
+function examplesOf(help: string): string[] {
+  const block = /(?:Examples?|Try first):\n((?: {2}.*\n?)+)/.exec(help)?.[1] ?? '';
+  const lines = block.replaceAll(/ \\\n +/g, ' ').split('\n');
+  return lines.map((line) => line.trim().replace(/ {3,}.*$/, '')).filter((line) => line !== '');
+}
+
+interface Example {
+  readonly line: string;
+  readonly args: readonly string[];
+  readonly input: string;
+}
+
+function parse(line: string): Example {
+  const [, input = '', command = line] = /^echo "([^"]*)" \| (.*)$/.exec(line) ?? [];
+  const [program, ...args] = command.split(' ');
+  expect(program, line).toBe('palimpsest');
+  return { line, args, input };
+}
+
+beforeAll(() => {
+  const text = ownText();
+  writeFileSync(join(dir, 'story.txt'), text.slice(0, 6000));
+  writeFileSync(join(dir, 'report.txt'), text.slice(0, 9000));
+  writeFileSync(join(dir, 'novel.txt'), text);
+  writeFileSync(join(dir, 'code.py'), readFileSync(join(root, 'scripts/train-reference-model.py')));
+});
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+describe('help', () => {
+  const examples = new Map<string, Example>();
+
+  it('shows an example of every command', async () => {
+    for (const command of COMMANDS) {
+      const { code, out } = await palimpsest([...command.split(' ').filter(Boolean), '--help']);
+      expect(code, command).toBe(0);
+      const lines = examplesOf(out);
+      expect(lines.length, command).toBeGreaterThan(0);
+      for (const line of lines) examples.set(line, parse(line));
+    }
+    expect(examples.size).toBeGreaterThan(25);
+  });
+
+  it('prints nothing that fails when it is typed', async () => {
+    const model = fetchedPath('smollm2-135m', join(root, '.cache'));
+    if (existsSync(model)) symlinkSync(model, join(dir, 'model.gguf'));
+    const first = await palimpsest([
+      'run',
+      '-m',
+      'reference',
+      '-p',
+      'report.txt',
+      '-n',
+      '40',
+      '--kv-budget',
+      '50%',
+      '--json',
+    ]);
+    const { session } = lastLine(first.out) as { session: string };
+    const [decision] = JSON.parse((await palimpsest(['audit', 'list', '--limit', '1', '--json'])).out) as {
+      seq: number;
+    }[];
+    const failed: string[] = [];
+    for (const { line, args, input } of examples.values()) {
+      // These ask for the fetched model itself.
+      if (line.includes('--chat') || args[0] === 'fetch') continue;
+      if (line.includes('model.gguf') && !existsSync(model)) continue;
+      const typed = args.map((word) =>
+        word === 'smollm2-135m'
+          ? 'reference'
+          : word === '17'
+            ? String(decision!.seq)
+            : word === '0c42f114'
+              ? session
+              : word,
+      );
+      if (args[0] === 'start' && args.length === 1)
+        typed.push('-m', 'reference', '--tokens', '1600', '--kv-budget', '40%');
+      if (line.includes('before.json')) {
+        for (const name of ['before.json', 'after.json']) await palimpsest(['thresholds', 'export', name]);
+      }
+      if (line.includes('thresholds show learned.json') || line.includes('inspect learned.json'))
+        await palimpsest(['thresholds', 'export', 'learned.json']);
+      const { code, err } = await palimpsest(typed, { input });
+      if (code !== 0) failed.push(`${line}: ${code} ${err}`);
+    }
+    expect(failed).toEqual([]);
+  });
+});
+
+describe('a terminal', () => {
+  it('of any width gets progress on one line', () => {
+    for (let columns = 20; columns <= 200; columns++) {
+      const text = progressText('exact cache', 1234, 4000, ' 1378 tok/s 11.77 MiB', columns);
+      expect(text.length, `${columns} columns: ${text}`).toBeLessThan(columns);
+      expect(text).toContain('1234/4000');
+    }
+    expect(progressText('exact cache', 1234, 4000, ' 1378 tok/s 11.77 MiB', 80)).toMatch(
+      /^exact cache +█+░+ +1234\/4000 +1378 tok\/s +11\.77 MiB$/,
+    );
+    expect(() => new ProgressLine('bar').done()).not.toThrow();
+  });
+});
+
+describe('a conversation', () => {
+  it('is planned for what its budget holds, and for the whole context where that fits', async () => {
+    const engine = await openEngine(null);
+    try {
+      const { contextLength } = engine.info.config;
+      const open = (kvBudget: string | number) =>
+        openConversation(engine, (tokensExpected) => ({ kvBudget, tokensExpected }));
+      const wide = await open('64MiB');
+      expect(wide.tokens).toBe(contextLength);
+      const narrow = await open('1.25MiB');
+      expect(narrow.tokens).toBeLessThan(contextLength);
+      expect(narrow.tokens).toBeGreaterThan(512);
+      // It holds what was said, to the last token.
+      const ids = Array.from({ length: narrow.tokens - 8 }, (_, i) => 10 + ((i * 37) % 4000));
+      expect((await narrow.session.generate(ids, { maxTokens: 8 }).result).tokens).toBeGreaterThan(0);
+      await expect(open('10KiB')).rejects.toMatchObject({ code: 'budget-too-small' });
+    } finally {
+      await engine.close();
+    }
+  });
+});
