@@ -1,12 +1,22 @@
 /**
- * The state folder of an engine: the witness log, and what earlier sessions taught. Opened once per process that writes;
- * a second writer is refused by the log's lock.
+ * The state folder of an engine: the witness log, and what earlier sessions taught. Any number of processes write and read it at
+ * once. Each has a series of its own in the log; the book is kept by the first of them, and the others read it, for whatever it lacks
+ * stands in the log.
  */
 import { existsSync, mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { openThresholdBook, type ThresholdBook } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
-import { type FailureMode, openWitnessLog, readLog, type WitnessLog } from '../witness/index.ts';
+import {
+  type Entry,
+  type FailureMode,
+  lockWriter,
+  openWitnessLog,
+  readLog,
+  readLogId,
+  type WitnessLog,
+  type WriterLock,
+} from '../witness/index.ts';
 
 export interface State {
   readonly dir: string;
@@ -35,15 +45,17 @@ export function makeFolder(dir: string): void {
   }
 }
 
+/** 'open' and 'close' entries, without those that the book has. */
+const lessons =
+  (dir: string) =>
+  (known: readonly number[]): Iterable<Entry> =>
+    readLog(logDir(dir), { from: known, kinds: ['open', 'close'] });
+
 export async function openState(dir: string, mode: FailureMode): Promise<State> {
   makeFolder(dir);
   const log = await openWitnessLog({ dir: logDir(dir), mode });
   try {
-    const book = await openThresholdBook({
-      dir: memoryDir(dir),
-      logId: log.id,
-      entries: (fromSeq) => readLog(logDir(dir), { fromSeq, kinds: ['open', 'close'] }),
-    });
+    const { book, lock } = await keepBook(dir, log.id);
     return {
       dir,
       log,
@@ -51,10 +63,59 @@ export async function openState(dir: string, mode: FailureMode): Promise<State> 
       close: async () => {
         await log.close();
         await book.close();
+        lock?.release();
       },
     };
   } catch (error) {
     await log.close();
     throw error;
+  }
+}
+
+/** Opens the book to keep it, or to read it while another process keeps it: then `lock` is null. */
+async function keepBook(dir: string, logId: string): Promise<{ book: ThresholdBook; lock: WriterLock | null }> {
+  makeFolder(memoryDir(dir));
+  let lock: WriterLock | null = null;
+  try {
+    lock = lockWriter(memoryDir(dir));
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'locked') throw error;
+  }
+  try {
+    const book = await openThresholdBook({
+      dir: memoryDir(dir),
+      logId,
+      entries: lessons(dir),
+      readOnly: lock === null,
+    });
+    return { book, lock };
+  } catch (error) {
+    lock?.release();
+    throw error;
+  }
+}
+
+/** The book for whoever only asks: nothing in the folder is changed, and nobody is kept out. Throws 'not-found' without a log, 'bad-log'. */
+export async function readBook(dir: string): Promise<ThresholdBook> {
+  const logId = readLogId(logDir(dir));
+  if (logId === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });
+  return openThresholdBook({ dir: memoryDir(dir), logId, entries: lessons(dir), readOnly: true });
+}
+
+/** Makes the book again from the log. → experiences. Throws 'locked' while another process keeps it. */
+export async function rebuildBook(dir: string): Promise<number> {
+  const logId = readLogId(logDir(dir));
+  if (logId === null) return 0;
+  const { book, lock } = await keepBook(dir, logId);
+  try {
+    if (lock === null)
+      throw new KvError('locked', `another process keeps the book in ${memoryDir(dir)}`, {
+        values: { dir },
+        hint: 'wait for it to end',
+      });
+    return await book.rebuildFrom(lessons(dir)([]));
+  } finally {
+    await book.close();
+    lock?.release();
   }
 }

@@ -37,8 +37,13 @@ export interface BookOptions {
   readonly dir: string | null;
   /** Id of the log that experiences come from; a book of another log is thrown away. */
   readonly logId: string;
-  /** 'open' and 'close' entries of that log in order (others are passed over), from this seq on or from any earlier one. Called to rebuild and to catch up. */
-  readonly entries: (fromSeq: number) => Iterable<LoggedEntry>;
+  /**
+   * 'open' and 'close' entries of that log in order (others are passed over): all, or without those that a writer made before any of
+   * his entries in `known`. Called to rebuild and to catch up.
+   */
+  readonly entries: (known: readonly number[]) => Iterable<LoggedEntry>;
+  /** Nothing in `dir` is changed: for whoever only asks, and where somebody else keeps the book. */
+  readonly readOnly?: boolean;
 }
 
 export interface LookupQuery {
@@ -53,8 +58,8 @@ export interface LookupQuery {
 
 export interface ThresholdBook {
   readonly count: number;
-  /** Highest seq of an experience in the book, −1 when empty. */
-  readonly lastSeq: number;
+  /** Seqs of the experiences in the book, ascending. */
+  readonly seqs: readonly number[];
   /** Why the index was built again when it was opened; null when it was good. */
   readonly rebuilt: string | null;
   /** Start values for a session. Never throws for want of evidence. */
@@ -81,17 +86,27 @@ interface Weighted {
   readonly sameModel: boolean;
 }
 
+/** The index knows an experience by a number of 32 bits, the log by its seq. */
+class Labels extends Map<number, number> {
+  next = 0;
+
+  override set(seq: number, label: number): this {
+    this.next = Math.max(this.next, label + 1);
+    return super.set(seq, label);
+  }
+}
+
 class Book implements ThresholdBook {
   readonly rebuilt: string | null;
   readonly #dir: string | null;
   readonly #index: VectorIndex<Experience>;
   readonly #imported = new Map<string, ThresholdFile>();
-  #lastSeq: number;
+  readonly #labels: Labels;
 
-  constructor(dir: string | null, index: VectorIndex<Experience>, lastSeq: number, rebuilt: string | null) {
+  constructor(dir: string | null, index: VectorIndex<Experience>, labels: Labels, rebuilt: string | null) {
     this.#dir = dir;
     this.#index = index;
-    this.#lastSeq = lastSeq;
+    this.#labels = labels;
     this.rebuilt = rebuilt;
   }
 
@@ -99,8 +114,8 @@ class Book implements ThresholdBook {
     return this.#index.count;
   }
 
-  get lastSeq(): number {
-    return this.#lastSeq;
+  get seqs(): number[] {
+    return [...this.#labels.keys()].sort((a, b) => a - b);
   }
 
   async lookup(query: LookupQuery): Promise<Lookup> {
@@ -191,8 +206,7 @@ class Book implements ThresholdBook {
   }
 
   async #add(experience: Experience): Promise<void> {
-    await this.#index.add(experience.seq, experience.fingerprint, experience);
-    this.#lastSeq = Math.max(this.#lastSeq, experience.seq);
+    await addTo(this.#index, this.#labels, experience);
   }
 
   async similar(fingerprint: Fingerprint, k: number): Promise<Neighbour<Experience>[]> {
@@ -202,7 +216,7 @@ class Book implements ThresholdBook {
 
   async rebuildFrom(entries: Iterable<LoggedEntry>): Promise<number> {
     await this.#index.clear();
-    this.#lastSeq = -1;
+    this.#labels.clear();
     for (const experience of experiencesOf(entries)) await this.#add(experience);
     await this.#index.save();
     return this.count;
@@ -210,9 +224,8 @@ class Book implements ThresholdBook {
 
   /** Takes in sessions that ended in the log but not in the book: their process was killed in between. */
   async catchUp(entries: BookOptions['entries']): Promise<void> {
-    const before = this.#lastSeq;
-    const late: LoggedEntry[] = [];
-    for (const entry of entries(before + 1)) if (entry.seq > before && isEdge(entry)) late.push(entry);
+    const count = this.#labels.size;
+    const late = [...entries(this.seqs)].filter((entry) => isEdge(entry) && !this.#labels.has(entry.seq));
     const opened = new Set<string>();
     let isWhole = true;
     for (const { kind, session } of late) {
@@ -220,10 +233,10 @@ class Book implements ThresholdBook {
       else isWhole &&= opened.has(session);
     }
     // A session that was open while another one ended: its 'open' entry stands further back.
-    for (const experience of experiencesOf(isWhole ? late : entries(0))) {
-      if (experience.seq > before) await this.#add(experience);
+    for (const experience of experiencesOf(isWhole ? late : entries([]))) {
+      if (!this.#labels.has(experience.seq)) await this.#add(experience);
     }
-    if (this.#lastSeq > before) await this.#index.save();
+    if (this.#labels.size > count) await this.#index.save();
   }
 
   async exportFile(
@@ -248,10 +261,7 @@ class Book implements ThresholdBook {
 
   importFile(file: ThresholdFile, target: ThresholdTarget): void {
     checkThresholdTarget(file, target);
-    if (this.#dir !== null) {
-      mkdirSync(this.#dir, { recursive: true });
-      writeThresholdFile(importedPath(this.#dir, file.model.digest), file);
-    }
+    if (this.#dir !== null) importThresholds(this.#dir, file, target);
     this.#imported.set(file.model.digest, file);
   }
 
@@ -271,6 +281,13 @@ class Book implements ThresholdBook {
   }
 }
 
+/** Keeps a checked file in the folder of a book, whoever keeps that book. Throws 'model-mismatch', 'io'. */
+export function importThresholds(dir: string, file: ThresholdFile, target: ThresholdTarget): void {
+  checkThresholdTarget(file, target);
+  mkdirSync(dir, { recursive: true });
+  writeThresholdFile(importedPath(dir, file.model.digest), file);
+}
+
 const isEdge = (entry: LoggedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
 
 const importedPath = (dir: string, modelDigest: string): string =>
@@ -285,32 +302,32 @@ function checkLayers(layers: number): void {
 /**
  * Opens the book of a log: loads its index, rebuilds it from the log when its files cannot be trusted or belong to
  * another log, and takes in sessions that ended after its last save. Throws what `entries` throws, and
- * 'missing-dependency'. One writer per folder: whoever holds the log's lock.
+ * 'missing-dependency'. One process at a time may keep the book of a folder; any number may read it.
  */
 export async function openThresholdBook(options: BookOptions): Promise<ThresholdBook> {
   const { dir, logId, entries } = options;
-  let lastSeq = -1;
+  const labels = new Labels();
   const opened = await openVectorIndex<Experience>(
     {
       dim: FINGERPRINT_DIM,
       dir: dir === null ? null : join(dir, 'experiences'),
       origin: `log ${logId}, fingerprint ${FINGERPRINT_VERSION}`,
+      readOnly: options.readOnly ?? false,
     },
     async (index) => {
-      for (const experience of experiencesOf(entries(0))) {
-        await index.add(experience.seq, experience.fingerprint, experience);
-      }
+      for (const experience of experiencesOf(entries([]))) await addTo(index, labels, experience);
     },
   );
-  // The highest label is the last session: seqs are labels.
-  for (const { label } of await everything(opened.index)) lastSeq = Math.max(lastSeq, label);
-  const book = new Book(dir, opened.index, lastSeq, opened.rebuilt);
+  for (const [label, { seq }] of opened.index.entries()) labels.set(seq, label);
+  const book = new Book(dir, opened.index, labels, opened.rebuilt);
   if (opened.rebuilt === null) await book.catchUp(entries);
   return book;
 }
 
-async function everything(index: VectorIndex<Experience>): Promise<Neighbour<Experience>[]> {
-  return index.count === 0
-    ? []
-    : index.search(new Array<number>(FINGERPRINT_DIM).fill(0), Math.min(10_000, index.count));
+/** The same seq again replaces. */
+async function addTo(index: VectorIndex<Experience>, labels: Labels, experience: Experience): Promise<void> {
+  const { seq, fingerprint } = experience;
+  const label = labels.get(seq) ?? labels.next;
+  await index.add(label, fingerprint, experience);
+  labels.set(seq, label);
 }

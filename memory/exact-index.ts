@@ -40,6 +40,10 @@ class ExactIndex<T> implements VectorIndex<T> {
     return found.sort(nearestFirst).slice(0, k);
   }
 
+  *entries(): Generator<readonly [number, T]> {
+    for (const [label, { payload }] of this.#rows) yield [label, payload];
+  }
+
   async save(): Promise<void> {
     this.#live();
   }

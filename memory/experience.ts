@@ -16,10 +16,7 @@ const finite = z.number();
 const positive = z.number().positive();
 const gains = z.array(positive.max(1e6)).max(4096);
 const experience = z.object({
-  seq: z
-    .int()
-    .min(0)
-    .max(2 ** 32 - 1),
+  seq: z.int().min(0),
   session: z.string().max(200),
   modelDigest: z.string().max(300),
   family: z.string().max(200),

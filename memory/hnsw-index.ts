@@ -37,6 +37,8 @@ export interface HnswOptions {
   readonly dir: string | null;
   /** What the vectors were made from, e.g. the id of a log and the version of the fingerprint: another origin on disk is 'bad-index'. */
   readonly origin?: string;
+  /** save() changes nothing. */
+  readonly readOnly?: boolean;
   /** Searches below this count look at every vector. Default 512. */
   readonly exactBelow?: number;
 }
@@ -186,6 +188,7 @@ class HnswIndex<T> implements VectorIndex<T> {
   readonly #library: typeof import('hnswlib-node');
   readonly #dir: string | null;
   readonly #origin: string;
+  readonly #readOnly: boolean;
   readonly #exactBelow: number;
   #graph: HierarchicalNSW;
   #payloads: Map<number, T>;
@@ -196,6 +199,7 @@ class HnswIndex<T> implements VectorIndex<T> {
     this.#library = library;
     this.#dir = options.dir;
     this.#origin = options.origin ?? '';
+    this.#readOnly = options.readOnly ?? false;
     this.#exactBelow = options.exactBelow ?? EXACT_BELOW;
     this.#graph = this.#emptyGraph();
     this.#payloads = new Map();
@@ -283,10 +287,14 @@ class HnswIndex<T> implements VectorIndex<T> {
     return found.sort(nearestFirst).slice(0, k);
   }
 
+  entries(): Iterable<readonly [number, T]> {
+    return this.#payloads;
+  }
+
   async save(): Promise<void> {
     this.#live();
     const dir = this.#dir;
-    if (dir === null) return;
+    if (dir === null || this.#readOnly) return;
     try {
       mkdirSync(dir, { recursive: true });
       let last = 0;

@@ -38,6 +38,8 @@ export interface VectorIndex<T = Readonly<Record<string, unknown>>> {
   add(label: number, vector: readonly number[], payload: T): Promise<void>;
   /** Nearest first, squared Euclidean distance; a filter that throws is reported as the caller's error and aborts nothing. */
   search(vector: readonly number[], k: number, filter?: (payload: T) => boolean): Promise<Neighbour<T>[]>;
+  /** Everything that was added, with its label. */
+  entries(): Iterable<readonly [label: number, payload: T]>;
   /** Saves safely: temporary file, fsync, manifest with SHA-256, rename. */
   save(): Promise<void>;
   clear(): Promise<void>;

@@ -13,8 +13,8 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
-import { shortId } from './id.ts';
 import type { ReplayReport } from './replay.ts';
+import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
 import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
@@ -32,7 +32,7 @@ function sessionColumn<Row extends { readonly session: string }>(columns: number
 }
 
 const decisionColumns = (columns: number): Column<DecisionRow>[] => [
-  { title: 'id', value: (row) => String(row.seq) },
+  { title: 'id', value: (row) => entryId(row.seq) },
   { title: 'time', align: 'left', optional: true, value: (row) => timeText(row.timeMs).slice(11, 19) },
   sessionColumn(columns),
   { title: 'tokens', value: (row) => String(row.tokens), means: 'in the cache when it was decided' },
@@ -120,20 +120,26 @@ function cellText(cell: unknown): string {
 }
 
 export function verifyText(report: VerifyReport, columns?: number): string {
-  const { problem, entries, segments, logId, headHash, tornBytes } = report;
+  const { problem, entries, segments, logId, headHash, series, foreign } = report;
   if (problem !== null) {
     const found = wrap(printable(problem.what), columns);
     return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, found].join('\n');
   }
-  const torn =
-    tornBytes === 0
-      ? []
-      : [`${plural(tornBytes, 'byte')} behind it never finished (a crash): the next writer sets them aside.`];
+  const heads =
+    series.length < 2 ? [] : series.map((one) => `  ${one.series}: ${grouped(one.entries)}, head ${one.headHash}`);
+  const named = foreign.map(
+    ({ file, offset, bytes, what }) =>
+      `  ${printable(file)}${offset === 0 ? '' : ` from byte ${grouped(offset)}`}, ${bytes === null ? 'no regular file' : plural(bytes, 'byte')}: ${what}`,
+  );
   return [
     `Sound: ${plural(entries, 'entry', 'entries')} in ${plural(segments, 'segment')} of log ${logId ?? '(not begun)'}.`,
     `Head ${headHash}`,
-    ...torn,
-    'Keep the head elsewhere: entries cut off at the end leave no trace in the log.',
+    ...(heads.length === 0 ? [] : [`${heads.length} writers at a time wrote it; entries of each:`, ...heads]),
+    ...(named.length === 0 ? [] : ['Not of the log:', ...named.map((line) => wrap(line, columns, '    '))]),
+    wrap(
+      'What this cannot know: whether entries were cut off at the end, or the whole log was written anew. Keep the head elsewhere and compare it.',
+      columns,
+    ),
   ].join('\n');
 }
 
@@ -144,7 +150,7 @@ export function replayText(report: ReplayReport): string {
     return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}`;
   const { seq, what, logged, replayed } = firstDifference;
   return [
-    `Replayed ${scope}, then entry ${seq} differs (${what}).`,
+    `Replayed ${scope}, then entry ${entryId(seq)} differs (${what}).`,
     `  logged:   ${printable(logged)}`,
     `  replayed: ${printable(replayed)}`,
   ].join('\n');
@@ -157,7 +163,7 @@ const ENTRY_COLUMNS = 80;
 export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
   const width = Number.isFinite(columns) ? columns : ENTRY_COLUMNS;
   const session = entry.session === '' ? '' : ` of session ${printable(entry.session)}`;
-  const head = `Entry ${entry.seq}: ${entry.kind}${session}, ${timeText(entry.timeMs)}`;
+  const head = `Entry ${entryId(entry.seq)}: ${entry.kind}${session}, ${timeText(entry.timeMs)}`;
   return `${head}\n${folded(withoutDefaults(entry.body), 0, 0, width)}`;
 }
 

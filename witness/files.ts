@@ -18,7 +18,7 @@ export interface LogFiles {
   fdatasync(fd: number, done: (error: Error | null) => void): void;
   fsyncSync(fd: number): void;
   ftruncateSync(fd: number, length: number): void;
-  /** Bytes of an open file. */
+  /** Bytes of an open file; throws ENOTSUP for anything that is no regular one. */
   sizeSync(fd: number): number;
   /** Names in a folder, unsorted; throws ENOENT when it is missing. */
   listSync(dir: string): string[];
@@ -28,7 +28,12 @@ export interface LogFiles {
 }
 
 export const nodeFiles: LogFiles = {
-  openSync: (path, flags) => fs.openSync(path, flags),
+  // Opening never waits, so that a pipe in the place of a segment holds nobody up.
+  openSync: (path, flags) => {
+    const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
+    if (flags !== 'r' && flags !== 'r+') return fs.openSync(path, flags);
+    return fs.openSync(path, (flags === 'r' ? O_RDONLY : O_RDWR) | (O_NONBLOCK ?? 0));
+  },
   closeSync: (fd) => fs.closeSync(fd),
   readSync: (fd, target, offset, length, position) => fs.readSync(fd, target, offset, length, position),
   writeSync: (fd, source, offset, length, position) => fs.writeSync(fd, source, offset, length, position),
@@ -37,7 +42,11 @@ export const nodeFiles: LogFiles = {
   fdatasync: (fd, done) => fs.fdatasync(fd, done),
   fsyncSync: (fd) => fs.fsyncSync(fd),
   ftruncateSync: (fd, length) => fs.ftruncateSync(fd, length),
-  sizeSync: (fd) => fs.fstatSync(fd).size,
+  sizeSync: (fd) => {
+    const stat = fs.fstatSync(fd);
+    if (!stat.isFile()) throw Object.assign(new Error('it is not a regular file'), { code: 'ENOTSUP' });
+    return stat.size;
+  },
   listSync: (dir) => fs.readdirSync(dir),
   mkdirSync: (dir) => void fs.mkdirSync(dir, { recursive: true }),
   renameSync: (from, to) => fs.renameSync(from, to),

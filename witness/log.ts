@@ -6,8 +6,11 @@ import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { lockWriter, type WriterLock } from './lock.ts';
 import { type Recovered, recoverLog } from './recover.ts';
+import { badLog, SEGMENT_FILE_BYTES_MAX } from './scan.ts';
 import { encodeHeader, LOG_ID_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
+import { firstSeqOf, SERIES_ENTRIES, SERIES_MAX, seriesDir, seriesName } from './series.ts';
 import { NO_SESSION, type WitnessLog, type WitnessOptions } from './types.ts';
+import { listSegments, logIdOf } from './walk.ts';
 import { LogWriter, type Settings, type Tip } from './writer.ts';
 
 const SEGMENT_BYTES_MAX = 16 * 1024 * 1024;
@@ -15,37 +18,82 @@ const BUFFER_BYTES_MAX = 8 * 1024 * 1024;
 const COMMIT_INTERVAL_MS = 50;
 const BLOCK_MS_MAX = 30_000;
 const RETRY_MS = 20;
+/** A series that has room for no more than these is left for a new one. */
+const SPARE_ENTRIES = 2 ** 28;
+/** Another writer may be making the first segment, which takes it milliseconds. */
+const LOG_ID_WAIT_MS = 2000;
+const LOG_ID_PAUSE_MS = 5;
+
 /**
- * Opens the log in `dir` for writing, creating it when missing; repairs a torn tail and records that it did.
- * Throws 'locked' (another writer), 'bad-log' (damaged: nothing is appended to a log that does not verify at its end),
- * 'bad-argument', 'io'.
+ * Opens a log for writing, creating it when missing: continues the first series in `dir` that no other writer holds, or begins a new
+ * one. Repairs a torn tail and records that it did. Throws 'bad-log' (damaged: nothing is appended to a series that does not verify
+ * at its end), 'bad-argument', 'io'.
  */
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
-  const { files, dir } = settings;
-  let lock: WriterLock | null = null;
   try {
-    files.mkdirSync(dir);
-    lock = lockWriter(dir);
-    const recovered = recoverLog(files, dir);
-    const writer = new LogWriter(
-      settings,
-      lock,
-      recovered.end === null ? createLog(files, dir) : continueLog(recovered),
-    );
-    if (recovered.droppedBytes > 0) {
-      writer.append(NO_SESSION, 'recovered', { droppedBytes: recovered.droppedBytes, segment: recovered.segment });
+    for (let series = 0; series < SERIES_MAX; series++) {
+      const folder = seriesDir(settings.dir, series);
+      settings.files.mkdirSync(folder);
+      const lock = lockIfFree(folder);
+      if (lock === null) continue;
       try {
-        await writer.flush();
+        const writer = await openSeries(settings, series, lock);
+        if (writer !== null) return writer;
+        lock.release();
       } catch (error) {
-        await writer.close();
+        lock.release();
         throw error;
       }
     }
-    return writer;
   } catch (error) {
-    lock?.release();
-    throw error instanceof KvError ? error : refusedBy(error, `the log in ${dir} cannot be opened`);
+    throw error instanceof KvError ? error : refusedBy(error, `the log in ${settings.dir} cannot be opened`);
+  }
+  throw new KvError('locked', `all ${SERIES_MAX} series of the log in ${settings.dir} are being written or full`, {
+    values: { dir: settings.dir, series: SERIES_MAX },
+  });
+}
+
+function lockIfFree(folder: string): WriterLock | null {
+  try {
+    return lockWriter(folder);
+  } catch (error) {
+    if (error instanceof KvError && error.code === 'locked') return null;
+    throw error;
+  }
+}
+
+/** null: the series is full. */
+async function openSeries(settings: Settings, series: number, lock: WriterLock): Promise<WitnessLog | null> {
+  const { files, dir } = settings;
+  const folder = seriesDir(dir, series);
+  const recovered = recoverLog(files, folder);
+  const logId = series === 0 ? null : await waitForLogId(files, dir);
+  if (logId !== null && recovered.end !== null && recovered.end.logId !== logId)
+    throw badLog(seriesName(series), 16, null, `it belongs to log ${recovered.end.logId}, the folder to ${logId}`);
+  const tip = recovered.end === null ? createSeries(files, folder, series, logId) : continueSeries(recovered);
+  if (tip.nextSeq - firstSeqOf(series) > SERIES_ENTRIES - SPARE_ENTRIES) return null;
+  const writer = new LogWriter(settings, folder, lock, tip);
+  if (recovered.droppedBytes > 0) {
+    writer.append(NO_SESSION, 'recovered', { droppedBytes: recovered.droppedBytes, segment: recovered.segment });
+    try {
+      await writer.flush();
+    } catch (error) {
+      await writer.close();
+      throw error;
+    }
+  }
+  return writer;
+}
+
+/** Every series carries the id that the first one began with. */
+async function waitForLogId(files: LogFiles, dir: string): Promise<string> {
+  for (let waitedMs = 0; ; waitedMs += LOG_ID_PAUSE_MS) {
+    const logId = listSegments(files, dir).length === 0 ? null : logIdOf(files, dir);
+    if (logId !== null) return logId;
+    if (waitedMs > LOG_ID_WAIT_MS)
+      throw new KvError('locked', `the writer that holds the log in ${dir} does not begin it`, { values: { dir } });
+    await new Promise((resolve) => setTimeout(resolve, LOG_ID_PAUSE_MS));
   }
 }
 
@@ -74,14 +122,18 @@ function checkOptions(options: WitnessOptions): Settings {
     if (!Number.isFinite(value) || value < 0)
       throw new KvError('bad-argument', `${name} must be a number of 0 or more`, { values: { [name]: value } });
   }
+  if (settings.segmentBytesMax > SEGMENT_FILE_BYTES_MAX / 2)
+    throw new KvError('bad-argument', `segmentBytesMax can be at most ${SEGMENT_FILE_BYTES_MAX / 2}`, {
+      values: { segmentBytesMax: settings.segmentBytesMax },
+    });
   return settings;
 }
 
-function createLog(files: LogFiles, dir: string): Tip {
+function createSeries(files: LogFiles, dir: string, series: number, logId: string | null): Tip {
   const header: SegmentHeader = {
-    logId: randomBytes(LOG_ID_BYTES).toString('hex'),
+    logId: logId ?? randomBytes(LOG_ID_BYTES).toString('hex'),
     number: 0,
-    firstSeq: 0,
+    firstSeq: firstSeqOf(series),
     previousHash: NO_HASH,
   };
   const bytes = encodeHeader(header);
@@ -91,13 +143,14 @@ function createLog(files: LogFiles, dir: string): Tip {
     id: header.logId,
     segment: 0,
     offset: bytes.length,
-    nextSeq: 0,
+    nextSeq: header.firstSeq,
     headHash: segmentHash(header),
     bytes: bytes.length,
+    lastMs: 0,
   };
 }
 
-function continueLog({ end, bytes }: Recovered): Tip {
+function continueSeries({ end, bytes, lastMs }: Recovered): Tip {
   assert(end !== null && end.logId !== null, 'a recovered log has an id');
   return {
     id: end.logId,
@@ -106,6 +159,7 @@ function continueLog({ end, bytes }: Recovered): Tip {
     nextSeq: end.nextSeq,
     headHash: end.headHash,
     bytes,
+    lastMs,
   };
 }
 

@@ -2,6 +2,7 @@
 import { KvError } from '../native/index.ts';
 import type { LogFiles } from './files.ts';
 import { readLog } from './read.ts';
+import { seriesOf } from './series.ts';
 import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionRow } from './types.ts';
 
 const LIMIT_DEFAULT = 100;
@@ -18,7 +19,9 @@ export function openLogQuery(dir: string, files?: LogFiles): DecisionQuery {
         ...(session === undefined ? {} : { session }),
         ...more,
       })) {
-        if (filter.beforeSeq !== undefined && entry.seq >= filter.beforeSeq) break;
+        // Entries come in order of time: once the writer of `beforeSeq` is there, everything else that is read is younger.
+        if (filter.beforeSeq !== undefined && sameSeries(entry.seq, filter.beforeSeq) && entry.seq >= filter.beforeSeq)
+          break;
         const row = decisionRow(entry as Entry<'decision'>);
         if (matches(row, filter)) rows.add(row);
       }
@@ -85,10 +88,12 @@ function matches(row: DecisionRow, filter: DecisionFilter): boolean {
     (tokensMin === undefined || row.tokens >= tokensMin) &&
     (tokensMax === undefined || row.tokens <= tokensMax) &&
     (accepted === undefined || row.accepted === accepted) &&
-    (beforeSeq === undefined || row.seq < beforeSeq) &&
+    (beforeSeq === undefined || !sameSeries(row.seq, beforeSeq) || row.seq < beforeSeq) &&
     inSpan(row.timeMs, filter)
   );
 }
+
+const sameSeries = (a: number, b: number): boolean => seriesOf(a) === seriesOf(b);
 
 function inSpan(timeMs: number, span: { readonly fromMs?: number; readonly toMs?: number }): boolean {
   return (span.fromMs === undefined || timeMs >= span.fromMs) && (span.toMs === undefined || timeMs <= span.toMs);
@@ -134,7 +139,7 @@ export class SessionTotals {
 
   /** One row per 'open' entry, newest first. */
   rows(): SessionRow[] {
-    return [...this.#rows.values()].sort((a, b) => b.seq - a.seq);
+    return [...this.#rows.values()].sort((a, b) => b.openedMs - a.openedMs || b.seq - a.seq);
   }
 }
 

@@ -5,29 +5,64 @@ import { type LogFiles, nodeFiles } from './files.ts';
 import { findId } from './id.ts';
 import { badLog } from './scan.ts';
 import { segmentNumbers } from './segment.ts';
+import { entryId, firstSeqOf, listSeries, seriesOf } from './series.ts';
 import { type Entry, type EntryKind, NO_SESSION } from './types.ts';
-import { walkLog } from './walk.ts';
+import { logIdOf, walkSeries } from './walk.ts';
 
 export interface ReadOptions {
-  /** First seq wanted, default 0. Segments before it are not read. */
-  readonly fromSeq?: number;
+  /**
+   * Where reading begins: the seq of the first entry wanted, for any number of series (of several seqs in one series the highest counts).
+   * Series that are not named are read from their start. Segments before it are not read.
+   */
+  readonly from?: readonly number[];
   readonly session?: string;
   readonly kinds?: readonly EntryKind[];
   readonly files?: LogFiles;
 }
 
 /**
- * Entries in order of seq, read as they are asked for. A torn tail ends the walk.
+ * Entries of all writers in order of time, those of one writer in order of seq, read as they are asked for. A torn tail ends a series.
  * Throws 'not-found' when there is no log in `dir`, 'bad-log' where it is damaged.
  */
 export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entry, void, undefined> {
-  const { session, kinds, fromSeq = 0, files = nodeFiles } = options;
-  for (const { segment, offset, seq, payload } of walkLog(files, dir, fromSeq)) {
+  const { session, kinds, from = [], files = nodeFiles } = options;
+  const logId = logIdOf(files, dir);
+  const isWanted = (entry: Entry): boolean =>
+    (session === undefined || entry.session === session) && (kinds === undefined || kinds.includes(entry.kind));
+  const all = listSeries(files, dir).map((series) => {
+    const starts = from.filter((seq) => seriesOf(seq) === series);
+    const walk = readSeries(files, dir, series, Math.max(firstSeqOf(series), ...starts), logId, isWanted);
+    return { walk, next: walk.next() };
+  });
+  try {
+    for (let open = all.filter(isOpen); open.length > 0; open = open.filter(isOpen)) {
+      // Few series: looking at each costs less than keeping an order. The first of equal times is that of the lowest series.
+      const first = open.reduce((a, b) => ((b.next.value as Entry).timeMs < (a.next.value as Entry).timeMs ? b : a));
+      yield first.next.value as Entry;
+      first.next = first.walk.next();
+    }
+  } finally {
+    for (const { walk } of all) walk.return();
+  }
+}
+
+const isOpen = ({ next }: { readonly next: IteratorResult<Entry, void> }): boolean => next.done !== true;
+
+function* readSeries(
+  files: LogFiles,
+  logDir: string,
+  series: number,
+  fromSeq: number,
+  logId: string | null,
+  isWanted: (entry: Entry) => boolean,
+): Generator<Entry, void, undefined> {
+  for (const raw of walkSeries(files, logDir, series, fromSeq)) {
+    const { segment, offset, seq, payload } = raw;
+    if (raw.logId !== logId) throw badLog(segment, 16, null, `it belongs to log ${raw.logId}, the folder to ${logId}`);
     if (seq < fromSeq) continue;
     const entry = parsePayload(payload);
     if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
-    if (session !== undefined && entry.session !== session) continue;
-    if (kinds === undefined || kinds.includes(entry.kind)) yield entry;
+    if (isWanted(entry)) yield entry;
   }
 }
 
@@ -47,12 +82,17 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
       hint: 'ids are the seq numbers that `audit list` shows',
     });
   }
-  for (const entry of readLog(dir, { fromSeq: seq, files })) return entry;
-  throw new KvError('not-found', `the log has no entry ${seq}`, {
+  const series = seriesOf(seq);
+  if (listSeries(files, dir).includes(series))
+    for (const entry of readSeries(files, dir, series, seq, logIdOf(files, dir), () => true)) return entry;
+  throw new KvError('not-found', `the log has no entry ${entryId(seq)}`, {
     values: { seq },
     hint: 'see `audit list` for the ids there are',
   });
 }
+
+/** Id of the log in `dir`; null while its first header is not complete. Throws 'not-found', 'bad-log'. */
+export const readLogId = (dir: string, files: LogFiles = nodeFiles): string | null => logIdOf(files, dir);
 
 /** Does this folder hold a witness log, sound or not? False for what is no folder. */
 export function isLogDir(dir: string, files: LogFiles = nodeFiles): boolean {

@@ -1,9 +1,10 @@
 /** Making the end of a log ready for the next entry: what a crash left half-written is put aside, never overwritten. */
 import { join } from 'node:path';
 import { assert, syncFolder, writeSynced } from '../native/index.ts';
+import { parsePayload } from './entry.ts';
 import type { LogFiles } from './files.ts';
-import { segmentName, segmentNumbers } from './segment.ts';
-import { type LogEnd, walkLog } from './walk.ts';
+import { segmentName } from './segment.ts';
+import { type LogEnd, listSegments, walkLog } from './walk.ts';
 
 export interface Recovered {
   /** null: the folder holds no log yet. */
@@ -13,6 +14,8 @@ export interface Recovered {
   readonly segment: string;
   /** Bytes of the segments that stay. */
   readonly bytes: number;
+  /** Latest time of the entries in the last segment, 0 without any. */
+  readonly lastMs: number;
 }
 
 /**
@@ -20,11 +23,10 @@ export interface Recovered {
  * the next start finds the same tail again. Throws 'bad-log' when anything but a torn tail is wrong.
  */
 export function recoverLog(files: LogFiles, dir: string): Recovered {
-  if (segmentNumbers(files.listSync(dir)).length === 0) return { end: null, droppedBytes: 0, segment: '', bytes: 0 };
-  const walk = walkLog(files, dir, Number.POSITIVE_INFINITY);
-  let step = walk.next();
-  while (!step.done) step = walk.next();
-  const end = step.value;
+  if (listSegments(files, dir).length === 0) return { end: null, droppedBytes: 0, segment: '', bytes: 0, lastMs: 0 };
+  let { end, lastMs } = walkFrom(files, dir, Number.POSITIVE_INFINITY);
+  // A segment whose first entry was never written says nothing about the time.
+  if (lastMs === 0 && end.segment > 0) ({ end, lastMs } = walkFrom(files, dir, end.nextSeq - 1));
   let segment = '';
   if (end.tornSegment !== null) {
     segment = segmentName(end.tornSegment);
@@ -32,11 +34,20 @@ export function recoverLog(files: LogFiles, dir: string): Recovered {
     else files.renameSync(join(dir, segment), join(dir, freeName(files, dir, segment)));
     syncFolder(dir, files);
   }
-  const bytes = segmentNumbers(files.listSync(dir)).reduce(
-    (sum, number) => sum + fileBytes(files, join(dir, segmentName(number))),
-    0,
-  );
-  return { end: end.logId === null ? null : end, droppedBytes: end.tornBytes, segment, bytes };
+  const bytes =
+    end.logId === null
+      ? 0
+      : listSegments(files, dir).reduce((sum, number) => sum + fileBytes(files, join(dir, segmentName(number))), 0);
+  return { end: end.logId === null ? null : end, droppedBytes: end.tornBytes, segment, bytes, lastMs };
+}
+
+function walkFrom(files: LogFiles, dir: string, fromSeq: number): { end: LogEnd; lastMs: number } {
+  const walk = walkLog(files, dir, fromSeq);
+  let lastMs = 0;
+  for (let step = walk.next(); ; step = walk.next()) {
+    if (step.done === true) return { end: step.value, lastMs };
+    lastMs = Math.max(lastMs, parsePayload(step.value.payload).timeMs);
+  }
 }
 
 function cutTail(files: LogFiles, dir: string, name: string, end: LogEnd): void {

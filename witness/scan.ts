@@ -12,6 +12,8 @@ import { decodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentName } f
 const READ_BYTES = 256 * 1024;
 /** What a disk loses at once when the power fails. */
 const SECTOR_BYTES = 512;
+/** Largest segment that is read. Writers begin a new one at 16 MiB; a sparse file of terabytes would be searched for hours. */
+export const SEGMENT_FILE_BYTES_MAX = 256 * 1024 * 1024;
 /** Bytes looked at again while searching for whole entries behind a fault; a file made to exceed it is no torn tail. */
 const SEARCH_BYTES_MAX = 8 * 1024 * 1024;
 
@@ -43,7 +45,14 @@ export class SegmentFile {
     this.name = segmentName(number);
     this.#files = files;
     this.#fd = readable(this.name, () => files.openSync(join(dir, this.name), 'r'));
-    this.size = readable(this.name, () => files.sizeSync(this.#fd));
+    try {
+      this.size = readable(this.name, () => files.sizeSync(this.#fd));
+      if (this.size > SEGMENT_FILE_BYTES_MAX)
+        throw badLog(this.name, 0, null, `it has ${this.size} bytes, at most ${SEGMENT_FILE_BYTES_MAX} are possible`);
+    } catch (error) {
+      files.closeSync(this.#fd);
+      throw error;
+    }
   }
 
   close(): void {

@@ -83,9 +83,9 @@ export interface EntryBodies {
 }
 
 export interface Entry<K extends EntryKind = EntryKind> {
-  /** Counts from 0 over the whole log, without gaps. */
+  /** Names this entry in the whole log. Counts without gaps over what one writer's series holds: from 0 in the first, from n · 2^32 in series n. */
   readonly seq: number;
-  /** Milliseconds since the epoch, from the injected clock. Never used by a decision. */
+  /** Milliseconds since the epoch, from the injected clock; never falls within a series. Never used by a decision. */
   readonly timeMs: number;
   readonly session: string;
   readonly kind: K;
@@ -115,7 +115,7 @@ export interface WitnessOptions {
 }
 
 export interface WitnessLog {
-  /** Identity of this log: random at creation, in every segment header. */
+  /** Identity of the log: random at creation, in every segment header of every writer. */
   readonly id: string;
   readonly dir: string;
   /** Appends to the group commit. → seq. Throws 'log-unwritable' in modes block (after the last retry) and halt; in mode drop it counts and returns `null`. */
@@ -129,12 +129,35 @@ export interface WitnessLog {
   close(): Promise<void>;
 }
 
-export interface VerifyReport {
-  readonly ok: boolean;
-  /** null: no entry is sound. With a problem: id, count and head of the entries before it. */
+/** What one writer after the other wrote into one chain. With a problem: id, count and head of the entries before it. */
+export interface SeriesReport {
+  readonly series: number;
   readonly logId: string | null;
   readonly segments: number;
   readonly entries: number;
+  readonly headHash: string;
+  readonly problem: VerifyReport['problem'];
+  readonly tornBytes: number;
+}
+
+/** Something in the folder that is not of the log: a file, or bytes behind the last whole entry. */
+export interface ForeignPart {
+  /** From the folder of the log. */
+  readonly file: string;
+  readonly offset: number;
+  /** null: it is no regular file. */
+  readonly bytes: number | null;
+  readonly what: string;
+}
+
+/** Sums over all series; each alone stands in `series`. */
+export interface VerifyReport {
+  readonly ok: boolean;
+  /** null: no entry is sound. */
+  readonly logId: string | null;
+  readonly segments: number;
+  readonly entries: number;
+  /** Stands for all entries: of the only series, or a SHA-256 over the heads of all, in hex and joined by commas. */
   readonly headHash: string;
   /** First problem found: where and what. */
   readonly problem: {
@@ -145,6 +168,9 @@ export interface VerifyReport {
   } | null;
   /** A torn tail (unacknowledged, recoverable by the next writer): bytes. Not a problem. */
   readonly tornBytes: number;
+  readonly series: readonly SeriesReport[];
+  /** Nothing of this counts for the log; a torn tail is named here too. */
+  readonly foreign: readonly ForeignPart[];
 }
 
 /** What `audit list` may ask. Every field narrows; an absent one does not. Bounds are inclusive. */
@@ -162,7 +188,7 @@ export interface DecisionFilter {
   readonly tokensMin?: number;
   readonly tokensMax?: number;
   readonly accepted?: boolean;
-  /** Only entries with a smaller seq: the next page of a long list. */
+  /** Only entries older than this one: the next page of a long list. */
   readonly beforeSeq?: number;
   /** Most rows, default 100. */
   readonly limit?: number;

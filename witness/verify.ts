@@ -1,66 +1,135 @@
 /**
- * Is the log what was written? Every byte of every segment counts: magic, version, reserved bytes, ids, CRCs, lengths,
- * seqs without gaps, the hash chain through all segments, and the one canonical spelling of every entry.
+ * Is the log what was written? Every byte of every segment of every writer counts: magic, version, reserved bytes, ids, CRCs, lengths,
+ * seqs without gaps, the hash chain through all segments, and the one canonical spelling of every entry. Whatever else stands in the
+ * folder is named.
  */
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
 import { NO_HASH } from './chain.ts';
 import { isCanonical, parsePayload } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import { LOCK_NAME } from './lock.ts';
 import { badLog } from './scan.ts';
-import type { VerifyReport } from './types.ts';
-import { listSegments, walkLog } from './walk.ts';
+import { segmentName } from './segment.ts';
+import { listFolder, listSeries, seriesDir, seriesName } from './series.ts';
+import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } from './types.ts';
+import { type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
 
 /**
  * Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'io' when it cannot be read.
- * A cut exactly between two entries at the end is not visible from the log alone; it needs a head kept elsewhere.
+ * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; that needs a head kept elsewhere.
  */
 export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyReport {
-  let entries = 0;
-  let logId: string | null = null;
+  const foreign: ForeignPart[] = [];
+  const series = listSeries(files, dir).map((number) => verifySeries(files, dir, number, foreign));
+  const sum = (value: (one: SeriesReport) => number): number => series.reduce((total, one) => total + value(one), 0);
+  const problem = series.find((one) => one.problem !== null)?.problem ?? null;
+  const heads = series.map(({ headHash }) => headHash);
+  return {
+    ok: problem === null,
+    logId: series[0]?.logId ?? null,
+    segments: sum((one) => one.segments),
+    entries: sum((one) => one.entries),
+    headHash: heads.length === 1 ? (heads[0] as string) : createHash('sha256').update(heads.join()).digest('hex'),
+    problem,
+    tornBytes: sum((one) => one.tornBytes),
+    series,
+    foreign,
+  };
+}
+
+/** Where a part of the log stands, from the folder of the log. */
+const placeOf = (series: number, name: string): string => (series === 0 ? name : `${seriesName(series)}/${name}`);
+
+function verifySeries(files: LogFiles, logDir: string, series: number, foreign: ForeignPart[]): SeriesReport {
+  const dir = seriesDir(logDir, series);
+  const names = listFolder(files, dir);
+  const report = { series, logId: null as string | null, segments: 0, entries: 0, tornBytes: 0 };
   let headHash: Uint8Array = NO_HASH;
+  const setAside: RecoveredBody[] = [];
+  const done = (problem: SeriesReport['problem']): SeriesReport => {
+    const own = new Set([LOCK_NAME, ...Array.from({ length: report.segments }, (_, number) => segmentName(number))]);
+    for (const name of names) {
+      if (own.has(name) || (series === 0 && isSeriesName(name))) continue;
+      const what = problem === null ? strangeness(files, dir, name, setAside) : null;
+      if (what !== null)
+        foreign.push({ file: placeOf(series, name), offset: 0, bytes: sizeOf(files, dir, name), what });
+    }
+    return { ...report, headHash: Buffer.from(headHash).toString('hex'), problem };
+  };
   try {
+    report.segments = listSegments(files, dir).length;
+    if (series > 0 && report.segments === 0) return done(null);
+    const logId = series === 0 ? null : logIdOf(files, logDir);
     const walk = walkLog(files, dir);
-    for (let step = walk.next(); ; step = walk.next()) {
-      if (step.done) {
-        const { segments, tornBytes } = step.value;
-        return {
-          ok: true,
-          logId: step.value.logId,
-          segments,
-          entries,
-          headHash: Buffer.from(step.value.headHash).toString('hex'),
-          problem: null,
-          tornBytes,
-        };
-      }
+    let step = walk.next();
+    for (; step.done !== true; step = walk.next()) {
       const { segment, offset, seq, payload } = step.value;
+      if (logId !== null && step.value.logId !== logId)
+        throw badLog(segment, 16, null, `it belongs to log ${step.value.logId}, the folder to ${logId}`);
       const entry = parseHere(segment, offset, seq, payload);
       if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
       if (!isCanonical(payload, entry)) throw badLog(segment, offset, seq, 'the entry is not spelled canonically');
-      entries++;
-      ({ logId, hash: headHash } = step.value);
+      if (entry.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
+      report.entries++;
+      ({ logId: report.logId, hash: headHash } = step.value);
     }
+    const end = step.value;
+    report.logId = end.logId;
+    headHash = end.headHash;
+    report.tornBytes = end.tornBytes;
+    if (end.tornBytes > 0) foreign.push(tailOf(series, end));
+    return done(null);
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;
     const { segment, offset, seq } = error.values;
-    return {
-      ok: false,
-      logId,
-      segments: listSegments(files, dir).length,
-      entries,
-      headHash: Buffer.from(headHash).toString('hex'),
-      problem: {
-        segment: String(segment),
-        offset: Number(offset),
-        seq: typeof seq === 'number' ? seq : null,
-        what: error.message,
-      },
-      tornBytes: 0,
-    };
+    return done({
+      segment: placeOf(series, String(segment)),
+      offset: Number(offset),
+      seq: typeof seq === 'number' ? seq : null,
+      what: series === 0 ? error.message : `${seriesName(series)}: ${error.message}`,
+    });
   }
 }
 
-function parseHere(segment: string, offset: number, seq: number, payload: Uint8Array): ReturnType<typeof parsePayload> {
+const isSeriesName = (name: string): boolean => /^writer-\d{4}$/.test(name);
+
+function tailOf(series: number, end: LogEnd): ForeignPart {
+  return {
+    file: placeOf(series, segmentName(end.tornSegment as number)),
+    offset: end.tornSegment === end.segment ? end.offset : 0,
+    bytes: end.tornBytes,
+    what: 'stands behind the last whole entry: a crash leaves this, and so can anybody; the next writer sets it aside',
+  };
+}
+
+/** Why a file is not of the log; null for a tail that an entry of the log says was set aside. */
+function strangeness(files: LogFiles, dir: string, name: string, setAside: RecoveredBody[]): string | null {
+  const [, segment] = /^(\d{8,15}\.wal)\.torn(?:-\d+)?$/.exec(name) ?? [];
+  if (segment === undefined) return 'is not of the log';
+  const bytes = sizeOf(files, dir, name);
+  const told = setAside.findIndex((one) => one.segment === segment && one.droppedBytes === bytes);
+  if (told < 0) return 'no entry says that this was set aside after a crash';
+  setAside.splice(told, 1);
+  return null;
+}
+
+/** null for what is no regular file. */
+function sizeOf(files: LogFiles, dir: string, name: string): number | null {
+  try {
+    const fd = files.openSync(join(dir, name), 'r');
+    try {
+      return files.sizeSync(fd);
+    } finally {
+      files.closeSync(fd);
+    }
+  } catch {
+    return null;
+  }
+}
+
+function parseHere(segment: string, offset: number, seq: number, payload: Uint8Array): Entry {
   try {
     return parsePayload(payload);
   } catch (error) {

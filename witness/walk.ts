@@ -2,11 +2,12 @@
  * The one walk over a log that reading, verifying and recovering share: headers linked to each other, lengths, CRCs and
  * the hash chain. It ends at the last whole entry and says what stands behind it.
  */
-import { KvError } from '../native/index.ts';
+import { basename } from 'node:path';
 import { entryHash, HASH_BYTES } from './chain.ts';
 import type { LogFiles } from './files.ts';
 import { badLog, type Fault, isTornHeader, SegmentFile } from './scan.ts';
-import { encodeHeader, type SegmentHeader, segmentHash, segmentNumbers } from './segment.ts';
+import { encodeHeader, type SegmentHeader, segmentHash, segmentName, segmentNumbers } from './segment.ts';
+import { firstSeqOf, listFolder, noLog, seriesDir } from './series.ts';
 
 export interface RawEntry {
   readonly segment: string;
@@ -34,12 +35,27 @@ export interface LogEnd {
   readonly tornSegment: number | null;
 }
 
+/** Walks one series of a log. One whose writer has not made its first segment yet has no entries. Throws 'bad-log'. */
+export function* walkSeries(
+  files: LogFiles,
+  logDir: string,
+  series: number,
+  fromSeq = 0,
+): Generator<RawEntry, LogEnd | null, undefined> {
+  const dir = seriesDir(logDir, series);
+  if (series > 0 && listSegments(files, dir).length === 0) return null;
+  return yield* walkLog(files, dir, fromSeq);
+}
+
 /**
- * Walks from the segment that holds `fromSeq` (Infinity: the last one) to the end. What a crash leaves at the end is no
- * error. Throws 'not-found' without a log, 'bad-log' (segment, offset, seq) at the first thing that is wrong.
+ * Walks one series, the one that lies in `dir`, from the segment that holds `fromSeq` (Infinity: the last one) to the end. What a
+ * crash leaves at the end is no error. Throws 'not-found' without segments, 'bad-log' (segment, offset, seq) at the first thing that is wrong.
  */
 export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<RawEntry, LogEnd, undefined> {
-  const numbers = listSegments(files, dir);
+  const { own: numbers, behind } = segmentsIn(files, dir);
+  if (numbers.length === 0) refuseStray(files, dir, 0, behind);
+  if (numbers.length === 0) throw noLog(dir);
+  const firstSeq = firstSeqOf(Number(/^writer-(\d{4})$/.exec(basename(dir))?.[1] ?? 0));
   const heads = numbers.map((number) => readHead(files, dir, number));
   const headless = heads.findIndex((head) => head.header === null);
   if (headless >= 0 && headless < heads.length - 1) {
@@ -55,11 +71,17 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
       segments: 1,
       segment: 0,
       offset: 0,
-      nextSeq: 0,
+      nextSeq: firstSeq,
       headHash: Buffer.alloc(HASH_BYTES),
       tornBytes: first.size,
       tornSegment: 0,
     };
+  }
+  // Every header, also of segments that are not walked: a file that was given another number is found before anything is read or written.
+  for (const [index, { name, header }] of heads.slice(0, whole).entries()) {
+    checkPlace(name, header as SegmentHeader, first.header.logId, index);
+    if (index > 0 && (header as SegmentHeader).firstSeq < ((heads[index - 1] as Head).header as SegmentHeader).firstSeq)
+      throw badLog(name, 40, null, 'its first entry stands before that of the segment before it');
   }
   let start = 0;
   while (start + 1 < whole && ((heads[start + 1] as Head).header as SegmentHeader).firstSeq <= fromSeq) start++;
@@ -71,7 +93,7 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
       const expected = {
         logId: first.header.logId,
         number: index,
-        firstSeq: end?.seq ?? 0,
+        firstSeq: end?.seq ?? firstSeq,
         previousHash: end?.hash ?? Buffer.alloc(HASH_BYTES),
       };
       if (header === null) {
@@ -89,12 +111,13 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
           tornSegment: index,
         };
       }
-      checkLink(segment.name, header, expected, index > start || index === 0);
+      if (index > start || index === 0) checkLink(segment.name, header, expected);
       end = yield* walkSegment(segment, header, index === heads.length - 1);
     } finally {
       segment.close();
     }
   }
+  refuseStray(files, dir, heads.length, behind);
   const last = end as SegmentEnd;
   return {
     logId: first.header.logId,
@@ -108,23 +131,44 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
   };
 }
 
-/** Numbers of the segments there are, ascending; throws 'not-found' without any. */
+/**
+ * Numbers of the segments of a series, from 0 without gaps. A file with a number behind a gap that has no header is not of the log
+ * (`verifyLog` names it); one that has a header says that segments before it are missing, which is found at the end of the walk.
+ * Throws 'not-found' for what is no folder, 'bad-log' where the first segment is missing.
+ */
 export function listSegments(files: LogFiles, dir: string): number[] {
-  let names: string[] = [];
+  const { own, behind } = segmentsIn(files, dir);
+  if (own.length === 0) refuseStray(files, dir, 0, behind);
+  return own;
+}
+
+function segmentsIn(files: LogFiles, dir: string): { readonly own: number[]; readonly behind: number[] } {
+  const numbers = segmentNumbers(listFolder(files, dir));
+  const own = numbers.filter((number, index) => number === index);
+  return { own, behind: numbers.slice(own.length) };
+}
+
+/** Throws 'bad-log' when one of the segments behind the gap at `missing` is of a log. */
+function refuseStray(files: LogFiles, dir: string, missing: number, behind: readonly number[]): void {
+  const stray = behind.find((number) => hasHeader(files, dir, number));
+  // A writer may have been making segments while the folder was listed.
+  if (stray !== undefined && !segmentNumbers(listFolder(files, dir)).includes(missing))
+    throw badLog(segmentName(stray), 0, null, `${segmentName(missing)} is missing before it`);
+}
+
+function hasHeader(files: LogFiles, dir: string, number: number): boolean {
   try {
-    names = files.listSync(dir);
-  } catch (cause) {
-    const { code } = cause as NodeJS.ErrnoException;
-    if (code !== 'ENOENT' && code !== 'ENOTDIR')
-      throw new KvError('io', `${dir} cannot be read: ${code}`, { values: { dir }, cause });
+    return readHead(files, dir, number).header !== null;
+  } catch {
+    // What cannot even be opened as a file is no segment.
+    return false;
   }
-  const numbers = segmentNumbers(names);
-  if (numbers.length === 0)
-    throw new KvError('not-found', `there is no witness log in ${dir}`, {
-      values: { dir },
-      hint: 'run something first, or name the right state folder',
-    });
-  return numbers;
+}
+
+/** Id of the log in `dir`; null while its first header is not complete. Throws 'not-found', 'bad-log'. */
+export function logIdOf(files: LogFiles, dir: string): string | null {
+  if (listSegments(files, dir).length === 0) throw noLog(dir);
+  return readHead(files, dir, 0).header?.logId ?? null;
 }
 
 interface Head {
@@ -158,13 +202,16 @@ function readHead(files: LogFiles, dir: string, number: number): Head {
   }
 }
 
+/** The number in the header is that of the file, and all segments are of one log. */
+function checkPlace(name: string, header: SegmentHeader, logId: string, number: number): void {
+  if (header.number !== number)
+    throw badLog(name, 32, null, `segment ${header.number} stands where segment ${number} must be`);
+  if (header.logId !== logId)
+    throw badLog(name, 16, null, `it belongs to log ${header.logId}, the segments before it to ${logId}`);
+}
+
 /** A header must continue what the segment before it ended with. */
-function checkLink(name: string, header: SegmentHeader, expected: SegmentHeader, isKnown: boolean): void {
-  if (header.number !== expected.number)
-    throw badLog(name, 32, null, `segment ${header.number} stands where segment ${expected.number} must be`);
-  if (header.logId !== expected.logId)
-    throw badLog(name, 16, null, `it belongs to log ${header.logId}, the segments before it to ${expected.logId}`);
-  if (!isKnown) return;
+function checkLink(name: string, header: SegmentHeader, expected: SegmentHeader): void {
   if (header.firstSeq !== expected.firstSeq)
     throw badLog(name, 40, null, `its first entry is ${header.firstSeq}, expected ${expected.firstSeq}`);
   if (!expected.previousHash.every((byte, index) => byte === header.previousHash[index])) {

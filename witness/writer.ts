@@ -39,6 +39,8 @@ export interface Tip {
   readonly headHash: Uint8Array;
   /** All segments together. */
   readonly bytes: number;
+  /** Time of the latest entry, 0 before the first. */
+  readonly lastMs: number;
 }
 
 interface Waiter {
@@ -51,6 +53,7 @@ export class LogWriter implements WitnessLog {
   readonly id: string;
   readonly dir: string;
   readonly #settings: Settings;
+  readonly #folder: string;
   readonly #lock: WriterLock;
 
   #nextSeq: number;
@@ -58,6 +61,7 @@ export class LogWriter implements WitnessLog {
   #acknowledgedSeq: number;
   #bytes: number;
   #droppedCount = 0;
+  #lastMs: number;
 
   /** Sealed batches in order; the first may be on its way to the disk. */
   readonly #queue: Batch[] = [];
@@ -77,9 +81,12 @@ export class LogWriter implements WitnessLog {
   #trouble: Trouble | null = null;
   #closing: Promise<void> | null = null;
 
-  constructor(settings: Settings, lock: WriterLock, tip: Tip) {
+  /** `folder`: where the segments of this writer lie, in the folder of the log or below it. */
+  constructor(settings: Settings, folder: string, lock: WriterLock, tip: Tip) {
     this.id = tip.id;
     this.dir = settings.dir;
+    this.#folder = folder;
+    this.#lastMs = tip.lastMs;
     this.#settings = settings;
     this.#lock = lock;
     this.#nextSeq = tip.nextSeq;
@@ -104,7 +111,7 @@ export class LogWriter implements WitnessLog {
   append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null {
     if (this.#closing !== null) throw new KvError('closed', 'the log was closed');
     this.#throwFailure();
-    const timeMs = this.#settings.clock();
+    const timeMs = this.#now();
     const payload = payloadText(this.#nextSeq, timeMs, session, kind, spellBody(kind, body));
     if (payload.length * 3 > PAYLOAD_BYTES_MAX && Buffer.byteLength(payload) > PAYLOAD_BYTES_MAX) {
       throw new KvError(
@@ -134,6 +141,13 @@ export class LogWriter implements WitnessLog {
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;
+  }
+
+  /** Times of one writer never fall, also when the clock is set back: a reader may rely on their order. */
+  #now(): number {
+    const nowMs = this.#settings.clock();
+    if (nowMs > this.#lastMs) this.#lastMs = nowMs;
+    return this.#lastMs;
   }
 
   #add(payload: string): number {
@@ -267,10 +281,10 @@ export class LogWriter implements WitnessLog {
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
     if (this.#trouble !== null && this.#queue.length === 0) {
-      const note = this.#trouble.note(this.#settings.clock());
+      const note = this.#trouble.note(this.#now());
       this.#trouble = null;
       if (note !== null) {
-        this.#add(payloadText(this.#nextSeq, this.#settings.clock(), NO_SESSION, 'note', spellBody('note', note)));
+        this.#add(payloadText(this.#nextSeq, this.#now(), NO_SESSION, 'note', spellBody('note', note)));
         this.#open.ownEntries++;
         this.#seal();
       }
@@ -283,7 +297,7 @@ export class LogWriter implements WitnessLog {
     if (batch.isFirst) {
       await this.#writePart(batch, fd, 0, SEGMENT_HEADER_BYTES);
       // Once per segment, about every 20,000 entries: not worth a second way of syncing.
-      if (!batch.done) syncFolder(this.dir, this.#settings.files);
+      if (!batch.done) syncFolder(this.#folder, this.#settings.files);
     }
     await this.#writePart(batch, fd, batch.isFirst ? SEGMENT_HEADER_BYTES : 0, batch.length);
   }
@@ -311,7 +325,7 @@ export class LogWriter implements WitnessLog {
     if (batch.isFirst) {
       writeWhole(fd, batch.bytes.subarray(0, SEGMENT_HEADER_BYTES), 0, files);
       files.fdatasyncSync(fd);
-      syncFolder(this.dir, files);
+      syncFolder(this.#folder, files);
     }
     const from = batch.isFirst ? SEGMENT_HEADER_BYTES : 0;
     writeWhole(fd, batch.bytes.subarray(from), batch.position + from, files);
@@ -349,7 +363,7 @@ export class LogWriter implements WitnessLog {
   #fd(batch: Batch): number {
     let fd = this.#fds.get(batch.segment);
     if (fd === undefined) {
-      fd = this.#settings.files.openSync(join(this.dir, segmentName(batch.segment)), batch.isFirst ? 'wx+' : 'r+');
+      fd = this.#settings.files.openSync(join(this.#folder, segmentName(batch.segment)), batch.isFirst ? 'wx+' : 'r+');
       this.#fds.set(batch.segment, fd);
     }
     return fd;
@@ -419,7 +433,7 @@ export class LogWriter implements WitnessLog {
     for (const batch of this.#queue) {
       const fd = this.#fds.get(batch.segment);
       try {
-        if (batch.isFirst && fd !== undefined) files.unlinkSync(join(this.dir, segmentName(batch.segment)));
+        if (batch.isFirst && fd !== undefined) files.unlinkSync(join(this.#folder, segmentName(batch.segment)));
         else if (batch === first && fd !== undefined) files.ftruncateSync(fd, batch.position);
       } catch {
         // The disk refuses this too: the next start recovers the tail or finds whole entries, both are honest.

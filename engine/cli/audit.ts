@@ -1,5 +1,4 @@
 /** `palimpsest audit …`: questions to the log, answered from the log itself; only `query` asks the SQL index, which is compared with the log first. */
-import { openThresholdBook, type ThresholdBook } from '../../memory/index.ts';
 import { brief, columnsOf, jsonText, KvError, table } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import {
@@ -8,13 +7,14 @@ import {
   type DecisionFilter,
   decisionsText,
   type Entry,
+  entryId,
   entryText,
   explain,
   explanationText,
   findSession,
   openAuditIndex,
   openLogQuery,
-  openWitnessLog,
+  parseEntryId,
   parseRange,
   parseTime,
   readEntry,
@@ -26,7 +26,7 @@ import {
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
-import { logDir, memoryDir, sqlDir } from '../state.ts';
+import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
 import { flag, number, type Settings, text } from './options.ts';
 import { ProgressLine } from './progress.ts';
 
@@ -35,16 +35,6 @@ const log = (settings: Settings): string => logDir(stateDir(settings));
 
 function print(settings: Settings, value: unknown, plain: (columns: number) => string): void {
   process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain(columnsOf(process.stdout))}\n`);
-}
-
-function seqOf(id: string): number {
-  const seq = Number(id);
-  if (!/^\d{1,15}$/.test(id))
-    throw new KvError('bad-argument', `'${id}' is not the id of an entry`, {
-      values: { id },
-      hint: 'ids are the numbers in the first column of audit list',
-    });
-  return seq;
 }
 
 /** → the filter that the flags describe; times are relative to nowMs. */
@@ -116,12 +106,12 @@ export async function query(settings: Settings, sql: string): Promise<void> {
 }
 
 export async function show(settings: Settings, id: string): Promise<void> {
-  const entry = readEntry(log(settings), seqOf(id));
+  const entry = readEntry(log(settings), parseEntryId(id));
   print(settings, entry, (columns) => entryText(entry, columns));
 }
 
 export async function explainCommand(settings: Settings, id: string): Promise<void> {
-  const explanation = explain(log(settings), seqOf(id));
+  const explanation = explain(log(settings), parseEntryId(id));
   print(settings, explanation, (columns) => explanationText(explanation, columns));
 }
 
@@ -138,45 +128,10 @@ export async function replay(settings: Settings, typed: string): Promise<void> {
   if (!report.equal) process.exitCode = 2;
 }
 
-/**
- * The book belongs to whoever holds the log's lock. While a run holds it, a question is answered from a book in memory, made
- * from the log; `write` insists on the lock and throws KvError 'locked'.
- */
-async function withBook<T>(settings: Settings, write: boolean, work: (book: ThresholdBook) => Promise<T>): Promise<T> {
-  const dir = log(settings);
-  const report = verifyLog(dir);
-  if (report.logId === null) {
-    throw new KvError('not-found', `there is no log in ${dir}`, {
-      values: { dir },
-      hint: 'run something first, or name the state folder with --state',
-    });
-  }
-  const entries = (fromSeq: number): Iterable<Entry> => readLog(dir, { fromSeq, kinds: ['open', 'close'] });
-  const lock = await openWitnessLog({ dir }).catch((error: unknown) => {
-    if (!write && error instanceof KvError && error.code === 'locked') return null;
-    throw error;
-  });
-  try {
-    const book = await openThresholdBook({
-      dir: lock === null ? null : memoryDir(stateDir(settings)),
-      logId: report.logId,
-      entries,
-    });
-    try {
-      if (lock === null) await book.rebuildFrom(entries(0));
-      return await work(book);
-    } finally {
-      await book.close();
-    }
-  } finally {
-    await lock?.close();
-  }
-}
-
 /** Earlier sessions whose fingerprint is nearest to that of the entry's session. */
 export async function similar(settings: Settings, id: string): Promise<void> {
   const dir = log(settings);
-  const entry = readEntry(dir, seqOf(id));
+  const entry = readEntry(dir, parseEntryId(id));
   const fingerprint = fingerprintOf([...readLog(dir, { session: entry.session, kinds: ['evidence', 'close'] })]);
   if (fingerprint === null)
     throw new KvError(
@@ -185,7 +140,8 @@ export async function similar(settings: Settings, id: string): Promise<void> {
       { values: { session: entry.session } },
     );
   const limit = number(settings, 'limit') ?? 5;
-  const near = (await withBook(settings, false, (book) => book.similar(fingerprint, limit + 1)))
+  const book = await readBook(stateDir(settings));
+  const near = (await book.similar(fingerprint, limit + 1).finally(() => book.close()))
     .filter(({ payload }) => payload.session !== entry.session)
     .slice(0, limit);
   print(settings, near, (columns) =>
@@ -194,7 +150,7 @@ export async function similar(settings: Settings, id: string): Promise<void> {
       : table(
           [
             { title: 'session', align: 'left', value: ({ payload }) => shortId(payload.session) },
-            { title: 'entry', value: ({ payload }) => String(payload.seq) },
+            { title: 'entry', value: ({ payload }) => entryId(payload.seq) },
             { title: 'distance', value: ({ distance }) => distance.toFixed(4) },
             { title: 'tokens', value: ({ payload }) => String(payload.tokens) },
             { title: 'bits', value: ({ payload }) => payload.effectiveBits.toFixed(2) },
@@ -214,10 +170,8 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 
 export async function reindex(settings: Settings): Promise<void> {
   const dir = log(settings);
-  // First what a running writer refuses, so that either both are made again or none.
-  const experiences = await withBook(settings, true, (book) =>
-    book.rebuildFrom(readLog(dir, { kinds: ['open', 'close'] })),
-  );
+  // First what a process that keeps the book refuses, so that either both are made again or none.
+  const experiences = await rebuildBook(stateDir(settings));
   const index = await openSql(settings, true);
   const { entries } = index.report;
   await index.close();

@@ -2,18 +2,17 @@
 import {
   checkThresholdTarget,
   diffThresholdFiles,
-  openThresholdBook,
+  importThresholds,
   readThresholdFile,
-  type ThresholdBook,
   type ThresholdFile,
   type ThresholdTarget,
   writeThresholdFile,
 } from '../../memory/index.ts';
 import { brief, columnsOf, jsonText, KvError, printable, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
-import { isLogDir, openWitnessLog, readLog } from '../../witness/index.ts';
+import { isLogDir, readLogId } from '../../witness/index.ts';
 import { loadModel } from '../model/load.ts';
-import { logDir, makeFolder, memoryDir } from '../state.ts';
+import { logDir, makeFolder, memoryDir, readBook } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
 
 type Target = ThresholdTarget & { readonly family: string; readonly defaults: ReturnType<typeof defaultThresholds> };
@@ -33,30 +32,6 @@ async function target(settings: Settings): Promise<Target> {
     };
   } finally {
     model.weights.close();
-  }
-}
-
-/** The book belongs to whoever holds the log's lock, so that two writers cannot mix. */
-async function withBook<T>(
-  settings: Settings,
-  work: (book: ThresholdBook, log: { id: string; acknowledgedSeq: number }) => Promise<T>,
-): Promise<T> {
-  const dir = text(settings, 'state') ?? '.palimpsest';
-  makeFolder(dir);
-  const log = await openWitnessLog({ dir: logDir(dir) });
-  try {
-    const book = await openThresholdBook({
-      dir: memoryDir(dir),
-      logId: log.id,
-      entries: (fromSeq) => readLog(logDir(dir), { fromSeq, kinds: ['open', 'close'] }),
-    });
-    try {
-      return await work(book, log);
-    } finally {
-      await book.close();
-    }
-  } finally {
-    await log.close();
   }
 }
 
@@ -88,7 +63,13 @@ async function learnedFile(settings: Settings): Promise<ThresholdFile> {
       values: { dir },
       hint: 'run something first, or name the state folder with --state',
     });
-  return withBook(settings, (book, log) => book.exportFile(model, log));
+  const book = await readBook(dir);
+  try {
+    const id = readLogId(logDir(dir)) ?? '';
+    return await book.exportFile(model, { id, acknowledgedSeq: book.seqs.at(-1) ?? -1 });
+  } finally {
+    await book.close();
+  }
 }
 
 export async function show(settings: Settings, path: string | undefined): Promise<void> {
@@ -110,7 +91,9 @@ export async function importFile(settings: Settings, path: string): Promise<void
   const file = readThresholdFile(path);
   const model = await target(settings);
   checkThresholdTarget(file, model);
-  await withBook(settings, async (book) => book.importFile(file, model));
+  const dir = text(settings, 'state') ?? '.palimpsest';
+  makeFolder(dir);
+  importThresholds(memoryDir(dir), file, model);
   process.stdout.write(
     flag(settings, 'json')
       ? `${JSON.stringify({ path, imported: true })}\n`

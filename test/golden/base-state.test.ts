@@ -59,7 +59,7 @@ describe('the log of an earlier build', () => {
     expect(writer.append('s', 'note', { text: 'later' })).toBe(ENTRIES + 1);
     await writer.close();
     expect(verifyLog(dir)).toMatchObject({ ok: true, entries: ENTRIES + 2, tornBytes: 0 });
-    const [recovered, note] = [...readLog(dir, { fromSeq: ENTRIES })];
+    const [recovered, note] = [...readLog(dir, { from: [ENTRIES] })];
     expect(recovered).toMatchObject({ kind: 'recovered', body: { droppedBytes: TORN_BYTES, segment: '00000000.wal' } });
     expect(note).toMatchObject({ seq: ENTRIES + 1, kind: 'note', body: { text: 'later' } });
     expect(readFileSync(join(dir, '00000000.wal')).subarray(0, 1000)).toEqual(
@@ -82,7 +82,7 @@ describe('what an earlier build learned', () => {
     const book = await openThresholdBook({
       dir,
       logId: verifyLog(log).logId as string,
-      entries: (fromSeq) => readLog(log, { fromSeq, kinds: ['open', 'close'] }),
+      entries: (from) => readLog(log, { from, kinds: ['open', 'close'] }),
     });
     expect(book.rebuilt).toBeNull();
     const { modelDigest, shape } = { modelDigest: file.model.digest, shape: file.model.shape };

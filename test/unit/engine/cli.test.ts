@@ -340,7 +340,8 @@ describe('audit', () => {
     expectRefused(await palimpsest(['audit', 'list', '--state', other]), 'bad-log');
     expectRefused(await palimpsest([...run(), '--state', other]), 'bad-log');
   });
-  it('works while a run writes; a second run is refused', async () => {
+  // The first run keeps the book of what was learned, so only making that again has to wait for it.
+  it('works while a run writes, and so does a second run; only reindex has to wait', async () => {
     const other = join(dir, 'shared');
     let second: Promise<Result[]> | null = null;
     const first = await palimpsest(
@@ -357,7 +358,7 @@ describe('audit', () => {
       },
     );
     const [run2, verify, reindex] = await second!;
-    expectRefused(run2!, 'locked', /pid=\d+/);
+    expect(run2!.code).toBe(0);
     expect(verify!.code).toBe(0);
     expectRefused(reindex!, 'locked');
     expect([0, 130]).toContain(first.code);

@@ -3,7 +3,7 @@
 import { cpSync, mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createEngine, type Engine } from '../../../engine/index.ts';
+import { createEngine, type Engine, openCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { AXES } from '../../../memory/index.ts';
 import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
@@ -278,6 +278,30 @@ describe('an engine', () => {
     const kinds = [...readLog(logDir(state), { session: session.id })].map(({ kind }) => kind);
     expect(kinds.filter((kind) => kind === 'close')).toHaveLength(1);
     expect(kinds.at(-1)).toBe('close');
+  });
+
+  // Before, the second engine in one state folder was refused.
+  it('shares its state folder with another engine and a cache; what both learned is there for the next', async () => {
+    const dir = mkdtempSync(join(folder(), 'shared-'));
+    const engines = [await openEngine(dir), await openEngine(dir)];
+    const cache = await openCache({ layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64, stateDir: dir });
+    const sessions = await Promise.all(
+      engines.map((one) => one.openSession({ kvBudget: '30%', tokensExpected: PROMPT_TOKENS })),
+    );
+    await Promise.all(sessions.map((session) => session.generate(ids(PROMPT_TOKENS), { maxTokens: 2 }).result));
+    for (const session of sessions) await session.close();
+    for (const one of engines) await one.close();
+    await cache.close();
+    expect(verifyLog(logDir(dir))).toMatchObject({ ok: true, foreign: [], tornBytes: 0 });
+    for (const { id } of sessions)
+      expect(replaySession(readLog(logDir(dir), { session: id }))).toMatchObject({ equal: true, complete: true });
+    const next = await openEngine(dir);
+    const session = await next.openSession({ kvBudget: '30%', tokensExpected: PROMPT_TOKENS });
+    await session.generate(ids(PROMPT_TOKENS), { maxTokens: 1 }).result;
+    await session.close();
+    await next.close();
+    const [evidence] = entriesOf(dir, session.id, 'evidence');
+    expect(evidence!.body.neighbours.map((one) => one.session).sort()).toEqual(sessions.map(({ id }) => id).sort());
   });
 
   it('ended at once leaves a log that opens again', async () => {

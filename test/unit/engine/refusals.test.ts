@@ -184,8 +184,4 @@ describe('what cannot be done is refused', () => {
       expect(['bad-argument', 'unsupported']).toContain(await codeOf(createEngine(options as never), inspect(options)));
     }
   });
-
-  it('a state folder that another engine holds', async () => {
-    expect(await codeOf(openEngine(state))).toBe('locked');
-  });
 });

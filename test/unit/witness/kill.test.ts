@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
-import { openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
+import { lockWriter, openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
 import { scratchFolders } from './folder.ts';
 import { seeded } from './simulated-disk.ts';
 
@@ -91,7 +91,9 @@ it('takes over from a terminated worker of the same process', async () => {
       if (line.startsWith('have')) resolve(Number(line.slice(5)));
     });
   });
-  await expect(openWitnessLog({ dir })).rejects.toMatchObject({ code: 'locked', values: { pid: process.pid } });
+  expect(() => lockWriter(dir)).toThrowError(
+    expect.objectContaining({ code: 'locked', values: expect.objectContaining({ pid: process.pid }) }),
+  );
   await worker.terminate();
   const log = await openWitnessLog({ dir });
   expect(log.acknowledgedSeq).toBeGreaterThanOrEqual(acknowledged);

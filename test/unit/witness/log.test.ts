@@ -3,7 +3,7 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { KvError } from '../../../native/index.ts';
-import { isLogDir, openWitnessLog, readEntry, readLog, verifyLog } from '../../../witness/index.ts';
+import { isLogDir, lockWriter, openWitnessLog, readEntry, readLog, verifyLog } from '../../../witness/index.ts';
 import { fill, scratchFolders } from './folder.ts';
 
 const folder = scratchFolders();
@@ -71,7 +71,7 @@ describe('append and read', () => {
     const segments = readdirSync(dir).filter((name) => name.endsWith('.wal'));
     expect(segments.length).toBeGreaterThan(8);
     expect(segments.reduce((sum, name) => sum + statSync(join(dir, name)).size, 0)).toBe(again.bytes);
-    expect([...readLog(dir, { fromSeq: 17 })].map((entry) => entry.seq)).toEqual(
+    expect([...readLog(dir, { from: [17] })].map((entry) => entry.seq)).toEqual(
       Array.from({ length: 33 }, (_, index) => 17 + index),
     );
     expect(verifyLog(dir)).toMatchObject({
@@ -122,25 +122,32 @@ describe('append and read', () => {
   });
 });
 
-describe('one writer', () => {
-  // A second writer is refused by name while the first lives, and let in after it closed; a dead owner's lock is taken over.
-  it('refuses a second writer and takes over from a dead one', async () => {
+describe('the lock of a series', () => {
+  // A lock is refused by name while its holder lives, and free after it closed; a dead owner's lock is taken over.
+  it('is held by one writer, and taken over from a dead one', async () => {
     const dir = folder();
     const log = await openWitnessLog({ dir });
-    await expect(openWitnessLog({ dir })).rejects.toMatchObject({ code: 'locked', values: { pid: process.pid } });
+    const held = (values: object) =>
+      expect.objectContaining({ code: 'locked', values: expect.objectContaining(values) });
+    expect(() => lockWriter(dir)).toThrowError(held({ pid: process.pid }));
     const lock = JSON.parse(readFileSync(join(dir, 'writer.lock'), 'utf8'));
     await log.close();
     expect(readdirSync(dir)).toEqual(['00000000.wal']);
     // The same pid, started at another time: the process that held this lock is gone.
     writeFileSync(join(dir, 'writer.lock'), JSON.stringify({ ...lock, start: '1' }));
     await (await openWitnessLog({ dir })).close();
-    // Another host cannot be asked: refused.
-    writeFileSync(join(dir, 'writer.lock'), JSON.stringify({ ...lock, host: 'elsewhere' }));
-    await expect(openWitnessLog({ dir })).rejects.toMatchObject({ code: 'locked', values: { host: 'elsewhere' } });
     // A file that names nobody protects nobody.
     writeFileSync(join(dir, 'writer.lock'), 'garbage');
     await (await openWitnessLog({ dir })).close();
     expect(readdirSync(dir)).toEqual(['00000000.wal']);
+    // Another host cannot be asked: its series stays as it is, and the next writer begins one of its own.
+    writeFileSync(join(dir, 'writer.lock'), JSON.stringify({ ...lock, host: 'elsewhere' }));
+    expect(() => lockWriter(dir)).toThrowError(held({ host: 'elsewhere' }));
+    const second = await openWitnessLog({ dir });
+    expect(second.append('s', 'note', {})).toBe(2 ** 32);
+    await second.close();
+    expect(readdirSync(dir).sort()).toEqual(['00000000.wal', 'writer-0001', 'writer.lock']);
+    expect([...readLog(dir)].map(({ seq }) => seq)).toEqual([2 ** 32]);
   });
 });
 
