@@ -7,12 +7,14 @@ import { randomBytes } from 'node:crypto';
 import fs from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import { KvError } from '../native/index.ts';
+import { KvError, readRegular } from '../native/index.ts';
 
 export const LOCK_NAME = 'writer.lock';
 /** Somebody who removes a stale lock holds this folder meanwhile; the work takes microseconds. */
 const GUARD_NAME = 'writer.lock.guard';
 const GUARD_STALE_MS = 10_000;
+/** An owner is some 200 bytes. */
+const LOCK_BYTES_MAX = 4096;
 const ATTEMPTS = 200;
 const PAUSE_MS = 10;
 
@@ -54,7 +56,8 @@ export function lockWriter(dir: string): WriterLock {
         if (codeOf(error) !== 'EEXIST') throw error;
       }
       const owner = readOwner(path);
-      if (owner !== null && isAlive(owner, mine)) throw lockedBy(owner, path);
+      if (owner === 'none') continue;
+      if (owner !== 'nobody' && isAlive(owner, mine)) throw lockedBy(owner, path);
       removeStale(dir, path, mine);
     }
   } finally {
@@ -81,7 +84,8 @@ function lockedBy(owner: Owner, path: string): KvError {
 }
 
 function release(path: string, mine: Owner): void {
-  if (readOwner(path)?.token === mine.token) fs.rmSync(path, { force: true });
+  const owner = readOwner(path);
+  if (typeof owner === 'object' && owner.token === mine.token) fs.rmSync(path, { force: true });
 }
 
 /** Only inside the guard may a lock be removed that is not one's own, so a fresh lock is never taken for the stale one. */
@@ -98,19 +102,21 @@ function removeStale(dir: string, path: string, mine: Owner): void {
   }
   try {
     const owner = readOwner(path);
-    if (owner === null || !isAlive(owner, mine)) fs.rmSync(path, { force: true });
+    // Where there is no lock nothing may be removed: the next moment somebody may have made a new one.
+    if (owner !== 'none' && (owner === 'nobody' || !isAlive(owner, mine))) fs.rmSync(path, { force: true });
   } finally {
     fs.rmdirSync(guard);
   }
 }
 
-/** null: no lock, or a file that names nobody. */
-function readOwner(path: string): Owner | null {
+/** 'none': there is no lock; 'nobody': what is there names no process. */
+function readOwner(path: string): Owner | 'none' | 'nobody' {
   try {
-    const owner = JSON.parse(fs.readFileSync(path, 'utf8')) as Owner | null;
-    return Number.isSafeInteger(owner?.pid) && (owner as Owner).pid > 0 ? owner : null;
+    const owner = JSON.parse(readRegular(path, { bytesMax: LOCK_BYTES_MAX }).toString('utf8')) as Owner | null;
+    return Number.isSafeInteger(owner?.pid) && (owner as Owner).pid > 0 ? (owner as Owner) : 'nobody';
   } catch (error) {
-    if (codeOf(error) === 'ENOENT' || error instanceof SyntaxError) return null;
+    if (error instanceof KvError && error.code === 'not-found') return 'none';
+    if (error instanceof SyntaxError || (error instanceof KvError && error.code === 'bad-file')) return 'nobody';
     throw error;
   }
 }

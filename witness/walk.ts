@@ -89,7 +89,9 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
   for (let index = start; index < heads.length; index++) {
     const segment = new SegmentFile(files, dir, numbers[index] as number);
     try {
-      const { header } = heads[index] as Head;
+      // A writer may have completed the header since the heads were read.
+      const now = (heads[index] as Head).header ?? segment.header();
+      const header = typeof now === 'string' ? null : now;
       const expected = {
         logId: first.header.logId,
         number: index,
@@ -111,6 +113,7 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
           tornSegment: index,
         };
       }
+      checkPlace(segment.name, header, expected.logId, index);
       if (index > start || index === 0) checkLink(segment.name, header, expected);
       end = yield* walkSegment(segment, header, index === heads.length - 1);
     } finally {
