@@ -7,7 +7,7 @@ import { badLog } from './scan.ts';
 import { segmentNumbers } from './segment.ts';
 import { entryId, firstSeqOf, listSeries, seriesOf } from './series.ts';
 import { type Entry, type EntryKind, NO_SESSION } from './types.ts';
-import { logIdOf, walkSeries } from './walk.ts';
+import { checkLogId, logIdOf, walkSeries } from './walk.ts';
 
 export interface ReadOptions {
   /**
@@ -58,7 +58,7 @@ function* readSeries(
 ): Generator<Entry, void, undefined> {
   for (const raw of walkSeries(files, logDir, series, fromSeq)) {
     const { segment, offset, seq, payload } = raw;
-    if (raw.logId !== logId) throw badLog(segment, 16, null, `it belongs to log ${raw.logId}, the folder to ${logId}`);
+    checkLogId(raw, logId);
     if (seq < fromSeq) continue;
     const entry = parsePayload(payload);
     if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);

@@ -14,7 +14,7 @@ import { badLog } from './scan.ts';
 import { segmentName } from './segment.ts';
 import { listFolder, listSeries, seriesDir, seriesName } from './series.ts';
 import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } from './types.ts';
-import { type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
+import { checkLogId, type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
 
 /**
  * Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'io' when it cannot be read.
@@ -66,8 +66,7 @@ function verifySeries(files: LogFiles, logDir: string, series: number, foreign: 
     let step = walk.next();
     for (; step.done !== true; step = walk.next()) {
       const { segment, offset, seq, payload } = step.value;
-      if (logId !== null && step.value.logId !== logId)
-        throw badLog(segment, 16, null, `it belongs to log ${step.value.logId}, the folder to ${logId}`);
+      if (series > 0) checkLogId(step.value, logId);
       const entry = parseHere(segment, offset, seq, payload);
       if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
       if (!isCanonical(payload, entry)) throw badLog(segment, offset, seq, 'the entry is not spelled canonically');

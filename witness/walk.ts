@@ -7,7 +7,7 @@ import { entryHash, HASH_BYTES } from './chain.ts';
 import type { LogFiles } from './files.ts';
 import { badLog, type Fault, isTornHeader, SegmentFile } from './scan.ts';
 import { encodeHeader, type SegmentHeader, segmentHash, segmentName, segmentNumbers } from './segment.ts';
-import { firstSeqOf, listFolder, noLog, seriesDir } from './series.ts';
+import { firstSeqOf, listFolder, listSeries, noLog, seriesDir } from './series.ts';
 
 export interface RawEntry {
   readonly segment: string;
@@ -45,6 +45,22 @@ export function* walkSeries(
   const dir = seriesDir(logDir, series);
   if (series > 0 && listSegments(files, dir).length === 0) return null;
   return yield* walkLog(files, dir, fromSeq);
+}
+
+/** Walks every series of a log, one after the other: all entries in order of seq. Throws 'not-found' without a log, 'bad-log'. */
+export function* walkAll(files: LogFiles, logDir: string): Generator<RawEntry, void, undefined> {
+  const logId = logIdOf(files, logDir);
+  for (const series of listSeries(files, logDir)) {
+    for (const raw of walkSeries(files, logDir, series)) {
+      checkLogId(raw, logId);
+      yield raw;
+    }
+  }
+}
+
+/** A series that was copied here from another log is none of this one. Throws 'bad-log'. */
+export function checkLogId({ segment, logId }: RawEntry, expected: string | null): void {
+  if (logId !== expected) throw badLog(segment, 16, null, `it belongs to log ${logId}, the folder to ${expected}`);
 }
 
 /**

@@ -11,6 +11,7 @@ import {
   type AuditIndexOptions,
   openAuditIndex,
   openLogQuery,
+  openWitnessLog,
   readLog,
   verifyLog,
 } from '../../witness/index.ts';
@@ -64,21 +65,44 @@ const told = (rows: Record<string, unknown>[]): Record<string, unknown>[] =>
     ),
   );
 
+const bySeq = <T extends { readonly seq: number }>(rows: readonly T[]): T[] => [...rows].sort((a, b) => a.seq - b.seq);
+
 /** Everything the tables say equals what the log says. */
 export async function expectSame(index: AuditIndex, logDir: string): Promise<void> {
   const log = openLogQuery(logDir);
-  const newestFirst = async (table: string) => told(await rowsOf(index, table, logDir)).reverse();
-  expect(await newestFirst('decisions')).toEqual(await log.decisions({ limit: 100_000 }));
-  expect(await newestFirst('sessions')).toEqual(await log.sessions({ limit: 1000 }));
-  expect(told(await rowsOf(index, 'experiences', logDir))).toEqual(
-    [...experiencesOf(readLog(logDir))].map(({ gains, ...rest }) => ({ ...rest, gainsK: gains.k, gainsV: gains.v })),
+  const inOrder = async (table: string) => told(await rowsOf(index, table, logDir));
+  expect(await inOrder('decisions')).toEqual(bySeq(await log.decisions({ limit: 100_000 })));
+  expect(await inOrder('sessions')).toEqual(bySeq(await log.sessions({ limit: 1000 })));
+  expect(await inOrder('experiences')).toEqual(
+    bySeq([...experiencesOf(readLog(logDir))]).map(({ gains, ...rest }) => ({
+      ...rest,
+      gainsK: gains.k,
+      gainsV: gains.v,
+    })),
   );
-  const points = [...readLog(logDir, { kinds: ['situation'] })].map(({ seq }) => seq);
+  const points = bySeq([...readLog(logDir, { kinds: ['situation'] })]).map(({ seq }) => seq);
   expect((await rowsOf(index, 'situations', logDir)).map((row) => row['seq'])).toEqual(points);
 }
 
 export function storeSuite(name: string, store: Store): void {
   describe(`SQL index: ${name}`, () => {
+    // Tries a folder that two writers wrote at once, each more than one batch: seqs leap between them.
+    test('holds what all writers of a log wrote', async () => {
+      const dir = store.fresh();
+      const logDir = join(dir, 'log');
+      const first = await openWitnessLog({ dir: logDir });
+      await writeSessions(logDir, { seed: 502, sessions: 5, decisionsPerSession: 400, prefix: 'second ' });
+      await first.close();
+      await writeSessions(logDir, { seed: 503, sessions: 6, decisionsPerSession: 400, prefix: 'first ' });
+      const { series } = verifyLog(logDir);
+      expect(series.map(({ entries }) => entries > 2000)).toEqual([true, true]);
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
+      await expectSame(index, logDir);
+      const { entries, wrong } = await index.sync();
+      await index.close();
+      expect([entries, wrong]).toEqual([verifyLog(logDir).entries, 0]);
+    });
+
     // Tries a log longer than one batch, then a question that only SQL can ask, against the same sums made from the log.
     test('says what the log says, and answers a SELECT over it', async () => {
       const dir = store.fresh();

@@ -1,7 +1,7 @@
 /** The SQL index of one log: opened, compared with the log, asked. Loaded only by `openAuditIndex`, for it brings a database along. */
 import { KvError } from '../../native/index.ts';
 import { nodeFiles } from '../files.ts';
-import { walkLog } from '../walk.ts';
+import { walkAll } from '../walk.ts';
 import type { SqlConnection } from './connection.ts';
 import { openDatabase } from './database.ts';
 import type { AuditIndex, AuditIndexOptions, IndexReport, SqlAnswer } from './index.ts';
@@ -22,7 +22,7 @@ export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
     files = nodeFiles,
   } = options;
   // Report a damaged log before paying for a database start: reading the log takes a fraction of that time.
-  for (const _ of walkLog(files, logDir));
+  for (const _ of walkAll(files, logDir));
   const start = async (rebuilt: string | null): Promise<AuditIndex> => {
     const connection = await openDatabase(url === undefined ? { dir } : { url }, statementMsMax);
     try {

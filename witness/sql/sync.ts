@@ -12,7 +12,7 @@ import { type LogFiles, nodeFiles } from '../files.ts';
 import { decisionRow, SessionTotals } from '../query.ts';
 import { badLog } from '../scan.ts';
 import type { Entry } from '../types.ts';
-import { walkLog } from '../walk.ts';
+import { walkAll } from '../walk.ts';
 import type { SqlConnection, Statement } from './connection.ts';
 import { columnsOf } from './database.ts';
 import type { AuditIndexOptions, IndexReport } from './index.ts';
@@ -88,7 +88,7 @@ export async function syncLog(
     // An embedded database belongs to one log.
     if (connection.kind === 'pglite') await forget('<>');
     if (rebuild) await forget('=');
-    for (const { segment, offset, seq, payload } of walkLog(files, logDir)) {
+    for (const { segment, offset, seq, payload } of walkAll(files, logDir)) {
       const entry = parsePayload(payload);
       if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
       await log.add(entry);
@@ -104,7 +104,7 @@ export async function syncLog(
 function identify(files: LogFiles, logDir: string): [logId: string | null, entries: number] {
   let logId: string | null = null;
   let entries = 0;
-  for (const raw of walkLog(files, logDir)) {
+  for (const raw of walkAll(files, logDir)) {
     logId = raw.logId;
     entries++;
   }
@@ -125,6 +125,8 @@ class LogTables {
   readonly #totals = new SessionTotals();
   readonly #lessons = new ExperienceReader();
   #batch: Entry[] = [];
+  /** Rows below this seq are as the log says. Seqs leap from one writer's series to the next. */
+  #from = 0;
 
   constructor(connection: SqlConnection, logId: string, onBatch: (entries: number) => void) {
     this.#connection = connection;
@@ -134,14 +136,14 @@ class LogTables {
 
   async add(entry: Entry): Promise<void> {
     this.#totals.add(entry);
+    if (this.#batch.length === ENTRIES_PER_BATCH) await this.#write(entry.seq);
     this.#batch.push(entry);
-    if (this.#batch.length === ENTRIES_PER_BATCH) await this.#write(this.entries + ENTRIES_PER_BATCH);
   }
 
   /** What is left of the last batch, whatever stands behind the log's end, and the sessions, which are known only now. */
   async end(): Promise<void> {
     await this.#write(null);
-    const rows = this.#totals.rows().reverse();
+    const rows = this.#totals.rows().sort((a, b) => a.seq - b.seq);
     for (let at = 0; at === 0 || at < rows.length; at += ENTRIES_PER_BATCH) {
       const part = rows.slice(at, at + ENTRIES_PER_BATCH).map(({ end, ...row }) => ({ ...row, ending: end }));
       const next = rows[at + ENTRIES_PER_BATCH]?.seq ?? null;
@@ -157,13 +159,14 @@ class LogTables {
       const lesson = this.#lessons.add(entry);
       if (lesson !== null) lessons!.push({ ...lesson, gainsK: lesson.gains.k, gainsV: lesson.gains.v });
     }
-    const range = [this.id, this.entries, to] as const;
+    const range = [this.id, this.#from, to] as const;
     await this.#run([
       ...this.#decisions.replace(...range, moves!),
       ...this.#situations.replace(...range, points!),
       ...this.#experiences.replace(...range, lessons!),
     ]);
     this.entries += this.#batch.length;
+    this.#from = to ?? this.#from;
     this.#batch = [];
     this.#onBatch(this.entries);
   }
