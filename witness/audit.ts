@@ -13,6 +13,7 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
+import { shortId } from './id.ts';
 import type { ReplayReport } from './replay.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
