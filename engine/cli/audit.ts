@@ -141,9 +141,9 @@ export async function similar(settings: Settings, id: string): Promise<void> {
     );
   const limit = number(settings, 'limit') ?? 5;
   const book = await readBook(stateDir(settings));
-  const near = (await book.similar(fingerprint, limit + 1).finally(() => book.close()))
-    .filter(({ payload }) => payload.session !== entry.session)
-    .slice(0, limit);
+  const all = await book.similar(fingerprint, limit + 1);
+  await book.close();
+  const near = all.filter(({ payload }) => payload.session !== entry.session).slice(0, limit);
   print(settings, near, (columns) =>
     near.length === 0
       ? 'no other session is in the index yet'
@@ -169,7 +169,6 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 }
 
 export async function reindex(settings: Settings): Promise<void> {
-  const dir = log(settings);
   // First what a process that keeps the book refuses, so that either both are made again or none.
   const experiences = await rebuildBook(stateDir(settings));
   const index = await openSql(settings, true);
