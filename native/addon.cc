@@ -159,14 +159,14 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (options.windowFormat == kQ8 && !hasCodes(s.headDim)) return kUnsupported;
       if (threads < 1 || threads > kMaxThreads) return kBadArgument;
       options.scale = info[2].As<Napi::Number>().FloatValue();
-      if (!std::isfinite(options.scale)) return kBadValue;
+      if (!(std::fabs(options.scale) <= kLargestFactor)) return kBadValue;
       if (windows.length != static_cast<size_t>(s.layers)) return kBadShape;
       if (slopes.length != 0 && slopes.length != static_cast<size_t>(s.queryHeads)) return kBadShape;
       for (size_t i = 0; i < windows.length; i++) {
         if (windows.data[i] < 0) return kBadArgument;
       }
       for (size_t i = 0; i < slopes.length; i++) {
-        if (!std::isfinite(slopes.data[i])) return kBadValue;
+        if (!(std::fabs(slopes.data[i]) <= kLargestFactor)) return kBadValue;
       }
       options.window.assign(windows.data, windows.data + windows.length);
       options.slopes.assign(slopes.data, slopes.data + slopes.length);

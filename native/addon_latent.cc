@@ -104,6 +104,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (page.length != latentBytes(format, width) || out.length != outputs * kPageTokens) return kBadShape;
       if (reinterpret_cast<uintptr_t>(page.data) % 4 != 0) return kBadArgument;
       if (!absent(info[3]) && bias.length != outputs) return kBadShape;
+      if (!finiteLatent(latentView(format, width, page.data))) return kBadValue;
       palimpsest::materialize(kernelsOf(info.Env()), latentView(format, width, page.data), *weights_, planes, bias.data, out.data, outputs, scratch_);
       return kOk;
     });
@@ -162,6 +163,7 @@ Napi::Value decode(const Info& info) {
     Span<float> x;
     if (!readPage(info, &format, &width, &page) || !readFloats(info[3], &x)) return kBadArgument;
     if (page.length != latentBytes(format, width) || x.length != static_cast<uint64_t>(kPageTokens) * width) return kBadShape;
+    if (!finiteLatent(latentView(format, width, page.data))) return kBadValue;
     decodeLatentPage(kernelsOf(info.Env()), latentView(format, width, page.data), x.data);
     return kOk;
   });
@@ -176,6 +178,7 @@ Napi::Value mix(const Info& info) {
     if (!readPage(info, &format, &width, &page) || !readFloats(info[3], &p) || !readFloats(info[4], &mixed)) return kBadArgument;
     const size_t n = p.length / kPageTokens;
     if (page.length != latentBytes(format, width) || p.length % kPageTokens != 0 || n > 65536 || mixed.length != n * width) return kBadShape;
+    if (!finiteLatent(latentView(format, width, page.data))) return kBadValue;
     LatentScratch scratch;
     if (n > 0) mixLatentPage(kernelsOf(info.Env()), latentView(format, width, page.data), p.data, static_cast<int>(n), mixed.data, scratch);
     return kOk;

@@ -60,7 +60,7 @@
   'target_defaults': {
     'default_configuration': 'Release',
     'include_dirs': ['<!(node -p "require(\'node-addon-api\').include_dir")', 'kernels'],
-    'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED'],
+    'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED', 'NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS'],
     'cflags': ['-fPIC', '-O3', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
     # What a common.gypi of installed headers may have put before ours.
     'cflags!': ['-fno-exceptions'],

@@ -28,10 +28,10 @@ export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: nu
 
 /** Says which number of a query is wrong, or that it was a norm. */
 export function badQuery(cause: KvError, q: Float32Array, layer: number, row: number): KvError {
-  const at = q.findIndex((x) => !Number.isFinite(x));
+  const at = q.findIndex((x) => !(Math.abs(x) <= 65504));
   if (at < 0) return new KvError('bad-value', 'xNorms must be finite and not negative', { values: cause.values });
   return new KvError('bad-value', `q holds ${q[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
     values: { layer, row: Math.floor(at / row), column: at % row, value: String(q[at]) },
-    hint: 'queries must be finite; nothing was counted',
+    hint: 'queries must be finite and at most 65504 in size, as keys and values; nothing was counted',
   });
 }

@@ -4,6 +4,9 @@ import { KvError } from './error.ts';
 import { CODED_HEAD_DIMS, PAGE_TOKENS } from './format.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
+/** What rows or distances may be multiplied with so that every score is a number: kLargestFactor of native/cache/layer.h. */
+const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
+
 const MAX_LAYERS = 4096;
 const MAX_HEADS = 1024;
 const MAX_HEAD_DIM = 256;
@@ -53,8 +56,8 @@ export function checkedOptions(options: KvCacheOptions) {
     });
   }
   const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
-  if (typeof scale !== 'number' || !Number.isFinite(Math.fround(scale)))
-    fail('scale must be a finite number', { scale: show(scale) });
+  if (typeof scale !== 'number' || !isFactor(scale))
+    fail('scale must be a number of at most 1e20 in size', { scale: show(scale) });
   const threads = integer(options.threads ?? 1, 'threads', 1, MAX_THREADS);
   const windows = checkedWindows(options.slidingWindow, shape.layers);
   const slopes = options.alibiSlopes ?? new Float32Array(0);
@@ -65,6 +68,6 @@ export function checkedOptions(options: KvCacheOptions) {
       queryHeads: shape.queryHeads,
     });
   }
-  if (!slopes.every(Number.isFinite)) throw new KvError('bad-value', 'alibiSlopes must be finite');
+  if (!slopes.every(isFactor)) throw new KvError('bad-value', 'alibiSlopes must be at most 1e20 in size');
   return { shape, windowFormat, scale, threads, windows, slopes };
 }

@@ -72,7 +72,7 @@ export interface KvCacheOptions {
   readonly budgetBytes?: number;
   /** Format a page gets when it is sealed: q8 (default) or f16. Head sizes without codes need f16. */
   readonly windowFormat?: 'q8' | 'f16';
-  /** Factor on q·k, default 1/sqrt(d). */
+  /** Factor on q·k, default 1/sqrt(d); at most 1e20 in size. */
   readonly scale?: number;
   /** Tokens a query may look back, itself included, per layer; null = all. */
   readonly slidingWindow?: readonly (number | null)[];
@@ -189,7 +189,7 @@ export interface KvCache {
   append(layer: number, k: Float32Array, v: Float32Array): void;
   /**
    * Causal attention of the last T tokens of the layer: q [T, H, d] → out [T, H, d]. One softmax over sinks, pages of every format and the open page.
-   * Throws 'bad-value' when q holds NaN or ±inf: nothing is counted or kept then.
+   * Throws 'bad-value' when q holds NaN, ±inf or |q| > 65504 (queries are kept as f16): nothing is counted or kept then.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
   /**
@@ -200,7 +200,10 @@ export interface KvCache {
   setSkipShare(share: number): void;
   /** What setSkipShare() has spared a layer so far, counted in pages × KV heads. */
   skipped(layer: number): { readonly met: number; readonly skipped: number };
-  /** Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. */
+  /**
+   * Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. The open page's mass
+   * counts from nothing again, because mass is counted by the page and the part of forgotten tokens is not known.
+   */
   truncate(tokens: number): void;
   /** Bytes that sealing one full open page of one layer takes from the budget: both sides, and the latent that is promised (sealLatentBytes). */
   readonly sealBytes: number;

@@ -343,7 +343,7 @@ void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* 
     const int slot = position / kTrialStride % kTrialQueries;
     KeptQueries& kept = layer.kept;
     cache.kernels()->toHalf(q + t * width, &kept.q[slot * width], width);
-    cache.kernels()->toHalf(out + t * width, &kept.output[slot * width], width);
+    halvesOf(cache.kernels(), out + t * width, &kept.output[slot * width], width);
     std::copy_n(lse + t * heads, heads, &kept.lse[slot * heads]);
     kept.norm[slot] = xNorms ? xNorms[t] : -1.0f;
     kept.position[slot] = position;
@@ -355,7 +355,9 @@ void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* 
 Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe) {
   Layer& layer = cache.layer(index);
   if (tokens <= 0 || tokens > layer.length) return kBadShape;
-  if (!withinMagnitude(q, tokens * cache.shape().queryElements(), std::numeric_limits<float>::max())) return kBadValue;
+  // Queries are kept as f16; with scale and slopes bounded (kLargestFactor) every score is a number then.
+  const size_t elements = tokens * cache.shape().queryElements();
+  if (!withinMagnitude(q, elements, kHalfMax)) return kBadValue;
   for (int t = 0; xNorms && t < tokens; t++) {
     if (!(xNorms[t] >= 0) || !std::isfinite(xNorms[t])) return kBadValue;
   }
@@ -379,6 +381,8 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
     for (int item = 0; item < items; item++) task(item, 0);
   }
   call.merge();
+  // No page may let anything else in; should one have, it stays out of masses and kept queries.
+  if (!withinMagnitude(out, elements, std::numeric_limits<float>::max())) return kBadValue;
   call.countMass();
   if (observe) keepQueries(cache, layer, q, out, lse, xNorms, tokens);
   return kOk;

@@ -89,6 +89,10 @@ Status Dense::setWide(int layer, int slot, const float* w) {
   const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot), blocks = blocksOf(inputs);
   Matrix& matrix = layers_[layer].matrix[slot];
   if (matrix.block) return kBadArgument;
+  // Before anything is placed: a matrix that was refused may be given again.
+  for (size_t i = 0; i < static_cast<size_t>(outputs) * inputs; i++) {
+    if (!std::isfinite(w[i])) return kBadValue;
+  }
   uint8_t* panels = place(matrix, static_cast<size_t>(panelsOf(outputs)) * blocks * kDenseWideRecord);
   if (!panels) return kNoMemory;
   matrix.wide = true;
@@ -98,10 +102,7 @@ Status Dense::setWide(int layer, int slot, const float* w) {
     for (int block = 0; block < blocks; block++, record += kDenseWideRecord) {
       const int first = block * kBlock, count = std::min(kBlock, inputs - first);
       float largest = 0;
-      for (int i = 0; i < count; i++) {
-        if (!std::isfinite(row[first + i])) return kBadValue;
-        largest = std::max(largest, std::fabs(row[first + i]));
-      }
+      for (int i = 0; i < count; i++) largest = std::max(largest, std::fabs(row[first + i]));
       const float scale = largest / 127.0f;
       std::memcpy(record + o % kPanel * 4, &scale, 4);
       // Where the inverse would leave float32 the weights are zeros.

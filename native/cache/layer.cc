@@ -18,6 +18,20 @@ bool withinMagnitude(const float* x, size_t count, float largest) {
   return true;
 }
 
+void clampToHalf(float* x, size_t count) {
+  for (size_t i = 0; i < count; i++) x[i] = std::min(kHalfMax, std::max(-kHalfMax, x[i]));
+}
+
+void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t count) {
+  float line[256];
+  for (size_t done = 0; done < count; done += 256) {
+    const size_t some = std::min<size_t>(256, count - done);
+    std::copy_n(x + done, some, line);
+    clampToHalf(line, some);
+    kernels->toHalf(line, halves + done, some);
+  }
+}
+
 size_t Scratch::bytes() const {
   return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes() +
          latent.bytes() + latentTiles.bytes();
@@ -284,6 +298,7 @@ Status Cache::truncate(int tokens) {
     if (tokens < layer.sealed() * kPageTokens) return kUnsupported;
   }
   for (Layer& layer : layers_) {
+    if (tokens < layer.length) layer.openMass = 0;
     layer.length = tokens;
     for (int& position : layer.kept.position) {
       if (position >= tokens) position = -1;

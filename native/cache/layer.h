@@ -20,6 +20,8 @@ constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;  // a query at position i is kept when i % 8 == 7: 16 of them span one page
 constexpr int kSketchRows = 32;
 constexpr float kHalfMax = 65504.0f;
+// Of the softmax scale and of slopes: times a product of rows within kHalfMax, or times a distance, still a number.
+constexpr float kLargestFactor = 1e20f;
 
 struct CacheShape {
   int layers;
@@ -134,6 +136,9 @@ struct CacheMemory {
 
 // Whether every |x| <= largest; false for NaN.
 bool withinMagnitude(const float* x, size_t count, float largest);
+// As halves. What is beyond their range, as a code of 65,504 decodes to a little more than that, becomes the largest half and not infinity.
+void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t count);
+void clampToHalf(float* x, size_t count);
 
 class Cache : public PartOwner {
  public:
@@ -167,7 +172,8 @@ class Cache : public PartOwner {
   void decode(int layer, int page, bool isKey, float* out);
   // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n]; the last two only for the rot family.
   Status codes(int layer, int page, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const;
-  // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten.
+  // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten. Mass is counted by the page, so what part
+  // of the open page's went to rows that stay is not known: it counts from nothing again.
   Status truncate(int tokens);
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;

@@ -32,6 +32,7 @@ void Encoding::run(float* rows, float* lines) const {
     for (int t = 0; t < firstRow; t++) {
       kernels->fromHalf(sinks + (static_cast<size_t>(head) * kSinkTokens + t) * d, rows + static_cast<size_t>(t) * d, d);
     }
+    if (!isCoded(to->format)) clampToHalf(rows, static_cast<size_t>(kPageTokens) * d);
     encodeHead(kernels, to->format, side.isKey, d, firstRow, rows, target);
   }
 }

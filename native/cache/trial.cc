@@ -47,6 +47,10 @@ SideTarget carve(Buffer<uint8_t>& buffer, int headDim, bool second) {
   return target;
 }
 
+// Of a kept query's mass: less than this cannot be told from nothing, because query and output are kept as halves (2^-11 of them, and with
+// large scores more of a mass). trial.h says what a trial does then.
+constexpr float kKnownShare = 1.0f / 64;
+
 // What has been done for one side of one head.
 struct Prepared {
   bool decoded = false;
@@ -141,8 +145,8 @@ class Trial {
           const float* part = results + ((static_cast<size_t>(head) * count_ + i) * n + r) * width();
           for (size_t c = 0; c < width(); c++) whole[c] += part[c];
         }
-        const float error = sketch_ != nullptr ? norm(whole, width()) * sketchScale_ : std::sqrt(whole[0]);
-        total += static_cast<double>(error) / against[r];
+        const double error = sketch_ != nullptr ? static_cast<double>(norm(whole, width())) * sketchScale_ : std::sqrt(whole[0]);
+        total += error / against[r];
         counted++;
       }
       errors[i] = counted > 0 ? total / counted : std::numeric_limits<double>::quiet_NaN();
@@ -224,6 +228,7 @@ class Trial {
       prepared.family = true;
       return familyMember(format, target);
     }
+    if (!isCoded(format)) clampToHalf(rows, static_cast<size_t>(kPageTokens) * d);
     encodeHead(cache_.kernels(), format, isKey, d, firstRow(), rows, target);
     return target.view(format);
   }
@@ -276,9 +281,17 @@ class Trial {
       const size_t column = static_cast<size_t>(head) * group + r % group;
       const float now = base.sum[r] * before[r];
       const float then = rows.sum[r] * after[r];
-      const float inverse = 1.0f / (std::max(0.0f, all[r] - now) + then);
-      kernels->blendRow(after[r] * inverse, &rows.mixed[r * d], -before[r] * inverse, base.mixed + r * d, (now - then) * inverse,
-                        &kept_.output[slots_[r / group] * shape.queryElements() + column * d], base.delta + r * d, static_cast<int>(d));
+      const float left = std::max(0.0f, all[r] - now) + then;
+      const uint16_t* output = &kept_.output[slots_[r / group] * shape.queryElements() + column * d];
+      float* delta = base.delta + r * d;
+      // The page may hold more than all: of large scores the log-sum-exp is rounded by more than it is above them.
+      if (left < kKnownShare * std::max(all[r], now)) {
+        kernels->blendRow(1.0f / rows.sum[r], &rows.mixed[r * d], 0.0f, base.mixed + r * d, -1.0f, output, delta, static_cast<int>(d));
+        continue;
+      }
+      const float inverse = 1.0f / left;
+      kernels->blendRow(after[r] * inverse, &rows.mixed[r * d], -before[r] * inverse, base.mixed + r * d, (now - then) * inverse, output, delta,
+                        static_cast<int>(d));
     }
     // Head by head, while the differences are at hand; measure() adds the heads up.
     const size_t wide = group * d;

@@ -4,9 +4,12 @@
 // A kept query has its log-sum-exp and its output o. With (l, s) the exp-sum and the value sum of the page as it is and
 // (l', s') of the page as it would be, all in one maximum where the kept sum is L:
 //   o' - o = ((s' - l'·o) - (s - l·o)) / (L - l + l')
-// Written as a difference, the rounding of o matters only to second order. o and its sum are those of the moment when the query
-// was asked: a page that changed its format since is compared with its bytes of now, weighted by what it was then; L - l is
-// kept from falling below zero for that reason.
+// Written as a difference, the rounding of o is multiplied by (l - l') / (L - l + l'): it hardly matters while the page keeps about the mass
+// that it had. o and its sum are those of the moment when the query was asked: a page that changed its format since is compared with
+// its bytes of now, weighted by what it was then; L - l is kept from falling below zero for that reason.
+//
+// A page that held all mass and would lose nearly all of it leaves a divisor that is rounding alone. Below 1/64 of L (kKnownShare) the rest is
+// therefore taken as nothing: o' is what the page alone would give, s' / l'. Both are means of values then, and |o' - o| <= 2 max|v|.
 #pragma once
 #include "layer.h"
 

@@ -146,6 +146,19 @@ describe('what is refused', () => {
     return 'accepted';
   };
 
+  test('a matrix that was refused for a NaN may be given again, and is the one that was never refused', () => {
+    const weights = Float32Array.from({ length: 96 * 96 }, (_, i) => Math.sin(i));
+    const [again, other] = [empty(), empty()];
+    for (const at of [0, 5000, weights.length - 1]) {
+      expect(code(() => again.setWide(0, 'q', weights.with(at, Number.NaN)))).toBe('bad-value');
+      expect(again.bytes).toBe(0);
+    }
+    again.setWide(0, 'q', weights);
+    other.setWide(0, 'q', weights);
+    expect(again.bytes).toBe(other.bytes);
+    expect(code(() => again.setWide(0, 'q', weights))).toBe('bad-argument');
+  });
+
   test.each([
     ['no layers', 'bad-argument', () => new DenseHalf({ ...SHAPE, layers: 0 })],
     ['a vocabulary beyond all bounds', 'bad-argument', () => new DenseHalf({ ...SHAPE, vocabSize: 2 ** 30 })],

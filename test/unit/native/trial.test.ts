@@ -115,6 +115,45 @@ function agree(found: Float64Array, expected: readonly number[]): void {
   });
 }
 
+describe('a page that holds all mass', () => {
+  it('is tried within what two means of its values can differ by, and near what attention would do, whatever it loses', () => {
+    const { kvHeads, headDim, queryHeads } = shapeOf(64);
+    for (const size of [1, 4, 16, 64, 300]) {
+      const cache = openKvCache({ shape: shapeOf(64), pool: openPool(128_000_000), windowFormat: 'f16' });
+      const random = uniform(size);
+      // Every query looks along the keys of page 1 and away from all others; large scores make small errors of keys change everything.
+      const direction = normals(random, headDim);
+      const along = (tokens: number, heads: number, factor: number, noise: number): Float32Array =>
+        fromHalf(
+          toHalf(normals(random, tokens * heads * headDim, noise).map((x, i) => x + factor * direction[i % headDim]!)),
+        );
+      for (const factor of [-1, 1, -1])
+        cache.append(0, along(128, kvHeads, factor, 0.3), normals(random, 128 * kvHeads * headDim));
+      cache.append(0, along(1, kvHeads, -1, 0.3), normals(random, kvHeads * headDim));
+      const q = along(128, queryHeads, size, size / 4);
+      const kept: Kept[] = [];
+      cache.attend(0, q, new Float32Array(q.length));
+      const row = queryHeads * headDim;
+      for (let t = 0; t < 128; t++)
+        if ((257 + t) % 8 === 7) kept.push({ position: 257 + t, q: q.slice(t * row, (t + 1) * row), norm: 1 });
+      const candidates = PARTS.flatMap((side) => below('f16', side));
+      const found = cache.trial(0, 1, candidates);
+      const largest = Math.max(
+        ...Array.from({ length: 128 * kvHeads }, (_, i) =>
+          Math.hypot(...cache.decode(0, 1, 'v').subarray(i * headDim, (i + 1) * headDim)),
+        ),
+      );
+      for (const [i, candidate] of candidates.entries()) {
+        const expected = bruteForce(cache, 1, candidate, kept);
+        const what = `size ${size}, ${candidate.side} to ${candidate.format}: ${found[i]} for ${expected}`;
+        // ‖o‖ is that of a value or two here, or of a mean of many.
+        expect(found[i]! >= 0 && found[i]! < (2 * largest) / 0.3, what).toBe(true);
+        expect(Math.abs(found[i]! - expected), what).toBeLessThan(0.1 * expected + 0.005);
+      }
+    }
+  });
+});
+
 describe('trial', () => {
   it('equals brute force for every move down, without a sketch', () => {
     for (const headDim of [64, 96]) {

@@ -43,6 +43,22 @@ describe('truncate', () => {
     // Slots of positions 263, 271 … 295 are empty now; those of the full page before remain.
     expect(cache.trial(0, 0, [{ side: 'k', format: 'rot2' }])[0]).toBeGreaterThan(0);
   });
+  it('keeps no attention mass that forgotten tokens may have received, and all that sealed pages have', () => {
+    const { cache } = filled(300);
+    const attend = (): void =>
+      cache.attend(0, rows(10, shape.queryHeads, 1), new Float32Array(10 * shape.queryHeads * shape.headDim));
+    attend();
+    const before = cache.table(0).mass;
+    expect(before[2]).toBeGreaterThan(0);
+    cache.truncate(300); // forgets nothing
+    expect(cache.table(0).mass).toEqual(before);
+    cache.truncate(280);
+    expect([...cache.table(0).mass]).toEqual([before[0], before[1], 0]);
+    attend();
+    const { mass } = cache.table(0);
+    // Ten queries of four heads more, each with a mass of one.
+    expect(mass.reduce((sum, x) => sum + x, 0)).toBeCloseTo(before[0]! + before[1]! + 40, 3);
+  });
   it('refuses rows that are sealed, lengths beyond the end, and nonsense', () => {
     const { cache } = filled(300);
     for (const tokens of [255, 0, 301, -1, 1.5, Number.NaN])
