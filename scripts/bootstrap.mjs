@@ -330,6 +330,15 @@ const build = () =>
     await dist();
   });
 
+async function packTools() {
+  const { code } = await node(['scripts/prebuild.mjs', '--tools'], { aside: true });
+  if (code !== 0)
+    throw new Stop(
+      'A package needs the compilers of every machine that it serves; the lines above name those that are missing.',
+    );
+  await build();
+}
+
 // ---- Checks
 
 const BIOME = 'node_modules/@biomejs/biome/bin/biome';
@@ -428,8 +437,9 @@ const COMMANDS = {
   // Prepares by itself: its closing line must come even when the build fails.
   test: [nothing, test],
   start: [build, cli('start')],
-  // What `npm pack` and `npm publish` run first: a package holds what other machines need, or there is none.
   pack: [build, script('scripts/prebuild.mjs')],
+  // What `npm pack` and `npm publish` run first: a package holds what other machines need, or there is none. What is missing for it is said before anything is compiled.
+  prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
   bench: [build, program('scripts/bench/main.ts')],

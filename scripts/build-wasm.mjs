@@ -119,10 +119,11 @@ function compile(clang, folder, verbose) {
 
 const sha256 = (file) => createHash('sha256').update(readFileSync(file)).digest('hex');
 
-function build({ check, force, verbose, twice }) {
+function build({ check, force, tools, verbose, twice }) {
   const clang = process.env.CLANG ?? 'clang++-19';
   const compiler = versionOf(clang);
   if (compiler === null) throw new BuildFailure(`${clang} cannot be run; apt-get install ${PACKAGES}`);
+  if (tools) return;
   const files = [fileURLToPath(import.meta.url), ...sourceFiles(['.', 'cache', 'kernels', 'wasm', 'wasm/include'])];
   const sources = fingerprint([compiler, ...COMPILE, ...LINK], files);
   const module = join(out, 'palimpsest.wasm');
@@ -149,6 +150,12 @@ function build({ check, force, verbose, twice }) {
 
 orFail('WebAssembly build', () => {
   const flags = new Set(process.argv.slice(2));
-  const [check, force, verbose, twice] = ['--check', '--force', '--verbose', '--twice'].map((flag) => flags.has(flag));
-  build({ check, force, verbose, twice });
+  const has = (word) => flags.has(`--${word}`);
+  build({
+    check: has('check'),
+    force: has('force'),
+    tools: has('tools'),
+    verbose: has('verbose'),
+    twice: has('twice'),
+  });
 });

@@ -8,6 +8,7 @@
  *   node scripts/prebuild.mjs                     all; what cannot be built is named, and the exit code is 1
  *   node scripts/prebuild.mjs linux-x64 wasm      these
  *   … --check                                     builds nothing; exit code 1 and a line for each that is missing or stale
+ *   … --tools                                     builds nothing; exit code 1 and a line for each whose compiler is missing
  *   … --force                                     even when nothing changed; --verbose shows the compiler's commands
  * Silent and instant for what is fresh. `npm pack` and `npm publish` run it first and refuse an incomplete package.
  *
@@ -72,12 +73,14 @@ function byVersion(a, b) {
 }
 
 /** Builds the addon for one Linux. */
-function buildAddon(target, { check, force, verbose }) {
+function buildAddon(target, { check, force, tools, verbose }) {
   const arch = target.split('-')[1];
   const triple = TRIPLES[arch];
   const isOwn = process.platform === 'linux' && process.arch === arch;
   const prefix = isOwn ? '' : `${triple}-`;
   const says = version(`${prefix}g++`, isOwn ? 'g++' : `a cross compiler, e.g. apt-get install g++-${triple}`);
+  version(`${prefix}objdump`, 'binutils');
+  if (tools) return;
   const file = join(prebuilds, target, 'palimpsest.napi.glibc.node');
   const sources = fingerprint([target, says], addonFiles());
   const known = readManifest()[target];
@@ -105,13 +108,15 @@ function buildAddon(target, { check, force, verbose }) {
 }
 
 /** Builds the WebAssembly module by its own script, which knows its own compiler. */
-function buildWasm({ check, force, verbose }) {
+function buildWasm({ check, force, tools, verbose }) {
   const args = [join(root, 'scripts', 'build-wasm.mjs')];
   if (check) args.push('--check');
+  if (tools) args.push('--tools');
   if (force) args.push('--force');
   if (verbose) args.push('--verbose');
   const { status } = spawnSync(process.execPath, args, { stdio: 'inherit' });
   if (status !== 0) throw new BuildFailure('the line above says why');
+  if (tools) return;
   const built = join(native, 'build', 'wasm', 'palimpsest.wasm');
   const file = join(prebuilds, 'wasm', 'palimpsest.wasm');
   const { compiler, sources } = JSON.parse(readFileSync(join(native, 'build', 'wasm', 'stamp.json'), 'utf8'));
@@ -128,6 +133,7 @@ orFail('prebuild', () => {
   const options = {
     check: words.includes('--check'),
     force: words.includes('--force'),
+    tools: words.includes('--tools'),
     verbose: words.includes('--verbose'),
   };
   const asked = words.filter((word) => !word.startsWith('--'));

@@ -128,6 +128,20 @@ describe('building', () => {
     expect(entries()).toHaveLength(4);
   });
 
+  test('of a package says what the machine lacks before anything is compiled', async () => {
+    put(
+      'scripts/prebuild.mjs',
+      "if (process.argv.includes('--tools')) { console.error('linux-arm64: no compiler'); process.exit(1); }",
+    );
+    const { code, stderr } = await bootstrap('prepack');
+    expect(code).toBe(1);
+    expect(stderr).toContain('linux-arm64: no compiler');
+    expect(entries()).toEqual([]);
+    put('scripts/prebuild.mjs', '');
+    expect((await bootstrap('prepack')).code).toBe(0);
+    expect(entries()).toEqual(['tsc begins', 'tsc ends']);
+  });
+
   test('that fails shows the output, says what to do, and leaves the old dist/ alone', async () => {
     await bootstrap('build');
     put('engine/a.ts', 'export const a: string = 1;');
