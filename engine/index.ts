@@ -35,7 +35,20 @@ export type {
   TrialReport,
   Verdict,
 } from '../policy/index.ts';
-export type { FailureMode } from '../witness/index.ts';
+export {
+  type AuditIndex,
+  type AuditIndexOptions,
+  type DecisionFilter,
+  type DecisionQuery,
+  type DecisionRow,
+  type FailureMode,
+  type IndexReport,
+  openAuditIndex,
+  openLogQuery,
+  type SessionFilter,
+  type SessionRow,
+  type SqlAnswer,
+} from '../witness/index.ts';
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';

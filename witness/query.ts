@@ -1,15 +1,16 @@
 /** The audit's questions answered by reading the log itself: nothing to build first, nothing to trust but the log. */
 import { KvError } from '../native/index.ts';
-import type { LogFiles } from './files.ts';
 import { readLog } from './read.ts';
 import { seriesOf } from './series.ts';
 import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionRow } from './types.ts';
 
 const LIMIT_DEFAULT = 100;
 
-/** Reads the whole log per question, front to back, keeping no more than `limit` rows. */
-export function openLogQuery(dir: string, files?: LogFiles): DecisionQuery {
-  const more = files === undefined ? {} : { files };
+/**
+ * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Each reads the whole log, front to back, and
+ * keeps no more than `limit` rows; nothing is written, and somebody may be writing the log meanwhile.
+ */
+export function openLogQuery(dir: string): DecisionQuery {
   return {
     decisions: async (filter = {}) => {
       const { session } = filter;
@@ -17,7 +18,6 @@ export function openLogQuery(dir: string, files?: LogFiles): DecisionQuery {
       for (const entry of readLog(dir, {
         kinds: ['decision'],
         ...(session === undefined ? {} : { session }),
-        ...more,
       })) {
         // Entries come in order of time: once the writer of `beforeSeq` is there, everything else that is read is younger.
         if (filter.beforeSeq !== undefined && sameSeries(entry.seq, filter.beforeSeq) && entry.seq >= filter.beforeSeq)
@@ -30,7 +30,7 @@ export function openLogQuery(dir: string, files?: LogFiles): DecisionQuery {
     sessions: async (filter = {}) => {
       const limit = checkLimit(filter.limit);
       const totals = new SessionTotals();
-      for (const entry of readLog(dir, more)) totals.add(entry);
+      for (const entry of readLog(dir)) totals.add(entry);
       return totals
         .rows()
         .filter((row) => inSpan(row.openedMs, filter))

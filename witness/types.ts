@@ -175,18 +175,25 @@ export interface VerifyReport {
 
 /** What `audit list` may ask. Every field narrows; an absent one does not. Bounds are inclusive. */
 export interface DecisionFilter {
+  /** Id of the session. */
   readonly session?: string;
+  /** Number of the layer, from 0. */
   readonly layer?: number;
+  /** Number of the page, from 0. */
   readonly page?: number;
+  /** Keys or values. */
   readonly side?: Side;
   /** Matches the rule or the threshold id of the decision's `because` or of its verdict's. */
   readonly reason?: string;
   /** Milliseconds since the epoch. */
   readonly fromMs?: number;
+  /** Milliseconds since the epoch. */
   readonly toMs?: number;
   /** Tokens in the cache when it was decided: the step. */
   readonly tokensMin?: number;
+  /** Tokens in the cache when it was decided, at most. */
   readonly tokensMax?: number;
+  /** Only moves that were made, or only refused ones. */
   readonly accepted?: boolean;
   /** Only entries older than this one: the next page of a long list. */
   readonly beforeSeq?: number;
@@ -196,70 +203,112 @@ export interface DecisionFilter {
 
 /** One decision entry, flat: what a list shows and what the SQL index stores. `seq` is the id that a person types. */
 export interface DecisionRow {
+  /** Id of the entry: what `explain` takes. */
   readonly seq: number;
+  /** Milliseconds since the epoch. */
   readonly timeMs: number;
+  /** Id of the session. */
   readonly session: string;
+  /** Number of the situation that it answers, within the session. */
   readonly situation: number;
+  /** Its place in the plan for that situation. */
   readonly order: number;
+  /** Tokens in the cache when it was decided. */
   readonly tokens: number;
+  /** Number of the layer, from 0. */
   readonly layer: number;
+  /** Number of the page, from 0. */
   readonly page: number;
+  /** Keys or values. */
   readonly side: Side;
+  /** Format that the page had. */
   readonly from: FormatName;
+  /** Format that it was to get. */
   readonly to: FormatName;
+  /** Made, or refused after its trial. */
   readonly accepted: boolean;
   /** Why it was planned (decision.because). */
   readonly rule: string;
+  /** The threshold that bound the plan. */
   readonly threshold: string;
+  /** What was compared with it. */
   readonly measured: number;
+  /** Its value then. */
   readonly bound: number;
+  /** Unit of both; '1' for a bare number. */
   readonly unit: string;
+  /** Where the value of the threshold came from. */
   readonly origin: ThresholdOrigin;
   /** Why it was accepted or refused (verdict.because). */
   readonly verdictRule: string;
+  /** The threshold that bound the verdict. */
   readonly verdictThreshold: string;
+  /** What was compared with it. */
   readonly verdictMeasured: number;
+  /** Its value then. */
   readonly verdictBound: number;
+  /** Predicted error of the page in the format it had; null where the policy needs no trial. */
   readonly epsilonFrom: number | null;
+  /** The same in the format it was to get. */
   readonly epsilonTo: number | null;
+  /** Measured just before the move; null when the first trial was recent enough. */
   readonly epsilonNow: number | null;
+  /** Predicted divergence (KLD) per byte freed; null where the policy has no prices. */
   readonly price: number | null;
   /** Planned; what was really freed is bytesBefore − bytesAfter. */
   readonly bytesFreed: number;
+  /** Bytes of the cache before it. */
   readonly bytesBefore: number;
+  /** Bytes of the cache after it. */
   readonly bytesAfter: number;
 }
 
 /** One session, from its 'open' entry and, when it ended, its 'close' entry. */
 export interface SessionRow {
+  /** Its id. */
   readonly session: string;
   /** seq of the 'open' entry. */
   readonly seq: number;
+  /** When it began, milliseconds since the epoch. */
   readonly openedMs: number;
   /** null: still running, or killed. */
   readonly closedMs: number | null;
+  /** Name of the model. */
   readonly model: string;
+  /** SHA-256 of the model's file. */
   readonly modelDigest: string;
+  /** Name of the policy. */
   readonly policy: string;
   /** Of the 'close' entry; without one, of the last situation seen. */
   readonly tokens: number;
+  /** Bytes of its cache at that point. */
   readonly kvBytes: number;
-  /** null without a 'close' entry. */
+  /** What the same tokens take in f16; null without a 'close' entry. */
   readonly kvBytesF16: number | null;
+  /** Divergence from the exact cache, when it was measured. */
   readonly meanKld: number | null;
+  /** Moves planned, refused ones included. */
   readonly decisions: number;
+  /** Moves refused after their trial. */
   readonly refused: number;
-  readonly end: 'open' | CloseBody['reason'];
+  /** How it ended; 'open': it still runs, or was killed. */
+  readonly end: 'open' | 'done' | 'aborted' | 'error';
 }
 
+/** Which sessions: bounds of their beginning in milliseconds since the epoch, both inclusive. */
 export interface SessionFilter {
+  /** Not before. */
   readonly fromMs?: number;
+  /** Not after. */
   readonly toMs?: number;
+  /** Most rows, default 100. */
   readonly limit?: number;
 }
 
-/** Questions over the log. `LogQuery` answers them by reading it, the SQL index faster; both give the same rows, newest first. */
+/** Questions to a log, answered by reading it; newest first. */
 export interface DecisionQuery {
+  /** Decisions that a filter lets through, refused ones included. Throws 'not-found', 'bad-log', 'bad-argument'. */
   decisions(filter?: DecisionFilter): Promise<DecisionRow[]>;
+  /** Sessions that began within a span. Throws 'not-found', 'bad-log', 'bad-argument'. */
   sessions(filter?: SessionFilter): Promise<SessionRow[]>;
 }

@@ -12,17 +12,9 @@ const STATEMENT_MS_MAX = 60_000;
 const ROWS_MAX = 1000;
 
 export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
-  const {
-    logDir,
-    url,
-    dir = null,
-    rebuild = false,
-    onNote,
-    statementMsMax = STATEMENT_MS_MAX,
-    files = nodeFiles,
-  } = options;
+  const { logDir, url, dir = null, rebuild = false, onNote, statementMsMax = STATEMENT_MS_MAX } = options;
   // Report a damaged log before paying for a database start: reading the log takes a fraction of that time.
-  for (const _ of walkAll(files, logDir));
+  for (const _ of walkAll(nodeFiles, logDir));
   const start = async (rebuilt: string | null): Promise<AuditIndex> => {
     const connection = await openDatabase(url === undefined ? { dir } : { url }, statementMsMax);
     try {

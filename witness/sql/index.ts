@@ -1,6 +1,5 @@
 /** The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does. */
-import type { LogFiles } from '../files.ts';
-
+/** Which log, and where its tables stand. */
 export interface AuditIndexOptions {
   /** Folder of the log that is indexed. */
   readonly logDir: string;
@@ -16,9 +15,9 @@ export interface AuditIndexOptions {
   readonly onProgress?: (entries: number, entriesTotal: number) => void;
   /** Longest time that one statement may take, default 60 s; then 'database'. */
   readonly statementMsMax?: number;
-  readonly files?: LogFiles;
 }
 
+/** What comparing the tables with the log did. */
 export interface IndexReport {
   /** Entries of the log, all of which were compared with the tables. */
   readonly entries: number;
@@ -30,8 +29,11 @@ export interface IndexReport {
   readonly rebuilt: string | null;
 }
 
+/** What a SELECT answered. */
 export interface SqlAnswer {
+  /** Names of the columns. */
   readonly columns: readonly string[];
+  /** One array a row, in the order of the columns. */
   readonly rows: readonly (readonly unknown[])[];
   /** There were more rows than were asked for. */
   readonly more: boolean;
@@ -39,6 +41,7 @@ export interface SqlAnswer {
 
 /** A log as tables (migrations/schema.ts): `sessions`, `decisions`, `situations`, `experiences`. */
 export interface AuditIndex {
+  /** Which database holds the tables. */
   readonly kind: 'pglite' | 'postgres';
   /** Folder or address, without credentials. */
   readonly where: string;
@@ -48,6 +51,7 @@ export interface AuditIndex {
   query(sql: string, rowsMax?: number): Promise<SqlAnswer>;
   /** Compares every row with the log again and takes in what the log has got since. Throws 'bad-log', 'database'. */
   sync(): Promise<IndexReport>;
+  /** Ends the connection; the tables stay. */
   close(): Promise<void>;
 }
 

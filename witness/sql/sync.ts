@@ -8,7 +8,7 @@ import type { PgTable } from 'drizzle-orm/pg-core';
 import { ExperienceReader } from '../../memory/index.ts';
 import { decisions, experiences, sessions, situations, TABLES } from '../../migrations/schema.ts';
 import { parsePayload } from '../entry.ts';
-import { type LogFiles, nodeFiles } from '../files.ts';
+import { nodeFiles } from '../files.ts';
 import { decisionRow, SessionTotals } from '../query.ts';
 import { badLog } from '../scan.ts';
 import type { Entry } from '../types.ts';
@@ -67,9 +67,9 @@ class Table {
 /** Makes the tables say what the log in `logDir` says, no more and no less. Throws 'not-found', 'bad-log', 'database'. */
 export async function syncLog(
   connection: SqlConnection,
-  { logDir, rebuild = false, onProgress, files = nodeFiles }: AuditIndexOptions,
+  { logDir, rebuild = false, onProgress }: AuditIndexOptions,
 ): Promise<Omit<IndexReport, 'rebuilt'>> {
-  const [logId, total] = identify(files, logDir);
+  const [logId, total] = identify(logDir);
   const log = new LogTables(connection, logId ?? '', (entries) => onProgress?.(entries, total));
   // Two indexers of one log on a server would see each other's half-written rows; the second waits.
   const lock = (verb: string): Statement => ({
@@ -88,7 +88,7 @@ export async function syncLog(
     // An embedded database belongs to one log.
     if (connection.kind === 'pglite') await forget('<>');
     if (rebuild) await forget('=');
-    for (const { segment, offset, seq, payload } of walkAll(files, logDir)) {
+    for (const { segment, offset, seq, payload } of walkAll(nodeFiles, logDir)) {
       const entry = parsePayload(payload);
       if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
       await log.add(entry);
@@ -101,10 +101,10 @@ export async function syncLog(
 }
 
 /** Identity of the log (null while it has no entry) and its number of entries. */
-function identify(files: LogFiles, logDir: string): [logId: string | null, entries: number] {
+function identify(logDir: string): [logId: string | null, entries: number] {
   let logId: string | null = null;
   let entries = 0;
-  for (const raw of walkAll(files, logDir)) {
+  for (const raw of walkAll(nodeFiles, logDir)) {
     logId = raw.logId;
     entries++;
   }
