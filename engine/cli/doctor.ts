@@ -42,7 +42,7 @@ export async function doctor(settings: Settings): Promise<void> {
     const tokens = number(settings, 'tokens') ?? contextLength;
     const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
     const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
-    const dense = await chooseDense(precision).catch((error: KvError) => ({ name: 'none', why: error.message }));
+    const dense = await chooseDense(precision);
     const facts = {
       node: process.version,
       cpu: cpus()[0]?.model ?? 'unknown',

@@ -2,19 +2,16 @@
  * The dense half on the project's own kernels: weights of 4 bits stay what they are in the file, all others become 8 bits per 32 inputs;
  * activations are rounded to 16 bits per 32. One native call per layer and step, on the thread that calls.
  */
-import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot, KvError } from '../../native/index.ts';
-import { checkDenseOptions, outputSketch, readEmbedding } from './dense.ts';
+import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot } from '../../native/index.ts';
+import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
 import { finite } from './dense-graphs.ts';
-import type { DenseBackend, DenseOptions, LayerInput, LoadedModel, ModelConfig } from './types.ts';
+import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
 
 /**
  * Packs the weights of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must stay open until the
  * backend is closed. Throws 'bad-model' for tensors that are missing, misshapen or not finite, 'bad-argument' for options.
  */
-export async function createNativeBackend(
-  model: Pick<LoadedModel, 'config' | 'weights'>,
-  options: DenseOptions,
-): Promise<DenseBackend> {
+export async function createNativeBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
   checkDenseOptions(options);
   const backend = new NativeBackend(model, options);
   try {
@@ -48,28 +45,22 @@ class Rows {
   }
 }
 
-class NativeBackend implements DenseBackend {
+class NativeBackend extends DenseBase implements DenseBackend {
   readonly name = 'native';
-  readonly weightTypes: Record<string, number> = {};
-  bytes = 0;
-  readonly #model: Pick<LoadedModel, 'config' | 'weights'>;
   readonly #half: DenseHalf;
-  readonly #safePoint: () => void;
   #rows: Rows;
-  #closed = false;
 
-  constructor(model: Pick<LoadedModel, 'config' | 'weights'>, { threads, safePoint }: DenseOptions) {
-    this.#model = model;
+  constructor(model: DenseModel, options: DenseOptions) {
+    super(model, options);
     // More threads than this the kernels do not take; these products are short anyway.
-    this.#half = new DenseHalf(model.config, Math.min(threads, 64));
-    this.#safePoint = safePoint ?? (() => {});
+    this.#half = new DenseHalf(model.config, Math.min(options.threads, 64));
     this.#rows = new Rows(model.config, 1);
   }
 
   async open(): Promise<void> {
-    const { layers, qkvBias, outputBias, mlpBias, qkNorm, tiedEmbeddings } = this.#model.config;
+    const { layers, qkvBias, outputBias, mlpBias, qkNorm, tiedEmbeddings } = this.model.config;
     for (let layer = 0; layer < layers; layer++) {
-      await this.#turn();
+      await this.turn();
       for (const slot of DENSE_SLOTS) {
         this.#matrix(layer, slot, `${layer}.${slot}`);
         const biased = slot === 'o' ? outputBias : 'qkv'.includes(slot) ? qkvBias : mlpBias;
@@ -79,50 +70,38 @@ class NativeBackend implements DenseBackend {
         this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
       }
     }
-    await this.#turn();
+    await this.turn();
     this.#matrix(layers, 'q', tiedEmbeddings ? 'embed' : 'head');
     this.#half.setNorm(layers, 'attnNorm', this.#vector('norm'));
     this.bytes = this.#half.bytes;
   }
 
-  /** Lets others have their turn, then goes on where this thread may be ended. */
-  async #turn(): Promise<void> {
-    await new Promise((resolve) => setImmediate(resolve));
-    this.#safePoint();
-  }
-
   #vector(name: string): Float32Array {
-    return finite(name, this.#model.weights.tensor(name).readFloat32());
+    return finite(name, this.model.weights.tensor(name).readFloat32());
   }
 
   #matrix(layer: number, slot: DenseSlot, name: string): void {
-    const tensor = this.#model.weights.tensor(name);
+    const tensor = this.model.weights.tensor(name);
     const [outputs, inputs] = this.#half.sizes(layer, slot);
     assert(tensor.shape[0] === outputs && tensor.shape[1] === inputs, `${name} is [${tensor.shape.join(', ')}]`);
     const narrow = inputs % DENSE_BLOCK === 0 ? (tensor.readNibbles?.() ?? null) : null;
     const kept = narrow !== null && this.#half.setNarrow(layer, slot, narrow);
     if (!kept) this.#half.setWide(layer, slot, finite(name, tensor.readFloat32()));
-    const type = kept ? 'q4' : 'q8';
-    this.weightTypes[type] = (this.weightTypes[type] ?? 0) + 1;
-  }
-
-  embed(tokenIds: Int32Array): Float32Array {
-    this.#checkOpen();
-    return readEmbedding(this.#model, tokenIds);
+    this.countMatrices(kept ? 'q4' : 'q8');
   }
 
   async first(x: Float32Array, tokens: number): Promise<LayerInput> {
-    this.#checkOpen();
+    this.checkOpen();
     // Once a step others have their turn: whoever waits for a message must not wait for the whole answer.
-    await this.#turn();
-    this.#checkOpen();
+    await this.turn();
+    this.checkOpen();
     const { projected } = this.#rowsOf(x, tokens);
     this.#half.first(x, tokens, projected);
     return { layer: 0, tokens, ...projected, x };
   }
 
   async next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput> {
-    const { layers } = this.#model.config;
+    const { layers } = this.model.config;
     assert(layer >= 0 && layer < layers - 1, `next(${layer}) of a model of ${layers} layers`);
     this.#start();
     const rows = this.#rowsOf(x, tokens);
@@ -140,42 +119,25 @@ class NativeBackend implements DenseBackend {
 
   async logits(x: Float32Array, rows: number): Promise<Float32Array> {
     this.#start();
-    this.#checkRows(x, rows);
-    const out = new Float32Array(rows * this.#model.config.vocabSize);
+    this.checkRows(x, rows, this.model.config.hiddenSize);
+    const out = new Float32Array(rows * this.model.config.vocabSize);
     this.#half.logits(x, rows, out);
     return out;
   }
 
-  outputSketch(layer: number, sketch: Float32Array): Float32Array {
-    this.#checkOpen();
-    return outputSketch(this.#model, layer, sketch);
-  }
-
   async close(): Promise<void> {
-    this.#closed = true;
+    this.closed = true;
     this.#half.close();
   }
 
   #start(): void {
-    this.#checkOpen();
-    this.#safePoint();
-  }
-
-  #checkRows(x: Float32Array, rows: number): void {
-    const { hiddenSize } = this.#model.config;
-    if (Number.isInteger(rows) && rows >= 1 && x.length === rows * hiddenSize) return;
-    throw new KvError('bad-shape', `x must be [tokens, ${hiddenSize}]`, {
-      values: { tokens: rows, expected: rows * hiddenSize, given: x.length },
-    });
+    this.checkOpen();
+    this.safePoint();
   }
 
   #rowsOf(x: Float32Array, tokens: number): Rows {
-    this.#checkRows(x, tokens);
-    if (this.#rows.tokens !== tokens) this.#rows = new Rows(this.#model.config, tokens);
+    this.checkRows(x, tokens, this.model.config.hiddenSize);
+    if (this.#rows.tokens !== tokens) this.#rows = new Rows(this.model.config, tokens);
     return this.#rows;
-  }
-
-  #checkOpen(): void {
-    if (this.#closed) throw new KvError('closed', 'the dense half of the model was closed');
   }
 }

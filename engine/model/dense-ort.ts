@@ -5,11 +5,11 @@
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
 import { assert, KvError } from '../../native/index.ts';
-import { checkDenseOptions, outputSketch, readEmbedding } from './dense.ts';
+import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
 import type { DenseGraph, GraphInput } from './dense-graphs.ts';
 import { firstGraph, lastGraph, logitsGraph, nextGraph } from './dense-graphs.ts';
 import { writeOnnxModel } from './onnx-writer.ts';
-import type { DenseBackend, DenseOptions, LayerInput, LoadedModel } from './types.ts';
+import type { DenseBackend, DenseOptions, LayerInput } from './types.ts';
 
 export type Ort = typeof import('onnxruntime-node');
 
@@ -23,7 +23,7 @@ export async function importOrt(): Promise<Ort> {
  * that are missing or misshapen, 'bad-argument' for options.
  */
 export async function createOrtBackend(
-  model: Pick<LoadedModel, 'config' | 'weights'>,
+  model: DenseModel,
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<DenseBackend> {
@@ -35,8 +35,7 @@ export async function createOrtBackend(
       { hint: 'npm install onnxruntime-node --ignore-scripts', cause },
     );
   });
-  const given: GraphInput = { config: model.config, weights: model.weights, precision: options.precision };
-  const backend = new OrtBackend(ort, given, options.safePoint ?? (() => {}));
+  const backend = new OrtBackend(ort, model, options);
   try {
     await backend.open(options.threads);
   } catch (error) {
@@ -61,21 +60,17 @@ function sessionOptions(threads: number): InferenceSession.SessionOptions {
   };
 }
 
-class OrtBackend implements DenseBackend {
+class OrtBackend extends DenseBase implements DenseBackend {
   readonly name = 'onnxruntime';
-  readonly weightTypes: Record<string, number> = {};
-  bytes = 0;
   private readonly ort: Ort;
   private readonly given: GraphInput;
   /** first, next 0 … next L−2, last, logits. */
   private readonly sessions: InferenceSession[] = [];
-  private readonly safePoint: () => void;
-  private closed = false;
 
-  constructor(ort: Ort, given: GraphInput, safePoint: () => void) {
+  constructor(ort: Ort, model: DenseModel, options: DenseOptions) {
+    super(model, options);
     this.ort = ort;
-    this.given = given;
-    this.safePoint = safePoint;
+    this.given = { config: model.config, weights: model.weights, precision: options.precision };
   }
 
   /** One graph at a time, so that only one layer's weights exist twice. */
@@ -91,14 +86,7 @@ class OrtBackend implements DenseBackend {
     this.safePoint();
     this.sessions.push(await this.ort.InferenceSession.create(writeOnnxModel(graph), sessionOptions(threads)));
     this.bytes += graph.bytes;
-    for (const [type, count] of Object.entries(graph.matrices)) {
-      if (count > 0) this.weightTypes[type] = (this.weightTypes[type] ?? 0) + count;
-    }
-  }
-
-  embed(tokenIds: Int32Array): Float32Array {
-    this.checkOpen();
-    return readEmbedding(this.given, tokenIds);
+    for (const [type, count] of Object.entries(graph.matrices)) this.countMatrices(type, count);
   }
 
   async first(x: Float32Array, tokens: number): Promise<LayerInput> {
@@ -123,11 +111,6 @@ class OrtBackend implements DenseBackend {
     return floats(await this.run(layers + 1, { x: this.matrix(x, rows, hiddenSize, 'x') }), 'logits');
   }
 
-  outputSketch(layer: number, sketch: Float32Array): Float32Array {
-    this.checkOpen();
-    return outputSketch(this.given, layer, sketch);
-  }
-
   async close(): Promise<void> {
     this.closed = true;
     for (const session of this.sessions.splice(0)) await session.release();
@@ -142,11 +125,7 @@ class OrtBackend implements DenseBackend {
   }
 
   private matrix(data: Float32Array, rows: number, columns: number, name: string): Tensor {
-    if (!Number.isInteger(rows) || rows < 1 || data.length !== rows * columns) {
-      throw new KvError('bad-shape', `${name} must be [tokens, ${columns}]`, {
-        values: { tokens: rows, expected: rows * columns, given: data.length },
-      });
-    }
+    this.checkRows(data, rows, columns, name);
     return new this.ort.Tensor('float32', data, [rows, columns]);
   }
 
@@ -155,10 +134,6 @@ class OrtBackend implements DenseBackend {
     this.checkOpen();
     this.safePoint();
     return this.sessions[index]!.run(feeds);
-  }
-
-  private checkOpen(): void {
-    if (this.closed) throw new KvError('closed', 'the dense half of the model was closed');
   }
 }
 

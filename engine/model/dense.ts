@@ -1,8 +1,53 @@
-/** What every dense half does alike: options, rows of the embedding table, sketches of an output projection. */
+/** What every dense half does alike: checks, rows of the embedding table, sketches of an output projection, turns for others. */
 import { assert, KvError } from '../../native/index.ts';
 import type { DenseOptions, LoadedModel } from './types.ts';
 
-type Model = Pick<LoadedModel, 'config' | 'weights'>;
+export type DenseModel = Pick<LoadedModel, 'config' | 'weights'>;
+
+export abstract class DenseBase {
+  /** Matrices by the type they were given. */
+  readonly weightTypes: Record<string, number> = {};
+  bytes = 0;
+  protected readonly model: DenseModel;
+  protected readonly safePoint: () => void;
+  protected closed = false;
+
+  constructor(model: DenseModel, { safePoint }: DenseOptions) {
+    this.model = model;
+    this.safePoint = safePoint ?? (() => {});
+  }
+
+  embed(tokenIds: Int32Array): Float32Array {
+    this.checkOpen();
+    return readEmbedding(this.model, tokenIds);
+  }
+
+  outputSketch(layer: number, sketch: Float32Array): Float32Array {
+    this.checkOpen();
+    return outputSketch(this.model, layer, sketch);
+  }
+
+  protected countMatrices(type: string, count = 1): void {
+    if (count > 0) this.weightTypes[type] = (this.weightTypes[type] ?? 0) + count;
+  }
+
+  /** Lets others have their turn, then goes on where this thread may be ended. */
+  protected async turn(): Promise<void> {
+    await new Promise((resolve) => setImmediate(resolve));
+    this.safePoint();
+  }
+
+  protected checkOpen(): void {
+    if (this.closed) throw new KvError('closed', 'the dense half of the model was closed');
+  }
+
+  protected checkRows(data: Float32Array, rows: number, width: number, name = 'x'): void {
+    if (Number.isInteger(rows) && rows >= 1 && data.length === rows * width) return;
+    throw new KvError('bad-shape', `${name} must be [tokens, ${width}]`, {
+      values: { tokens: rows, expected: rows * width, given: data.length },
+    });
+  }
+}
 
 export function checkDenseOptions({ precision, threads }: DenseOptions): void {
   if (precision !== 'auto' && precision !== 'exact') {
@@ -17,7 +62,7 @@ export function checkDenseOptions({ precision, threads }: DenseOptions): void {
 }
 
 /** Rows of the embedding table, [T, m]. Throws 'bad-argument' for an id outside the vocabulary. */
-export function readEmbedding({ config, weights }: Model, tokenIds: Int32Array): Float32Array {
+function readEmbedding({ config, weights }: DenseModel, tokenIds: Int32Array): Float32Array {
   const { hiddenSize, vocabSize } = config;
   const table = weights.tensor('embed');
   const rows = new Float32Array(tokenIds.length * hiddenSize);
@@ -31,7 +76,7 @@ export function readEmbedding({ config, weights }: Model, tokenIds: Int32Array):
 }
 
 /** W_o of a layer times a sketch [rows, m] from the left: [rows, H·d]. */
-export function outputSketch({ config, weights }: Model, layer: number, sketch: Float32Array): Float32Array {
+function outputSketch({ config, weights }: DenseModel, layer: number, sketch: Float32Array): Float32Array {
   const { hiddenSize, queryHeads, headDim, layers } = config;
   assert(layer >= 0 && layer < layers, `sketch of layer ${layer} of ${layers}`);
   const rows = sketch.length / hiddenSize;

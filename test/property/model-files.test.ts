@@ -101,6 +101,45 @@ const oddValue: Mutation = (content, random) => {
   return Buffer.from(text.slice(0, index) + pick(random, NUMBERS) + text.slice(index + old.length), 'latin1');
 };
 
+/** Each of these is worth a try: patterns that backtrack, replacements that grow, sizes that never advance. */
+const STEPS: readonly object[] = [
+  ...['(a+)+$', '(\\s*)*x', '(l|ll)+$', '', '.', '^', '(?<=l)', '[', '\\p{L}{0,1000}{0,1000}'].map((pattern) => ({
+    Regex: pattern,
+  })),
+  ...['', 'l', 'hello'].map((text) => ({ String: text })),
+].flatMap((pattern) => [
+  { type: 'Replace', pattern, content: 'x'.repeat(64) },
+  { type: 'Replace', pattern, content: 'y' },
+  { type: 'Split', pattern, behavior: 'Isolated', invert: false },
+  { type: 'Split', pattern, behavior: 'Removed', invert: true },
+]);
+const ODD_STEPS: readonly object[] = [
+  ...STEPS,
+  ...[0, -1, 0.5, 1, 1e9, '1'].map((length) => ({ type: 'FixedLength', length })),
+  ...[
+    'NFKC',
+    'Strip',
+    'Lowercase',
+    'Precompiled',
+    'BertNormalizer',
+    'Whitespace',
+    'Punctuation',
+    'Digits',
+    'Unknown',
+  ].map((type) => ({ type })),
+  { type: 'Prepend', prepend: 'x'.repeat(1e5) },
+  { type: 'Metaspace', replacement: 'x'.repeat(1e5), prepend_scheme: 'always' },
+];
+
+/** Puts one to three such steps in the place of a tokenizer's own. */
+const oddSteps: Mutation = (content, random) => {
+  const json = JSON.parse(content.toString('utf8')) as Record<string, unknown>;
+  const steps = Array.from({ length: 1 + below(random, 3) }, () => pick(random, ODD_STEPS));
+  if (random.uniform() < 0.5) json['normalizer'] = { type: 'Sequence', normalizers: steps };
+  else json['pre_tokenizer'] = { type: 'Sequence', pretokenizers: [...steps, { type: 'ByteLevel', use_regex: false }] };
+  return Buffer.from(JSON.stringify(json));
+};
+
 /** Loads, reads every weight and uses the tokenizer: whatever happens must be a KvError or go well. */
 async function load(path: string): Promise<'loaded' | 'refused'> {
   try {
@@ -110,7 +149,9 @@ async function load(path: string): Promise<'loaded' | 'refused'> {
         if (!model.weights.tensor(name).readFloat32().every(Number.isFinite)) throw new Error(`${name} is not finite`);
       }
       const { tokenizer } = model;
-      tokenizer.decode(tokenizer.encode('hello a <s> ü 🦙 123', { special: true }));
+      tokenizer.decode(
+        tokenizer.encode(`hello a <s> ü 🦙 123 ${'l'.repeat(40)} ${'a'.repeat(40)}!`, { special: true }),
+      );
     } finally {
       model.weights.close();
     }
@@ -131,6 +172,8 @@ interface Damage {
   /** Damage within these first bytes; the rest stays. */
   readonly headerBytes?: number;
   readonly mutations: readonly Mutation[];
+  /** For what may wait for a deadline. */
+  readonly millisecondsMax?: number;
   write(content: Buffer): void;
   run(): Promise<'loaded' | 'refused'>;
 }
@@ -139,6 +182,7 @@ async function mustSurvive({
   content,
   headerBytes = content.length,
   mutations,
+  millisecondsMax = MILLISECONDS_MAX,
   write,
   run,
 }: Damage): Promise<Record<string, number>> {
@@ -160,7 +204,7 @@ async function mustSurvive({
     const { user, system } = process.cpuUsage(start);
     // Time that was computed, not time that passed: a busy machine is no failure.
     const [took, grew] = [(user + system) / 1000, heldBytes() - before];
-    if (took > MILLISECONDS_MAX || grew > BYTES_MAX + content.length) {
+    if (took > millisecondsMax || grew > BYTES_MAX + content.length) {
       throw new Error(
         `mutation ${i} of seed ${SEED} took ${took.toFixed(0)} ms and ${(grew / 2 ** 20).toFixed(1)} MiB`,
       );
@@ -238,6 +282,16 @@ describe(`${MUTATIONS} mutations of each, seed ${SEED}`, () => {
     await mustSurvive({
       content: Buffer.from(JSON.stringify(tinyTokenizerJson)),
       mutations: json,
+      ...inFolder('tokenizer.json'),
+    });
+  });
+
+  // A pattern may take its two seconds (tokenizer-steps.ts) in each stretch between added tokens, of which the text has three.
+  test('steps of a tokenizer that are out of all proportion', async () => {
+    await mustSurvive({
+      content: Buffer.from(JSON.stringify(tinyTokenizerJson)),
+      mutations: [oddSteps],
+      millisecondsMax: 7000,
       ...inFolder('tokenizer.json'),
     });
   });

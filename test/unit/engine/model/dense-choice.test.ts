@@ -55,11 +55,9 @@ describe('without onnxruntime-node', () => {
     expect(why).toContain(isa === 'avx512vnni' ? 'written for avx512vnni' : 'portable loops for');
   });
 
-  test('float32 is refused with both ways out', async () => {
-    await expect(chooseDense('exact', absent)).rejects.toMatchObject({
-      code: 'missing-dependency',
-      hint: expect.stringMatching(/'auto'.*npm install onnxruntime-node/),
-    });
+  test('float32 runs in loops, and says so', async () => {
+    const { name, why } = await chooseDense('exact', absent);
+    expect({ name, why }).toEqual({ name: 'loops', why: expect.stringContaining('onnxruntime-node') });
   });
 });
 
@@ -116,4 +114,18 @@ describe.each(available)('a whole engine on %s without onnxruntime-node', (isa) 
     expect(facts).toMatchObject({ dense: 'native', isaEffective: isa });
     expect(facts.denseWhy).toMatch(isa === 'avx512vnni' ? /written for/ : /portable loops/);
   });
+});
+
+test('a whole engine answers in float32 without onnxruntime-node', () => {
+  const binding = BINDING === undefined ? {} : { binding: BINDING };
+  const script = `
+    const { createEngine } = await import(${JSON.stringify(pathToFileURL(join(dist, 'index.js')).href)});
+    const engine = await createEngine({ model: 'reference', stateDir: null, dense: 'exact', ...${JSON.stringify(binding)} });
+    const session = await engine.openSession({});
+    const { text } = await session.generate('It was a', { maxTokens: 4, temperature: 0 }).result;
+    console.log(JSON.stringify({ text, dense: (await session.report()).dense }));
+    await engine.close();`;
+  const { text, dense } = JSON.parse(run(['--input-type=module', '-e', script]));
+  expect(text).not.toBe('');
+  expect(dense).toMatch(/^loops: float32/);
 });

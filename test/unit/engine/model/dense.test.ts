@@ -1,7 +1,8 @@
-// Tries every method of the ONNX Runtime backend, for each feature of the Llama family by itself and together, against the
+// Tries every method of the ONNX Runtime backend and of the loops that stand in for it in float32, for each feature of the Llama family by itself and together, against the
 // same formulas written as plain float64 loops; 8-bit weights against their own error law; and what is refused.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Q8_BLOCK, quantizeQ8 } from '../../../../engine/model/dense-graphs.ts';
+import { createLoopBackend } from '../../../../engine/model/dense-loops.ts';
 import { createOrtBackend } from '../../../../engine/model/dense-ort.ts';
 import type { DenseBackend, ModelConfig, WeightSource } from '../../../../engine/model/types.ts';
 import { BASE, CASES, randomWeights, worstErrors } from './dense-cases.ts';
@@ -13,8 +14,8 @@ describe.each(CASES)('$name', ({ more }) => {
 
   // A sum of K products in float32 errs by about √K·2^-24 of its size; up to four such sums (o, gate and up, down, q) follow
   // each other, and norms and SiLU add a few roundings. K ≤ 96: 4·10·2^-24, doubled.
-  test("'exact' agrees with float64 to rounding", async () => {
-    const backend = await createOrtBackend({ config, weights }, { precision: 'exact', threads: 1 });
+  test.each([createOrtBackend, createLoopBackend])("'exact' agrees with float64 to rounding: %o", async (create) => {
+    const backend = await create({ config, weights }, { precision: 'exact', threads: 1 });
     const worst = await worstErrors(config, weights, backend);
     await backend.close();
     for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(80 * 2 ** -24);

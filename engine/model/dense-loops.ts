@@ -1,0 +1,129 @@
+/**
+ * The dense half in float32 without any package: the formulas as loops, sums in float64. Slow,
+ * which is why it serves only where float32 is asked for and onnxruntime is absent.
+ */
+import { assert } from '../../native/index.ts';
+import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
+import { finite } from './dense-graphs.ts';
+import type { DenseBackend, DenseOptions, LayerInput } from './types.ts';
+
+/** Decodes every weight to float32. `model.weights` must stay open until the backend is closed. Throws 'bad-model', 'bad-argument'. */
+export async function createLoopBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
+  checkDenseOptions(options);
+  const backend = new LoopBackend(model, options);
+  await backend.open();
+  return backend;
+}
+
+class LoopBackend extends DenseBase implements DenseBackend {
+  readonly name = 'loops';
+  readonly #weights = new Map<string, Float32Array>();
+
+  async open(): Promise<void> {
+    const { layers, qkNorm, tiedEmbeddings } = this.model.config;
+    const heads = qkNorm ? ['qNorm', 'kNorm'] : [];
+    for (let layer = 0; layer < layers; layer++) {
+      await this.turn();
+      for (const part of ['attnNorm', 'mlpNorm', ...heads]) this.#load(`${layer}.${part}`);
+      for (const part of ['q', 'k', 'v', 'o', 'gate', 'up', 'down']) this.#matrix(`${layer}.${part}`);
+    }
+    this.#load('norm');
+    this.#matrix(tiedEmbeddings ? 'embed' : 'head');
+  }
+
+  #load(name: string): void {
+    const values = finite(name, this.model.weights.tensor(name).readFloat32());
+    this.#weights.set(name, values);
+    this.bytes += values.byteLength;
+  }
+
+  #matrix(name: string): void {
+    this.#load(name);
+    if (this.model.weights.has(`${name}.bias`)) this.#load(`${name}.bias`);
+    this.countMatrices('f32');
+  }
+
+  async first(x: Float32Array, tokens: number): Promise<LayerInput> {
+    await this.#start(x, tokens, this.model.config.hiddenSize);
+    return this.#project(0, x, tokens);
+  }
+
+  async next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput> {
+    assert(layer >= 0 && layer < this.model.config.layers - 1, `next(${layer})`);
+    return this.#project(layer + 1, await this.#afterAttention(layer, attention, x, tokens), tokens);
+  }
+
+  async last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array> {
+    return this.#afterAttention(this.model.config.layers - 1, attention, x, tokens);
+  }
+
+  async logits(x: Float32Array, rows: number): Promise<Float32Array> {
+    await this.#start(x, rows, this.model.config.hiddenSize);
+    return this.#multiply(this.#norm(x, 'norm'), rows, this.model.config.tiedEmbeddings ? 'embed' : 'head');
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+    this.#weights.clear();
+  }
+
+  #project(layer: number, x: Float32Array, tokens: number): LayerInput {
+    const { qkNorm } = this.model.config;
+    const normed = this.#norm(x, `${layer}.attnNorm`);
+    const [q, k, v] = ['q', 'k', 'v'].map((side) => this.#multiply(normed, tokens, `${layer}.${side}`));
+    const [qNormed, kNormed] = qkNorm ? [this.#norm(q!, `${layer}.qNorm`), this.#norm(k!, `${layer}.kNorm`)] : [q!, k!];
+    return { layer, tokens, q: qNormed, k: kNormed, v: v!, x };
+  }
+
+  async #afterAttention(
+    layer: number,
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+  ): Promise<Float32Array> {
+    const { hiddenSize, queryHeads, headDim } = this.model.config;
+    await this.#start(x, tokens, hiddenSize);
+    this.checkRows(attention, tokens, queryHeads * headDim, 'attention');
+    const middle = this.#multiply(attention, tokens, `${layer}.o`, x);
+    const normed = this.#norm(middle, `${layer}.mlpNorm`);
+    const gate = this.#multiply(normed, tokens, `${layer}.gate`);
+    const up = this.#multiply(normed, tokens, `${layer}.up`);
+    for (const [i, g] of gate.entries()) gate[i] = (g / (1 + Math.exp(-g))) * up[i]!;
+    return this.#multiply(gate, tokens, `${layer}.down`, middle);
+  }
+
+  /** Rows as wide as the gain is long, each divided by its root mean square. */
+  #norm(x: Float32Array, name: string): Float32Array {
+    const gain = this.#weights.get(name)!;
+    const [width, y] = [gain.length, new Float32Array(x.length)];
+    for (let start = 0; start < x.length; start += width) {
+      let square = 0;
+      for (let i = 0; i < width; i++) square += x[start + i]! ** 2;
+      const inverse = 1 / Math.sqrt(square / width + this.model.config.normEpsilon);
+      for (let i = 0; i < width; i++) y[start + i] = x[start + i]! * inverse * gain[i]!;
+    }
+    return y;
+  }
+
+  /** y[t][o] = base[t][o] + bias[o] + Σ x[t][i]·w[o][i] */
+  #multiply(x: Float32Array, rows: number, name: string, base?: Float32Array): Float32Array {
+    const [w, bias, inputs] = [this.#weights.get(name)!, this.#weights.get(`${name}.bias`), x.length / rows];
+    const outputs = w.length / inputs;
+    const y = new Float32Array(rows * outputs);
+    for (let o = 0; o < outputs; o++) {
+      for (let row = 0; row < rows; row++) {
+        let sum = (bias?.[o] ?? 0) + (base?.[row * outputs + o] ?? 0);
+        for (let i = 0, at = row * inputs, from = o * inputs; i < inputs; i++) sum += x[at + i]! * w[from + i]!;
+        y[row * outputs + o] = sum;
+      }
+    }
+    return y;
+  }
+
+  async #start(x: Float32Array, rows: number, width: number): Promise<void> {
+    this.checkOpen();
+    await this.turn();
+    this.checkOpen();
+    this.checkRows(x, rows, width);
+  }
+}
