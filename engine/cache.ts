@@ -87,7 +87,7 @@ export interface QualityMetrics {
   readonly layerEpsilonMax: readonly number[];
 }
 
-/** Opens a cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'locked'. */
+/** Opens a cache. Throws 'bad-argument', 'bad-shape', 'budget-too-small', 'unsupported', 'io', 'bad-log'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
   checkKeys(options, CACHE_OPTIONS, 'openCache');
   checkShape(options);

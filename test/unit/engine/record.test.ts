@@ -20,6 +20,39 @@ beforeAll(async () => {
 });
 afterAll(() => engine.close());
 
+describe('the default state folder', () => {
+  it('serves two engines and a cache at once, and holds what all of them did', async () => {
+    const [dir, before] = [realpathSync(folder()), process.cwd()];
+    process.chdir(dir);
+    try {
+      const engines = [
+        await createEngine({ model: MODEL, threads: 1 }),
+        await createEngine({ model: MODEL, threads: 1 }),
+      ];
+      const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
+      const cache = await openCache({ ...shape, stateDir: '.palimpsest', kvBudget: '200KiB' });
+      const rows = Float32Array.from({ length: 128 * 128 }, (_, i) => Math.sin(i));
+      for (let page = 0; page < 6; page++) {
+        cache.append(0, rows, rows);
+        cache.attention(0, rows);
+      }
+      const sessions = await Promise.all(engines.map((one) => written(one, { kvBudget: '30%' })));
+      for (const session of sessions) await session.close();
+      for (const one of engines) await one.close();
+      await cache.close();
+      const log = logDir(join(dir, '.palimpsest'));
+      expect(verifyLog(log)).toMatchObject({ ok: true, problem: null });
+      for (const id of [...sessions.map((session) => session.id), cache.session]) {
+        const kinds = [...readLog(log, { session: id })].map(({ kind }) => kind);
+        expect([kinds[0], kinds.at(-1)], id).toEqual(['open', 'close']);
+        expect(kinds).toContain('decision');
+      }
+    } finally {
+      process.chdir(before);
+    }
+  });
+});
+
 describe('the record', () => {
   const runs: [string, object][] = [
     ['price', { kvBudget: '30%' }],
