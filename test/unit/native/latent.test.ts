@@ -212,7 +212,7 @@ test(`any bytes whose scales are numbers are a page, and all others are refused 
       // Half of them with row scales of xq8 that are numbers: exponents below the last one.
       if (round % 2 === 0 && format === 'xq8')
         for (let t = 0; t < PAGE_TOKENS; t++) page[PAGE_TOKENS * 64 + 2 * t + 1]! &= 0xbf;
-      const scales = new Uint16Array(page.buffer, PAGE_TOKENS * 64, format === 'xq8' ? PAGE_TOKENS : 0);
+      const scales = format === 'xq8' ? new Uint16Array(page.buffer, PAGE_TOKENS * 64, PAGE_TOKENS) : new Uint16Array();
       const mean = new Float32Array(page.buffer, page.length - 64, 1)[0]!;
       const isPage = Number.isFinite(mean) && scales.every((bits) => (bits & 0x7c00) !== 0x7c00);
       counts[isPage ? 1 : 0]!++;
