@@ -1,3 +1,6 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
 /** Programs shown in a document: fenced ts blocks whose first line is `// example: NAME`. */
 export interface Example {
   readonly name: string;
@@ -12,3 +15,9 @@ export function examplesIn(markdown: string): Example[] {
   }
   return found;
 }
+
+/** Documents whose programs are run and compiled. */
+const DOCUMENTS = ['README.md', 'docs/library.md', 'witness/README.md'];
+
+export const examplesOf = (root: string): Example[] =>
+  DOCUMENTS.flatMap((path) => examplesIn(readFileSync(join(root, path), 'utf8')));

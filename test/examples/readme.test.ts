@@ -1,19 +1,17 @@
-// Do the programs in README.md and the rooms' pages run as printed? Each block marked `// example: NAME` is written into an empty folder beside
+// Do the programs in the documents (DOCUMENTS) run as printed? Each block marked `// example: NAME` is written into an empty folder beside
 // which the package stands as `palimpsest`, and run with tsx. A program passes when it ends by itself with exit code 0.
 import { execFile } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { examplesIn } from './examples.ts';
+import { examplesIn, examplesOf } from './examples.ts';
 
 const root = join(import.meta.dirname, '..', '..');
-const examples = ['README.md', 'witness/README.md'].flatMap((page) =>
-  examplesIn(readFileSync(join(root, page), 'utf8')),
-);
+const examples = examplesOf(root);
 
-describe('examples of the pages', () => {
+describe('examples of the documents', () => {
   let dir: string;
   beforeAll(() => {
     dir = mkdtempSync(join(tmpdir(), 'palimpsest-examples-'));
@@ -43,7 +41,9 @@ describe('examples of the pages', () => {
     expect(stdout).toMatch(/ [1-9]\d* decisions\n$/);
   });
 
-  test('cover the library', () => {
-    expect(examples.some(({ source }) => source.includes("from 'palimpsest'"))).toBe(true);
+  test('cover both ways into the library', () => {
+    const names = examples.map(({ name }) => name);
+    expect(names).toContain('engine');
+    expect(names).toContain('cache');
   });
 });

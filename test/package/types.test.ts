@@ -1,11 +1,11 @@
-// The declarations of the package: does every name in them say what it is, and do the programs of the README and of the rooms' pages compile against the packed files in a strict
+// The declarations of the package: does every name in them say what it is, and do the programs of the documents compile against the packed files in a strict
 // project that checks libraries too? The project is made in an empty folder, with @types/node beside the package and nothing else.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { examplesIn } from '../examples/examples.ts';
+import { examplesOf } from '../examples/examples.ts';
 
 const root = join(import.meta.dirname, '../..');
 const { rollUpTypes } = (await import(join(root, 'scripts/roll-up-types.mjs'))) as {
@@ -64,7 +64,7 @@ describe('the declarations', () => {
 });
 
 describe('a strict NodeNext project with the packed package', () => {
-  it('compiles every program of the README and of the rooms', () => {
+  it('compiles every program of the documents', () => {
     const run = (program: string, args: readonly string[], cwd: string): string => {
       const { status, stdout, stderr } = spawnSync(program, args, { cwd, encoding: 'utf8' });
       expect({ status, stdout, stderr: status === 0 ? '' : stderr }).toMatchObject({ status: 0, stderr: '' });
@@ -83,9 +83,7 @@ describe('a strict NodeNext project with the packed package', () => {
     const options = { ...compilerOptions, skipLibCheck: false, exactOptionalPropertyTypes: true };
     writeFileSync(join(folder, 'package.json'), '{ "type": "module", "private": true }');
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions: options, include: ['*.ts'] }));
-    const examples = ['README.md', 'witness/README.md'].flatMap((page) =>
-      examplesIn(readFileSync(join(root, page), 'utf8')),
-    );
+    const examples = examplesOf(root);
     expect(examples.length).toBeGreaterThan(1);
     for (const { name, source } of examples) writeFileSync(join(folder, `${name}.ts`), source);
     const tsc = join(root, 'node_modules/typescript/bin/tsc');

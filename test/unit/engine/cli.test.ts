@@ -87,7 +87,7 @@ describe('run', () => {
   it('ends with one object that has every documented field', () => {
     expect(ran).toMatchObject({ code: 0, err: '' });
     const result = lastLine(ran.out);
-    const fields = readFileSync(join(root, 'README.md'), 'utf8')
+    const fields = readFileSync(join(root, 'docs/cli.md'), 'utf8')
       .split('The object behind `--json`')[1]!
       .split('\n## ')[0]!;
     const names = fields
