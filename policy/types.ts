@@ -39,8 +39,11 @@ export interface ThresholdSet {
 
 /** One measured candidate table of a page side, when the page became movable (exact content still at hand). */
 export interface TrialReport {
+  /** Layer, from 0. */
   readonly layer: number;
+  /** Page of the layer, from 0. */
   readonly page: number;
+  /** Keys or values. */
   readonly side: Side;
   /** Format the page has now: the reference of the measurement. */
   readonly from: FormatName;
@@ -50,14 +53,21 @@ export interface TrialReport {
 
 /** What became of a planned decision. */
 export interface Outcome {
+  /** Layer, from 0. */
   readonly layer: number;
+  /** Page of the layer, from 0. */
   readonly page: number;
+  /** Keys or values. */
   readonly side: Side;
+  /** Format before. */
   readonly from: FormatName;
+  /** Format that was planned. */
   readonly to: FormatName;
+  /** Whether the move was made. */
   readonly accepted: boolean;
   /** ε measured just before the commit against the page's bytes of that moment; null when the first trial was still fresh. */
   readonly epsilonNow: number | null;
+  /** Bytes that it gave back. */
   readonly bytesFreed: number;
 }
 
@@ -67,8 +77,9 @@ export interface Situation {
   readonly index: number;
   /** Tokens in the cache. */
   readonly tokens: number;
-  /** KV bytes allocated now, and bytes the next seal of all layers needs. */
+  /** KV bytes allocated now. */
   readonly bytes: number;
+  /** Bytes that the next seal of all layers needs. */
   readonly sealBytes: number;
   /** null: no byte budget. */
   readonly budgetBytes: number | null;
@@ -82,19 +93,27 @@ export interface Situation {
   readonly urgent: boolean;
   /** Somebody asked for low memory (external signal). */
   readonly lowMemory: boolean;
-  /** p95 of the last steps and its budget, 0 and null when unknown. */
+  /** p95 of the last steps in milliseconds; 0 when unknown. */
   readonly stepLatencyMsP95: number;
+  /** Milliseconds wished for; null: none. */
   readonly stepLatencyBudgetMs: number | null;
+  /** Pages that were tried since the last situation. */
   readonly trials: readonly TrialReport[];
+  /** What became of the moves planned before. */
   readonly outcomes: readonly Outcome[];
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */
 export interface Because {
+  /** Id of the threshold. */
   readonly threshold: string;
+  /** What was measured. */
   readonly measured: number;
+  /** What it was compared with. */
   readonly bound: number;
+  /** Unit of both. */
   readonly unit: string;
+  /** Where the threshold came from. */
   readonly origin: ThresholdOrigin;
   /** 'price' | 'deficit' | 'fixed' | 'age' | 'uniform' …: which rule of the policy fired */
   readonly rule: string;
@@ -102,36 +121,53 @@ export interface Because {
 
 /** One planned move of one page side. */
 export interface Decision {
+  /** Layer, from 0. */
   readonly layer: number;
+  /** Page of the layer, from 0. */
   readonly page: number;
+  /** Keys or values. */
   readonly side: Side;
+  /** Format that the side has. */
   readonly from: FormatName;
+  /** Format that it is to get. */
   readonly to: FormatName;
   /** Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the policy does not use trials. */
   readonly epsilonFrom: number | null;
+  /** Likewise of the target format. */
   readonly epsilonTo: number | null;
   /** Predicted divergence bought per byte saved, c·g·(ε_to² − ε_from²)/bytes; null without trials. */
   readonly price: number | null;
+  /** Bytes that the move gives back. */
   readonly bytesFreed: number;
   /** The engine must measure the move again before committing it (its first trial is older than one page). */
   readonly retry: boolean;
+  /** Why. */
   readonly because: Because;
 }
 
+/** What becomes of a planned move. */
 export interface Verdict {
+  /** Whether the move is made. */
   readonly accepted: boolean;
+  /** Why. */
   readonly because: Because;
 }
 
+/** What a session is, as far as a policy may know: it does not change while the session lasts. */
 export interface PolicyContext {
+  /** Layers of the cache. */
   readonly layers: number;
+  /** Key and value heads of a layer. */
   readonly kvHeads: number;
+  /** Channels of a head. */
   readonly headDim: number;
+  /** Format that a page gets when it is sealed. */
   readonly windowFormat: 'q8' | 'f16';
   /** Bytes of one page side per format, all heads. */
   readonly pageBytes: Readonly<Record<FormatName, number>>;
   /** Bytes of the session that no move can free: open pages and sinks. */
   readonly fixedBytes: number;
+  /** Start values of what decisions are compared with. */
   readonly thresholds: ThresholdSet;
   /** Layers that must stay in the window format. */
   readonly skipLayers: readonly number[];
@@ -152,7 +188,9 @@ export type Priority = 'bytes' | 'kld';
  * same decisions, byte for byte (JSON).
  */
 export interface Policy {
+  /** Its name, which goes into the log. */
   readonly id: string;
+  /** Goes into the log too: a changed decision is a new version. */
   readonly version: number;
   /** True when the engine must run trials for pages that become movable. */
   readonly needsTrials: boolean;
