@@ -4,6 +4,7 @@
  */
 import { crc32 } from 'node:zlib';
 import { KvError } from '../native/index.ts';
+import { checkBody } from './body.ts';
 import { canonicalJson, canonicalNumber, canonicalText } from './canonical.ts';
 import { HASH_BYTES } from './chain.ts';
 import { ENTRY_KINDS, type Entry, type EntryKind } from './types.ts';
@@ -32,8 +33,22 @@ export function payloadText(seq: number, timeMs: number, session: string, kind: 
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** Payload bytes → entry. Throws 'bad-log' when they are not an envelope; the canonical spelling is checked by `verifyLog` alone. */
+/** Latest time that a calendar holds. */
+const TIME_MS_MAX = 8.64e15;
+const SESSION_CHARS_MAX = 200;
+
+/**
+ * Payload bytes → entry. Throws 'bad-log' when they are not an envelope, or when the body does not say what its kind must;
+ * the canonical spelling is checked by `verifyLog` alone.
+ */
 export function parsePayload(payload: Uint8Array): Entry {
+  const envelope = parseEnvelope(payload);
+  checkBody(envelope.kind, envelope.body);
+  return envelope as Entry;
+}
+
+/** The same for whoever does not look at the body. */
+export function parseEnvelope(payload: Uint8Array): Omit<Entry, 'body'> & { readonly body: unknown } {
   let value: unknown;
   try {
     value = JSON.parse(decoder.decode(payload));
@@ -45,12 +60,15 @@ export function parsePayload(payload: Uint8Array): Entry {
   const sound =
     Number.isSafeInteger(seq) &&
     (seq as number) >= 0 &&
-    typeof timeMs === 'number' &&
+    Number.isSafeInteger(timeMs) &&
+    (timeMs as number) >= 0 &&
+    (timeMs as number) <= TIME_MS_MAX &&
     typeof session === 'string' &&
+    session.length <= SESSION_CHARS_MAX &&
     (ENTRY_KINDS as readonly unknown[]).includes(kind) &&
     typeof body === 'object' &&
     body !== null;
-  if (!sound) throw new KvError('bad-log', 'an entry lacks seq, timeMs, session, kind or body');
+  if (!sound) throw new KvError('bad-log', 'an entry lacks seq, timeMs, session, kind or body, or one of them is none');
   return { seq, timeMs, session, kind, body } as Entry;
 }
 

@@ -1,7 +1,7 @@
 /** Making the end of a log ready for the next entry: what a crash left half-written is put aside, never overwritten. */
 import { join } from 'node:path';
 import { assert, syncFolder, writeSynced } from '../native/index.ts';
-import { parsePayload } from './entry.ts';
+import { parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import { segmentName } from './segment.ts';
 import { type LogEnd, listSegments, walkLog } from './walk.ts';
@@ -46,7 +46,7 @@ function walkFrom(files: LogFiles, dir: string, fromSeq: number): { end: LogEnd;
   let lastMs = 0;
   for (let step = walk.next(); ; step = walk.next()) {
     if (step.done === true) return { end: step.value, lastMs };
-    lastMs = Math.max(lastMs, parsePayload(step.value.payload).timeMs);
+    lastMs = Math.max(lastMs, parseEnvelope(step.value.payload).timeMs);
   }
 }
 

@@ -3,7 +3,7 @@
  * verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes part.
  */
 import { KvError } from '../native/index.ts';
-import { createPolicy, type Decision, type Policy, type PolicySession } from '../policy/index.ts';
+import { createPolicy, type Decision, type Outcome, type Policy, type PolicySession } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import type { Entry } from './types.ts';
 
@@ -26,7 +26,7 @@ export interface ReplayReport {
 export interface Difference {
   /** Entry where it shows. */
   readonly seq: number;
-  readonly what: 'policy' | 'situation' | 'decision' | 'verdict';
+  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time';
   /** Canonical JSON, or a sentence when there is nothing to print. */
   readonly logged: string;
   readonly replayed: string;
@@ -41,15 +41,15 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
   for (const entry of entries) {
     if (replay === null) {
       // Evidence is looked up before the session opens; what came of it stands in the context of 'open'.
-      if (entry.kind === 'open') replay = new Replay(entry as Entry<'open'>, create);
+      if (entry.kind === 'open') replay = deciding(entry, () => new Replay(entry as Entry<'open'>, create));
       continue;
     }
     if (entry.session !== replay.session)
       throw new KvError('bad-log', `entry ${entry.seq} belongs to session ${entry.session}, not ${replay.session}`, {
         values: { seq: entry.seq },
       });
-    if (entry.kind === 'situation') replay.situation(entry as Entry<'situation'>);
-    if (entry.kind === 'decision') replay.decision(entry as Entry<'decision'>);
+    const here = replay;
+    deciding(entry, () => here.take(entry));
     if (replay.difference !== null) break;
   }
   if (replay === null)
@@ -57,6 +57,19 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
       hint: 'see `audit sessions` for the sessions there are',
     });
   return replay.report();
+}
+
+/** A policy may stumble over a state that no engine could have recorded: then the log says nonsense, and this is not our fault. */
+function deciding<T>({ seq }: Entry, work: () => T): T {
+  try {
+    return work();
+  } catch (cause) {
+    if (cause instanceof KvError) throw cause;
+    throw new KvError('bad-log', `the policy cannot decide on what entry ${seq} says: ${(cause as Error).message}`, {
+      values: { seq },
+      cause,
+    });
+  }
 }
 
 class Replay {
@@ -69,6 +82,14 @@ class Replay {
   #order = 0;
   #situations = 0;
   #decisions = 0;
+  readonly #pageBytes: readonly number[];
+  readonly #bytesOf: Readonly<Record<string, number>>;
+  /** Bytes after the last decision, tokens of the last situation. */
+  #bytes = 0;
+  #tokens = 0;
+  #lastMs: number;
+  /** What became of decisions that no situation has told yet. */
+  #untold: Outcome[] = [];
 
   constructor(open: Entry<'open'>, create: PolicyFactory) {
     const { policy, context } = open.body;
@@ -79,9 +100,22 @@ class Replay {
       this.#differs(open.seq, 'policy', this.#name, `${created.id}@${created.version}`);
     }
     this.#policy = created.open(context);
+    this.#bytesOf = context.pageBytes;
+    this.#pageBytes = Object.values(context.pageBytes);
+    this.#lastMs = open.timeMs;
   }
 
-  situation(entry: Entry<'situation'>): void {
+  /** Goes on with the next entry of the session. */
+  take(entry: Entry): void {
+    // Times come from a clock and cannot be decided again, but a writer never lets them fall.
+    if (entry.timeMs < this.#lastMs)
+      this.#differs(entry.seq, 'time', `${entry.timeMs} ms`, `${this.#lastMs} ms or later, as the entry before it`);
+    this.#lastMs = entry.timeMs;
+    if (entry.kind === 'situation') this.#situation(entry as Entry<'situation'>);
+    if (entry.kind === 'decision') this.#decision(entry as Entry<'decision'>);
+  }
+
+  #situation(entry: Entry<'situation'>): void {
     const { situation } = entry.body;
     if (this.#order < this.#plan.length) {
       this.#differs(
@@ -101,13 +135,18 @@ class Replay {
       );
       return;
     }
+    for (const outcome of situation.outcomes)
+      this.#compare(entry.seq, 'situation', outcome, this.#untold.shift() ?? null);
+    if (this.difference !== null) return;
+    this.#bytes = situation.bytes;
+    this.#tokens = situation.tokens;
     this.#plan = this.#policy.decide(situation);
     this.#index = situation.index;
     this.#order = 0;
     this.#situations++;
   }
 
-  decision(entry: Entry<'decision'>): void {
+  #decision(entry: Entry<'decision'>): void {
     const { situation, order, decision, epsilonNow, verdict } = entry.body;
     const planned = this.#plan[this.#order];
     if (situation !== this.#index || order !== this.#order || planned === undefined) {
@@ -119,8 +158,27 @@ class Replay {
     this.#compare(entry.seq, 'decision', decision, planned);
     if (this.difference !== null) return;
     this.#compare(entry.seq, 'verdict', verdict, this.#policy.judge(planned, epsilonNow));
+    this.#account(entry);
     this.#order++;
     this.#decisions++;
+  }
+
+  /**
+   * Bytes follow from each other: nothing but moves changes them within a plan, a refused move changes nothing, and one that was made
+   * frees the difference of two page sizes, or nothing where a fork still holds the page.
+   */
+  #account({ seq, body }: Entry<'decision'>): void {
+    const { decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = body;
+    const { layer, page, side, from, to } = decision;
+    const bytesFreed = bytesBefore - bytesAfter;
+    const frees = (bytes: number): boolean => bytes - (this.#bytesOf[to] ?? 0) === bytesFreed;
+    const isPossible = bytesFreed === 0 || (verdict.accepted && this.#pageBytes.some(frees));
+    if (bytesBefore !== this.#bytes) this.#differs(seq, 'bytes', `${bytesBefore} before`, `${this.#bytes} before`);
+    if (!isPossible)
+      this.#differs(seq, 'bytes', `${bytesFreed} freed`, verdict.accepted ? `${decision.bytesFreed} freed` : '0 freed');
+    if (tokens !== this.#tokens) this.#differs(seq, 'decision', `${tokens} tokens`, `${this.#tokens} tokens`);
+    this.#bytes = bytesAfter;
+    this.#untold.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed });
   }
 
   report(): ReplayReport {

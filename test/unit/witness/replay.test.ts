@@ -63,6 +63,22 @@ describe('replay', () => {
       'verdict',
     ],
     ['another order', (entry: Entry<'decision'>) => ({ ...entry.body, order: 7 }), 'decision'],
+    // Nothing noticed these before: they are no part of what a policy decides.
+    [
+      'bytes before that no entry led to',
+      (entry: Entry<'decision'>) => ({ ...entry.body, bytesBefore: entry.body.bytesBefore + 1 }),
+      'bytes',
+    ],
+    [
+      'bytes freed that no page has',
+      (entry: Entry<'decision'>) => ({ ...entry.body, bytesAfter: entry.body.bytesAfter - 1 }),
+      'bytes',
+    ],
+    [
+      'tokens of another situation',
+      (entry: Entry<'decision'>) => ({ ...entry.body, tokens: entry.body.tokens + 1 }),
+      'decision',
+    ],
   ] as const)('finds %s', async (_name, change, what) => {
     const entries = await recorded();
     const index = entries.findIndex((entry) => entry.kind === 'decision' && entry.seq > 10);
@@ -71,6 +87,40 @@ describe('replay', () => {
     const report = replaySession(entries, create);
     expect(report).toMatchObject({ equal: false, firstDifference: { seq: entry.seq, what } });
     expect(replayText(report)).toContain(`entry ${entry.seq} differs (${what})`);
+  });
+
+  it('finds times that fall, outcomes that were none, and bytes that a refused move frees', async () => {
+    const entries = await recorded();
+    const changed = (seq: number, change: (entry: Entry) => Entry): Entry[] =>
+      entries.map((entry) => (entry.seq === seq ? change(entry) : entry));
+    const [, , situation] = entries.filter(({ kind }) => kind === 'situation') as Entry<'situation'>[];
+    expect(
+      replaySession(
+        changed(situation!.seq, (entry) => ({ ...entry, timeMs: 1 })),
+        create,
+      ).firstDifference,
+    ).toMatchObject({ seq: situation!.seq, what: 'time' });
+    const [outcome, ...rest] = situation!.body.situation.outcomes;
+    const told = { ...situation!.body.situation, outcomes: [{ ...outcome!, bytesFreed: 7 }, ...rest] };
+    expect(
+      replaySession(
+        changed(situation!.seq, (entry) => ({ ...entry, body: { situation: told } })),
+        create,
+      ).firstDifference,
+    ).toMatchObject({ seq: situation!.seq, what: 'situation' });
+    const refused = (entries as Entry<'decision'>[]).find(
+      ({ kind, body }) => kind === 'decision' && !body.verdict.accepted,
+    );
+    const body = { ...refused!.body, bytesAfter: refused!.body.bytesAfter - 12416 };
+    expect(
+      replaySession(
+        changed(refused!.seq, (entry) => ({ ...entry, body })),
+        create,
+      ).firstDifference,
+    ).toMatchObject({
+      seq: refused!.seq,
+      what: 'bytes',
+    });
   });
 
   // Entries lost in mode drop: a hole is a difference, at the entry where it shows.
@@ -118,6 +168,7 @@ describe('replay', () => {
     const log = await openWitnessLog({ dir });
     const seqs = recordSession(log, 'a', {
       situations: 8,
+      bytes: 2_000_000,
       policy: createPolicy(id, policyOptions),
       policyOptions,
       thresholds: defaultThresholds(2),

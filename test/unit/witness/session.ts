@@ -122,6 +122,8 @@ export interface SessionOptions {
   readonly policyOptions?: Readonly<Record<string, unknown>>;
   /** Instead of the one threshold that the tiny policy knows. */
   readonly thresholds?: ThresholdSet;
+  /** In the cache before the first move. */
+  readonly bytes?: number;
 }
 
 /** Drives the policy over synthetic situations and records everything. → seqs of the decisions */
@@ -144,7 +146,7 @@ export function recordSession(log: WitnessLog, session: string, options: Session
   });
   const decider = policy.open(setting);
   let outcomes: Outcome[] = [];
-  let bytes = 300_000;
+  let bytes = options.bytes ?? 300_000;
   const seqs: number[] = [];
   let refused = 0;
   for (let index = 0; index < situations; index++) {
