@@ -1,7 +1,7 @@
 /** A file read by position: nothing is mapped, nothing is read whole, and a file that shrinks meanwhile is noticed. */
 import { createHash } from 'node:crypto';
 import { closeSync, fstatSync, readSync } from 'node:fs';
-import { KvError, type KvErrorCode, openRegular } from '../../native/index.ts';
+import { KvError, type KvErrorCode, openRegular, refusedFile } from '../../native/index.ts';
 import { WEIGHT_BYTES_MAX } from './limits.ts';
 
 /** Bytes read at once when a file is digested. */
@@ -100,11 +100,7 @@ export function attempt<T>(path: string, operation: () => T): T {
     return operation();
   } catch (cause) {
     if (cause instanceof KvError) throw cause;
-    const code = (cause as NodeJS.ErrnoException).code;
-    if (code === 'ENOENT' || code === 'ENOTDIR') {
-      throw new KvError('not-found', `${path} does not exist`, { values: { path }, cause });
-    }
-    throw new KvError('io', `${path}: ${(cause as Error).message}`, { values: { path, code }, cause });
+    throw refusedFile(path, cause);
   }
 }
 

@@ -5,21 +5,9 @@
  */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import {
-  accessSync,
-  closeSync,
-  constants,
-  existsSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
-import { delimiter, isAbsolute, join, resolve, sep } from 'node:path';
-import { asRecord, KvError, readJson } from '../../native/index.ts';
+import { accessSync, constants, existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { delimiter, dirname, isAbsolute, join, resolve, sep } from 'node:path';
+import { asRecord, KvError, readJson, replaceFile, syncFile, syncFolder } from '../../native/index.ts';
 import { attempt, FileBytes } from './bytes.ts';
 import { extractMember } from './zip.ts';
 
@@ -142,8 +130,7 @@ function knownDigest(path: string): string {
     if (known?.stamp === stamp && typeof known.sha256 === 'string') return known.sha256;
     const sha256 = file.digest();
     try {
-      writeFileSync(`${memo}.${process.pid}`, `${JSON.stringify({ stamp, sha256 })}\n`);
-      renameSync(`${memo}.${process.pid}`, memo);
+      replaceFile(memo, Buffer.from(`${JSON.stringify({ stamp, sha256 })}\n`));
     } catch {
       // The folder may be read-only: the next load computes it again.
     }
@@ -172,19 +159,10 @@ function checkDigest(path: string, expected: string): void {
 /** On disk first, then visible: file, rename, folder. */
 function putInPlace(from: string, to: string): void {
   attempt(to, () => {
-    syncPath(from);
+    syncFile(from);
     renameSync(from, to);
-    syncPath(join(to, '..'));
+    syncFolder(dirname(to));
   });
-}
-
-function syncPath(path: string): void {
-  const descriptor = openSync(path, 'r');
-  try {
-    fsyncSync(descriptor);
-  } finally {
-    closeSync(descriptor);
-  }
 }
 
 /** Characters of pip's complaint that are kept. */
