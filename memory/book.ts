@@ -32,6 +32,9 @@ const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;
 
+/** Seqs that each writer of a log has for himself. */
+const WRITER_SEQS = 2 ** 32;
+
 export interface BookOptions {
   /** Folder of the book, created when missing; null: memory only. */
   readonly dir: string | null;
@@ -97,17 +100,21 @@ class Labels extends Map<number, number> {
 }
 
 class Book implements ThresholdBook {
-  readonly rebuilt: string | null;
   readonly #dir: string | null;
   readonly #index: VectorIndex<Experience>;
   readonly #imported = new Map<string, ThresholdFile>();
   readonly #labels: Labels;
+  #rebuilt: string | null;
 
   constructor(dir: string | null, index: VectorIndex<Experience>, labels: Labels, rebuilt: string | null) {
     this.#dir = dir;
     this.#index = index;
     this.#labels = labels;
-    this.rebuilt = rebuilt;
+    this.#rebuilt = rebuilt;
+  }
+
+  get rebuilt(): string | null {
+    return this.#rebuilt;
   }
 
   get count(): number {
@@ -222,10 +229,20 @@ class Book implements ThresholdBook {
     return this.count;
   }
 
-  /** Takes in sessions that ended in the log but not in the book: their process was killed in between. */
+  /**
+   * Takes in sessions that ended in the log but not in the book: their process was killed in between. A log that no longer has the newest
+   * session known of a writer was cut, or went on differently from an older copy: then everything is read again.
+   */
   async catchUp(entries: BookOptions['entries']): Promise<void> {
     const count = this.#labels.size;
-    const late = [...entries(this.seqs)].filter((entry) => isEdge(entry) && !this.#labels.has(entry.seq));
+    const read = [...entries(this.seqs)].filter(isEdge);
+    const gone = this.#newest().find((known) => !read.some((entry) => isEndOf(entry, known)));
+    if (gone !== undefined) {
+      this.#rebuilt = `the log has no session ${gone.session} that ended with entry ${gone.seq}`;
+      await this.rebuildFrom(entries([]));
+      return;
+    }
+    const late = read.filter(({ seq }) => !this.#labels.has(seq));
     const opened = new Set<string>();
     let isWhole = true;
     for (const { kind, session } of late) {
@@ -239,18 +256,26 @@ class Book implements ThresholdBook {
     if (this.#labels.size > count) await this.#index.save();
   }
 
+  /** The experience with the highest seq of every writer. Its entry is there only with all that the writer wrote before it. */
+  #newest(): Experience[] {
+    const newest = new Map<number, Experience>();
+    for (const [, experience] of this.#index.entries()) {
+      const writer = Math.floor(experience.seq / WRITER_SEQS);
+      if (experience.seq > (newest.get(writer)?.seq ?? -1)) newest.set(writer, experience);
+    }
+    return [...newest.values()];
+  }
+
   async exportFile(
     target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
     log: EvidenceLog | null,
   ): Promise<ThresholdFile> {
-    const all = await this.#index.search(
-      new Array<number>(FINGERPRINT_DIM).fill(0),
-      1000,
-      (e) => e.modelDigest === target.modelDigest,
-    );
+    const all = [...this.#index.entries()]
+      .map(([, experience]) => experience)
+      .filter(({ modelDigest }) => modelDigest === target.modelDigest);
     const imported = this.importedFor(target.modelDigest);
     if (all.length === 0 && imported !== null) return imported;
-    const weighted = all.map(({ payload }) => ({ experience: payload, weight: 1, sameModel: true }));
+    const weighted = all.map((experience) => ({ experience, weight: 1, sameModel: true }));
     const query = {
       modelDigest: target.modelDigest,
       layers: target.shape.layers,
@@ -288,6 +313,13 @@ export function importThresholds(dir: string, file: ThresholdFile, target: Thres
   writeThresholdFile(importedPath(dir, file.model.digest), file);
 }
 
+/** Did this entry end the session that the experience was made of? */
+const isEndOf = ({ kind, seq, session, body }: LoggedEntry, known: Experience): boolean =>
+  kind === 'close' &&
+  seq === known.seq &&
+  session === known.session &&
+  JSON.stringify((body as Partial<Experience>).fingerprint) === JSON.stringify(known.fingerprint);
+
 const isEdge = (entry: LoggedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
 
 const importedPath = (dir: string, modelDigest: string): string =>
@@ -313,6 +345,7 @@ export async function openThresholdBook(options: BookOptions): Promise<Threshold
       dir: dir === null ? null : join(dir, 'experiences'),
       origin: `log ${logId}, fingerprint ${FINGERPRINT_VERSION}`,
       readOnly: options.readOnly ?? false,
+      check: checkExperience,
     },
     async (index) => {
       for (const experience of experiencesOf(entries([]))) await addTo(index, labels, experience);

@@ -13,7 +13,17 @@ import { z } from 'zod';
 import { KvError, parseJson, readRegular, replaceFile, syncFile, syncFolder, writeSynced } from '../native/index.ts';
 import { checkHnswFile } from './hnsw-file.ts';
 import type { Neighbour, VectorIndex } from './types.ts';
-import { checkDim, checkK, checkLabel, checkVector, DIM_MAX, nearestFirst, passes, squaredDistance } from './vector.ts';
+import {
+  checkDim,
+  checkK,
+  checkLabel,
+  checkVector,
+  DIM_MAX,
+  LABEL_MAX,
+  nearestFirst,
+  passes,
+  squaredDistance,
+} from './vector.ts';
 
 const MANIFEST = 'manifest.json';
 const MANIFEST_BYTES_MAX = 64 * 1024;
@@ -30,13 +40,15 @@ const SEED = 100;
 const EXACT_BELOW = 512;
 const CAPACITY_START = 256;
 
-export interface HnswOptions {
+export interface HnswOptions<T = unknown> {
   /** Numbers in a vector. */
   readonly dim: number;
   /** Folder of the saved index, created by save(); null: memory only. */
   readonly dir: string | null;
   /** What the vectors were made from, e.g. the id of a log and the version of the fingerprint: another origin on disk is 'bad-index'. */
   readonly origin?: string;
+  /** Payload as a saved file has it → payload that can be used. What it throws makes the file 'bad-index'. Default: whatever is there. */
+  readonly check?: (payload: T) => T;
   /** save() changes nothing. */
   readonly readOnly?: boolean;
   /** Searches below this count look at every vector. Default 512. */
@@ -145,14 +157,19 @@ function readNamed(dir: string, part: VectorIndexManifest['vectors']): Uint8Arra
   return bytes;
 }
 
-function readPayloads<T>(dir: string, bytes: Uint8Array, count: number): Map<number, T> {
+/** A digest says that the file is the one that was written, not that it was written by us: every line is checked as well. */
+function readPayloads<T>(
+  dir: string,
+  bytes: Uint8Array,
+  count: number,
+  check: HnswOptions<T>['check'],
+): Map<number, T> {
   const payloads = new Map<number, T>();
   try {
     for (const line of new TextDecoder('utf-8', { fatal: true }).decode(bytes).split('\n')) {
       if (line === '') continue;
-      const [label, payload] = JSON.parse(line) as [number, T];
-      checkLabel(label);
-      payloads.set(label, payload);
+      const [label, payload] = payloadLine.parse(JSON.parse(line));
+      payloads.set(label, check === undefined ? (payload as T) : check(payload as T));
     }
   } catch (cause) {
     throw damaged(dir, 'its payloads cannot be read', cause);
@@ -161,15 +178,17 @@ function readPayloads<T>(dir: string, bytes: Uint8Array, count: number): Map<num
   return payloads;
 }
 
+const payloadLine = z.tuple([z.int().min(0).max(LABEL_MAX), z.unknown()]);
+
 interface Contents<T> {
   readonly manifest: VectorIndexManifest;
   readonly payloads: Map<number, T>;
 }
 
 /** Everything there is to check about a saved index, before the library sees it. Throws 'bad-index'. */
-function checkFiles<T>(dir: string, manifest: VectorIndexManifest): Contents<T> {
+function checkFiles<T>(dir: string, manifest: VectorIndexManifest, check?: HnswOptions<T>['check']): Contents<T> {
   const vectors = readNamed(dir, manifest.vectors);
-  const payloads = readPayloads<T>(dir, readNamed(dir, manifest.payloads), manifest.count);
+  const payloads = readPayloads(dir, readNamed(dir, manifest.payloads), manifest.count, check);
   const labels = checkHnswFile(vectors, { ...manifest, capacityMax: Math.max(CAPACITY_START, 2 * manifest.count) });
   if (!labels.every((label) => payloads.has(label))) throw damaged(dir, 'a vector without a payload');
   return { manifest, payloads };
@@ -188,17 +207,19 @@ class HnswIndex<T> implements VectorIndex<T> {
   readonly #library: typeof import('hnswlib-node');
   readonly #dir: string | null;
   readonly #origin: string;
+  readonly #check: HnswOptions<T>['check'];
   readonly #readOnly: boolean;
   readonly #exactBelow: number;
   #graph: HierarchicalNSW;
   #payloads: Map<number, T>;
   #closed = false;
 
-  constructor(library: typeof import('hnswlib-node'), options: HnswOptions) {
+  constructor(library: typeof import('hnswlib-node'), options: HnswOptions<T>) {
     this.dim = options.dim;
     this.#library = library;
     this.#dir = options.dir;
     this.#origin = options.origin ?? '';
+    this.#check = options.check;
     this.#readOnly = options.readOnly ?? false;
     this.#exactBelow = options.exactBelow ?? EXACT_BELOW;
     this.#graph = this.#emptyGraph();
@@ -230,7 +251,7 @@ class HnswIndex<T> implements VectorIndex<T> {
     if (manifest.origin !== this.#origin) {
       throw damaged(dir, `it was made from '${manifest.origin}', wanted '${this.#origin}'`);
     }
-    const { payloads } = checkFiles<T>(dir, manifest);
+    const { payloads } = checkFiles(dir, manifest, this.#check);
     const graph = new this.#library.HierarchicalNSW('l2', this.dim);
     try {
       graph.readIndexSync(join(dir, manifest.vectors.file));
@@ -358,12 +379,12 @@ class HnswIndex<T> implements VectorIndex<T> {
   }
 }
 
-function checkOptions(options: HnswOptions): void {
+function checkOptions(options: { readonly dim: number }): void {
   checkDim(options.dim);
 }
 
 /** Opens what is saved in `dir`, or an empty index. Throws 'bad-index' when the files cannot be trusted, 'missing-dependency'. */
-export async function openHnswIndex<T>(options: HnswOptions): Promise<VectorIndex<T>> {
+export async function openHnswIndex<T>(options: HnswOptions<T>): Promise<VectorIndex<T>> {
   checkOptions(options);
   const index = new HnswIndex<T>(await loadLibrary(), options);
   index.load();
@@ -381,7 +402,7 @@ export interface OpenedIndex<T> {
  * Throws what `rebuild` throws, and 'missing-dependency'.
  */
 export async function openOrRebuildHnswIndex<T>(
-  options: HnswOptions,
+  options: HnswOptions<T>,
   rebuild: (index: VectorIndex<T>) => Promise<void>,
 ): Promise<OpenedIndex<T>> {
   checkOptions(options);

@@ -12,7 +12,7 @@ import type { VectorIndex } from './types.ts';
  * Without the library it is filled every time, since an exact index saves nothing. Throws what `rebuild` throws.
  */
 export async function openVectorIndex<T>(
-  options: HnswOptions,
+  options: HnswOptions<T>,
   rebuild: (index: VectorIndex<T>) => Promise<void>,
 ): Promise<OpenedIndex<T>> {
   try {

@@ -1,5 +1,6 @@
 /** Lists as text, as wide as the terminal (`columns`; Infinity: nothing is cut). The same rows are the JSON output as they are. */
 
+import type { Experience, Neighbour } from '../memory/index.ts';
 import {
   brief,
   bytesText,
@@ -98,6 +99,35 @@ export function sessionsText(rows: readonly SessionRow[], columns = Number.POSIT
   if (rows.length === 0) return 'The log has no sessions.';
   const all = sessionColumns(columns);
   return [table(all, rows, columns), '', legend(all, columns)].join('\n');
+}
+
+const SIMILAR_COLUMNS: readonly Column<Neighbour<Experience>>[] = [
+  { title: 'entry', value: ({ payload }) => entryId(payload.seq) },
+  { title: 'distance', value: ({ distance }) => distance.toFixed(4), means: 'of the fingerprints; 0 is the same work' },
+  { title: 'tokens', value: ({ payload }) => String(payload.tokens) },
+  { title: 'bits', value: ({ payload }) => payload.effectiveBits.toFixed(2), means: 'per number of the cache' },
+  {
+    title: 'price',
+    value: ({ payload }) => brief(payload.priceThreshold, 3),
+    means: 'at which moves were made in the end, in KLD per byte',
+  },
+  { title: 'KLD', value: ({ payload }) => brief(payload.meanKld ?? payload.predictedKld, 3) },
+  {
+    title: '',
+    align: 'left',
+    value: ({ payload }) => (payload.meanKld === null ? 'predicted' : 'measured'),
+  },
+];
+
+/** `audit similar`: sessions nearest first, with the divergence that was measured, or else the one that their policy predicted. */
+export function similarText(near: readonly Neighbour<Experience>[], columns = Number.POSITIVE_INFINITY): string {
+  if (near.length === 0) return 'No other session is in the index yet.';
+  const session = sessionColumn<Experience>(columns);
+  const all = [
+    { ...session, value: ({ payload }: Neighbour<Experience>) => session.value(payload) },
+    ...SIMILAR_COLUMNS,
+  ];
+  return [table(all, near, columns), '', legend(all, columns)].join('\n');
 }
 
 /** `audit query`: what a SELECT answered. */

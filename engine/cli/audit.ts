@@ -1,5 +1,5 @@
 /** `palimpsest audit …`: questions to the log, answered from the log itself; only `query` asks the SQL index, which is compared with the log first. */
-import { brief, columnsOf, jsonText, KvError, table } from '../../native/index.ts';
+import { columnsOf, jsonText, KvError } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import {
   type AuditIndex,
@@ -7,7 +7,6 @@ import {
   type DecisionFilter,
   decisionsText,
   type Entry,
-  entryId,
   entryText,
   explain,
   explanationText,
@@ -22,7 +21,7 @@ import {
   replaySession,
   replayText,
   sessionsText,
-  shortId,
+  similarText,
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
@@ -144,23 +143,7 @@ export async function similar(settings: Settings, id: string): Promise<void> {
   const all = await book.similar(fingerprint, limit + 1);
   await book.close();
   const near = all.filter(({ payload }) => payload.session !== entry.session).slice(0, limit);
-  print(settings, near, (columns) =>
-    near.length === 0
-      ? 'no other session is in the index yet'
-      : table(
-          [
-            { title: 'session', align: 'left', value: ({ payload }) => shortId(payload.session) },
-            { title: 'entry', value: ({ payload }) => entryId(payload.seq) },
-            { title: 'distance', value: ({ distance }) => distance.toFixed(4) },
-            { title: 'tokens', value: ({ payload }) => String(payload.tokens) },
-            { title: 'bits', value: ({ payload }) => payload.effectiveBits.toFixed(2) },
-            { title: 'final price', value: ({ payload }) => payload.priceThreshold.toExponential(2) },
-            { title: 'KLD', value: ({ payload }) => brief(payload.meanKld, 3) },
-          ],
-          near,
-          columns,
-        ),
-  );
+  print(settings, near, (columns) => similarText(near, columns));
 }
 
 function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {

@@ -1,6 +1,6 @@
 /** `palimpsest evaluate`: caches against the exact one on your texts. */
 import { basename } from 'node:path';
-import { type Column, columnsOf, jsonText, KvError, percent, printable, table } from '../../native/index.ts';
+import { type Column, columnsOf, jsonText, KvError, percent, printable, table, wrap } from '../../native/index.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
 import { Runtime } from '../runtime.ts';
 import { interruptible } from './interrupt.ts';
@@ -76,6 +76,10 @@ function printRows(rows: readonly EvaluateRow[]): void {
   const columns = columnsOf(process.stdout);
   if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows, columns)}\n`);
   if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows, columns)}\n`);
+  if (rows.length > 0)
+    process.stdout.write(
+      `\n${wrap('Every cache started from the built-in thresholds; the state folder was neither read nor written.', columns)}\n`,
+    );
 }
 
 const NAMES: readonly Column<EvaluateRow>[] = [

@@ -126,7 +126,7 @@ function addModelCommands(root: Command): void {
     root,
     {
       usage: 'evaluate',
-      does: 'Perplexity, divergence, recall and bits of caches against the exact one.',
+      does: 'Perplexity, divergence, recall and bits of caches against the exact one. Every cache starts from the built-in thresholds: the state folder is neither read nor written.',
       examples: [
         'palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 \\',
         '    --caches q8,rot4:rot2,price@25%,uniform@25%',

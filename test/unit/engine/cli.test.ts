@@ -285,6 +285,10 @@ describe('audit', () => {
     expect((await audit('verify')).out).toContain('Sound');
     expect((await audit('replay', session)).out).toContain('every byte is the same');
     expect((await audit('reindex')).out).toMatch(/SQL index: \d+ entries; vector index: [1-9]\d* experience/);
+    const moves = await audit('query', 'select count(*) as moves from decisions', '--json');
+    const { decisions } = lastLine(ran.out) as { decisions: number };
+    expect(lastLine(moves.out)).toMatchObject({ columns: ['moves'], more: false });
+    expect((lastLine(moves.out) as { rows: number[][] }).rows[0]![0]).toBeGreaterThanOrEqual(decisions);
   });
   it.each([
     ['an entry that is not there', ['show', '999999'], 'not-found', /999999/],
@@ -439,6 +443,8 @@ describe('evaluate', () => {
       model: 'reference',
       rows: [{ cache: 'q8' }, { cache: 'rot4:rot2' }],
     });
+    expect(result.out).toContain('read nor written.');
+    expect(readdirSync(dir)).not.toContain('.palimpsest');
     expectRefused(
       await palimpsest(['evaluate', '-m', 'reference', '--text', prompt, '--tokens', '4000']),
       'bad-argument',

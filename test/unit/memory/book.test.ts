@@ -1,5 +1,6 @@
 /** The threshold book: defaults without evidence, cautious values with little, the log as the truth behind it. */
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -66,6 +67,17 @@ function sessionEntries(
     { seq: seq - 1, session, kind: 'open', body: open },
     { seq, session, kind: 'close', body: close },
   ];
+}
+
+/** Other payloads in a saved index, with digests that are right for them. */
+function forge(dir: string, payloads: string): void {
+  const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
+  const path = join(dir, 'manifest.json');
+  const { body } = JSON.parse(readFileSync(path, 'utf8')) as { body: { payloads: object } };
+  const file = readdirSync(dir).find((name) => name.endsWith('.jsonl'))!;
+  writeFileSync(join(dir, file), payloads);
+  body.payloads = { file, bytes: Buffer.byteLength(payloads), sha256: sha256(payloads) };
+  writeFileSync(path, `${JSON.stringify({ body, sha256: sha256(JSON.stringify(body)) })}\n`);
 }
 
 describe('estimates', () => {
@@ -237,6 +249,73 @@ describe('the log is the truth', () => {
     expect(third.count).toBe(4);
     await third.close();
     expect((await open('b')).rebuilt).toContain('log a');
+  });
+});
+
+describe('a saved book', () => {
+  /** A log of sessions that end at these seqs, and a book that was saved from it. */
+  async function saved(...seqs: number[]) {
+    const dir = fresh();
+    const open = (log: readonly LoggedEntry[]) =>
+      openThresholdBook({ dir, logId: 'a', entries: (known) => log.filter((e) => e.seq >= Math.max(0, ...known)) });
+    const log = seqs.flatMap((seq) => sessionEntries(seq));
+    await (await open(log)).close();
+    return { dir, log, open };
+  }
+
+  // A log that was cut, and one that was cut and went on: no evidence may cite an entry that is not there.
+  test('is read again when the log shrank or went on differently', async () => {
+    const { log, open } = await saved(2, 4, 6, 8);
+    const cut = await open(log.slice(0, 4));
+    expect([cut.rebuilt, cut.seqs]).toEqual([expect.stringContaining('s8 that ended with entry 8'), [2, 4]]);
+    expect((await cut.lookup(query)).thresholds.thresholds['price.start']!.evidence).toEqual([2, 4]);
+    await cut.close();
+    const other = [...log.slice(0, 2), ...sessionEntries(4, { session: 'another' }), ...sessionEntries(10)];
+    const on = await open(other);
+    expect([on.rebuilt, on.seqs]).toEqual([expect.stringContaining('s4 that ended with entry 4'), [2, 4, 10]]);
+    await on.close();
+    expect((await open(other)).rebuilt).toBeNull();
+  });
+
+  // Payloads of a wrong kind under right digests, as somebody who can compute a digest would leave them.
+  test('with nonsense under right digests is read again, and never a TypeError', async () => {
+    const nonsense: unknown[] = [
+      ...[null, 1, 'x', [], {}, [0], [0, null], ['0', {}], [-1, {}], [2 ** 40, {}], [0, {}, {}]],
+      [0, { ...learned(2), fingerprint: [1, 2] }],
+      [0, { ...learned(2), gains: { k: 'x', v: [] } }],
+      [0, { ...learned(2), meanKld: 'x' }],
+      [0, { ...learned(2), modelDigest: null }],
+      [0, { ...learned(2), seq: 1.5 }],
+    ];
+    for (const line of nonsense) {
+      const { dir, log, open } = await saved(2);
+      forge(join(dir, 'experiences'), `${JSON.stringify(line)}\n`);
+      const book = await open(log);
+      expect(book.rebuilt, JSON.stringify(line)).toContain('payloads');
+      expect((await book.similar(here, 3)).map(({ payload }) => payload)).toEqual([learned(2)]);
+      await book.close();
+    }
+  });
+
+  // 1,100 sessions of a model: the last hundred, far from the origin, ended at another price.
+  test('exports what all sessions of a model say, however many and far away', async () => {
+    const far = fingerprint({ layers: 2, queryHeads: 64, kvHeads: 64, headDim: 256, tokens: 1e6, pressure: 0.01 });
+    const late = Array.from({ length: 100 }, (_, i) => ({
+      fingerprint: far,
+      seq: 2 * (1001 + i),
+      priceThreshold: 1e-4,
+    }));
+    const book = await openThresholdBook({
+      dir: null,
+      logId: 'a',
+      entries: () => [
+        ...Array.from({ length: 1000 }, (_, i) => sessionEntries(2 * (i + 1))).flat(),
+        ...late.flatMap((body) => sessionEntries(body.seq, { body })),
+      ],
+    });
+    const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
+    const { thresholds } = await book.exportFile({ modelDigest: 'm1', shape, family: 'llama' }, null);
+    expect(thresholds['price.start']).toMatchObject({ samples: 1100 });
   });
 });
 

@@ -19,6 +19,7 @@ import {
   RULES,
   readEntry,
   sessionsText,
+  similarText,
   verifyLog,
   verifyText,
 } from '../../../witness/index.ts';
@@ -176,6 +177,22 @@ describe('list', () => {
     expect(piped).toContain('tokens: in the cache when it was decided');
     expect(decisionsText([row!])).toContain('-- 2026-01-31 UTC --');
     expect([decisionsText([]), sessionsText([])]).toEqual(['No decision matches.', 'The log has no sessions.']);
+  });
+
+  // Two neighbours, one of which was compared with the exact cache: the other shows what its policy predicted, and says so.
+  it('says of a similar session what divergence was measured, or else predicted', () => {
+    const payload = {
+      ...{ seq: 7, session: 'one\u001b[2J', modelDigest: 'd', family: 'llama', fingerprint: [], priceThreshold: 2e-9 },
+      ...{ gains: { k: [], v: [] }, c: 4, effectiveBits: 4.25, meanKld: 0.0123, predictedKld: 0.04, tokens: 900 },
+    };
+    const other = { ...payload, seq: 2 ** 32 + 9, session: 'two', meanKld: null };
+    const text = similarText([
+      { label: 0, distance: 0.25, payload },
+      { label: 1, distance: 0.5, payload: other },
+    ]);
+    expect(text).toMatch(/^one\\x1b\[2J +7 +0\.2500 +900 +4\.25 +2\.00e-9 +0\.0123 +measured$/m);
+    expect(text).toMatch(/^two +1:9 +0\.5000 +900 +4\.25 +2\.00e-9 +0\.04 +predicted$/m);
+    expect(similarText([])).toBe('No other session is in the index yet.');
   });
 
   it('tells what verify found', () => {
