@@ -36,6 +36,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     ...model,
     logPath: log?.dir ?? null,
     acknowledgedSeq: log?.acknowledgedSeq ?? -1,
+    missingEntries: log?.missingOf(cache.id) ?? 0,
   };
 }
 

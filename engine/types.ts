@@ -194,6 +194,8 @@ export interface SessionReport {
   readonly attentionMs: number;
   /** Folder of the log; null: nothing is written. */
   readonly logPath: string | null;
+  /** Entries of this session that the disk refused and that the log does not hold (mode drop). */
+  readonly missingEntries: number;
   /** Entries of the log that are on disk; −1 without a log. */
   readonly acknowledgedSeq: number;
 }

@@ -177,11 +177,14 @@ export function verifyText(report: VerifyReport, columns?: number): string {
 export function replayText(report: ReplayReport): string {
   const { session, policy, situations, decisions, firstDifference } = report;
   const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
+  const { missing = 0 } = report;
+  const lacks =
+    missing === 0 ? '' : ` The log lacks ${plural(missing, 'entry', 'entries')} of it: the disk refused them.`;
   if (firstDifference === null)
-    return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}`;
+    return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}${lacks}`;
   const { seq, what, logged, replayed } = firstDifference;
   return [
-    `Replayed ${scope}, then entry ${entryId(seq)} differs (${what}).`,
+    `Replayed ${scope}, then entry ${entryId(seq)} differs (${what}).${lacks}`,
     `  logged:   ${printable(logged)}`,
     `  replayed: ${printable(replayed)}`,
   ].join('\n');

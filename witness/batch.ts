@@ -5,21 +5,29 @@ import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, joinedCrc } from './entry.ts';
 
 const FIRST_BYTES = 16 * 1024;
 
+export interface ChainEnd {
+  readonly nextSeq: number;
+  readonly headHash: Uint8Array;
+}
+
 export class Batch {
   readonly segment: number;
   /** Where its bytes go in the segment file. */
   readonly position: number;
   /** The file does not exist yet; the bytes begin with its header. */
   readonly isFirst: boolean;
+  /** What the entry before it left: the chain goes on from here when this batch is given up. */
+  readonly before: ChainEnd;
+  /** Entries that somebody will miss, by session. */
+  readonly sessions = new Map<string, number>();
   length = 0;
   entries = 0;
-  /** Of these, entries that the log made about itself; nobody else misses them. */
-  ownEntries = 0;
   lastSeq = -1;
   done = false;
   #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);
 
-  constructor(segment: number, position: number, isFirst: boolean) {
+  constructor(segment: number, position: number, isFirst: boolean, before: ChainEnd) {
+    this.before = before;
     this.segment = segment;
     this.position = position;
     this.isFirst = isFirst;

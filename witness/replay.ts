@@ -5,7 +5,8 @@
 import { KvError } from '../native/index.ts';
 import { createPolicy, type Decision, type Outcome, type Policy, type PolicySession } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
-import type { Entry } from './types.ts';
+import { readLog } from './read.ts';
+import { type Entry, NO_SESSION } from './types.ts';
 
 /** Shape of `createPolicy` of policy/, which is the default. */
 export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>) => Policy;
@@ -21,6 +22,22 @@ export interface ReplayReport {
   /** The last plan is there to its end. False after a kill in the middle of one; that is no difference. */
   readonly complete: boolean;
   readonly firstDifference: Difference | null;
+  /** Entries of the session that a full disk kept out of the log, as notes in it say; absent where nobody asked. */
+  readonly missing?: number;
+}
+
+/** Entries of a session that the log says it lacks (mode drop on a disk that refused). Throws what `readLog` throws. */
+export function missingEntries(dir: string, session: string): number {
+  let missing = 0;
+  for (const { body } of readLog(dir, { session: NO_SESSION, kinds: ['note'] })) {
+    const { note, sessions } = body as {
+      readonly note?: unknown;
+      readonly sessions?: Readonly<Record<string, unknown>>;
+    };
+    const count = note === 'dropped' ? sessions?.[session] : 0;
+    if (typeof count === 'number' && count > 0) missing += count;
+  }
+  return missing;
 }
 
 export interface Difference {

@@ -122,7 +122,10 @@ export interface WitnessLog {
   append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null;
   /** Highest seq that is on disk (fsynced), −1 before the first. */
   readonly acknowledgedSeq: number;
+  /** Entries that are not in the log and never will be (mode drop). */
   readonly droppedCount: number;
+  /** Entries of a session that are not in the log, or may never be: those dropped, and while the disk refuses those that wait. */
+  missingOf(session: string): number;
   readonly bytes: number;
   /** Waits until everything appended so far is on disk. → acknowledgedSeq */
   flush(): Promise<number>;

@@ -5,7 +5,7 @@
  */
 import { join } from 'node:path';
 import { assert, KvError, syncFolder, writeWhole } from '../native/index.ts';
-import { Batch } from './batch.ts';
+import { Batch, type ChainEnd } from './batch.ts';
 import { entryHash } from './chain.ts';
 import { PAYLOAD_BYTES_MAX, payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
@@ -60,7 +60,8 @@ export class LogWriter implements WitnessLog {
   #headHash: Uint8Array;
   #acknowledgedSeq: number;
   #bytes: number;
-  #droppedCount = 0;
+  /** Entries that will never be in the log, by session. */
+  readonly #dropped = new Map<string, number>();
   #lastMs: number;
 
   /** Sealed batches in order; the first may be on its way to the disk. */
@@ -93,7 +94,7 @@ export class LogWriter implements WitnessLog {
     this.#headHash = tip.headHash;
     this.#acknowledgedSeq = tip.nextSeq - 1;
     this.#bytes = tip.bytes;
-    this.#open = new Batch(tip.segment, tip.offset, false);
+    this.#open = new Batch(tip.segment, tip.offset, false, tip);
   }
 
   get acknowledgedSeq(): number {
@@ -101,7 +102,17 @@ export class LogWriter implements WitnessLog {
   }
 
   get droppedCount(): number {
-    return this.#droppedCount;
+    return [...this.#dropped.values()].reduce((sum, count) => sum + count, 0);
+  }
+
+  missingOf(session: string): number {
+    const waiting = this.#trouble === null ? [] : [...this.#queue, this.#open];
+    const unsure = waiting.reduce((sum, batch) => sum + (batch.sessions.get(session) ?? 0), 0);
+    return (this.#dropped.get(session) ?? 0) + unsure;
+  }
+
+  #drop(session: string, count: number): void {
+    this.#dropped.set(session, (this.#dropped.get(session) ?? 0) + count);
   }
 
   get bytes(): number {
@@ -124,10 +135,11 @@ export class LogWriter implements WitnessLog {
     }
     if (this.#trouble !== null) {
       this.#trouble.count(session, timeMs);
-      this.#droppedCount++;
+      this.#drop(session, 1);
       return null;
     }
     const seq = this.#add(payload);
+    this.#open.sessions.set(session, (this.#open.sessions.get(session) ?? 0) + 1);
     if (this.#waitingBytes() > this.#settings.bufferBytesMax) this.#commitNow();
     else this.#schedule();
     return seq;
@@ -170,16 +182,20 @@ export class LogWriter implements WitnessLog {
       previousHash: this.#headHash,
     };
     this.#seal();
-    this.#open = new Batch(header.number, 0, true);
+    this.#open = new Batch(header.number, 0, true, this.#end);
     this.#open.addHeader(encodeHeader(header));
     this.#bytes += this.#open.length;
     this.#headHash = segmentHash(header);
   }
 
+  get #end(): ChainEnd {
+    return { nextSeq: this.#nextSeq, headHash: this.#headHash };
+  }
+
   #seal(): void {
     if (this.#open.length === 0) return;
     this.#queue.push(this.#open);
-    this.#open = new Batch(this.#open.segment, this.#open.end, false);
+    this.#open = new Batch(this.#open.segment, this.#open.end, false, this.#end);
   }
 
   #waitingBytes(): number {
@@ -285,7 +301,6 @@ export class LogWriter implements WitnessLog {
       this.#trouble = null;
       if (note !== null) {
         this.#add(payloadText(this.#nextSeq, this.#now(), NO_SESSION, 'note', spellBody('note', note)));
-        this.#open.ownEntries++;
         this.#seal();
       }
     }
@@ -428,17 +443,55 @@ export class LogWriter implements WitnessLog {
     this.#seal();
     const [first] = this.#queue;
     if (first === undefined) return;
-    for (const batch of this.#queue) this.#droppedCount += batch.entries - batch.ownEntries;
-    const { files } = this.#settings;
     for (const batch of this.#queue) {
-      const fd = this.#fds.get(batch.segment);
-      try {
-        if (batch.isFirst && fd !== undefined) files.unlinkSync(join(this.#folder, segmentName(batch.segment)));
-        else if (batch === first && fd !== undefined) files.ftruncateSync(fd, batch.position);
-      } catch {
-        // The disk refuses this too: the next start recovers the tail or finds whole entries, both are honest.
+      for (const [session, count] of batch.sessions) {
+        this.#drop(session, count);
+        for (let n = 0; n < count; n++) this.#trouble?.count(session, this.#lastMs);
       }
     }
+    for (const batch of this.#queue)
+      if (this.#fds.has(batch.segment) && (batch.isFirst || batch === first)) this.#undo(batch);
     this.#queue.length = 0;
+    this.#noteAtEnd(first);
+  }
+
+  /**
+   * What was cut off makes room for the one entry that says what is missing. Where the file may not grow by even that, a new segment
+   * may still be possible; where that is refused too, only `droppedCount` tells.
+   */
+  #noteAtEnd(given: Batch): void {
+    const note = this.#trouble?.note(this.#now());
+    if (note === null || note === undefined) return;
+    const { nextSeq, headHash } = given.before;
+    const payload = payloadText(nextSeq, this.#lastMs, NO_SESSION, 'note', spellBody('note', note));
+    const next = given.isFirst ? given.segment : given.segment + 1;
+    for (const segment of given.isFirst ? [next] : [given.segment, next]) {
+      const isFirst = segment === next;
+      const header = { logId: this.id, number: segment, firstSeq: nextSeq, previousHash: headHash };
+      const batch = new Batch(segment, isFirst ? 0 : given.position, isFirst, given.before);
+      if (isFirst) batch.addHeader(encodeHeader(header));
+      batch.add(nextSeq, payload, (bytes) => entryHash(isFirst ? segmentHash(header) : headHash, nextSeq, bytes));
+      try {
+        const old = isFirst ? this.#fds.get(segment) : undefined;
+        if (old !== undefined) this.#closeFile(old);
+        if (isFirst) this.#fds.delete(segment);
+        this.#writeSync(batch);
+        return;
+      } catch {
+        this.#undo(batch);
+      }
+    }
+  }
+
+  /** Takes back what a refused write may have left. */
+  #undo(batch: Batch): void {
+    const { files } = this.#settings;
+    const fd = this.#fds.get(batch.segment);
+    try {
+      if (batch.isFirst) files.unlinkSync(join(this.#folder, segmentName(batch.segment)));
+      else if (fd !== undefined) files.ftruncateSync(fd, batch.position);
+    } catch {
+      // The disk refuses this too: the next start recovers the tail or finds whole entries, both are honest.
+    }
   }
 }

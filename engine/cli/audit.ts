@@ -11,6 +11,7 @@ import {
   explain,
   explanationText,
   findSession,
+  missingEntries,
   openAuditIndex,
   openLogQuery,
   parseEntryId,
@@ -122,9 +123,10 @@ export async function verify(settings: Settings): Promise<void> {
 
 export async function replay(settings: Settings, typed: string): Promise<void> {
   const session = findSession(log(settings), typed);
-  const report = replaySession(readLog(log(settings), { session }), createPolicy);
+  const missing = missingEntries(log(settings), session);
+  const report = { ...replaySession(readLog(log(settings), { session }), createPolicy), missing };
   print(settings, report, () => replayText(report));
-  if (!report.equal) process.exitCode = 2;
+  if (!report.equal || missing > 0) process.exitCode = 2;
 }
 
 /** Earlier sessions whose fingerprint is nearest to that of the entry's session. */

@@ -1,5 +1,5 @@
 /** `palimpsest run`: read a prompt within a KV budget, stream the answer, say what the cache did. */
-import { columnsOf, fields, grouped, KvError, PAGE_TOKENS, wrap } from '../../native/index.ts';
+import { columnsOf, fields, grouped, KvError, PAGE_TOKENS, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
 import type { ChatMessage } from '../model/types.ts';
@@ -220,6 +220,10 @@ function print(
   generated: Generated,
   divergence: Divergence | null,
 ): void {
+  if (report.missingEntries > 0)
+    process.stderr.write(
+      `warning: ${plural(report.missingEntries, 'entry', 'entries')} of this session are missing from the log: the disk refused them\n`,
+    );
   if (!flag(settings, 'json')) {
     const columns = columnsOf(process.stdout);
     const speeds = `${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing`;

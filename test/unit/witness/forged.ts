@@ -11,7 +11,7 @@ export type Loose = Record<string, unknown>;
 /** Writes a log of one segment. Entries are spelled canonically in the order of an envelope; their seq is their place where they have one. */
 export function forgeLog(dir: string, entries: readonly Loose[]): void {
   const header = { logId: 'f'.repeat(32), number: 0, firstSeq: 0, previousHash: new Uint8Array(32) };
-  const batch = new Batch(0, 0, true);
+  const batch = new Batch(0, 0, true, { nextSeq: 0, headHash: header.previousHash });
   batch.addHeader(encodeHeader(header));
   let hash: Uint8Array = segmentHash(header);
   for (const [seq, entry] of entries.entries()) {
