@@ -11,8 +11,12 @@ import {
   pageBytes,
   SINK_TOKENS,
   sealedPages,
+  TRIAL_CANDIDATES,
   TRIAL_QUERIES,
+  WINDOW_FORMAT,
+  type WindowName,
 } from '../native/index.ts';
+import { STEPS } from '../policy/index.ts';
 import type { KvBudget } from './types.ts';
 
 const UNITS: Readonly<Record<string, number>> = {
@@ -95,22 +99,14 @@ export function bytesAt(shape: CacheShape, tokens: number, k: FormatName, v: For
   return fixedBytes(shape) + shape.layers * (movable * (side(k) + side(v)) + inWindow * 2 * side(window));
 }
 
-const LADDER: readonly (readonly [FormatName, FormatName])[] = [
-  ['q8', 'q8'],
-  ['rot4', 'rot4'],
-  ['rot4', 'rot2'],
-  ['rot3', 'rot2'],
-  ['rot2', 'rot2'],
-];
-
 export function forecast(shape: CacheShape, tokens: number): Forecast {
   const f16Bytes = f16CacheBytes(shape, tokens);
   return {
     tokens,
     f16Bytes,
     fixedBytes: fixedBytes(shape),
-    pairs: LADDER.map(([k, v]) => {
-      const bytes = bytesAt(shape, tokens, k, v, 'q8');
+    pairs: STEPS.map(({ k, v }) => {
+      const bytes = bytesAt(shape, tokens, k, v, WINDOW_FORMAT);
       return { pair: `${k}:${v}`, bytes, effectiveBits: f16Bytes === 0 ? 0 : (16 * bytes) / f16Bytes };
     }),
   };
@@ -119,12 +115,15 @@ export function forecast(shape: CacheShape, tokens: number): Forecast {
 /** The lowest pair that a page of each layer may be brought to, and what a page is sealed in. */
 export interface Least {
   readonly pairs: readonly FormatPair[];
-  readonly windowFormat: 'q8' | 'f16';
+  readonly windowFormat: WindowName;
 }
 
 /** The source page of a move lives until the new one is complete: one page side must always fit beside the rest. */
-export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, windowFormat: 'q8' | 'f16'): number =>
-  Math.max(pageBytes.rot4, windowFormat === 'f16' ? pageBytes.q8 : 0);
+export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, windowFormat: WindowName): number =>
+  Math.max(
+    ...TRIAL_CANDIDATES.map((name) => pageBytes[name]),
+    windowFormat === WINDOW_FORMAT ? 0 : pageBytes[WINDOW_FORMAT],
+  );
 
 /** Refuses a byte budget that the lowest formats which each layer may take cannot keep at this length; says by how much. */
 export function checkBudget(

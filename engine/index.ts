@@ -18,6 +18,7 @@ export {
   type LatentName,
   type RotaryTable,
   type Side,
+  type WindowName,
 } from '../native/index.ts';
 export type {
   Because,

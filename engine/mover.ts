@@ -102,7 +102,7 @@ export class Mover {
   #move({ layer, page, side, from, to }: Decision): number {
     const now = this.#cache.format(layer, page, side);
     // A page that was restored from its latent is better than the policy knows; it moves on all the same.
-    if (FORMATS[now].id > FORMATS[from].id)
+    if (FORMATS[now].rank > FORMATS[from].rank)
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
     const start = performance.now();
     const bytesFreed = this.#cache.transcode(layer, page, side, to);

@@ -6,7 +6,9 @@ import {
   type FormatName,
   type FormatPair,
   KvError,
+  LOWEST_FORMAT,
   parsePair,
+  WINDOW_FORMAT,
 } from '../native/index.ts';
 import {
   createPolicy,
@@ -65,7 +67,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   const set =
     policy.id === 'fixed' && pair !== undefined ? [pair] : policy.id === 'table' ? (types as FormatPair[]) : null;
   // A fixed f16 side must never have been 8-bit.
-  const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : 'q8';
+  const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
   const floor = set === null ? (pair ?? null) : null;
   if (!exact && kldBudget !== undefined && !policy.needsTrials) {
     throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
@@ -157,7 +159,7 @@ function policyOf(
 
 /** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
 function lowestPair(floor: FormatPair | null): FormatPair {
-  const { k, v } = floor ?? { k: 'rot2', v: 'rot2' };
+  const { k, v } = floor ?? { k: LOWEST_FORMAT, v: LOWEST_FORMAT };
   return { k: isUselessPair(k, v) ? 'rot3' : k, v };
 }
 

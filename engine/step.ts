@@ -5,7 +5,7 @@
  *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects by itself)
  *   situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
-import { isPageFull, KvError, PAGE_TOKENS, rope, sealsBetween, TRIAL_QUERIES } from '../native/index.ts';
+import { isPageFull, KvError, PAGE_TOKENS, rope, sealsBetween, TRIAL_QUERIES, WINDOW_FORMAT } from '../native/index.ts';
 import { KLD_GIVES_WAY, type TrialReport } from '../policy/index.ts';
 import type { Governed } from './governed.ts';
 import type { RopeTable } from './model/rope.ts';
@@ -82,7 +82,7 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
   if (seals === 0 || budgetBytes === null) return;
   const sealBytes = seals * kv.sealBytes * shape.layers;
   // A page side (one of q8 at most) is kept free, so that a move finds room.
-  latents?.giveBack(() => cache.usedBytes + sealBytes + plan.context.pageBytes.q8 <= budgetBytes);
+  latents?.giveBack(() => cache.usedBytes + sealBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes);
   const { usedBytes } = cache;
   if (usedBytes + sealBytes <= budgetBytes - spareBytes) return;
   if (seals > 1 && usedBytes + sealBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, sealBytes);

@@ -8,15 +8,14 @@ import {
   type KvCache,
   movablePages,
   type Side,
+  TRIAL_CANDIDATES,
   type TrialCandidate,
 } from '../native/index.ts';
 import type { Decision, PolicyContext, TrialReport } from '../policy/index.ts';
 import type { LayerCounts, Spent } from './mover.ts';
 
-/** Candidates of a first trial, best first. */
-const CANDIDATES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
 const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = (['k', 'v'] as const).flatMap((side) =>
-  CANDIDATES.map((format) => ({ side, format })),
+  TRIAL_CANDIDATES.map((format) => ({ side, format })),
 );
 const NOTHING = new Float64Array(0);
 /** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
@@ -150,10 +149,10 @@ export class TrialQueue {
 
   /** `errors`: of FIRST_TRIAL, or nothing. */
   #report(layer: number, page: number, errors: Float64Array): void {
-    for (let at = 0; at < FIRST_TRIAL.length; at += CANDIDATES.length) {
+    for (let at = 0; at < FIRST_TRIAL.length; at += TRIAL_CANDIDATES.length) {
       const { side } = FIRST_TRIAL[at]!;
       const epsilon: Partial<Record<FormatName, number>> = {};
-      for (let i = at; i < at + CANDIDATES.length && i < errors.length; i++) {
+      for (let i = at; i < at + TRIAL_CANDIDATES.length && i < errors.length; i++) {
         // No kept query sees the whole page (sliding window): nobody will miss it, but say nothing that was not measured.
         if (Number.isFinite(errors[i])) epsilon[FIRST_TRIAL[i]!.format] = errors[i]!;
       }

@@ -20,9 +20,6 @@ namespace {
 
 using namespace palimpsest;
 
-constexpr int kMaxLayers = 4096;
-constexpr int kMaxHeadDim = 256;
-constexpr int kMaxThreads = 64;
 constexpr double kMaxBytes = 9007199254740991.0;
 
 constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};
@@ -153,11 +150,11 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       options.windowFormat = shape.data[4];
       const int threads = shape.data[5];
       const CacheShape& s = options.shape;
-      if (s.layers < 1 || s.layers > kMaxLayers || s.kvHeads < 1 || s.queryHeads < s.kvHeads || s.queryHeads > kMaxHeads) return kBadArgument;
-      if (s.queryHeads % s.kvHeads != 0 || s.headDim < 8 || s.headDim > kMaxHeadDim || s.headDim % 8 != 0) return kBadArgument;
-      if (options.windowFormat != kF16 && options.windowFormat != kQ8) return kBadArgument;
-      if (options.windowFormat == kQ8 && !hasCodes(s.headDim)) return kUnsupported;
-      if (threads < 1 || threads > kMaxThreads) return kBadArgument;
+      if (s.layers < 1 || s.layers > kLayersMax || s.kvHeads < 1 || s.queryHeads < s.kvHeads || s.queryHeads > kHeadsMax) return kBadArgument;
+      if (s.queryHeads % s.kvHeads != 0 || s.headDim < 8 || s.headDim > kHeadDimMax || s.headDim % 8 != 0) return kBadArgument;
+      if (!isFormat(options.windowFormat) || !kFormats[options.windowFormat].isWindow) return kBadArgument;
+      if (!servesHeadDim(options.windowFormat, s.headDim)) return kUnsupported;
+      if (threads < 1 || threads > kThreadsMax) return kBadArgument;
       options.scale = info[2].As<Napi::Number>().FloatValue();
       if (!(std::fabs(options.scale) <= kLargestFactor)) return kBadValue;
       if (windows.length != static_cast<size_t>(s.layers)) return kBadShape;
@@ -418,7 +415,7 @@ Napi::Value describe(const Info& info) {
   about.Set("isa", Napi::Number::New(env, env.GetInstanceData<Environment>()->kernels->isa));
   Napi::Array available = Napi::Array::New(env);
   uint32_t count = 0;
-  for (const Isa isa : {kAvx512Vnni, kAvx512, kAvx2Vnni, kAvx2, kNeonDot, kNeon, kWasmSimd, kScalar}) {
+  for (const Isa isa : kIsasBestFirst) {
     if (kernelsFor(isa)) available.Set(count++, Napi::Number::New(env, isa));
   }
   about.Set("available", available);
@@ -429,10 +426,8 @@ Napi::Value describe(const Info& info) {
 #else
   about.Set("compiler", Napi::String::New(env, "unknown"));
 #endif
-  // native/load.ts writes the same line from format.ts and refuses a binary that says another.
-  about.Set("abi", Napi::String::New(env, "1 page=" + std::to_string(kPageTokens) + " sinks=" + std::to_string(kSinkTokens) +
-                                              " queries=" + std::to_string(kTrialQueries) + " sketch=" + std::to_string(kSketchRows) +
-                                              " align=" + std::to_string(kPartAlign) + " formats=" + std::to_string(kFormatCount)));
+  // native/load.ts computes the same line and refuses a binary that says another.
+  about.Set("abi", Napi::String::New(env, kAbi));
   return about;
 }
 

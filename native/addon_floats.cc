@@ -14,7 +14,7 @@ Napi::Value rope(const Info& info) {
     Span<float> x, cos, sin;
     int tokens, heads, headDim, rotaryDim;
     if (!readFloats(info[0], &x) || !readFloats(info[5], &cos) || !readFloats(info[6], &sin) || !info[7].IsBoolean()) return kBadArgument;
-    if (!readInt(info[1], 0, 1 << 30, &tokens) || !readInt(info[2], 1, kMaxHeads, &heads)) return kBadArgument;
+    if (!readInt(info[1], 0, 1 << 30, &tokens) || !readInt(info[2], 1, kHeadsMax, &heads)) return kBadArgument;
     if (!readInt(info[3], 2, 1024, &headDim) || !readInt(info[4], 2, headDim, &rotaryDim) || rotaryDim % 2 != 0) return kBadArgument;
     if (x.length != static_cast<uint64_t>(tokens) * heads * headDim) return kBadShape;
     if (cos.length != static_cast<uint64_t>(tokens) * (rotaryDim / 2) || sin.length != cos.length) return kBadShape;

@@ -12,7 +12,7 @@ namespace palimpsest {
 namespace {
 
 constexpr int kMaxOutputs = 1 << 20;
-constexpr int kMaxContraction = 1 << 16;
+constexpr int kGemmContractionMax = 1 << 16;
 constexpr int kMaxRows = 1 << 24;
 constexpr napi_type_tag kWeightsTag = {0x51d8be20a7f34c19ULL, 0x8e04f6ab13c27d95ULL};
 
@@ -41,7 +41,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       Span<float> w;
       int outputs, contraction;
       if (weights_ || !readFloats(info[0], &w) || !info[3].IsBoolean()) return kBadArgument;
-      if (!readInt(info[1], 1, kMaxOutputs, &outputs) || !readInt(info[2], 1, kMaxContraction, &contraction)) return kBadArgument;
+      if (!readInt(info[1], 1, kMaxOutputs, &outputs) || !readInt(info[2], 1, kGemmContractionMax, &contraction)) return kBadArgument;
       if (w.length != static_cast<uint64_t>(outputs) * contraction) return kBadShape;
       const bool turned = info[3].As<Napi::Boolean>().Value();
       if (turned && !latentWidthServed(contraction)) return kUnsupported;
@@ -231,22 +231,21 @@ Status setRotary(Cache& cache, const Info& info) {
   return cache.setRotary(std::move(table));
 }
 
-enum class LatentMove { kHold, kRestore, kKeep };
-
 // (layer, page, latent format, or of what is restored, bytes Uint8Array | undefined to restore, Float64Array[1] <- bytes freed)
-Status moveLatent(Cache& cache, const Info& info, LatentMove move) {
+Status moveLatent(Cache& cache, const Info& info, LatentOperation operation) {
   int layer, page, format;
   Span<double> out;
   if (!readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
   if (!readInt(info[2], 0, cache.layer(layer).sealed() - 1, &page)) return kBadArgument;
-  if (!readInt(info[3], 0, (move == LatentMove::kRestore ? kFormatCount : kLatentFormats) - 1, &format)) return kBadArgument;
+  if (!readInt(info[3], 0, (operation == kLatentRestore ? kFormatSlots : kLatentFormats) - 1, &format)) return kBadArgument;
+  if (operation == kLatentRestore && !isFormat(format)) return kBadArgument;
   if (!readArray(info[5], napi_float64_array, &out) || out.length != 1) return kBadShape;
-  if (move == LatentMove::kRestore) return cache.restore(layer, page, format, out.data);
+  if (operation == kLatentRestore) return cache.restore(layer, page, format, out.data);
   Span<uint8_t> bytes;
   if (!readArray(info[4], napi_uint8_array, &bytes)) return kBadArgument;
   if (!cache.layer(layer).latent) return kUnsupported;
   if (bytes.length != latentBytes(format, cache.layer(layer).latent->width)) return kBadShape;
-  if (move == LatentMove::kHold) return cache.hold(layer, page, format, bytes.data, out.data);
+  if (operation == kLatentHold) return cache.hold(layer, page, format, bytes.data, out.data);
   out.data[0] = 0;
   return cache.keep(layer, page, format, bytes.data);
 }
@@ -255,18 +254,19 @@ Status moveLatent(Cache& cache, const Info& info, LatentMove move) {
 
 Status latentCall(Cache& cache, const Info& info) {
   int operation, bytes;
-  if (!readInt(info[0], 0, 5, &operation)) return kBadArgument;
-  switch (operation) {
-    case 0: return setWeights(cache, info);
-    case 1: return setRotary(cache, info);
-    case 2: return moveLatent(cache, info, LatentMove::kHold);
-    case 3: return moveLatent(cache, info, LatentMove::kRestore);
-    case 4: return moveLatent(cache, info, LatentMove::kKeep);
-    default: break;
+  if (!readInt(info[0], 0, kLatentOperations - 1, &operation)) return kBadArgument;
+  switch (static_cast<LatentOperation>(operation)) {
+    case kLatentWeights: return setWeights(cache, info);
+    case kLatentRotary: return setRotary(cache, info);
+    case kLatentHold:
+    case kLatentRestore:
+    case kLatentKeep: return moveLatent(cache, info, static_cast<LatentOperation>(operation));
+    case kLatentScratch:
+      if (!readInt(info[1], 0, 1 << 30, &bytes)) return kBadArgument;
+      cache.setLatentScratch(static_cast<size_t>(bytes));
+      return kOk;
   }
-  if (!readInt(info[1], 0, 1 << 30, &bytes)) return kBadArgument;
-  cache.setLatentScratch(static_cast<size_t>(bytes));
-  return kOk;
+  return kBadArgument;
 }
 
 void exportLatents(Napi::Env env, Napi::Object exports) {

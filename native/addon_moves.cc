@@ -29,9 +29,9 @@ bool readSides(const Napi::Value& value, Sides* sides) {
 
 bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candidates) {
   Span<uint8_t> moves;
-  if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidates) return false;
+  if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidatesMax) return false;
   for (size_t i = 0; i < moves.length; i += 2) {
-    if (moves.data[i] > 2 || moves.data[i + 1] >= kFormatCount) return false;
+    if (moves.data[i] > 2 || !isFormat(moves.data[i + 1])) return false;
     candidates->push_back({static_cast<Sides>(moves.data[i] + 1), moves.data[i + 1]});
   }
   return true;
@@ -71,7 +71,7 @@ Status transcodeCall(Cache& cache, const Info& info) {
   Sides sides;
   Span<double> out;
   if (!readPage(cache, info, &layer, &page) || !readSides(info[2], &sides)) return kBadArgument;
-  if (!readInt(info[3], 0, kFormatCount - 1, &format)) return kBadArgument;
+  if (!readInt(info[3], 0, kFormatSlots - 1, &format) || !isFormat(format)) return kBadArgument;
   if (!readArray(info[4], napi_float64_array, &out) || out.length != 1) return kBadShape;
   return cache.transcode(layer, page, sides, format, out.data);
 }
@@ -81,7 +81,7 @@ Status startMoveCall(Cache& cache, const Info& info) {
   int layer, page, format;
   Sides sides;
   if (!readPage(cache, info, &layer, &page) || !readSides(info[2], &sides)) return kBadArgument;
-  if (!readInt(info[3], 0, kFormatCount - 1, &format)) return kBadArgument;
+  if (!readInt(info[3], 0, kFormatSlots - 1, &format) || !isFormat(format)) return kBadArgument;
   return cache.startMove(layer, page, sides, format);
 }
 
@@ -169,7 +169,7 @@ Status importPageCall(Cache& cache, const Info& info) {
   if (!readArray(info[2], napi_uint8_array, &bytes)) return kBadArgument;
   const auto [kind, k, v, latent, width] = std::array<int32_t, 5>{about.data[0], about.data[1], about.data[2], about.data[3], about.data[4]};
   if (kind < kResident || kind > kLatent || latent < 0 || latent > kLatentFormats) return kBadArgument;
-  if (kind == kResident && (k < 0 || k >= kFormatCount || v < 0 || v >= kFormatCount)) return kBadArgument;
+  if (kind == kResident && (!isFormat(k) || !isFormat(v))) return kBadArgument;
   return cache.importPage(layer, {static_cast<PageKind>(kind), {k, v}, latent - 1, width, bytes.data, bytes.length});
 }
 

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "cache/status.h"
+#include "layout.gen.h"
 
 namespace palimpsest {
 

@@ -1,6 +1,6 @@
 /** Checks of arguments that several functions of the room share. Each throws a KvError that names the argument and its value. */
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, type FormatName, PARTS, type Part, SIDES, type Side } from './format.ts';
+import { FORMAT_NAMES, FORMATS, type FormatName, PARTS, type Part, SIDES, type Side } from './format.ts';
 
 export function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
   throw new KvError('bad-argument', message, hint === undefined ? { values } : { values, hint });
@@ -56,8 +56,8 @@ export function partId(part: Part): number {
 }
 
 export function formatId(format: FormatName): number {
-  const id = FORMAT_NAMES.indexOf(format);
-  if (id < 0) {
+  const id = formatNumber(format);
+  if (id === UNKNOWN) {
     throw new KvError('unsupported', `unknown format '${show(format)}'`, {
       values: { given: show(format), known: FORMAT_NAMES.join(', ') },
     });
@@ -77,7 +77,5 @@ export const sideNumber = (side: Side | undefined): number => (side === 'k' ? 0 
 export const partNumber = (part: Part | undefined): number => (part === 'kv' ? 2 : sideNumber(part));
 
 /** As `formatId`, leaving it to the binary to refuse. */
-export const formatNumber = (format: FormatName | undefined): number => {
-  const id = (FORMAT_NAMES as readonly unknown[]).indexOf(format);
-  return id < 0 ? UNKNOWN : id;
-};
+export const formatNumber = (format: FormatName | undefined): number =>
+  typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format].id : UNKNOWN;

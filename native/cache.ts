@@ -20,25 +20,17 @@ import {
   sideNumber,
 } from './arguments.ts';
 import { KvError } from './error.ts';
-import {
-  FORMAT_NAMES,
-  FORMATS,
-  type FormatName,
-  PAGE_TOKENS,
-  type Part,
-  type Side,
-  SKETCH_ROWS,
-  sidesOf,
-} from './format.ts';
+import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
+import { PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
 import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './load.ts';
-import { checkMove, checkStatus, formatIn, Moves, type StartedMove } from './moves.ts';
+import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { badQuery, badValue, statusOf } from './refusals.ts';
 import { checkedOptions, openBytesOf } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
-import { MAX_CANDIDATES, movesOf, REFUSED, Trials } from './trials.ts';
+import { movesOf, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
   CacheMemory,
@@ -191,12 +183,14 @@ class NativeCache implements KvCache {
     const [kind, kFormat, vFormat, latent] = [column(), column(), column(), column()] as const;
     const mass = new Float64Array(pages + 1);
     check(handle.table(layer, kind, kFormat, vFormat, latent, mass), 'read the page table', { layer });
+    toRanks(kFormat);
+    toRanks(vFormat);
     return { pages, kind, kFormat, vFormat, latent, mass };
   }
 
   format(layer: number, page: number, side: Side): FormatName {
     const status = this.#open().format(layer, page, sideNumber(side), this.#one);
-    if (status === 0) return FORMAT_NAMES[this.#one[0]!]!;
+    if (status === 0) return nameOfId(this.#one[0]!);
     this.#sealedPage(this.#layer(layer), page);
     sideId(side);
     formatIn(this.table(layer), page, side);
@@ -232,8 +226,8 @@ class NativeCache implements KvCache {
 
   #explainTrial(layer: number, page: number, candidates: readonly TrialCandidate[], status: number): never {
     this.#sealedPage(this.#layer(layer), page);
-    if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) {
-      fail(`candidates must be an array of at most ${MAX_CANDIDATES}`, { candidates: show(candidates) });
+    if (!Array.isArray(candidates) || candidates.length > TRIAL_CANDIDATES_MAX) {
+      fail(`candidates must be an array of at most ${TRIAL_CANDIDATES_MAX}`, { candidates: show(candidates) });
     }
     for (const candidate of candidates as readonly TrialCandidate[]) {
       record(candidate, 'candidate');

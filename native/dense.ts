@@ -4,14 +4,12 @@
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
+import { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
 import { check, type DenseHandle, loadBinary } from './load.ts';
 
-/** Matrices of a layer. The index is the id that crosses to C++. */
-export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
+export { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
 export type DenseSlot = (typeof DENSE_SLOTS)[number];
 
-/** Gains of norms of a layer; the head norms may be left out. */
-export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm'] as const;
 export type DenseNorm = (typeof DENSE_NORMS)[number];
 
 /** Inputs of an output that share a scale. */

@@ -2,7 +2,7 @@
 #pragma once
 #include <napi.h>
 
-#include "cache/status.h"
+#include "layout.gen.h"
 #include "kernels/kernels.h"
 
 namespace palimpsest {

@@ -1,84 +1,83 @@
 /**
- * What the bytes of a page mean, as frozen data. Sizes are computed from the fields, never typed in.
- * Native formats of this room: `f16`, `q8` and the rot family (rotated Lloyd-Max codes in nested bit planes).
+ * What the bytes of a page mean. Every format is described once, in its file of native/formats/; what this module answers (names, order,
+ * sizes, moves, candidates) is computed from those descriptions.
  */
 import { KvError } from './error.ts';
+import { type Family, type FormatDescriptor, fieldBytes, SIDES, type Side, TIERS } from './formats/descriptor.ts';
+import { type BUILT_IN_CODECS, FAMILIES, type FormatName, type WindowName } from './formats/index.gen.ts';
+import { registeredFamilies } from './formats/registry.ts';
+import { PAGE_PART_ALIGN, PAGE_TOKENS } from './layout.ts';
 
-/** Tokens in one page. Fixed: group boundaries are functions of absolute position for the life of a token. */
-export const PAGE_TOKENS = 128;
-/** Rows 0..3 of page 0 are attention sinks: kept in f16, outside every mean and every code. */
-export const SINK_TOKENS = 4;
-/** Queries kept per layer for trials. */
-export const TRIAL_QUERIES = 16;
-/** Rows of the random sketch of W_o. */
-export const SKETCH_ROWS = 32;
-/** Head sizes for which every format exists; other multiples of 8 up to 256 are served in f16 only. */
-export const CODED_HEAD_DIMS: readonly number[] = [64, 80, 96, 128, 256];
+export { CODED_HEAD_DIMS, SIDES, type Side, TIERS, type Tier } from './formats/descriptor.ts';
+export type { FormatName, WindowName } from './formats/index.gen.ts';
+export { PAGE_PART_ALIGN, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS, TRIAL_QUERIES } from './layout.ts';
 
-/** Keys or values. */
-export type Side = 'k' | 'v';
-export const SIDES: readonly Side[] = ['k', 'v'];
 /** What of a page a move concerns: one side, or both in one move. */
 export type Part = Side | 'kv';
 export const PARTS: readonly Part[] = ['k', 'v', 'kv'];
 /** The sides of a part. */
 export const sidesOf = (part: Part): readonly Side[] => (part === 'kv' ? SIDES : [part]);
 
-/** Names in order of quality, best first. The index is the id that crosses to C++. */
-export const FORMAT_NAMES = ['f16', 'q8', 'rot4', 'rot3', 'rot2'] as const;
-/** A format of one side of a page. See FORMAT_NAMES. */
-export type FormatName = (typeof FORMAT_NAMES)[number];
-
-export interface KvFormat {
+/** What is known of a format. */
+export interface KvFormat extends FormatDescriptor {
   readonly name: FormatName;
-  /** Index in FORMAT_NAMES; the id used by the native code. */
-  readonly id: number;
-  /** Bits of one code, metadata not included. */
-  readonly codeBits: number;
-  /** Keys are stored after RoPE in every native format. */
-  readonly rope: 'post';
-  readonly rotated: boolean;
-  readonly source: string;
-  readonly layoutVersion: number;
 }
 
-const define = (name: FormatName, codeBits: number, rotated: boolean, source: string): KvFormat =>
-  Object.freeze({
-    name,
-    id: FORMAT_NAMES.indexOf(name),
-    codeBits,
-    rope: 'post' as const,
-    rotated,
-    source,
-    layoutVersion: 1,
-  });
+/** Name of the C++ file → what is defined there. */
+export const ALL_FAMILIES: readonly (readonly [name: string, family: Family])[] = [
+  ...Object.entries(FAMILIES),
+  ...registeredFamilies(),
+];
 
-const ROT_SOURCE = 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md';
+const ORDERED = ALL_FAMILIES.flatMap(([, family]) => family.formats as readonly KvFormat[]).sort(
+  (a, b) => a.rank - b.rank,
+);
 
-export const FORMATS: Readonly<Record<FormatName, KvFormat>> = Object.freeze({
-  f16: define('f16', 16, false, 'IEEE 754 binary16'),
-  q8: define('q8', 8, false, 'symmetric int8, one f16 scale per token and head'),
-  rot4: define('rot4', 4, true, ROT_SOURCE),
-  rot3: define('rot3', 3, true, ROT_SOURCE),
-  rot2: define('rot2', 2, true, ROT_SOURCE),
-});
+/** Names in order of quality, best first. The place in this list is what tables of pages hold; the id crosses to C++. */
+export const FORMAT_NAMES: readonly FormatName[] = ORDERED.map(({ name }) => name);
 
-/** Parts of one page side are allocated in multiples of this many bytes. */
-export const PAGE_PART_ALIGN = 64;
+export const FORMATS: Readonly<Record<FormatName, KvFormat>> = Object.freeze(
+  Object.fromEntries(ORDERED.map((format) => [format.name, format])) as Record<FormatName, KvFormat>,
+);
+
+/** The readable reference of every format: the specification that the kernels are tested against. */
+export const CODECS: typeof BUILT_IN_CODECS = Object.freeze(
+  Object.assign({}, ...ALL_FAMILIES.map(([, { codecs }]) => codecs)),
+);
+
+/** Place in FORMAT_NAMES of an id that came from C++, −1 for none. */
+export const rankOfId = (id: number): number => ORDERED.findIndex((format) => format.id === id);
+
+/** The format of an id that came from C++. */
+export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
+
+/** What a page is sealed in unless it must be exact. */
+export const WINDOW_FORMAT: WindowName = 'q8';
+/** Formats that a page which has left the window is tried in, best first. */
+export const TRIAL_CANDIDATES: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
+/** The coarsest format. */
+export const LOWEST_FORMAT: FormatName = FORMAT_NAMES.at(-1)!;
+
+/** Whether a page side may go from one format to another, sizes apart. */
+export function isMove(from: FormatName, to: FormatName): boolean {
+  const sources = FORMATS[to].from;
+  return from === to || (sources === 'better' ? FORMATS[from].rank < FORMATS[to].rank : sources.includes(from));
+}
+
+/** Whether a format serves a head size. */
+export function servesHeadDim(format: FormatName, headDim: number): boolean {
+  const { headDims } = FORMATS[format];
+  return headDims === 'any' || headDims.includes(headDim);
+}
 
 const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PAGE_PART_ALIGN;
 
-/**
- * Bytes that one sealed page of one side takes in the pool, padding included: exactly what is allocated.
- * f16: 128·n·d·2. q8: 128·n·(d codes) + 128·n f16 scales. rot b: codes 128·n·d·b/8, then one metadata part
- * of n·(128 int8 scales + d int8 means + one f16 mean scale).
- */
+/** Bytes that one sealed page of one side takes in the pool, padding included: exactly what is allocated. */
 export function pageBytes(format: FormatName, kvHeads: number, headDim: number): number {
-  const { codeBits, rotated } = FORMATS[format];
-  const codes = align((PAGE_TOKENS * kvHeads * headDim * codeBits) / 8);
-  if (format === 'f16') return codes;
-  if (!rotated) return codes + align(PAGE_TOKENS * kvHeads * 2);
-  return codes + align(kvHeads * (PAGE_TOKENS + headDim + 2));
+  return FORMATS[format].parts.reduce(
+    (sum, { fields }) => sum + align(kvHeads * fields.reduce((bytes, field) => bytes + fieldBytes(field, headDim), 0)),
+    0,
+  );
 }
 
 /** Effective bits per element of one sealed page side, all metadata and padding included. */

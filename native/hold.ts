@@ -2,7 +2,8 @@
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { isLatentWidth, LATENT_NAMES, type LatentName } from './latent.ts';
-import { type CacheHandle, check, LATENT_OPERATIONS } from './load.ts';
+import { LATENT_OPERATIONS } from './layout.ts';
+import { type CacheHandle, check } from './load.ts';
 import type { CacheShape, LatentLayerWeights, RotaryTable } from './types.ts';
 
 export const MAX_SCRATCH = 2 ** 30;

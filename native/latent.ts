@@ -5,10 +5,10 @@
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from './format.ts';
+import { LATENT_NAMES } from './layout.ts';
 import { check, loadBinary, type WeightsHandle } from './load.ts';
 
-/** In order of quality. The index is the id that crosses to C++. */
-export const LATENT_NAMES = ['xq8', 'xq4'] as const;
+export { LATENT_NAMES } from './layout.ts';
 /** Of the bytes of every latent: a change of them is a new number. */
 export const LATENT_LAYOUT_VERSION = 1;
 /** A format of latents. See LATENT_NAMES. */

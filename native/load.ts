@@ -7,25 +7,12 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { abi } from './abi.ts';
 import { show } from './arguments.ts';
 import { assert, KvError, type KvErrorCode } from './error.ts';
-import { FORMAT_NAMES, PAGE_PART_ALIGN, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS, TRIAL_QUERIES } from './format.ts';
-import { BINDING_NAMES, type BindingName, ISA_NAMES, type Isa, type NativeInfo } from './types.ts';
+import { ISA_NAMES, type Isa, STATUS_NO_MEMORY, STATUSES } from './layout.ts';
+import { BINDING_NAMES, type BindingName, type NativeInfo } from './types.ts';
 import { openWasm } from './wasm.ts';
-
-/** Status numbers of native/cache/status.h; null is success. */
-const STATUS_CODES: readonly (KvErrorCode | null)[] = [
-  null,
-  'bad-argument',
-  'bad-shape',
-  'bad-value',
-  'unsupported',
-  'budget-exceeded',
-  'budget-too-small',
-  'closed',
-  'budget-exceeded', // the system has no memory: less than the budget promised
-];
-const STATUS_NO_MEMORY = 8;
 
 /** A pool as the binary knows it. Every method answers a status; results are written into the arrays given. */
 export interface PoolHandle {
@@ -36,7 +23,7 @@ export interface PoolHandle {
   close(): number;
 }
 
-/** A cache as the binary knows it. Sides are 0 (K) and 1 (V), parts those and 2 (both), formats indices of FORMAT_NAMES. */
+/** A cache as the binary knows it. Sides are 0 (K) and 1 (V), parts those and 2 (both), formats their ids. */
 export interface CacheHandle {
   open(
     pool: PoolHandle,
@@ -98,12 +85,9 @@ export interface CacheHandle {
   /** about: kind, format of keys, of values, format of the latent + 1, its width. */
   importPage(layer: number, about: Int32Array, bytes: Uint8Array): number;
   memory(out: Float64Array): number;
-  /** What a cache does with latents; native/addon_latent.cc lists the operations (LATENT_OPERATIONS) and their arguments. */
+  /** What a cache does with latents; LATENT_OPERATIONS has the operations, native/addon_latent.cc their arguments. */
   latent(operation: number, ...args: unknown[]): number;
 }
-
-/** First argument of CacheHandle.latent. */
-export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5 } as const;
 
 /** Packed weights as the binary knows them. Formats are indices of LATENT_NAMES. */
 export interface WeightsHandle {
@@ -181,8 +165,6 @@ export interface Binary {
   setIsa(isa: number): number;
 }
 
-/** What the binary must say of itself: the constants that both halves rely on. */
-const ABI = `1 page=${PAGE_TOKENS} sinks=${SINK_TOKENS} queries=${TRIAL_QUERIES} sketch=${SKETCH_ROWS} align=${PAGE_PART_ALIGN} formats=${FORMAT_NAMES.length}`;
 const BUILD_HINT =
   'in a checkout run `npm run build:native` (needs python3, make and g++); a package is whole as it comes';
 const BUILD_HINTS: Readonly<Record<BindingName, string>> = {
@@ -215,10 +197,11 @@ export function packageRoot(): string {
 /** Opens a file and asks whether it belongs to this version. */
 function open(name: BindingName, file: string): Loaded {
   const binary = (name === 'wasm' ? openWasm(file) : createRequire(import.meta.url)(file)) as Binary;
-  const { abi } = binary.describe();
-  if (abi === ABI) return { binary, name, file };
+  const has = binary.describe().abi;
+  const wants = abi();
+  if (has === wants) return { binary, name, file };
   throw new KvError('missing-dependency', `the native cache ${file} was built for another version`, {
-    values: { file, has: abi, wants: ABI },
+    values: { file, has, wants },
     hint: BUILD_HINT,
   });
 }
@@ -325,9 +308,8 @@ export function useBinding(name: BindingName): void {
 
 /** The error that a status stands for, null for none. */
 export function codeOf(status: number): KvErrorCode | null {
-  const code = STATUS_CODES[status];
-  assert(code !== undefined, `unknown native status ${status}`);
-  return code;
+  assert(STATUSES[status] !== undefined, `unknown native status ${status}`);
+  return STATUSES[status].code;
 }
 
 /** Throws what a status means. `doing` completes the sentence "cannot …". */

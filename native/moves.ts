@@ -1,10 +1,25 @@
 /** Moves of page sides from format to format, the checked half of KvCache's methods: see types.ts for the contract of each. */
 import { fail, formatId, partId, show } from './arguments.ts';
 import { assert, KvError } from './error.ts';
-import { CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, type FormatName, type Side, sidesOf } from './format.ts';
+import {
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  isMove,
+  rankOfId,
+  type Side,
+  servesHeadDim,
+  sidesOf,
+} from './format.ts';
 import { LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check, codeOf } from './load.ts';
 import type { FinishedMove, PageTable } from './types.ts';
+
+/** Ids that came from C++ become places in FORMAT_NAMES. */
+const RANK_OF_ID = Uint8Array.from({ length: 256 }, (_, id) => rankOfId(id)); // −1 is 255, no format
+export function toRanks(ids: Uint8Array): void {
+  for (let i = 0; i < ids.length; i++) ids[i] = RANK_OF_ID[ids[i]!]!;
+}
 
 export type StartedMove = Pick<FinishedMove, 'layer' | 'page' | 'side' | 'from' | 'to'>;
 
@@ -27,18 +42,25 @@ export function checkMove(
 ): void {
   for (const side of sidesOf(part)) {
     const from = formatIn(table, page, side);
-    if (formatId(to) < FORMATS[from].id && !(from === 'q8' && to === 'f16')) {
+    formatId(to);
+    if (!isMove(from, to)) {
       throw new KvError('unsupported', `a page in ${from} cannot become ${to}: what was lost is not in it`, {
         values: { layer, page, side, from, to },
         hint: 'promotion needs a better source',
       });
     }
   }
-  if (to !== 'f16' && !CODED_HEAD_DIMS.includes(headDim)) {
-    throw new KvError('unsupported', `head_dim ${headDim} is served in f16 only`, {
-      values: { headDim, format: to, coded: CODED_HEAD_DIMS.join(', ') },
-    });
-  }
+  checkHeadDim(to, headDim);
+}
+
+/** Throws unless a format serves a head size. */
+export function checkHeadDim(format: FormatName, headDim: number, hint?: string): void {
+  if (servesHeadDim(format, headDim)) return;
+  const serving = FORMAT_NAMES.filter((name) => servesHeadDim(name, headDim));
+  throw new KvError('unsupported', `head_dim ${headDim} is served in ${serving.join(', ')} only`, {
+    values: { headDim, format, coded: String(FORMATS[format].headDims).replaceAll(',', ', ') },
+    ...(hint === undefined ? {} : { hint }),
+  });
 }
 
 /** Throws what a status means of a move that checkMove() allows: then nothing but a move that is under way can stand against it. */

@@ -1,16 +1,13 @@
 /** What a cache is opened with, checked. */
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { CODED_HEAD_DIMS, PAGE_TOKENS } from './format.ts';
+import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, WINDOW_FORMAT } from './format.ts';
+import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, THREADS_MAX } from './layout.ts';
+import { checkHeadDim } from './moves.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
 /** What rows or distances may be multiplied with so that every score is a number: kLargestFactor of native/cache/layer.h. */
 const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
-
-const MAX_LAYERS = 4096;
-const MAX_HEADS = 1024;
-const MAX_HEAD_DIM = 256;
-const MAX_THREADS = 64;
 
 /** Bytes of open pages and sinks. */
 export function openBytesOf(shape: CacheShape): number {
@@ -19,10 +16,10 @@ export function openBytesOf(shape: CacheShape): number {
 
 function checkedShape(shape: CacheShape): CacheShape {
   record(shape, 'shape');
-  const layers = integer(shape.layers, 'layers', 1, MAX_LAYERS);
-  const queryHeads = integer(shape.queryHeads, 'queryHeads', 1, MAX_HEADS);
-  const kvHeads = integer(shape.kvHeads, 'kvHeads', 1, MAX_HEADS);
-  const headDim = integer(shape.headDim, 'headDim', 8, MAX_HEAD_DIM);
+  const layers = integer(shape.layers, 'layers', 1, LAYERS_MAX);
+  const queryHeads = integer(shape.queryHeads, 'queryHeads', 1, HEADS_MAX);
+  const kvHeads = integer(shape.kvHeads, 'kvHeads', 1, HEADS_MAX);
+  const headDim = integer(shape.headDim, 'headDim', 8, HEAD_DIM_MAX);
   if (queryHeads % kvHeads !== 0) fail('queryHeads must be a multiple of kvHeads', { queryHeads, kvHeads });
   if (headDim % 8 !== 0) fail('headDim must be a multiple of 8', { headDim });
   return Object.freeze({ layers, queryHeads, kvHeads, headDim });
@@ -45,20 +42,17 @@ function checkedWindows(given: readonly (number | null)[] | undefined, layers: n
 /** Everything of the options but pool, bytes and latents, with the defaults filled in. */
 export function checkedOptions(options: KvCacheOptions) {
   const shape = checkedShape(options.shape);
-  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
-  const windowFormat = options.windowFormat ?? 'q8';
-  if (windowFormat !== 'q8' && windowFormat !== 'f16')
-    fail("windowFormat must be 'q8' or 'f16'", { windowFormat: show(windowFormat) });
-  if (windowFormat === 'q8' && !coded) {
-    throw new KvError('unsupported', `head_dim ${shape.headDim} is served in f16 only`, {
-      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
-      hint: "open the cache with windowFormat: 'f16'",
+  const windowFormat = options.windowFormat ?? WINDOW_FORMAT;
+  const sealed = FORMAT_NAMES.filter((name) => FORMATS[name].window);
+  if (!sealed.includes(windowFormat))
+    fail(`windowFormat must be ${sealed.map((name) => `'${name}'`).join(' or ')}`, {
+      windowFormat: show(windowFormat),
     });
-  }
+  checkHeadDim(windowFormat, shape.headDim, "open the cache with windowFormat: 'f16'");
   const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
   if (typeof scale !== 'number' || !isFactor(scale))
     fail('scale must be a number of at most 1e20 in size', { scale: show(scale) });
-  const threads = integer(options.threads ?? 1, 'threads', 1, MAX_THREADS);
+  const threads = integer(options.threads ?? 1, 'threads', 1, THREADS_MAX);
   const windows = checkedWindows(options.slidingWindow, shape.layers);
   const slopes = options.alibiSlopes ?? new Float32Array(0);
   floats(slopes, 'alibiSlopes');

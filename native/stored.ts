@@ -18,7 +18,7 @@
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, SINK_TOKENS } from './format.ts';
+import { FORMAT_NAMES, FORMATS, isFormatName, PAGE_TOKENS, rankOfId, SINK_TOKENS } from './format.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
 import { type CacheShape, PAGE_KINDS, type PageTable } from './types.ts';
@@ -72,7 +72,7 @@ function described(formats: Content['formats']): readonly (readonly [name: strin
   return formats.map((id, i) => {
     if (id === null) return ['', 0];
     if (i === 2) return [LATENT_NAMES[id]!, LATENT_LAYOUT_VERSION];
-    const { name, layoutVersion } = FORMATS[FORMAT_NAMES[id]!];
+    const { name, layoutVersion } = FORMATS[FORMAT_NAMES[rankOfId(id)]!];
     return [name, layoutVersion];
   });
 }
@@ -163,8 +163,9 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
 
 function formatNamed(name: string, version: number, isLatent: boolean): number | null {
   if (name === '' && version === 0) return null;
-  const id = (isLatent ? (LATENT_NAMES as readonly string[]) : (FORMAT_NAMES as readonly string[])).indexOf(name);
-  const known = id < 0 ? null : isLatent ? LATENT_LAYOUT_VERSION : FORMATS[FORMAT_NAMES[id]!].layoutVersion;
+  const format = isFormatName(name) ? FORMATS[name] : null;
+  const id = isLatent ? (LATENT_NAMES as readonly string[]).indexOf(name) : (format?.id ?? -1);
+  const known = isLatent ? (id < 0 ? null : LATENT_LAYOUT_VERSION) : (format?.layoutVersion ?? null);
   if (known !== version) {
     throw new KvError(
       'unsupported',

@@ -49,7 +49,7 @@ void attendPages(const Napi::CallbackInfo& info) {
   if (rows > kMostRows) call.fail("has too many rows");
   const auto* formats = call.array<int32_t>(static_cast<size_t>(pages) * 2);
   for (int i = 0; i < 2 * pages; i++) {
-    if (formats[i] < kF16 || formats[i] >= kFormatCount) call.fail("is no format");
+    if (!isFormat(formats[i])) call.fail("is no format");
   }
   const size_t bytes = sideBytes(d);
   const auto* given = call.array<uint8_t>(bytes * sides * pages);

@@ -1,15 +1,15 @@
 /** Trials as the binary takes them, and those that run beside the caller: see types.ts for the contract of KvCache's methods. */
 import { fail, formatNumber, partNumber, show } from './arguments.ts';
+import { TRIAL_CANDIDATES_MAX } from './layout.ts';
 import { type CacheHandle, check } from './load.ts';
 import type { TrialCandidate } from './types.ts';
 
-export const MAX_CANDIDATES = 64;
 /** Status of what the binary was not even asked for. */
 export const REFUSED = 1;
 
 /** Parts and formats by their numbers; null for what is no list of so few. */
 export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | null {
-  if (!Array.isArray(candidates) || candidates.length > MAX_CANDIDATES) return null;
+  if (!Array.isArray(candidates) || candidates.length > TRIAL_CANDIDATES_MAX) return null;
   const moves = new Uint8Array(2 * candidates.length);
   for (let i = 0; i < candidates.length; i++) {
     const candidate = candidates[i] as TrialCandidate | null | undefined;

@@ -2,22 +2,11 @@
  * The surface of the native cache. Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n, R trial queries.
  * All arrays are row-major Float32Array unless said otherwise. Every method throws KvError 'closed' after close().
  */
-import type { FormatName, Part, Side } from './format.ts';
+import type { FormatName, Part, Side, WindowName } from './format.ts';
 import type { LatentName } from './latent.ts';
+import type { Isa } from './layout.ts';
 
-/** Every instruction set that some build has. The index is the id that crosses to C++. */
-export const ISA_NAMES = [
-  'scalar',
-  'avx2',
-  'avx512',
-  'avx512vnni',
-  'neon',
-  'neondot',
-  'wasm-simd128',
-  'avx2vnni',
-] as const;
-/** An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products; `scalar` runs everywhere. */
-export type Isa = (typeof ISA_NAMES)[number];
+export { ISA_NAMES, type Isa } from './layout.ts';
 
 /**
  * Where the compiled half comes from: `built` in this checkout, `prebuilt` in the package, `wasm` (WebAssembly) where no
@@ -71,7 +60,7 @@ export interface KvCacheOptions {
   /** Most bytes of this cache and its forks; without it the pool alone bounds them. */
   readonly budgetBytes?: number;
   /** Format a page gets when it is sealed: q8 (default) or f16. Head sizes without codes need f16. */
-  readonly windowFormat?: 'q8' | 'f16';
+  readonly windowFormat?: WindowName;
   /** Factor on q·k, default 1/sqrt(d); at most 1e20 in size. */
   readonly scale?: number;
   /** Tokens a query may look back, itself included, per layer; null = all. */
@@ -140,7 +129,7 @@ export interface PageTable {
   readonly pages: number;
   /** Index into PAGE_KINDS. */
   readonly kind: Uint8Array;
-  /** Format ids (index into FORMAT_NAMES) of resident pages; 255, no format, of every other. */
+  /** Places in FORMAT_NAMES of resident pages; 255, no format, of every other. */
   readonly kFormat: Uint8Array;
   readonly vFormat: Uint8Array;
   /** The page's latent, in place of keys and values or kept beside them (`kind` says which): 0 for none, 1 for xq8, 2 for xq4. */

@@ -7,6 +7,7 @@
  * addon gives when the system has no memory left.
  */
 import { readFileSync } from 'node:fs';
+import { STATUS_NO_MEMORY } from './layout.ts';
 
 /** Kinds of values, as in native/wasm/napi.h. */
 const UNDEFINED = 0;
@@ -41,9 +42,6 @@ const KEPT_BYTES = 4 << 20;
 const PAGE_BYTES = 65536;
 const INITIAL_PAGES = 64;
 const MEMORY_BYTES = 2 ** 32;
-
-/** Status of a call that found no memory (native/cache/status.h). */
-const STATUS_NO_MEMORY = 8;
 
 /** What the module throws: kind 0 is memory, then TypeError and RangeError. */
 class Thrown extends Error {

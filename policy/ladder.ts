@@ -5,27 +5,29 @@
  * A price is Δε² per byte saved. The lower convex hull of (bytes, ε²) from the present format on has rising prices, so
  * taking hull steps of many page sides cheapest first is the best use of any number of bytes, up to one last step.
  */
-import { FORMAT_NAMES, type FormatName, type Side } from '../native/index.ts';
+import {
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  isMove,
+  LOWEST_FORMAT,
+  type Side,
+  TIERS,
+  type Tier,
+} from '../native/index.ts';
 
-/** Formats by how far down they lie; a layer's storage state names the lowest tier that its pages may enter. */
-export const TIERS = ['exact', 'warm', 'archive'] as const;
-export type Tier = (typeof TIERS)[number];
+export { TIERS, type Tier } from '../native/index.ts';
 
-const TIER_OF: Readonly<Record<FormatName, Tier>> = {
-  f16: 'exact',
-  q8: 'exact',
-  rot4: 'warm',
-  rot3: 'archive',
-  rot2: 'archive',
-};
-
-export const tierOf = (format: FormatName): Tier => TIER_OF[format];
+export const tierOf = (format: FormatName): Tier => FORMATS[format].tier;
 
 /** Index in FORMAT_NAMES → index in TIERS. */
-export const TIER_RANK: readonly number[] = FORMAT_NAMES.map((name) => TIERS.indexOf(TIER_OF[name]));
+export const TIER_RANK: readonly number[] = FORMAT_NAMES.map((name) => TIERS.indexOf(tierOf(name)));
 
 /** Place in FORMAT_NAMES, best first. */
 export const rank = (format: FormatName): number => FORMAT_NAMES.indexOf(format);
+
+/** By rank: whether a page side may go from one format to another at all. */
+const MAY_BECOME = FORMAT_NAMES.map((from) => FORMAT_NAMES.map((to) => isMove(from, to)));
 
 export const FORMAT_COUNT = FORMAT_NAMES.length;
 /** ε² of a format that was not tried. */
@@ -45,7 +47,7 @@ export function nextRung(
   let best = -1;
   let bestPrice = Number.POSITIVE_INFINITY;
   for (let to = from + 1; to <= lowest; to++) {
-    if (epsilon2[at + to]! < 0 || bytes[to]! >= bytes[from]!) continue;
+    if (epsilon2[at + to]! < 0 || bytes[to]! >= bytes[from]! || !MAY_BECOME[from]![to]) continue;
     const price = rungPrice(epsilon2, at, bytes, from, to);
     if (price <= bestPrice) {
       best = to;
@@ -81,7 +83,7 @@ export function hull(
   epsilon: Readonly<Partial<Record<FormatName, number>>>,
   pageBytes: Readonly<Record<FormatName, number>>,
   weight: number,
-  lowest: FormatName = 'rot2',
+  lowest: FormatName = LOWEST_FORMAT,
 ): Rung[] {
   const bytes = FORMAT_NAMES.map((name) => pageBytes[name]);
   const row = new Float64Array(FORMAT_COUNT);

@@ -2,14 +2,15 @@
  * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
-import { FORMAT_NAMES, SIDES } from '../native/index.ts';
+import { FORMAT_NAMES, FORMATS, LOWEST_FORMAT, SIDES } from '../native/index.ts';
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
 import { grown, Sides, SLOTS } from './sides.ts';
 import type { Outcome, PolicyContext, TrialReport } from './types.ts';
-import { isUselessPair } from './unsafe.ts';
+import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 
-const ROT3 = rank('rot3');
+/** The coarsest format that keys may take whatever the values are in. */
+const LOWEST_FREE_KEYS = FORMAT_NAMES.findLastIndex((name) => FORMATS[name].codeBits > COARSE_KEY_BITS);
 
 export class Offers {
   readonly sides: Sides;
@@ -42,7 +43,7 @@ export class Offers {
     this.#context = context;
     this.sides = new Sides(context);
     this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name]);
-    this.#lowest = SIDES.map((side) => rank(context.floor?.[side] ?? 'rot2'));
+    this.#lowest = SIDES.map((side) => rank(context.floor?.[side] ?? LOWEST_FORMAT));
     this.#skip = new Uint8Array(context.layers);
     for (const layer of context.skipLayers) this.#skip[layer] = 1;
     this.layerKld = new Float64Array(context.layers);
@@ -177,9 +178,11 @@ export class Offers {
   #lowestOf(slot: number): number {
     const { sides } = this;
     const lowest = this.#lowest[sides.side[slot]!]!;
-    if (sides.side[slot] !== 0 || lowest <= ROT3) return lowest;
+    if (sides.side[slot] !== 0 || lowest <= LOWEST_FREE_KEYS) return lowest;
     const partner = sides.partner(slot);
-    return partner < 0 || isUselessPair('rot2', FORMAT_NAMES[sides.format[partner]!]!) ? ROT3 : lowest;
+    return partner < 0 || isUselessPair(FORMAT_NAMES[lowest]!, FORMAT_NAMES[sides.format[partner]!]!)
+      ? LOWEST_FREE_KEYS
+      : lowest;
   }
 
   #correct(slot: number, from: number, to: number, measured: number, refused: boolean): void {

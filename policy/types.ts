@@ -2,7 +2,7 @@
  * The nouns of a decision. Everything here is plain data that survives JSON unchanged: a decision must be repeatable
  * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
  */
-import type { FormatName, Side } from '../native/index.ts';
+import type { FormatName, Side, WindowName } from '../native/index.ts';
 
 /** Where a threshold's value came from. */
 export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
@@ -162,7 +162,7 @@ export interface PolicyContext {
   /** Channels of a head. */
   readonly headDim: number;
   /** Format that a page gets when it is sealed. */
-  readonly windowFormat: 'q8' | 'f16';
+  readonly windowFormat: WindowName;
   /** Bytes of one page side per format, all heads. */
   readonly pageBytes: Readonly<Record<FormatName, number>>;
   /** Bytes of the session that no move can free: open pages and sinks. */

@@ -22,7 +22,9 @@ export interface Unsafe {
 }
 
 /** Bits from which on values are so much better than 2-bit keys that the pair is a waste. */
-const VALUE_BITS_BESIDE_ROT2_KEYS = 4;
+const VALUE_BITS_BESIDE_COARSE_KEYS = 4;
+/** Bits of such keys. */
+export const COARSE_KEY_BITS = 2;
 
 const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
   side === 'k' ? { k: to, v: partner } : { k: partner, v: to };
@@ -73,7 +75,7 @@ export const NEVER_BY_DEFAULT: readonly { readonly id: string; readonly reason: 
 
 /** 2-bit keys beside much finer values. */
 export function isUselessPair(k: FormatName, v: FormatName): boolean {
-  return k === 'rot2' && FORMATS[v].codeBits >= VALUE_BITS_BESIDE_ROT2_KEYS;
+  return FORMATS[k].codeBits <= COARSE_KEY_BITS && FORMATS[v].codeBits >= VALUE_BITS_BESIDE_COARSE_KEYS;
 }
 
 /** Why a move must not be made, or null. */

@@ -124,7 +124,10 @@ function build({ check, force, tools, verbose, twice }) {
   const compiler = versionOf(clang);
   if (compiler === null) throw new BuildFailure(`${clang} cannot be run; apt-get install ${PACKAGES}`);
   if (tools) return;
-  const files = [fileURLToPath(import.meta.url), ...sourceFiles(['.', 'cache', 'kernels', 'wasm', 'wasm/include'])];
+  const files = [
+    fileURLToPath(import.meta.url),
+    ...sourceFiles(['.', 'cache', 'formats', 'kernels', 'wasm', 'wasm/include']),
+  ];
   const sources = fingerprint([compiler, ...COMPILE, ...LINK], files);
   const module = join(out, 'palimpsest.wasm');
   const known = existsSync(stampFile) ? JSON.parse(readFileSync(stampFile, 'utf8')) : {};

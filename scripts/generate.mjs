@@ -1,5 +1,5 @@
 /**
- * Runs every generator: scripts/generate-*.mjs. A generator writes its files, or with --check compares them with what
+ * Runs every generator: scripts/generate-*.mjs and .ts. A generator writes its files, or with --check compares them with what
  * it would write and fails when they differ; the tidy test runs the latter, so generated files stay fresh.
  *   node scripts/generate.mjs [--check] [WORD: only generators whose name contains it]
  */
@@ -13,11 +13,13 @@ const check = process.argv.includes('--check');
 const words = process.argv.slice(2).filter((word) => !word.startsWith('--'));
 
 const generators = readdirSync(scripts)
-  .filter((name) => /^generate-.*\.mjs$/.test(name) && words.every((word) => name.includes(word)))
+  .filter((name) => /^generate-.*\.(mjs|ts)$/.test(name) && words.every((word) => name.includes(word)))
   .sort();
 
 for (const name of generators) {
-  const run = spawnSync(process.execPath, [join(scripts, name), ...(check ? ['--check'] : [])], { stdio: 'inherit' });
+  const run = spawnSync(process.execPath, ['--import', 'tsx', join(scripts, name), ...(check ? ['--check'] : [])], {
+    stdio: 'inherit',
+  });
   console.log(`${run.status === 0 ? (check ? 'fresh  ' : 'written') : 'FAILED '} ${name}`);
   if (run.status !== 0) process.exitCode = 1;
 }

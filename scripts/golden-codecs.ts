@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES, type Side } from '../native/format.ts';
+import { CODED_HEAD_DIMS, FORMATS, type FormatName, PAGE_TOKENS, SIDES, type Side } from '../native/format.ts';
 import { CODECS, type EncodedHead, planes, toTile } from '../native/reference/index.ts';
 
 /** Counted up when the shape of the file changes. */
@@ -56,12 +56,12 @@ export function storedCodes(head: EncodedHead, side: Side): Uint8Array {
 
 export function goldenVectors(): GoldenVector[] {
   return CODED_HEAD_DIMS.flatMap((headDim) =>
-    Object.values(CODECS).map((codec): GoldenVector => {
+    [CODECS.q8, CODECS.rot4, CODECS.rot3, CODECS.rot2].map((codec): GoldenVector => {
       const head = codec.encode(goldenRows(headDim), headDim, GOLDEN_FIRST_ROW);
       const [k, v] = SIDES.map((side) => sha256(storedCodes(head, side)));
       return {
         format: codec.format,
-        layoutVersion: FORMATS[codec.format].layoutVersion,
+        layoutVersion: FORMATS[codec.format as FormatName].layoutVersion,
         headDim,
         codesSha256: { k: k!, v: v! },
         rowScales: hex(head.rowScales),

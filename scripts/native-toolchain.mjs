@@ -59,7 +59,7 @@ export function version(program, install) {
   return found;
 }
 
-const FOLDERS = ['.', 'cache', 'kernels', 'portable'];
+const FOLDERS = ['.', 'cache', 'formats', 'kernels', 'portable'];
 
 /** Sources, headers and linker files below native/ that a build reads. */
 export function sourceFiles(folders = FOLDERS) {

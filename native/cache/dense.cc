@@ -70,7 +70,7 @@ int Dense::inputs(int layer, int slot) const {
 }
 
 int Dense::normSize(int layer, int norm) const {
-  if (norm == kAttentionNorm) return shape_.hidden;
+  if (norm == kAttnNorm) return shape_.hidden;
   if (layer == shape_.layers) return 0;
   return norm == kMlpNorm ? shape_.hidden : shape_.headDim;
 }
@@ -163,9 +163,9 @@ bool Dense::complete() const {
     for (const Matrix& matrix : layers_[layer].matrix) {
       if (!matrix.block) return false;
     }
-    if (!layers_[layer].normed[kAttentionNorm] || !layers_[layer].normed[kMlpNorm]) return false;
+    if (!layers_[layer].normed[kAttnNorm] || !layers_[layer].normed[kMlpNorm]) return false;
   }
-  return layers_[shape_.layers].matrix[kDenseQ].block && layers_[shape_.layers].normed[kAttentionNorm];
+  return layers_[shape_.layers].matrix[kDenseQ].block && layers_[shape_.layers].normed[kAttnNorm];
 }
 
 Dense::Product Dense::product(int layer, int slot, const float* base, float* y) const {
@@ -230,11 +230,11 @@ void Dense::headNorms(int layer, int norm, float* x, int rows) {
 }
 
 void Dense::project(int layer, const float* x, int tokens, float* q, float* k, float* v) {
-  norm(x, tokens, layers_[layer].norm[kAttentionNorm]);
+  norm(x, tokens, layers_[layer].norm[kAttnNorm]);
   const Product products[] = {product(layer, kDenseQ, nullptr, q), product(layer, kDenseK, nullptr, k), product(layer, kDenseV, nullptr, v)};
   multiply(products, 3, narrowRows_, tokens);
-  headNorms(layer, kQueryNorm, q, tokens * shape_.queryHeads);
-  headNorms(layer, kKeyNorm, k, tokens * shape_.kvHeads);
+  headNorms(layer, kQNorm, q, tokens * shape_.queryHeads);
+  headNorms(layer, kKNorm, k, tokens * shape_.kvHeads);
 }
 
 void Dense::afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext) {
@@ -295,7 +295,7 @@ void Dense::last(const float* attention, const float* x, int tokens, float* xNex
 void Dense::logits(const float* x, int rows, float* out) {
   for (size_t t = 0; t < static_cast<size_t>(rows); t += kDenseSlice) {
     const int count = std::min(kDenseSlice, rows - static_cast<int>(t));
-    norm(x + t * shape_.hidden, count, layers_[shape_.layers].norm[kAttentionNorm]);
+    norm(x + t * shape_.hidden, count, layers_[shape_.layers].norm[kAttnNorm]);
     const Product head = product(shape_.layers, kDenseQ, nullptr, out + t * shape_.vocab);
     multiply(&head, 1, narrowRows_, count);
   }

@@ -11,7 +11,6 @@
 #include "../kernels/kernels.h"
 #include "buffer.h"
 #include "heap.h"
-#include "status.h"
 #include "threads.h"
 
 namespace palimpsest {
@@ -27,11 +26,7 @@ struct DenseShape {
   float epsilon;
 };
 
-// Of each layer; the layer behind the last one has the output matrix in kDenseQ.
-enum DenseSlot : int { kDenseQ, kDenseK, kDenseV, kDenseO, kDenseGate, kDenseUp, kDenseDown, kDenseSlots };
-// Gains of norms. Behind the last layer kAttentionNorm is the final norm. Head norms may be absent.
-enum DenseNorm : int { kAttentionNorm, kMlpNorm, kQueryNorm, kKeyNorm, kDenseNorms };
-
+// The layer behind the last one has the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of heads may be absent.
 constexpr int kDenseSlice = 128;
 
 class Dense {

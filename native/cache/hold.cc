@@ -107,7 +107,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   Layer& layer = layers_[index];
   Page& page = layer.page(pageIndex);
   if (!page.latent.isThere() || page.moving) return kUnsupported;
-  if (isCoded(format) && !hasCodes(shape().headDim)) return kUnsupported;
+  if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
   endTrials(*workers_, page);
   const size_t released = page.kind == kLatent ? page.bytes() : page.k.bytes() + page.v.bytes();
   if (!account_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;

@@ -13,9 +13,6 @@
 
 namespace palimpsest {
 
-enum LatentFormat : int { kXq8 = 0, kXq4 = 1 };
-constexpr int kLatentFormats = 2;
-
 inline bool latentWidthServed(int width) { return width >= 64 && width <= 16384 && width % 16 == 0; }
 
 struct LatentView {

@@ -11,14 +11,10 @@
 #include "moves.h"
 #include "page.h"
 #include "rows.h"
-#include "status.h"
 #include "threads.h"
 
 namespace palimpsest {
 
-constexpr int kTrialQueries = 16;
-constexpr int kTrialStride = 8;  // a query at position i is kept when i % 8 == 7: 16 of them span one page
-constexpr int kSketchRows = 32;
 constexpr float kHalfMax = 65504.0f;
 // Of the softmax scale and of slopes: times a product of rows within kHalfMax, or times a distance, still a number.
 constexpr float kLargestFactor = 1e20f;
@@ -158,8 +154,6 @@ class Cache : public PartOwner {
 
   // k, v: [T][n][d]. All or nothing.
   Status append(int layer, const float* k, const float* v, int tokens);
-  // Whether a side may go from one format to another, sizes apart.
-  static bool legalMove(int from, int to);
   // Moves one side of a page, or both, to a format: for everyone who holds the page. freed: bytes by which the account's count fell.
   Status transcode(int layer, int page, Sides sides, int to, double* freed);
   // The same in the background: the page stays as it is until finishMoves(). Refused, as transcode() and hold() are, while one of these sides is

@@ -10,8 +10,6 @@ namespace palimpsest {
 
 namespace {
 
-bool isDemotion(int from, int to) { return isRot(from) && isRot(to); }
-
 // Bytes that go when a side is replaced. A demotion keeps the high plane where it lies.
 size_t releasedBytes(const PageSide& old, int to) { return old.bytes() - (isDemotion(old.format, to) ? old.codes.size() : 0); }
 
@@ -112,8 +110,6 @@ void Mover::work() {
 
 // ---- The cache
 
-bool Cache::legalMove(int from, int to) { return to >= from || (from == kQ8 && to == kF16); }
-
 // Checks a move, finds room for it and drafts what it will write. Changes nothing but the move.
 Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& move) const {
   const Layer& layer = layers_[index];
@@ -126,7 +122,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
   for (const bool isKey : {true, false}) {
     const PageSide& old = page.side(isKey);
     if (!(sides & sideBit(isKey)) || old.format == to) continue;
-    if (!legalMove(old.format, to) || (isCoded(to) && !hasCodes(shape().headDim))) return kUnsupported;
+    if (!isMove(old.format, to) || !servesHeadDim(to, shape().headDim)) return kUnsupported;
     move.changed |= sideBit(isKey);
     move.added += sizes.total() - (isDemotion(old.format, to) ? sizes.codes : 0);
     released += releasedBytes(old, to);

@@ -16,7 +16,6 @@
 
 #include "buffer.h"
 #include "page.h"
-#include "status.h"
 
 namespace palimpsest {
 

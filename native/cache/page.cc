@@ -22,7 +22,7 @@ bool PageSide::draft(Account& account, int newFormat, const SideShape& shape) {
   if (!codes || (sizes.low && !low) || (sizes.meta && !meta)) return false;
   // Padding is zeros, so that equal pages have equal bytes, and bytes that leave the process say nothing else.
   for (const PartRef* part : {&low, &meta}) {
-    if (*part) std::memset(part->bytes() + part->size() - kPartAlign, 0, kPartAlign);
+    if (*part) std::memset(part->bytes() + part->size() - kPagePartAlign, 0, kPagePartAlign);
   }
   return true;
 }

@@ -6,6 +6,7 @@
 //
 // Rows before `firstRow` (the sinks of page 0) stay out of every code and mean; their exact values live in the sink buffer.
 #pragma once
+#include "../formats/format.h"
 #include "../kernels/kernels.h"
 #include "pool.h"
 
@@ -45,8 +46,6 @@ struct SideTarget {
 
 inline bool isRot(int format) { return format >= kRot4 && format <= kRot2; }
 inline bool isCoded(int format) { return format != kF16; }
-// Head sizes that have a rotation and fit the i8 tiles; every other is served in f16 only.
-inline bool hasCodes(int headDim) { return headDim == 64 || headDim == 80 || headDim == 96 || headDim == 128 || headDim == 256; }
 
 // codes: tiles or high plane; low: low plane of rot4 and rot3; meta: scales, exponents, means.
 struct PartSizes {

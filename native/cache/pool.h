@@ -13,14 +13,14 @@
 #include <memory>
 #include <vector>
 
+#include "../layout.gen.h"
 #include "heap.h"
 
 namespace palimpsest {
 
 class Account;
 
-constexpr size_t kPartAlign = 64;
-constexpr size_t alignedPart(size_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
+constexpr size_t alignedPart(size_t bytes) { return (bytes + kPagePartAlign - 1) / kPagePartAlign * kPagePartAlign; }
 
 // The header of its own block: whoever has the part has its bytes without another look into memory.
 struct Part : Block {
@@ -134,7 +134,7 @@ class Account : public Tally {
   void claim(size_t bytes);
   void unclaim(size_t bytes);
 
-  // size must be a multiple of kPartAlign. Empty when the system has no memory.
+  // size must be a multiple of kPagePartAlign. Empty when the system has no memory.
   PartRef draft(size_t size);
   void count(const PartRef& ref);
 

@@ -53,7 +53,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   size_t pageBytes = hasLatent ? latentBytes(stored.latentFormat, stored.latentWidth) : 0;
   for (const int format : stored.formats) {
     if (stored.kind == kLatent) continue;
-    if (isCoded(format) && !hasCodes(shape().headDim)) return kUnsupported;
+    if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
     pageBytes += partSizes(format, shape().kvHeads, shape().headDim).total();
   }
   if (stored.size != pageBytes + (pageIndex == 0 ? sinkBytes() : 0)) return kBadShape;

@@ -23,7 +23,7 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   return slots;
 }
 
-size_t carvedBytes(int headDim) { return alignedPart(static_cast<size_t>(kPageTokens) * headDim * 21 / 8 + 1024 + 9 * kPartAlign + headDim); }
+size_t carvedBytes(int headDim) { return alignedPart(static_cast<size_t>(kPageTokens) * headDim * 21 / 8 + 1024 + 9 * kPagePartAlign + headDim); }
 
 // Room for one head of a side in any format, 64-byte aligned inside scratch.codes, which has it twice.
 SideTarget carve(Buffer<uint8_t>& buffer, int headDim, bool second) {
@@ -324,9 +324,9 @@ Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   if (now.kind != kResident) return kUnsupported;
   for (int i = 0; i < count; i++) {
     const int to = candidates[i].format;
-    if (isCoded(to) && !hasCodes(cache.shape().headDim)) return kUnsupported;
+    if (!servesHeadDim(to, cache.shape().headDim)) return kUnsupported;
     for (const bool isKey : {true, false}) {
-      if ((candidates[i].sides & sideBit(isKey)) && !Cache::legalMove(now.side(isKey).format, to)) return kUnsupported;
+      if ((candidates[i].sides & sideBit(isKey)) && !isMove(now.side(isKey).format, to)) return kUnsupported;
     }
   }
   return kOk;

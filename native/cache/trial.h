@@ -15,9 +15,6 @@
 
 namespace palimpsest {
 
-// Most of them that one call takes.
-constexpr size_t kTrialCandidates = 64;
-
 // What the page would be: some of its sides in one format.
 struct TrialCandidate {
   Sides sides;

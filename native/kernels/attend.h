@@ -4,7 +4,7 @@
 
 static void integerRow(const float* x, int d, IntegerRow* out) {
 #if defined(PALIMPSEST_FUSED)
-  alignas(64) int16_t integers[kMaxContraction];
+  alignas(64) int16_t integers[kContractionMax];
   out->step = quantizeI16(x, d, integers);
   splitRow(integers, d, *out);
 #else
@@ -93,7 +93,7 @@ INLINE void prepareKeys(const SideView& k, const PageRows& rows, int head) {
   }
   rotScales(k.k, 0, 1.0f, scale);
   const float unit = levelUnit(k.format);
-  alignas(64) float mean[kMaxContraction];
+  alignas(64) float mean[kContractionMax];
   meanRow(k, d, mean);
   for (int r = first; r < end; r++) rows.factor[r] = rows.turned[r].step * unit;
   for (int r = first; r < end; r++) rows.offset[r] = dot(rows.q + static_cast<size_t>(r) * d, mean, d);
@@ -154,7 +154,7 @@ INLINE void mixMean(const SideView& v, const PageRows& rows, int head) {
   const int d = rows.d;
   const int first = head * rows.perHead, end = first + rows.perHead;
   if (v.format == kQ8) return;
-  alignas(64) float mean[kMaxContraction];
+  alignas(64) float mean[kContractionMax];
   meanRow(v, d, mean);
   for (int r = first; r < end; r++) axpy(rows.rowMass[r], mean, rows.mixed + static_cast<size_t>(r) * d, d);
 }
@@ -223,7 +223,7 @@ INLINE void weighRows(const PageRows& rows, int from, int to) {
 INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
   const bool coded = v->format != kF16;
   // Rows of heads that are skipped keep their place, so that `first` still finds its weights.
-  uint8_t skip[kMaxHeads];
+  uint8_t skip[kHeadsMax];
   int left = rows.heads;
   for (int h = 0; h < rows.heads; h++) {
     skip[h] = skipValues(v[h], rows, h);

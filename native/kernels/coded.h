@@ -143,7 +143,7 @@ INLINE void sumBlocks(const Rows& rows, int quads, int groups, int group, const 
     repeat<R>([&](auto r) MEMBER {
       const __m512i hi = quadOf(x[r.value].bytes, q);
       repeat<kBlocks>([&](auto b) MEMBER { addProducts<Rows::kKeys>(high[r.value * kBlocks + b.value], level[b.value], hi); });
-      const __m512i lo = quadOf(x[r.value].bytes + kMaxContraction, q);
+      const __m512i lo = quadOf(x[r.value].bytes + kContractionMax, q);
       repeat<kBlocks>([&](auto b) MEMBER { addProducts<Rows::kKeys>(low[r.value * kBlocks + b.value], level[b.value], lo); });
     });
   }
@@ -190,7 +190,7 @@ static __attribute__((noinline)) void scoreBlock(const SideView& k, const float*
   });
 }
 
-// One row of weights (probabilities times scales) as integers: the high bytes, kMaxContraction bytes later the low ones.
+// One row of weights (probabilities times scales) as integers: the high bytes, kContractionMax bytes later the low ones.
 INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   // Packing takes 4 x 4 quads and answers them transposed.
   const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
@@ -202,7 +202,7 @@ INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
     const __m512i hi = _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
     const __m512i lo = _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
     _mm512_store_si512(out.bytes + t, _mm512_permutexvar_epi32(order, hi));
-    _mm512_store_si512(out.bytes + kMaxContraction + t, _mm512_permutexvar_epi32(order, lo));
+    _mm512_store_si512(out.bytes + kContractionMax + t, _mm512_permutexvar_epi32(order, lo));
   }
 }
 

@@ -13,7 +13,7 @@
 constexpr int kRowVectors = 64 / kCodeLanes;
 
 // A row of integers is read four at a time, in two parts.
-//   VNNI       bytes: the high plane; kMaxContraction bytes later the low one
+//   VNNI       bytes: the high plane; kContractionMax bytes later the low one
 //   otherwise  int16, the four of a quad as x0, x2, x1, x3
 // correction: -128 * sum(x), because levels are unsigned.
 #if defined(__AVXVNNI__)
@@ -22,13 +22,13 @@ INLINE void splitRow(const int16_t* x, int count, IntegerRow& out) {
   int32_t sum = 0;
   for (int c = 0; c < count; c++) {
     out.bytes[c] = static_cast<int8_t>((x[c] + 128) >> 8);
-    out.bytes[kMaxContraction + c] = static_cast<int8_t>(x[c]);
+    out.bytes[kContractionMax + c] = static_cast<int8_t>(x[c]);
     sum += x[c];
   }
   out.correction = -128 * sum;
 }
 
-INLINE const int8_t* quadOf(const IntegerRow& x, int q, int part) { return x.bytes + part * kMaxContraction + q * 4; }
+INLINE const int8_t* quadOf(const IntegerRow& x, int q, int part) { return x.bytes + part * kContractionMax + q * 4; }
 
 // As assembly, like vpdpbusd in dot_i8.h: gcc 12 copies and spills accumulators around the intrinsics.
 INLINE Codes splatQuad(const int8_t* p) {
@@ -354,7 +354,7 @@ template <class F>
 INLINE void withTile(const SideView& side, int d, bool unpacked, const F& f) {
   if (side.format == kQ8) return f(reinterpret_cast<const uint8_t*>(side.tile));
   if (!unpacked) return f(nullptr);
-  alignas(64) uint8_t tile[kPageTokens * kMaxContraction];
+  alignas(64) uint8_t tile[kPageTokens * kContractionMax];
   unpackSide(side, d, tile);
   f(tile);
 }
@@ -405,7 +405,7 @@ INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
     const __m256i hi = _mm256_packs_epi16(_mm256_srai_epi16(_mm256_add_epi16(a, half), 8), _mm256_srai_epi16(_mm256_add_epi16(b, half), 8));
     const __m256i lo = _mm256_packs_epi16(evenBytes(a), evenBytes(b));
     _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + t), _mm256_permutevar8x32_epi32(hi, order));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + kMaxContraction + t), _mm256_permutevar8x32_epi32(lo, order));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + kContractionMax + t), _mm256_permutevar8x32_epi32(lo, order));
   }
 #else
   const __m128i crossed = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);

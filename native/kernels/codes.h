@@ -2,8 +2,6 @@
 // Every sum and every comparison is that of the reference, so all of it gives equal bits on every instruction set.
 #pragma once
 
-constexpr int kMaxHeadDim = 256;
-
 typedef int32_t UnalignedI __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
 INLINE VecI loadWords(const void* p) { return *static_cast<const UnalignedI*>(p); }
 INLINE void storeWords(void* p, VecI v) { *static_cast<UnalignedI*>(p) = v; }

@@ -48,22 +48,22 @@ const Kernels* kernelsFor(Isa isa) {
 #if defined(__x86_64__)
     case kAvx2:
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? &kKernels_avx2 : nullptr;
-    case kAvx2Vnni:
+    case kAvx2vnni:
       return kernelsFor(kAvx2) && hasAvxVnni() ? &kKernels_avx2vnni : nullptr;
     case kAvx512:
       return kernelsFor(kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
                  ? &kKernels_avx512
                  : nullptr;
-    case kAvx512Vnni:
+    case kAvx512vnni:
       return kernelsFor(kAvx512) && __builtin_cpu_supports("avx512vnni") ? &kKernels_avx512vnni : nullptr;
 #elif defined(__aarch64__)
     case kNeon:  // part of every 64-bit ARM
       return &kKernels_neon;
-    case kNeonDot:
+    case kNeondot:
       return hasDotProduct() ? &kKernels_neondot : nullptr;
 #elif defined(__wasm_simd128__)
-    case kWasmSimd:  // a module that holds them is refused whole where they are not to be had
+    case kWasmSimd128:  // a module that holds them is refused whole where they are not to be had
       return &kKernels_wasmsimd;
 #endif
     default:
@@ -73,11 +73,10 @@ const Kernels* kernelsFor(Isa isa) {
 
 const Kernels* bestKernels() {
   static const Kernels* const best = [] {
-    constexpr Isa kBestFirst[] = {kWasmSimd, kNeonDot, kNeon, kAvx512Vnni, kAvx512, kAvx2Vnni, kAvx2};
-    for (Isa isa : kBestFirst) {
+    for (Isa isa : kIsasBestFirst) {
       if (const Kernels* kernels = kernelsFor(isa)) return kernels;
     }
-    return kernelsFor(kScalar);
+    return static_cast<const Kernels*>(nullptr);  // never: every build has the scalar ones
   }();
   return best;
 }

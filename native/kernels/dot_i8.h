@@ -21,7 +21,7 @@ INLINE void splitRow(const int16_t* x, int contraction, IntegerRow& out) {
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(v, ones));
     __m512i hi = _mm512_srai_epi16(_mm512_add_epi16(v, _mm512_set1_epi16(128)), 8);
     _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + c), _mm512_cvtepi16_epi8(hi));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + kMaxContraction + c), _mm512_cvtepi16_epi8(v));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes + kContractionMax + c), _mm512_cvtepi16_epi8(v));
   }
   out.correction = -128 * _mm512_reduce_add_epi32(sum);
 }
@@ -51,7 +51,7 @@ INLINE void blockI8(const int8_t* tile, int quads, size_t rowBytes, const Intege
     for (int b = 0; b < B; b++) level[b] = _mm512_xor_si512(_mm512_loadu_si512(tile + q * rowBytes + b * 64), flip);
     for (int r = 0; r < R; r++) {
       const __m512i hi = quadOf(x[r].bytes, q);
-      const __m512i lo = quadOf(x[r].bytes + kMaxContraction, q);
+      const __m512i lo = quadOf(x[r].bytes + kContractionMax, q);
       for (int b = 0; b < B; b++) addDots(high[r][b], level[b], hi);
       for (int b = 0; b < B; b++) addDots(low[r][b], level[b], lo);
     }
@@ -96,8 +96,8 @@ static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_
 
 // One row of x as 32-bit pairs: even = (x0, x2), odd = (x1, x3) of each quad.
 struct PairedRow {
-  int32_t even[kMaxContraction / 4];
-  int32_t odd[kMaxContraction / 4];
+  int32_t even[kContractionMax / 4];
+  int32_t odd[kContractionMax / 4];
 };
 
 INLINE void pairRow(const int16_t* x, int contraction, PairedRow& out) {

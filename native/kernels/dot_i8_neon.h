@@ -7,8 +7,8 @@
 
 // The two planes of one row of x, four bytes a quad.
 struct NeonRow {
-  alignas(16) int8_t hi[kMaxContraction];
-  alignas(16) int8_t lo[kMaxContraction];
+  alignas(16) int8_t hi[kContractionMax];
+  alignas(16) int8_t lo[kContractionMax];
 };
 
 INLINE void prepareRow(const int16_t* x, int contraction, NeonRow& out) {

@@ -246,7 +246,7 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
       }
     }
   }
-  alignas(64) int8_t fine[kPageTokens * kMaxHeadDim], coarse[kPageTokens * kMaxHeadDim];
+  alignas(64) int8_t fine[kPageTokens * kHeadDimMax], coarse[kPageTokens * kHeadDimMax];
   unpackRot(from, hi, lo, elements, fine);
   unpackRot(to, hi, loOut, elements, coarse);
   int32_t squares[kPageTokens], products[kPageTokens];

@@ -45,19 +45,51 @@ namespace {
 #include "latent.h"
 #include "dense.h"
 
-[[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx2vnni = kAvx2Vnni, avx512 = kAvx512, avx512vnni = kAvx512Vnni, neon = kNeon, neondot = kNeonDot,
-              wasmsimd = kWasmSimd;
+[[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx2vnni = kAvx2vnni, avx512 = kAvx512, avx512vnni = kAvx512vnni, neon = kNeon, neondot = kNeondot,
+              wasmsimd = kWasmSimd128;
 
 }  // namespace
 
+// Each pointer by its own name: two of one type that are swapped do not compile.
+#define NAMED(kernel) .kernel = kernel
+
 extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);
 const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
-    PALIMPSEST_ISA, PALIMPSEST_TEXT(PALIMPSEST_ISA),
-    dotF16, dotI8, unpackRot, rotate, quantizeI16, softmaxPage, axpy, scaleRow, dot, toHalf, fromHalf, rope,
-    powers, blendRow, addShares, integerRow, attendPage, attendRun, mixPage,
-    encodeRotWidths, demoteRot, decodeRotRows, encodeQ8, decodeQ8,
-    gemmI8, rotateLatent, encodeLatent, unpackLatent, mixLatent,
-    denseRow, densePanels, denseNorm, denseGate,
+    .isa = PALIMPSEST_ISA,
+    .name = PALIMPSEST_TEXT(PALIMPSEST_ISA),
+    NAMED(dotF16),
+    NAMED(dotI8),
+    NAMED(unpackRot),
+    NAMED(rotate),
+    NAMED(quantizeI16),
+    NAMED(softmaxPage),
+    NAMED(axpy),
+    NAMED(scaleRow),
+    NAMED(dot),
+    NAMED(toHalf),
+    NAMED(fromHalf),
+    NAMED(rope),
+    NAMED(powers),
+    NAMED(blendRow),
+    NAMED(addShares),
+    NAMED(integerRow),
+    NAMED(attendPage),
+    NAMED(attendRun),
+    NAMED(mixPage),
+    NAMED(encodeRotWidths),
+    NAMED(demoteRot),
+    NAMED(decodeRotRows),
+    NAMED(encodeQ8),
+    NAMED(decodeQ8),
+    NAMED(gemmI8),
+    NAMED(rotateLatent),
+    NAMED(encodeLatent),
+    NAMED(unpackLatent),
+    NAMED(mixLatent),
+    NAMED(denseRow),
+    NAMED(densePanels),
+    NAMED(denseNorm),
+    NAMED(denseGate),
 };
 
 }  // namespace palimpsest

@@ -10,16 +10,9 @@
 //   i8 tile    [contraction/4][outputs/16][16][4] int8: 64 bytes are 16 outputs x 4 contraction steps
 // Codes are stored in bit planes over the i8 tile order (see rot.h), so unpacking is shift, mask, one table look-up.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include "../layout.gen.h"
 
 namespace palimpsest {
-
-constexpr int kPageTokens = 128;
-constexpr int kSinkTokens = 4;
-
-enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kFormatCount = 5 };
-enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kWasmSimd = 6, kAvx2Vnni = 7, kIsaCount = 8 };
 
 // One side of one page of one KV head, as it is read. Only the fields of its format are set.
 struct SideView {
@@ -34,12 +27,9 @@ struct SideView {
   const uint16_t* meanScale = nullptr;  // half
 };
 
-constexpr int kMaxContraction = 256;
-constexpr int kMaxHeads = 1024;
-
 // A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot_i8.h), and what one of them is worth.
 struct alignas(64) IntegerRow {
-  int8_t bytes[2 * kMaxContraction];
+  int8_t bytes[2 * kContractionMax];
   int32_t correction;
   float step;
 };

@@ -30,8 +30,8 @@ static void encodeQ8(bool isKey, const float* x, size_t stride, int d, int8_t* t
 static void decodeQ8(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride) {
   if (isKey) {
     for (int first = 0; first < kPageTokens; first += kLanes) {
-      alignas(64) int8_t rows[kLanes][kMaxHeadDim];
-      rowsOfTile(tile, d, first, rows[0], kMaxHeadDim);
+      alignas(64) int8_t rows[kLanes][kHeadDimMax];
+      rowsOfTile(tile, d, first, rows[0], kHeadDimMax);
       for (int i = 0; i < kLanes; i++) {
         const float scale = halfToFloat(scales[first + i]);
         for (int c = 0; c < d; c += kLanes) store(x + (first + i) * stride + c, loadSigned(rows[i] + c) * scale);

@@ -8,7 +8,6 @@ namespace palimpsest {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int8_t kZeroRow = -128;
 
 // Planes -> codes of the width of `format`, in tile order.
@@ -48,7 +47,7 @@ void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, s
 }
 
 void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes) {
-  alignas(64) uint8_t tile[kPageTokens * kMaxHeadDim];
+  alignas(64) uint8_t tile[kPageTokens * kHeadDimMax];
   unpackCodes(format, hi, lo, static_cast<size_t>(kPageTokens) * d, tile);
   for (int t = 0; t < kPageTokens; t++) {
     for (int c = 0; c < d; c++) codes[t * d + c] = tile[tileOffset(isKey, d, t, c)];

@@ -1,12 +1,17 @@
-/** What every coded format supplies for one head of one page side, and the tile order that the kernels store codes in. */
-import { type FormatName, PAGE_TOKENS, type Side } from '../format.ts';
+/** What every format supplies for one head of one page side, and the tile order that the kernels store codes in. */
+import type { Side } from '../formats/descriptor.ts';
+import { PAGE_TOKENS } from '../layout.ts';
 
-/** One head of a sealed page in a coded format, in canonical order: row-major, no padding, no planes. */
-export interface EncodedHead {
-  readonly format: FormatName;
+/** One head of a sealed page in canonical order: row-major, no padding, no planes. */
+export interface Head {
+  readonly format: string;
   readonly headDim: number;
   /** Rows before this are sinks: kept elsewhere, exact. Their codes are 0 and their scale stands for zero. */
   readonly firstRow: number;
+}
+
+/** A head whose rows are codes with a scale each. */
+export interface EncodedHead extends Head {
   /** [128, d]. q8: the int8 value + 128. rot: the code 0..2^b − 1. */
   readonly codes: Uint8Array;
   /** [128]. q8: f16 bits of the scale. rot: the exponent k as 16-bit two's complement. */
@@ -17,16 +22,25 @@ export interface EncodedHead {
   readonly meanScale: number;
 }
 
-export interface ReferenceCodec {
-  readonly format: FormatName;
-  /** rows: [128, d] float32 of one head, finite, |x| ≤ 65504. */
-  encode(rows: Float32Array, headDim: number, firstRow?: number): EncodedHead;
+export interface ReferenceCodec<H extends Head = Head> {
+  readonly format: string;
+  /** rows: [128, d] float32 of one head, finite, |x| ≤ 65504. `side` matters only to formats that treat keys and values differently. */
+  encode(rows: Float32Array, headDim: number, firstRow?: number, side?: Side): H;
   /** x̂: [128, d]. Rows before firstRow are zeros. */
-  decode(head: EncodedHead): Float32Array;
+  decode(head: H): Float32Array;
   /** q·k̂ for each row, from codes: nothing is decoded. [128] */
-  scores(query: Float32Array, head: EncodedHead): Float64Array;
+  scores(query: Float32Array, head: H): Float64Array;
   /** Σ weights[t]·v̂_t, from codes: nothing is decoded. [d] */
-  mix(weights: Float32Array, head: EncodedHead): Float64Array;
+  mix(weights: Float32Array, head: H): Float64Array;
+  /** Every field of the format as its bytes lie in memory, by name. */
+  stored(head: H, side: Side): Readonly<Record<string, Uint8Array>>;
+  /** For formats that are nested: the head in a lower format of the family, from codes alone. */
+  demote?(head: H, to: string): H;
+  /**
+   * The shared suite compares the kernels with these. `relative`: RMS error of rows of any magnitude from `smallest` to `largest` (their rms)
+   * over their own rms, on a Gaussian.
+   */
+  readonly tolerance: { readonly relative: number; readonly smallest: number; readonly largest: number };
 }
 
 /**
@@ -46,3 +60,7 @@ export function toTile(side: Side, headDim: number, codes: Uint8Array): Uint8Arr
   }
   return tile;
 }
+
+/** Numbers as their bytes. */
+export const bytesOf = (x: Int8Array | Uint16Array | Int16Array): Uint8Array =>
+  new Uint8Array(x.buffer, x.byteOffset, x.byteLength);

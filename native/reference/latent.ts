@@ -15,11 +15,11 @@
  * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded keys and values.
  */
 import { assert } from '../error.ts';
-import { PAGE_TOKENS } from '../format.ts';
+import { rotScale, scaleCode } from '../formats/rot.ts';
+import { PAGE_TOKENS } from '../layout.ts';
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { encode4 } from './lloydmax.ts';
-import { rotScale, scaleCode } from './rot.ts';
 import { ROT_LEVELS } from './tables.gen.ts';
 
 export type LatentName = 'xq8' | 'xq4';

@@ -1,7 +1,7 @@
 /** Latents: coded, decoded, gathered, multiplied with weights, held by a cache and made keys and values again. Bits on every machine. */
 import { PAGE_TOKENS } from '../../native/format.ts';
 import { LATENT_NAMES, latentBytes } from '../../native/latent.ts';
-import { LATENT_OPERATIONS } from '../../native/load.ts';
+import { LATENT_OPERATIONS } from '../../native/layout.ts';
 import { gaussian } from '../native/rows.ts';
 import { withCache } from './attention.ts';
 import { bytes, type Case, type Cases, floats, one, type Random, signed, succeed, whole } from './case.ts';

@@ -23,15 +23,19 @@
  * When not to use it: for rows whose rms leaves [2^-8, 2^8], where k saturates; for keys at 2 bits where the layer does not tolerate it.
  */
 import { assert } from '../error.ts';
-import { FORMATS, type FormatName, PAGE_TOKENS, type Side } from '../format.ts';
-import { type EncodedHead, type ReferenceCodec, toTile } from './codec.ts';
-import { roundHalfEven, treeDot, treeSum } from './float32.ts';
-import { fromHalf, toHalf } from './half.ts';
-import { encode4 } from './lloydmax.ts';
-import { rotate } from './rotation.ts';
-import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from './tables.gen.ts';
+import { PAGE_TOKENS } from '../layout.ts';
+import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
+import { roundHalfEven, treeDot, treeSum } from '../reference/float32.ts';
+import { fromHalf, toHalf } from '../reference/half.ts';
+import { encode4 } from '../reference/lloydmax.ts';
+import { rotate } from '../reference/rotation.ts';
+import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../reference/tables.gen.ts';
+import { CODED_HEAD_DIMS, defineFormat, type Side, type Tier } from './descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
+
+/** Bits of one code of a width: 4, 3 or 2. */
+const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
 
 /** k of a zero row. */
 const ZERO_ROW = -128;
@@ -77,7 +81,7 @@ function unbiasedScale(y: Float32Array, yy: number, codes: Uint8Array, format: R
 function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): EncodedHead {
   const { means, meanScale } = encodeMean(rows, headDim, firstRow);
   const scale = fromHalf(meanScale);
-  const drop = 4 - FORMATS[format].codeBits;
+  const drop = 4 - codeBits(format);
   const codes = new Uint8Array(PAGE_TOKENS * headDim);
   const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
@@ -102,7 +106,7 @@ export function demote(head: EncodedHead, to: RotName): EncodedHead {
   const from = rotName(head.format);
   const fine = ROT_LEVELS[from];
   const coarse = ROT_LEVELS[to];
-  const drop = FORMATS[from].codeBits - FORMATS[to].codeBits;
+  const drop = codeBits(from) - codeBits(to);
   assert(drop > 0, `${from} cannot be demoted to ${to}`);
   const codes = head.codes.map((code) => code >> drop);
   const rowScales = head.rowScales.map((bits, t) => {
@@ -177,8 +181,7 @@ function mix(weights: Float32Array, head: EncodedHead): Float64Array {
  * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of rot3's 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
  */
 export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uint8Array } {
-  const { codeBits } = FORMATS[rotName(head.format)];
-  const lowBits = codeBits - 2;
+  const lowBits = codeBits(rotName(head.format)) - 2;
   const tile = toTile(side, head.headDim, head.codes);
   const hi = new Uint8Array(tile.length / 4);
   const lo = new Uint8Array((tile.length * lowBits) / 8);
@@ -194,19 +197,64 @@ export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uin
   return { hi, lo };
 }
 
-function rotName(format: FormatName): RotName {
+function rotName(format: string): RotName {
   assert(format in ROT_LEVELS, `${format} is not of the rot family`);
   return format as RotName;
 }
 
-const codec = (format: RotName): ReferenceCodec => ({
+/** What one width decodes to: relative squared error on a Gaussian 0.0091, 0.0345 and 0.1324 (test/unit/native/rot.test.ts), as its root. */
+const codec = (format: RotName, relative: number): ReferenceCodec<EncodedHead> => ({
   format,
+  tolerance: { relative, smallest: 0.01, largest: 100 },
   encode: (rows, headDim, firstRow = 0) => encode(format, rows, headDim, firstRow),
   decode,
   scores,
   mix,
+  demote: (head, to) => demote(head, rotName(to)),
+  stored(head, side) {
+    const { hi, lo } = planes(head, side);
+    return {
+      high: hi,
+      low: lo,
+      exponents: bytesOf(Int8Array.from(head.rowScales, signed)),
+      mean: bytesOf(head.means),
+      meanScale: bytesOf(Uint16Array.of(head.meanScale)),
+    };
+  },
 });
 
-export const rot4 = codec('rot4');
-export const rot3 = codec('rot3');
-export const rot2 = codec('rot2');
+const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier) =>
+  defineFormat({
+    name,
+    id,
+    rank,
+    tier,
+    codeBits: codeBits(name),
+    from: 'better',
+    window: false,
+    nested: true,
+    headDims: CODED_HEAD_DIMS,
+    rope: 'post',
+    rotated: true,
+    parts: [
+      { fields: [{ name: 'high', elementBits: 2, kept: true }] },
+      { fields: [{ name: 'low', elementBits: codeBits(name) - 2 }] },
+      {
+        fields: [
+          { name: 'exponents', tokenBytes: 1 },
+          { name: 'mean', channelBytes: 1, kept: true },
+          { name: 'meanScale', headBytes: 2, kept: true },
+        ],
+      },
+    ],
+    source: 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md',
+    layoutVersion: 1,
+  });
+
+export const formats = [
+  define('rot4', 2, 20, 'warm'),
+  define('rot3', 3, 30, 'archive'),
+  define('rot2', 4, 40, 'archive'),
+] as const;
+
+export const codecs = { rot4: codec('rot4', 0.1), rot3: codec('rot3', 0.19), rot2: codec('rot2', 0.38) } as const;

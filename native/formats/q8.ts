@@ -9,15 +9,18 @@
  * When not to use it: nowhere that bytes matter more than a divergence of 1e-5; rows under about 1e-3 lose relative accuracy,
  * because their f16 scale is subnormal.
  */
-import { PAGE_TOKENS } from '../format.ts';
-import type { EncodedHead, ReferenceCodec } from './codec.ts';
-import { roundHalfEven } from './float32.ts';
-import { fromHalf, toHalf } from './half.ts';
+import { PAGE_TOKENS } from '../layout.ts';
+import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
+import { roundHalfEven } from '../reference/float32.ts';
+import { fromHalf, toHalf } from '../reference/half.ts';
+import { CODED_HEAD_DIMS, defineFormat } from './descriptor.ts';
 
 const clamp = (code: number): number => Math.min(127, Math.max(-127, code));
 
-export const q8: ReferenceCodec = {
+const q8: ReferenceCodec<EncodedHead> = {
   format: 'q8',
+  // The largest of a row is some 3.5 times its rms; a step of max/127 errs by its own size over √12. Below 1e-3 the f16 scale is subnormal.
+  tolerance: { relative: 0.012, smallest: 1e-3, largest: 1e4 },
 
   encode(rows, headDim, firstRow = 0) {
     const codes = new Uint8Array(PAGE_TOKENS * headDim).fill(128);
@@ -57,4 +60,30 @@ export const q8: ReferenceCodec = {
     }
     return out;
   },
+
+  stored: ({ headDim, codes, rowScales }, side) => ({
+    codes: toTile(side, headDim, codes).map((code) => code - 128),
+    rowScales: bytesOf(rowScales),
+  }),
 };
+
+export const formats = [
+  defineFormat({
+    name: 'q8',
+    id: 1,
+    rank: 10,
+    tier: 'exact',
+    codeBits: 8,
+    from: ['f16'],
+    window: true,
+    nested: false,
+    headDims: CODED_HEAD_DIMS,
+    rope: 'post',
+    rotated: false,
+    parts: [{ fields: [{ name: 'codes', elementBits: 8 }] }, { fields: [{ name: 'rowScales', tokenBytes: 2 }] }],
+    source: 'symmetric int8, one f16 scale per token and head',
+    layoutVersion: 1,
+  }),
+] as const;
+
+export const codecs = { q8 } as const;

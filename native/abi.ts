@@ -1,0 +1,28 @@
+/** What both halves were built from, as text and as its digest: a binary that names another one is refused when it is loaded. */
+import { createHash } from 'node:crypto';
+import { ALL_FAMILIES } from './format.ts';
+import {
+  DENSE_NORMS,
+  DENSE_SLOTS,
+  ISA_NAMES,
+  ISAS_BEST_FIRST,
+  LATENT_NAMES,
+  LATENT_OPERATIONS,
+  LIMITS,
+  STATUSES,
+} from './layout.ts';
+
+const described = () => ({
+  limits: LIMITS,
+  statuses: STATUSES.map(({ name }) => name),
+  isas: [ISA_NAMES, ISAS_BEST_FIRST],
+  latents: [LATENT_NAMES, LATENT_OPERATIONS],
+  dense: [DENSE_SLOTS, DENSE_NORMS],
+  formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
+});
+
+/** The ABI string: a version of its own, how many formats there are, and the digest of everything described. */
+export function abi(): string {
+  const digest = createHash('sha256').update(JSON.stringify(described())).digest('hex').slice(0, 32);
+  return `2 formats=${ALL_FAMILIES.flatMap(([, { formats }]) => formats).length} layout=${digest}`;
+}

@@ -1,0 +1,80 @@
+// Written by scripts/generate-layout.ts. Change native/layout.ts or native/formats/, not this file.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace palimpsest {
+
+constexpr char kAbi[] = "2 formats=5 layout=d7d3efc35b6fcacf620bd0077a4e15d5";
+
+constexpr int kPageTokens = 128;
+constexpr int kSinkTokens = 4;
+constexpr int kTrialQueries = 16;
+constexpr int kTrialStride = 8;
+constexpr int kTrialCandidatesMax = 64;
+constexpr int kSketchRows = 32;
+constexpr int kPagePartAlign = 64;
+constexpr int kContractionMax = 256;
+constexpr int kHeadDimMax = 256;
+constexpr int kHeadsMax = 1024;
+constexpr int kLayersMax = 4096;
+constexpr int kThreadsMax = 64;
+
+enum Status : int { kOk = 0, kBadArgument = 1, kBadShape = 2, kBadValue = 3, kUnsupported = 4, kBudgetExceeded = 5, kBudgetTooSmall = 6, kClosed = 7, kNoMemory = 8 };
+enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512vnni = 3, kNeon = 4, kNeondot = 5, kWasmSimd128 = 6, kAvx2vnni = 7 };
+constexpr int kIsaCount = 8;
+constexpr Isa kIsasBestFirst[] = {kAvx512vnni, kAvx512, kAvx2vnni, kAvx2, kNeondot, kNeon, kWasmSimd128, kScalar};
+enum LatentFormat : int { kXq8 = 0, kXq4 = 1 };
+constexpr int kLatentFormats = 2;
+enum LatentOperation : int { kLatentWeights = 0, kLatentRotary = 1, kLatentHold = 2, kLatentRestore = 3, kLatentKeep = 4, kLatentScratch = 5 };
+constexpr int kLatentOperations = 6;
+enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDenseGate = 4, kDenseUp = 5, kDenseDown = 6 };
+constexpr int kDenseSlots = 7;
+enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };
+constexpr int kDenseNorms = 4;
+
+enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4 };
+constexpr int kFormatSlots = 5;
+constexpr int kFieldsMax = 5;
+constexpr int kPartsMax = 3;
+// Numbers of the fields of a family.
+enum F16Field : int { kF16Halves = 0 };
+enum Q8Field : int { kQ8Codes = 0, kQ8RowScales = 1 };
+enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotMeanScale = 4 };
+
+// What one head holds of one page: 128 * d * elementBits / 8 + 128 * tokenBytes + d * channelBytes + headBytes.
+struct FieldLayout {
+  int part;
+  int elementBits;
+  int tokenBytes;
+  int channelBytes;
+  int headBytes;
+  bool isKept;  // a demotion on codes leaves it as it is
+};
+struct FormatLayout {
+  const char* name;  // null: no format has this id
+  int family;
+  int version;
+  int codeBits;
+  bool isWindow;
+  bool isNested;
+  uint64_t from;    // ids that a page side may come from
+  int headDims[8];  // none: any
+  int parts;
+  int fields;
+  FieldLayout field[kFieldsMax];
+};
+constexpr FormatLayout kFormats[kFormatSlots] = {
+    {.name = "f16", .family = 0, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false,
+     .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
+    {.name = "q8", .family = 1, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false,
+     .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
+    {.name = "rot4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true,
+     .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 5, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}}},
+    {.name = "rot3", .family = 2, .version = 1, .codeBits = 3, .isWindow = false, .isNested = true,
+     .from = 0x7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 5, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}}},
+    {.name = "rot2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true,
+     .from = 0xfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 5, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}}},
+};
+
+}  // namespace palimpsest

@@ -1,0 +1,174 @@
+/**
+ * Writes what follows from native/layout.ts and native/formats/:
+ *   native/formats/index.gen.ts   the list of the folder
+ *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ half
+ * `--check` writes nothing and fails when a file differs. `--into FOLDER MODULE…` writes the two headers with the families of those
+ * modules as well, for a build that knows more formats (scripts/build-native.mjs --formats).
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { basename, dirname, join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+const root = join(import.meta.dirname, '..');
+const args = process.argv.slice(2);
+const isCheck = args.includes('--check');
+const into = args.indexOf('--into');
+const modules = into < 0 ? [] : args.slice(into + 2);
+
+const HELPERS = new Set(['descriptor.ts', 'registry.ts', 'index.gen.ts']);
+const names = readdirSync(join(root, 'native/formats'))
+  .filter((name) => name.endsWith('.ts') && !HELPERS.has(name))
+  .map((name) => basename(name, '.ts'))
+  .sort();
+
+function put(file: string, text: string): void {
+  if (existsSync(file) && readFileSync(file, 'utf8') === text) return;
+  if (isCheck) {
+    console.error(`${file} is stale: run npm run generate`);
+    process.exitCode = 1;
+    return;
+  }
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, text);
+}
+
+const WRITTEN = '// Written by scripts/generate-layout.ts.';
+const BUILT_IN = await Promise.all(names.map(async (name) => (await import(`../native/formats/${name}.ts`)).formats));
+const builtIn = (BUILT_IN as { name: string; window: boolean; rank: number }[][])
+  .flat()
+  .sort((a, b) => a.rank - b.rank);
+const union = (list: { name: string }[]): string => list.map(({ name }) => `'${name}'`).join(' | ');
+if (into < 0) {
+  put(
+    join(root, 'native/formats/index.gen.ts'),
+    `${WRITTEN} Add a file to this folder, not a line to this one.
+${names.map((name) => `import * as ${name} from './${name}.ts';`).join('\n')}
+
+/** A format of one side of a page, best first: how its keys or values are stored. */
+export type FormatName = ${union(builtIn)};
+/** A format that a page may be sealed in, while it is in the window of the newest tokens. */
+export type WindowName = ${union(builtIn.filter(({ window }) => window))};
+
+export const FAMILIES = { ${names.join(', ')} } as const;
+export const BUILT_IN_CODECS = { ${names.map((name) => `...${name}.codecs`).join(', ')} } as const;
+`,
+  );
+}
+
+// Only now: what the package knows is fixed when its formats are first read.
+const { registerFormats } = await import('../native/formats/registry.ts');
+for (const module of modules)
+  registerFormats(basename(module, '.ts'), await import(pathToFileURL(resolve(module)).href));
+const { ALL_FAMILIES } = await import('../native/format.ts');
+const { abi } = await import('../native/abi.ts');
+const layout = await import('../native/layout.ts');
+
+/** PAGE_TOKENS, no-memory, rot4 → PageTokens, NoMemory, Rot4. */
+const camel = (name: string): string =>
+  name
+    .split(/[-_]/)
+    .map((word) => word[0]!.toUpperCase() + (word === word.toUpperCase() ? word.slice(1).toLowerCase() : word.slice(1)))
+    .join('');
+const values = (prefix: string, list: readonly string[]): string =>
+  list.map((name, i) => `k${prefix}${camel(name)} = ${i}`).join(', ');
+
+const formats = ALL_FAMILIES.flatMap(([, family]) => family.formats);
+const slots = Math.max(...formats.map(({ id }) => id)) + 1;
+if (new Set(formats.map(({ id }) => id)).size < formats.length || slots > 64)
+  throw new Error('format ids must differ and stay below 64');
+const fieldsOf = ({ parts }: (typeof formats)[number]) =>
+  parts.flatMap(({ fields }, part) => fields.map((field) => ({ part, ...field })));
+const mask = (ids: readonly number[]): string =>
+  `0x${ids.reduce((bits, id) => bits | (1n << BigInt(id)), 0n).toString(16)}ull`;
+const sources = ({ from, rank }: (typeof formats)[number]): number[] =>
+  formats.filter((other) => (from === 'better' ? other.rank < rank : from.includes(other.name))).map(({ id }) => id);
+
+function formatLine(id: number): string {
+  const at = ALL_FAMILIES.findIndex(([, family]) => family.formats.some((format) => format.id === id));
+  const format = formats.find((one) => one.id === id);
+  if (format === undefined) return '    {},';
+  const fields = fieldsOf(format).map(
+    ({ part, elementBits = 0, tokenBytes = 0, channelBytes = 0, headBytes = 0, kept = false }) =>
+      `{${[part, elementBits, tokenBytes, channelBytes, headBytes, kept].join(', ')}}`,
+  );
+  const headDims = format.headDims === 'any' ? [] : format.headDims;
+  return `    {.name = "${format.name}", .family = ${at}, .version = ${format.layoutVersion}, .codeBits = ${format.codeBits}, .isWindow = ${format.window}, .isNested = ${format.nested},
+     .from = ${mask(sources(format))}, .headDims = {${headDims.join(', ')}}, .parts = ${format.parts.length}, .fields = ${fields.length}, .field = {${fields.join(', ')}}},`;
+}
+
+const mostFields = Math.max(...formats.map((format) => fieldsOf(format).length));
+const mostParts = Math.max(...formats.map(({ parts }) => parts.length));
+const header = `${WRITTEN} Change native/layout.ts or native/formats/, not this file.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace palimpsest {
+
+constexpr char kAbi[] = "${abi()}";
+
+${Object.entries(layout.LIMITS)
+  .map(([name, value]) => `constexpr int k${camel(name)} = ${value};`)
+  .join('\n')}
+
+enum Status : int { ${values(
+  '',
+  layout.STATUSES.map(({ name }) => name),
+)} };
+enum Isa : int { ${values('', layout.ISA_NAMES)} };
+constexpr int kIsaCount = ${layout.ISA_NAMES.length};
+constexpr Isa kIsasBestFirst[] = {${layout.ISAS_BEST_FIRST.map((name) => `k${camel(name)}`).join(', ')}};
+enum LatentFormat : int { ${values('', layout.LATENT_NAMES)} };
+constexpr int kLatentFormats = ${layout.LATENT_NAMES.length};
+enum LatentOperation : int { ${Object.entries(layout.LATENT_OPERATIONS)
+  .map(([name, id]) => `kLatent${camel(name)} = ${id}`)
+  .join(', ')} };
+constexpr int kLatentOperations = ${Object.keys(layout.LATENT_OPERATIONS).length};
+enum DenseSlot : int { ${values('Dense', layout.DENSE_SLOTS)} };
+constexpr int kDenseSlots = ${layout.DENSE_SLOTS.length};
+enum DenseNorm : int { ${values('', layout.DENSE_NORMS)} };
+constexpr int kDenseNorms = ${layout.DENSE_NORMS.length};
+
+enum FormatId : int { ${formats.map(({ name, id }) => `k${camel(name)} = ${id}`).join(', ')} };
+constexpr int kFormatSlots = ${slots};
+constexpr int kFieldsMax = ${mostFields};
+constexpr int kPartsMax = ${mostParts};
+// Numbers of the fields of a family.
+${ALL_FAMILIES.map(
+  ([name, family]) =>
+    `enum ${camel(name)}Field : int { ${values(
+      camel(name),
+      fieldsOf(family.formats[0]!).map((field) => field.name),
+    )} };`,
+).join('\n')}
+
+// What one head holds of one page: ${layout.PAGE_TOKENS} * d * elementBits / 8 + ${layout.PAGE_TOKENS} * tokenBytes + d * channelBytes + headBytes.
+struct FieldLayout {
+  int part;
+  int elementBits;
+  int tokenBytes;
+  int channelBytes;
+  int headBytes;
+  bool isKept;  // a demotion on codes leaves it as it is
+};
+struct FormatLayout {
+  const char* name;  // null: no format has this id
+  int family;
+  int version;
+  int codeBits;
+  bool isWindow;
+  bool isNested;
+  uint64_t from;    // ids that a page side may come from
+  int headDims[8];  // none: any
+  int parts;
+  int fields;
+  FieldLayout field[kFieldsMax];
+};
+constexpr FormatLayout kFormats[kFormatSlots] = {
+${Array.from({ length: slots }, (_, id) => formatLine(id)).join('\n')}
+};
+
+}  // namespace palimpsest
+`;
+const target = into < 0 ? join(root, 'native') : args[into + 1]!;
+put(join(target, 'layout.gen.h'), header);
