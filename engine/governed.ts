@@ -63,6 +63,8 @@ export interface MemoryUsage extends CacheMemory {
   readonly budgetBytes: number | null;
   /** Most bytes that it ever had. */
   readonly peakBytes: number;
+  /** Memory that the pool holds of the system now, for this cache and its forks. */
+  readonly reservedBytes: number;
   /** Bytes of a plain f16 cache of this length. */
   readonly f16Bytes: number;
 }
@@ -292,6 +294,7 @@ export class Governed {
       latentBytes: this.latents?.keptBytes ?? 0,
       budgetBytes: this.plan.budgetBytes,
       peakBytes: this.peakBytes,
+      reservedBytes: this.pool.reservedBytes,
       f16Bytes: f16CacheBytes(this.shape, this.length),
     };
   }

@@ -17,6 +17,8 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     tokens,
     kvBytes,
     kvBytesNow: memory.totalBytes,
+    reservedBytes: cache.pool.reservedBytes,
+    reservedPeakBytes: cache.pool.reservedPeakBytes,
     kvBytesF16,
     scratchBytes: memory.scratchBytes,
     budgetBytes: plan.budgetBytes,

@@ -145,6 +145,9 @@ export interface SessionReport {
   readonly kvBytes: number;
   /** The same now. */
   readonly kvBytesNow: number;
+  /** Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks included. */
+  readonly reservedBytes: number;
+  readonly reservedPeakBytes: number;
   /** Bytes of a plain f16 cache of this length. */
   readonly kvBytesF16: number;
   /** Trial state and thread scratch, not counted in kvBytes. */

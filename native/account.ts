@@ -13,6 +13,7 @@ export interface Counted {
 }
 
 const numbers = new Float64Array(5);
+const poolNumbers = new Float64Array(6);
 
 export function counted(handle: CacheHandle): Counted {
   check(handle.account(numbers, false), 'read the cache');
@@ -42,8 +43,8 @@ export function refuseBelow(usedBytes: number, budgetBytes: number | undefined):
 /** The numbers of the bound that leaves less room: that of the cache or that of its pool. Null when the pool was closed. */
 function binding(handle: CacheHandle, pool: PoolHandle) {
   const { budgetBytes, usedBytes } = counted(handle);
-  const known = pool.numbers(numbers.subarray(0, 4), false) === 0;
-  const [poolBudget, poolUsed] = numbers as unknown as [number, number];
+  const known = pool.numbers(poolNumbers, false) === 0;
+  const [poolBudget, poolUsed] = poolNumbers as unknown as [number, number];
   const isPool = known && (budgetBytes === null || poolBudget - poolUsed < budgetBytes - usedBytes);
   if (isPool) return { owner: 'pool', budgetBytes: poolBudget, usedBytes: poolUsed };
   return budgetBytes === null ? null : { owner: 'cache', budgetBytes, usedBytes };

@@ -15,6 +15,7 @@
 #include "cache/layer.h"
 #include "cache/trial.h"
 #include "environment.h"
+#include "settle.h"
 
 namespace {
 
@@ -70,16 +71,18 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
     });
   }
 
-  // (Float64Array[4] <- budget, used, peak, audit). The audit is walked only when asked for.
+  // (Float64Array[6] <- budget, used, peak, reserved, its peak, audit). The audit is walked only when asked for.
   Napi::Value numbers(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<double> out;
       if (!pool_) return kClosed;
-      if (!readArray(info[0], napi_float64_array, &out) || out.length != 4) return kBadShape;
+      if (!readArray(info[0], napi_float64_array, &out) || out.length != 6) return kBadShape;
       out.data[0] = static_cast<double>(pool_->budgetBytes());
       out.data[1] = static_cast<double>(pool_->usedBytes());
       out.data[2] = static_cast<double>(pool_->peakBytes());
-      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[3] = static_cast<double>(pool_->auditBytes());
+      out.data[3] = static_cast<double>(pool_->reservedBytes());
+      out.data[4] = static_cast<double>(pool_->reservedPeakBytes());
+      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[5] = static_cast<double>(pool_->auditBytes());
       return kOk;
     });
   }
@@ -94,9 +97,11 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
   }
 
   Napi::Value close(const Info& info) {
-    pool_.reset();
+    letGo(info.Env(), std::move(pool_));
     return answer(info, kOk);
   }
+
+  void Finalize(Napi::Env env) override { letGo(env, std::move(pool_)); }
 
   std::shared_ptr<PagePool> pool_;
 };
@@ -186,7 +191,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       out.data[1] = static_cast<double>(account.usedBytes());
       out.data[2] = static_cast<double>(account.peakBytes());
       out.data[3] = static_cast<double>(account.roomBytes());
-      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[4] = static_cast<double>(account.pool().auditBytes(&account));
+      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[4] = static_cast<double>(account.pool()->auditBytes(&account));
       return kOk;
     });
   }
@@ -214,14 +219,28 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
   }
 
   Napi::Value close(const Info& info) {
-    cache_.reset();
+    drop(info.Env());
     return answer(info, kOk);
   }
 
   // Calls of which the rest stands in other files.
   template <Status (*call)(Cache&, const Info&)>
   Napi::Value with(const Info& info) {
-    return guarded(info, [&]() -> Status { return cache_ ? call(*cache_, info) : kClosed; });
+    return guarded(info, [&]() -> Status { return cache_ ? settled(info, call(*cache_, info)) : kClosed; });
+  }
+
+  void Finalize(Napi::Env env) override { drop(env); }
+
+  void drop(Napi::Env env) {
+    if (!cache_) return;
+    std::shared_ptr<PagePool> pool = cache_->account().pool();
+    cache_.reset();
+    letGo(env, std::move(pool));
+  }
+
+  Status settled(const Info& info, Status status) {
+    settle(info.Env(), *cache_->account().pool());
+    return status;
   }
 
   bool readLayer(const Napi::Value& value, int* layer) const { return readInt(value, 0, cache_->shape().layers - 1, layer); }
@@ -272,7 +291,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!readLayer(info[0], &layer) || !readFloats(info[1], &k) || !readFloats(info[2], &v)) return kBadArgument;
       const size_t row = cache_->shape().rowElements();
       if (k.length == 0 || k.length != v.length || k.length % row != 0 || k.length / row > (1u << 30)) return kBadShape;
-      return cache_->append(layer, k.data, v.data, static_cast<int>(k.length / row));
+      return settled(info, cache_->append(layer, k.data, v.data, static_cast<int>(k.length / row)));
     });
   }
 

@@ -10,7 +10,7 @@ export * from './json.ts';
 export { checkKeys, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
 export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';
-export { openPool } from './pool.ts';
+export { heldBytesMost, openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';

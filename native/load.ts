@@ -17,7 +17,7 @@ import { openWasm } from './wasm.ts';
 /** A pool as the binary knows it. Every method answers a status; results are written into the arrays given. */
 export interface PoolHandle {
   open(budgetBytes: number): number;
-  /** [4] ← budget, used, peak, and with `audit` the sum over living buffers. */
+  /** [6] ← budget, used, peak, reserved, its peak, and with `audit` the sum over living buffers. */
   numbers(out: Float64Array, audit: boolean): number;
   setBudget(bytes: number): number;
   close(): number;

@@ -6,7 +6,7 @@ import type { PagePool } from './types.ts';
 
 export class NativePool implements PagePool {
   #handle: PoolHandle | undefined;
-  readonly #numbers = new Float64Array(4);
+  readonly #numbers = new Float64Array(6);
 
   constructor(handle: PoolHandle) {
     this.#handle = handle;
@@ -20,9 +20,9 @@ export class NativePool implements PagePool {
     return pool.#handle ?? closed('pool');
   }
 
-  #read(index: 0 | 1 | 2 | 3): number {
+  #read(index: number): number {
     const handle = this.#handle ?? closed('pool');
-    check(handle.numbers(this.#numbers, index === 3), 'read the pool');
+    check(handle.numbers(this.#numbers, index === 5), 'read the pool');
     return this.#numbers[index]!;
   }
 
@@ -35,8 +35,14 @@ export class NativePool implements PagePool {
   get peakBytes(): number {
     return this.#read(2);
   }
-  auditBytes(): number {
+  get reservedBytes(): number {
     return this.#read(3);
+  }
+  get reservedPeakBytes(): number {
+    return this.#read(4);
+  }
+  auditBytes(): number {
+    return this.#read(5);
   }
 
   setBudget(bytes: number): void {
@@ -52,6 +58,9 @@ export class NativePool implements PagePool {
     handle.close();
   }
 }
+
+/** Most memory that a process holds for so many counted bytes, scratch apart: what the heap of a pool keeps to (test/simulation/memory.test.ts). */
+export const heldBytesMost = (countedBytes: number): number => Math.round(1.08 * countedBytes) + 8 * 2 ** 20;
 
 /**
  * A byte budget for any number of caches of this thread. Closing it closes only this handle: caches that are open keep

@@ -35,6 +35,9 @@ export interface PagePool {
   /** Bytes allocated now by every cache of the pool, shared pages counted once. */
   readonly usedBytes: number;
   readonly peakBytes: number;
+  /** Memory that the pool holds of the system for these bytes: usedBytes, headers, and a little that lies idle. */
+  readonly reservedBytes: number;
+  readonly reservedPeakBytes: number;
   /** Raises or lowers the budget; throws 'budget-too-small' when below usedBytes. */
   setBudget(bytes: number): void;
   /** Walks every live buffer and sums its size: equals usedBytes, or the accounting is broken. */

@@ -7,6 +7,7 @@ import {
   bytesText,
   columnsOf,
   FORMAT_NAMES,
+  heldBytesMost,
   type Isa,
   jsonText,
   KvError,
@@ -97,6 +98,7 @@ export async function doctor(settings: Settings): Promise<void> {
         [
           { title: 'K:V', align: 'left', value: ({ pair }) => pair },
           { title: 'bytes', value: (pair) => bytesText(pair.bytes) },
+          { title: 'held at most', value: (pair) => bytesText(heldBytesMost(pair.bytes)) },
           { title: 'of f16', value: (pair) => percent(pair.bytes / Math.max(1, cost.f16Bytes)) },
           { title: 'bits', value: (pair) => pair.effectiveBits.toFixed(2) },
         ],

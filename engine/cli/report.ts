@@ -41,7 +41,7 @@ export function memoryRows(report: SessionReport): ReportRow[] {
   const rows: ReportRow[] = [
     [
       'KV cache',
-      `${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}; ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included; scratch for trials ${bytesText(report.scratchBytes)}`,
+      `${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}; ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included; ${bytesText(report.reservedPeakBytes)} of memory held for it at its peak; scratch for trials ${bytesText(report.scratchBytes)}`,
     ],
   ];
   if (report.policy === 'none' && report.layers.some(({ kPages }) => (kPages.q8 ?? 0) > 0))

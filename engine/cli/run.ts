@@ -254,6 +254,8 @@ export function jsonResult(
     tokens: report.tokens,
     kvBytes: report.kvBytes,
     kvBytesF16: report.kvBytesF16,
+    reservedBytes: report.reservedBytes,
+    reservedPeakBytes: report.reservedPeakBytes,
     scratchBytes: report.scratchBytes,
     budgetBytes: report.budgetBytes,
     effectiveBits: report.effectiveBits,

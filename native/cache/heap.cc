@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -10,34 +11,61 @@ namespace palimpsest {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kUnit = size_t{2} << 20;
 constexpr size_t kFirstChunk = size_t{256} << 10;
-constexpr size_t kLargestChunk = size_t{64} << 20;
 constexpr size_t kHeader = kHeapUnit;
 static_assert(sizeof(Block) <= kHeader);
 
+// Free memory that is held although nothing is in it: this much, and one part in kIdleShare of what is in use. Less of it means that more is moved.
+constexpr size_t kIdle = size_t{4} << 20;
+constexpr size_t kIdleShare = 25;
+
+#if defined(__linux__)
+constexpr bool kReturnsUnits = true;
+// Addresses only: memory comes as it is touched. One large chunk can be packed as a whole, many small ones cannot.
+constexpr size_t kNextChunk = size_t{1} << 30;
+constexpr size_t kLargestChunk = size_t{1} << 30;
+constexpr size_t kEdge = 4096;  // holds the header of the first block, so that its bytes begin on a unit, and that of the end
+#else
+constexpr bool kReturnsUnits = false;
+constexpr size_t kNextChunk = kUnit;
+constexpr size_t kLargestChunk = size_t{64} << 20;
+constexpr size_t kEdge = kHeader;
+#endif
+
 Block* at(void* address) { return static_cast<Block*>(address); }
+uintptr_t addressOf(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 Block* after(Block* block) { return at(reinterpret_cast<uint8_t*>(block) + kHeader + block->capacity); }
 
 size_t roundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Whole chunks from the system; those of huge pages start on one.
-void* allocateChunk(size_t size) {
-#ifdef _WIN32
+// Memory from the system: an edge, `bytes` that begin on a unit when they are whole units, and an edge.
+void* allocateChunk(size_t bytes) {
+  const size_t size = bytes + 2 * kEdge;
+#if defined(__linux__)
+  const bool huge = bytes % kUnit == 0;
+  const size_t room = huge ? size + kUnit : size;
+  void* memory = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  if (!huge) return memory;
+  const uintptr_t from = addressOf(memory);
+  const uintptr_t mine = roundUp(from + kEdge, kUnit) - kEdge;
+  if (mine > from) munmap(memory, mine - from);
+  if (from + room > mine + size) munmap(reinterpret_cast<void*>(mine + size), from + room - mine - size);
+  madvise(reinterpret_cast<void*>(mine + kEdge), bytes, MADV_HUGEPAGE);  // a wish: nothing depends on it
+  return reinterpret_cast<void*>(mine);
+#elif defined(_WIN32)
   return _aligned_malloc(size, kHeader);
 #else
   void* memory = nullptr;
-  const bool huge = size % kHugePage == 0;
-  if (posix_memalign(&memory, huge ? kHugePage : kHeader, size) != 0) return nullptr;
-#if defined(__linux__)
-  if (huge) madvise(memory, size, MADV_HUGEPAGE);  // a wish: nothing depends on it
-#endif
-  return memory;
+  return posix_memalign(&memory, kHeader, size) == 0 ? memory : nullptr;
 #endif
 }
 
-void freeChunk(void* memory) {
-#ifdef _WIN32
+void freeChunk(void* memory, [[maybe_unused]] size_t bytes) {
+#if defined(__linux__)
+  munmap(memory, bytes + 2 * kEdge);
+#elif defined(_WIN32)
   _aligned_free(memory);
 #else
   std::free(memory);
@@ -57,6 +85,65 @@ int Heap::listOf(size_t size) {
   return std::min((power - 3) * 16 + within, kLists - 1);
 }
 
+void Heap::hold(size_t bytes) {
+  reserved_ += bytes;
+  reservedPeak_ = std::max(reservedPeak_, reserved_);
+}
+
+size_t Heap::mostIdle() const { return kIdle + used_ / kIdleShare; }
+
+#if defined(__SANITIZE_ADDRESS__)
+
+Block* Heap::take(size_t size) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kHeader, size + kHeader) != 0) return nullptr;
+  Block* block = at(memory);
+  block->capacity = size;
+  block->listBefore = nullptr;
+  block->listAfter = lists_[0];
+  if (lists_[0]) lists_[0]->listBefore = block;
+  lists_[0] = block;
+  hold(size + kHeader);
+  used_ += size + kHeader;
+  return block;
+}
+
+void Heap::give(Block* block) {
+  reserved_ -= block->capacity + kHeader;
+  used_ -= block->capacity + kHeader;
+  (block->listBefore ? block->listBefore->listAfter : lists_[0]) = block->listAfter;
+  if (block->listAfter) block->listAfter->listBefore = block->listBefore;
+  std::free(block);
+}
+
+void Heap::trim() {}
+
+void Heap::forget() {
+  for (Block* block = lists_[0]; block; block = block->listAfter) block->found = 0;
+}
+
+// Every block that can, so that the sanitizer sees who still reads the old place.
+std::vector<std::pair<const Block*, Block*>> Heap::pack(bool (*isMovable)(const Block*)) {
+  std::vector<std::pair<const Block*, Block*>> moves;
+  for (Block* old = lists_[0]; old; old = old->listAfter) {
+    if (isMovable(old)) moves.emplace_back(old, nullptr);
+  }
+  for (auto& [from, to] : moves) {
+    Block* old = const_cast<Block*>(from);
+    to = take(old->capacity);
+    if (!to) std::abort();
+    const Block links = *to;
+    std::memcpy(static_cast<void*>(to), old, kHeader + old->capacity);
+    to->listBefore = links.listBefore;
+    to->listAfter = links.listAfter;
+    give(old);
+  }
+  std::sort(moves.begin(), moves.end());
+  return moves;
+}
+
+#else
+
 void Heap::link(Block* block) {
   const int list = listOf(block->capacity);
   block->free = true;
@@ -64,7 +151,7 @@ void Heap::link(Block* block) {
   block->listAfter = lists_[list];
   if (lists_[list]) lists_[list]->listBefore = block;
   lists_[list] = block;
-  used_[list / 64] |= uint64_t{1} << (list % 64);
+  filled_[list / 64] |= uint64_t{1} << (list % 64);
 }
 
 void Heap::unlink(Block* block) {
@@ -75,7 +162,7 @@ void Heap::unlink(Block* block) {
     block->listBefore->listAfter = block->listAfter;
   } else {
     lists_[list] = block->listAfter;
-    if (!lists_[list]) used_[list / 64] &= ~(uint64_t{1} << (list % 64));
+    if (!lists_[list]) filled_[list / 64] &= ~(uint64_t{1} << (list % 64));
   }
 }
 
@@ -86,99 +173,267 @@ Block* Heap::find(size_t size) {
     if (block->capacity >= size) return block;
   }
   for (int word = (own + 1) / 64; word < kLists / 64; word++) {
-    uint64_t bits = used_[word];
+    uint64_t bits = filled_[word];
     if (word == (own + 1) / 64) bits &= ~uint64_t{0} << ((own + 1) % 64);
     if (bits) return lists_[word * 64 + __builtin_ctzll(bits)];
   }
   return nullptr;
 }
 
-// Chunks double, so that a small pool stays small and a large one has few.
+// The whole units behind the header of a block: what the system can have back while the block is free.
+Heap::Range Heap::unitsIn(const Block* block) {
+  if (!kReturnsUnits) return {0, 0};
+  const uintptr_t from = roundUp(addressOf(block) + kHeader, kUnit);
+  const uintptr_t to = (addressOf(block) + kHeader + block->capacity) / kUnit * kUnit;
+  return from < to ? Range{from, to} : Range{0, 0};
+}
+
+void Heap::giveBack(Range range) {
+  if (range.from >= range.to) return;
+#if defined(__linux__)
+  madvise(reinterpret_cast<void*>(range.from), range.size(), MADV_DONTNEED);
+#endif
+  reserved_ -= range.size();
+}
+
+// The first is small, for small pools. Where all of a chunk is memory from the start they double, so that a large pool has few.
 Block* Heap::openChunk(size_t size) {
-  const size_t least = size + 2 * kHeader;
-  if (least < size) return nullptr;
-  size_t chunk = std::max(nextChunk_ == 0 ? kFirstChunk : nextChunk_, roundUp(least, kHugePage));
-  if (nextChunk_ == 0 && least <= kFirstChunk) chunk = kFirstChunk;
+  const size_t whole = roundUp(size, kUnit);
+  if (whole < size) return nullptr;
+  size_t chunk = nextChunk_ == 0 && size <= kFirstChunk ? kFirstChunk : std::max(nextChunk_, whole);
+  chunks_.reserve(chunks_.size() + 1);
   void* memory = allocateChunk(chunk);
-  if (!memory && chunk > roundUp(least, kHeader)) {
-    chunk = roundUp(least, kHeader);
-    memory = allocateChunk(chunk);
-  }
+  while (!memory && chunk / 2 >= whole) memory = allocateChunk(chunk /= 2);
+  if (!memory && chunk > size) memory = allocateChunk(chunk = size);
   if (!memory) return nullptr;
-  nextChunk_ = std::min(kLargestChunk, std::max(kHugePage, 2 * chunk));
-  reserved_ += chunk;
-  Block* first = at(memory);
-  first->capacity = chunk - 2 * kHeader;
+  nextChunk_ = std::min(kLargestChunk, std::max(kNextChunk, 2 * chunk));
+  Block* first = at(static_cast<uint8_t*>(memory) + kEdge - kHeader);
+  first->capacity = chunk;
   first->before = nullptr;
   first->last = false;
+  // What nobody has written to takes no memory yet.
+  first->returned = true;
+  hold(chunk + 2 * kEdge - unitsIn(first).size());
   Block* end = after(first);
   end->capacity = 0;
   end->before = first;
   end->free = false;
   end->last = true;
   link(first);
+  const auto place = std::upper_bound(chunks_.begin(), chunks_.end(), first, [](const Block* a, const Chunk& b) { return a < b.first; });
+  chunks_.insert(place, {first, memory, chunk});
   return first;
 }
 
 void Heap::closeChunk(Block* first) {
+  const auto chunk = std::find_if(chunks_.begin(), chunks_.end(), [&](const Chunk& one) { return one.first == first; });
   unlink(first);
-  reserved_ -= first->capacity + 2 * kHeader;
-  if (reserved_ == 0) nextChunk_ = 0;
-  freeChunk(first);
+  reserved_ -= chunk->size + 2 * kEdge - (first->returned ? unitsIn(first).size() : 0);
+  freeChunk(chunk->memory, chunk->size);
+  chunks_.erase(chunk);
+  if (chunks_.empty()) nextChunk_ = 0;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-
-Block* Heap::take(size_t size) {
-  Block* block = at(allocateChunk(size + kHeader));
-  if (block) block->capacity = size;
-  if (block) reserved_ += size + kHeader;
-  return block;
+// Cuts a block that is in no list down to `size`; what is left becomes a free block, where it is worth one.
+void Heap::split(Block* block, size_t size) {
+  if (block->capacity < size + kHeader + kHeapUnit) return;
+  Block* end = after(block);
+  const size_t left = block->capacity - size - kHeader;
+  block->capacity = size;
+  Block* rest = after(block);
+  rest->capacity = left;
+  rest->before = block;
+  rest->last = false;
+  rest->returned = block->returned;
+  end->before = rest;
+  link(rest);
 }
-
-void Heap::give(Block* block) {
-  reserved_ -= block->capacity + kHeader;
-  freeChunk(block);
-}
-
-#else
 
 Block* Heap::take(size_t size) {
   Block* block = find(size);
   if (!block) block = openChunk(size);
   if (!block) return nullptr;
   unlink(block);
-  if (block->capacity >= size + kHeader + kHeapUnit) {
-    Block* end = after(block);
-    const size_t left = block->capacity - size - kHeader;
-    block->capacity = size;
-    Block* rest = after(block);
-    rest->capacity = left;
-    rest->before = block;
-    rest->last = false;
-    end->before = rest;
-    link(rest);
-  }
+  const size_t returned = block->returned ? unitsIn(block).size() : 0;
+  split(block, size);
+  Block* rest = after(block);
+  hold(returned - (returned && rest->free ? unitsIn(rest).size() : 0));
+  block->returned = false;
+  used_ += kHeader + block->capacity;
   return block;
 }
 
 void Heap::give(Block* block) {
+  used_ -= kHeader + block->capacity;
+  block->returned = false;
+  release(block);
+}
+
+// Joins a block that is in no list with its free neighbours. If the system has units of one of them it gets those of the whole.
+void Heap::release(Block* block) {
+  Range returned[3];
+  int parts = 0;
+  const auto join = [&](Block* one) {
+    if (one->returned) returned[parts++] = unitsIn(one);
+  };
+  Block* before = block->before;
+  const bool joinsBefore = before && before->free;
+  if (joinsBefore) {
+    unlink(before);
+    join(before);
+  }
+  join(block);
   Block* next = after(block);
   if (next->free) {
     unlink(next);
+    join(next);
     block->capacity += kHeader + next->capacity;
     after(block)->before = block;
   }
-  if (block->before && block->before->free) {
-    Block* before = block->before;
-    unlink(before);
+  if (joinsBefore) {
     before->capacity += kHeader + block->capacity;
     block = before;
     after(block)->before = block;
   }
+  block->returned = parts > 0;
+  if (parts > 0) {
+    const Range whole = unitsIn(block);
+    uintptr_t at = whole.from;
+    for (int i = 0; i < parts; i++) {
+      if (returned[i].size() == 0) continue;
+      giveBack({at, returned[i].from});
+      at = returned[i].to;
+    }
+    giveBack({at, whole.to});
+  }
   link(block);
   // The only block of its chunk.
   if (!block->before && after(block)->last) closeChunk(block);
+}
+
+void Heap::trim() {
+  for (int list = listOf(kUnit); list < kLists; list++) {
+    for (Block* block = lists_[list]; block; block = block->listAfter) {
+      if (idleBytes() <= mostIdle() / 2) return;
+      if (block->returned) continue;
+      giveBack(unitsIn(block));
+      block->returned = true;
+    }
+  }
+}
+
+void Heap::forget() {
+  for (const Chunk& chunk : chunks_) {
+    for (Block* block = chunk.first; !block->last; block = after(block)) block->found = 0;
+  }
+}
+
+// Blocks from one that is free up to `end`, and between them none that cannot move.
+struct Heap::Stretch {
+  Block* first;
+  Block* end;
+  size_t moving;  // bytes that would be copied
+  size_t blocks;
+  size_t gain;    // bytes that the system would get
+};
+
+// For every free block the shortest stretch up to it that gives units back, and the longest ones there are: where short ones gain nothing,
+// because little lies between units that are gone already, a long one still does. The cheapest first.
+std::vector<Heap::Stretch> Heap::sparseStretches(bool (*isMovable)(const Block*)) const {
+  struct Start {
+    Block* block;
+    size_t moving;    // bytes of blocks in use before it
+    size_t blocks;
+    size_t returned;  // bytes that the system has, before it
+  };
+  std::vector<Stretch> found;
+  for (const Chunk& chunk : chunks_) {
+    std::vector<Start> run;
+    Start now{chunk.first, 0, 0, 0};
+    size_t shortest = 0;
+    // What becomes free lies at the end.
+    const auto stretch = [&](const Start& from, Block* end) {
+      const size_t moving = now.moving - from.moving;
+      const uintptr_t hole = roundUp(addressOf(from.block) + moving + kHeader, kUnit);
+      const size_t units = std::max(hole, addressOf(end) / kUnit * kUnit) - hole;
+      const size_t returned = now.returned - from.returned;
+      return Stretch{from.block, end, moving, now.blocks - from.blocks, units > returned ? units - returned : 0};
+    };
+    for (Block* block = chunk.first;; block = after(block)) {
+      if (block->last || (!block->free && !isMovable(block))) {
+        if (!run.empty()) {
+          const Stretch longest = stretch(run[0], block);
+          if (longest.gain > 0) found.push_back(longest);
+        }
+        run.clear();
+        shortest = 0;
+      }
+      if (block->last) break;
+      const size_t size = kHeader + block->capacity;
+      if (!block->free) {
+        now.moving += size;
+        now.blocks++;
+        continue;
+      }
+      run.push_back({block, now.moving, now.blocks, now.returned});
+      if (block->returned) now.returned += unitsIn(block).size();
+      Block* end = after(block);
+      if (stretch(run[shortest], end).gain == 0) continue;
+      while (shortest + 1 < run.size() && stretch(run[shortest + 1], end).gain > 0) shortest++;
+      found.push_back(stretch(run[shortest], end));
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Stretch& a, const Stretch& b) { return a.moving * b.gain < b.moving * a.gain; });
+  return found;
+}
+
+void Heap::packStretch(const Stretch& stretch, std::vector<std::pair<const Block*, Block*>>& moves) {
+  Block* before = stretch.first->before;
+  uint8_t* place = reinterpret_cast<uint8_t*>(stretch.first);
+  for (Block* block = stretch.first; block != stretch.end;) {
+    Block* next = after(block);
+    if (block->free) {
+      unlink(block);
+      if (block->returned) reserved_ += unitsIn(block).size();  // given back again as part of the whole, below
+    } else {
+      const size_t size = kHeader + block->capacity;
+      Block* moved = at(place);
+      std::memmove(static_cast<void*>(moved), block, size);
+      moves.emplace_back(block, moved);
+      moved->before = before;
+      before = moved;
+      place += size;
+    }
+    block = next;
+  }
+  Block* hole = at(place);
+  hole->capacity = addressOf(stretch.end) - addressOf(place) - kHeader;
+  hole->before = before;
+  hole->last = false;
+  hole->returned = true;
+  stretch.end->before = hole;
+  giveBack(unitsIn(hole));
+  link(hole);
+}
+
+std::vector<std::pair<const Block*, Block*>> Heap::pack(bool (*isMovable)(const Block*)) {
+  std::vector<std::pair<const Block*, Block*>> moves;
+  std::vector<Stretch> chosen;
+  const size_t wanted = mostIdle() - kUnit;
+  size_t gain = 0, blocks = 0;
+  for (const Stretch& stretch : sparseStretches(isMovable)) {
+    if (idleBytes() <= wanted + gain) break;
+    const auto meets = [&](const Stretch& other) { return stretch.first < other.end && other.first < stretch.end; };
+    if (std::any_of(chosen.begin(), chosen.end(), meets)) continue;
+    chosen.push_back(stretch);
+    gain += stretch.gain;
+    blocks += stretch.blocks;
+  }
+  moves.reserve(blocks);
+  // From here on nothing can fail.
+  for (const Stretch& stretch : chosen) packStretch(stretch, moves);
+  std::sort(moves.begin(), moves.end());
+  return moves;
 }
 
 #endif

@@ -84,7 +84,7 @@ bool Cache::draftLayers() {
     one.valueRows.grow(kPageTokens * d);
     one.lines.grow(kPageTokens * d);
   }
-  account_->pool().enter(this);
+  account_->pool()->enter(this);
   for (Layer& layer : layers_) {
     account_->count(layer.open);
     account_->count(layer.sinks);
@@ -94,23 +94,22 @@ bool Cache::draftLayers() {
 
 Cache::~Cache() {
   dropMoves();
-  account_->pool().leave(this);
+  account_->pool()->leave(this);
 }
 
-void Cache::collectParts(std::vector<const Part*>& parts) const {
-  const auto add = [&](const PartRef& ref) {
-    if (ref) parts.push_back(ref.part());
-  };
-  for (const Layer& layer : layers_) {
-    add(layer.open);
-    add(layer.sinks);
+void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) {
+  for (Layer& layer : layers_) {
+    visit(layer.open);
+    visit(layer.sinks);
     for (const std::shared_ptr<Page>& page : layer.pages) {
-      for (const PageSide* side : {&page->k, &page->v}) {
-        add(side->codes);
-        add(side->low);
-        add(side->meta);
+      if (page->walk == walk) continue;  // a fork has shown it
+      page->walk = walk;
+      for (PageSide* side : {&page->k, &page->v}) {
+        visit(side->codes);
+        visit(side->low);
+        visit(side->meta);
       }
-      add(page->latent.bytes);
+      visit(page->latent.bytes);
     }
   }
 }

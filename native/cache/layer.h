@@ -52,6 +52,7 @@ struct Page {
   PageLatent latent;
   PageKind kind = kResident;
   uint8_t moving = 0;  // Sides that are under way
+  uint32_t walk = 0;   // the last one that visited its parts
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
   size_t bytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
@@ -199,7 +200,7 @@ class Cache : public PartOwner {
   // Recomputes some heads of a held page into the scratch, unless the page has a block.
   void fillLatent(int layer, int page, int firstHead, int heads, Scratch& scratch) const;
 
-  void collectParts(std::vector<const Part*>& parts) const override;
+  void visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) override;
 
   // The open page of one head, as a page side of format f16.
   SideView openView(const Layer& layer, bool isKey, int head) const;

@@ -170,6 +170,7 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
   auto move = std::make_unique<Move>();
   const Status status = draftMove(index, pageIndex, sides, to, *move);
   if (status != kOk) return status;
+  move->sinks = layers_[index].sinks;
   if (move->changed) workers_->mover.open(shape().headDim);
   else move->done.store(true);
   moves_.push_back(std::move(move));

@@ -57,6 +57,7 @@ struct Move : Task {
   PageSide to[2];
   size_t added = 0;     // bytes that are drafted
   Encoding encoding[2];
+  PartRef sinks;        // holds what encoding reads of them
 };
 
 // A trial that was started (trial.h). Changes nothing, so that it may end whenever it does.
@@ -65,6 +66,7 @@ struct StartedTrial : Task {
   const Page* page = nullptr;   // which the cache holds
   PageSide k;                   // hold what is read; empty once it is done and the page was to change
   PageSide v;
+  PartRef sinks;
   std::vector<double> errors;
 };
 

@@ -1,6 +1,15 @@
 #include "pool.h"
 
+#include <new>
+
 namespace palimpsest {
+
+namespace {
+
+constexpr size_t kRetryBytes = size_t{1} << 20;
+constexpr int kRounds = 16;
+
+}  // namespace
 
 void PartRef::drop() {
   Part* part = part_;
@@ -57,9 +66,18 @@ void Account::release(Part* part) {
   pool_->heap_.give(part);
 }
 
+void PagePool::visitParts(const std::function<void(PartRef&)>& visit) const {
+  walk_++;
+  for (PartOwner* owner : owners_) {
+    owner->visitParts(walk_, [&](PartRef& ref) {
+      if (ref) visit(ref);
+    });
+  }
+}
+
 size_t PagePool::auditBytes(const Account* account) const {
   std::vector<const Part*> parts;
-  for (const PartOwner* owner : owners_) owner->collectParts(parts);
+  visitParts([&](PartRef& ref) { parts.push_back(ref.part_); });
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
   size_t sum = 0;
@@ -69,6 +87,44 @@ size_t PagePool::auditBytes(const Account* account) const {
   return sum;
 }
 
-void PagePool::leave(const PartOwner* owner) { owners_.erase(std::remove(owners_.begin(), owners_.end(), owner), owners_.end()); }
+void PagePool::settle() {
+#if defined(__SANITIZE_ADDRESS__)
+  // Nothing is ever idle: everything moves now and then, for the sanitizer to watch.
+  if (++settled_ % 64 == 0) compact();
+#else
+  if (!heap_.isWasteful()) {
+    idleBefore_ = 0;
+    return;
+  }
+  heap_.trim();
+  // When what is left could not be moved, there is no use in looking at every part again after every call.
+  if (!heap_.isWasteful() || (heap_.idleBytes() < idleBefore_ + kRetryBytes && ++settled_ % 64 != 0)) return;
+  for (int round = 0; round < kRounds && heap_.isWasteful() && compact(); round++) {
+  }
+  idleBefore_ = heap_.idleBytes();
+#endif
+}
+
+// Moves some parts together. → whether there were any
+// Parts that somebody else owns as well, a background task or a change that is not complete, stay where they are.
+bool PagePool::compact() {
+  heap_.forget();
+  visitParts([](PartRef& ref) { ref.part_->found++; });
+  std::vector<std::pair<const Block*, Block*>> moves;
+  try {
+    moves = heap_.pack([](const Block* block) { return block->found > 0 && block->found == static_cast<const Part*>(block)->owners; });
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (moves.empty()) return false;
+  visitParts([&](PartRef& ref) {
+    const Block* old = ref.part_;
+    const auto move = std::lower_bound(moves.begin(), moves.end(), old, [](const auto& one, const Block* block) { return one.first < block; });
+    if (move != moves.end() && move->first == old) ref.part_ = static_cast<Part*>(move->second);
+  });
+  return true;
+}
+
+void PagePool::leave(PartOwner* owner) { owners_.erase(std::remove(owners_.begin(), owners_.end(), owner), owners_.end()); }
 
 }  // namespace palimpsest

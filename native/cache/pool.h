@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -58,14 +59,16 @@ class PartRef {
 
  private:
   friend class Account;
+  friend class PagePool;
   Part* part_ = nullptr;
 };
 
-// Whoever holds parts can be walked by auditBytes().
+// Whoever holds parts can be walked, to be audited and to be told where a part has been moved.
 class PartOwner {
  public:
   virtual ~PartOwner() = default;
-  virtual void collectParts(std::vector<const Part*>& parts) const = 0;
+  // Each part as often as it is owned here; what owners share is shown once a walk.
+  virtual void visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) = 0;
 };
 
 // Bytes that count, the most there were, and the most there may be.
@@ -104,17 +107,29 @@ class PagePool : public Tally {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // What the system has given, free blocks and headers included.
+  // What the system has given and not got back: headers included, and what is free but held.
   size_t reservedBytes() const { return heap_.reservedBytes(); }
+  size_t reservedPeakBytes() const { return heap_.reservedPeakBytes(); }
+  // Gives memory back to the system, when too much of it lies idle; parts may move then. Between two calls only: nobody holds a pointer
+  // into a part but background tasks, and a part that they own as well stays where it is.
+  void settle();
   // Sums the sizes of every distinct part that a living owner can reach, of one account or (null) of all; independent of usedBytes().
   size_t auditBytes(const Account* account = nullptr) const;
-  void enter(const PartOwner* owner) { owners_.push_back(owner); }
-  void leave(const PartOwner* owner);
+  void enter(PartOwner* owner) { owners_.push_back(owner); }
+  void leave(PartOwner* owner);
+
+  int64_t toldBytes = 0;  // for the binding: what the garbage collector knows of reservedBytes()
 
  private:
   friend class Account;
+  void visitParts(const std::function<void(PartRef&)>& visit) const;
+  bool compact();
+
   Heap heap_;
-  std::vector<const PartOwner*> owners_;
+  std::vector<PartOwner*> owners_;
+  size_t idleBefore_ = 0;  // after parts were moved last and too much was left
+  uint32_t settled_ = 0;
+  mutable uint32_t walk_ = 0;
 };
 
 constexpr uint64_t kNoBudget = UINT64_MAX;
@@ -126,7 +141,7 @@ class Account : public Tally {
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  PagePool& pool() const { return *pool_; }
+  const std::shared_ptr<PagePool>& pool() const { return pool_; }
   uint64_t roomBytes() const { return std::min(Tally::roomBytes(), pool_->roomBytes()); }
   bool hasRoom(size_t bytes, size_t freed = 0) const { return Tally::hasRoom(bytes, freed) && pool_->hasRoom(bytes, freed); }
   bool fits(uint64_t bytes, size_t freed) const;

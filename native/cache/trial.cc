@@ -396,6 +396,7 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->page = &layer.page(page);
   own->k = own->page->k;
   own->v = own->page->v;
+  own->sinks = layer.sinks;
   own->kept = layer.kept;
   own->sketch = layer.sketch;
   own->candidates.assign(candidates, candidates + count);
@@ -443,6 +444,7 @@ void endTrials(Workers& workers, const Page& page) {
     bringToEnd(workers, *trial);
     trial->k = PageSide();
     trial->v = PageSide();
+    trial->sinks = PartRef();
   }
 }
 
@@ -456,6 +458,7 @@ size_t finishTrials(Cache& cache, bool wait, double* errors) {
     errors = std::copy(trial->errors.begin(), trial->errors.end(), errors);
     trial->k = PageSide();
     trial->v = PageSide();
+    trial->sinks = PartRef();
     // Its memory serves the next one.
     mover.spareTrials.push_back(std::move(trial));
     count++;

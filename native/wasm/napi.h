@@ -30,6 +30,12 @@ struct napi_type_tag {
 };
 
 namespace Napi {
+class Env;
+}
+// The garbage collector of a module's JavaScript has its whole memory before it.
+inline void napi_adjust_external_memory(const Napi::Env&, int64_t, int64_t*) {}
+
+namespace Napi {
 
 enum Kind : uint32_t { kUndefined, kNull, kBoolean, kNumber, kTypedArray, kObject, kOther, kJson };
 
@@ -193,6 +199,8 @@ template <class T>
 class ObjectWrap {
  public:
   explicit ObjectWrap(const CallbackInfo&) {}
+  virtual ~ObjectWrap() = default;
+  virtual void Finalize(Env) {}
   static T* Unwrap(const Object& object) { return static_cast<T*>(object.wrapped()->self); }
 
  protected:

@@ -6,6 +6,7 @@
  *   trial       asking what one page would lose in every lower format
  *   remat       keys and values of a page recomputed from its latents
  *   step        decode steps of whole models at 0 to 32K tokens, and what deciding, trials, moves and log take of a session under a budget
+ *   memory      (alone) what the process holds for what is counted, over 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             with attention and step: onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
  *   --full              everything, not the three-minute choice
@@ -29,6 +30,7 @@ import type { Bench } from './bench.ts';
 import { demote } from './demote.ts';
 import { machine } from './machine.ts';
 import { typical } from './measure.ts';
+import { memory } from './memory.ts';
 import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
@@ -49,6 +51,11 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 
 async function main(): Promise<void> {
   const { names: asked, settings, isa, json, table } = readCommand(process.argv.slice(2));
+  if (asked.length === 1 && asked[0] === 'memory') {
+    // Before the stream, whose memory is not ours to measure.
+    memory((line) => console.log(line), json);
+    return;
+  }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;
   const unknown = names.filter((name) => !Object.hasOwn(BENCHES, name));
   if (unknown.length > 0) {

@@ -113,7 +113,11 @@ describe('moves in the background', () => {
           count.blocked++;
         }
       } else if (kind < 0.87) {
+        // A budget that was lowered meanwhile is what refuses a move in the end.
+        const given = pool.budgetBytes;
+        if (random() < 0.7) pool.setBudget(pool.usedBytes);
         finish(one, random() < 0.4);
+        pool.setBudget(given);
       } else if (kind < 0.9) {
         if (sessions.length >= 5) return;
         const fork = tried(() => cache.fork());
