@@ -19,6 +19,7 @@ import type { Because, Situation, Threshold, ThresholdOrigin, TrialReport } from
 import type { LogFiles } from './files.ts';
 import { decisionRow } from './query.ts';
 import { readEntry, readLog } from './read.ts';
+import { entryId } from './series.ts';
 import type { DecisionRow, Entry, EvidenceBody, OpenBody } from './types.ts';
 
 /** One format that the page could have taken, by its trial when its exact content was still there. */
@@ -73,7 +74,7 @@ export interface Explanation {
 export function explain(dir: string, seq: number, files?: LogFiles): Explanation {
   const entry = readEntry(dir, seq, files);
   if (entry.kind !== 'decision') {
-    throw new KvError('bad-argument', `entry ${seq} is no decision but '${entry.kind}'`, {
+    throw new KvError('bad-argument', `entry ${entryId(seq)} is no decision but '${entry.kind}'`, {
       values: { seq, kind: entry.kind },
       hint: 'see `audit list` for decisions, `audit show` for any entry',
     });
@@ -189,7 +190,7 @@ function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
     {
       title: 'record',
-      text: `Entry ${facts.id}, decision ${facts.decision.order} of situation ${facts.decision.situation}, session ${facts.decision.session}.`,
+      text: `Entry ${entryId(facts.id)}, decision ${facts.decision.order} of situation ${facts.decision.situation}, session ${facts.decision.session}.`,
     },
   ];
 }
@@ -266,11 +267,11 @@ function tellThreshold({ because, threshold, neighbours }: Facts): string {
       : `${now}. The session began with ${start}, ${source}.`,
   ];
   if (threshold.samples > 0) {
-    const entries = threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(String))})`;
+    const entries = threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(entryId))})`;
     parts.push(`It rests on ${plural(threshold.samples, 'earlier session')}${entries}.`);
   }
   if (threshold.origin === 'learned' && neighbours.length > 0) {
-    const near = neighbours.map((one) => `${one.session} (distance ${brief(one.distance)}, entry ${one.seq})`);
+    const near = neighbours.map((one) => `${one.session} (distance ${brief(one.distance)}, entry ${entryId(one.seq)})`);
     parts.push(`The sessions most like this one were ${shortList(near)}.`);
   } else if (threshold.samples === 0) parts.push('No earlier session stands behind it.');
   return parts.join(' ');
@@ -288,7 +289,7 @@ function tellTrial({ decision, trial, verdict }: Facts): string {
   const results = trial === null ? [] : tried(trial.report).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
   if (trial !== null && results.length > 0)
     parts.push(
-      `When it became movable (entry ${trial.seq}), the page was tried in other formats against its ${trial.report.from} content. ε, the change of the layer's output as a share of the residual stream, was: ${results.join(', ')}.`,
+      `When it became movable (entry ${entryId(trial.seq)}), the page was tried in other formats against its ${trial.report.from} content. ε, the change of the layer's output as a share of the residual stream, was: ${results.join(', ')}.`,
     );
   if (epsilonTo !== null)
     parts.push(
@@ -327,7 +328,7 @@ function tellSituation({ situation }: Facts): string {
       ? 'with no byte budget'
       : `${brief((100 * seen.bytes) / Math.max(1, seen.budgetBytes))}% of its budget of ${bytesText(seen.budgetBytes)}`;
   const parts = [
-    `The cache held ${plural(seen.tokens, 'token')}${expected} in ${bytesText(seen.bytes)}, ${budget}, and the next pages needed ${bytesText(seen.sealBytes)}${seen.urgent ? ' at once' : ''} (entry ${seq}).`,
+    `The cache held ${plural(seen.tokens, 'token')}${expected} in ${bytesText(seen.bytes)}, ${budget}, and the next pages needed ${bytesText(seen.sealBytes)}${seen.urgent ? ' at once' : ''} (entry ${entryId(seq)}).`,
     ...(seen.kldBudget === null ? [] : [`A divergence of ${brief(seen.kldBudget)} KLD may be spent in all.`]),
     ...(seen.lowMemory ? ['Low memory was signalled from outside.'] : []),
     ...(seen.stepLatencyBudgetMs === null
@@ -354,7 +355,7 @@ function tellHistory(rows: readonly DecisionRow[], { decision }: Facts, none: st
   if (rows.length === 0) return none;
   const told = rows.map(
     (row) =>
-      `${row.seq}: ${row.side === decision.side ? '' : `${sideName(row.side)} `}${row.from} to ${row.to} at ${plural(row.tokens, 'token')}${row.accepted ? '' : ' (refused)'}`,
+      `${entryId(row.seq)}: ${row.side === decision.side ? '' : `${sideName(row.side)} `}${row.from} to ${row.to} at ${plural(row.tokens, 'token')}${row.accepted ? '' : ' (refused)'}`,
   );
   return `${shortList(told)}.`;
 }
