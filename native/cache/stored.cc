@@ -104,6 +104,9 @@ bool Cache::holdsNumbers(const Page& page, int pageIndex) {
   float* rows = scratch.keyRows.data();
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
+    // -128 is no level: kernels may take it as they like.
+    const PartRef& codes = page.side(isKey).codes;
+    if (page.kind == kResident && page.side(isKey).format == kQ8 && std::memchr(codes.bytes(), 0x80, codes.size())) return false;
     for (int head = 0; head < side.kvHeads; head++) {
       if (page.kind == kLatent) continue;
       decodeHead(kernels_, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, page.side(isKey).view(side, head), rows, d, scratch.lines.data());

@@ -162,7 +162,9 @@ describe('moves in the background', () => {
       one.shadow.close();
     }
     console.log(Object.entries(count).join('; '));
-    for (const [what, times] of Object.entries(count)) expect([what, times > 5]).toEqual([what, true]);
+    // Only a budget that is lowered beneath a move that grows its page makes it fail: that is rare.
+    for (const [what, times] of Object.entries(count))
+      expect([what, times > (what === 'failed' ? 0 : 5)]).toEqual([what, true]);
     expect([pool.usedBytes, pool.auditBytes(), shadows.usedBytes]).toEqual([0, 0, 0]);
     // Seconds; minutes under a sanitizer on a busy machine.
   });

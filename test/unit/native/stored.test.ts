@@ -165,6 +165,7 @@ describe('stored bytes of a page', () => {
       ['unsupported', (view) => view.setUint32(56, 2, true)], // layout version
       ['bad-shape', (_, copy) => copy.set(new TextEncoder().encode('rot2'), 40)], // sizes no longer agree
       ['bad-file', (view) => view.setUint8(127, 1)],
+      ['bad-value', (view) => view.setInt8(128 + 1000, -128)], // no level of q8
     ];
     for (const [code, change] of cases) expect(codeOf(() => cache.importPage(0, forged(bytes, change)))).toBe(code);
     expect([cache.length(), cache.memory().pageBytes]).toEqual([0, 0]);
