@@ -63,6 +63,23 @@ describe('the declarations', () => {
   });
 });
 
+describe('the changelog', () => {
+  it('names nothing that the package does not have', () => {
+    const text = readFileSync(join(root, 'CHANGELOG.md'), 'utf8');
+    const flags = readFileSync(join(root, 'engine/cli/settings.ts'), 'utf8');
+    const missing: string[] = [];
+    for (const [, code] of text.matchAll(/`([^`]+)`/g)) {
+      const flag = /^--([a-z-]+)/.exec(code!)?.[1];
+      // Node's own flags and functions are named where programs use them.
+      if (flag !== undefined && !flags.includes(`--${flag}`) && !['import', 'input-type'].includes(flag))
+        missing.push(code!);
+      for (const [name] of code!.replace(/^process\..*/, '').matchAll(/\b[a-zA-Z]+[A-Z]\w*/g))
+        if (!new RegExp(`\\b${name}\\b`).test(declarations) && name !== 'layoutVersion') missing.push(name);
+    }
+    expect(missing).toEqual([]);
+  });
+});
+
 describe('a strict NodeNext project with the packed package', () => {
   it('compiles every program of the documents', () => {
     const run = (program: string, args: readonly string[], cwd: string): string => {
