@@ -113,6 +113,48 @@ describe('help', () => {
   });
 });
 
+describe('Ctrl-C', () => {
+  it('in the questions of the demonstration ends it with 130 and no stack', async () => {
+    let sent = false;
+    const result = await palimpsest(['start', '-m', 'reference', '--tokens', '1600', '--kv-budget', '40%'], {
+      with: (child) =>
+        child.stdout!.on('data', (chunk) => {
+          if (!sent && String(chunk).includes('(depth ')) sent = child.kill('SIGINT');
+        }),
+    });
+    expect(sent).toBe(true);
+    expect(result.code).toBe(130);
+    expect(result.err).not.toMatch(/fault of ours|^\s+at /m);
+  });
+
+  it('in an evaluation prints what was measured, and says that it is not all', async () => {
+    let sent = false;
+    const args = [
+      'evaluate',
+      '-m',
+      'reference',
+      '--dense',
+      'auto',
+      '--tokens',
+      '600',
+      '--caches',
+      'q8',
+      '--json',
+      '--windows',
+      '40',
+    ];
+    const result = await palimpsest([...args, '--text', 'story.txt', 'novel.txt'], {
+      with: (child) =>
+        child.stderr!.on('data', (chunk) => {
+          if (!sent && String(chunk).includes('story q8')) sent = child.kill('SIGINT');
+        }),
+    });
+    expect([sent, result.code]).toEqual([true, 130]);
+    expect(result.out).toMatch(/^story +q8 /m);
+    expect(lastLine(result.out)).toMatchObject({ complete: false });
+  });
+});
+
 describe('a terminal', () => {
   it('of any width gets progress on one line', () => {
     for (let columns = 20; columns <= 200; columns++) {
