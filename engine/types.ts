@@ -147,6 +147,7 @@ export interface SessionReport {
   readonly kvBytesNow: number;
   /** Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks included. */
   readonly reservedBytes: number;
+  /** The most that it ever was. */
   readonly reservedPeakBytes: number;
   /** Bytes of a plain f16 cache of this length. */
   readonly kvBytesF16: number;
