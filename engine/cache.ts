@@ -3,7 +3,7 @@
  * thread (a worker is fine); one step is append + attention for every layer in order.
  */
 import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
-import { type CacheShape, checkKeys, type FormatName, KvError } from '../native/index.ts';
+import { type CacheShape, checkKeys, type FormatName, KvError, type PagePool } from '../native/index.ts';
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
 import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
@@ -14,7 +14,7 @@ import { CACHE_OPTIONS } from './option-names.ts';
 import { planSession, type SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
 import { logDir } from './state.ts';
-import { makeRoom, rowNorm, settle } from './step.ts';
+import { fork, makeRoom, rowNorm, settle } from './step.ts';
 import type { CacheTypes, KvBudget, SessionReport } from './types.ts';
 
 /** Options of openCache. Only the shape is needed. */
@@ -52,6 +52,8 @@ export interface OpenCacheOptions {
   readonly slidingWindow?: readonly (number | null)[];
   /** ALiBi slopes, [queryHeads]: score −= slope · distance. Default: none. */
   readonly alibiSlopes?: Float32Array;
+  /** A pool (openPool) whose bytes several caches share, each within its kvBudget or all within the pool's. Default: one of its own. Close it last. */
+  readonly pool?: PagePool;
   /** Threads of attention and trials. Default 1. */
   readonly threads?: number;
   /**
@@ -93,8 +95,8 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   checkShape(options);
   // What is wrong with the rest is said before a folder is made.
   const plan = (kvBudget: KvBudget | undefined): SessionPlan =>
-    planSession(options, { ...options, kvBudget }, options.thresholds ?? defaultThresholds(options.layers));
-  const start = plan(options.kvBudget);
+    planSession(options, { ...requestOf(options), kvBudget }, options.thresholds ?? defaultThresholds(options.layers));
+  const start = plan(requestOf(options).kvBudget);
   const { budgetBytes } = start;
   if (options.latents !== undefined) {
     checkLatents(options.latents, options.layers);
@@ -104,11 +106,22 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
     throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
   const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
   try {
-    return new PolicyCache(options, start, log);
+    return PolicyCache.open(options, start, log);
   } catch (error) {
     await log?.close();
     throw error;
   }
+}
+
+/** A pool that bounds several caches is the budget of one that has none of its own. */
+const requestOf = (options: OpenCacheOptions): OpenCacheOptions => {
+  const kvBudget = options.kvBudget ?? options.pool?.budgetBytes;
+  return kvBudget === undefined ? options : { ...options, kvBudget };
+};
+
+interface SharedLog {
+  readonly log: WitnessLog;
+  users: number;
 }
 
 /** The cache alone, for programs with a runtime of their own: they project, it keeps, attends and decides. */
@@ -116,20 +129,46 @@ export class PolicyCache {
   /** As it was opened. */
   readonly shape: CacheShape;
   readonly #options: OpenCacheOptions;
-  readonly #log: WitnessLog | null;
+  /** Shared with its forks: the last one closes it. */
+  readonly #log: SharedLog | null;
   #governed: Governed;
   /** Norms of the rows appended to each layer since its last attention. */
   readonly #pendingNorms: (Float32Array | null)[];
   #closed = false;
 
-  /** @internal use openCache */
-  constructor(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | null) {
-    const { layers, queryHeads, kvHeads, headDim } = options;
-    this.shape = { layers, queryHeads, kvHeads, headDim };
+  private constructor(options: OpenCacheOptions, governed: Governed, log: SharedLog | null) {
+    this.shape = governed.shape;
     this.#options = options;
     this.#log = log;
-    this.#pendingNorms = new Array<Float32Array | null>(layers).fill(null);
-    this.#governed = this.#govern(plan);
+    this.#pendingNorms = new Array<Float32Array | null>(this.shape.layers).fill(null);
+    this.#governed = governed;
+    if (log !== null) log.users++;
+  }
+
+  /** @internal use openCache */
+  static open(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | null): PolicyCache {
+    return new PolicyCache(options, govern(options, plan, log), log === null ? null : { log, users: 0 });
+  }
+
+  /**
+   * A cache that goes on from here, between two steps: pages are shared, and so is the budget. It decides by itself; a change of a shared page is
+   * one for all that share it. It keeps no latents. Closed on its own.
+   */
+  fork(): PolicyCache {
+    this.#open();
+    const { kv, length } = this.#governed;
+    if (kv.length(this.shape.layers - 1) !== length || kv.length(0) !== length)
+      throw new KvError('busy', 'a cache is forked between two steps', {
+        values: { tokens: length },
+        hint: 'call attention of the last layer first',
+      });
+    const { latents: _, ...options } = this.#options;
+    return new PolicyCache(options, fork(this.#governed), this.#log);
+  }
+
+  /** Somebody needs memory: pressure rises when the next step ends. */
+  set lowMemory(value: boolean) {
+    this.#governed.lowMemory = value === true;
   }
 
   /** The id under which its entries stand in the log. */
@@ -237,7 +276,7 @@ export class PolicyCache {
   /** Waits until every decision so far is on disk. → highest acknowledged sequence number, −1 without a log. */
   async flush(): Promise<number> {
     this.#open();
-    return (await this.#log?.flush()) ?? -1;
+    return (await this.#log?.log.flush()) ?? -1;
   }
 
   /** Writes what was learned into a threshold file. Throws 'bad-argument', 'io'. */
@@ -247,7 +286,7 @@ export class PolicyCache {
     await saveThresholdFile(path, this.#governed.learned(), {
       modelDigest: this.#options.modelDigest ?? '',
       shape: this.shape,
-      log: this.#log,
+      log: this.#log?.log ?? null,
     });
   }
 
@@ -259,7 +298,8 @@ export class PolicyCache {
     // Tokens may have come, and close() been called, while the file was read.
     this.#unused();
     const before = this.#governed;
-    this.#governed = this.#govern(planSession(this.shape, this.#options, loaded));
+    const plan = planSession(this.shape, requestOf(this.#options), loaded);
+    this.#governed = govern(this.#options, plan, this.#log?.log ?? null);
     before.close();
   }
 
@@ -271,46 +311,13 @@ export class PolicyCache {
       await leave(this.#governed, null, 'done');
     } finally {
       this.#governed.close();
-      await this.#log?.close();
+      if (this.#log !== null && --this.#log.users === 0) await this.#log.log.close();
     }
   }
 
   /** The same as close(). */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
-  }
-
-  #govern(plan: SessionPlan): Governed {
-    const { scale, slidingWindow, alibiSlopes, threads, latents, outputSketch = [] } = this.#options;
-    const { modelDigest, kvBudget, kldBudget, policy } = this.#options;
-    const { layers } = this.shape;
-    if (outputSketch.length !== 0 && outputSketch.length !== layers) {
-      throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
-        values: { outputSketch: outputSketch.length, layers },
-      });
-    }
-    return Governed.open({
-      shape: this.shape,
-      plan,
-      native: {
-        ...(scale === undefined ? {} : { scale }),
-        ...(slidingWindow === undefined ? {} : { slidingWindow }),
-        ...(alibiSlopes === undefined ? {} : { alibiSlopes }),
-        ...(threads === undefined ? {} : { threads }),
-      },
-      sketches: outputSketch,
-      latents,
-      log: this.#log,
-      opened: {
-        model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
-        requested: {
-          kvBudget: kvBudget ?? null,
-          kldBudget: kldBudget ?? null,
-          policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
-        },
-        effective: {},
-      },
-    });
   }
 
   #unused(): void {
@@ -360,4 +367,38 @@ function normsOf(x: Float32Array, tokens: number): Float32Array {
       throw new KvError('bad-value', `x holds no finite norm at row ${t}`, { values: { row: t } });
   }
   return norms;
+}
+
+function govern(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | null): Governed {
+  const { layers, queryHeads, kvHeads, headDim, pool, latents, outputSketch = [] } = options;
+  const { scale, slidingWindow, alibiSlopes, threads } = options;
+  const { modelDigest, kvBudget, kldBudget, policy } = options;
+  if (outputSketch.length !== 0 && outputSketch.length !== layers) {
+    throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
+      values: { outputSketch: outputSketch.length, layers },
+    });
+  }
+  return Governed.open({
+    shape: { layers, queryHeads, kvHeads, headDim },
+    plan,
+    pool,
+    native: {
+      ...(scale === undefined ? {} : { scale }),
+      ...(slidingWindow === undefined ? {} : { slidingWindow }),
+      ...(alibiSlopes === undefined ? {} : { alibiSlopes }),
+      ...(threads === undefined ? {} : { threads }),
+    },
+    sketches: outputSketch,
+    latents,
+    log,
+    opened: {
+      model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
+      requested: {
+        kvBudget: kvBudget ?? null,
+        kldBudget: kldBudget ?? null,
+        policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
+      },
+      effective: {},
+    },
+  });
 }

@@ -15,8 +15,10 @@ import {
   openKvCache,
   openPool,
   type PagePool,
+  sealedPages,
 } from '../native/index.ts';
 import {
+  type FormChange,
   machineDigest,
   type Outcome,
   type PolicySession,
@@ -33,12 +35,14 @@ import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './la
 import { MassTrace } from './measure.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
 import { Pacing } from './pacing.ts';
-import { FORK, type SessionPlan } from './plan.ts';
+import type { SessionPlan } from './plan.ts';
 import { TrialQueue } from './trials.ts';
 
 export interface GovernedOptions {
   readonly shape: CacheShape;
   readonly plan: SessionPlan;
+  /** A pool that other caches share; left out: one of its own. Its owner closes it. */
+  readonly pool?: PagePool | undefined;
   readonly native: Pick<KvCacheOptions, 'scale' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
   /** S·W_o of every layer, or none. */
   readonly sketches: readonly Float32Array[];
@@ -56,6 +60,12 @@ export interface QualityFeedback {
 }
 
 /** Where the bytes of a cache are, and what bounds them. */
+/** A cache and its forks. */
+interface Family {
+  /** Those that are open. */
+  users: number;
+}
+
 export interface MemoryUsage extends CacheMemory {
   /** Those of pageBytes that are latents. */
   readonly latentBytes: number;
@@ -93,25 +103,20 @@ export class Governed {
   lowMemory = false;
   /** Sequence number of the first log entry, −1 before it and where none is written. */
   openSeq = -1;
-  /** The budget in bytes: as planned, until it has given way to the one in divergence. */
-  budgetBytes: number | null;
   /** The budget that could not be kept beside the other one. */
   gaveWay: Priority | null = null;
   readonly #options: GovernedOptions;
-  readonly #family: { users: number; forks: number };
+  readonly #family: Family;
+  /** Pages from 0 on that this cache shares with each of its relatives. */
+  readonly #shared = new Map<Governed, number>();
   #learnt: ThresholdSet;
   #measured: { readonly meanKld: number; readonly predicted: number } | null = null;
+  #budgetBytes: number | null;
   #index = 0;
   #failure: { readonly error: unknown } | null = null;
   #closed = false;
 
-  private constructor(
-    id: string,
-    options: GovernedOptions,
-    kv: KvCache,
-    pool: PagePool,
-    family: { users: number; forks: number },
-  ) {
+  private constructor(id: string, options: GovernedOptions, kv: KvCache, pool: PagePool, family: Family) {
     const { shape, plan, log } = options;
     const { context } = plan;
     this.id = id;
@@ -123,13 +128,13 @@ export class Governed {
     this.#options = options;
     this.#family = family;
     this.#learnt = context.thresholds;
-    this.budgetBytes = plan.budgetBytes;
+    this.#budgetBytes = plan.budgetBytes;
     this.policy = plan.policy.open(context);
     // The policy has checked the thresholds.
     kv.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
     this.trials = new TrialQueue(kv, context, plan.policy.needsTrials, this.counts, this.spent);
-    this.mover = new Mover(id, kv, log, this.counts, this.spent);
+    this.mover = new Mover(id, kv, log, this.counts, this.spent, (move, bytesBefore) => this.#tell(move, bytesBefore));
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents = options.latents === undefined ? null : new Latents(options.latents, kv, shape);
     this.masses = new MassTrace(kv);
@@ -140,43 +145,72 @@ export class Governed {
   /** Throws what a plan, a pool, a cache or latents refuse; nothing is left behind then. */
   static open(options: GovernedOptions): Governed {
     const { shape, plan, native, sketches, latents } = options;
-    const pool = openPool(plan.budgetBytes ?? memoryBytes());
+    const pool = options.pool ?? openPool(memoryBytes());
     let kv: KvCache | null = null;
     try {
       kv = openKvCache({
         shape,
         pool,
+        ...(plan.budgetBytes === null ? {} : { budgetBytes: plan.budgetBytes }),
         ...native,
         windowFormat: plan.context.windowFormat,
         ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
       });
       for (const [layer, sketch] of sketches.entries()) kv.setOutputSketch(layer, sketch);
-      return new Governed(newId(), options, kv, pool, { users: 0, forks: 0 });
+      return new Governed(newId(), options, kv, pool, { users: 0 });
     } catch (error) {
       kv?.close();
-      pool.close();
+      if (options.pool === undefined) pool.close();
       throw error;
     }
   }
 
-  /** A cache that goes on from here without touching this one: pages are shared, its own pages are never moved, nothing is logged. */
+  /**
+   * A cache that goes on from here. Pages are shared, and so are the budget and every change of a shared page, which counts once; each
+   * decides by itself and writes entries of its own. Latents stay with this one.
+   */
   fork(): Governed {
-    const options = { ...this.#options, plan: { ...this.plan, ...FORK }, latents: undefined, log: null };
-    const fork = new Governed(`${this.id}+${++this.#family.forks}`, options, this.kv.fork(), this.pool, this.#family);
+    const { opened } = this.#options;
+    const options = {
+      ...this.#options,
+      latents: undefined,
+      opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
+    };
+    const fork = new Governed(newId(), options, this.kv.fork(), this.pool, this.#family);
     fork.length = this.length;
+    fork.lowMemory = this.lowMemory;
+    fork.#budgetBytes = this.#budgetBytes;
+    fork.trials.follow(this.trials);
+    const pages = sealedPages(this.length);
+    for (const [relative, count] of [...this.#shared, [this, pages] as const]) {
+      fork.#shared.set(relative, Math.min(count, pages));
+      relative.#shared.set(fork, Math.min(count, pages));
+    }
     return fork;
+  }
+
+  /** A page was moved: whoever shares it is told. */
+  #tell(move: FormChange, bytesBefore: number): void {
+    for (const [relative, pages] of this.#shared)
+      if (move.page < pages) relative.mover.tell('shared', [move], bytesBefore, relative.length);
   }
 
   /** One of two budgets cannot be kept beside the other, which is ranked first: it gives way from now on, and the log says so once. */
   giveWay(which: Priority, neededBytes = 0): void {
     const { budgetBytes, plan, length } = this;
     if (which === 'bytes') {
-      this.pool.setBudget(Math.max(this.pool.budgetBytes, neededBytes));
-      this.budgetBytes = neededBytes;
+      this.kv.setBudget(neededBytes);
+      this.#budgetBytes = neededBytes;
     }
     if (this.gaveWay === which) return;
     this.gaveWay = which;
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
+  }
+
+  /** The budget in bytes, for it and its forks: as planned until it has given way to the one in divergence, and what others leave of a shared pool. */
+  get budgetBytes(): number | null {
+    const own = this.#budgetBytes;
+    return own === null || this.#options.pool === undefined ? own : Math.min(own, this.usedBytes + this.kv.roomBytes);
   }
 
   get usedBytes(): number {
@@ -237,6 +271,7 @@ export class Governed {
     now: Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95'>,
     trials: readonly TrialReport[],
     outcomes: readonly Outcome[],
+    changes: readonly FormChange[],
   ): Situation {
     const { budgetBytes } = this;
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
@@ -255,6 +290,7 @@ export class Governed {
       stepLatencyBudgetMs,
       trials,
       outcomes,
+      ...(changes.length === 0 ? {} : { changes }),
     };
   }
 
@@ -273,7 +309,8 @@ export class Governed {
     try {
       work();
     } catch (error) {
-      this.#failure = { error };
+      // No room is no fault: nothing was half done, and there may be room later.
+      if (!(error instanceof KvError && error.code === 'budget-too-small')) this.#failure = { error };
       throw error;
     } finally {
       spent.decideMs += performance.now() - spent.trialMs - spent.transcodeMs - spent.witnessMs - start;
@@ -282,8 +319,12 @@ export class Governed {
 
   /** As PolicyCache.restore. */
   restore(layer: number, page: number, format: FormatName = this.plan.context.windowFormat): number {
-    if (this.latents === null) throw noLatents(layer, page);
-    return this.latents.restore(layer, page, format);
+    const { latents } = this;
+    if (latents === null) throw noLatents(layer, page);
+    const restore = (): number => latents.restore(layer, page, format);
+    // A page that is not there is named by the native cache.
+    const isThere = page < sealedPages(this.length) && page >= 0 && Number.isInteger(page) && layer in this.counts;
+    return isThere ? this.mover.change('restore', layer, page, this.length, restore) : restore();
   }
 
   memoryUsage(): MemoryUsage {
@@ -345,8 +386,9 @@ export class Governed {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
+    for (const relative of this.#shared.keys()) relative.#shared.delete(this);
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
-    if (--this.#family.users === 0) this.pool.close();
+    if (--this.#family.users === 0 && this.#options.pool === undefined) this.pool.close();
   }
 }

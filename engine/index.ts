@@ -16,6 +16,8 @@ export {
   LATENT_NAMES,
   type LatentLayerWeights,
   type LatentName,
+  openPool,
+  type PagePool,
   type RotaryTable,
   type Side,
   type WindowName,
@@ -23,6 +25,7 @@ export {
 export type {
   Because,
   Decision,
+  FormChange,
   Outcome,
   Policy,
   PolicyContext,

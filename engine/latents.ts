@@ -20,6 +20,7 @@ import {
   type RotaryTable,
   rowsLeft,
   SINK_TOKENS,
+  type Side,
   sealedPages,
 } from '../native/index.ts';
 import { LATENT_OPTIONS } from './option-names.ts';
@@ -215,14 +216,15 @@ export class Latents {
   }
 
   /** Brings restored pages back to the formats that they had before, in the order in which they were restored, until there is room. */
-  giveBack(hasRoom: () => boolean): void {
+  giveBack(hasRoom: () => boolean, change: (layer: number, page: number, work: () => number) => void): void {
     while (this.#restored.length > 0 && !hasRoom()) {
       const { layer, page, ...before } = this.#restored.shift()!;
       const { kFormat, vFormat } = this.#cache.table(layer);
       const now = { k: kFormat[page]!, v: vFormat[page]! };
       // Where the policy has moved a side meanwhile it is lower than that already. Values first: keys in 2 bits beside fine values are useless.
-      for (const side of ['v', 'k'] as const)
-        if (now[side] < before[side]) this.#cache.transcode(layer, page, side, FORMAT_NAMES[before[side]]!);
+      const lower = (side: Side): number =>
+        now[side] < before[side] ? this.#cache.transcode(layer, page, side, FORMAT_NAMES[before[side]]!) : 0;
+      change(layer, page, () => lower('v') + lower('k'));
     }
   }
 

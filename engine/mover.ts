@@ -2,9 +2,9 @@
  * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither; a planned
  * move that was refused becomes an entry as well.
  */
-import { assert, FORMATS, type FormatName, type KvCache, type Side } from '../native/index.ts';
-import type { Decision, Outcome, Situation, Verdict } from '../policy/index.ts';
-import type { EntryBodies, WitnessLog } from '../witness/index.ts';
+import { assert, FORMATS, type FormatName, type KvCache, SIDES, type Side } from '../native/index.ts';
+import type { Decision, FormChange, Outcome, Situation, Verdict } from '../policy/index.ts';
+import type { ChangeBody, EntryBodies, WitnessLog } from '../witness/index.ts';
 
 /** Milliseconds that deciding took. */
 export interface Spent {
@@ -40,14 +40,24 @@ export class Mover {
   readonly #log: WitnessLog | null;
   readonly #counts: readonly LayerCounts[];
   readonly #spent: Spent;
+  readonly #onMove: (move: FormChange, bytesBefore: number) => void;
   #outcomes: Outcome[] = [];
+  #changes: FormChange[] = [];
 
-  constructor(session: string, cache: KvCache, log: WitnessLog | null, counts: readonly LayerCounts[], spent: Spent) {
+  constructor(
+    session: string,
+    cache: KvCache,
+    log: WitnessLog | null,
+    counts: readonly LayerCounts[],
+    spent: Spent,
+    onMove: (move: FormChange, bytesBefore: number) => void,
+  ) {
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
     this.#counts = counts;
     this.#spent = spent;
+    this.#onMove = onMove;
   }
 
   get waitingOutcomes(): number {
@@ -73,6 +83,7 @@ export class Mover {
     const { layer, page, side, from, to } = decision;
     const { accepted } = verdict;
     const bytesFreed = accepted ? this.#move(decision) : 0;
+    if (accepted) this.#onMove({ layer, page, side, from, to }, usedBytes);
     this.#count(layer, accepted, decision.epsilonTo);
     this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed });
     const seq = this.write('decision', {
@@ -89,6 +100,40 @@ export class Mover {
     if (accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0))
       this.notable = { seq, epsilon, layer, page, side, from, to };
     return bytesFreed;
+  }
+
+  /** Does what changes a page without a decision, and tells policy and log. → bytes freed */
+  change(cause: ChangeBody['cause'], layer: number, page: number, tokens: number, work: () => number): number {
+    const before = SIDES.map((side) => this.#cache.format(layer, page, side));
+    const bytesBefore = this.#cache.usedBytes;
+    const bytesFreed = work();
+    const changes = SIDES.map((side, i) => ({
+      layer,
+      page,
+      side,
+      from: before[i]!,
+      to: this.#cache.format(layer, page, side),
+    }));
+    this.tell(
+      cause,
+      changes.filter(({ from, to }) => from !== to),
+      bytesBefore,
+      tokens,
+    );
+    return bytesFreed;
+  }
+
+  /** Pages have changed their form: the log has it, and the next situation tells the policy. */
+  tell(cause: ChangeBody['cause'], changes: readonly FormChange[], bytesBefore: number, tokens: number): void {
+    if (changes.length === 0) return;
+    this.#changes.push(...changes);
+    this.write('change', { cause, changes, bytesBefore, bytesAfter: this.#cache.usedBytes, tokens });
+  }
+
+  takeChanges(): readonly FormChange[] {
+    const changes = this.#changes;
+    this.#changes = [];
+    return changes;
   }
 
   write<K extends keyof EntryBodies>(kind: K, body: EntryBodies[K]): number | null {

@@ -60,6 +60,7 @@ export const CACHE_OPTIONS: Names<OpenCacheOptions> = {
   slidingWindow: true,
   alibiSlopes: true,
   threads: true,
+  pool: true,
   latents: true,
   outputSketch: true,
   stateDir: true,

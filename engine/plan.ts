@@ -46,9 +46,6 @@ export interface SessionPlan {
   readonly exact: boolean;
 }
 
-/** How the plan of a fork differs from that of the cache it goes on from: nothing is moved. */
-export const FORK = { policy: createPolicy('none'), policyOptions: {}, kldBudget: null };
-
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
   checkRequest(request, shape.layers);

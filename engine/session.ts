@@ -15,7 +15,7 @@ import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prom
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { outputSketches } from './sketch.ts';
-import { endPrompt, runStep, type StepTimes } from './step.ts';
+import { endPrompt, fork, runStep, type StepTimes } from './step.ts';
 import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
 
@@ -242,10 +242,10 @@ export class Session {
     }
   }
 
-  /** A session that continues from here without touching this one: pages are shared, its own pages are never moved, nothing is logged. */
+  /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
   fork(compareTokens = 0): Session {
     this.#ready();
-    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, this.governed.fork());
+    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed));
     forked.tokens.push(...this.tokens);
     forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
     return forked;

@@ -75,19 +75,34 @@ export async function runStep(
 
 /** Before tokens are appended: frees now what sealing the pages that they fill up will take. Throws 'budget-too-small', 'budget-exceeded'. */
 export function makeRoom(cache: Governed, tokensNew: number): void {
-  const { kv, plan, length: tokens, spareBytes, latents, shape } = cache;
+  const { kv, plan, length: tokens, latents, shape } = cache;
   cache.begin();
   const seals = sealsBetween(tokens, tokensNew);
   const { budgetBytes } = cache;
   if (seals === 0 || budgetBytes === null) return;
   const sealBytes = seals * kv.sealBytes * shape.layers;
   // A page side (one of q8 at most) is kept free, so that a move finds room.
-  latents?.giveBack(() => cache.usedBytes + sealBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes);
-  const { usedBytes } = cache;
-  if (usedBytes + sealBytes <= budgetBytes - spareBytes) return;
-  if (seals > 1 && usedBytes + sealBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, sealBytes);
+  latents?.giveBack(
+    () => cache.usedBytes + sealBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
+    (layer, page, work) => cache.mover.change('give-back', layer, page, tokens, work),
+  );
+  if (seals > 1 && cache.usedBytes + sealBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, sealBytes);
+  free(cache, sealBytes, tokensNew);
+}
+
+/** A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws 'budget-too-small'. */
+export function fork(cache: Governed): Governed {
+  cache.begin();
+  free(cache, cache.plan.context.fixedBytes, 0);
+  return cache.fork();
+}
+
+/** Moves pages until `dueBytes` more fit. */
+function free(cache: Governed, dueBytes: number, tokensNew: number): void {
+  const { budgetBytes, spareBytes } = cache;
+  if (budgetBytes === null || cache.usedBytes + dueBytes <= budgetBytes - spareBytes) return;
   cache.governing(() =>
-    decide(cache, { tokensNew, trials: cache.trials.reports(tokens), dueBytes: sealBytes, aheadBytes: 0 }),
+    decide(cache, { tokensNew, trials: cache.trials.reports(cache.length), dueBytes, aheadBytes: 0 }),
   );
 }
 
@@ -151,10 +166,11 @@ function decide(cache: Governed, { tokensNew, trials, dueBytes, aheadBytes }: Po
       { bytes, sealBytes: isWhole ? sealBytes : 0, movesMax: isWhole ? movesMax : 0, urgent, stepLatencyMsP95 },
       fresh.length <= TOLD_AT_ONCE ? fresh : fresh.slice(0, TOLD_AT_ONCE),
       mover.takeOutcomes(TOLD_AT_ONCE),
+      isWhole ? mover.takeChanges() : [],
     );
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
-    const decisions = policy.decide(situation);
     mover.write('situation', { situation });
+    const decisions = policy.decide(situation);
     for (const [order, decision] of decisions.entries()) {
       const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
       const verdict = policy.judge(decision, epsilonNow);

@@ -3,10 +3,12 @@
  * time beside the steps that go on, and are reported once they may move.
  */
 import {
+  FORMATS,
   type FormatName,
   halvesReached,
   type KvCache,
   movablePages,
+  SIDES,
   type Side,
   TRIAL_CANDIDATES,
   type TrialCandidate,
@@ -41,8 +43,10 @@ export class TrialQueue {
   #due = 0;
   // All three in the order of pages.
   #waiting: PageOfLayer[] = [];
-  #started: PageOfLayer[] = [];
+  #started: (PageOfLayer & { readonly isTried: boolean })[] = [];
   #found: TrialReport[] = [];
+  /** Reported already: what a fork is told of pages that it shares. */
+  readonly #reported: TrialReport[] = [];
 
   constructor(
     cache: KvCache,
@@ -85,9 +89,10 @@ export class TrialQueue {
     const start = performance.now();
     const count = Math.floor(this.#due);
     this.#due -= count;
-    for (const one of this.#waiting.splice(0, count)) {
-      if (this.#isTried(one.layer)) this.#cache.startTrial(one.layer, one.page, FIRST_TRIAL);
-      this.#started.push(one);
+    for (const { layer, page } of this.#waiting.splice(0, count)) {
+      const isTried = this.#isTried({ layer, page });
+      if (isTried) this.#cache.startTrial(layer, page, FIRST_TRIAL);
+      this.#started.push({ layer, page, isTried });
     }
     this.#spent.trialMs += performance.now() - start;
   }
@@ -98,9 +103,24 @@ export class TrialQueue {
     const first = this.#found[0] ?? this.#started[0] ?? this.#waiting[0];
     if (first === undefined || first.page >= movable) return NO_REPORTS;
     this.#try(this.#waiting.filter(({ page }) => page < movable).length);
-    const ready = this.#found.filter(({ page }) => page < movable);
+    const ready = this.#found.filter(({ page }) => page < movable).map((report) => this.#asItIs(report));
     if (ready.length > 0) this.#found = this.#found.filter(({ page }) => page >= movable);
+    for (const report of ready) this.#reported.push(report);
     return ready;
+  }
+
+  /** Meanwhile a fork that shares the page may have moved it, or it was restored. */
+  #asItIs(report: TrialReport): TrialReport {
+    const from = this.#cache.format(report.layer, report.page, report.side);
+    return from === report.from ? report : { ...report, from };
+  }
+
+  /** Takes over from the queue of the cache that this one is forked from: its reports, and the pages that wait in it. */
+  follow(parent: TrialQueue): void {
+    this.#admitted = parent.#admitted;
+    this.#due = parent.#due;
+    for (const report of [...parent.#reported, ...parent.#found]) this.#found.push(report);
+    this.#waiting = [...parent.#started, ...parent.#waiting];
   }
 
   /** Tries a planned move on today's queries. → ε, null where nobody who was asked lately sees the page */
@@ -117,8 +137,14 @@ export class TrialQueue {
     return (this.#context.layers * tokens) / SPREAD_TOKENS;
   }
 
-  #isTried(layer: number): boolean {
-    return this.#needsTrials && !this.#context.skipLayers.includes(layer);
+  /** A page that a fork has moved already is not tried: what it was like before is gone. */
+  #isTried({ layer, page }: PageOfLayer): boolean {
+    const { windowFormat, skipLayers } = this.#context;
+    return (
+      this.#needsTrials &&
+      !skipLayers.includes(layer) &&
+      SIDES.every((side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank)
+    );
   }
 
   /** Tries so many waiting pages at once. */
@@ -127,7 +153,7 @@ export class TrialQueue {
     if (count === 0) return;
     const start = performance.now();
     for (const { layer, page } of this.#waiting.splice(0, count))
-      this.#report(layer, page, this.#isTried(layer) ? this.#cache.trial(layer, page, FIRST_TRIAL) : NOTHING);
+      this.#report(layer, page, this.#isTried({ layer, page }) ? this.#cache.trial(layer, page, FIRST_TRIAL) : NOTHING);
     this.#spent.trialMs += performance.now() - start;
   }
 
@@ -139,9 +165,9 @@ export class TrialQueue {
     let at = 0;
     let done = 0;
     for (; done < this.#started.length; done++) {
-      const { layer, page } = this.#started[done]!;
-      if (this.#isTried(layer) && at === found.length) break;
-      this.#report(layer, page, this.#isTried(layer) ? found[at++]! : NOTHING);
+      const { layer, page, isTried } = this.#started[done]!;
+      if (isTried && at === found.length) break;
+      this.#report(layer, page, isTried ? found[at++]! : NOTHING);
     }
     this.#started.splice(0, done);
     this.#spent.trialMs += performance.now() - start;
@@ -156,7 +182,7 @@ export class TrialQueue {
         // No kept query sees the whole page (sliding window): nobody will miss it, but say nothing that was not measured.
         if (Number.isFinite(errors[i])) epsilon[FIRST_TRIAL[i]!.format] = errors[i]!;
       }
-      this.#found.push({ layer, page, side, from: this.#context.windowFormat, epsilon });
+      this.#found.push({ layer, page, side, from: this.#cache.format(layer, page, side), epsilon });
     }
     this.#counts[layer]!.tried += errors.length;
   }

@@ -6,7 +6,7 @@ import { FORMAT_NAMES, FORMATS, LOWEST_FORMAT, SIDES } from '../native/index.ts'
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
 import { grown, Sides, SLOTS } from './sides.ts';
-import type { Outcome, PolicyContext, TrialReport } from './types.ts';
+import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 
 /** The coarsest format that keys may take whatever the values are in. */
@@ -91,6 +91,22 @@ export class Offers {
     this.#aim[slot] = this.sides.format[slot]!;
     this.reprice(slot);
     return committed;
+  }
+
+  /** A side has another format without a plan: its cost is that of the new one, and one that became finer rests until it must move. */
+  change(change: FormChange): void {
+    const slot = this.sides.change(change);
+    if (slot < 0) return;
+    const [from, to] = [rank(change.from), rank(change.to)];
+    const { layer } = change;
+    const isFiner = to < from;
+    const cost = isFiner ? -this.cost(slot, to, from) : this.cost(slot, from, to);
+    this.layerKld[layer] = Math.max(0, this.layerKld[layer]! + cost);
+    this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : 0;
+    this.#aim[slot] = to;
+    this.reprice(slot);
+    const partner = this.sides.partner(slot);
+    if (partner >= 0) this.reprice(partner);
   }
 
   /** Comes first at a scheduling point: ends the rest of sides whose time has come. Rests are equally long, so the first in the row ends first. */

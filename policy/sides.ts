@@ -12,7 +12,7 @@ import {
   sealedPages,
 } from '../native/index.ts';
 import { rank } from './ladder.ts';
-import type { Decision, Outcome, PolicyContext, TrialReport } from './types.ts';
+import type { Decision, FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 
 /** Room at first: 4,096 tokens of 64 layers. What is not used yet takes no memory; growing takes a step as long as ten decisions. */
 export const SLOTS = 4096;
@@ -114,6 +114,15 @@ export class Sides {
       this.format[slot] = rank(to);
       this.bytes -= freed;
     }
+    return slot;
+  }
+
+  /** A side has another format without a plan. → its slot, −1 when it is not known yet: its report will tell. */
+  change({ layer, page, side, to }: FormChange): number {
+    const slot = this.find(layer, page, SIDES.indexOf(side));
+    if (slot < 0) return -1;
+    this.bytes += this.#bytesOf(rank(to)) - this.#bytesOf(this.format[slot]!);
+    this.format[slot] = rank(to);
     return slot;
   }
 

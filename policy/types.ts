@@ -71,6 +71,15 @@ export interface Outcome {
   readonly bytesFreed: number;
 }
 
+/** A page side that has another format without the policy's doing: restored from its latent or given back, or moved by a fork that shares the page. */
+export interface FormChange {
+  readonly layer: number;
+  readonly page: number;
+  readonly side: Side;
+  readonly from: FormatName;
+  readonly to: FormatName;
+}
+
 /** The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one. */
 export interface Situation {
   /** Scheduling point, counts from 0 within a session. */
@@ -101,6 +110,8 @@ export interface Situation {
   readonly trials: readonly TrialReport[];
   /** What became of the moves planned before. */
   readonly outcomes: readonly Outcome[];
+  /** What others have changed, behind the outcomes and before the trials; absent when nothing was. */
+  readonly changes?: readonly FormChange[];
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */

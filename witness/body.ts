@@ -44,6 +44,8 @@ const because = z.object({ threshold: text, measured: real, bound: real, unit: t
 const errors = z.record(format, real);
 const place = { layer: count, page: count, side, from: format };
 
+const changes = z.array(z.object({ ...place, to: format })).min(1);
+
 const situation = z.object({
   index: count,
   tokens: whole,
@@ -61,6 +63,7 @@ const situation = z.object({
   outcomes: z.array(
     z.object({ ...place, to: format, accepted: z.boolean(), epsilonNow: real.nullable(), bytesFreed: z.int() }),
   ),
+  changes: changes.optional(),
 });
 
 const BODIES: { readonly [K in EntryKind]: z.ZodType } = {
@@ -104,6 +107,13 @@ const BODIES: { readonly [K in EntryKind]: z.ZodType } = {
     }),
     epsilonNow: real.nullable(),
     verdict: z.object({ accepted: z.boolean(), because }),
+    bytesBefore: whole,
+    bytesAfter: whole,
+    tokens: whole,
+  }),
+  change: z.object({
+    cause: z.enum(['restore', 'give-back', 'shared']),
+    changes,
     bytesBefore: whole,
     bytesAfter: whole,
     tokens: whole,

@@ -3,7 +3,15 @@
  * verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes part.
  */
 import { KvError } from '../native/index.ts';
-import { createPolicy, type Decision, type Outcome, type Policy, type PolicySession } from '../policy/index.ts';
+import {
+  createPolicy,
+  type Decision,
+  type FormChange,
+  type Outcome,
+  type Policy,
+  type PolicySession,
+  type Situation,
+} from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import { readLog } from './read.ts';
 import { type Entry, NO_SESSION } from './types.ts';
@@ -107,6 +115,8 @@ class Replay {
   #lastMs: number;
   /** What became of decisions that no situation has told yet. */
   #untold: Outcome[] = [];
+  /** What others changed and no situation has told yet. */
+  #changes: FormChange[] = [];
 
   constructor(open: Entry<'open'>, create: PolicyFactory) {
     const { policy, context } = open.body;
@@ -130,6 +140,7 @@ class Replay {
     this.#lastMs = entry.timeMs;
     if (entry.kind === 'situation') this.#situation(entry as Entry<'situation'>);
     if (entry.kind === 'decision') this.#decision(entry as Entry<'decision'>);
+    if (entry.kind === 'change') this.#changes.push(...(entry as Entry<'change'>).body.changes);
   }
 
   #situation(entry: Entry<'situation'>): void {
@@ -154,13 +165,25 @@ class Replay {
     }
     for (const outcome of situation.outcomes)
       this.#compare(entry.seq, 'situation', outcome, this.#untold.shift() ?? null);
+    for (const change of situation.changes ?? [])
+      this.#compare(entry.seq, 'situation', change, this.#changes.shift() ?? null);
     if (this.difference !== null) return;
     this.#bytes = situation.bytes;
     this.#tokens = situation.tokens;
-    this.#plan = this.#policy.decide(situation);
+    this.#plan = this.#decide(situation);
     this.#index = situation.index;
     this.#order = 0;
     this.#situations++;
+  }
+
+  /** A policy that finds no way to keep the budget decides nothing: the session was refused its next page, and went on or not. */
+  #decide(situation: Situation): readonly Decision[] {
+    try {
+      return this.#policy.decide(situation);
+    } catch (error) {
+      if (error instanceof KvError && error.code === 'budget-too-small') return [];
+      throw error;
+    }
   }
 
   #decision(entry: Entry<'decision'>): void {

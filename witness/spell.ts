@@ -3,7 +3,7 @@
  * for types where this knows them. Kinds that come once in a session go the general way, and so does everything that is read.
  */
 import { FORMAT_NAMES, type FormatName } from '../native/index.ts';
-import type { Because, Decision, Outcome, Situation, TrialReport } from '../policy/index.ts';
+import type { Because, Decision, FormChange, Outcome, Situation, TrialReport } from '../policy/index.ts';
 import { canonicalJson, canonicalText, canonicalNumber as number } from './canonical.ts';
 import type { DecisionBody, EntryBodies, EntryKind } from './types.ts';
 
@@ -39,13 +39,18 @@ function because(it: Because): string {
 
 function situation(it: Situation): string {
   return (
-    `{"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)},"index":${number(it.index)}` +
+    `{"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)}${it.changes === undefined ? '' : `,"changes":${list(it.changes, change)}`}` +
+    `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)},"lowMemory":${it.lowMemory},"movesMax":${number(it.movesMax)}` +
     `,"outcomes":${list(it.outcomes, outcome)},"sealBytes":${number(it.sealBytes)}` +
     `,"stepLatencyBudgetMs":${nullable(it.stepLatencyBudgetMs)},"stepLatencyMsP95":${number(it.stepLatencyMsP95)}` +
     `,"tokens":${number(it.tokens)},"tokensExpected":${nullable(it.tokensExpected)},"trials":${list(it.trials, trial)}` +
     `,"urgent":${it.urgent}}`
   );
+}
+
+function change(it: FormChange): string {
+  return `{"from":"${it.from}","layer":${number(it.layer)},"page":${number(it.page)},"side":"${it.side}","to":"${it.to}"}`;
 }
 
 function outcome(it: Outcome): string {

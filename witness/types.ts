@@ -1,9 +1,26 @@
 /** The record: what an entry is, and what the log promises. */
 import type { FormatName, Side } from '../native/index.ts';
-import type { Decision, PolicyContext, Situation, ThresholdOrigin, ThresholdSet, Verdict } from '../policy/index.ts';
+import type {
+  Decision,
+  FormChange,
+  PolicyContext,
+  Situation,
+  ThresholdOrigin,
+  ThresholdSet,
+  Verdict,
+} from '../policy/index.ts';
 import type { LogFiles } from './files.ts';
 
-export const ENTRY_KINDS = ['open', 'evidence', 'situation', 'decision', 'close', 'recovered', 'note'] as const;
+export const ENTRY_KINDS = [
+  'open',
+  'evidence',
+  'situation',
+  'decision',
+  'change',
+  'close',
+  'recovered',
+  'note',
+] as const;
 export type EntryKind = (typeof ENTRY_KINDS)[number];
 
 /** Session field of entries about the log itself. */
@@ -50,6 +67,15 @@ export interface DecisionBody {
   readonly bytesAfter: number;
   readonly tokens: number;
 }
+/** Pages changed their form without a decision of this session. The next situation tells the policy. */
+export interface ChangeBody {
+  /** Keys and values were made again from a latent, were given back for room, or a fork that shares the page moved it. */
+  readonly cause: 'restore' | 'give-back' | 'shared';
+  readonly changes: readonly FormChange[];
+  readonly bytesBefore: number;
+  readonly bytesAfter: number;
+  readonly tokens: number;
+}
 export interface CloseBody {
   readonly tokens: number;
   readonly kvBytes: number;
@@ -77,6 +103,7 @@ export interface EntryBodies {
   evidence: EvidenceBody;
   situation: SituationBody;
   decision: DecisionBody;
+  change: ChangeBody;
   close: CloseBody;
   recovered: RecoveredBody;
   note: Readonly<Record<string, unknown>>;

@@ -67,6 +67,7 @@ function follow(situation: Situation, state: FollowSession): Decision[] {
     const slot = sides.settle(outcome);
     if (!outcome.accepted) state.work.push(slot);
   }
+  for (const change of situation.changes ?? []) sides.change(change);
   for (const report of situation.trials) state.work.push(sides.add(report, tokens));
   const lack = budgetBytes === null ? 0 : bytes + sealBytes - sides.pendingBytes - budgetBytes;
   const all = (): number[] => Array.from({ length: sides.count }, (_, slot) => slot);

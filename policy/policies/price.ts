@@ -120,6 +120,7 @@ class PriceSession implements PolicySession {
     for (const outcome of situation.outcomes) {
       this.#remember(outcome.layer, offers.settle(outcome, tokens, tokens + this.#bounds.dwell));
     }
+    for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
     if (fresh)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
@@ -129,6 +130,15 @@ class PriceSession implements PolicySession {
   /** Plans for this scheduling point, cheapest moves first. Throws 'budget-too-small'. */
   #plan(situation: Situation): Decision[] {
     const plan = new Plan(this, situation);
+    try {
+      return this.#fill(plan, situation);
+    } finally {
+      // What was set aside is there again, also when there was no way to keep the budget.
+      plan.restore();
+    }
+  }
+
+  #fill(plan: Plan, situation: Situation): Decision[] {
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
     else if (this.price > 0) this.#early(plan, this.price);
     // What had to wait just now may have to move all the same.

@@ -185,10 +185,12 @@ describe('turns and forks', () => {
     for (const session of [fork, other, nested]) await session.close();
   });
 
-  it('a fork that its budget has no room for is refused before a layer is changed, and its parent goes on', async () => {
-    const parent = await written(engine, { kvBudget: 2_600_000 }, ids(1000, 30));
+  it('a fork makes room for itself, is refused where no move is left, and its parent goes on', async () => {
+    const parent = await written(engine, { kvBudget: 1_600_000 }, ids(1000, 30));
     const fork = await parent.fork();
-    expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-too-small');
+    await fork.generate(ids(200), { maxTokens: 1 }).result;
+    expect((await fork.report()).kvBytes).toBeLessThanOrEqual(1_600_000);
+    expect(await codeOf(fork.generate(ids(2000), { maxTokens: 1 }).result)).toBe('budget-too-small');
     expect(await codeOf(fork.generate(ids(600), { maxTokens: 1 }).result)).toBe('budget-too-small');
     await fork.close();
     await parent.generate(null, { maxTokens: 4, temperature: 1 }).result;

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { type LatentOptions, type OpenCacheOptions, openCache, type PolicyCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { type FormatName, KvError, latentBytes, pageBytes } from '../../../native/index.ts';
-import { readLog, replaySession } from '../../../witness/index.ts';
+import { type ChangeBody, readLog, replaySession, type SituationBody } from '../../../witness/index.ts';
 import { denseAttention, normals, relativeError, uniform } from '../../native/dense.ts';
 import { inputs, type Model, model, POSITIONS, QUERY, ROW, SHAPE, WIDTH } from '../../native/latent-model.ts';
 import { scratchFolders } from '../witness/folder.ts';
@@ -112,6 +112,16 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
     await cache.close();
     const entries = [...readLog(logDir(dir), { session: cache.session })];
     expect(replaySession(entries)).toMatchObject({ equal: true, complete: true });
+    // What was restored and given back is in the log, and the policy was told.
+    const changes = entries.flatMap(({ kind, body }) => (kind === 'change' ? [body as ChangeBody] : []));
+    expect(changes.filter(({ cause }) => cause === 'restore')).toHaveLength(restored);
+    expect(changes.some(({ cause }) => cause === 'give-back')).toBe(true);
+    for (const { bytesBefore, bytesAfter, cause } of changes)
+      expect(Math.sign(bytesAfter - bytesBefore)).toBe(cause === 'restore' ? 1 : -1);
+    const told = entries.flatMap(({ kind, body }) =>
+      kind === 'situation' ? ((body as SituationBody).situation.changes ?? []) : [],
+    );
+    expect(told.length).toBeGreaterThan(restored);
   });
 });
 
