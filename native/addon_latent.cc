@@ -78,7 +78,8 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (turned_ || !readArray(info[0], napi_int8_array, &levels) || !readInt(info[1], 0, kMaxRows, &rows)) return kBadArgument;
       if (!readFloats(info[2], &scale) || !readInt(info[3], 1, 2, &planes)) return kBadArgument;
       if ((!absent(info[4]) && !readFloats(info[4], &base)) || !readFloats(info[5], &out)) return kBadArgument;
-      const size_t outputs = weights_->outputs(), contraction = weights_->contraction();
+      // In 64 bits, which WebAssembly's size_t has not.
+      const uint64_t outputs = weights_->outputs(), contraction = weights_->contraction();
       if (levels.length != rows * contraction || scale.length != static_cast<uint64_t>(rows) || out.length != rows * outputs) return kBadShape;
       if (!absent(info[4]) && base.length != outputs) return kBadShape;
       if (rows == 0) return kOk;
@@ -200,7 +201,7 @@ Status setWeights(Cache& cache, const Info& info) {
   if (!latentWidthServed(width)) return kUnsupported;
   if (!readFloats(info[3], &k) || !readFloats(info[4], &v) || !info[8].IsNumber()) return kBadArgument;
   if (!readOptional(info[5], &kBias) || !readOptional(info[6], &vBias) || !readOptional(info[7], &kNorm)) return kBadValue;
-  if (k.length != row * width || v.length != k.length) return kBadShape;
+  if (k.length != uint64_t{row} * width || v.length != k.length) return kBadShape;
   if ((kBias.data && kBias.length != row) || (vBias.data && vBias.length != row) || (kNorm.data && kNorm.length != d)) return kBadShape;
   const float epsilon = info[8].As<Napi::Number>().FloatValue();
   if (!finite(k) || !finite(v) || !(epsilon >= 0) || !std::isfinite(epsilon)) return kBadValue;

@@ -92,6 +92,9 @@ void Heap::hold(size_t bytes) {
 
 size_t Heap::mostIdle() const { return kIdle + used_ / kIdleShare; }
 
+// Where units cannot go back there is nothing to gain.
+bool Heap::isWasteful() const { return kReturnsUnits && idleBytes() > mostIdle(); }
+
 #if defined(__SANITIZE_ADDRESS__)
 
 Block* Heap::take(size_t size) {

@@ -46,7 +46,7 @@ class Heap {
   size_t reservedPeakBytes() const { return reservedPeak_; }
   // What is free but held, and whether that is more than may be.
   size_t idleBytes() const { return reserved_ - used_; }
-  bool isWasteful() const { return idleBytes() > mostIdle(); }
+  bool isWasteful() const;
   // Gives back units in which nothing is, as far as there is too much.
   void trim();
   // Sets `found` of every block in use to 0.

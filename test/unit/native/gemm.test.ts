@@ -2,6 +2,7 @@
 // rows, steps and outputs (blocks of 8 rows, panels of 48 outputs and what is left of them), extremes of both operands, wrong calls.
 import { afterAll, describe, expect, test } from 'vitest';
 import { GemmWeights, type Isa, nativeInfo, setIsa } from '../../../native/index.ts';
+import { loadBinary } from '../../../native/load.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { gaussian, seeded } from '../../native/rows.ts';
 
@@ -164,4 +165,13 @@ test('wrong calls end in one KvError and change nothing', () => {
   weights.close();
   expect(codeOf(() => weights.multiply(new Int8Array(8), ones(2)))).toBe('closed');
   expect(codeOf(() => weights.close())).toBe('closed');
+});
+
+test('levels whose number is a multiple of 2^32 are refused when there are none, also where sizes have 32 bits', () => {
+  const weights = new (loadBinary().Weights)();
+  expect(weights.open(new Float32Array(2 ** 16), 1, 2 ** 16, false)).toBe(0);
+  const rows = 2 ** 16;
+  const out = new Float32Array(rows);
+  expect(weights.multiply(new Int8Array(0), rows, new Float32Array(rows), 1, undefined, out)).toBe(2); // bad shape
+  weights.close();
 });
