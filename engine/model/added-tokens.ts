@@ -4,9 +4,9 @@ import { KvError } from '../../native/index.ts';
 export interface AddedToken {
   readonly id: number;
   readonly text: string;
-  /** Steers the model and is no text: not shown when decoding. */
+  /** A control token: it steers the model and is left out of decoded text. */
   readonly control: boolean;
-  /** Never recognised in text that somebody else wrote. All control tokens, ends of turns, and turn markers. */
+  /** Never recognised in untrusted text. True of control tokens, ends of turns and turn markers. */
   readonly guarded: boolean;
   /** Swallows white space on its left / right. */
   readonly trimLeft?: boolean;
@@ -16,7 +16,7 @@ export interface AddedToken {
 /** Forms of turn markers, for files that do not flag them: <|…|>, <｜…｜>, <start_of_turn>, [INST]. */
 const TURN_MARKER = /^(<[|｜].*[|｜]>|<\/?(start|end)_of_turn>|\[\/?[A-Z_]+\])$/;
 
-/** Whether a token that a file does not flag as control must be guarded all the same: its template uses it as a turn marker. */
+/** Whether a token must be guarded although its file does not flag it as control, because the template uses it as a turn marker. */
 export function isTurnMarker(text: string, chatTemplate: string | null): boolean {
   return chatTemplate !== null && TURN_MARKER.test(text) && chatTemplate.includes(text);
 }
@@ -28,10 +28,10 @@ export type Section =
 /** Longest text of an added token. Published ones have up to 40 characters. */
 const TEXT_CHARACTERS_MAX = 256;
 
-/** Finds added tokens: leftmost first, the longest where several begin. Throws KvError 'bad-tokenizer' for a token that is too long. */
+/** Finds added tokens from left to right, preferring the longest. Throws KvError 'bad-tokenizer' for a token that is too long. */
 export class AddedTokenFinder {
   readonly #byText = new Map<string, AddedToken>();
-  /** Lengths that occur by first UTF-16 unit, longest first: a lookup for each, however many tokens begin alike. */
+  /** Token lengths by first UTF-16 unit, longest first: one lookup per length, however many tokens share a beginning. */
   readonly #lengths = new Map<number, number[]>();
 
   constructor(tokens: readonly AddedToken[]) {

@@ -1,12 +1,12 @@
-/** Runs what a model file brought along (a program or a pattern) for a bounded time. */
+/** Runs a program or a pattern that came with a model file, for a bounded time. */
 import { type Context, createContext, Script } from 'node:vm';
 
 let context: Context | undefined;
 let call: Script | undefined;
 
 /**
- * The result of `work`, or null when it did not end in time. A watchdog outside this thread stops it: neither an interpreter nor a
- * pattern can be asked to stop by a timer that it keeps from running. What `work` throws is thrown.
+ * Returns the result of `work`, or null if it did not finish in time. The watchdog runs outside this thread, because a timer in it
+ * could not fire while an interpreter or a pattern is busy. Whatever `work` throws is thrown.
  */
 export function within<T>(ms: number, work: () => T): { readonly value: T } | null {
   context ??= createContext({});

@@ -1,4 +1,4 @@
-/** A file read by position: nothing is mapped, nothing is read whole, and a file that shrinks meanwhile is noticed. */
+/** Reads a file by position. Nothing is mapped or read whole, and a file that shrinks while in use is noticed. */
 import { createHash } from 'node:crypto';
 import { closeSync, fstatSync, readSync } from 'node:fs';
 import { KvError, type KvErrorCode, openRegular, refusedFile } from '../../native/index.ts';
@@ -6,7 +6,7 @@ import { WEIGHT_BYTES_MAX } from './limits.ts';
 
 /** Bytes read at once when a file is digested. */
 const DIGEST_CHUNK_BYTES = 1 << 20;
-/** Files from this size on must be there: the disk holds at least half of their bytes, which leaves room for one that compresses. */
+/** Files of at least this size must not be mostly holes: half their bytes must be on disk, which still allows for compression. */
 const HOLLOW_BYTES = 2 ** 30;
 const DISK_BLOCK_BYTES = 512;
 
@@ -22,13 +22,13 @@ export class FileBytes {
     this.size = size;
   }
 
-  /** Throws what openRegular throws. Default of `bytesMax`: what all weights of a model may take. */
+  /** Throws what openRegular throws. `bytesMax` defaults to the limit for all weights of a model. */
   static open(path: string, bytesMax = WEIGHT_BYTES_MAX, code: KvErrorCode = 'bad-file'): FileBytes {
     const { fd, size } = openRegular(path, { bytesMax, code });
     return new FileBytes(path, fd, size);
   }
 
-  /** Changes whenever the file is written to or another one takes its place. */
+  /** Changes whenever the file is written to or replaced. */
   get stamp(): string {
     const { size, mtimeNs, ctimeNs, ino } = fstatSync(this.#descriptor, { bigint: true });
     return [size, mtimeNs, ctimeNs, ino].join('-');
@@ -62,7 +62,7 @@ export class FileBytes {
 
   /** SHA-256 of the whole file, hex. Throws KvError 'bad-file' for a large file that is mostly a hole. */
   digest(): string {
-    // Not every file system tells.
+    // Not every file system reports this.
     const diskBytes = (fstatSync(this.#descriptor).blocks || Number.POSITIVE_INFINITY) * DISK_BLOCK_BYTES;
     if (this.size >= HOLLOW_BYTES && diskBytes < this.size / 2) {
       throw new KvError('bad-file', `${this.path} has ${this.size} bytes, of which the disk holds ${diskBytes}`, {
@@ -87,14 +87,14 @@ export class FileBytes {
   }
 
   #short(offset: number, length: number): KvError {
-    return new KvError('bad-file', `${this.path} ends before what it announces`, {
+    return new KvError('bad-file', `${this.path} ends before the data it announces`, {
       values: { path: this.path, offset, length, size: this.size },
       hint: 'the file is damaged or was not fetched completely',
     });
   }
 }
 
-/** Runs a file operation; what the operating system refuses becomes a KvError. */
+/** Runs a file operation and turns errors of the operating system into a KvError. */
 export function attempt<T>(path: string, operation: () => T): T {
   try {
     return operation();
@@ -104,7 +104,7 @@ export function attempt<T>(path: string, operation: () => T): T {
   }
 }
 
-/** The readers of one section name the section: an error that does not say which file it is about is given its path. */
+/** Adds the path to an error that does not name its file, as errors from readers of a single section do not. */
 export function namingFile(path: string, error: unknown): unknown {
   if (!(error instanceof KvError)) return error;
   const said = [error.message, ...Object.values(error.values)];

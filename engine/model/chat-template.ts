@@ -1,12 +1,12 @@
 /**
- * Chat templates are programs that a model file brings along. They run in an interpreter without access to anything,
- * for a bounded time, with a bounded `range`, and without a clock: the same messages give the same prompt every day.
+ * Chat templates are programs that come with a model file. They run in an interpreter that reaches nothing outside it,
+ * for a bounded time, with a bounded `range`, and without a clock, so the same messages give the same prompt every day.
  *
- * Words of a message must not become control tokens. So each content is marked with a private-use character that no
- * text, token or template contains: before its first and after its last visible character (inside what `trim` leaves),
- * and inside every guarded token it spells. The rendered text is then cut at added tokens, of which none can begin,
- * end or lie in a content, and the marks are removed from the text between: tokens come from the template alone, while
- * words still merge across the seam between template and content as in training.
+ * Words of a message must not become control tokens. So each content is marked with a private-use character that occurs
+ * in no text, token or template: before its first and after its last visible character (where `trim` leaves it alone),
+ * and inside every guarded token it spells. The rendered text is then cut at added tokens, none of which can begin, end
+ * or lie in a content, and the marks are removed from the text in between. Control tokens thus come from the template
+ * alone, while words still merge across the seam between template and content as in training.
  */
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
 import { KvError } from '../../native/index.ts';
@@ -19,14 +19,14 @@ export const TEMPLATE_CHARACTERS_MAX = 1 << 17;
 const RENDER_MS_MAX = 500;
 const RANGE_MAX = 10_000;
 const MESSAGES_MAX = 10_000;
-/** What a template may add to the contents. */
+/** Characters that a template may add to the contents. */
 const RENDERED_CHARACTERS_MAX = 1 << 22;
 const PRIVATE_USE = { first: 0xe000, last: 0xf8ff } as const;
 const ROLES: readonly string[] = ['system', 'user', 'assistant'];
 
 export interface ChatRendering {
   readonly text: string;
-  /** To be removed from text after it was cut at added tokens. */
+  /** Remove it from the text after cutting at added tokens. */
   readonly mark: string;
 }
 
@@ -41,7 +41,7 @@ export interface ChatRequest {
 
 class TemplateRefusal extends Error {}
 
-/** Throws KvError 'bad-tokenizer' for a template that is broken or does not end, 'bad-argument' for messages it refuses. */
+/** Throws KvError 'bad-tokenizer' if the template is broken or does not end, 'bad-argument' if it refuses the messages. */
 export function renderChat({
   template,
   messages,
@@ -61,7 +61,9 @@ export function renderChat({
   const text = runBounded(() => render(template, values));
   const contents = messages.reduce((sum, message) => sum + message.content.length, 0);
   if (text.length > RENDERED_CHARACTERS_MAX + 4 * contents) {
-    throw badTemplate(`the chat template made ${text.length} characters of ${contents}`, { characters: text.length });
+    throw badTemplate(`the chat template turned ${contents} characters into ${text.length}`, {
+      characters: text.length,
+    });
   }
   return { text, mark };
 }

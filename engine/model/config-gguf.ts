@@ -1,7 +1,7 @@
 /**
- * Metadata of a GGUF file → ModelConfig. Keys as in the GGUF specification; biases, QK-norm and tied embeddings are
- * read from the tensors that are there, since the metadata does not tell. Files of the `llama` architecture hold q and k
- * with rows permuted for rotary pairs (2i, 2i + 1); those of `qwen2` and `qwen3` do not.
+ * Metadata of a GGUF file → ModelConfig. Keys are those of the GGUF specification. Biases, QK-norm and tied embeddings
+ * are recognised by their tensors, since the metadata does not mention them. Files of the `llama` architecture hold q and
+ * k with rows permuted for rotary pairs (2i, 2i + 1); those of `qwen2` and `qwen3` do not.
  */
 import { KvError } from '../../native/index.ts';
 import { badConfig, checkConfig, unsupportedConfig } from './config.ts';
@@ -12,7 +12,7 @@ type Metadata = ReadonlyMap<string, GgufValue>;
 
 const SOURCE = 'GGUF metadata';
 const DEFAULT_ROPE_THETA = 10000;
-/** YaRN's constants where a file does not give others. */
+/** YaRN's constants, for files that give none. */
 const BETA_FAST = 32;
 const BETA_SLOW = 1;
 
@@ -73,7 +73,7 @@ export function ggufConfig({ metadata, tensors }: Pick<GgufFile, 'metadata' | 't
 
 const ARCHITECTURES = ['llama', 'qwen2', 'qwen3'] as const;
 
-/** A number under a key, null when absent. A list stands for one number when all its elements are equal. */
+/** The number under a key, or null if there is none. A list counts as one number if all its elements are equal. */
 function numberOf(metadata: Metadata, key: string): number | null {
   const value = metadata.get(key);
   if (value === undefined) return null;
@@ -139,7 +139,7 @@ function ropeScaling(
         originalContext: keys.optional('rope.scaling.original_context_length') ?? contextLength,
         betaFast: keys.optional('rope.scaling.yarn_beta_fast') ?? BETA_FAST,
         betaSlow: keys.optional('rope.scaling.yarn_beta_slow') ?? BETA_SLOW,
-        // The key multiplies YaRN's own amplitude.
+        // The value under this key multiplies YaRN's own amplitude.
         attentionFactor: amplitude === null || amplitude === 1 ? null : amplitude * (0.1 * Math.log(factor) + 1),
       };
     }
@@ -148,13 +148,13 @@ function ropeScaling(
   }
 }
 
-/** Llama 3.1 and later, all published sizes. */
+/** The same for all published sizes of Llama 3.1 and later. */
 const LLAMA3 = { lowFreqFactor: 1, highFreqFactor: 4, originalContext: 8192 } as const;
 const FACTOR_TOLERANCE = 1e-4;
 
 /**
- * Llama 3's frequency bands are stored as one divisor per rotary pair. The largest divisor is the factor; that the
- * others are those of the published bands is checked, so that anything else is refused and not approximated.
+ * Llama 3's frequency bands are stored as one divisor per rotary pair. The largest divisor is the factor; the
+ * others must be those of the published bands, so that anything else is refused rather than approximated.
  */
 function llama3Scaling(
   divisors: Float32Array,

@@ -1,6 +1,6 @@
 /**
- * config.json and generation_config.json of a Hugging Face folder → ModelConfig. What a key means is what the
- * `transformers` classes Llama, Mistral, Qwen2 and Qwen3 do with it; a value they honour and we do not is refused by name.
+ * config.json and generation_config.json of a Hugging Face folder → ModelConfig. A key means what the
+ * `transformers` classes Llama, Mistral, Qwen2 and Qwen3 make of it; a value that they honour and we do not is refused by name.
  */
 
 import { existsSync } from 'node:fs';
@@ -16,7 +16,7 @@ const whole = z.int().nullish();
 const flag = z.boolean().nullish();
 const ids = z.union([z.int(), z.array(z.int())]).nullish();
 
-/** Rope keys stand in `rope_scaling`, in newer files in `rope_parameters`; the kind is `rope_type`, in older files `type`. */
+/** Rope keys are under `rope_scaling`, or `rope_parameters` in newer files; the kind is `rope_type`, or `type` in older ones. */
 const ropeSchema = z.looseObject({
   rope_type: z.string().nullish(),
   type: z.string().nullish(),
@@ -65,7 +65,7 @@ const schema = z.looseObject({
 type HfConfig = z.infer<typeof schema>;
 
 const ARCHITECTURES = ['llama', 'mistral', 'qwen2', 'qwen3'] as const;
-/** What the classes take when a file leaves a key out: Llama 4096·… are the library's own defaults. */
+/** What the classes assume for keys that a file leaves out. */
 const DEFAULT_NORM_EPSILON = 1e-6;
 const DEFAULT_ROPE_THETA = 10000;
 const DEFAULT_WINDOW_LAYERS = 28;
@@ -131,7 +131,7 @@ function parse<T>(type: z.ZodType<T>, value: unknown, source: string): T {
 
 const unsupported = (key: string, value: unknown) => unsupportedConfig('config.json', key, value);
 
-/** Frequencies, and how far positions go: scalings that stretch an original context reach factor times as far. */
+/** Frequencies and context length. Scalings that stretch an original context multiply its length by their factor. */
 function rope(given: HfConfig): { scaling: RopeScaling; theta: number; contextLength: number } {
   const settings = given.rope_parameters ?? given.rope_scaling;
   const positions = given.max_position_embeddings;

@@ -1,4 +1,4 @@
-/** Ranges every model configuration must keep, wherever it came from, and the shapes its tensors must have. */
+/** The ranges that every model configuration must keep to, whatever its source, and the shapes its tensors must have. */
 import { z } from 'zod';
 import { KvError } from '../../native/index.ts';
 import { VOCABULARY_MAX } from './limits.ts';
@@ -30,7 +30,7 @@ const ropeScaling = z.discriminatedUnion('kind', [
   }),
 ]);
 
-/** Bounds are generous multiples of the largest published models: they keep products exact and refuse nonsense. */
+/** The bounds are generous multiples of the largest published models. They keep products exact and rule out nonsense. */
 const schema = z.strictObject({
   architecture: z.enum(['llama', 'mistral', 'qwen2', 'qwen3']),
   layers: count(1024),
@@ -56,7 +56,7 @@ const schema = z.strictObject({
   eosIds: z.array(z.int().min(0)).max(64),
 });
 
-/** Returns the configuration, frozen. Throws KvError 'bad-model' with every field that is out of range. source: for messages. */
+/** Returns the configuration, frozen. Throws KvError 'bad-model' naming every field out of range. `source` is used in messages. */
 export function checkConfig(config: ModelConfig, source: string): ModelConfig {
   const checked = schema.safeParse(config);
   if (!checked.success) throw badConfig(source, issues(checked.error));
@@ -78,7 +78,7 @@ export function checkConfig(config: ModelConfig, source: string): ModelConfig {
   return Object.freeze(config);
 }
 
-/** One line per problem: where, and what. */
+/** One line per problem, saying where and what it is. */
 export function issues(error: z.ZodError): string[] {
   return error.issues
     .slice(0, 8)

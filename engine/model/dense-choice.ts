@@ -1,4 +1,4 @@
-/** Which dense half a model gets. onnxruntime is faster on some processors; it is never a condition for running. */
+/** Chooses the dense half of a model. onnxruntime is faster on some processors, but nothing depends on having it. */
 import { nativeInfo } from '../../native/index.ts';
 import { checkDenseOptions, type DenseModel } from './dense.ts';
 import { createLoopBackend } from './dense-loops.ts';
@@ -11,11 +11,11 @@ const FASTER: ReadonlySet<string> = new Set(['avx512vnni']);
 
 export interface DenseChoice {
   readonly name: 'native' | 'onnxruntime' | 'loops';
-  /** For people: the reason for this one. */
+  /** The reason for the choice, in words. */
   readonly why: string;
 }
 
-/** Never fails: without onnxruntime there are loops for everything. */
+/** Never fails: without onnxruntime, loops can do everything. */
 export async function chooseDense(
   precision: DenseOptions['precision'],
   load: () => Promise<Ort> = importOrt,
@@ -29,17 +29,17 @@ export async function chooseDense(
     if (precision === 'exact')
       return {
         name: 'loops',
-        why: 'float32 in plain JavaScript; onnxruntime-node would be many times as fast and is absent',
+        why: 'float32 in plain JavaScript; onnxruntime-node would be many times as fast but is not installed',
       };
     return {
       name: 'native',
-      why: `portable loops for ${kernels}; onnxruntime-node would be faster here and is absent`,
+      why: `portable loops for ${kernels}; onnxruntime-node would be faster here but is not installed`,
     };
   }
   return { name: 'onnxruntime', why: precision === 'auto' ? `faster than our kernels for ${kernels}` : 'float32' };
 }
 
-/** Builds the dense half that chooseDense names. Throws what the backends throw. */
+/** Builds the dense half that chooseDense names. Throws what their constructors throw. */
 export async function openDense(
   model: DenseModel,
   options: DenseOptions,

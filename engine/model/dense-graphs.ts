@@ -1,16 +1,16 @@
 /**
- * The dense half of a Llama-family transformer as ONNX graphs (dense-native.ts has its own), cut where attention happens:
+ * The dense half of a Llama-family transformer as ONNX graphs (dense-native.ts needs none), cut where attention happens:
  *
  *     first     x → norm, q, k, v of layer 0
  *     next l    attention of layer l, x → output projection, residual, norm, MLP, residual → x; norm, q, k, v of layer l + 1
  *     last      the same without the projections that would follow
  *     logits    final norm and output matrix
  *
- * Every graph takes and gives float32 with a dynamic first axis T (tokens).
+ * Inputs and outputs of every graph are float32 with a dynamic first axis T (tokens).
  *
- * How a matrix is kept. 'exact': float32, as Gemm with transB (rows are output features, as stored; as fast as a
- * transposed MatMul, and nothing is transposed at load). 'auto': MatMulNBits, symmetric int8 codes with one float32
- * scale per 32 inputs of an output, and accuracy_level 4 (activations become int8 per 32 as well).
+ * With 'exact' a matrix stays float32 and is a Gemm with transB: rows are output features, as stored, so nothing is
+ * transposed at load, and it is as fast as a transposed MatMul. With 'auto' it is a MatMulNBits of symmetric int8 codes,
+ * one float32 scale per 32 inputs of an output, and accuracy_level 4 (activations are rounded to int8 per 32 too).
  *
  * Measured on SmolLM2-135M (Zen 5, AVX-512 VNNI, one thread, shared machine, ± 10%), the dense half alone:
  *
@@ -20,14 +20,14 @@
  *     8 bit, per 64    136 MiB    8.7 ms    109 ms    0.0042
  *     8 bit, per 128   142 MiB    9.1 ms    122 ms    (576 inputs are padded)
  *
- * One product differs by 0.7% of its norm, mostly from the activations: with float32 activations (no accuracy_level) the
- * KLD is 0.0007, but a single token takes 45 to 180 times as long. No matrix alone explains it (float32 only for down:
- * 0.0020, for q, k, v: 0.0015), and the model is faster in 8 bits for one token and for many, so a matrix stays in float32
- * only when its inputs are no multiple of 32. 4 bits for Q4_1 (1536 × 576, one token): float zero points are exact but
- * take 1000 µs, since the fast kernel wants integers; rounded to integers 22 µs and 8.6% error; 8 bits: 25 µs.
+ * One product is off by 0.7% of its norm, mostly because of the activations: if these are float32 (no accuracy_level) the
+ * KLD is 0.0007, but a single token takes 45 to 180 times as long. No single matrix is to blame (with float32 for down only
+ * it is 0.0020, for q, k, v only 0.0015), and 8 bits are faster for one token and for many, so a matrix stays in float32
+ * only if its inputs are not a multiple of 32. As to 4 bits for Q4_1 (1536 × 576, one token): float zero points are exact
+ * but take 1000 µs, since the fast kernel wants integers; rounded, they take 22 µs with 8.6% error; 8 bits take 25 µs.
  *
- * gate and up stay two products: in one product with a Split they are 8% slower in float32 for many tokens and equal in
- * 8 bits. q, k, v in one product are 5% faster than three. QuickGelu(alpha 1) is 7% of a layer faster than Sigmoid, Mul.
+ * gate and up stay two products: as one product with a Split they are 8% slower in float32 for many tokens and no faster
+ * in 8 bits. One product for q, k and v is 5% faster than three. QuickGelu(alpha 1) saves 7% of a layer over Sigmoid, Mul.
  */
 import { assert, KvError } from '../../native/index.ts';
 import type { OnnxAttribute, OnnxGraph, OnnxInitializer, OnnxNode, OnnxType, OnnxValue } from './onnx-writer.ts';
@@ -47,10 +47,10 @@ export interface Q8Matrix {
   readonly scales: Float32Array;
 }
 
-/** Inputs that share a scale. A matrix whose inputs are no multiple of it stays float32. */
+/** Inputs that share a scale. A matrix stays float32 if its inputs are not a multiple of it. */
 export const Q8_BLOCK = 32;
 
-/** Round to nearest, scale = largest magnitude / 127, so the code 128 is zero and 0 is never used. */
+/** Rounds to nearest with scale = largest magnitude / 127, so code 128 means zero and code 0 is never used. */
 export function quantizeQ8(weights: Float32Array): Q8Matrix {
   assert(weights.length % Q8_BLOCK === 0, `${weights.length} weights are not blocks of ${Q8_BLOCK}`);
   const codes = new Uint8Array(weights.length);
@@ -124,7 +124,7 @@ class GraphDraft {
     return output;
   }
 
-  /** input · Wᵀ (+ bias) with the rows of several tensors one below the other: output features in that order. */
+  /** input · Wᵀ (+ bias), where W stacks the rows of several tensors; output features come in that order. */
   project(input: string, tensors: readonly string[], inputSize: number, biased: boolean, output: string): string {
     const weights = concatenate(tensors.map((name) => finite(name, this.given.weights.tensor(name).readFloat32())));
     const outputSize = weights.length / inputSize;
@@ -153,7 +153,7 @@ class GraphDraft {
       N: { int: outputSize },
       bits: { int: 8 },
       block_size: { int: Q8_BLOCK },
-      // Without it the kernel for 8 bits is 45 to 180 times slower.
+      // Without it the 8-bit kernel is 45 to 180 times slower.
       accuracy_level: { int: 4 },
     };
     const inputs = bias === null ? [input, name, `${name}.scales`] : [input, name, `${name}.scales`, '', '', bias];
@@ -180,7 +180,7 @@ class GraphDraft {
     this.headNorm(k!, kvHeads, `${layer}.kNorm`, 'k');
   }
 
-  /** The norm of each head by itself, [T, heads·d] → [T, heads, d]: the same numbers in memory. */
+  /** Normalises each head by itself. Viewing [T, heads·d] as [T, heads, d] moves nothing in memory. */
   private headNorm(input: string, heads: number, scale: string, output: string): void {
     const shape = BigInt64Array.from([0, heads, this.given.config.headDim], BigInt);
     const target = this.constant(`${input}.shape`, 'int64', [3], shape);
@@ -211,7 +211,7 @@ class GraphDraft {
   }
 }
 
-/** A damaged file can decode to NaN or infinity; found here it has a name, later it would be every logit. */
+/** A damaged file can decode to NaN or infinity. Here the tensor can still be named; later, every logit would be NaN. */
 export function finite(name: string, values: Float32Array): Float32Array {
   let bad = 0;
   for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i]!)) bad++;

@@ -1,6 +1,6 @@
 /**
- * The dense half in float32 without any package: the formulas as loops, sums in float64. Slow,
- * which is why it serves only where float32 is asked for and onnxruntime is absent.
+ * The dense half in float32 without any package: plain loops over the formulas, with sums in float64. They are slow,
+ * so they serve only requests for float32 where onnxruntime is absent.
  */
 import { assert } from '../../native/index.ts';
 import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';

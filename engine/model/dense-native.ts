@@ -1,6 +1,6 @@
 /**
- * The dense half on the project's own kernels: weights of 4 bits stay what they are in the file, all others become 8 bits per 32 inputs;
- * activations are rounded to 16 bits per 32. One native call per layer and step, on the thread that calls.
+ * The dense half on the project's own kernels. 4-bit weights are kept as they are in the file, all others become 8 bits with a scale
+ * per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
 import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot } from '../../native/index.ts';
 import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
@@ -23,7 +23,7 @@ export async function createNativeBackend(model: DenseModel, options: DenseOptio
   return backend;
 }
 
-/** Where results go, for one number of tokens. The residual stream alternates, because one is read while the next is written. */
+/** Buffers for results, for one number of tokens. There are two residual streams, because one is read while the next is written. */
 class Rows {
   readonly tokens: number;
   readonly projected: { readonly q: Float32Array; readonly k: Float32Array; readonly v: Float32Array };
@@ -52,7 +52,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
 
   constructor(model: DenseModel, options: DenseOptions) {
     super(model, options);
-    // More threads than this the kernels do not take; these products are short anyway.
+    // The kernels take no more threads than this, and the products are short anyway.
     this.#half = new DenseHalf(model.config, Math.min(options.threads, 64));
     this.#rows = new Rows(model.config, 1);
   }
@@ -92,7 +92,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
 
   async first(x: Float32Array, tokens: number): Promise<LayerInput> {
     this.checkOpen();
-    // Once a step others have their turn: whoever waits for a message must not wait for the whole answer.
+    // Once per step others get a turn: nobody who waits for a message should have to wait for the whole answer.
     await this.turn();
     this.checkOpen();
     const { projected } = this.#rowsOf(x, tokens);

@@ -1,6 +1,6 @@
 /**
  * The dense half on onnxruntime-node: one session per graph of dense-graphs.ts, one run per layer and step.
- * A run blocks the thread it is called on, so the decode loop lives in a worker. The package is optional and loaded
+ * A run blocks the thread it is called on, so the decode loop lives in a worker. The package is optional, and is loaded
  * when a backend is created.
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
@@ -51,11 +51,11 @@ function sessionOptions(threads: number): InferenceSession.SessionOptions {
     executionMode: 'sequential',
     intraOpNumThreads: threads,
     interOpNumThreads: 1,
-    // Each session would keep its own arena: measured 85 MB more after one chunk of 128 tokens, and no faster.
+    // Otherwise each session keeps its own arena, which took 85 MB more after one chunk of 128 tokens and was no faster.
     enableCpuMemArena: false,
     enableMemPattern: false,
     logSeverityLevel: 3,
-    // Idle threads sleep: otherwise they take the cores from attention, which runs between two runs of ours.
+    // Idle threads must sleep, or they take the cores from attention, which runs between two runs of ours.
     extra: { session: { intra_op: { allow_spinning: '0' } } },
   };
 }
@@ -73,7 +73,7 @@ class OrtBackend extends DenseBase implements DenseBackend {
     this.given = { config: model.config, weights: model.weights, precision: options.precision };
   }
 
-  /** One graph at a time, so that only one layer's weights exist twice. */
+  /** Goes graph by graph, so that only one layer's weights exist twice at any time. */
   async open(threads: number): Promise<void> {
     const { layers } = this.given.config;
     await this.addSession(firstGraph(this.given), threads);
@@ -129,7 +129,7 @@ class OrtBackend extends DenseBase implements DenseBackend {
     return new this.ort.Tensor('float32', data, [rows, columns]);
   }
 
-  /** Outputs are fresh buffers: writing into prepared ones was measured and gains nothing, and x would alias its own input. */
+  /** Outputs are fresh buffers: measured, prepared ones gain nothing, and x would alias its own input. */
   private async run(index: number, feeds: Record<string, Tensor>): Promise<InferenceSession.ReturnType> {
     this.checkOpen();
     this.safePoint();

@@ -1,4 +1,4 @@
-/** What every dense half does alike: checks, rows of the embedding table, sketches of an output projection, turns for others. */
+/** What all dense halves share: checks, rows of the embedding table, sketches of an output projection, and giving others a turn. */
 import { assert, KvError } from '../../native/index.ts';
 import type { DenseOptions, LoadedModel } from './types.ts';
 
@@ -31,7 +31,7 @@ export abstract class DenseBase {
     if (count > 0) this.weightTypes[type] = (this.weightTypes[type] ?? 0) + count;
   }
 
-  /** Lets others have their turn, then goes on where this thread may be ended. */
+  /** Gives others a turn. Resumes at a point where this thread may be terminated. */
   protected async turn(): Promise<void> {
     await new Promise((resolve) => setImmediate(resolve));
     this.safePoint();
