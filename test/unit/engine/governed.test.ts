@@ -28,6 +28,7 @@ function memoryLog(kept: Kept[]): WitnessLog {
     append: (_session: string, kind: string, body: unknown) => kept.push({ kind, body: body as SituationBody }) - 1,
     acknowledgedSeq: -1,
     droppedCount: 0,
+    missingOf: () => 0,
     bytes: 0,
     flush: async () => -1,
     close: async () => {},
