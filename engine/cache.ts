@@ -102,7 +102,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
     checkLatents(options.latents, options.layers);
     if (budgetBytes !== null) checkLatentBudget(options.latents, options, budgetBytes, plan);
   }
-  if (options.stateDir !== undefined && typeof options.stateDir !== 'string')
+  if (options.stateDir !== undefined && (typeof options.stateDir !== 'string' || options.stateDir === ''))
     throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
   const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
   try {

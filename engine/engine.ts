@@ -56,7 +56,8 @@ export class Engine {
   constructor(options: EngineOptions) {
     checkKeys(options, ENGINE_OPTIONS, 'createEngine');
     const { model, stateDir } = options;
-    if (typeof model !== 'string' || (stateDir !== undefined && stateDir !== null && typeof stateDir !== 'string')) {
+    const isFolder = stateDir === undefined || stateDir === null || (typeof stateDir === 'string' && stateDir !== '');
+    if (typeof model !== 'string' || !isFolder) {
       throw new KvError('bad-argument', 'an engine needs the name of a model, and a folder or null for its state', {
         values: { model: String(model), stateDir: String(stateDir) },
         hint: "createEngine({ model: 'reference' })",

@@ -38,6 +38,12 @@ const budget = (text: string): string => {
   return text;
 };
 
+/** An empty name would be the current folder, and is most likely a variable that is not set. */
+const folder = (text: string): string => {
+  if (text === '') throw new KvError('bad-config', 'a folder needs a name', { values: { given: text } });
+  return text;
+};
+
 /** Refuses what is no format of ours; K and V are put together in options.ts. */
 const cacheType = (text: string): string => {
   parsePair(text);
@@ -129,7 +135,12 @@ export const SETTINGS = {
     choices: ['auto', 'exact'],
   },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
-  state: { flags: '--state <dir>', help: 'folder of log, indexes and learned thresholds', default: '.palimpsest' },
+  state: {
+    flags: '--state <dir>',
+    help: 'folder of log, indexes and learned thresholds',
+    default: '.palimpsest',
+    parse: folder,
+  },
   cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
   onLogFailure: {
     flags: '--on-log-failure <mode>',
