@@ -4,10 +4,18 @@
 import { spawnSync } from 'node:child_process';
 import { posix } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { ENTRIES, ENVIRONMENT_READERS, LINES_MAX, LONG_FILES, MACHINE_PATHS, PRINTERS } from './tidy/allowed.ts';
+import {
+  ENTRIES,
+  ENVIRONMENT_READERS,
+  KNOWN_CIRCLES,
+  LINES_MAX,
+  LONG_FILES,
+  MACHINE_PATHS,
+  PRINTERS,
+} from './tidy/allowed.ts';
 import { pathIsThere, pathsIn, titlesOf } from './tidy/documents.ts';
 import { exists, isCode, isWritten, read, root, walk } from './tidy/files.ts';
-import { importProblem, packageProblem, ROOMS, unreached } from './tidy/rooms.ts';
+import { circles, importProblem, packageProblem, ROOMS, unreached } from './tidy/rooms.ts';
 import { importsOf, stretches } from './tidy/source.ts';
 import { testFileProblems } from './tidy/suites.ts';
 import { type Finding, machinePaths, prints, readsEnvironment, registryHosts, reminders } from './tidy/words.ts';
@@ -76,6 +84,19 @@ describe('rooms', () => {
       );
     }
     expect(unreached(roomSources, Object.keys(ENTRIES), edges)).toEqual([]);
+  });
+
+  test('have no circles: no module imports itself by way of others', () => {
+    const edges = new Map(
+      roomSources.map((file) => [
+        file,
+        importsOf(read(file))
+          .filter(({ kind, specifier }) => kind !== 'url' && specifier.startsWith('.'))
+          .map(({ specifier }) => posix.normalize(posix.join(posix.dirname(file), specifier)).replace(/\.js$/, '.ts')),
+      ]),
+    );
+    const strange = circles(edges).filter((circle) => !circle.split(', ').every((file) => IN_CIRCLES.includes(file)));
+    expect(strange).toEqual([]);
   });
 
   test('have no dead C++: every source is compiled and every header included', () => {

@@ -82,3 +82,29 @@ export function unreached(
   }
   return files.filter((file) => !seen.has(file));
 }
+
+/** Groups of modules that import each other, each as its sorted names joined by commas (Tarjan's strongly connected components). */
+export function circles(edges: ReadonlyMap<string, readonly string[]>): string[] {
+  const order = new Map<string, number>();
+  const low = new Map<string, number>();
+  const stack: string[] = [];
+  const found: string[] = [];
+  const visit = (file: string): number => {
+    const index = order.size;
+    order.set(file, index);
+    low.set(file, index);
+    stack.push(file);
+    for (const next of edges.get(file) ?? []) {
+      if (!edges.has(next)) continue;
+      const reach = order.has(next) ? (stack.includes(next) ? order.get(next)! : index) : visit(next);
+      low.set(file, Math.min(low.get(file)!, reach));
+    }
+    if (low.get(file) === index) {
+      const group = stack.splice(stack.indexOf(file));
+      if (group.length > 1 || (edges.get(file) ?? []).includes(file)) found.push(group.sort().join(', '));
+    }
+    return low.get(file)!;
+  };
+  for (const file of edges.keys()) if (!order.has(file)) visit(file);
+  return found.sort();
+}
