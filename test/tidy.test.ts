@@ -7,7 +7,7 @@ import { describe, expect, test } from 'vitest';
 import {
   ENTRIES,
   ENVIRONMENT_READERS,
-  KNOWN_CIRCLES,
+  IN_CIRCLES,
   LINES_MAX,
   LONG_FILES,
   MACHINE_PATHS,
