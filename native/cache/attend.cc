@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "powers.h"
+
 namespace palimpsest {
 
 namespace {
@@ -145,8 +147,8 @@ class Call {
         const float* part = whole + partial_.size() * range;
         for (int r = 0; r < rows; r++) {
           const float max = std::max(whole[r], part[r]);
-          const float mine = whole[n + r] > 0 ? std::exp2(whole[r] - max) : 0.0f;
-          const float theirs = part[n + r] > 0 ? std::exp2(part[r] - max) : 0.0f;
+          const float mine = whole[n + r] > 0 ? powerOfTwo(whole[r] - max) : 0.0f;
+          const float theirs = part[n + r] > 0 ? powerOfTwo(part[r] - max) : 0.0f;
           whole[r] = max;
           whole[n + r] = whole[n + r] * mine + part[n + r] * theirs;
           float* mixed = whole + 2 * n + r * partial_.d;
@@ -295,7 +297,7 @@ class Call {
       if (rows.rowMass[r] == 0.0f) continue;
       float* mass = pageMass + partial_.pages * r + page;
       float* max = pageMax + partial_.pages * r + page;
-      const float before = *mass > 0 ? *mass * std::exp2(*max - rows.max[r]) : 0.0f;
+      const float before = *mass > 0 ? *mass * powerOfTwo(*max - rows.max[r]) : 0.0f;
       *mass = before + rows.rowMass[r];
       *max = rows.max[r];
     }
@@ -318,7 +320,7 @@ class Call {
       const size_t at = (static_cast<size_t>(block) * plan_.blockTokens + r / group) * shape.queryHeads + head * group + r % group;
       const float inverse = 1.0f / sum[r];
       for (size_t c = 0; c < d; c++) out_[at * d + c] = mixed[r * d + c] * inverse;
-      if (lse_) lse_[at] = (max[r] + std::log2(sum[r])) / kLog2E;
+      if (lse_) lse_[at] = (max[r] + logOfTwo(sum[r])) / kLog2E;
     }
   }
 
