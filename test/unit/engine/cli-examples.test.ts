@@ -38,7 +38,8 @@ interface Example {
 
 function parse(line: string): Example {
   const [, input = '', command = line] = /^echo "([^"]*)" \| (.*)$/.exec(line) ?? [];
-  const [program, ...args] = command.split(' ');
+  const words = command.match(/"[^"]*"|\S+/g) ?? [];
+  const [program, ...args] = words.map((word) => word.replaceAll('"', ''));
   expect(program, line).toBe('palimpsest');
   return { line, args, input };
 }
