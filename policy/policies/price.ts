@@ -4,17 +4,7 @@
  * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
-import {
-  FORMAT_NAMES,
-  forecastMovablePages,
-  KvError,
-  movablePages,
-  pageEnd,
-  pageOf,
-  SIDES,
-  tokensBehind,
-} from '../../native/index.ts';
-import { TIER_RANK } from '../ladder.ts';
+import { forecastMovablePages, KvError, movablePages, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
@@ -31,12 +21,7 @@ import {
   type Threshold,
   type Verdict,
 } from '../types.ts';
-
-/** Why a step was taken. */
-type Rule = 'price' | 'deficit' | typeof KLD_GIVES_WAY | 'low-memory';
-
-/** Offers set aside in one plan because their tier is shut; more than this is left for the next plan. */
-const ASIDE_MAX = 1024;
+import { Plan, sealAhead, sealComes } from './price-plan.ts';
 
 /** What a session knows so far, and what it decides by it. */
 class PriceSession implements PolicySession {
@@ -369,14 +354,6 @@ class PriceSession implements PolicySession {
   }
 }
 
-/** False when the session is expected to end before another page is sealed. */
-function sealComes({ tokens, tokensExpected, urgent }: Situation): boolean {
-  return urgent || tokensExpected === null || tokens > tokensExpected || pageEnd(tokens) < tokensExpected;
-}
-
-/** Bytes that the next seal takes; 0 when none is expected. */
-const sealAhead = (situation: Situation): number => (sealComes(situation) ? situation.sealBytes : 0);
-
 function bothBind({ budgetBytes, kldBudget, tokens }: Situation, deficitBytes: number, predictedKld: number): KvError {
   return new KvError(
     'budget-too-small',
@@ -386,122 +363,6 @@ function bothBind({ budgetBytes, kldBudget, tokens }: Situation, deficitBytes: n
       hint: 'raise one of the two',
     },
   );
-}
-
-/** One plan under construction. */
-class Plan {
-  readonly situation: Situation;
-  /** Bytes freed and predicted KLD bought by what was taken so far. */
-  freed = 0;
-  kld = 0;
-  readonly #state: PriceSession;
-  readonly #startPrice: number;
-  /** Slot → rule under which its last step was taken. */
-  readonly #taken = new Map<number, Rule>();
-  #aside: number[] = [];
-
-  constructor(state: PriceSession, situation: Situation) {
-    this.#state = state;
-    this.situation = situation;
-    this.#startPrice = state.price;
-  }
-
-  get hasRoom(): boolean {
-    return this.#taken.size < this.situation.movesMax;
-  }
-
-  get isEmpty(): boolean {
-    return this.#taken.size === 0;
-  }
-
-  /** Cheapest offer that its layer allows now, −1 when there is none. Resting sides count when it is urgent and the move is not early. */
-  next(early: boolean): number {
-    const { offers, layers } = this.#state;
-    const { sides } = offers;
-    for (;;) {
-      const slot = offers.cheapest(this.situation.urgent && !early);
-      if (slot < 0) return -1;
-      const layer = sides.layer[slot]!;
-      const shut = layers.stopped[layer] === 1 || TIER_RANK[offers.next[slot]!]! > layers.openTier[layer]!;
-      if (!shut && !(early && layers.held[layer] === 1)) return slot;
-      if (this.#aside.length === ASIDE_MAX && !this.situation.urgent) return -1;
-      this.#aside.push(slot);
-      offers.hide(slot);
-    }
-  }
-
-  take(slot: number, rule: Rule): number {
-    const { offers } = this.#state;
-    this.kld += offers.nextCost(slot);
-    const freed = offers.take(slot);
-    this.freed += freed;
-    this.#taken.set(slot, rule);
-    return freed;
-  }
-
-  /** Offers again what was set aside. */
-  restore(): void {
-    for (const slot of this.#aside) this.#state.offers.reprice(slot);
-    this.#aside = [];
-  }
-
-  /** Decisions, cheapest first; their slots are under way from now on. */
-  finish(): Decision[] {
-    const { offers } = this.#state;
-    const { sides } = offers;
-    const decisions = [...this.#taken].map(([slot, rule]) => ({ slot, decision: this.#decision(slot, rule) }));
-    decisions.sort((a, b) => a.decision.price! - b.decision.price! || sides.order(a.slot, b.slot));
-    for (const { slot, decision } of decisions) {
-      sides.plan(slot, decision);
-      offers.hide(slot);
-    }
-    this.restore();
-    return decisions.map(({ decision }) => decision);
-  }
-
-  #decision(slot: number, rule: Rule): Decision {
-    const { offers, context } = this.#state;
-    const { sides } = offers;
-    const from = sides.format[slot]!;
-    const to = offers.aim(slot);
-    const bytesFreed = context.pageBytes[FORMAT_NAMES[from]!] - context.pageBytes[FORMAT_NAMES[to]!];
-    const price = offers.cost(slot, from, to) / bytesFreed;
-    return {
-      layer: sides.layer[slot]!,
-      page: sides.page[slot]!,
-      side: SIDES[sides.side[slot]!]!,
-      from: FORMAT_NAMES[from]!,
-      to: FORMAT_NAMES[to]!,
-      epsilonFrom: offers.epsilon(slot, from),
-      epsilonTo: offers.epsilon(slot, to),
-      price,
-      bytesFreed,
-      retry: this.#state.isStale(slot),
-      because: this.#because(price, rule),
-    };
-  }
-
-  #because(price: number, rule: Rule): Because {
-    const state = this.#state;
-    const { budgetBytes, kldBudget, bytes } = this.situation;
-    const sealBytes = sealAhead(this.situation);
-    if (rule === 'price')
-      return state.because(price, kldBudget !== null && budgetBytes === null ? state.price : this.#startPrice);
-    const low = rule === 'low-memory';
-    const { id, value, origin } = thresholdOf(
-      state.context.thresholds,
-      low ? 'pressure.low-memory' : 'pressure.critical',
-    );
-    const target = low ? (state.lowMemoryBytes(this.situation) ?? 0) / value : (budgetBytes ?? 0);
-    return {
-      threshold: id,
-      measured: (bytes + sealBytes) / Math.max(1, target),
-      bound: low ? value : 1,
-      unit: 'share',
-      origin,
-      rule,
-    };
-  }
 }
 
 export const pricePolicy: Policy = {
