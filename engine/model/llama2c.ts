@@ -1,7 +1,7 @@
 /**
  * Checkpoints of the llama2.c project, version 0, for small test models: seven i32 (width, hidden width, layers, query
  * heads, key heads, ± vocabulary, context), then float32 tensors in a fixed order. A negative vocabulary announces an
- * output matrix of its own. The vocabulary lies beside it: tok512.bin for 512 words, or tokenizer.bin.
+ * output matrix of its own. The vocabulary is a file beside it: tok512.bin for 512 words, or tokenizer.bin.
  * Rotary pairs are (2i, 2i + 1), theta 10000, epsilon 1e-5.
  */
 import { existsSync } from 'node:fs';
@@ -19,7 +19,7 @@ import type { ModelConfig } from './types.ts';
 const HEADER_BYTES = 28;
 const [BOS, EOS, FIRST_BYTE, FIRST_WORD] = [1, 2, 3, 259];
 
-/** Throws KvError 'bad-file' when sizes do not add up to the file's, 'bad-model' when they are out of range. */
+/** Throws KvError 'bad-file' if sizes do not add up to the file's, 'bad-model' if they are out of range. */
 export function openLlama2c(path: string): { checkpoint: Checkpoint; config: ModelConfig } {
   const file = FileBytes.open(path);
   try {
@@ -46,7 +46,7 @@ export function openLlama2c(path: string): { checkpoint: Checkpoint; config: Mod
   }
 }
 
-/** A file of another kind whose name ends alike has seven numbers here as well: what is wrong with each is of no use to anybody. */
+/** Another kind of .bin file also has seven numbers here; listing what is wrong with each would help nobody. */
 function checkHeader(path: string, check: () => ModelConfig): ModelConfig {
   try {
     return check();
@@ -54,7 +54,7 @@ function checkHeader(path: string, check: () => ModelConfig): ModelConfig {
     if (!(cause instanceof KvError)) throw cause;
     const problems = cause.values['problems'];
     const first = Array.isArray(problems) ? String(problems[0]) : cause.message;
-    throw new KvError('bad-model', `${path} is no llama2.c model: its first bytes are no sizes of one`, {
+    throw new KvError('bad-model', `${path} is not a llama2.c model: its first bytes are not the sizes of one`, {
       values: { path, first },
       hint: 'a .bin file is read as a llama2.c checkpoint; of a vector index inspect the folder',
       cause,

@@ -1,4 +1,4 @@
-/** From a path or a name to a model that can run: configuration, weights by name, tokenizer. */
+/** Turns a path or a name into a model that can run: configuration, weights by name, tokenizer. */
 import { createHash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
 import { extname, join, resolve } from 'node:path';
@@ -18,7 +18,7 @@ import { readHfTokenizer } from './tokenizer-hf.ts';
 import type { LoadedModel, ModelConfig } from './types.ts';
 
 export interface LoadOptions {
-  /** Where fetched models lie. Default '.cache'. */
+  /** The folder of fetched models. Default '.cache'. */
   readonly cacheDir?: string;
 }
 
@@ -28,9 +28,9 @@ const CACHE_DIR = '.cache';
 export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 
 /**
- * A Hugging Face folder, a .gguf file, a llama2.c .bin file, 'reference' (comes with the package) or a fetched model's
- * name. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model', 'bad-tokenizer',
- * 'unsupported', 'io'; weights are decoded later, and a damaged one is reported then.
+ * Loads a Hugging Face folder, a .gguf file, a llama2.c .bin file, 'reference' (comes with the package) or a fetched
+ * model by name. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model',
+ * 'bad-tokenizer', 'unsupported', 'io'. Weights are decoded later, so a damaged one is reported only then.
  */
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
@@ -77,7 +77,7 @@ function openLoaded(pathOrName: string, path: string, digest: string | null): Lo
   }
 }
 
-/** Where a model lies; throws KvError 'not-found' with what to do about it. */
+/** The path of a model. Throws KvError 'not-found' with a hint on what to do. */
 function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): string {
   if (typeof pathOrName !== 'string' || pathOrName === '')
     throw new KvError('bad-argument', 'a model is a path or a name', { values: { names: MODEL_NAMES } });
@@ -92,12 +92,12 @@ function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): s
   });
 }
 
-/** Longer names are cut: they stand in every entry that opens a session. */
+/** Longer names are cut, because every entry that opens a session contains the name. */
 const NAME_CHARACTERS_MAX = 80;
 
 /**
- * What a model is called in log, index and report, which hold no path of the user: what its file declares, without folders that
- * whoever wrote it may have left in there, made safe to print and bounded; or else what it is.
+ * What a model is called in logs, indexes and reports, which must not contain paths of the user. It is the name that the file
+ * declares, without folders, safe to print and bounded; or else `otherwise`.
  */
 export function modelName(declared: unknown, otherwise: string): string {
   const name = typeof declared === 'string' ? printable(declared.split(/[/\\]/).at(-1)!.trim()) : '';
@@ -106,7 +106,7 @@ export function modelName(declared: unknown, otherwise: string): string {
 
 interface OpenedModel {
   readonly format: string;
-  /** The name that the file gives itself. */
+  /** The name that the file declares. */
   readonly declared?: unknown;
   readonly checkpoint: Checkpoint;
   readonly config: ModelConfig;
@@ -125,7 +125,7 @@ function openModel(path: string): OpenedModel {
         return {
           format: `GGUF ${file.version}`,
           declared: file.metadata.get('general.name'),
-          // Without the metadata, which holds the vocabulary once more.
+          // The metadata is left out, since it holds the vocabulary once more.
           checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
           config,
           tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
@@ -144,7 +144,7 @@ function openModel(path: string): OpenedModel {
       }));
     }
     default:
-      throw new KvError('unsupported', `${path} is no model file of a served kind`, {
+      throw new KvError('unsupported', `${path} is not a supported kind of model file`, {
         values: { path },
         hint: 'give the folder of a safetensors checkpoint, a .gguf file or a llama2.c .bin file',
       });
@@ -182,7 +182,7 @@ function closingOnError<T>(checkpoint: Checkpoint, rest: () => T): T {
   }
 }
 
-/** SHA-256 of the weights file, which holds names, shapes and bytes; of the digests in the order of names where there are several. */
+/** SHA-256 of the weights file, with its names, shapes and bytes; of several files, that of their digests in the order of names. */
 function digestOf({ files }: Checkpoint): string {
   const digests = files.map((file) => file.digest());
   return digests.length === 1 ? digests[0]! : createHash('sha256').update(digests.join('\n')).digest('hex');

@@ -1,4 +1,4 @@
-/** From the names that checkpoints use to those the engine asks for (types.ts), and a source that knows every shape. */
+/** Maps the tensor names of checkpoints to those that the engine asks for (types.ts), and checks every shape. */
 import { KvError } from '../../native/index.ts';
 import { expectedShapes } from './config.ts';
 import type { Checkpoint, StoredTensor } from './stored-tensor.ts';
@@ -49,7 +49,7 @@ function matrices(names: Readonly<Record<string, string>>): Record<string, strin
   );
 }
 
-/** The engine's name of a tensor of a Hugging Face checkpoint, null when it needs none; undefined when unknown. */
+/** The engine's name of a tensor of a Hugging Face checkpoint, null if it needs none, undefined if unknown. */
 export function hfName(name: string): string | null | undefined {
   if (IGNORED.test(name)) return null;
   const bare = name.startsWith('model.') ? name.slice('model.'.length) : name;
@@ -73,8 +73,8 @@ function own(record: Readonly<Record<string, string>>, key: string): string | un
 }
 
 /**
- * Names the tensors of a checkpoint and compares all of them with the configuration: none missing, none misshapen, none
- * left over (a tensor that is not computed with would change the model silently). Throws KvError 'bad-model' or 'unsupported'.
+ * Names the tensors of a checkpoint and checks them against the configuration: none may be missing, misshapen or left over
+ * (ignoring a tensor would silently change the model). Throws KvError 'bad-model' or 'unsupported'.
  */
 export function nameTensors(
   checkpoint: Checkpoint,
@@ -117,7 +117,7 @@ export function nameTensors(
   );
 }
 
-/** One matrix at both ends: under whichever name the file keeps it. A second copy is not read. */
+/** Tied models have one matrix at both ends, under either name. A second copy is not read. */
 function tieEmbeddings(named: Map<string, { stored: StoredTensor; file: string }>, config: ModelConfig): void {
   if (!config.tiedEmbeddings) return;
   const head = named.get('head');

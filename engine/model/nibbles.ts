@@ -1,6 +1,6 @@
 /**
- * Blocks of 4-bit types as codes, scales and minima, w = scale·code + minimum, nothing rounded: what the kernels multiply with.
- * Layouts: dequant.ts. Q4_K gives a scale and a minimum to each of the eight groups of a block.
+ * Splits blocks of 4-bit types into the codes, scales and minima that the kernels use, w = scale·code + minimum, without rounding.
+ * dequant.ts describes the layouts. In Q4_K each of the eight groups of a block has a scale and a minimum.
  */
 import { assert, type NarrowMatrix } from '../../native/index.ts';
 import { type ElementType, halves, minimumOf, scaleOf, u16 } from './dequant.ts';
@@ -9,7 +9,7 @@ const GROUP = 32;
 
 type Read = (source: Uint8Array, to: NarrowMatrix) => void;
 
-/** 16 bytes: nibble j of byte j is weight j, its high half weight j + 16. */
+/** 16 bytes: the low nibble of byte j is weight j, the high one weight j + 16. */
 function split(source: Uint8Array, from: number, codes: Uint8Array, to: number): void {
   for (let j = 0; j < 16; j++) {
     const byte = source[from + j]!;
@@ -60,7 +60,7 @@ const READERS: ReadonlyMap<string, Read> = new Map([
 
 export const hasNibbles = ({ name }: ElementType): boolean => READERS.has(name);
 
-/** Whole blocks of one type with nibbles. */
+/** Reads whole blocks of one 4-bit type. */
 export function nibblesOf({ name, blockValues, blockBytes }: ElementType, source: Uint8Array): NarrowMatrix {
   const values = (source.length / blockBytes) * blockValues;
   const read = READERS.get(name);

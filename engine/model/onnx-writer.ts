@@ -1,5 +1,5 @@
 /**
- * Writes ONNX models without a protobuf library: exactly the messages a dense layer needs.
+ * Writes ONNX models without a protobuf library; it knows exactly the messages that a dense layer needs.
  * A message is kept as a list of chunks and joined once at the end, so a weight is copied a single time.
  * Field numbers are those of onnx.proto; ir_version 10, opset 21 and com.microsoft 1.
  */
@@ -17,7 +17,7 @@ const ELEMENT_BYTES: Readonly<Record<OnnxType, number>> = {
   float16: 2,
 };
 
-/** Integers and floats are different attribute types in ONNX, so a number says which it is. */
+/** Integers and floats are different attribute types in ONNX, so a number must say which it is. */
 export type OnnxAttribute =
   | { readonly int: number }
   | { readonly float: number }
@@ -45,7 +45,7 @@ export interface OnnxInitializer {
 export interface OnnxValue {
   readonly name: string;
   readonly type: OnnxType;
-  /** A string names a dynamic axis. */
+  /** A string is the name of a dynamic axis. */
   readonly shape: readonly (number | string)[];
 }
 
@@ -59,7 +59,7 @@ export interface OnnxGraph {
 
 const text = new TextEncoder();
 
-/** A protobuf message under construction: chunks in order and their sum. */
+/** A protobuf message under construction: its chunks in order and their total length. */
 class Message {
   readonly chunks: Uint8Array[] = [];
   bytes = 0;
@@ -170,7 +170,7 @@ function valueMessage({ name, type, shape }: OnnxValue): Message {
   return new Message().text(1, name).message(2, new Message().message(1, tensor));
 }
 
-/** The bytes of a ModelProto with this graph. Throws KvError 'unsupported' from 2 GiB on, where protobuf ends. */
+/** The bytes of a ModelProto with this graph. Throws KvError 'unsupported' from 2 GiB on, the limit of protobuf. */
 export function writeOnnxModel(graph: OnnxGraph): Uint8Array<ArrayBuffer> {
   const body = new Message();
   for (const node of graph.nodes) body.message(1, nodeMessage(node));

@@ -1,6 +1,6 @@
-/** What each token is in bytes, so that decoding is a concatenation and a stream never guesses at half a character. */
+/** The bytes of each token, so that decoding is concatenation and a stream never has to guess at half a character. */
 
-/** A word of a byte-level vocabulary is written with one letter per byte: printable ones as themselves, the others from U+0100 on. */
+/** Byte-level vocabularies write one letter per byte: printable bytes stand for themselves, the others are numbered from U+0100. */
 const BYTE_LETTERS: readonly string[] = byteLetters();
 const LETTER_BYTES: ReadonlyMap<number, number> = new Map(
   BYTE_LETTERS.map((letter, byte) => [letter.charCodeAt(0), byte]),
@@ -18,11 +18,11 @@ function byteLetters(): string[] {
 export const byteLetter = (byte: number): string => BYTE_LETTERS[byte]!;
 
 export type PieceStyle =
-  /** Letters are bytes. */
+  /** Each letter is a byte. */
   | 'byte-level'
   /** U+2581 is a space, <0x41> a byte. */
   | 'metaspace'
-  /** The text itself: added tokens. */
+  /** The text itself, as in added tokens. */
   | 'plain';
 
 const encoder = new TextEncoder();
@@ -39,7 +39,7 @@ export function pieceBytes(word: string, style: PieceStyle): Uint8Array {
   const bytes = new Uint8Array(word.length);
   for (let i = 0; i < word.length; i++) {
     const byte = LETTER_BYTES.get(word.charCodeAt(i));
-    // A word outside the alphabet was added as text.
+    // A word outside this alphabet was added as plain text.
     if (byte === undefined) return encoder.encode(word);
     bytes[i] = byte;
   }
@@ -52,7 +52,7 @@ export class Pieces {
   #used = 0;
   readonly #starts: Uint32Array;
   readonly #lengths: Uint32Array;
-  /** Bytes of the longest. */
+  /** Bytes of the longest token. */
   longest = 0;
 
   constructor(idCount: number) {

@@ -1,15 +1,15 @@
 /**
  * How byte-level vocabularies of GGUF files cut text before merging: `tokenizer.ggml.pre` names one of these. Patterns
- * apply one after the other, each to the pieces the one before it left; what a pattern does not match stays a piece.
- * They are those of the models' own tokenizers, in the notation of their tokenizer.json.
+ * apply one after the other, each to the pieces left by the one before; text that a pattern does not match stays a piece.
+ * The patterns are those of the models' own tokenizers, written as in their tokenizer.json.
  */
 import { KvError } from '../../native/index.ts';
 
 export interface PreTokenizer {
   readonly patterns: readonly string[];
-  /** A piece that is a word of the vocabulary is taken whole. */
+  /** A piece that is a word of the vocabulary becomes that token without merging. */
   readonly ignoreMerges?: boolean;
-  /** Prompts begin with BOS where the file does not say. */
+  /** Whether prompts begin with BOS if the file does not say. */
   readonly addBos?: boolean;
 }
 
@@ -62,7 +62,7 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
 
 const OWN: ReadonlySet<string> = new Set(['\\p{N}+', ...[...BY_NAME.values()].flatMap(({ patterns }) => patterns)]);
 
-/** Whether a pattern is one of these, which all end in time that grows with the text alone. */
+/** Whether a pattern is one of these, whose running time is known to grow only with the text. */
 export const isOwnPattern = (pattern: string): boolean => OWN.has(pattern);
 
 /** Throws KvError 'unsupported' for a name that is not served. */

@@ -18,8 +18,8 @@ export interface RopeFrequencies {
 }
 
 /**
- * contextTokens: positions to plan for. Only `ntk` depends on it: its base grows with the sequence, and
- * since keys are cached after rotation one base must serve a whole session: the one for that length.
+ * contextTokens: positions to plan for. Only `ntk` depends on it: its base grows with the sequence, and since keys are
+ * cached after rotation, one base must serve a whole session, namely the one for that length.
  * Up to the original context it is plain RoPE.
  */
 export function ropeFrequencies(config: RopeConfig, contextTokens: number): RopeFrequencies {
@@ -56,7 +56,7 @@ export function ropeFrequencies(config: RopeConfig, contextTokens: number): Rope
   }
 }
 
-/** Share of its unscaled frequency that each pair keeps: 1 above betaFast turns per original context, 0 below betaSlow, a ramp over pairs between. */
+/** Share of its unscaled frequency that each pair keeps: 1 above betaFast turns per original context, 0 below betaSlow, a ramp between. */
 function yarnKeptShare(
   { rotaryDim, ropeTheta }: RopeConfig,
   { betaFast, betaSlow, originalContext }: Extract<RopeConfig['ropeScaling'], { kind: 'yarn' }>,
@@ -65,7 +65,7 @@ function yarnKeptShare(
     (rotaryDim * Math.log(originalContext / (turns * 2 * Math.PI))) / (2 * Math.log(ropeTheta));
   const low = Math.max(Math.floor(pairWithTurns(betaFast)), 0);
   const high = Math.min(Math.ceil(pairWithTurns(betaSlow)), rotaryDim - 1);
-  // Equal ends would divide by zero; the reference implementation widens them by the same amount.
+  // Equal ends would divide by zero; the reference implementation widens the ramp by the same amount.
   const width = high === low ? 0.001 : high - low;
   return Float64Array.from({ length: rotaryDim / 2 }, (_, pair) => 1 - clamp((pair - low) / width));
 }
@@ -73,15 +73,15 @@ function yarnKeptShare(
 const clamp = (value: number): number => Math.min(1, Math.max(0, value));
 
 export interface RopeRows {
-  /** [tokens, rotaryDim / 2] each; views that later calls leave as they are. */
+  /** Both [tokens, rotaryDim / 2]; later calls do not change these views. */
   readonly cos: Float32Array;
   readonly sin: Float32Array;
 }
 
-/** Positions are added in blocks of this many. */
+/** The table grows by blocks of this many positions. */
 const BLOCK_POSITIONS = 512;
 
-/** cos and sin by position, grown on demand: 512 positions are 128 KiB at d = 64. Sessions of one context length can share it. */
+/** cos and sin by position, extended on demand: 512 positions take 128 KiB at d = 64. Sessions of equal context length can share it. */
 export class RopeTable {
   private readonly config: RotaryConfig;
   private readonly frequencies: RopeFrequencies;
@@ -94,7 +94,7 @@ export class RopeTable {
     this.frequencies = ropeFrequencies(config, contextTokens);
   }
 
-  /** Rotates x [tokens, heads, headDim] in place, its first token being at position `start`. */
+  /** Rotates x [tokens, heads, headDim] in place; its first token is at position `start`. */
   apply(x: Float32Array, tokens: number, heads: number, start: number): void {
     const { headDim, rotaryDim, ropeInterleaved } = this.config;
     const { cos, sin } = this.rows(start, tokens);
@@ -115,7 +115,7 @@ export class RopeTable {
     };
   }
 
-  /** At least doubles, so that growing token by token copies each row a bounded number of times. */
+  /** At least doubles the table, so that growing token by token copies each row a bounded number of times. */
   private grow(needed: number): void {
     const { radians, amplitude } = this.frequencies;
     const pairs = radians.length;
@@ -138,8 +138,8 @@ export class RopeTable {
 }
 
 /**
- * What the native `rope` does, to read and to test against: rotates x [tokens, heads, headDim] in place, the first
- * rotaryDim channels of each head, pairs (i, i + rotaryDim/2) or, interleaved, (2i, 2i + 1).
+ * A readable reference to test the native `rope` against. Rotates in place the first rotaryDim channels of each head of
+ * x [tokens, heads, headDim], in pairs (i, i + rotaryDim/2) or, interleaved, (2i, 2i + 1).
  */
 export function rotateReference(
   x: Float32Array,

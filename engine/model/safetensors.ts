@@ -1,6 +1,6 @@
 /**
  * safetensors: u64 length of a JSON header, the header, then the data. Header: name → { dtype, shape, data_offsets }.
- * Checked before anything is believed: the length against the file and a cap, keys that stand twice, types, products,
+ * Nothing is trusted before it is checked: the length against the file and a limit, duplicate keys, types, products,
  * and that the tensors fill the data exactly, without holes or overlap, as the format demands.
  */
 import { existsSync } from 'node:fs';
@@ -48,7 +48,7 @@ export function openSafetensorsFolder(dir: string): Checkpoint {
   return { tensors, files, close };
 }
 
-/** Tensor → shard. Shards are plain file names: an index must not lead elsewhere. */
+/** Tensor → shard. Shards must be plain file names, so that an index cannot point outside its folder. */
 function readIndex(path: string): Map<string, string> {
   const index = asRecord(readJson(path, { code: 'bad-file', bytesMax: TENSOR_INDEX_BYTES_MAX }));
   const map = asRecord(index?.weight_map);
@@ -65,7 +65,7 @@ function readIndex(path: string): Map<string, string> {
   return shards;
 }
 
-/** The tensors of one open file, by name. Throws KvError 'bad-file'; types without a size are 'unsupported'. */
+/** The tensors of one open file, by name. Throws KvError 'bad-file', or 'unsupported' for a type of unknown size. */
 export function readSafetensors(file: FileBytes): Map<string, StoredTensor> {
   if (file.size < 8)
     throw bad(file.path, `${file.size} bytes are too few for a safetensors file`, { bytes: file.size });

@@ -8,7 +8,7 @@ import { KvError } from '../../native/index.ts';
 export interface SamplingOptions {
   /** 0 = greedy. */
   readonly temperature: number;
-  /** Smallest set of most likely tokens with at least this probability is drawn from; 1 = all. */
+  /** Draws from the smallest set of most likely tokens that has at least this probability; 1 = all tokens. */
   readonly topP: number;
   /** 0 … 2^53 − 1. */
   readonly seed: number;
@@ -25,7 +25,7 @@ export class RandomNumbers {
     if (!Number.isSafeInteger(seed) || seed < 0) {
       throw new KvError('bad-argument', 'a seed is a whole number from 0 to 2^53 − 1', { values: { seed } });
     }
-    // The high word enters after two draws, so that seeds which differ only there give other states too.
+    // The high word enters after two draws, so that seeds differing only there also give different states.
     let mix = seed >>> 0;
     for (let i = 0; i < 4; i++) {
       if (i === 2) mix = (mix ^ Math.floor(seed / 2 ** 32)) >>> 0;
@@ -61,7 +61,7 @@ export class RandomNumbers {
 
 const rotateLeft = (word: number, bits: number): number => (word << bits) | (word >>> (32 - bits));
 
-/** The most likely token, the lowest id among equals. Throws KvError 'bad-value' for NaN, +inf or when nothing is possible. */
+/** The most likely token, the lowest id among equals. Throws KvError 'bad-value' for NaN, +inf or if no token is possible. */
 export function greedy(logits: Float32Array): number {
   let best = -1;
   let largest = -Infinity;
@@ -71,7 +71,7 @@ export function greedy(logits: Float32Array): number {
       largest = logit;
       best = id;
     }
-    // NaN fails every comparison, so it is looked for by itself.
+    // NaN fails every comparison, so it needs a test of its own.
     if (Number.isNaN(logit)) throw badLogits(id, logit);
   }
   if (best < 0 || largest === Infinity) throw badLogits(best, largest);
@@ -142,7 +142,7 @@ class SeededSampler implements Sampler {
 
   private drawNucleus(total: number, topP: number, target: number): number {
     const p = this.probabilities;
-    // All tokens under this bound together weigh at most 1 − topP, so none of them is needed to reach topP: sort the rest only.
+    // All tokens below this bound together weigh at most 1 − topP, so topP is reached without them: sort only the rest.
     const bound = (total * (1 - topP)) / p.length;
     const candidates: number[] = [];
     for (let id = 0; id < p.length; id++) if (p[id]! >= bound) candidates.push(id);

@@ -1,11 +1,11 @@
-/** A tensor where it lies in a file, decoded when asked for, a few megabytes at a time. */
+/** A tensor in a file, decoded on demand, a few megabytes at a time. */
 import { KvError, type NarrowMatrix } from '../../native/index.ts';
 import type { FileBytes } from './bytes.ts';
 import { dequantize, type ElementType, readableType } from './dequant.ts';
 import { hasNibbles, nibblesOf } from './nibbles.ts';
 import type { Tensor } from './types.ts';
 
-/** About this many bytes of a file are held while a tensor is decoded. */
+/** About this many bytes of the file are in memory while a tensor is decoded. */
 const READ_CHUNK_BYTES = 1 << 20;
 
 const littleEndian = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
@@ -71,7 +71,7 @@ export class StoredTensor implements Tensor {
       });
     }
     const offset = this.#offset + (from / blockValues) * blockBytes;
-    // Before allocating: the bytes must be there.
+    // The file must hold these bytes before memory is allocated for them.
     this.#file.checkRange(offset, ((to - from) / blockValues) * blockBytes);
     const values = new Float32Array(to - from);
     if (this.#type.name === 'F32' && littleEndian) {
@@ -83,7 +83,7 @@ export class StoredTensor implements Tensor {
     return values;
   }
 
-  /** Scales that are not finite are the caller's to refuse. */
+  /** The caller must refuse scales that are not finite. */
   readNibbles(): NarrowMatrix | null {
     if (!hasNibbles(this.#type)) return null;
     const { blockValues, blockBytes } = this.#type;
@@ -110,7 +110,7 @@ export class StoredTensor implements Tensor {
   }
 
   #checkFinite(values: Float32Array, from: number): void {
-    // x − x is 0 for every finite x and NaN otherwise: one sum finds any.
+    // x − x is 0 for every finite x and NaN otherwise, so one sum finds any bad value.
     let zero = 0;
     for (let i = 0; i < values.length; i++) zero += values[i]! - values[i]!;
     if (zero === 0) return;

@@ -4,7 +4,7 @@ import { KvError } from '../../native/index.ts';
 import { within } from './bounded.ts';
 import { checkSteps, hasForeignPattern, patternMs, type Step } from './tokenizer-steps.ts';
 
-/** Pieces that are merged at once; between two such lots the number of tokens is looked at. */
+/** Pieces that are merged at once; the number of tokens is checked after each such batch. */
 const PIECES_AT_ONCE = 1024;
 
 export interface BpeDescription {
@@ -20,8 +20,8 @@ export interface Bpe {
 }
 
 /**
- * guarded: ids that text must never become, should merges lead to one; its letters are then encoded one by one.
- * Throws KvError 'bad-tokenizer' for what the package does not know.
+ * guarded: ids that text must never become. If merges lead to one, its letters are encoded one by one instead.
+ * Throws KvError 'bad-tokenizer' for anything the package does not know.
  */
 export function createBpe({ normalizers, preTokenizers, model }: BpeDescription, guarded: ReadonlySet<number>): Bpe {
   checkSteps(normalizers);
@@ -60,7 +60,7 @@ export function createBpe({ normalizers, preTokenizers, model }: BpeDescription,
     return tokenizer.pre_tokenizer?.pre_tokenize(normalized, { section_index: section }) ?? [normalized];
   };
   const isForeign = hasForeignPattern([...normalizers, ...preTokenizers]);
-  // Neighbours that are no words become one token across pieces: then all are merged at once.
+  // Neighbouring unknown words become one token across pieces, so all pieces must then be merged at once.
   const lot = merges.fuse_unk ? Number.POSITIVE_INFINITY : PIECES_AT_ONCE;
   return {
     encodeText(text, section, tokensMax) {
@@ -78,7 +78,7 @@ export function createBpe({ normalizers, preTokenizers, model }: BpeDescription,
   };
 }
 
-/** Patterns that a file brought along may take for ever, or more room than a text may have. */
+/** Patterns that come with a file may run for ever, or produce more text than is allowed. */
 function cutWithin(ms: number, text: string, cut: () => string[]): string[] {
   const values = { characters: text.length, ms };
   let ended: { readonly value: string[] } | null;

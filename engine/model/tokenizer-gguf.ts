@@ -14,7 +14,7 @@ type Metadata = ReadonlyMap<string, GgufValue>;
 
 /** tokenizer.ggml.token_type */
 const TYPE = { normal: 1, unknown: 2, control: 3, added: 4, unused: 5, byte: 6 } as const;
-/** Words of these names end a turn or a text; many files declare only one of those their model uses. */
+/** Words that end a turn or a text; many files declare only one of those that their model uses. */
 const END_WORDS: readonly string[] = [
   '</s>',
   '<|endoftext|>',
@@ -89,12 +89,12 @@ interface Kind {
   readonly name: string;
   readonly style: PieceStyle;
   readonly spacePrefix: boolean;
-  /** Where the file does not say. */
+  /** Used if the file does not say. */
   readonly addBos: boolean;
   encodeText(text: string, section: number, tokensMax: number): number[];
 }
 
-/** Words that text may become; where two are written alike the first counts. */
+/** Words that text may become; of two with the same spelling the first counts. */
 function ordinary({ words, types, isAdded }: Given): Map<string, number> {
   const ids = new Map<string, number>();
   for (const [id, word] of words.entries()) {

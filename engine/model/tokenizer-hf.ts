@@ -1,6 +1,6 @@
 /**
- * tokenizer.json and tokenizer_config.json of a Hugging Face folder. Served: BPE, byte-level or with U+2581 for spaces
- * and byte fallback, which is what the served architectures use. Merging is the package's; added tokens and decoding are ours.
+ * tokenizer.json and tokenizer_config.json of a Hugging Face folder. BPE is supported, byte-level or with U+2581 for
+ * spaces and byte fallback, as the supported architectures use it. The package does the merging; added tokens and decoding are ours.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -38,7 +38,7 @@ export function readHfTokenizer(dir: string, config: TokenIds): VocabularyTokeni
   return hfTokenizer(json, settings, config, readTemplate(dir, settings));
 }
 
-/** chat_template.jinja, else the key of tokenizer_config.json: a text, or a list in which 'default' is ours. */
+/** chat_template.jinja, or else the key in tokenizer_config.json: a text, or a list from which 'default' is taken. */
 function readTemplate(dir: string, settings: Json): string | null {
   const path = join(dir, 'chat_template.jinja');
   if (existsSync(path))
@@ -100,7 +100,7 @@ export function hfTokenizer(
   });
 }
 
-/** Word → id. Read with Object.entries, so that words like '__proto__' are words. */
+/** Word → id. Object.entries keeps words like '__proto__' ordinary words. */
 function readVocabulary(vocab: unknown, vocabSize: number): [string, number][] {
   const words = Object.entries(record(vocab, 'model.vocab')) as [string, number][];
   const seen = new Uint8Array(vocabSize);
@@ -131,7 +131,7 @@ interface AddedRules extends TokenIds {
   readonly chatTemplate: string | null;
 }
 
-/** Tokens beyond the model's embedding are left alone: the model could not read them. */
+/** Tokens beyond the model's embedding are ignored, since the model could not read them. */
 function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplate }: AddedRules): AddedToken[] {
   if (!Array.isArray(entries)) throw bad('added_tokens is not a list');
   if (entries.length > ADDED_TOKENS_MAX)
@@ -172,7 +172,7 @@ function endIds(
   return [...new Set([...configured, ...(typeof id === 'number' ? [id] : [])])];
 }
 
-/** tokenizer_config.json says so, or else the post-processor puts BOS in front. */
+/** True if tokenizer_config.json says so or, if it says nothing, if the post-processor puts BOS in front. */
 function addsBos(postProcessor: unknown, settings: Json, bosText: string | undefined): boolean {
   if (typeof settings.add_bos_token === 'boolean') return settings.add_bos_token;
   const steps = asRecord(postProcessor)?.processors;
@@ -191,7 +191,7 @@ interface Decoding {
   readonly spacePrefix: boolean;
 }
 
-/** A decoder is understood as a style of pieces, so that it can stream; any other is refused. */
+/** Reads a decoder as a style of pieces, which can be streamed; decoders that are not such a style are refused. */
 function readDecoder(decoder: unknown): Decoding {
   const steps = flatSteps(decoder, 'decoders');
   const types = steps.map((step) => step.type);
@@ -224,8 +224,8 @@ function readDecoder(decoder: unknown): Decoding {
 }
 
 /**
- * The package cuts words and digits with JavaScript's classes (white space has U+FEFF there and lacks U+0085; digits are
- * ASCII), while its Split translates patterns faithfully. So both cuts are given to Split; ByteLevel only makes letters of bytes.
+ * The package cuts words and digits with JavaScript's classes (white space includes U+FEFF but not U+0085; digits are ASCII),
+ * while its Split translates patterns faithfully. So Split does both cuts, and ByteLevel only turns bytes into letters.
  */
 function exactPreTokenizer(preTokenizer: unknown): Step[] {
   return flatSteps(preTokenizer, 'pretokenizers').flatMap((step): Step[] => {

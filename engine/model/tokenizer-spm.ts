@@ -1,11 +1,11 @@
 /**
  * SentencePiece BPE over a vocabulary with scores: of all neighbours whose concatenation is a word, the pair with the
- * highest score is joined first, the leftmost of equals; letters that are no word become their bytes.
+ * highest score is joined first, and the leftmost of equals. Letters that are not words become their bytes.
  * Spaces are U+2581, and a text gets one in front. Source of the method: SentencePiece (arXiv 1808.06226), its BPE model.
  */
 
 export interface ScoredWords {
-  /** Words that text may become: no control, unknown or byte tokens. */
+  /** Words that text may become, without control, unknown and byte tokens. */
   readonly idOf: ReadonlyMap<string, number>;
   readonly scoreOf: (id: number) => number;
   /** Id of each byte, -1 where the vocabulary has none. */
@@ -35,7 +35,7 @@ function pushBytes(symbol: string, { byteIds, unknownId }: ScoredWords, ids: num
   else for (const byte of bytes) ids.push(byteIds[byte]!);
 }
 
-/** Symbols as a linked list in arrays; candidates wait in a heap and are dropped when a side has changed meanwhile. */
+/** Symbols are a linked list in arrays. Candidates wait in a heap and are dropped if either side has changed since. */
 function mergeByScore(letters: readonly string[], { idOf, scoreOf }: ScoredWords): string[] {
   const symbols: (string | null)[] = [...letters];
   const next = Int32Array.from(letters, (_, i) => (i + 1 < letters.length ? i + 1 : NONE));
@@ -51,7 +51,7 @@ function mergeByScore(letters: readonly string[], { idOf, scoreOf }: ScoredWords
   for (let best = heap.pop(); best !== undefined; best = heap.pop()) {
     const { left, right, word } = best;
     const [a, b] = [symbols[left], symbols[right]];
-    // Lengths tell: a symbol only ever grows, and two that still make up the word are those that were meant.
+    // Lengths are enough: symbols only ever grow, so two that still add up to the word are the two that were meant.
     if (a == null || b == null || a.length + b.length !== word.length || next[left] !== right) continue;
     symbols[left] = word;
     symbols[right] = null;

@@ -1,6 +1,6 @@
 /**
- * Normalizers and pre-tokenizers as tokenizer.json describes them. They hold patterns and replacements that somebody else wrote, so
- * what they may cost is bounded: in number and length here, in time where they run.
+ * Normalizers and pre-tokenizers as tokenizer.json describes them. Their patterns and replacements are untrusted, so their cost is
+ * bounded: in number and length here, and in time where they run.
  */
 import { asRecord, KvError } from '../../native/index.ts';
 import { isOwnPattern } from './pre-tokenizers.ts';
@@ -11,9 +11,9 @@ export type Step = Readonly<Record<string, unknown>>;
 const STEPS_MAX = 32;
 /** The longest published pattern has 1,200 characters. */
 const PATTERN_CHARACTERS_MAX = 4096;
-/** How many times as long all replacements together may make a text. U+2581 for a space makes none longer. */
+/** By what factor all replacements together may lengthen a text. U+2581 for a space does not lengthen it. */
 const GROWTH_MAX = 16;
-/** What a pattern may take: of those that end, the slowest measured took 0.3 s for a million characters. */
+/** Time limit of a pattern. The slowest one measured that did finish took 0.3 s for a million characters. */
 const PATTERN_MS = 2000;
 const PATTERN_MS_PER_CHARACTER = 4e-3;
 
@@ -31,7 +31,7 @@ export function flatSteps(step: unknown, key: 'normalizers' | 'pretokenizers' | 
   return steps;
 }
 
-/** Refuses steps that could make a text much longer, that need not end, or whose patterns are out of all proportion. */
+/** Refuses steps that could make a text much longer or never end, and patterns that are far too long. */
 export function checkSteps(steps: readonly Step[]): void {
   let growth = 1;
   for (const step of steps) {
@@ -61,7 +61,7 @@ function patternOf(step: Step): string | null {
   return pattern;
 }
 
-/** A pattern may match nothing between any two characters: its replacement then stands beside each of them. */
+/** A pattern may match the empty text between any two characters; its replacement is then inserted beside each of them. */
 function growthOf(step: Step): number {
   const lengthOf = (value: unknown): number =>
     typeof value === 'string' ? value.length : value == null ? 0 : Infinity;
@@ -73,7 +73,7 @@ function growthOf(step: Step): number {
     }
     case 'Metaspace':
       return Math.max(1, lengthOf(step['replacement']), lengthOf(step['str_rep']));
-    // Once in front of a text, however short that is.
+    // Inserted once before a text, however short that is.
     case 'Prepend':
       return Math.max(1, lengthOf(step['prepend']));
     default:

@@ -1,4 +1,4 @@
-/** Text ↔ token ids over any vocabulary: what the kinds share. How plain text becomes ids is the kind's own business. */
+/** Text ↔ token ids: what all kinds of tokenizer share. How plain text becomes ids is up to each kind. */
 import { KvError } from '../../native/index.ts';
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts';
 import { checkMessages, renderChat } from './chat-template.ts';
@@ -6,15 +6,15 @@ import type { Pieces } from './pieces.ts';
 import type { ChatMessage, ChatOptions, EncodeOptions, Tokenizer } from './types.ts';
 
 export interface TokenizerParts {
-  /** For people: 'byte-level BPE', 'SentencePiece BPE'. */
+  /** For display: 'byte-level BPE', 'SentencePiece BPE'. */
   readonly kind: string;
-  /** Ids the model's embedding knows. */
+  /** Rows of the model's embedding. */
   readonly vocabSize: number;
   readonly pieces: Pieces;
   readonly added: readonly AddedToken[];
-  /** Ids of a text without added tokens, or some more than `tokensMax` of them. section: its place between added tokens, 0 for the first. */
+  /** Ids of a text without added tokens; it may stop once it has more than `tokensMax`. section: its place between added tokens, from 0. */
   encodeText(text: string, section: number, tokensMax: number): number[];
-  /** encodeText puts a space before its text, so decoding takes one away again. */
+  /** Whether encodeText puts a space before its text, which decoding must remove again. */
   readonly spacePrefix: boolean;
   readonly bosId: number | null;
   readonly eosIds: readonly number[];
@@ -78,19 +78,19 @@ export class VocabularyTokenizer implements Tokenizer {
       }
       const words = mark === null ? section.text : section.text.replaceAll(mark, '');
       if (words === '') continue;
-      // One by one: a spread of a long document would overflow the stack.
+      // Pushed one by one, since spreading a long document would overflow the stack.
       for (const id of this.#parts.encodeText(words, place, tokensMax - ids.length)) ids.push(id);
       if (ids.length > tokensMax) throw tooLong(text.length, tokensMax);
     }
     return ids;
   }
 
-  /** No token has more characters than the longest has bytes, so a text can be too long before any work is done on it. */
+  /** No token has more characters than the longest has bytes, so a text that is far too long can be refused before any work. */
   #checkLength(characters: number, tokensMax: number): void {
     if (characters > tokensMax * this.#parts.pieces.longest) throw tooLong(characters, tokensMax);
   }
 
-  /** Control tokens are left out unless `special`; ids of the model that have no word decode to nothing. */
+  /** Leaves out control tokens unless `special`; ids of the model without a word decode to nothing. */
   decode(ids: readonly number[], options: { readonly special?: boolean } = {}): string {
     const parts: Uint8Array[] = [];
     let bytes = 0;
@@ -110,7 +110,7 @@ export class VocabularyTokenizer implements Tokenizer {
     return new TextDecoder('utf-8', { ignoreBOM: true }).decode(joined);
   }
 
-  /** Ids that continue a text, so a leading space is kept. Bytes wait until they are a character. */
+  /** Decodes ids that continue a text, so a leading space is kept. Bytes are held back until they form a character. */
   stream(): { push(id: number): string; end(): string } {
     const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
     return {
@@ -120,7 +120,8 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   #piece(id: number, special: boolean, trim: boolean): Uint8Array {
-    if (!Number.isInteger(id) || id < 0) throw new KvError('bad-argument', `${id} is no token id`, { values: { id } });
+    if (!Number.isInteger(id) || id < 0)
+      throw new KvError('bad-argument', `${id} is not a token id`, { values: { id } });
     if (!special && this.#addedById.get(id)?.control === true) return new Uint8Array(0);
     const piece = this.#parts.pieces.get(id);
     return trim && this.#parts.spacePrefix && piece[0] === SPACE && !this.#addedById.has(id)

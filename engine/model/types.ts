@@ -42,9 +42,9 @@ export interface ModelConfig {
   readonly headDim: number;
   /** Tokens of the vocabulary. */
   readonly vocabSize: number;
-  /** Longest text that it was made for, in tokens. */
+  /** Longest text that the model was trained for, in tokens. */
   readonly contextLength: number;
-  /** Added under the root of its RMS norms. */
+  /** Added under the square root in RMS norms. */
   readonly normEpsilon: number;
   /** Base of the rotary frequencies. */
   readonly ropeTheta: number;
@@ -54,17 +54,17 @@ export interface ModelConfig {
   readonly rotaryDim: number;
   /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). GGUF llama checkpoints permute q and k for it; the loader says what its tensors need. */
   readonly ropeInterleaved: boolean;
-  /** Tokens that each layer looks back; null: all. */
+  /** How many tokens each layer looks back; null: all. */
   readonly slidingWindow: readonly (number | null)[];
   /** Whether the projections to queries, keys and values have biases. */
   readonly qkvBias: boolean;
-  /** Whether the output projection of attention has one. */
+  /** Whether the output projection of attention has a bias. */
   readonly outputBias: boolean;
-  /** Whether the feed-forward half has them. */
+  /** Whether the feed-forward half has biases. */
   readonly mlpBias: boolean;
   /** Whether queries and keys are normalised per head. */
   readonly qkNorm: boolean;
-  /** Whether the output matrix is the embedding. */
+  /** Whether the output matrix is the embedding itself. */
   readonly tiedEmbeddings: boolean;
   /** Token that every text begins with; null: none. */
   readonly bosId: number | null;
@@ -86,13 +86,13 @@ export interface Tensor {
   readonly storedType: string;
   /** Decodes the whole tensor, or rows [from, to) of its first axis, to float32. */
   readFloat32(fromRow?: number, toRow?: number): Float32Array;
-  /** The codes of a tensor that is stored in 4 bits with a scale and a minimum per 32 inputs; null for every other. */
+  /** The codes of a tensor that is stored in 4 bits with a scale and a minimum per 32 inputs; null for any other. */
   readNibbles?(): NarrowMatrix | null;
 }
 
 export interface WeightSource {
   has(name: string): boolean;
-  /** Throws KvError 'bad-model' when missing or of another shape than the configuration says. */
+  /** Throws KvError 'bad-model' if it is missing or does not have the shape that the configuration says. */
   tensor(name: string): Tensor;
   close(): void;
 }
@@ -106,9 +106,9 @@ export interface ChatMessage {
 }
 
 export interface EncodeOptions {
-  /** Recognise special tokens that are written in the text; default false. */
+  /** Recognise special tokens written in the text; default false. */
   readonly special?: boolean;
-  /** Refuse a text that has more, as soon as that is certain; default: no bound. */
+  /** Refuse a longer text as soon as it is certain to be one; default: no bound. */
   readonly tokensMax?: number;
 }
 
@@ -137,17 +137,17 @@ export interface Tokenizer {
 export interface LoadedModel {
   readonly name: string;
   readonly path: string;
-  /** SHA-256 over names, shapes and bytes of all weights (hex), cached beside nothing: computed once per load from file digests. */
+  /** SHA-256 over names, shapes and bytes of all weights (hex), computed once per load from the digests of the files. */
   readonly digest: string;
   readonly fileBytes: number;
   readonly config: ModelConfig;
   readonly weights: WeightSource;
   readonly tokenizer: Tokenizer;
-  /** For people: parameters, stored types, tokenizer kind. */
+  /** For display: parameters, stored types, tokenizer kind. */
   readonly summary: Readonly<Record<string, unknown>>;
 }
 
-/** Where attention goes: called once per layer and step by the dense half's driver. */
+/** Input of attention, called once per layer and step by the driver of the dense half. */
 export interface LayerInput {
   readonly layer: number;
   readonly tokens: number;
@@ -155,17 +155,17 @@ export interface LayerInput {
   readonly q: Float32Array;
   readonly k: Float32Array;
   readonly v: Float32Array;
-  /** Residual stream entering the layer, before its norm, [T, m]. */
+  /** The residual stream that enters the layer, before its norm, [T, m]. */
   readonly x: Float32Array;
 }
 
 /**
- * The dense half of a transformer: everything but attention and RoPE. One page, so that another backend can follow.
- * Buffers returned may be reused by the next call of the same method.
+ * The dense half of a transformer: everything but attention and RoPE. Kept small, so that other backends can implement it.
+ * Returned buffers may be reused by the next call of the same method.
  */
 export interface DenseBackend {
   readonly name: string;
-  /** What each weight became: e.g. { q8: 210, f32: 61 }. */
+  /** How many weights are held in which type: e.g. { q8: 210, f32: 61 }. */
   readonly weightTypes: Readonly<Record<string, number>>;
   readonly bytes: number;
   /** Rows of the embedding table, [T, m]. */

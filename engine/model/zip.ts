@@ -1,6 +1,6 @@
 /**
- * One member of a zip archive, checked: sizes against the file, the inflated length against what the directory says and
- * a limit of the caller's, CRC-32. Stored and deflated members; no zip64, no encryption, no paths are made from names.
+ * Unpacks one member of a zip archive and checks it: sizes against the file, the unpacked length against the directory and
+ * the caller's limit, and the CRC-32. Members may be stored or deflated; no zip64, no encryption. No paths are made from names.
  */
 import { createReadStream, createWriteStream } from 'node:fs';
 import { Readable, Transform } from 'node:stream';
@@ -42,7 +42,7 @@ export async function extractMember(
     transform(chunk: Uint8Array, _encoding, done) {
       bytes += chunk.length;
       crc = crc32(chunk, crc);
-      // Stops a bomb before it is written.
+      // Stops a zip bomb before it is written.
       if (bytes > member.bytes)
         done(bad(archive, `${name} unpacks to more than the ${member.bytes} bytes announced`, {}));
       else done(null, chunk);
@@ -92,7 +92,7 @@ function findMember(archive: string, name: string): Member {
   }
 }
 
-/** The end record stands last, before a comment of any content; the true one says how long the comment is. */
+/** The end record comes last, before a comment of any content; the true one states the length of that comment. */
 function readEnd(file: FileBytes): { count: number; start: number; bytes: number } {
   const tailBytes = Math.min(file.size, END_BYTES + COMMENT_BYTES_MAX);
   const tail = Buffer.from(file.read(file.size - tailBytes, tailBytes).buffer);

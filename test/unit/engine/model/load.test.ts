@@ -371,7 +371,7 @@ test('a .bin file of another kind is refused in one line', async () => {
   const path = folder.write('vectors.bin', Buffer.from('PALIMLOG'.repeat(40)));
   const error = await errorOf(loadModel(path));
   expect(error.code).toBe('bad-model');
-  expect(error.message).toBe(`${path} is no llama2.c model: its first bytes are no sizes of one`);
+  expect(error.message).toBe(`${path} is not a llama2.c model: its first bytes are not the sizes of one`);
   expect(JSON.stringify(error.values).length).toBeLessThan(2 * path.length + 150);
 });
 
