@@ -66,6 +66,7 @@ interface Family {
   users: number;
 }
 
+/** Where the bytes of a cache are, and what bounds them. */
 export interface MemoryUsage extends CacheMemory {
   /** Those of pageBytes that are latents. */
   readonly latentBytes: number;

@@ -53,9 +53,9 @@ export class NativePool implements PagePool {
   }
 
   close(): void {
-    const handle = this.#handle ?? closed('pool');
+    const handle = this.#handle;
     this.#handle = undefined;
-    handle.close();
+    handle?.close();
   }
 }
 

@@ -31,17 +31,21 @@ export interface NativeInfo {
 
 /** One byte budget for the sum of any number of caches. */
 export interface PagePool {
+  /** Most bytes that all caches of the pool may take. */
   readonly budgetBytes: number;
   /** Bytes allocated now by every cache of the pool, shared pages counted once. */
   readonly usedBytes: number;
+  /** The most that usedBytes ever was. */
   readonly peakBytes: number;
   /** Memory that the pool holds of the system for these bytes: usedBytes, headers, and a little that lies idle. */
   readonly reservedBytes: number;
+  /** The most that reservedBytes ever was. */
   readonly reservedPeakBytes: number;
   /** Raises or lowers the budget; throws 'budget-too-small' when below usedBytes. */
   setBudget(bytes: number): void;
   /** Walks every live buffer and sums its size: equals usedBytes, or the accounting is broken. */
   auditBytes(): number;
+  /** Lets go of the pool; open caches go on and free their memory themselves. A second call does nothing. */
   close(): void;
 }
 

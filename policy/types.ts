@@ -73,10 +73,15 @@ export interface Outcome {
 
 /** A page side that has another format without the policy's doing: restored from its latent or given back, or moved by a fork that shares the page. */
 export interface FormChange {
+  /** Layer, from 0. */
   readonly layer: number;
+  /** Page of the layer, from 0. */
   readonly page: number;
+  /** Keys or values. */
   readonly side: Side;
+  /** Format before. */
   readonly from: FormatName;
+  /** Format after. */
   readonly to: FormatName;
 }
 

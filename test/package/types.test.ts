@@ -27,7 +27,7 @@ function undocumented(text: string): string[] {
       if (!documented) found.push(exported[2]!);
       inside = /interface|class/.test(exported[1]!) && line.endsWith('{') ? exported[2]! : null;
     }
-    const member = /^ {4}(?:(?:readonly|get|static|async) )*(\[?[\w.]+)/.exec(line)?.[1];
+    const member = /^ {4}(?:(?:private|readonly|get|static|async) )*(\[?[\w.]+)/.exec(line)?.[1];
     if (inside !== null && member !== undefined && member !== 'constructor' && !documented)
       found.push(`${inside}.${member}`);
   }
