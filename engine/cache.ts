@@ -10,7 +10,7 @@ import { f16CacheBytes } from './budget.ts';
 import { Governed, type MemoryUsage, type QualityFeedback } from './governed.ts';
 import { checkLatentBudget, checkLatents, type LatentOptions } from './latents.ts';
 import { leave } from './learn.ts';
-import { CACHE_OPTIONS } from './option-names.ts';
+import type { Names } from './option-names.ts';
 import { planSession, type SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
 import { logDir } from './state.ts';
@@ -88,6 +88,31 @@ export interface QualityMetrics {
   /** Worst ε accepted per layer; 0 where nothing moved. */
   readonly layerEpsilonMax: readonly number[];
 }
+
+const CACHE_OPTIONS: Names<OpenCacheOptions> = {
+  layers: true,
+  queryHeads: true,
+  kvHeads: true,
+  headDim: true,
+  kvBudget: true,
+  kldBudget: true,
+  priority: true,
+  tokensExpected: true,
+  policy: true,
+  cacheTypes: true,
+  skipLayers: true,
+  stepLatencyBudgetMs: true,
+  scale: true,
+  slidingWindow: true,
+  alibiSlopes: true,
+  threads: true,
+  pool: true,
+  latents: true,
+  outputSketch: true,
+  stateDir: true,
+  thresholds: true,
+  modelDigest: true,
+};
 
 /** Opens a cache. Throws 'bad-argument', 'bad-shape', 'budget-too-small', 'unsupported', 'io', 'bad-log'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {

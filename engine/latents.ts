@@ -23,7 +23,7 @@ import {
   type Side,
   sealedPages,
 } from '../native/index.ts';
-import { LATENT_OPTIONS } from './option-names.ts';
+import type { Names } from './option-names.ts';
 
 /** How keys and values of one layer are made of x. Legend: n KV heads, d head size, m width. */
 export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
@@ -42,6 +42,13 @@ export interface LatentOptions {
   /** The rotary embedding of keys, for every position that will be appended: cos and sin [positions, rotaryDim / 2]. Left out: keys have none. */
   readonly rotary?: RotaryTable;
 }
+
+const LATENT_OPTIONS: Names<LatentOptions> = {
+  format: true,
+  width: true,
+  layers: true,
+  rotary: true,
+};
 
 /** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
 export function checkLatents(options: unknown, layers: number): void {

@@ -1,9 +1,8 @@
 /** The names of all options, for checkKeys. Each list is complete by type: an option that is added to its interface must be added here. */
-import type { OpenCacheOptions } from './cache.ts';
-import type { LatentOptions } from './latents.ts';
 import type { EngineOptions, GenerateOptions, SessionOptions } from './types.ts';
 
-type Names<Options> = Readonly<Record<keyof Options, true>>;
+/** Every key of an interface of options. */
+export type Names<Options> = Readonly<Record<keyof Options, true>>;
 
 export const ENGINE_OPTIONS: Names<EngineOptions> = {
   model: true,
@@ -42,35 +41,3 @@ export const GENERATE_OPTIONS: Names<GenerateOptions> = {
 };
 
 export const COMPARE_OPTIONS = { onProgress: true, signal: true } as const;
-
-export const CACHE_OPTIONS: Names<OpenCacheOptions> = {
-  layers: true,
-  queryHeads: true,
-  kvHeads: true,
-  headDim: true,
-  kvBudget: true,
-  kldBudget: true,
-  priority: true,
-  tokensExpected: true,
-  policy: true,
-  cacheTypes: true,
-  skipLayers: true,
-  stepLatencyBudgetMs: true,
-  scale: true,
-  slidingWindow: true,
-  alibiSlopes: true,
-  threads: true,
-  pool: true,
-  latents: true,
-  outputSketch: true,
-  stateDir: true,
-  thresholds: true,
-  modelDigest: true,
-};
-
-export const LATENT_OPTIONS: Names<LatentOptions> = {
-  format: true,
-  width: true,
-  layers: true,
-  rotary: true,
-};

@@ -3,14 +3,14 @@
  * sizes, moves, candidates) is computed from those descriptions.
  */
 import { KvError } from './error.ts';
-import { type Family, type FormatDescriptor, fieldBytes, SIDES, type Side, TIERS } from './formats/descriptor.ts';
+import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
 import { type BUILT_IN_CODECS, FAMILIES, type FormatName, type WindowName } from './formats/index.gen.ts';
 import { registeredFamilies } from './formats/registry.ts';
-import { PAGE_PART_ALIGN, PAGE_TOKENS } from './layout.ts';
+import { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, type Side } from './layout.ts';
 
-export { CODED_HEAD_DIMS, SIDES, type Side, TIERS, type Tier } from './formats/descriptor.ts';
+export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
 export type { FormatName, WindowName } from './formats/index.gen.ts';
-export { PAGE_PART_ALIGN, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS, TRIAL_QUERIES } from './layout.ts';
+export { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, SINK_TOKENS, type Side, SKETCH_ROWS, TRIAL_QUERIES } from './layout.ts';
 
 /** What of a page a move concerns: one side, or both in one move. */
 export type Part = Side | 'kv';

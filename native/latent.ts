@@ -5,14 +5,12 @@
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from './format.ts';
-import { LATENT_NAMES } from './layout.ts';
+import { LATENT_NAMES, type LatentName } from './layout.ts';
 import { check, loadBinary, type WeightsHandle } from './load.ts';
 
-export { LATENT_NAMES } from './layout.ts';
+export { LATENT_NAMES, type LatentName } from './layout.ts';
 /** Of the bytes of every latent: a change of them is a new number. */
 export const LATENT_LAYOUT_VERSION = 1;
-/** A format of latents. See LATENT_NAMES. */
-export type LatentName = (typeof LATENT_NAMES)[number];
 
 const MAX_WIDTH = 16_384;
 const MAX_CONTRACTION = 65_536;

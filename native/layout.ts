@@ -4,6 +4,10 @@
  */
 import type { KvErrorCode } from './error.ts';
 
+/** Keys or values. */
+export type Side = 'k' | 'v';
+export const SIDES: readonly Side[] = ['k', 'v'];
+
 /** Tokens in one page. Fixed: group boundaries are functions of absolute position for the life of a token. */
 export const PAGE_TOKENS = 128;
 /** Rows 0..3 of page 0 are attention sinks: kept in f16, outside every mean and every code. */
@@ -83,6 +87,8 @@ export const ISAS_BEST_FIRST: readonly Isa[] = [
 
 /** Pages of layer inputs, in order of quality. The index is the number that crosses. */
 export const LATENT_NAMES = ['xq8', 'xq4'] as const;
+/** A format of latents. See LATENT_NAMES. */
+export type LatentName = (typeof LATENT_NAMES)[number];
 /** First argument of CacheHandle.latent. */
 export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5 } as const;
 /** Matrices of one layer; the output matrix is matrix `q` of the layer behind the last one. */

@@ -3,8 +3,7 @@
  * All arrays are row-major Float32Array unless said otherwise. Every method throws KvError 'closed' after close().
  */
 import type { FormatName, Part, Side, WindowName } from './format.ts';
-import type { LatentName } from './latent.ts';
-import type { Isa } from './layout.ts';
+import type { Isa, LatentName } from './layout.ts';
 
 export { ISA_NAMES, type Isa } from './layout.ts';
 

@@ -5,10 +5,6 @@
 import { PAGE_TOKENS } from '../layout.ts';
 import type { ReferenceCodec } from '../reference/codec.ts';
 
-/** Keys or values. */
-export type Side = 'k' | 'v';
-export const SIDES: readonly Side[] = ['k', 'v'];
-
 /** How far down a format lies. A layer's storage state names the lowest tier that its pages may enter. */
 export const TIERS = ['exact', 'warm', 'archive'] as const;
 export type Tier = (typeof TIERS)[number];

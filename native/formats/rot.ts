@@ -23,14 +23,14 @@
  * When not to use it: for rows whose rms leaves [2^-8, 2^8], where k saturates; for keys at 2 bits where the layer does not tolerate it.
  */
 import { assert } from '../error.ts';
-import { PAGE_TOKENS } from '../layout.ts';
+import { PAGE_TOKENS, type Side } from '../layout.ts';
 import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { roundHalfEven, treeDot, treeSum } from '../reference/float32.ts';
 import { fromHalf, toHalf } from '../reference/half.ts';
 import { encode4 } from '../reference/lloydmax.ts';
 import { rotate } from '../reference/rotation.ts';
 import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../reference/tables.gen.ts';
-import { CODED_HEAD_DIMS, defineFormat, type Side, type Tier } from './descriptor.ts';
+import { CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
 

@@ -1,6 +1,5 @@
 /** What every format supplies for one head of one page side, and the tile order that the kernels store codes in. */
-import type { Side } from '../formats/descriptor.ts';
-import { PAGE_TOKENS } from '../layout.ts';
+import { PAGE_TOKENS, type Side } from '../layout.ts';
 
 /** One head of a sealed page in canonical order: row-major, no padding, no planes. */
 export interface Head {

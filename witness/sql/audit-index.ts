@@ -4,9 +4,9 @@ import { nodeFiles } from '../files.ts';
 import { walkAll } from '../walk.ts';
 import type { SqlConnection } from './connection.ts';
 import { openDatabase } from './database.ts';
-import type { AuditIndex, AuditIndexOptions, IndexReport, SqlAnswer } from './index.ts';
 import { discardPglite } from './pglite.ts';
 import { syncLog } from './sync.ts';
+import type { AuditIndex, AuditIndexOptions, IndexReport, SqlAnswer } from './types.ts';
 
 const STATEMENT_MS_MAX = 60_000;
 const ROWS_MAX = 1000;

@@ -15,7 +15,7 @@ import type { Entry } from '../types.ts';
 import { walkAll } from '../walk.ts';
 import type { SqlConnection, Statement } from './connection.ts';
 import { columnsOf } from './database.ts';
-import type { AuditIndexOptions, IndexReport } from './index.ts';
+import type { AuditIndexOptions, IndexReport } from './types.ts';
 
 /** Entries per transaction: a megabyte of JSON, and a few hundred milliseconds. */
 const ENTRIES_PER_BATCH = 2000;
