@@ -112,7 +112,7 @@ export function forecast(shape: CacheShape, tokens: number): Forecast {
   };
 }
 
-/** The lowest pair that a page of each layer may be brought to, and what a page is sealed in. */
+/** The lowest pair of formats that pages of each layer may reach, and the format in which pages are sealed. */
 export interface Least {
   readonly pairs: readonly FormatPair[];
   readonly windowFormat: WindowName;
@@ -125,7 +125,7 @@ export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, wind
     windowFormat === WINDOW_FORMAT ? 0 : pageBytes[WINDOW_FORMAT],
   );
 
-/** Refuses a byte budget that the lowest formats which each layer may take cannot keep at this length; says by how much. */
+/** Refuses a byte budget that cannot be kept at this length even with the lowest formats each layer may use, and says how much is missing. */
 export function checkBudget(
   shape: CacheShape,
   budgetBytes: number,
@@ -159,13 +159,13 @@ export const sideBytes = ({ kvHeads, headDim }: CacheShape): Readonly<Record<For
     number
   >;
 
-/** Memory that this process may take: what the machine has, or what its container leaves it. */
+/** Memory that this process may use: all of the machine's, or what its container allows. */
 export function memoryBytes(): number {
   const constrained = process.constrainedMemory();
   return constrained > 0 ? Math.min(constrained, totalmem()) : totalmem();
 }
 
-/** Refuses a cache that cannot be in this machine's memory: open pages, kept queries, and without a budget its pages at the length planned for. */
+/** Refuses a cache that does not fit this machine's memory. Counted are open pages, kept queries and, without a budget, all pages at the planned length. */
 export function checkMemory(shape: CacheShape, pagesBytes: number): void {
   const queries = shape.layers * 2 * TRIAL_QUERIES * shape.queryHeads * shape.headDim * 4;
   const neededBytes = Math.max(fixedBytes(shape), pagesBytes) + queries;

@@ -40,9 +40,9 @@ export interface OpenCacheOptions {
    * (with one pair for every layer), 'none' (default otherwise), or a policy of your own.
    */
   readonly policy?: string | Policy;
-  /** p95 of the steps of one token that is wished for: above it pages move only when they must. Default: none. */
+  /** Wanted 95th percentile of the time of a step that writes one token. Above it, pages move only when they must. Default: none. */
   readonly stepLatencyBudgetMs?: number;
-  /** Formats of keys and values. One pair is fixed without a budget, and with one the lowest that a policy may go to; one for every layer is policy 'table'. */
+  /** Formats of keys and values. Without a budget one pair is what every page gets; with a budget it is the lowest that a policy may use. One pair for every layer means policy 'table'. */
   readonly cacheTypes?: CacheTypes;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
@@ -118,7 +118,7 @@ const CACHE_OPTIONS: Names<OpenCacheOptions> = {
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
   checkKeys(options, CACHE_OPTIONS, 'openCache');
   checkShape(options);
-  // What is wrong with the rest is said before a folder is made.
+  // Refuse bad options before making a folder.
   const plan = (kvBudget: KvBudget | undefined): SessionPlan =>
     planSession(options, { ...requestOf(options), kvBudget }, options.thresholds ?? defaultThresholds(options.layers));
   const start = plan(requestOf(options).kvBudget);
@@ -191,7 +191,7 @@ export class PolicyCache {
     return new PolicyCache(options, fork(this.#governed), this.#log);
   }
 
-  /** Somebody needs memory: pressure rises when the next step ends. */
+  /** Tells the policy that memory is short; pressure rises when the next step ends. */
   set lowMemory(value: boolean) {
     this.#governed.lowMemory = value === true;
   }
@@ -210,7 +210,7 @@ export class PolicyCache {
   append(layer: number, k: Float32Array, v: Float32Array, x?: Float32Array): void {
     this.#open();
     const tokens = k instanceof Float32Array ? k.length / (this.shape.kvHeads * this.shape.headDim) : 0;
-    // A shape that the native cache will refuse is left to it: it names what is wrong.
+    // Leave a bad shape to the native cache, which names what is wrong with it.
     const plausible = Number.isInteger(tokens) && tokens > 0 && v instanceof Float32Array && v.length === k.length;
     if (!plausible) {
       this.#governed.kv.append(layer, k, v);
@@ -320,7 +320,7 @@ export class PolicyCache {
     this.#unused();
     checkPath(path);
     const loaded = await loadThresholdFile(path, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape });
-    // Tokens may have come, and close() been called, while the file was read.
+    // Tokens may have been appended, or close() called, while the file was being read.
     this.#unused();
     const before = this.#governed;
     const plan = planSession(this.shape, requestOf(this.#options), loaded);
@@ -360,7 +360,7 @@ export class PolicyCache {
   }
 }
 
-/** The sizes that are computed with before the native cache sees them. */
+/** Checks the sizes that are used in computations before the native cache sees them. */
 function checkShape({ layers, queryHeads, kvHeads, headDim }: CacheShape): void {
   for (const [name, value] of Object.entries({ layers, queryHeads, kvHeads, headDim })) {
     if (!Number.isInteger(value) || value < 1 || value > 4096)

@@ -33,7 +33,7 @@ export class Gate {
     }
   }
 
-  /** No native work is under way here: when the gate was closed, never returns. */
+  /** Called where no native work is under way. Never returns once the gate was closed. */
   pass(): void {
     if (Atomics.load(this.#words, CLOSED) === 0) return;
     this.#set(PARKED);
@@ -86,7 +86,7 @@ function closeAll(): void {
   for (const gate of kept) gate.closeNow();
 }
 
-/** From now on an exit of the process waits for this gate. */
+/** Makes every later exit of the process wait for this gate. */
 export function keep(gate: GateKeeper): void {
   if (kept.size === 0) process.on('exit', closeAll);
   kept.add(gate);

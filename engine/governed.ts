@@ -196,7 +196,7 @@ export class Governed {
       if (move.page < pages) relative.mover.tell('shared', [move], bytesBefore, relative.length);
   }
 
-  /** One of two budgets cannot be kept beside the other, which is ranked first: it gives way from now on, and the log says so once. */
+  /** Lets the lower-ranked of two budgets give way, because both cannot be kept. The log says so once. */
   giveWay(which: Priority, neededBytes = 0): void {
     const { budgetBytes, plan, length } = this;
     if (which === 'bytes') {
@@ -208,7 +208,7 @@ export class Governed {
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
   }
 
-  /** The budget in bytes, for it and its forks: as planned until it has given way to the one in divergence, and what others leave of a shared pool. */
+  /** The byte budget of this cache and its forks: as planned until it has given way to the divergence budget, and at most what others leave of a shared pool. */
   get budgetBytes(): number | null {
     const own = this.#budgetBytes;
     return own === null || this.#options.pool === undefined ? own : Math.min(own, this.usedBytes + this.kv.roomBytes);
@@ -267,7 +267,7 @@ export class Governed {
       this.latents!.add(layer, inputs, k.length / (this.shape.kvHeads * this.shape.headDim), this.length);
   }
 
-  /** What the policy is shown now. The budget is told smaller by what must stay free. */
+  /** Makes the situation that the policy sees now. Its budget is smaller than the real one by what must stay free. */
   situate(
     now: Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95'>,
     trials: readonly TrialReport[],
@@ -310,7 +310,7 @@ export class Governed {
     try {
       work();
     } catch (error) {
-      // No room is no fault: nothing was half done, and there may be room later.
+      // Running out of room is not a failure: nothing was half done, and there may be room later.
       if (!(error instanceof KvError && error.code === 'budget-too-small')) this.#failure = { error };
       throw error;
     } finally {
@@ -323,7 +323,7 @@ export class Governed {
     const { latents } = this;
     if (latents === null) throw noLatents(layer, page);
     const restore = (): number => latents.restore(layer, page, format);
-    // A page that is not there is named by the native cache.
+    // Leave a page that does not exist to the native cache, which names it.
     const isThere = page < sealedPages(this.length) && page >= 0 && Number.isInteger(page) && layer in this.counts;
     return isThere ? this.mover.change('restore', layer, page, this.length, restore) : restore();
   }

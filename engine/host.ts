@@ -74,7 +74,7 @@ export class Host {
 
   static async open(options: HostOptions): Promise<Host> {
     const { stateDir, onLogFailure } = options;
-    // A folder in use is refused before a model is loaded; a new one is made when there is a model to use it.
+    // Refuse a bad folder before loading a model, and make a new folder only once there is a model to use it.
     let state = stateDir !== null && existsSync(stateDir) ? await openState(stateDir, onLogFailure) : null;
     let runtime: Runtime | null = null;
     try {

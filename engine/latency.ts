@@ -20,7 +20,7 @@ export class RecentLatency {
   get p95(): number {
     const count = Math.min(this.#count, STEPS);
     if (count < STEPS_MIN) return 0;
-    // What is asked for is one of the few largest: kept in order at the end of a short row.
+    // The percentile is one of the few largest values, so those are kept in order at the end of a short array.
     const above = count - Math.ceil(0.95 * count) + 1;
     const largest = this.#largest.fill(0);
     for (let i = 0; i < count; i++) {

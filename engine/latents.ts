@@ -25,7 +25,7 @@ import {
 } from '../native/index.ts';
 import type { Names } from './option-names.ts';
 
-/** How keys and values of one layer are made of x. Legend: n KV heads, d head size, m width. */
+/** How the keys and values of one layer are computed from x. Legend: n KV heads, d head size, m width. */
 export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
   /** RMS norm of x before it meets wk and wv: gains [m]. Left out: x is taken as it comes. */
   readonly norm?: { readonly gains: Float32Array; readonly epsilon: number };
@@ -190,7 +190,7 @@ export class Latents {
     }
     const norm = this.#options.layers[layer]?.norm;
     const rows = norm === undefined ? x : normalized(x, tokens, norm.gains, norm.epsilon);
-    // What rounds to more than the largest half has no code.
+    // A value that rounds beyond the largest half cannot be coded.
     const at = rows.findIndex((value) => !(Math.abs(value) <= 65504));
     if (at >= 0) {
       const [row, column] = [Math.floor(at / width), at % width];
@@ -228,7 +228,7 @@ export class Latents {
       const { layer, page, ...before } = this.#restored.shift()!;
       const { kFormat, vFormat } = this.#cache.table(layer);
       const now = { k: kFormat[page]!, v: vFormat[page]! };
-      // Where the policy has moved a side meanwhile it is lower than that already. Values first: keys in 2 bits beside fine values are useless.
+      // A side that the policy has moved in the meantime is already lower. Values go first, because 2-bit keys beside fine values are useless.
       const lower = (side: Side): number =>
         now[side] < before[side] ? this.#cache.transcode(layer, page, side, FORMAT_NAMES[before[side]]!) : 0;
       change(layer, page, () => lower('v') + lower('k'));

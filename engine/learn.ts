@@ -33,7 +33,7 @@ export interface Beginning {
   readonly thresholdsPath?: string | undefined;
 }
 
-/** Length and pressure at the start, all of it at the end. */
+/** The fingerprint of a session. Only length and pressure are known at its start, everything at its end. */
 function printOf(
   shape: CacheShape,
   tokens: number,
@@ -61,7 +61,7 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   return { thresholds: lookup.thresholds, lookup, fingerprint: print };
 }
 
-/** Writes the 'close' entry and, once it is on disk, the experience. What logged nothing leaves nothing. */
+/** Writes the 'close' entry and, once it is on disk, the experience. A session that logged nothing leaves nothing behind. */
 export async function leave(
   cache: Governed,
   book: ThresholdBook | null,

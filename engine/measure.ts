@@ -10,7 +10,7 @@ type Measured = Pick<Measurements, 'keyValueRatio' | 'keyOutlier' | 'attentionEn
 /** Below this the first page is itself in the window, and its mass says nothing about sinks. */
 const PAGES_MIN = 4;
 
-/** Attention masses at two earlier points, so that what the last page or two of queries looked at can be told from all before. */
+/** Attention masses at two earlier points, which separate what the last page or two of queries looked at from everything before. */
 export class MassTrace {
   readonly #cache: KvCache;
   #point = 0;
@@ -59,7 +59,7 @@ function massesOf(cache: KvCache): readonly Float64Array[] {
   return Array.from({ length: cache.shape.layers }, (_, layer) => cache.table(layer).mass);
 }
 
-/** All of it; what cannot be told is left out. Decodes one page of each layer. */
+/** Everything that can be measured; the rest is left out. Decodes one page of each layer. */
 export function measureWork(cache: KvCache, masses: MassTrace): Measured {
   return { ...masses.shares(), ...keyNorms(cache) };
 }

@@ -71,7 +71,7 @@ export class Mover {
     return outcomes.length <= most ? outcomes : outcomes.slice(0, most);
   }
 
-  /** Carries out what was decided, or not, and writes it down. `usedBytes`: before it. → bytes freed */
+  /** Carries out a decision if its verdict accepts it, and logs it either way. `usedBytes`: before the move. → bytes freed */
   carryOut(
     { index, tokens }: Situation,
     order: number,
@@ -102,7 +102,7 @@ export class Mover {
     return bytesFreed;
   }
 
-  /** Does what changes a page without a decision, and tells policy and log. → bytes freed */
+  /** Makes a change of a page that no policy decided, and tells the policy and the log. → bytes freed */
   change(cause: ChangeBody['cause'], layer: number, page: number, tokens: number, work: () => number): number {
     const before = SIDES.map((side) => this.#cache.format(layer, page, side));
     const bytesBefore = this.#cache.usedBytes;
@@ -146,7 +146,7 @@ export class Mover {
 
   #move({ layer, page, side, from, to }: Decision): number {
     const now = this.#cache.format(layer, page, side);
-    // A page that was restored from its latent is better than the policy knows; it moves on all the same.
+    // A page that was restored from its latent is better than the policy knows, and may still be moved.
     if (FORMATS[now].rank > FORMATS[from].rank)
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
     const start = performance.now();

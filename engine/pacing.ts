@@ -17,12 +17,12 @@ const GIVEN_BACK = 0.8;
 
 export class Pacing {
   readonly latency = new RecentLatency();
-  /** The last plan left nothing to do: there is none before something is new. */
+  /** The last plan found nothing to do, so no other is made before something changes. */
   idle = false;
   readonly #context: PolicyContext;
   readonly #sealBytes: number;
   #tokensSince = 0;
-  /** Tokens before which pages neither come to be tried nor leave the window. */
+  /** Before this length no page becomes due for a trial or leaves the window. */
   #nextPoint = 0;
 
   /** `sealBytes`: of all layers together. */
@@ -35,7 +35,7 @@ export class Pacing {
     this.#tokensSince += tokensNew;
   }
 
-  /** Pages may have come to be tried, or have left the window. */
+  /** True where pages may have become due for a trial, or have left the window. */
   isPoint(tokens: number): boolean {
     return tokens >= this.#nextPoint;
   }

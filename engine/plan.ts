@@ -1,4 +1,4 @@
-/** From what was asked to what is effective: budget in bytes, policy, and the context its decisions rest on. */
+/** Turns what was requested into what is effective: a budget in bytes, a policy, and the context of its decisions. */
 import {
   type CacheShape,
   CODED_HEAD_DIMS,
@@ -170,7 +170,7 @@ function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | und
 
 const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
 
-/** Refuses numbers and names that would be believed further on. Throws 'bad-argument'. */
+/** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
 function checkRequest(
   { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs }: PlanRequest,
   layers: number,

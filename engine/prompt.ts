@@ -1,4 +1,4 @@
-/** What a request is: from a prompt in any form to token ids, and the numbers around it, checked. */
+/** Checks a request and turns its prompt, in whatever form, into token ids. */
 import { KvError } from '../native/index.ts';
 import type { ChatMessage, LoadedModel, Tokenizer } from './model/types.ts';
 import type { GenerateOptions, Progress, Prompt } from './types.ts';
@@ -9,7 +9,7 @@ export interface ReadOptions {
   readonly onProgress?: (progress: Progress) => void;
   /** Tokens that must fit the context behind these. */
   readonly reserve?: number;
-  /** More tokens will follow for certain: a page that these fill up is made room for now and not at the next token. Default false. */
+  /** More tokens will certainly follow, so make room now for a page that these tokens fill up, not at the next token. Default false. */
   readonly tokensFollow?: boolean;
 }
 

@@ -175,7 +175,7 @@ export class Session {
     else this.#fits(0, maxTokens);
     if (ids.length === 0 && this.#lastHidden === null)
       throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
-    // From here to the end: a second call in between would put its tokens among these.
+    // Held to the end, because a second call in between would put its tokens among these.
     this.#take();
     try {
       const startRead = performance.now();
@@ -203,7 +203,7 @@ export class Session {
           finish = 'stop';
           break;
         }
-        // Only now is it known that something follows the prompt; what its last page takes is still the prompt's work.
+        // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's work.
         if (count === 0 && ids.length > 0) {
           const before = performance.now();
           endPrompt(this.governed);
@@ -259,7 +259,7 @@ export class Session {
     this.#lastHidden = null;
   }
 
-  /** Somebody needs memory: pressure rises at the next token boundary. */
+  /** Tells the policy that memory is short; pressure rises at the next token boundary. */
   set lowMemory(value: boolean) {
     this.governed.lowMemory = value;
   }
@@ -300,7 +300,7 @@ export class Session {
         this.#keep(ids, hidden),
       );
     } catch (error) {
-      // Layers before the fault have these tokens, those behind have not: no later step may build on that.
+      // Layers before the fault have these tokens and the others have not, so no later step may build on them.
       this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;
       throw error;
     }
@@ -352,7 +352,7 @@ export class Session {
       });
   }
 
-  /** Takes the session for one call; whoever takes it sets #busy back. */
+  /** Reserves the session for one call; the caller resets #busy afterwards. */
   #take(): void {
     this.#ready();
     this.#busy = true;

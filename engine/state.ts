@@ -29,7 +29,7 @@ export const logDir = (stateDir: string): string => join(stateDir, 'log');
 export const memoryDir = (stateDir: string): string => join(stateDir, 'memory');
 export const sqlDir = (stateDir: string): string => join(stateDir, 'sql');
 
-/** One level after the other: Node's own recursive form never ends where a parent is there but refuses (/proc). */
+/** Makes one level after the other, because Node's recursive form never returns where a parent exists but refuses (/proc). */
 export function makeFolder(dir: string): void {
   if (existsSync(dir)) return;
   makeFolder(dirname(dir));
@@ -95,7 +95,7 @@ async function keepBook(dir: string, logId: string): Promise<{ book: ThresholdBo
   }
 }
 
-/** The book for whoever only asks: nothing in the folder is changed, and nobody is kept out. Throws 'not-found' without a log, 'bad-log'. */
+/** Opens the book for reading only: nothing in the folder changes, and nobody is locked out. Throws 'not-found' without a log, 'bad-log'. */
 export async function readBook(dir: string): Promise<ThresholdBook> {
   const logId = readLogId(logDir(dir));
   if (logId === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });

@@ -16,11 +16,11 @@ export interface StepTimes {
   attentionMs: number;
 }
 
-/** Every how many tokens the native cache keeps a query for trials. */
+/** The native cache keeps one query in this many tokens for trials. */
 const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
 /** Plans per scheduling point: a refused plan may be followed by another. */
 const ROUNDS_MAX = 64;
-/** Of these, the first ones in which a trial may still refuse. */
+/** In the first of these plans a trial may still refuse a move. */
 const ROUNDS_CHOOSY = 4;
 /** Reports and outcomes of one situation at most: an entry of the log holds 1 MiB, and each of these takes some 150 bytes. */
 const TOLD_AT_ONCE = 2048;
@@ -73,7 +73,7 @@ export async function runStep(
   if (tokens === 1) cache.pacing.latency.add(performance.now() - start);
 }
 
-/** Before tokens are appended: frees now what sealing the pages that they fill up will take. Throws 'budget-too-small', 'budget-exceeded'. */
+/** Called before tokens are appended: frees what sealing the pages that they fill up will need. Throws 'budget-too-small', 'budget-exceeded'. */
 export function makeRoom(cache: Governed, tokensNew: number): void {
   const { kv, plan, length: tokens, latents, shape } = cache;
   cache.begin();
@@ -106,7 +106,7 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
   );
 }
 
-/** When a prompt has been read and tokens will follow: where it ends on a page boundary, the seal of its last page is its own work and not that of the first token written. */
+/** Called when a prompt has been read and tokens will follow. Where the prompt ends on a page boundary, sealing its last page is its own work and not that of the first token written. */
 export function endPrompt(cache: Governed): void {
   if (isPageFull(cache.length)) makeRoom(cache, PAGE_TOKENS);
 }
@@ -119,13 +119,13 @@ export function settle(cache: Governed, tokensNew: number): void {
   pacing.pass(tokensNew);
   trials.pass(tokensNew);
   const planIsDue = pacing.planIsDue(cache.lowMemory);
-  // Most steps: nothing is due, and what is not touched need not be fetched from memory.
+  // In most steps nothing is due, and data that is not touched need not be fetched from memory.
   if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !cache.hasFailed) return;
   cache.governing(() => {
     pacing.reached(tokens);
     cache.masses.note(tokens);
     trials.admit(tokens, tokensNew);
-    // A step that plans starts no trials beside it: they can wait for the next one.
+    // A step that plans starts no trials; they can wait for the next step.
     if (trials.areDue && !planIsDue) trials.start();
     const reports = trials.reports(tokens);
     if (reports.length > 0) pacing.idle = false;
@@ -185,7 +185,7 @@ function decide(cache: Governed, { tokensNew, trials, dueBytes, aheadBytes }: Po
     if (dueBytes === null || deficit <= 0) return;
     if (decisions.length > 0) continue;
     if (urgent && plan.context.priority !== 'kld') break;
-    // The divergence budget is ranked first and leaves no move: the cache may grow.
+    // The divergence budget is ranked first and allows no further move, so the cache may grow.
     if (urgent) cache.giveWay('bytes', bytes + sealBytes + cache.spareBytes);
     pressing = true;
   }

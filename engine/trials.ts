@@ -39,7 +39,7 @@ export class TrialQueue {
   readonly #spent: Spent;
   /** Pages that have come to be tried. */
   #admitted = 0;
-  /** Trials that are due by the tokens since the last ones. */
+  /** How many trials are due, from the tokens since the last ones. */
   #due = 0;
   // All three in the order of pages.
   #waiting: PageOfLayer[] = [];
@@ -62,7 +62,7 @@ export class TrialQueue {
     this.#spent = spent;
   }
 
-  /** `tokensNew` have come: so many more trials of the pages that wait are due. */
+  /** Counts `tokensNew`: in proportion, more trials of waiting pages become due. */
   pass(tokensNew: number): void {
     if (this.#waiting.length > 0) this.#due += this.#share(tokensNew);
   }
@@ -83,7 +83,7 @@ export class TrialQueue {
       for (let layer = 0; layer < this.#context.layers; layer++) this.#waiting.push({ layer, page: this.#admitted });
   }
 
-  /** Has the pages that are due tried while the next steps go on. Nobody waits for them before they are reported. */
+  /** Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported. */
   start(): void {
     this.#collect(false);
     const start = performance.now();
@@ -109,7 +109,7 @@ export class TrialQueue {
     return ready;
   }
 
-  /** Meanwhile a fork that shares the page may have moved it, or it was restored. */
+  /** The report with the format that the page has now: a fork that shares it may have moved it since, or it may have been restored. */
   #asItIs(report: TrialReport): TrialReport {
     const from = this.#cache.format(report.layer, report.page, report.side);
     return from === report.from ? report : { ...report, from };
@@ -123,7 +123,7 @@ export class TrialQueue {
     this.#waiting = [...parent.#started, ...parent.#waiting];
   }
 
-  /** Tries a planned move on today's queries. → ε, null where nobody who was asked lately sees the page */
+  /** Tries a planned move on the latest queries. → ε, or null where none of them sees the page */
   again({ layer, page, side, to }: Decision): number | null {
     const start = performance.now();
     const epsilon = this.#cache.trial(layer, page, [{ side, format: to }])[0]!;
@@ -137,7 +137,7 @@ export class TrialQueue {
     return (this.#context.layers * tokens) / SPREAD_TOKENS;
   }
 
-  /** A page that a fork has moved already is not tried: what it was like before is gone. */
+  /** A page that a fork has already moved is not tried, because its earlier form is gone. */
   #isTried({ layer, page }: PageOfLayer): boolean {
     const { windowFormat, skipLayers } = this.#context;
     return (
@@ -179,7 +179,7 @@ export class TrialQueue {
       const { side } = FIRST_TRIAL[at]!;
       const epsilon: Partial<Record<FormatName, number>> = {};
       for (let i = at; i < at + TRIAL_CANDIDATES.length && i < errors.length; i++) {
-        // No kept query sees the whole page (sliding window): nobody will miss it, but say nothing that was not measured.
+        // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is reported.
         if (Number.isFinite(errors[i])) epsilon[FIRST_TRIAL[i]!.format] = errors[i]!;
       }
       this.#found.push({ layer, page, side, from: this.#cache.format(layer, page, side), epsilon });

@@ -12,7 +12,7 @@ import type { ThresholdSet } from './types.ts';
 
 type Snapshot = SnapshotFrom<typeof layerMachine>;
 
-/** An arrow that was taken: for tests and for whoever wants to tell it. */
+/** A transition that was taken, for tests and for reports. */
 export interface Change {
   readonly layer: number;
   readonly event: LayerEvent;
@@ -56,7 +56,7 @@ export class Layers {
     this.#snapshots = new Array<Snapshot>(layers).fill(first);
   }
 
-  /** Sets a signal of one layer; heard at the next `update`. */
+  /** Sets a signal of one layer; the next `update` reads it. */
   set(signal: Signal, layer: number, measured: number): void {
     this.#scan.signals[BAND[signal] * this.count + layer] = measured;
   }
@@ -70,7 +70,7 @@ export class Layers {
   /** Sends what crossed to the machines and does what they ask for. → the arrows taken; the shared empty list when none was. */
   update(): readonly Change[] {
     let changes: readonly Change[] = NO_CHANGES;
-    // A second pass only after a layer was reopened: its demand is told again.
+    // A second pass is needed only after a layer was reopened, because its demand must be sent again.
     for (let pass = 0; pass < 2; pass++) {
       const count = this.#scan.run();
       if (count === 0) break;
@@ -123,7 +123,7 @@ export class Layers {
         return;
       case 'resumeDemotions':
         this.stopped[layer] = 0;
-        // Demand may have stayed high meanwhile: forget that it was told.
+        // Demand may have stayed high in the meantime, so forget that it was reported.
         this.#scan.levels[BAND.demand * this.count + layer] = 0;
         return;
       case 'holdEarlyMoves':
@@ -140,6 +140,6 @@ export class Layers {
 
 const NO_CHANGES: readonly Change[] = [];
 
-/** The action without what the machine's library adds. */
+/** The action without the fields that the state machine library adds. */
 const plain = (action: LayerAction): LayerAction =>
   (action.type === 'openTier' ? { type: action.type, params: action.params } : { type: action.type }) as LayerAction;

@@ -13,7 +13,7 @@ import { setup } from 'xstate';
 import type { Tier } from './ladder.ts';
 import type { ThresholdId } from './thresholds.ts';
 
-/** demand: what opens tiers. Pressure, or what is foreseen when there is evidence to act on early. */
+/** `demand` opens tiers: it is the pressure, or the foreseen pressure where there is evidence to act on early. */
 export const SIGNALS = ['demand', 'quality', 'pressure', 'latency'] as const;
 export type Signal = (typeof SIGNALS)[number];
 
@@ -59,7 +59,7 @@ const open = (tier: Tier) => ({ type: 'openTier' as const, params: { tier } });
 export const layerMachine = setup({
   types: { events: {} as LayerEvent },
   guards: {
-    /** The event is about this threshold, and its numbers say what its name says. */
+    /** True when the event is about this threshold and its numbers agree with its name. */
     crosses: ({ event }, { threshold }: { threshold: ThresholdId }) =>
       event.threshold === threshold &&
       (event.type.endsWith('.rise') ? event.measured >= event.bound : event.measured < event.bound),
@@ -97,7 +97,7 @@ export const layerMachine = setup({
             'quality.rise': { guard: through('quality.degraded'), target: 'shut', actions: 'stopDemotions' },
           },
         },
-        // Demand is not heard here; whoever leads the machine tells it again after `resumeDemotions`.
+        // Demand is not heard in this state; the caller sends it again after `resumeDemotions`.
         shut: {
           on: {
             'quality.fall': { guard: through('quality.degraded.leave'), target: 'exact', actions: 'resumeDemotions' },
@@ -108,7 +108,7 @@ export const layerMachine = setup({
     quality: {
       initial: 'healthy',
       states: {
-        // The scan tells both bounds in order; told only the second, the layer is degraded all the same.
+        // The scan reports both bounds in order, but a layer that is told only of the second is degraded all the same.
         healthy: {
           on: {
             'quality.rise': [

@@ -65,8 +65,8 @@ export class Offers {
   }
 
   /**
-   * A planned move was made or refused. Made: its cost is committed and the side rests until `restUntil` tokens. Measured
-   * to cost more than the trial said: all that lies below in its table grows in proportion. → ε committed to, 0 when refused
+   * Takes in what became of a planned move. When it was made, its cost is committed and the side rests until `restUntil` tokens.
+   * When it cost more than its trial said, all lower formats of that side grow dearer in proportion. → ε committed to, 0 when refused
    */
   settle(outcome: Outcome, tokens: number, restUntil: number): number {
     const slot = this.sides.settle(outcome);
@@ -84,7 +84,7 @@ export class Offers {
       this.layerEpsilonMax[layer] = Math.max(this.layerEpsilonMax[layer]!, committed);
       this.#restUntil[slot] = restUntil;
       this.#rests.push({ slot, until: restUntil });
-      // The other side may have waited for this one.
+      // The other side of the page may have been waiting for this one.
       const partner = this.sides.partner(slot);
       if (partner >= 0) this.reprice(partner);
     }
@@ -93,7 +93,7 @@ export class Offers {
     return committed;
   }
 
-  /** A side has another format without a plan: its cost is that of the new one, and one that became finer rests until it must move. */
+  /** Takes in that a side changed its format without a plan. Its cost becomes that of the new format; a side that became finer rests until it must move. */
   change(change: FormChange): void {
     const slot = this.sides.change(change);
     if (slot < 0) return;
@@ -109,13 +109,13 @@ export class Offers {
     if (partner >= 0) this.reprice(partner);
   }
 
-  /** Comes first at a scheduling point: ends the rest of sides whose time has come. Rests are equally long, so the first in the row ends first. */
+  /** Ends the rest of sides whose time has come; called first at every scheduling point. All rests are equally long, so they end in the order in which they began. */
   wake(tokens: number): void {
     this.#tokens = tokens;
     for (; this.#restsDone < this.#rests.length; this.#restsDone++) {
       const { slot, until } = this.#rests[this.#restsDone]!;
       if (until > tokens) break;
-      // A side that was moved again meanwhile rests longer, and stands in the row once more.
+      // A side that was moved again in the meantime rests longer and stands in the queue a second time.
       if (this.#restUntil[slot] !== until || !this.#resting.has(slot)) continue;
       this.#resting.remove(slot);
       this.#ready.add(slot);

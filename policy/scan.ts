@@ -1,6 +1,6 @@
 /**
  * The typed-array scan in front of the machines: signals of all layers against thresholds with hysteresis. Only a layer
- * that crosses a bound is reported; where nothing crosses nothing is allocated and nothing is called.
+ * that crosses a bound is reported. Where nothing crosses, nothing is allocated and nothing is called.
  */
 export interface Step {
   /** The signal rises through a step when it reaches `enter`… */
@@ -18,7 +18,7 @@ export class Scan {
   readonly layers: number;
   /** What was measured, [bands, layers]; the caller writes, the scan reads. NaN crosses nothing. */
   readonly signals: Float64Array;
-  /** Steps that each signal is above of, [bands, layers]. */
+  /** How many steps each signal is above, [bands, layers]. */
   readonly levels: Uint8Array;
   /** Crossings of the last run, three numbers each: band, layer, +step (risen through step 1, 2, …) or −step (fallen). */
   readonly crossings: Int32Array;

@@ -14,7 +14,7 @@ import {
 import { rank } from './ladder.ts';
 import type { Decision, FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 
-/** Room at first: 4,096 tokens of 64 layers. What is not used yet takes no memory; growing takes a step as long as ten decisions. */
+/** Initial room, enough for 4,096 tokens of 64 layers. Unused room takes no memory, while growing takes as long as ten decisions. */
 export const SLOTS = 4096;
 
 export class Sides {
@@ -117,7 +117,7 @@ export class Sides {
     return slot;
   }
 
-  /** A side has another format without a plan. → its slot, −1 when it is not known yet: its report will tell. */
+  /** Takes in that a side changed its format without a plan. → its slot, −1 when the side is not known yet and its report will tell */
   change({ layer, page, side, to }: FormChange): number {
     const slot = this.find(layer, page, SIDES.indexOf(side));
     if (slot < 0) return -1;
@@ -126,7 +126,7 @@ export class Sides {
     return slot;
   }
 
-  /** By layer, page, side: what decides between equals. Negative when `a` comes first. */
+  /** The order of slots whose prices are equal: by layer, then page, then side. Negative when `a` comes first. */
   order(a: number, b: number): number {
     return this.layer[a]! - this.layer[b]! || this.page[a]! - this.page[b]! || this.side[a]! - this.side[b]!;
   }
@@ -157,7 +157,7 @@ export function grown<A extends Int32Array | Uint8Array | Float64Array>(source: 
 
 const isIndex = (value: number, end: number): boolean => Number.isInteger(value) && value >= 0 && value < end;
 
-/** Bytes of a session at a length when its movable page sides take `sideBytes` each on average and the window's page is as sealed. */
+/** Bytes of a session of this length if its movable page sides take `sideBytes` each on average and the page in the window keeps its format. */
 export function bytesAt(context: PolicyContext, tokens: number, sideBytes: number): number {
   const movable = forecastMovablePages(tokens);
   const window = (sealedPages(tokens) - movable) * context.pageBytes[context.windowFormat];

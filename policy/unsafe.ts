@@ -21,9 +21,9 @@ export interface Unsafe {
   readonly applies: (move: Move) => boolean;
 }
 
-/** Bits from which on values are so much better than 2-bit keys that the pair is a waste. */
+/** Values of this many bits or more are so much better than 2-bit keys that the pair wastes memory. */
 const VALUE_BITS_BESIDE_COARSE_KEYS = 4;
-/** Bits of such keys. */
+/** Keys of this many bits or fewer are a waste beside such values. */
 export const COARSE_KEY_BITS = 2;
 
 const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
@@ -57,7 +57,7 @@ export const UNSAFE: readonly Unsafe[] = [
   },
 ];
 
-/** What cannot be a default, whatever the budget; tests look at what every policy does unasked. */
+/** What must not be a default, whatever the budget. Tests check what every policy does without being asked. */
 export const NEVER_BY_DEFAULT: readonly { readonly id: string; readonly reason: string }[] = [
   {
     id: 'uniform-rot2-keys',
@@ -88,7 +88,7 @@ export function isLegal(move: Move, tier: Tier): boolean {
   return unsafe(move) === null && TIER_RANK[rank(move.to)]! <= TIERS.indexOf(tier);
 }
 
-/** Throws 'unsupported' for a K:V pair that nothing should be set to; formats given by people come through here. */
+/** Checks a K:V pair that a person asked for. Throws 'unsupported' for one that nothing should be set to. */
 export function checkPair(k: FormatName, v: FormatName): void {
   if (!isUselessPair(k, v)) return;
   const reason = UNSAFE.find(({ id }) => id === 'keys-below-values')!.reason;

@@ -20,7 +20,7 @@ import { isUselessPair } from '../unsafe.ts';
 
 /** Where a rule wants page sides to be. Its answers may only go down the ladder as a session goes on. */
 export interface Aim {
-  /** Takes a situation in. `lackBytes`: what is missing although every side is where it was aimed at. → true when known sides may have to move. */
+  /** Takes a situation in. `lackBytes` are still missing although every side is where the rule wants it. → true when known sides may have to move */
   steer(situation: Situation, sides: Sides, lackBytes: number): boolean;
   target(layer: number, page: number): Readonly<Record<Side, FormatName>>;
   because(decision: Omit<Decision, 'because'>): Because;
@@ -55,7 +55,7 @@ class FollowSession implements PolicySession {
   }
 }
 
-/** A policy from its rule. */
+/** Makes a policy of a rule. */
 export function followPolicy(id: string, version: number, aim: (context: PolicyContext) => Aim): Policy {
   return { id, version, needsTrials: false, open: (context) => new FollowSession(id, context, aim(context)) };
 }
@@ -73,7 +73,7 @@ function follow(situation: Situation, state: FollowSession): Decision[] {
   const all = (): number[] => Array.from({ length: sides.count }, (_, slot) => slot);
   if (aim.steer(situation, sides, urgent && state.work.length === 0 ? Math.max(0, lack) : 0)) state.work = all();
   let decisions = doWork(situation, state);
-  // What was still to be done came to nothing: the rule itself must give way, by a page's room at least, or it stays where it is.
+  // No move is left under the present rule, so the rule itself must give way. It must yield at least the room of a page, or it would not change.
   const room = Math.max(lack, 2 * context.pageBytes[context.windowFormat]);
   while (urgent && lack > 0 && decisions.length === 0 && aim.steer(situation, sides, room)) {
     state.work = all();
@@ -92,7 +92,7 @@ function follow(situation: Situation, state: FollowSession): Decision[] {
   return decisions;
 }
 
-/** Moves of the sides that are not where they should be, as many as are wanted; the others stay to be done. */
+/** Plans moves for sides that are not where they should be, as many as are wanted, and leaves the others for later. */
 function doWork({ urgent, movesMax }: Situation, state: FollowSession): Decision[] {
   const { sides, aim, context } = state;
   state.work.sort(

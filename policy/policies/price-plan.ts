@@ -84,7 +84,7 @@ export class Plan {
     return freed;
   }
 
-  /** Offers again what was set aside. */
+  /** Puts the offers that were set aside back into the heaps. */
   restore(): void {
     for (const slot of this.#aside) this.#state.offers.reprice(slot);
     this.#aside = [];

@@ -118,7 +118,7 @@ class PriceSession implements PolicySession {
     try {
       return this.#fill(plan, situation);
     } finally {
-      // What was set aside is there again, also when there was no way to keep the budget.
+      // Offers that were set aside come back even when there was no way to keep the budget.
       plan.restore();
     }
   }
@@ -126,7 +126,7 @@ class PriceSession implements PolicySession {
   #fill(plan: Plan, situation: Situation): Decision[] {
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
     else if (this.price > 0) this.#early(plan, this.price);
-    // What had to wait just now may have to move all the same.
+    // Moves that were held back may have to be made after all.
     plan.restore();
     this.#closeDeficit(plan);
     if (situation.lowMemory) this.#shrink(plan);
@@ -138,7 +138,7 @@ class PriceSession implements PolicySession {
     const planned = decision.price ?? 0;
     const bound = this.#price.slack.value * Math.max(planned, this.price);
     if (epsilonNow === null) {
-      // Nobody who was asked lately sees this page: nothing speaks against the first trial.
+      // No recent query sees this page, so there is no reason to doubt its first trial.
       const rule = decision.retry ? 'not-seen' : this.#isSettled(decision.page) ? 'settled-trial' : 'fresh-trial';
       return this.#verdict(true, planned, bound, rule);
     }
@@ -245,7 +245,7 @@ class PriceSession implements PolicySession {
     if (budgetBytes === null || !sealComes(situation)) return;
     const { sides } = this.offers;
     const projected = this.#projected(situation);
-    // What is over, and what of it one byte freed now takes away at the end.
+    // By how much the end will exceed the budget, and how much of that one byte freed now takes away.
     const scale =
       projected === null || tokensExpected === null
         ? 1
