@@ -23,7 +23,7 @@ import {
 } from './threshold-file.ts';
 import type { Experience, Fingerprint, Lookup, Neighbour, VectorIndex } from './types.ts';
 
-/** Sessions asked for. More only adds ones that are farther away. Chosen. */
+/** Number of sessions asked for. A larger number only adds sessions that are farther away. Chosen, not measured. */
 const NEIGHBOURS = 8;
 /** Distance at which a session counts e^−½: a quarter of the price axis, i.e. budgets of 25% and 19%. Chosen. */
 const BANDWIDTH = 0.25;
@@ -45,7 +45,7 @@ export interface BookOptions {
    * his entries in `known`. Called to rebuild and to catch up.
    */
   readonly entries: (known: readonly number[]) => Iterable<LoggedEntry>;
-  /** Nothing in `dir` is changed: for whoever only asks, and where somebody else keeps the book. */
+  /** Changes nothing in `dir`: for callers that only ask, and where another process keeps the book. */
   readonly readOnly?: boolean;
 }
 
@@ -249,7 +249,7 @@ class Book implements ThresholdBook {
       if (kind === 'open') opened.add(session);
       else isWhole &&= opened.has(session);
     }
-    // A session that was open while another one ended: its 'open' entry stands further back.
+    // This session was open while another one ended, so its 'open' entry stands further back.
     for (const experience of experiencesOf(isWhole ? late : entries([]))) {
       if (!this.#labels.has(experience.seq)) await this.#add(experience);
     }
@@ -313,7 +313,7 @@ export function importThresholds(dir: string, file: ThresholdFile, target: Thres
   writeThresholdFile(importedPath(dir, file.model.digest), file);
 }
 
-/** Did this entry end the session that the experience was made of? */
+/** Whether this entry ended the session that the experience was made from. */
 const isEndOf = ({ kind, seq, session, body }: LoggedEntry, known: Experience): boolean =>
   kind === 'close' &&
   seq === known.seq &&

@@ -22,7 +22,7 @@ const C_FACTOR_MAX = 8;
 const PRICE_PRIOR_SD = 0.25;
 /** The default (0) counts as this many sessions: after one session its threshold is halved, after ten a tenth is taken off. Chosen. */
 const PRICE_PRIOR_SESSIONS = 1;
-/** Sum of weights: how many sessions the evidence is worth, never more than their number. */
+/** The number of sessions that the evidence is worth: the sum of weights, never more than the number of sessions. */
 export const evidenceOf = (samples: readonly Sample[]): number => samples.reduce((sum, s) => sum + s.weight, 0);
 
 interface LogMean {

@@ -1,4 +1,4 @@
-/** The vector index that looks at every vector: right by construction, the reference of the other one, kept in memory only. */
+/** The vector index that looks at every vector. It is right by construction, serves as the reference of the other one, and lives in memory only. */
 import { KvError } from '../native/index.ts';
 import type { Neighbour, VectorIndex } from './types.ts';
 import { checkDim, checkK, checkLabel, checkVector, nearestFirst, passes, squaredDistance } from './vector.ts';

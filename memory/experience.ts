@@ -1,4 +1,4 @@
-/** What a session taught, read from its 'open' and 'close' entries in the log. Entries come from elsewhere: nothing is taken unchecked. */
+/** What a session taught, read from its 'open' and 'close' entries in the log. Entries come from elsewhere, so everything is checked. */
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
 import { FINGERPRINT_DIM } from './fingerprint.ts';

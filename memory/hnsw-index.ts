@@ -121,7 +121,7 @@ export function readVectorIndexManifest(dir: string): VectorIndexManifest | null
       .strictObject({ body: manifestBody, sha256: z.string() })
       .safeParse(parseJson(bytes, { code: 'bad-index', what: path, hint: REINDEX }));
     if (!parsed.success) {
-      // One is enough: a manifest of another kind differs in everything.
+      // Report only the first problem, because a manifest of another kind differs in everything.
       const { path: where, message } = parsed.error.issues[0]!;
       throw damaged(dir, `its manifest is not one of ours (${[...where.map(String), message].join(': ')})`);
     }
@@ -185,7 +185,7 @@ interface Contents<T> {
   readonly payloads: Map<number, T>;
 }
 
-/** Everything there is to check about a saved index, before the library sees it. Throws 'bad-index'. */
+/** Checks everything about a saved index before the library sees it. Throws 'bad-index'. */
 function checkFiles<T>(dir: string, manifest: VectorIndexManifest, check?: HnswOptions<T>['check']): Contents<T> {
   const vectors = readNamed(dir, manifest.vectors);
   const payloads = readPayloads(dir, readNamed(dir, manifest.payloads), manifest.count, check);

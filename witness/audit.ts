@@ -1,4 +1,4 @@
-/** Lists as text, as wide as the terminal (`columns`; Infinity: nothing is cut). The same rows are the JSON output as they are. */
+/** Lists as text, as wide as the terminal (`columns`; Infinity cuts nothing). JSON output is the same rows, unchanged. */
 
 import type { Experience, Neighbour } from '../memory/index.ts';
 import {
@@ -193,7 +193,7 @@ export function replayText(report: ReplayReport): string {
 /** Where lines are folded that no terminal bounds. */
 const ENTRY_COLUMNS = 80;
 
-/** `audit show`: any entry. What fits on a line stands on one, and thresholds as built in are counted; --json has every one. */
+/** `audit show`: any entry. What fits on one line is put on one, and built-in thresholds are only counted; --json has them all. */
 export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
   const width = Number.isFinite(columns) ? columns : ENTRY_COLUMNS;
   const session = entry.session === '' ? '' : ` of session ${printable(entry.session)}`;

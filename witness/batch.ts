@@ -16,7 +16,7 @@ export class Batch {
   readonly position: number;
   /** The file does not exist yet; the bytes begin with its header. */
   readonly isFirst: boolean;
-  /** What the entry before it left: the chain goes on from here when this batch is given up. */
+  /** State after the entry before this batch: the chain continues from here if the batch is given up. */
   readonly before: ChainEnd;
   /** Entries that somebody will miss, by session. */
   readonly sessions = new Map<string, number>();
@@ -54,7 +54,7 @@ export class Batch {
     this.#reserve(payload.length * 3 + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
     const bytes = this.#bytes.write(payload, start, 'utf8');
-    // The CRC covers the length and then the payload: for its sake the length stands right before the payload at first.
+    // The CRC covers the length and then the payload, so the length is first written right before the payload.
     this.#bytes.writeUInt32LE(bytes, start - 4);
     const crc = joinedCrc(this.#bytes.subarray(start - 4, start + bytes));
     this.#bytes.writeUInt32LE(bytes, start - 8);

@@ -15,7 +15,7 @@ const whole = z.int().min(0);
 const real = z.number();
 const text = z.string().max(4096);
 const reals = z.array(real).max(65_536);
-/** Far more layers than any model has; policies make arrays of this many. */
+/** Far more layers than any model has. A bound is needed because policies allocate arrays of this size. */
 const layers = z.int().min(1).max(4096);
 const format = z.custom<string>((name) => typeof name === 'string' && isFormatName(name), 'not a format');
 const side = z.enum(['k', 'v']);
@@ -137,7 +137,7 @@ const BODIES: { readonly [K in EntryKind]: z.ZodType } = {
   note: plain,
 };
 
-/** The body as it is, known to be what its kind says. Throws 'bad-log' with the first thing that is not. */
+/** Returns the body once it is known to fit its kind. Throws 'bad-log' naming the first field that does not. */
 export function checkBody<K extends EntryKind>(kind: K, body: unknown): EntryBodies[K] {
   const { success, error } = BODIES[kind].safeParse(body);
   if (success) return body as EntryBodies[K];

@@ -14,7 +14,7 @@ export function canonicalJson(value: unknown): string {
 
 const PLAIN = /^[\w .,:;%/=<>()+-]*$/;
 
-/** A string alone; what needs no escape is most of what there is, and quicker quoted by hand. */
+/** One string. Most strings need no escape, and those are quoted faster by hand. */
 export function canonicalText(value: string): string {
   return PLAIN.test(value) ? `"${value}"` : JSON.stringify(value);
 }
@@ -71,7 +71,7 @@ interface Field {
   readonly start: string;
 }
 
-/** Bodies of one kind have the same keys in the same order: sorted and quoted once. Data of any other making is not kept for ever. */
+/** Bodies of one kind have the same keys in the same order, so their keys are sorted and quoted once. The cache is bounded, so data of other shapes does not stay for ever. */
 const KNOWN_MAX = 256;
 const known = new Map<string, { readonly keys: readonly string[]; readonly fields: readonly Field[] }>();
 

@@ -13,7 +13,7 @@ const ENTRY_BYTE = 0x01;
 
 const ENTRY_PREFIX_BYTES = 1 + HASH_BYTES + 8;
 const TWO_32 = 2 ** 32;
-/** Where most entries are laid out to be hashed; nothing is kept in it. */
+/** Buffer in which most entries are laid out for hashing; nothing stays in it. */
 const room = Buffer.alloc(4096);
 
 const digest = (bytes: Uint8Array): Buffer =>

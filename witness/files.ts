@@ -1,4 +1,4 @@
-/** The part of node:fs that the log touches, so that a test can put a disk there that fails. */
+/** The part of node:fs that the log uses, so that a test can replace it with a disk that fails. */
 import fs from 'node:fs';
 
 export interface LogFiles {
@@ -28,7 +28,7 @@ export interface LogFiles {
 }
 
 export const nodeFiles: LogFiles = {
-  // Opening never waits, so that a pipe in the place of a segment holds nobody up.
+  // Opening never blocks, so a pipe in the place of a segment holds nobody up.
   openSync: (path, flags) => {
     const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
     if (flags !== 'r' && flags !== 'r+') return fs.openSync(path, flags);

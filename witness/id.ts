@@ -1,4 +1,4 @@
-/** Names of sessions: UUIDs of version 7 (RFC 9562), which never meet and sort by the time at which they were made. */
+/** Ids of sessions: UUIDs of version 7 (RFC 9562), which do not collide and sort by the time at which they were made. */
 import { randomBytes } from 'node:crypto';
 import { KvError } from '../native/index.ts';
 
@@ -24,7 +24,7 @@ export function newId(nowMs = Date.now()): string {
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** What a narrow column shows: the end of a UUID, for ids made within a minute begin alike. `findId` takes it back. */
+/** What a narrow column shows: the end of a UUID, because ids made within the same minute begin alike. `findId` accepts it. */
 export const shortId = (id: string): string => (UUID.test(id) ? id.slice(-8) : id);
 
 /** The one of `ids` that is `typed`, or begins with it, or ends with it. Throws 'not-found', and 'bad-argument' with the candidates when several do. */

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { KvError, readRegular } from '../native/index.ts';
 
 export const LOCK_NAME = 'writer.lock';
-/** Somebody who removes a stale lock holds this folder meanwhile; the work takes microseconds. */
+/** Whoever removes a stale lock holds this folder while doing so, which takes microseconds. */
 const GUARD_NAME = 'writer.lock.guard';
 const GUARD_STALE_MS = 10_000;
 /** An owner is some 200 bytes. */
@@ -88,7 +88,7 @@ function release(path: string, mine: Owner): void {
   if (typeof owner === 'object' && owner.token === mine.token) fs.rmSync(path, { force: true });
 }
 
-/** Only inside the guard may a lock be removed that is not one's own, so a fresh lock is never taken for the stale one. */
+/** Somebody else's lock may be removed only inside this guard, so that a fresh lock is never mistaken for the stale one. */
 function removeStale(dir: string, path: string, mine: Owner): void {
   const guard = join(dir, GUARD_NAME);
   try {
@@ -102,7 +102,7 @@ function removeStale(dir: string, path: string, mine: Owner): void {
   }
   try {
     const owner = readOwner(path);
-    // Where there is no lock nothing may be removed: the next moment somebody may have made a new one.
+    // If there is no lock, remove nothing: somebody may make a new one at the next moment.
     if (owner !== 'none' && (owner === 'nobody' || !isAlive(owner, mine))) fs.rmSync(path, { force: true });
   } finally {
     fs.rmdirSync(guard);

@@ -18,7 +18,7 @@ const BUFFER_BYTES_MAX = 8 * 1024 * 1024;
 const COMMIT_INTERVAL_MS = 50;
 const BLOCK_MS_MAX = 30_000;
 const RETRY_MS = 20;
-/** A series that has room for no more than these is left for a new one. */
+/** A series with room for no more entries than this is closed, and a new one is begun. */
 const SPARE_ENTRIES = 2 ** 28;
 /** Another writer may be making the first segment, which takes it milliseconds. */
 const LOG_ID_WAIT_MS = 2000;

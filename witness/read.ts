@@ -1,4 +1,4 @@
-/** Reading a log front to back, also while somebody writes it: what is not whole yet at the very end is not there yet. */
+/** Reads a log from front to back, also while somebody writes it. An entry at the very end that is not whole yet does not count yet. */
 import { KvError } from '../native/index.ts';
 import { parsePayload } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
@@ -36,7 +36,7 @@ export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entr
   });
   try {
     for (let open = all.filter(isOpen); open.length > 0; open = open.filter(isOpen)) {
-      // Few series: looking at each costs less than keeping an order. The first of equal times is that of the lowest series.
+      // There are few series, so looking at each costs less than keeping them in order. Of equal times the lowest series comes first.
       const first = open.reduce((a, b) => ((b.next.value as Entry).timeMs < (a.next.value as Entry).timeMs ? b : a));
       yield first.next.value as Entry;
       first.next = first.walk.next();
@@ -94,7 +94,7 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
 /** Id of the log in `dir`; null while its first header is not complete. Throws 'not-found', 'bad-log'. */
 export const readLogId = (dir: string, files: LogFiles = nodeFiles): string | null => logIdOf(files, dir);
 
-/** Does this folder hold a witness log, sound or not? False for what is no folder. */
+/** Whether this folder holds a witness log, sound or not. False for anything that is not a folder. */
 export function isLogDir(dir: string, files: LogFiles = nodeFiles): boolean {
   try {
     return segmentNumbers(files.listSync(dir)).length > 0;

@@ -1,4 +1,4 @@
-/** Making the end of a log ready for the next entry: what a crash left half-written is put aside, never overwritten. */
+/** Makes the end of a log ready for the next entry. What a crash left half-written is put aside and never overwritten. */
 import { join } from 'node:path';
 import { assert, syncFolder, writeSynced } from '../native/index.ts';
 import { parseEnvelope } from './entry.ts';
@@ -25,7 +25,7 @@ export interface Recovered {
 export function recoverLog(files: LogFiles, dir: string): Recovered {
   if (listSegments(files, dir).length === 0) return { end: null, droppedBytes: 0, segment: '', bytes: 0, lastMs: 0 };
   let { end, lastMs } = walkFrom(files, dir, Number.POSITIVE_INFINITY);
-  // A segment whose first entry was never written says nothing about the time.
+  // A segment without an entry says nothing about the time.
   if (lastMs === 0 && end.segment > 0) ({ end, lastMs } = walkFrom(files, dir, end.nextSeq - 1));
   let segment = '';
   if (end.tornSegment !== null) {

@@ -65,7 +65,7 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
   let replay: Replay | null = null;
   for (const entry of entries) {
     if (replay === null) {
-      // Evidence is looked up before the session opens; what came of it stands in the context of 'open'.
+      // Evidence is looked up before the session opens, and its result stands in the context of 'open'.
       if (entry.kind === 'open') replay = deciding(entry, () => new Replay(entry as Entry<'open'>, create));
       continue;
     }
@@ -84,7 +84,7 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
   return replay.report();
 }
 
-/** A policy may stumble over a state that no engine could have recorded: then the log says nonsense, and this is not our fault. */
+/** When a policy fails on a state that no engine could have recorded, the log is at fault, not the program. */
 function deciding<T>({ seq }: Entry, work: () => T): T {
   try {
     return work();
@@ -113,7 +113,7 @@ class Replay {
   #bytes = 0;
   #tokens = 0;
   #lastMs: number;
-  /** What became of decisions that no situation has told yet. */
+  /** Outcomes of decisions that no situation has reported yet. */
   #untold: Outcome[] = [];
   /** What others changed and no situation has told yet. */
   #changes: FormChange[] = [];

@@ -24,7 +24,7 @@ export interface Frame {
   readonly end: number;
 }
 
-/** Where an entry should be and is not, or not as it was written. */
+/** A place where an entry is missing or is not as it was written. */
 export interface Fault {
   readonly offset: number;
   readonly what: string;
@@ -171,14 +171,14 @@ function readable<T>(name: string, read: () => T): T {
   }
 }
 
-/** A segment whose file was made but whose header never reached the disk: what is there is how the header would begin. */
+/** True for a segment whose file was created but whose header never reached the disk whole: it holds only the beginning of a header. */
 export function isTornHeader(segment: SegmentFile, expected: Uint8Array): boolean {
   const bytes = segment.bytes(0, SEGMENT_HEADER_BYTES);
   if (bytes.every((byte) => byte === 0)) return segment.size <= SEGMENT_HEADER_BYTES;
   return bytes.length < SEGMENT_HEADER_BYTES && bytes.equals(expected.subarray(0, bytes.length));
 }
 
-/** The one way in which the log is refused: where it stands and what is wrong there. */
+/** The error for a damaged log: it names the place and what is wrong there. */
 export function badLog(segment: string, offset: number, seq: number | null, what: string): KvError {
   return new KvError('bad-log', `${segment} at byte ${offset}${seq === null ? '' : ` (entry ${seq})`}: ${what}`, {
     values: { segment, offset, seq },

@@ -171,7 +171,7 @@ class LogTables {
     this.#onBatch(this.entries);
   }
 
-  /** A row that may grow with the log, as a session's does, was not wrong when it was replaced. */
+  /** Rows that grow with the log, as a session's do, were not wrong when they are replaced. */
   async #run(statements: readonly Statement[], mayGrow = false): Promise<void> {
     const results = await this.#connection.transaction(statements);
     results.forEach(({ rows }, at) => {
