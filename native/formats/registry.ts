@@ -1,5 +1,5 @@
 /**
- * Formats beyond those of this folder. They must be registered before anything else of the package is imported, since the list is fixed
+ * Formats beyond those of this folder, as scripts/generate-layout.ts writes headers for them; no binary with such formats is built yet. They must be registered before anything else of the package is imported, since the list is fixed
  * from then on, and they need a binary that was built with their C++ file (CONTRIBUTING.md, "Add a codec").
  */
 import { KvError } from '../error.ts';
