@@ -5,7 +5,7 @@
 import { crc32 } from 'node:zlib';
 import { KvError } from '../native/index.ts';
 import { checkBody } from './body.ts';
-import { canonicalJson, canonicalNumber, canonicalText } from './canonical.ts';
+import { canonicalJson, canonicalNumber, canonicalText, isInOrder } from './canonical.ts';
 import { HASH_BYTES } from './chain.ts';
 import { ENTRY_KINDS, type Entry, type EntryKind } from './types.ts';
 
@@ -75,7 +75,8 @@ export function parseEnvelope(payload: Uint8Array): Omit<Entry, 'body'> & { read
 /** True when the payload is spelled the one way that the writer spells it. */
 export function isCanonical(payload: Uint8Array, entry: Entry): boolean {
   try {
-    const text = payloadText(entry.seq, entry.timeMs, entry.session, entry.kind, canonicalJson(entry.body));
+    const { seq, timeMs, session, kind, body } = entry;
+    const text = isInOrder(body) ? JSON.stringify(entry) : payloadText(seq, timeMs, session, kind, canonicalJson(body));
     return Buffer.from(text, 'utf8').equals(payload);
   } catch (error) {
     if (error instanceof KvError) return false;

@@ -4,7 +4,7 @@ import { expect, it } from 'vitest';
 import { seeded } from '../../../engine/evaluate/recall.ts';
 import { FORMAT_NAMES, type FormatName, type Side } from '../../../native/index.ts';
 import type { Because, Outcome, Situation, TrialReport } from '../../../policy/index.ts';
-import { canonicalJson } from '../../../witness/canonical.ts';
+import { canonicalJson, isInOrder } from '../../../witness/canonical.ts';
 import { spellBody } from '../../../witness/spell.ts';
 import type { DecisionBody } from '../../../witness/types.ts';
 
@@ -23,6 +23,19 @@ it('spells what it spelled', () => {
   // An own key of this name, which only a parser makes, is data like any other.
   const odd = '{"__proto__":{"a":1},"b":2}';
   expect(canonicalJson(JSON.parse(odd))).toBe(odd);
+});
+
+it('is what JSON.stringify prints wherever the keys are in order', () => {
+  for (const [text, inOrder] of [
+    ['{"a":[1,{"b":-0,"c":"\\ud800"}],"d":{"__proto__":1}}', true],
+    ['{"a":{"c":1,"b":2}}', false],
+    ['[{"9":1,"10":2}]', false],
+    [`${'['.repeat(40)}${']'.repeat(40)}`, false],
+  ] as const) {
+    const value: unknown = JSON.parse(text);
+    expect(isInOrder(value), text).toBe(inOrder);
+    if (inOrder) expect(JSON.stringify(value)).toBe(canonicalJson(value));
+  }
 });
 
 it('refuses what two readers could read differently', () => {

@@ -1,0 +1,52 @@
+// What a body may say, field by field: bodies that a session wrote, with one field after the other taken out or replaced by a text that is too long.
+import { expect, it } from 'vitest';
+import { checkBody } from '../../../witness/body.ts';
+import { ENTRY_KINDS, openWitnessLog, readLog } from '../../../witness/index.ts';
+import { scratchFolders } from './folder.ts';
+import type { Loose } from './forged.ts';
+import { recordSession } from './session.ts';
+
+const folder = scratchFolders();
+
+/** The fields whose content is up to whoever wrote them. */
+const FREE = ['note', 'open.requested', 'open.effective', 'open.policy.options'];
+
+/** The path of every field, whatever it holds; of lists the first item. */
+function* paths(value: unknown, path: readonly string[]): Generator<readonly string[]> {
+  if (typeof value !== 'object' || value === null || FREE.includes(path.join('.'))) return;
+  for (const key of Object.keys(value).slice(0, Array.isArray(value) ? 1 : undefined)) {
+    yield [...path, key];
+    yield* paths((value as Record<string, unknown>)[key], [...path, key]);
+  }
+}
+
+it('is refused without a field that its kind needs, and with one that makes no sense', async () => {
+  const dir = folder();
+  const log = await openWitnessLog({ dir });
+  recordSession(log, 'a');
+  log.append('a', 'change', {
+    cause: 'restore',
+    changes: [{ layer: 0, page: 1, side: 'k', from: 'rot4', to: 'q8' }],
+    bytesBefore: 1,
+    bytesAfter: 2,
+    tokens: 3,
+  });
+  log.append('', 'recovered', { droppedBytes: 10, segment: '00000000.wal' });
+  log.append('', 'note', { note: 'x' });
+  await log.close();
+  const bodies = new Map([...readLog(dir)].map(({ kind, body }) => [kind, body]));
+  expect([...bodies.keys()].sort()).toEqual([...ENTRY_KINDS].sort());
+  for (const [kind, body] of bodies) {
+    for (const [, ...path] of paths(body, [kind])) {
+      for (const wrong of [undefined, 'x'.repeat(5000)]) {
+        const forged = structuredClone(body) as unknown as Loose;
+        let target = forged;
+        for (const key of path.slice(0, -1)) target = target[key] as Loose;
+        target[path.at(-1)!] = wrong;
+        expect(() => checkBody(kind, forged)).toThrowError(
+          expect.objectContaining({ code: 'bad-log', values: { kind, path: path.join('.') } }),
+        );
+      }
+    }
+  }
+});
