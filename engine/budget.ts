@@ -7,9 +7,9 @@ import {
   type FormatPair,
   forecastMovablePages,
   KvError,
+  openBytes,
   PAGE_TOKENS,
   pageBytes,
-  SINK_TOKENS,
   sealedPages,
   TRIAL_CANDIDATES,
   TRIAL_QUERIES,
@@ -72,12 +72,8 @@ export function f16CacheBytes(shape: CacheShape, tokens: number): number {
   return tokens * shape.layers * shape.kvHeads * shape.headDim * 4;
 }
 
-/** Open pages and sinks: what a session takes before its first page is sealed, and what no move can free. */
-export function fixedBytes(shape: CacheShape): number {
-  const row = shape.kvHeads * shape.headDim * 2;
-  const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-  return shape.layers * 2 * (align(PAGE_TOKENS * row) + align(SINK_TOKENS * row));
-}
+/** Open pages and sinks of a session that has filled a page: what no move can free. */
+export const fixedBytes = (shape: CacheShape): number => openBytes(shape, PAGE_TOKENS);
 
 /** Bytes that a cache would take at a length. */
 export interface Forecast {
@@ -96,7 +92,7 @@ export function bytesAt(shape: CacheShape, tokens: number, k: FormatName, v: For
   const movable = forecastMovablePages(tokens);
   const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
   const inWindow = sealedPages(tokens) - movable;
-  return fixedBytes(shape) + shape.layers * (movable * (side(k) + side(v)) + inWindow * 2 * side(window));
+  return openBytes(shape, tokens) + shape.layers * (movable * (side(k) + side(v)) + inWindow * 2 * side(window));
 }
 
 export function forecast(shape: CacheShape, tokens: number): Forecast {
@@ -104,7 +100,7 @@ export function forecast(shape: CacheShape, tokens: number): Forecast {
   return {
     tokens,
     f16Bytes,
-    fixedBytes: fixedBytes(shape),
+    fixedBytes: openBytes(shape, tokens),
     pairs: STEPS.map(({ k, v }) => {
       const bytes = bytesAt(shape, tokens, k, v, WINDOW_FORMAT);
       return { pair: `${k}:${v}`, bytes, effectiveBits: f16Bytes === 0 ? 0 : (16 * bytes) / f16Bytes };
@@ -125,19 +121,20 @@ export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, wind
     windowFormat === WINDOW_FORMAT ? 0 : pageBytes[WINDOW_FORMAT],
   );
 
-/** Refuses a byte budget that cannot be kept at this length even with the lowest formats each layer may use, and says how much is missing. */
+/** Refuses a byte budget that cannot be kept at this length (null: a page or more) even with the lowest formats each layer may use, and says how much is missing. */
 export function checkBudget(
   shape: CacheShape,
   budgetBytes: number,
-  tokens: number,
+  tokensExpected: number | null,
   { pairs, windowFormat }: Least,
 ): void {
+  const tokens = tokensExpected ?? PAGE_TOKENS;
   const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
   const movable = forecastMovablePages(tokens);
   const inWindow = (sealedPages(tokens) - movable) * shape.layers * 2 * side(windowFormat);
   const pages = pairs.reduce((sum, { k, v }) => sum + movable * (side(k) + side(v)), 0);
   const spare = spareBytes(sideBytes(shape), windowFormat);
-  const neededBytes = fixedBytes(shape) + inWindow + pages + spare;
+  const neededBytes = openBytes(shape, tokens) + inWindow + pages + spare;
   if (budgetBytes >= neededBytes) return;
   throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
     values: {

@@ -77,7 +77,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     const lowest = (layer: number): FormatPair =>
       skipLayers.includes(layer) || policy.id === 'none' ? window : (set?.[layer % set.length] ?? lowestPair(floor));
     const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
-    checkBudget(shape, budgetBytes, tokensExpected ?? 0, { pairs, windowFormat });
+    checkBudget(shape, budgetBytes, tokensExpected, { pairs, windowFormat });
   }
   const untouched = bytesAt(shape, tokensExpected ?? 0, windowFormat, windowFormat, windowFormat);
   checkMemory(shape, budgetBytes === null ? untouched : 0);

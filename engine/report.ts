@@ -42,11 +42,12 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
   };
 }
 
-function layerReport({ shape, plan, kv, counts, length }: Governed, layer: number, state: string): LayerReport {
+function layerReport({ shape, kv, counts, length }: Governed, layer: number, state: string): LayerReport {
   const { kvHeads, headDim, layers } = shape;
   const { kFormat, vFormat } = kv.table(layer);
   const sideBytes = (id: number): number => pageBytes(FORMAT_NAMES[id]!, kvHeads, headDim);
-  const bytes = [...kFormat, ...vFormat].reduce((sum, id) => sum + sideBytes(id), plan.context.fixedBytes / layers);
+  const { openBytes, sinkBytes } = kv.memory();
+  const bytes = [...kFormat, ...vFormat].reduce((sum, id) => sum + sideBytes(id), (openBytes + sinkBytes) / layers);
   const { tried, accepted, refused, epsilonMax } = counts[layer]!;
   return {
     layer,

@@ -73,21 +73,22 @@ export async function runStep(
   if (tokens === 1) cache.pacing.latency.add(performance.now() - start);
 }
 
-/** Called before tokens are appended: frees what sealing the pages that they fill up will need. Throws 'budget-too-small', 'budget-exceeded'. */
+/** Called before tokens are appended: frees what their rows and sealing the pages that they fill up will need. Throws 'budget-too-small', 'budget-exceeded'. */
 export function makeRoom(cache: Governed, tokensNew: number): void {
-  const { kv, plan, length: tokens, latents, shape } = cache;
+  const { kv, plan, length: tokens, latents } = cache;
   cache.begin();
-  const seals = sealsBetween(tokens, tokensNew);
   const { budgetBytes } = cache;
-  if (seals === 0 || budgetBytes === null) return;
-  const sealBytes = seals * kv.sealBytes * shape.layers;
+  if (budgetBytes === null) return;
+  const dueBytes = kv.appendBytes(tokensNew);
+  if (dueBytes === 0) return;
   // A page side (one of q8 at most) is kept free, so that a move finds room.
   latents?.giveBack(
-    () => cache.usedBytes + sealBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
+    () => cache.usedBytes + dueBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
     (layer, page, work) => cache.mover.change('give-back', layer, page, tokens, work),
   );
-  if (seals > 1 && cache.usedBytes + sealBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, sealBytes);
-  free(cache, sealBytes, tokensNew);
+  const seals = sealsBetween(tokens, tokensNew);
+  if (seals > 1 && cache.usedBytes + dueBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, dueBytes);
+  free(cache, dueBytes, tokensNew);
 }
 
 /** A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws 'budget-too-small'. */

@@ -4,6 +4,7 @@
 // long as the last cache that uses it.
 #include <napi.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -114,7 +115,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return DefineClass(env, "Cache",
                        {InstanceMethod<&CacheHandle::open>("open"), InstanceMethod<&CacheHandle::openFork>("openFork"),
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
-                        InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::attend>("attend"),
+                        InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::appendBytes>("appendBytes"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
                         InstanceMethod<&CacheHandle::with<tableCall>>("table"), InstanceMethod<&CacheHandle::with<formatCall>>("format"),
                         InstanceMethod<&CacheHandle::with<trialCall>>("trial"),
@@ -173,9 +174,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       options.window.assign(windows.data, windows.data + windows.length);
       options.slopes.assign(slopes.data, slopes.data + slopes.length);
       const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
-      Status status = kOk;
-      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernels, std::move(options), kHasThreads ? threads : 1, &status);
-      return status;
+      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernels, std::move(options), kHasThreads ? threads : 1);
+      return kOk;
     });
   }
 
@@ -292,6 +292,24 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       const size_t row = cache_->shape().rowElements();
       if (k.length == 0 || k.length != v.length || k.length % row != 0 || k.length / row > (1u << 30)) return kBadShape;
       return settled(info, cache_->append(layer, k.data, v.data, static_cast<int>(k.length / row)));
+    });
+  }
+
+  // (layer, or -1 for all of them; tokens, Float64Array[1] <- bytes by which the count grows)
+  Napi::Value appendBytes(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, tokens;
+      Span<double> out;
+      if (!cache_) return kClosed;
+      if (!readInt(info[0], -1, cache_->shape().layers - 1, &layer) || !readInt(info[1], 0, 1 << 30, &tokens)) return kBadArgument;
+      if (!readArray(info[2], napi_float64_array, &out) || out.length != 1) return kBadShape;
+      const int last = layer < 0 ? cache_->shape().layers - 1 : layer;
+      out.data[0] = 0;
+      for (int i = std::max(layer, 0); i <= last; i++) {
+        if (tokens > (1 << 30) - cache_->layer(i).length) return kBadArgument;
+        if (tokens > 0) out.data[0] += static_cast<double>(cache_->appendBytes(i, tokens));
+      }
+      return kOk;
     });
   }
 

@@ -21,6 +21,7 @@ import {
 } from './arguments.ts';
 import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
+import { sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
@@ -28,7 +29,7 @@ import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { badQuery, badValue, statusOf } from './refusals.ts';
-import { checkedOptions, openBytesOf } from './shape.ts';
+import { checkedOptions } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
 import { movesOf, REFUSED, Trials } from './trials.ts';
 import type {
@@ -119,8 +120,24 @@ class NativeCache implements KvCache {
     if (status === 0) return;
     const code = statusOf(() => check(status, 'append', { layer, tokens: k.length / row }));
     if (code.code === 'bad-value') throw badValue({ k, v }, layer, row);
-    if (code.code === 'budget-exceeded') throw this.#full(code, `seal a page of layer ${layer}`, this.sealBytes);
-    throw code;
+    if (code.code !== 'budget-exceeded') throw code;
+    const tokens = k.length / row;
+    const doing = sealsBetween(this.length(layer), tokens) > 0 ? 'seal a page' : 'open rows';
+    throw this.#full(code, `${doing} of layer ${layer}`, this.#appendBytes(layer, tokens));
+  }
+
+  appendBytes(tokens: number): number {
+    this.#open();
+    return this.#appendBytes(-1, integer(tokens, 'tokens', 0, 2 ** 30));
+  }
+
+  /** Of one layer, or for −1 of all. */
+  #appendBytes(layer: number, tokens: number): number {
+    check(this.#open().appendBytes(layer, tokens, this.#one), 'read the cache', { tokens });
+    if (this.#latentBytes === 0) return this.#one[0]!;
+    const layers = layer < 0 ? Array.from({ length: this.shape.layers }, (_, each) => each) : [layer];
+    const seals = layers.reduce((sum, each) => sum + sealsBetween(this.length(each), tokens), 0);
+    return this.#one[0]! + seals * this.#latentBytes;
   }
 
   attend(layer: number, q: Float32Array, out: Float32Array, options: AttendOptions = {}): void {
@@ -404,10 +421,8 @@ class NativeCache implements KvCache {
     try {
       check(handle.openFork(parent), 'fork the cache');
     } catch (error) {
-      if (error instanceof KvError && error.code === 'budget-exceeded') {
-        throw this.#full(error, 'fork the cache', openBytesOf(this.shape));
-      }
-      throw error;
+      if (!(error instanceof KvError && error.code === 'budget-exceeded')) throw error;
+      throw this.#full(error, 'fork the cache', undefined);
     }
     return new NativeCache(handle, this.#pool, this.shape, this.#latentBytes);
   }
@@ -445,9 +460,8 @@ class NativeCache implements KvCache {
 }
 
 /**
- * Opens a cache whose open pages and sinks are taken from the pool at once.
- * Throws 'bad-argument', 'unsupported' (head size without codes and windowFormat q8), 'budget-too-small' (open pages do not fit),
- * 'closed' (pool).
+ * Opens a cache. It takes nothing of the budget before tokens come. Throws 'bad-argument', 'unsupported' (head size without codes and
+ * windowFormat q8), 'closed' (pool).
  */
 export function openKvCache(options: KvCacheOptions): KvCache {
   record(options, 'options');
@@ -471,23 +485,7 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     FORMATS[windowFormat].id,
     threads,
   );
-  const neededBytes = openBytesOf(shape);
-  try {
-    check(handle.open(pool, numbers, scale, windows, slopes, budgetBytes), 'open a cache', { neededBytes });
-  } catch (error) {
-    if (error instanceof KvError && error.code === 'budget-exceeded') {
-      const isOwn = budgetBytes !== undefined && budgetBytes < neededBytes;
-      const values = isOwn
-        ? { budgetBytes, usedBytes: 0 }
-        : { budgetBytes: options.pool.budgetBytes, usedBytes: options.pool.usedBytes };
-      throw new KvError(
-        'budget-too-small',
-        `the ${isOwn ? 'cache' : 'pool'} has no room for the ${neededBytes} bytes of the open pages`,
-        { values: { neededBytes, ...values }, hint: 'raise the budget' },
-      );
-    }
-    throw error;
-  }
+  check(handle.open(pool, numbers, scale, windows, slopes, budgetBytes), 'open a cache');
   held.setLatentScratch(handle, scratchBytes);
   return new NativeCache(handle, pool, shape, sealLatentBytes);
 }

@@ -12,6 +12,7 @@ export * from './latent.ts';
 export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';
 export { heldBytesMost, openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
+export { openBytes } from './shape.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';
 export * from './types.ts';

@@ -5,10 +5,11 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "2 formats=5 layout=d7d3efc35b6fcacf620bd0077a4e15d5";
+constexpr char kAbi[] = "2 formats=5 layout=800d59166c084bd89049a0edc6be6248";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
+constexpr int kOpenRowsLeast = 16;
 constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;
 constexpr int kTrialCandidatesMax = 64;

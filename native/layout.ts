@@ -12,6 +12,8 @@ export const SIDES: readonly Side[] = ['k', 'v'];
 export const PAGE_TOKENS = 128;
 /** Rows 0..3 of page 0 are attention sinks: kept in f16, outside every mean and every code. */
 export const SINK_TOKENS = 4;
+/** Rows that an open page has room for at first; it doubles as tokens come, up to a page. */
+export const OPEN_ROWS_LEAST = 16;
 /** Queries kept per layer for trials. */
 export const TRIAL_QUERIES = 16;
 /** A query at position i is kept when i % 8 is 7: sixteen of them span one page. */
@@ -33,6 +35,7 @@ export const THREADS_MAX = 64;
 export const LIMITS = {
   PAGE_TOKENS,
   SINK_TOKENS,
+  OPEN_ROWS_LEAST,
   TRIAL_QUERIES,
   TRIAL_STRIDE,
   TRIAL_CANDIDATES_MAX,

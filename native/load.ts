@@ -41,6 +41,8 @@ export interface CacheHandle {
   length(layer: number, out: Float64Array): number;
   truncate(tokens: number): number;
   append(layer: number, k: Float32Array, v: Float32Array): number;
+  /** layer: -1 for all. out [1] ← bytes that the count would grow by. */
+  appendBytes(layer: number, tokens: number, out: Float64Array): number;
   attend(
     layer: number,
     q: Float32Array,

@@ -2,16 +2,21 @@
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, WINDOW_FORMAT } from './format.ts';
-import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, THREADS_MAX } from './layout.ts';
+import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, OPEN_ROWS_LEAST, SINK_TOKENS, THREADS_MAX } from './layout.ts';
 import { checkHeadDim } from './moves.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
 /** What rows or distances may be multiplied with so that every score is a number: kLargestFactor of native/cache/layer.h. */
 const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
 
-/** Bytes of open pages and sinks. */
-export function openBytesOf(shape: CacheShape): number {
-  return shape.layers * shape.kvHeads * shape.headDim * (PAGE_TOKENS + 4) * 4;
+/**
+ * Bytes of open pages and sinks when every layer has taken so many tokens: room for 16 rows at first, doubled as they come up to a page,
+ * and then the sinks. From a full page on it stays what it is, and no move can free it.
+ */
+export function openBytes({ layers, kvHeads, headDim }: CacheShape, tokens: number): number {
+  let room = tokens === 0 ? 0 : OPEN_ROWS_LEAST;
+  while (room < Math.min(tokens, PAGE_TOKENS)) room *= 2;
+  return layers * kvHeads * headDim * 4 * (room + (room === PAGE_TOKENS ? SINK_TOKENS : 0));
 }
 
 function checkedShape(shape: CacheShape): CacheShape {

@@ -111,9 +111,9 @@ export interface RotaryTable {
 
 /** Where the bytes of a cache are. */
 export interface CacheMemory {
-  /** The open f16 pages, allocated whole at open. */
+  /** The open f16 pages: room for 16 tokens at first, doubled as they come, up to a page. */
   readonly openBytes: number;
-  /** The first tokens, kept in f16 for ever. */
+  /** The first tokens, kept in f16 for ever; allocated with the last rows of the first page. */
   readonly sinkBytes: number;
   /** Sealed pages of every format, metadata, padding and latents included. */
   readonly pageBytes: number;
@@ -179,9 +179,11 @@ export interface KvCache {
   length(layer?: number): number;
   /**
    * Appends T rows to a layer: k (after RoPE) and v, each [T, n, d]. An open page that is full is sealed first.
-   * Throws 'bad-value' on NaN, ±inf or |x| > 65504, 'budget-exceeded' when a page to seal does not fit: nothing is appended then.
+   * Throws 'bad-value' on NaN, ±inf or |x| > 65504, 'budget-exceeded' when rows or a page to seal do not fit: nothing is appended then.
    */
   append(layer: number, k: Float32Array, v: Float32Array): void;
+  /** Bytes that appending T tokens to every layer takes from the budget: rows of open pages that grow, and pages that are sealed (sealBytes each). */
+  appendBytes(tokens: number): number;
   /**
    * Causal attention of the last T tokens of the layer: q [T, H, d] → out [T, H, d]. One softmax over sinks, pages of every format and the open page.
    * Throws 'bad-value' when q holds NaN, ±inf or |q| > 65504 (queries are kept as f16): nothing is counted or kept then.
@@ -286,7 +288,7 @@ export interface KvCache {
   /** Walks every live buffer of this cache and its forks and sums its size: equals usedBytes, or the accounting is broken. */
   auditBytes(): number;
   /**
-   * A cache that shares every sealed page and copies the open ones. What either does to a shared page (move, hold, keep, restore) is done for
+   * A cache that shares every sealed page and copies the rows of the open ones. What either does to a shared page (move, hold, keep, restore) is done for
    * both; what it appends, its attention mass, kept queries and trials are its own.
    */
   fork(): KvCache;

@@ -60,6 +60,20 @@ struct PartialShape {
   size_t size() const { return rows * (2 + d + 2 * pages); }
 };
 
+// Where the query of a position is kept; negative when it is not.
+int keptSlot(int position) { return position % kTrialStride == kTrialStride - 1 ? position / kTrialStride % kTrialQueries : -1; }
+
+// Room for the queries that the last `tokens` positions of a layer leave: slots come as they are needed, so that a short cache has few.
+void reserveKept(KeptQueries& kept, const CacheShape& shape, int length, int tokens) {
+  size_t slots = kept.lse.size() / shape.queryHeads;
+  for (int position = std::max(length - tokens, length - kPageTokens); position < length; position++) {
+    while (static_cast<int>(slots) <= keptSlot(position)) slots = std::max<size_t>(1, 2 * slots);
+  }
+  kept.q.resize(slots * shape.queryElements());
+  kept.output.resize(slots * shape.queryElements());
+  kept.lse.resize(slots * shape.queryHeads);
+}
+
 class Call {
  public:
   Call(Cache& cache, Layer& layer, int index, const Plan& plan, const float* q, float* out, float* lse, bool observe)
@@ -82,6 +96,7 @@ class Call {
     }
     const int first = window_ > 0 ? std::max(0, plan_.firstPosition - window_ + 1) / kPageTokens : 0;
     cache_.prepareLatents(index_, first, plan_.pages);
+    if (observe_) reserveKept(layer_.kept, shape, layer_.length, plan_.tokens);
     workers.skipped.grow(2 * static_cast<size_t>(plan_.items(shape.kvHeads)));
     const size_t lines = plan_.lines(shape.kvHeads);
     if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines);
@@ -262,6 +277,7 @@ class Call {
       sides[h] = cache_.openView(layer_, true, firstHead + h);
       sides[heads + h] = cache_.openView(layer_, false, firstHead + h);
     }
+    rows.halfStride = cache_.openRoom(layer_);
     if (rows.page(sides, layer_.sealed() * kPageTokens, 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
   }
 
@@ -341,8 +357,8 @@ void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* 
   const size_t heads = cache.shape().queryHeads;
   for (int t = std::max(0, tokens - kPageTokens); t < tokens; t++) {
     const int position = layer.length - tokens + t;
-    if (position % kTrialStride != kTrialStride - 1) continue;
-    const int slot = position / kTrialStride % kTrialQueries;
+    const int slot = keptSlot(position);
+    if (slot < 0) continue;
     KeptQueries& kept = layer.kept;
     cache.kernels()->toHalf(q + t * width, &kept.q[slot * width], width);
     halvesOf(cache.kernels(), out + t * width, &kept.output[slot * width], width);

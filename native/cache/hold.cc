@@ -154,6 +154,7 @@ void Cache::prepareLatents(int index, int from, int to) {
   // Everything that allocates, before any thread starts.
   for (Scratch& scratch : workers_->scratch) {
     scratch.latentTiles.grow(2 * heads * tile);
+    scratch.keyRows.grow(tile);
     scratch.latent.reserve(width, shape().headDim);
   }
   struct Fresh {

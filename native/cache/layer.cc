@@ -43,53 +43,14 @@ size_t Workers::bytes() const {
   return total;
 }
 
-std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads, Status* status) {
+std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads) {
   std::unique_ptr<Cache> cache(new Cache(std::move(account), kernels, std::move(options)));
   cache->layers_.resize(cache->shape().layers);
-  const size_t needed = (cache->openBytes() + cache->sinkBytes()) * cache->layers_.size();
-  if (!cache->account_->hasRoom(needed)) {
-    *status = kBudgetExceeded;
-    return nullptr;
-  }
   cache->workers_ = std::make_shared<Workers>(threads);
-  if (!cache->draftLayers()) {
-    *status = kNoMemory;
-    return nullptr;
-  }
-  for (Layer& layer : cache->layers_) {
-    std::memset(layer.open.bytes(), 0, layer.open.size());
-    std::memset(layer.sinks.bytes(), 0, layer.sinks.size());
-  }
-  *status = kOk;
+  Scratch& scratch = cache->workers_->scratch[0];
+  for (Buffer<float>* rows : {&scratch.keyRows, &scratch.lines}) rows->grow(static_cast<size_t>(kPageTokens) * cache->shape().headDim);
+  cache->account_->pool()->enter(cache.get());
   return cache;
-}
-
-// Drafts open page, sinks and trial state of every layer, counts them, and enters the pool's register.
-bool Cache::draftLayers() {
-  const size_t queries = kTrialQueries * shape().queryElements();
-  for (Layer& layer : layers_) {
-    layer.open = account_->draft(openBytes());
-    layer.sinks = account_->draft(sinkBytes());
-    if (!layer.open || !layer.sinks) return false;
-    if (!layer.kept.q.empty()) continue;
-    layer.kept.q.assign(queries, 0);
-    layer.kept.output.assign(queries, 0);
-    layer.kept.lse.assign(static_cast<size_t>(kTrialQueries) * shape().queryHeads, 0);
-    layer.kept.norm.assign(kTrialQueries, -1);
-    layer.kept.position.assign(kTrialQueries, -1);
-  }
-  const size_t d = shape().headDim;
-  for (Scratch& one : workers_->scratch) {
-    one.keyRows.grow(kPageTokens * d);
-    one.valueRows.grow(kPageTokens * d);
-    one.lines.grow(kPageTokens * d);
-  }
-  account_->pool()->enter(this);
-  for (Layer& layer : layers_) {
-    account_->count(layer.open);
-    account_->count(layer.sinks);
-  }
-  return true;
 }
 
 Cache::~Cache() {
@@ -115,10 +76,45 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
 }
 
 SideView Cache::openView(const Layer& layer, bool isKey, int head) const {
-  const size_t elements = static_cast<size_t>(shape().headDim) * kPageTokens;
+  const size_t elements = static_cast<size_t>(shape().headDim) * openRoom(layer);
   SideView view;
   view.half = reinterpret_cast<const uint16_t*>(layer.open.bytes()) + (isKey ? 0 : shape().kvHeads * elements) + head * elements;
   return view;
+}
+
+Cache::Growth Cache::growthBy(const Layer& layer, int tokens) const {
+  const int seals = (layer.length + tokens - 1) / kPageTokens - layer.sealed();
+  const int rows = seals > 0 ? kPageTokens : layer.openRows() + tokens;
+  Growth growth{seals, 0, sealBytes() * seals, 0};
+  if (rows <= openRoom(layer)) return growth;
+  for (growth.room = kOpenRowsLeast; growth.room < rows;) growth.room *= 2;
+  growth.added += openBytes(growth.room);
+  growth.freed = layer.open.size();
+  if (growth.room == kPageTokens && !layer.sinks) growth.added += sinkBytes();
+  return growth;
+}
+
+bool Cache::draftGrowth(const Layer& from, const Growth& growth, PartRef& open, PartRef& sinks) const {
+  if (growth.room == 0) return true;
+  open = account_->draft(openBytes(growth.room));
+  if (!sinks && growth.room == kPageTokens) sinks = account_->draft(sinkBytes());
+  if (!open || (!sinks && growth.room == kPageTokens)) return false;
+  std::memset(open.bytes(), 0, open.size());
+  if (from.openRows() == 0) return true;
+  // Lines of keys are channels, those of values tokens.
+  const size_t channels = shape().rowElements(), d = shape().headDim, room = growth.room, rows = from.openRows(), roomBefore = openRoom(from);
+  uint16_t* to = reinterpret_cast<uint16_t*>(open.bytes());
+  const uint16_t* old = reinterpret_cast<const uint16_t*>(from.open.bytes());
+  for (size_t c = 0; c < channels; c++) std::memcpy(to + c * room, old + c * roomBefore, rows * sizeof(uint16_t));
+  to += channels * room;
+  old += channels * roomBefore;
+  for (int head = 0; head < shape().kvHeads; head++) std::memcpy(to + head * room * d, old + head * roomBefore * d, rows * d * sizeof(uint16_t));
+  return true;
+}
+
+size_t Cache::appendBytes(int index, int tokens) const {
+  const Growth growth = growthBy(layers_[index], tokens);
+  return growth.added - growth.freed;
 }
 
 const uint16_t* Cache::sinkRows(const Layer& layer, bool isKey, int head) const {
@@ -139,6 +135,7 @@ size_t Cache::sealBytes() const {
 void Cache::write(Layer& layer, const float* k, const float* v, int row, int count) {
   const size_t n = shape().kvHeads;
   const size_t d = shape().headDim;
+  const size_t room = openRoom(layer);
   uint16_t line[256];
   for (size_t head = 0; head < n; head++) {
     uint16_t* keys = const_cast<uint16_t*>(openView(layer, true, static_cast<int>(head)).half);
@@ -146,7 +143,7 @@ void Cache::write(Layer& layer, const float* k, const float* v, int row, int cou
     for (int t = 0; t < count; t++) {
       const size_t from = (t * n + head) * d;
       kernels_->toHalf(k + from, line, d);
-      for (size_t c = 0; c < d; c++) keys[c * kPageTokens + row + t] = line[c];
+      for (size_t c = 0; c < d; c++) keys[c * room + row + t] = line[c];
       kernels_->toHalf(v + from, values + (row + t) * d, d);
     }
   }
@@ -198,16 +195,21 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   const size_t row = shape().rowElements();
   if (tokens <= 0 || tokens > (1 << 30) - layer.length) return kBadArgument;
   if (!withinMagnitude(k, row * tokens, kHalfMax) || !withinMagnitude(v, row * tokens, kHalfMax)) return kBadValue;
-  const int after = (layer.length + tokens - 1) / kPageTokens;
-  const int seals = after - layer.sealed();
-  if (seals > 0 && !account_->hasRoom(sealBytes() * seals)) return kBudgetExceeded;
-  std::vector<std::shared_ptr<Page>> fresh(seals);
+  const Growth growth = growthBy(layer, tokens);
+  if (growth.added > 0 && !account_->hasRoom(growth.added, growth.freed)) return kBudgetExceeded;
+  std::vector<std::shared_ptr<Page>> fresh(growth.seals);
   for (std::shared_ptr<Page>& page : fresh) {
     page = draftPage();
     if (!page) return kNoMemory;
   }
-  reservePages(layer, seals);
+  reservePages(layer, growth.seals);
+  PartRef open = layer.open, sinks = layer.sinks;
+  if (!draftGrowth(layer, growth, open, sinks)) return kNoMemory;
   // From here on nothing can fail.
+  layer.open = std::move(open);
+  layer.sinks = std::move(sinks);
+  account_->count(layer.open);
+  account_->count(layer.sinks);
   int sealed = 0;
   for (int done = 0; done < tokens;) {
     if (layer.openRows() == kPageTokens) seal(layer, std::move(fresh[sealed++]));
@@ -237,10 +239,18 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
       if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, to, stride);
       continue;
     }
-    // Fewer rows than a page, or rows of a product: made beside, and copied.
-    if (isHeld) latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
-    else decodeHead(kernels_, isKey, side.headDim, firstRow, openView(layer, isKey, head), rows, d, scratch.lines.data());
-    for (int t = 0; t < tokens; t++) std::memcpy(to + t * stride, rows + t * d, sizeof(float) * d);
+    if (isHeld) {
+      latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
+      for (int t = 0; t < tokens; t++) std::memcpy(to + t * stride, rows + t * d, sizeof(float) * d);
+      continue;
+    }
+    const uint16_t* open = openView(layer, isKey, head).half;
+    const size_t room = openRoom(layer);
+    uint16_t line[kHeadDimMax];
+    for (size_t t = 0; t < static_cast<size_t>(tokens); t++) {
+      for (size_t c = 0; isKey && c < d; c++) line[c] = open[c * room + t];
+      kernels_->fromHalf(isKey ? line : open + t * d, to + t * stride, d);
+    }
   }
 }
 
@@ -324,29 +334,40 @@ CacheMemory Cache::memory() const {
     for (const std::shared_ptr<Page>& page : layer.pages) memory.pages += page->bytes();
     if (layer.latent) memory.scratch += layer.latent->bytes();
     const KeptQueries& kept = layer.kept;
-    memory.scratch += (kept.q.size() + kept.output.size()) * sizeof(uint16_t) + (kept.lse.size() + kept.norm.size()) * sizeof(float) +
+    memory.scratch += (kept.q.capacity() + kept.output.capacity()) * sizeof(uint16_t) + (kept.lse.capacity() + kept.norm.size()) * sizeof(float) +
                       kept.position.size() * sizeof(int) + (layer.sketch ? layer.sketch->size() * sizeof(uint16_t) : 0);
   }
   return memory;
 }
 
+// Sinks are written once, so those of a page that is sealed are shared as it is; open rows are copied.
 std::unique_ptr<Cache> Cache::fork(Status* status) const {
   std::unique_ptr<Cache> twin(new Cache(account_, kernels_, options_));
-  const size_t needed = (openBytes() + sinkBytes()) * layers_.size();
+  twin->workers_ = workers_;
+  twin->rotary_ = rotary_;
+  twin->layers_ = layers_;
+  std::vector<Growth> growths;
+  size_t needed = 0;
+  for (Layer& layer : twin->layers_) {
+    layer.open = PartRef();
+    if (layer.sealed() == 0) layer.sinks = PartRef();
+    growths.push_back(layer.openRows() > 0 ? growthBy(layer, 0) : Growth{});
+    needed += growths.back().added;
+  }
   if (!account_->hasRoom(needed)) {
     *status = kBudgetExceeded;
     return nullptr;
   }
-  twin->workers_ = workers_;
-  twin->rotary_ = rotary_;
-  twin->layers_ = layers_;
-  if (!twin->draftLayers()) {
+  for (size_t i = 0; i < layers_.size(); i++) {
+    Layer& layer = twin->layers_[i];
+    if (draftGrowth(layers_[i], growths[i], layer.open, layer.sinks)) continue;
     *status = kNoMemory;
     return nullptr;
   }
-  for (size_t i = 0; i < layers_.size(); i++) {
-    std::memcpy(twin->layers_[i].open.bytes(), layers_[i].open.bytes(), openBytes());
-    std::memcpy(twin->layers_[i].sinks.bytes(), layers_[i].sinks.bytes(), sinkBytes());
+  account_->pool()->enter(twin.get());
+  for (Layer& layer : twin->layers_) {
+    account_->count(layer.open);
+    account_->count(layer.sinks);
   }
   *status = kOk;
   return twin;

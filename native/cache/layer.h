@@ -1,8 +1,9 @@
 // One cache: per layer one open page, the sinks, and sealed pages in position order. Append, seal, transcode, decode, fork.
 // Attention over it is attend.h, measuring a move is trial.h, how a page side moves is moves.h.
 //
-// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n. Open page of one layer: n K tiles [d][128] then n V tiles
-// [128][d], f16. Sinks of one layer: K rows [n][4][d] then V rows [n][4][d], f16, written when page 0 is sealed.
+// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n. Open page of one layer: n K tiles [d][r] then n V tiles
+// [r][d], f16, with room for r tokens: none at first, then as many as come, rounded up to 16, 32, 64, 128. Once it has been full it stays so
+// large. Sinks of one layer: K rows [n][4][d] then V rows [n][4][d], f16, there when the open page has room for 128 and written when page 0 is sealed.
 #pragma once
 #include <memory>
 #include <vector>
@@ -60,11 +61,11 @@ struct Page {
 
 // The last queries of a layer, for trials. Slot (position / 8) % 16.
 struct KeptQueries {
-  std::vector<uint16_t> q;       // [16][H][d] half, as given
-  std::vector<uint16_t> output;  // [16][H][d] half, attention output
-  std::vector<float> lse;        // [16][H]
-  std::vector<float> norm;       // [16], negative when not given
-  std::vector<int> position;     // [16], -1 when empty
+  std::vector<uint16_t> q;       // [slots][H][d] half, as given: up to 16 slots, as they are needed
+  std::vector<uint16_t> output;  // [slots][H][d] half, attention output
+  std::vector<float> lse;        // [slots][H]
+  std::vector<float> norm = std::vector<float>(kTrialQueries, -1.0f);    // [16], negative when not given
+  std::vector<int> position = std::vector<int>(kTrialQueries, -1);       // [16], -1 when empty
 };
 
 struct Layer {
@@ -139,8 +140,8 @@ void clampToHalf(float* x, size_t count);
 
 class Cache : public PartOwner {
  public:
-  // Null with a status when account or pool has no room for the open pages or memory ran out.
-  static std::unique_ptr<Cache> open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads, Status* status);
+  // Takes nothing of the budget: everything that counts comes with tokens.
+  static std::unique_ptr<Cache> open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads);
   ~Cache() override;
 
   const CacheShape& shape() const { return options_.shape; }
@@ -174,6 +175,8 @@ class Cache : public PartOwner {
   bool hasSketch(int layer) const;
   CacheMemory memory() const;
   size_t sealBytes() const;
+  // Bytes by which the count grows when so many tokens are appended to a layer.
+  size_t appendBytes(int layer, int tokens) const;
   std::unique_ptr<Cache> fork(Status* status) const;
 
   // Weights of a layer's latents; refused once it holds any. rotary: for all layers, null for none.
@@ -202,7 +205,9 @@ class Cache : public PartOwner {
 
   void visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) override;
 
-  // The open page of one head, as a page side of format f16.
+  // Tokens that the open page has room for.
+  int openRoom(const Layer& layer) const { return static_cast<int>(layer.open.size() / openBytes(1)); }
+  // The open page of one head, as a page side of format f16 whose channels of keys are openRoom() apart.
   SideView openView(const Layer& layer, bool isKey, int head) const;
   // Sink rows of one head, [4][d] half.
   const uint16_t* sinkRows(const Layer& layer, bool isKey, int head) const;
@@ -211,9 +216,18 @@ class Cache : public PartOwner {
 
  private:
   Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options) : account_(std::move(account)), kernels_(kernels), options_(std::move(options)) {}
-  size_t openBytes() const { return options_.shape.rowElements() * kPageTokens * 4; }
+  size_t openBytes(int room) const { return options_.shape.rowElements() * room * 4; }
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
-  bool draftLayers();
+  // What appending so many tokens to a layer does to its open page.
+  struct Growth {
+    int seals = 0;      // pages that are sealed
+    int room = 0;       // of a larger open page; 0: that of now does
+    size_t added = 0;   // bytes
+    size_t freed = 0;   // of them, in the end
+  };
+  Growth growthBy(const Layer& layer, int tokens) const;
+  // A larger open page with the rows of `from`, and sinks where they are due and not there; neither is counted yet. False when memory ran out.
+  bool draftGrowth(const Layer& from, const Growth& growth, PartRef& open, PartRef& sinks) const;
   // A page of the window format, not counted yet. Null when memory ran out.
   std::shared_ptr<Page> draftPage();
   static void reservePages(Layer& layer, int more);

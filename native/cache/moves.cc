@@ -57,7 +57,7 @@ Mover::~Mover() {
 void Mover::open(int headDim) {
   if (scratch_) return;
   auto scratch = std::make_unique<Scratch>();
-  for (Buffer<float>* rows : {&scratch->keyRows, &scratch->valueRows, &scratch->lines}) rows->grow(static_cast<size_t>(kPageTokens) * headDim);
+  for (Buffer<float>* rows : {&scratch->keyRows, &scratch->lines}) rows->grow(static_cast<size_t>(kPageTokens) * headDim);
   if (kHasThreads) thread_ = std::thread([this] { work(); });
   scratch_ = std::move(scratch);
 }

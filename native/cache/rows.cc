@@ -30,6 +30,7 @@ void QueryRows::begin(int rowCount, int headCount) {
   plainReady = false;
   turnedReady = false;
   skipShare = 0;
+  halfStride = kPageTokens;
   skipped[0] = skipped[1] = 0;
   restart();
 }
@@ -92,6 +93,7 @@ PageRows QueryRows::view() {
   view.mixed = mixed.data();
   view.mixedTurned = mixedTurned.data();
   view.rowMass = rowMass.data();
+  view.halfStride = halfStride;
   view.skipShare = skipShare;
   view.skippedMass = skippedMass.data();
   view.skipped = skipped;

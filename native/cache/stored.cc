@@ -57,9 +57,12 @@ Status Cache::importPage(int index, const StoredPage& stored) {
     pageBytes += partSizes(format, shape().kvHeads, shape().headDim).total();
   }
   if (stored.size != pageBytes + (pageIndex == 0 ? sinkBytes() : 0)) return kBadShape;
-  if (!account_->hasRoom(pageBytes + (isOpenFull ? sealBytes() : 0))) return kBudgetExceeded;
+  PartRef sinkPart = layer.sinks;
+  const bool needsSinks = pageIndex == 0 && !sinkPart;
+  if (!account_->hasRoom(pageBytes + (isOpenFull ? sealBytes() : 0) + (needsSinks ? sinkBytes() : 0))) return kBudgetExceeded;
   std::shared_ptr<Page> before = isOpenFull ? draftPage() : nullptr;
   if (isOpenFull && !before) return kNoMemory;
+  if (needsSinks && !(sinkPart = account_->draft(sinkBytes()))) return kNoMemory;
   auto page = std::make_shared<Page>();
   page->kind = stored.kind;
   if (stored.kind == kResident) {
@@ -80,7 +83,9 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   reservePages(layer, isOpenFull ? 2 : 1);
   // From here on nothing can fail.
   if (isOpenFull) seal(layer, std::move(before));
-  if (pageIndex == 0) std::memcpy(layer.sinks.bytes(), at, sinkBytes());
+  if (pageIndex == 0) std::memcpy(sinkPart.bytes(), at, sinkBytes());
+  layer.sinks = std::move(sinkPart);
+  account_->count(layer.sinks);
   page->k.count(*account_);
   page->v.count(*account_);
   account_->count(page->latent.bytes);

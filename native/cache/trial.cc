@@ -74,6 +74,7 @@ class Trial {
     const int rows = queries * shape.group();
     scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
     scratch.codes.grow(2 * carvedBytes(shape.headDim));
+    for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows, &scratch.lines}) buffer->grow(static_cast<size_t>(kPageTokens) * shape.headDim);
     scratch.base.grow(2 * rows * (1 + static_cast<size_t>(shape.headDim)) + powersSize(rows));
   }
 

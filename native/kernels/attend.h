@@ -106,7 +106,7 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
   if (k.format == kF16) {
     const int outputs = (visible + 7) / 8 * 8;
     const Ahead ahead = aheadOf(next, k, kPageTokens);
-    dotHalf(k.half, d, outputs, kPageTokens, rows.q + first * d, n, d, scores, kPageTokens, next != nullptr ? &ahead : nullptr);
+    dotHalf(k.half, d, outputs, rows.halfStride, rows.q + first * d, n, d, scores, kPageTokens, next != nullptr ? &ahead : nullptr);
     return;
   }
   const IntegerRow* x = (k.format == kQ8 ? rows.plain : rows.turned) + first;

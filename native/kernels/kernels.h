@@ -57,6 +57,7 @@ struct PageRows {
   float* mixed;               // [count][d]
   float* mixedTurned;         // [count][d], values of rot pages, still rotated
   float* rowMass;             // [count] of this page: sum of 2^(score - max now)
+  int halfStride;             // tokens that a channel of f16 keys has room for: 128, less in an open page that grows
   float skipShare;            // values of a rot page are not read where that leaves out at most this share of the mass of each row; 0: never
   float* skippedMass;         // [count] left out so far, relative to max
   uint64_t* skipped;          // [2] heads of rot pages met, and those whose values were not read

@@ -30,14 +30,16 @@ describe('one pool, three sessions', () => {
     const pool = openPool(1_600_000);
     const noise = normals(random, 400 * 4 * 80);
     const count = { refused: 0, forks: 0, moves: 0, trials: 0, seals: 0, closes: 0 };
-    const caches: { cache: KvCache; session: number }[] = [];
+    /** With the tokens that the open page of each layer has room for. */
+    const caches: { cache: KvCache; session: number; rooms: number[] }[] = [];
+    const roomFor = (rows: number) => (rows === 0 ? 0 : Math.max(16, 2 ** Math.ceil(Math.log2(rows))));
 
     const openSession = (session: number) => {
       const shape = shapes[session]!;
       const windowFormat = shape.headDim === 16 ? 'f16' : pick(random, ['q8', 'f16'] as const);
       const own = random() < 0.5 ? {} : { budgetBytes: Math.floor(150_000 + random() * 800_000) };
       const cache = openKvCache({ shape, pool, windowFormat, threads: session === 1 ? 2 : 1, ...own });
-      caches.push({ cache, session });
+      caches.push({ cache, session, rooms: Array.from({ length: shape.layers }, () => 0) });
     };
 
     /** A step may be refused for want of room, and then must have changed nothing. */
@@ -64,9 +66,12 @@ describe('one pool, three sessions', () => {
       if (kind < 0.4) {
         const tokens = random() < 0.9 ? 1 + Math.floor(random() * 40) : Math.floor(1 + random() * 400);
         const at = Math.floor(random() * (noise.length - tokens * row));
-        mayBeRefused(() =>
-          cache.append(layer, noise.subarray(at, at + tokens * row), noise.subarray(at, at + tokens * row)),
-        );
+        mayBeRefused(() => {
+          cache.append(layer, noise.subarray(at, at + tokens * row), noise.subarray(at, at + tokens * row));
+          const open = cache.length(layer) - cache.table(layer).pages * PAGE_TOKENS;
+          const most = cache.table(layer).pages > pages ? PAGE_TOKENS : open;
+          one.rooms[layer] = Math.max(one.rooms[layer]!, roomFor(most));
+        });
         count.seals += cache.table(layer).pages - pages;
       } else if (kind < 0.5) {
         const tokens = Math.min(cache.length(layer), 1 + Math.floor(random() * 20));
@@ -97,7 +102,9 @@ describe('one pool, three sessions', () => {
       } else if (kind < 0.9) {
         if (caches.length < 8) {
           mayBeRefused(() => {
-            caches.push({ cache: cache.fork(), session: one.session });
+            const fork = cache.fork();
+            const rooms = one.rooms.map((_, each) => roomFor(fork.length(each) - fork.table(each).pages * PAGE_TOKENS));
+            caches.push({ cache: fork, session: one.session, rooms });
             count.forks++;
           });
         }
@@ -132,7 +139,7 @@ describe('one pool, three sessions', () => {
         counted += cache.usedBytes;
       }
       expect(counted).toBe(used);
-      for (const { cache } of caches) {
+      for (const { cache, rooms } of caches) {
         const { kvHeads, headDim, layers } = cache.shape;
         const memory = cache.memory();
         let pages = 0;
@@ -143,7 +150,7 @@ describe('one pool, three sessions', () => {
           }
         }
         expect(memory.pageBytes).toBe(pages);
-        expect(memory.openBytes).toBe(layers * 4 * PAGE_TOKENS * kvHeads * headDim);
+        expect(memory.openBytes).toBe(rooms.reduce((sum, room) => sum + room, 0) * 4 * kvHeads * headDim);
         apart += memory.totalBytes;
       }
       // Shared pages count once in the pool, so the caches' own sums may only be larger.

@@ -1,7 +1,7 @@
 // Budgets as people write them, the bytes they mean, and the refusal of what cannot work; checked by hand-made numbers.
 import { describe, expect, it } from 'vitest';
 import { bytesAt, checkBudget, f16CacheBytes, fixedBytes, forecast, parseBudget } from '../../../engine/budget.ts';
-import { KvError, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
+import { KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 
@@ -40,7 +40,10 @@ describe('the forecast', () => {
     const cache = openKvCache({ shape, pool });
     const row = new Float32Array(shape.kvHeads * shape.headDim).fill(0.5);
     const tokens = 128 * 4;
-    for (let layer = 0; layer < shape.layers; layer++) for (let t = 0; t < tokens; t++) cache.append(layer, row, row);
+    for (let t = 1; t <= tokens; t++) {
+      for (let layer = 0; layer < shape.layers; layer++) cache.append(layer, row, row);
+      expect(pool.usedBytes).toBe(bytesAt(shape, t, 'q8', 'q8', 'q8'));
+    }
     expect(pool.usedBytes).toBe(bytesAt(shape, tokens, 'q8', 'q8', 'q8'));
     for (let layer = 0; layer < shape.layers; layer++) {
       for (let page = 0; page < 2; page++) {
@@ -60,8 +63,15 @@ describe('the forecast', () => {
     const pair = { k: 'rot2', v: 'rot2' } as const;
     const lowest = { pairs: [pair, pair], windowFormat: 'q8' } as const;
     expect(() => checkBudget(shape, fixedBytes(shape), 4096, lowest)).toThrow(KvError);
+    // A page or more when the length is not known, no more than its rows take when it is.
+    const spare = pageBytes('rot4', 2, 64);
+    const short = openBytes(shape, 20) + spare;
+    expect(() => checkBudget(shape, fixedBytes(shape) + spare, null, lowest)).not.toThrow();
+    expect(() => checkBudget(shape, fixedBytes(shape) + spare - 1, null, lowest)).toThrow(KvError);
+    expect(() => checkBudget(shape, short, 20, lowest)).not.toThrow();
+    expect(() => checkBudget(shape, short - 1, 20, lowest)).toThrow(KvError);
     const least = bytesAt(shape, 4096, 'rot2', 'rot2', 'q8');
     expect(() => checkBudget(shape, least - 1, 4096, lowest)).toThrow(/cannot hold 4096 tokens/);
-    expect(() => checkBudget(shape, least + pageBytes('rot4', 2, 64), 4096, lowest)).not.toThrow();
+    expect(() => checkBudget(shape, least + spare, 4096, lowest)).not.toThrow();
   });
 });

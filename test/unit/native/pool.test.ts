@@ -1,6 +1,16 @@
 /** The pool is one hard budget: small pools a person can add up, filled to the byte, shared, refused and drained. */
 import { describe, expect, it } from 'vitest';
-import { FORMAT_NAMES, openKvCache, openPool, PAGE_TOKENS, pageBits, pageBytes } from '../../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  fromHalf,
+  openBytes,
+  openKvCache,
+  openPool,
+  PAGE_TOKENS,
+  pageBits,
+  pageBytes,
+  toHalf,
+} from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
 
@@ -10,9 +20,12 @@ const OPEN = 2 * PAGE_TOKENS * ROW * 2;
 const SINKS = 2 * 4 * ROW * 2;
 
 describe('PagePool', () => {
-  it('counts what a cache takes at open and gives it back at close', () => {
+  it('counts nothing for an empty cache, its open page when that is full, and gives it back at close', () => {
     const pool = openPool(1_000_000);
     const cache = openKvCache({ shape, pool });
+    expect([pool.usedBytes, cache.memory().totalBytes]).toEqual([0, 0]);
+    const rows = normals(uniform(1), 128 * ROW);
+    cache.append(0, rows, rows);
     expect(pool.usedBytes).toBe(OPEN + SINKS);
     expect(pool.auditBytes()).toBe(pool.usedBytes);
     expect(cache.memory()).toMatchObject({ openBytes: OPEN, sinkBytes: SINKS, pageBytes: 0, totalBytes: OPEN + SINKS });
@@ -20,9 +33,53 @@ describe('PagePool', () => {
     expect([pool.usedBytes, pool.auditBytes(), pool.peakBytes]).toEqual([0, 0, OPEN + SINKS]);
   });
 
-  it('refuses a cache whose open pages do not fit, one byte short', () => {
-    expect(codeOf(() => openKvCache({ shape, pool: openPool(OPEN + SINKS - 1) }))).toBe('budget-too-small');
-    openKvCache({ shape, pool: openPool(OPEN + SINKS) }).close();
+  it('takes what openBytes() and appendBytes() say, token by token and in pieces, and what a row is does not depend on where it grew', () => {
+    const layers = 3;
+    for (const kvHeads of [1, 2]) {
+      const three = { layers, queryHeads: 2, kvHeads, headDim: 64 };
+      const rows = normals(uniform(6), 300 * kvHeads * 64);
+      const part = (from: number, to: number) => rows.subarray(from * kvHeads * 64, to * kvHeads * 64);
+      const pool = openPool(10_000_000);
+      const whole = openKvCache({ shape: three, pool });
+      whole.append(0, rows, rows);
+      for (const piece of [1, 7, 16, 50, 128, 300]) {
+        const cache = openKvCache({ shape: three, pool });
+        for (let at = 0; at < 300; at += piece) {
+          const tokens = Math.min(piece, 300 - at);
+          const before = cache.usedBytes;
+          const promised = cache.appendBytes(tokens);
+          for (let layer = 0; layer < layers; layer++) {
+            cache.append(layer, part(at, at + tokens), part(at, at + tokens));
+          }
+          expect(cache.usedBytes).toBe(before + promised);
+          const { openBytes: open, sinkBytes, pageBytes: pages } = cache.memory();
+          expect(open + sinkBytes).toBe(openBytes(three, at + tokens));
+          expect(cache.usedBytes).toBe(open + sinkBytes + pages);
+          const last = cache.table(0).pages;
+          const exact = fromHalf(toHalf(part(last * 128, at + tokens)));
+          for (const side of ['k', 'v'] as const) expect(cache.decode(0, last, side)).toEqual(exact);
+        }
+        for (let page = 0; page < 3; page++) expect(cache.decode(0, page, 'k')).toEqual(whole.decode(0, page, 'k'));
+        cache.close();
+      }
+      whole.close();
+    }
+  });
+
+  it('refuses rows that the open page has no room for, one byte short, changing nothing', () => {
+    const [some, more] = [openBytes(shape, 16), openBytes(shape, 17)];
+    const pool = openPool(more - 1);
+    const cache = openKvCache({ shape, pool });
+    const rows = normals(uniform(7), 17 * ROW);
+    cache.append(0, rows.subarray(0, 16 * ROW), rows.subarray(0, 16 * ROW));
+    const before = cache.decode(0, 0, 'v');
+    const next = rows.subarray(16 * ROW);
+    expect(() => cache.append(0, next, next)).toThrow(`the pool has no room to open rows of layer 0: ${some} of`);
+    expect([cache.length(), cache.usedBytes, pool.auditBytes()]).toEqual([16, some, some]);
+    expect(cache.decode(0, 0, 'v')).toEqual(before);
+    pool.setBudget(more);
+    cache.append(0, next, next);
+    expect([cache.length(), cache.usedBytes]).toEqual([17, more]);
   });
 
   it('serves an append to the last byte and refuses the one that needs a byte more, changing nothing', () => {
@@ -48,7 +105,7 @@ describe('PagePool', () => {
     const cache = openKvCache({ shape, pool });
     const rows = normals(uniform(2), 3 * 128 * ROW + ROW);
     expect(codeOf(() => cache.append(0, rows, rows))).toBe('budget-exceeded');
-    expect([cache.length(), pool.usedBytes]).toEqual([0, OPEN + SINKS]);
+    expect([cache.length(), pool.usedBytes]).toEqual([0, 0]);
     cache.append(0, rows.subarray(0, 3 * 128 * ROW), rows.subarray(0, 3 * 128 * ROW));
     expect(pool.usedBytes).toBe(pool.budgetBytes);
   });
@@ -100,6 +157,8 @@ describe('PagePool', () => {
   it('cannot be lowered below what is in use, and may be raised', () => {
     const pool = openPool(1_000_000);
     const cache = openKvCache({ shape, pool });
+    const rows = normals(uniform(8), ROW);
+    cache.append(0, rows, rows);
     expect(codeOf(() => pool.setBudget(pool.usedBytes - 1))).toBe('budget-too-small');
     pool.setBudget(pool.usedBytes);
     expect(pool.budgetBytes).toBe(pool.usedBytes);
