@@ -71,8 +71,8 @@ export function isInOrder(value: unknown, depth = 0): boolean {
   if (depth >= DEPTH_MAX) return false;
   if (Array.isArray(value)) return value.every((item) => isInOrder(item, depth + 1));
   let last = '';
-  for (const [key, field] of Object.entries(value)) {
-    if (key < last || !isInOrder(field, depth + 1)) return false;
+  for (const key of Object.keys(value)) {
+    if (key < last || !isInOrder((value as Record<string, unknown>)[key], depth + 1)) return false;
     last = key;
   }
   return true;
