@@ -41,10 +41,7 @@ export function toWire(error: unknown): WireError {
 
 export function fromWire(wire: WireError): Error {
   if (wire.code !== null) {
-    return new KvError(wire.code, wire.message, {
-      values: wire.values,
-      ...(wire.hint === null ? {} : { hint: wire.hint }),
-    });
+    return new KvError(wire.code, wire.message, { values: wire.values, hint: wire.hint ?? undefined });
   }
   const fault = new Error(wire.message);
   if (wire.stack !== null) fault.stack = wire.stack;

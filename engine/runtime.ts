@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os';
 import {
   type BindingName,
   type CacheShape,
+  given,
   type Isa,
   type NativeInfo,
   nativeInfo,
@@ -11,8 +12,8 @@ import {
 } from '../native/index.ts';
 import { namingFile } from './model/bytes.ts';
 import { type DenseChoice, openDense } from './model/dense-choice.ts';
-import { loadModel } from './model/load.ts';
-import type { DenseBackend, LoadedModel } from './model/types.ts';
+import { type LoadOptions, loadModel } from './model/load.ts';
+import type { DenseBackend, DenseOptions, LoadedModel } from './model/types.ts';
 
 export interface RuntimeOptions {
   readonly model: string;
@@ -55,12 +56,12 @@ export class Runtime {
     if (options.binding !== undefined) useBinding(options.binding);
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? defaultThreads();
-    const model = await loadModel(options.model, options.cacheDir === undefined ? {} : { cacheDir: options.cacheDir });
-    const dense = await openDense(model, {
-      precision: options.dense ?? 'auto',
-      threads,
-      ...(options.safePoint === undefined ? {} : { safePoint: options.safePoint }),
-    }).catch((error: unknown) => {
+    const model = await loadModel(options.model, given<LoadOptions>({ cacheDir: options.cacheDir }));
+    const precision = options.dense ?? 'auto';
+    const dense = await openDense(
+      model,
+      given<DenseOptions>({ precision, threads, safePoint: options.safePoint }),
+    ).catch((error: unknown) => {
       model.weights.close();
       throw namingFile(model.path, error);
     });

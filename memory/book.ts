@@ -78,8 +78,6 @@ export interface ThresholdBook {
     target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
     log: EvidenceLog | null,
   ): Promise<ThresholdFile>;
-  /** Keeps a checked file; its values stand in lookups for this model wherever fewer samples were gathered here. Throws 'model-mismatch', 'io'. */
-  importFile(file: ThresholdFile, target: ThresholdTarget): void;
   close(): Promise<void>;
 }
 
@@ -102,7 +100,6 @@ class Labels extends Map<number, number> {
 class Book implements ThresholdBook {
   readonly #dir: string | null;
   readonly #index: VectorIndex<Experience>;
-  readonly #imported = new Map<string, ThresholdFile>();
   readonly #labels: Labels;
   #rebuilt: string | null;
 
@@ -160,7 +157,7 @@ class Book implements ThresholdBook {
     weighted: readonly Weighted[],
     query: { modelDigest: string; layers: number; defaults?: ThresholdSet },
   ): ThresholdSet {
-    const imported = this.importedFor(query.modelDigest);
+    const imported = this.#importedFor(query.modelDigest);
     const base = imported === null ? null : toThresholdSet(imported);
     const ones = Array.from({ length: query.layers }, () => 1);
     const fallback = {
@@ -207,13 +204,12 @@ class Book implements ThresholdBook {
   }
 
   async record(experience: Experience): Promise<void> {
-    const checked = checkExperience(experience);
-    await this.#add(checked);
+    await this.#add(checkExperience(experience));
     await this.#index.save();
   }
 
-  async #add(experience: Experience): Promise<void> {
-    await addTo(this.#index, this.#labels, experience);
+  #add(experience: Experience): Promise<void> {
+    return addTo(this.#index, this.#labels, experience);
   }
 
   async similar(fingerprint: Fingerprint, k: number): Promise<Neighbour<Experience>[]> {
@@ -273,7 +269,7 @@ class Book implements ThresholdBook {
     const all = [...this.#index.entries()]
       .map(([, experience]) => experience)
       .filter(({ modelDigest }) => modelDigest === target.modelDigest);
-    const imported = this.importedFor(target.modelDigest);
+    const imported = this.#importedFor(target.modelDigest);
     if (all.length === 0 && imported !== null) return imported;
     const weighted = all.map((experience) => ({ experience, weight: 1, sameModel: true }));
     const query = {
@@ -284,21 +280,11 @@ class Book implements ThresholdBook {
     return toThresholdFile(this.#estimate(weighted, query), target, log);
   }
 
-  importFile(file: ThresholdFile, target: ThresholdTarget): void {
-    checkThresholdTarget(file, target);
-    if (this.#dir !== null) importThresholds(this.#dir, file, target);
-    this.#imported.set(file.model.digest, file);
-  }
-
   /** The file imported for a model, or null. Throws 'bad-thresholds' when somebody damaged it. */
-  importedFor(modelDigest: string): ThresholdFile | null {
-    const known = this.#imported.get(modelDigest);
-    if (known !== undefined) return known;
+  #importedFor(modelDigest: string): ThresholdFile | null {
     if (this.#dir === null || !existsSync(importedPath(this.#dir, modelDigest))) return null;
     const file = readThresholdFile(importedPath(this.#dir, modelDigest));
-    if (file.model.digest !== modelDigest) return null;
-    this.#imported.set(modelDigest, file);
-    return file;
+    return file.model.digest === modelDigest ? file : null;
   }
 
   async close(): Promise<void> {
@@ -306,7 +292,10 @@ class Book implements ThresholdBook {
   }
 }
 
-/** Keeps a checked file in the folder of a book, whoever keeps that book. Throws 'model-mismatch', 'io'. */
+/**
+ * Keeps a checked file in the folder of a book, whoever keeps that book: its values stand in lookups for this model wherever fewer
+ * samples were gathered here. Throws 'model-mismatch', 'io'.
+ */
 export function importThresholds(dir: string, file: ThresholdFile, target: ThresholdTarget): void {
   checkThresholdTarget(file, target);
   mkdirSync(dir, { recursive: true });

@@ -88,7 +88,7 @@ const damaged = (dir: string, what: string, cause?: unknown): KvError =>
   new KvError('bad-index', `the vector index in ${dir} cannot be used: ${what}`, {
     values: { dir },
     hint: REINDEX,
-    ...(cause === undefined ? {} : { cause }),
+    cause,
   });
 
 async function loadLibrary(): Promise<typeof import('hnswlib-node')> {
@@ -379,13 +379,9 @@ class HnswIndex<T> implements VectorIndex<T> {
   }
 }
 
-function checkOptions(options: { readonly dim: number }): void {
-  checkDim(options.dim);
-}
-
 /** Opens what is saved in `dir`, or an empty index. Throws 'bad-index' when the files cannot be trusted, 'missing-dependency'. */
 export async function openHnswIndex<T>(options: HnswOptions<T>): Promise<VectorIndex<T>> {
-  checkOptions(options);
+  checkDim(options.dim);
   const index = new HnswIndex<T>(await loadLibrary(), options);
   index.load();
   return index;
@@ -405,7 +401,7 @@ export async function openOrRebuildHnswIndex<T>(
   options: HnswOptions<T>,
   rebuild: (index: VectorIndex<T>) => Promise<void>,
 ): Promise<OpenedIndex<T>> {
-  checkOptions(options);
+  checkDim(options.dim);
   const index = new HnswIndex<T>(await loadLibrary(), options);
   let reason: string | null = null;
   try {

@@ -6,7 +6,7 @@
  */
 import { z } from 'zod';
 import { KvError, parseJson, readRegular, replaceFile } from '../native/index.ts';
-import { checkThresholds, type Threshold, type ThresholdOrigin, type ThresholdSet } from '../policy/index.ts';
+import { checkThresholds, type Threshold, type ThresholdSet } from '../policy/index.ts';
 
 export const THRESHOLD_FILE_BYTES_MAX = 1024 * 1024;
 const HINT = 'export it again with: palimpsest thresholds export';
@@ -180,9 +180,9 @@ const pickShape = ({ layers, queryHeads, kvHeads, headDim }: ModelShape): ModelS
 });
 
 /** The set to start with. Every threshold's origin is 'file'. */
-export function toThresholdSet(file: ThresholdFile, origin: ThresholdOrigin = 'file'): ThresholdSet {
+export function toThresholdSet(file: ThresholdFile): ThresholdSet {
   const thresholds: Record<string, Threshold> = {};
-  for (const [id, t] of Object.entries(file.thresholds)) thresholds[id] = { id, origin, ...t };
+  for (const [id, t] of Object.entries(file.thresholds)) thresholds[id] = { id, origin: 'file', ...t };
   return { version: 1, thresholds, gains: { k: file.gains.k, v: file.gains.v }, c: file.c };
 }
 

@@ -3,7 +3,7 @@ import { KvError } from './error.ts';
 import { FORMAT_NAMES, FORMATS, type FormatName, PARTS, type Part, SIDES, type Side } from './format.ts';
 
 export function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
-  throw new KvError('bad-argument', message, hint === undefined ? { values } : { values, hint });
+  throw new KvError('bad-argument', message, { values, hint });
 }
 
 /** A short text for any value at all: proxies that throw and detached arrays too. */
@@ -34,7 +34,7 @@ export function record(value: unknown, name: string): void {
 }
 
 export function shapeError(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
-  throw new KvError('bad-shape', message, hint === undefined ? { values } : { values, hint });
+  throw new KvError('bad-shape', message, { values, hint });
 }
 
 export function overlaps(a: Float32Array, b: Float32Array): boolean {

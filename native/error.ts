@@ -41,7 +41,7 @@ export interface KvErrorDetail {
   /** The numbers and names that a person needs to act. */
   readonly values?: Readonly<Record<string, unknown>>;
   /** What to do about it, one sentence. */
-  readonly hint?: string;
+  readonly hint?: string | undefined;
   /** The error that this one came from. */
   readonly cause?: unknown;
 }

@@ -7,7 +7,7 @@ export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export * from './geometry.ts';
 export * from './json.ts';
-export { checkKeys, nearestName, unknownName } from './known.ts';
+export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
 export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';
 export { heldBytesMost, openPool } from './pool.ts';

@@ -37,11 +37,7 @@ export function parseJson(bytes: Uint8Array, rules: JsonRules): unknown {
 }
 
 function refused({ what, code, hint }: JsonRules, why: string, values: object = {}, cause?: unknown): KvError {
-  return new KvError(code, `${what} ${why}`, {
-    values: { file: what, ...values },
-    ...(hint === undefined ? {} : { hint }),
-    ...(cause === undefined ? {} : { cause }),
-  });
+  return new KvError(code, `${what} ${why}`, { values: { file: what, ...values }, hint, cause });
 }
 
 /** Reads and parses a file of at most `bytesMax`. */

@@ -42,6 +42,11 @@ export function unknownName(code: KvErrorCode, what: string, given: string, know
   });
 }
 
+/** Only the fields that have a value, as options are passed on: an option that is undefined is one that was not given. */
+export function given<T extends object>(fields: { readonly [K in keyof T]: T[K] | undefined }): T {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
+}
+
 /** Refuses what is no object, and any key that is not in `known` (one entry for each key of T). Throws KvError 'bad-argument'. */
 export function checkKeys<T extends object>(
   options: T,

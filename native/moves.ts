@@ -59,7 +59,7 @@ export function checkHeadDim(format: FormatName, headDim: number, hint?: string)
   const serving = FORMAT_NAMES.filter((name) => servesHeadDim(name, headDim));
   throw new KvError('unsupported', `head_dim ${headDim} is served in ${serving.join(', ')} only`, {
     values: { headDim, format, coded: String(FORMATS[format].headDims).replaceAll(',', ', ') },
-    ...(hint === undefined ? {} : { hint }),
+    hint,
   });
 }
 

@@ -6,7 +6,7 @@ import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { uniformPolicy } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
-export { hull, type Rung, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
+export { STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export { type Change, Layers } from './layers.ts';
 export {
   type LayerAction,
@@ -20,7 +20,7 @@ export {
 export { type Band, Scan, type Step } from './scan.ts';
 export { checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
-export { isLegal, isUselessPair, type Move, NEVER_BY_DEFAULT, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
+export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
 
 const plain =
   (policy: Policy) =>

@@ -5,16 +5,7 @@
  * A price is Δε² per byte saved. The lower convex hull of (bytes, ε²) from the present format on has rising prices, so
  * taking hull steps of many page sides cheapest first is the best use of any number of bytes, up to one last step.
  */
-import {
-  FORMAT_NAMES,
-  FORMATS,
-  type FormatName,
-  isMove,
-  LOWEST_FORMAT,
-  type Side,
-  TIERS,
-  type Tier,
-} from '../native/index.ts';
+import { FORMAT_NAMES, FORMATS, type FormatName, isMove, type Side, TIERS, type Tier } from '../native/index.ts';
 
 export { TIERS, type Tier } from '../native/index.ts';
 
@@ -66,45 +57,6 @@ export function rungPrice(
   to: number,
 ): number {
   return Math.max(0, epsilon2[at + to]! - epsilon2[at + from]!) / (bytes[from]! - bytes[to]!);
-}
-
-export interface Rung {
-  readonly format: FormatName;
-  readonly bytes: number;
-  /** c·g·ε²: predicted KLD of this page side in this format. */
-  readonly cost: number;
-  /** KLD per byte saved of the step that leads here; 0 for the format it starts with. */
-  readonly price: number;
-}
-
-/** The whole way down of one page side, for people and tests. `weight` is c·g; f16 and q8 cost nothing unless tried. */
-export function hull(
-  from: FormatName,
-  epsilon: Readonly<Partial<Record<FormatName, number>>>,
-  pageBytes: Readonly<Record<FormatName, number>>,
-  weight: number,
-  lowest: FormatName = LOWEST_FORMAT,
-): Rung[] {
-  const bytes = FORMAT_NAMES.map((name) => pageBytes[name]);
-  const row = new Float64Array(FORMAT_COUNT);
-  fillEpsilon2(row, 0, epsilon);
-  const rungs: Rung[] = [
-    { format: from, bytes: pageBytes[from], cost: weight * Math.max(0, row[rank(from)]!), price: 0 },
-  ];
-  for (
-    let at = rank(from), to = nextRung(row, 0, bytes, at, rank(lowest));
-    to >= 0;
-    to = nextRung(row, 0, bytes, at, rank(lowest))
-  ) {
-    rungs.push({
-      format: FORMAT_NAMES[to]!,
-      bytes: bytes[to]!,
-      cost: weight * row[to]!,
-      price: weight * rungPrice(row, 0, bytes, at, to),
-    });
-    at = to;
-  }
-  return rungs;
 }
 
 /** Writes one row of ε² from a trial: 0 for f16 and q8 unless tried, UNTRIED for codes that were not. */

@@ -3,7 +3,7 @@
  * policies ask before they plan, tests walk every state that can be reached and find none.
  */
 import { FORMATS, type FormatName, KvError, type Side } from '../native/index.ts';
-import { rank, TIER_RANK, TIERS, type Tier } from './ladder.ts';
+import { rank } from './ladder.ts';
 
 export interface Move {
   readonly side: Side;
@@ -57,22 +57,6 @@ export const UNSAFE: readonly Unsafe[] = [
   },
 ];
 
-/** What must not be a default, whatever the budget. Tests check what every policy does without being asked. */
-export const NEVER_BY_DEFAULT: readonly { readonly id: string; readonly reason: string }[] = [
-  {
-    id: 'uniform-rot2-keys',
-    reason: 'one layer in thirty carries 41% of the loss of 2-bit keys (measured): only where a layer tolerates them',
-  },
-  {
-    id: 'age-alone',
-    reason: 'an age rule costs 7 to 10 times the divergence of a uniform format at equal bytes (measured)',
-  },
-  {
-    id: 'first-last-layers',
-    reason: 'protecting the ends by rule costs more than it saves: they are not the sensitive ones (measured)',
-  },
-];
-
 /** 2-bit keys beside much finer values. */
 export function isUselessPair(k: FormatName, v: FormatName): boolean {
   return FORMATS[k].codeBits <= COARSE_KEY_BITS && FORMATS[v].codeBits >= VALUE_BITS_BESIDE_COARSE_KEYS;
@@ -81,11 +65,6 @@ export function isUselessPair(k: FormatName, v: FormatName): boolean {
 /** Why a move must not be made, or null. */
 export function unsafe(move: Move): Unsafe | null {
   return UNSAFE.find(({ applies }) => applies(move)) ?? null;
-}
-
-/** A move is legal when it is not unsafe and the layer's storage state lets pages enter its tier. */
-export function isLegal(move: Move, tier: Tier): boolean {
-  return unsafe(move) === null && TIER_RANK[rank(move.to)]! <= TIERS.indexOf(tier);
 }
 
 /** Checks a K:V pair that a person asked for. Throws 'unsupported' for one that nothing should be set to. */

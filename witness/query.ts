@@ -1,6 +1,6 @@
 /** The audit's questions answered by reading the log itself: nothing to build first, nothing to trust but the log. */
-import { KvError } from '../native/index.ts';
-import { readLog } from './read.ts';
+import { given, KvError } from '../native/index.ts';
+import { type ReadOptions, readLog } from './read.ts';
 import { seriesOf } from './series.ts';
 import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionRow } from './types.ts';
 
@@ -15,10 +15,7 @@ export function openLogQuery(dir: string): DecisionQuery {
     decisions: async (filter = {}) => {
       const { session } = filter;
       const rows = new Newest<DecisionRow>(checkLimit(filter.limit));
-      for (const entry of readLog(dir, {
-        kinds: ['decision'],
-        ...(session === undefined ? {} : { session }),
-      })) {
+      for (const entry of readLog(dir, given<ReadOptions>({ kinds: ['decision'], session }))) {
         // Entries come in order of time: once the writer of `beforeSeq` is there, everything else that is read is younger.
         if (filter.beforeSeq !== undefined && sameSeries(entry.seq, filter.beforeSeq) && entry.seq >= filter.beforeSeq)
           break;

@@ -1,8 +1,9 @@
 /** `palimpsest audit …`: questions to the log, answered from the log itself; only `query` asks the SQL index, which is compared with the log first. */
-import { columnsOf, jsonText, KvError } from '../../native/index.ts';
+import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import {
   type AuditIndex,
+  type AuditIndexOptions,
   answerText,
   type DecisionFilter,
   decisionsText,
@@ -39,26 +40,21 @@ function print(settings: Settings, value: unknown, plain: (columns: number) => s
 
 /** → the filter that the flags describe; times are relative to nowMs. */
 export function decisionFilter(settings: Settings, nowMs: number): DecisionFilter {
-  const session = text(settings, 'session');
-  const layer = number(settings, 'layer');
-  const side = text(settings, 'side') as DecisionFilter['side'];
-  const reason = text(settings, 'reason');
   const since = text(settings, 'since');
   const until = text(settings, 'until');
-  const given = text(settings, 'step');
-  const step = given === undefined ? {} : parseRange(given);
-  return {
-    ...(session === undefined ? {} : { session }),
-    ...(layer === undefined ? {} : { layer }),
-    ...(side === undefined ? {} : { side }),
-    ...(reason === undefined ? {} : { reason }),
-    ...(since === undefined ? {} : { fromMs: parseTime(since, nowMs) }),
-    ...(until === undefined ? {} : { toMs: parseTime(until, nowMs) }),
-    ...(step.min === undefined ? {} : { tokensMin: step.min }),
-    ...(step.max === undefined ? {} : { tokensMax: step.max }),
-    ...(flag(settings, 'refused') ? { accepted: false } : {}),
+  const step = parseRange(text(settings, 'step') ?? '0..');
+  return given<DecisionFilter>({
+    session: text(settings, 'session'),
+    layer: number(settings, 'layer'),
+    side: text(settings, 'side') as DecisionFilter['side'],
+    reason: text(settings, 'reason'),
+    fromMs: since === undefined ? undefined : parseTime(since, nowMs),
+    toMs: until === undefined ? undefined : parseTime(until, nowMs),
+    tokensMin: step.min,
+    tokensMax: step.max,
+    accepted: flag(settings, 'refused') ? false : undefined,
     limit: number(settings, 'limit') ?? 20,
-  };
+  });
 }
 
 export async function list(settings: Settings): Promise<void> {
@@ -76,13 +72,13 @@ async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex
   const url = text(settings, 'database');
   const dir = sqlDir(stateDir(settings));
   const bar = new ProgressLine('bar');
-  const options = {
+  const options = given<AuditIndexOptions>({
     logDir: log(settings),
-    ...(url === undefined ? {} : { url }),
+    url,
     rebuild,
     onNote: (line: string) => process.stderr.write(`${line}\n`),
     onProgress: (entries: number, total: number) => bar.share('SQL index', entries, total, 'entries'),
-  };
+  });
   try {
     return await openAuditIndex({ ...options, dir }).catch((error: unknown) => {
       const isTaken = error instanceof KvError && (error.code === 'io' || error.code === 'locked');

@@ -44,12 +44,191 @@ interface CommandText {
   readonly usage: string;
   readonly does: string;
   readonly examples: readonly string[];
+  readonly settings: readonly SettingName[];
+  readonly act: (settings: Settings, args: string[]) => Promise<void>;
 }
 
-type Act = (settings: Settings, args: string[]) => Promise<void>;
+// A command loads what it needs when it runs.
+const audit = () => import('./audit.ts');
+const thresholds = () => import('./thresholds.ts');
 
-function add(parent: Command, { usage, does, examples }: CommandText, names: readonly SettingName[], act: Act): void {
-  const command = addSettings(parent.command(usage).description(does), names);
+const COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'run',
+    does: 'Read a prompt within a KV budget, stream the answer, say what the cache did.',
+    examples: [
+      'palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare',
+      'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
+      'palimpsest run -m smollm2-135m --chat --kv-budget 64MiB',
+      'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
+    ],
+    settings: [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'progress', 'json'],
+    act: async (settings) => (await import('./run.ts')).run(settings),
+  },
+  {
+    usage: 'start',
+    does: 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.',
+    examples: ['palimpsest start', 'palimpsest start -m reference --tokens 2048 --kv-budget 30% --json'],
+    settings: [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, 'progress', 'json'],
+    act: async (settings) => (await import('./start.ts')).start(settings),
+  },
+  {
+    usage: 'evaluate',
+    does: 'Perplexity, divergence, recall and bits of caches against the exact one. Every cache starts from the built-in thresholds: the state folder is neither read nor written.',
+    examples: [
+      'palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 \\',
+      '    --caches q8,rot4:rot2,price@25%,uniform@25%',
+    ],
+    settings: [
+      ...ENGINE,
+      'text',
+      'caches',
+      'tokens',
+      'windows',
+      'recall',
+      'seed',
+      'kvBudget',
+      'policy',
+      'cacheTypeK',
+      'cacheTypeV',
+      'json',
+    ],
+    act: async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
+  },
+  {
+    usage: 'inspect <path>',
+    does: 'What a model, threshold file, log, index or state folder contains; refuses what is broken and says why.',
+    examples: [
+      'palimpsest inspect model.gguf',
+      'palimpsest inspect reference',
+      'palimpsest inspect .palimpsest',
+      'palimpsest inspect learned.json --json',
+    ],
+    settings: ['cache', 'config', 'json'],
+    act: async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
+  },
+  {
+    usage: 'fetch <name>',
+    does: 'Bring a model into the cache folder (smollm2-135m), checked by its SHA-256.',
+    examples: ['palimpsest fetch smollm2-135m'],
+    settings: ['cache', 'config', 'json'],
+    act: async (settings, args) => (await import('./fetch.ts')).fetchCommand(args[0]!, settings),
+  },
+  {
+    usage: 'doctor',
+    does: 'What is requested and what is effective: kernels, threads, formats, model, state; memory for a length.',
+    examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
+    settings: [...ENGINE, 'tokens', 'state', 'json'],
+    act: async (settings) => (await import('./doctor.ts')).doctor(settings),
+  },
+];
+
+const AUDIT_COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'list',
+    does: 'Decisions, newest first.',
+    examples: [
+      'palimpsest audit list --limit 5',
+      'palimpsest audit list --layer 3 --side k --since 2h',
+      'palimpsest audit list --refused --step 1000..2000',
+    ],
+    settings: ['session', 'layer', 'side', 'reason', 'since', 'until', 'step', 'refused', 'limit', ...AUDIT],
+    act: async (settings) => (await audit()).list(settings),
+  },
+  {
+    usage: 'sessions',
+    does: 'Sessions with their totals.',
+    examples: ['palimpsest audit sessions'],
+    settings: AUDIT,
+    act: async (settings) => (await audit()).sessions(settings),
+  },
+  {
+    usage: 'show <id>',
+    does: 'One entry of the log as it was written.',
+    examples: ['palimpsest audit show 17'],
+    settings: AUDIT,
+    act: async (settings, args) => (await audit()).show(settings, args[0]!),
+  },
+  {
+    usage: 'explain <id>',
+    does: 'A decision in sentences: what, why, what it cost, what else was considered.',
+    examples: ['palimpsest audit explain 17'],
+    settings: AUDIT,
+    act: async (settings, args) => (await audit()).explainCommand(settings, args[0]!),
+  },
+  {
+    usage: 'similar <id>',
+    does: 'Sessions whose work was like that of this entry.',
+    examples: ['palimpsest audit similar 17 --limit 3'],
+    settings: ['limit', ...AUDIT],
+    act: async (settings, args) => (await audit()).similar(settings, args[0]!),
+  },
+  {
+    usage: 'verify',
+    does: 'Check every byte of the log and its hash chain.',
+    examples: ['palimpsest audit verify'],
+    settings: AUDIT,
+    act: async (settings) => (await audit()).verify(settings),
+  },
+  {
+    usage: 'replay <session>',
+    does: 'Take every decision of a session again from the log alone and compare.',
+    examples: ['palimpsest audit replay 0c42f114'],
+    settings: AUDIT,
+    act: async (settings, args) => (await audit()).replay(settings, args[0]!),
+  },
+  {
+    usage: 'query <select>',
+    does: 'One SELECT over the log as tables: sessions, decisions, situations, experiences. Every row is compared with the log before it is asked.',
+    examples: [
+      'palimpsest audit query \\',
+      '    "select layer, count(*) from decisions where accepted group by layer"',
+    ],
+    settings: ['limit', 'database', ...AUDIT],
+    act: async (settings, args) => (await audit()).query(settings, args[0]!),
+  },
+  {
+    usage: 'reindex',
+    does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
+    examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],
+    settings: ['database', ...AUDIT],
+    act: async (settings) => (await audit()).reindex(settings),
+  },
+];
+
+const THRESHOLD_COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'show [file]',
+    does: 'Print a threshold file, or what this state folder learned for a model.',
+    examples: ['palimpsest thresholds show', 'palimpsest thresholds show learned.json'],
+    settings: LEARNED,
+    act: async (settings, args) => (await thresholds()).show(settings, args[0]),
+  },
+  {
+    usage: 'export <file>',
+    does: 'Write what this state folder learned for a model.',
+    examples: ['palimpsest thresholds export learned.json -m smollm2-135m'],
+    settings: LEARNED,
+    act: async (settings, args) => (await thresholds()).exportFile(settings, args[0]!),
+  },
+  {
+    usage: 'import <file>',
+    does: 'Check a file and use it for this model from now on.',
+    examples: ['palimpsest thresholds import learned.json -m smollm2-135m'],
+    settings: LEARNED,
+    act: async (settings, args) => (await thresholds()).importFile(settings, args[0]!),
+  },
+  {
+    usage: 'diff <a> <b>',
+    does: 'What differs between two files.',
+    examples: ['palimpsest thresholds diff before.json after.json'],
+    settings: ['config', 'json'],
+    act: async (settings, args) => (await thresholds()).diff(settings, args[0]!, args[1]!),
+  },
+];
+
+function add(parent: Command, { usage, does, examples, settings, act }: CommandText): void {
+  const command = addSettings(parent.command(usage).description(does), settings);
   command.addHelpText(
     'after',
     () =>
@@ -86,234 +265,14 @@ Try first:
 
 Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted.`,
     );
-  addModelCommands(root);
-  addAudit(
-    root
-      .command('audit')
-      .description('Questions to the witness log: what moved, why, what it cost, where something like it happened.'),
-  );
-  addThresholds(root.command('thresholds').description('What was learned, as a file that another machine can use.'));
+  for (const command of COMMANDS) add(root, command);
+  const auditing = root
+    .command('audit')
+    .description('Questions to the witness log: what moved, why, what it cost, where something like it happened.');
+  for (const command of AUDIT_COMMANDS) add(auditing, command);
+  const learned = root.command('thresholds').description('What was learned, as a file that another machine can use.');
+  for (const command of THRESHOLD_COMMANDS) add(learned, command);
   return root;
-}
-
-function addModelCommands(root: Command): void {
-  add(
-    root,
-    {
-      usage: 'run',
-      does: 'Read a prompt within a KV budget, stream the answer, say what the cache did.',
-      examples: [
-        'palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare',
-        'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
-        'palimpsest run -m smollm2-135m --chat --kv-budget 64MiB',
-        'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
-      ],
-    },
-    [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'progress', 'json'],
-    async (settings) => (await import('./run.ts')).run(settings),
-  );
-  add(
-    root,
-    {
-      usage: 'start',
-      does: 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.',
-      examples: ['palimpsest start', 'palimpsest start -m reference --tokens 2048 --kv-budget 30% --json'],
-    },
-    [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, 'progress', 'json'],
-    async (settings) => (await import('./start.ts')).start(settings),
-  );
-  add(
-    root,
-    {
-      usage: 'evaluate',
-      does: 'Perplexity, divergence, recall and bits of caches against the exact one. Every cache starts from the built-in thresholds: the state folder is neither read nor written.',
-      examples: [
-        'palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 \\',
-        '    --caches q8,rot4:rot2,price@25%,uniform@25%',
-      ],
-    },
-    [
-      ...ENGINE,
-      'text',
-      'caches',
-      'tokens',
-      'windows',
-      'recall',
-      'seed',
-      'kvBudget',
-      'policy',
-      'cacheTypeK',
-      'cacheTypeV',
-      'json',
-    ],
-    async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
-  );
-  add(
-    root,
-    {
-      usage: 'inspect <path>',
-      does: 'What a model, threshold file, log, index or state folder contains; refuses what is broken and says why.',
-      examples: [
-        'palimpsest inspect model.gguf',
-        'palimpsest inspect reference',
-        'palimpsest inspect .palimpsest',
-        'palimpsest inspect learned.json --json',
-      ],
-    },
-    ['cache', 'config', 'json'],
-    async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
-  );
-  add(
-    root,
-    {
-      usage: 'fetch <name>',
-      does: 'Bring a model into the cache folder (smollm2-135m), checked by its SHA-256.',
-      examples: ['palimpsest fetch smollm2-135m'],
-    },
-    ['cache', 'config', 'json'],
-    async (settings, args) => (await import('./fetch.ts')).fetchCommand(args[0]!, settings),
-  );
-  add(
-    root,
-    {
-      usage: 'doctor',
-      does: 'What is requested and what is effective: kernels, threads, formats, model, state; memory for a length.',
-      examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
-    },
-    [...ENGINE, 'tokens', 'state', 'json'],
-    async (settings) => (await import('./doctor.ts')).doctor(settings),
-  );
-}
-
-function addAudit(audit: Command): void {
-  add(
-    audit,
-    {
-      usage: 'list',
-      does: 'Decisions, newest first.',
-      examples: [
-        'palimpsest audit list --limit 5',
-        'palimpsest audit list --layer 3 --side k --since 2h',
-        'palimpsest audit list --refused --step 1000..2000',
-      ],
-    },
-    ['session', 'layer', 'side', 'reason', 'since', 'until', 'step', 'refused', 'limit', ...AUDIT],
-    async (settings) => (await import('./audit.ts')).list(settings),
-  );
-  add(
-    audit,
-    { usage: 'sessions', does: 'Sessions with their totals.', examples: ['palimpsest audit sessions'] },
-    AUDIT,
-    async (settings) => (await import('./audit.ts')).sessions(settings),
-  );
-  add(
-    audit,
-    { usage: 'show <id>', does: 'One entry of the log as it was written.', examples: ['palimpsest audit show 17'] },
-    AUDIT,
-    async (settings, args) => (await import('./audit.ts')).show(settings, args[0]!),
-  );
-  add(
-    audit,
-    {
-      usage: 'explain <id>',
-      does: 'A decision in sentences: what, why, what it cost, what else was considered.',
-      examples: ['palimpsest audit explain 17'],
-    },
-    AUDIT,
-    async (settings, args) => (await import('./audit.ts')).explainCommand(settings, args[0]!),
-  );
-  add(
-    audit,
-    {
-      usage: 'similar <id>',
-      does: 'Sessions whose work was like that of this entry.',
-      examples: ['palimpsest audit similar 17 --limit 3'],
-    },
-    ['limit', ...AUDIT],
-    async (settings, args) => (await import('./audit.ts')).similar(settings, args[0]!),
-  );
-  add(
-    audit,
-    { usage: 'verify', does: 'Check every byte of the log and its hash chain.', examples: ['palimpsest audit verify'] },
-    AUDIT,
-    async (settings) => (await import('./audit.ts')).verify(settings),
-  );
-  add(
-    audit,
-    {
-      usage: 'replay <session>',
-      does: 'Take every decision of a session again from the log alone and compare.',
-      examples: ['palimpsest audit replay 0c42f114'],
-    },
-    AUDIT,
-    async (settings, args) => (await import('./audit.ts')).replay(settings, args[0]!),
-  );
-  add(
-    audit,
-    {
-      usage: 'query <select>',
-      does: 'One SELECT over the log as tables: sessions, decisions, situations, experiences. Every row is compared with the log before it is asked.',
-      examples: [
-        'palimpsest audit query \\',
-        '    "select layer, count(*) from decisions where accepted group by layer"',
-      ],
-    },
-    ['limit', 'database', ...AUDIT],
-    async (settings, args) => (await import('./audit.ts')).query(settings, args[0]!),
-  );
-  add(
-    audit,
-    {
-      usage: 'reindex',
-      does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
-      examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],
-    },
-    ['database', ...AUDIT],
-    async (settings) => (await import('./audit.ts')).reindex(settings),
-  );
-}
-
-function addThresholds(thresholds: Command): void {
-  add(
-    thresholds,
-    {
-      usage: 'show [file]',
-      does: 'Print a threshold file, or what this state folder learned for a model.',
-      examples: ['palimpsest thresholds show', 'palimpsest thresholds show learned.json'],
-    },
-    LEARNED,
-    async (settings, args) => (await import('./thresholds.ts')).show(settings, args[0]),
-  );
-  add(
-    thresholds,
-    {
-      usage: 'export <file>',
-      does: 'Write what this state folder learned for a model.',
-      examples: ['palimpsest thresholds export learned.json -m smollm2-135m'],
-    },
-    LEARNED,
-    async (settings, args) => (await import('./thresholds.ts')).exportFile(settings, args[0]!),
-  );
-  add(
-    thresholds,
-    {
-      usage: 'import <file>',
-      does: 'Check a file and use it for this model from now on.',
-      examples: ['palimpsest thresholds import learned.json -m smollm2-135m'],
-    },
-    LEARNED,
-    async (settings, args) => (await import('./thresholds.ts')).importFile(settings, args[0]!),
-  );
-  add(
-    thresholds,
-    {
-      usage: 'diff <a> <b>',
-      does: 'What differs between two files.',
-      examples: ['palimpsest thresholds diff before.json after.json'],
-    },
-    ['config', 'json'],
-    async (settings, args) => (await import('./thresholds.ts')).diff(settings, args[0]!, args[1]!),
-  );
 }
 
 guardOutput();

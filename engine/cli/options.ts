@@ -1,5 +1,5 @@
 /** From settings to the options of the library. */
-import { type BindingName, type FormatPair, type Isa, KvError, parsePair } from '../../native/index.ts';
+import { type BindingName, type FormatPair, given, type Isa, KvError, parsePair } from '../../native/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
@@ -16,19 +16,16 @@ export function engineOptions(settings: Settings): EngineOptions {
     throw new KvError('bad-argument', 'no model was named', {
       hint: '--model PATH, or --model reference for the one that comes with the package',
     });
-  const threads = number(settings, 'threads');
-  const isa = text(settings, 'isa') as Isa | undefined;
-  const binding = text(settings, 'binding') as BindingName | undefined;
-  return {
+  return given<EngineOptions>({
     model,
     dense: (text(settings, 'dense') ?? 'auto') as 'auto' | 'exact',
-    ...(threads === undefined ? {} : { threads }),
-    ...(isa === undefined ? {} : { isa }),
-    ...(binding === undefined ? {} : { binding }),
+    threads: number(settings, 'threads'),
+    isa: text(settings, 'isa') as Isa | undefined,
+    binding: text(settings, 'binding') as BindingName | undefined,
     cacheDir: text(settings, 'cache') ?? '.cache',
     stateDir: text(settings, 'state') ?? '.palimpsest',
     onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
-  };
+  });
 }
 
 /** --cache-type-k/-v as a pair; one given alone leaves the other at f16, as the flags' other users do. A K:V pair may be given to the first instead. */
@@ -47,8 +44,6 @@ export function cacheTypes(settings: Settings): FormatPair | undefined {
 }
 
 export function sessionOptions(settings: Settings, tokensExpected: number): SessionOptions {
-  const kvBudget = text(settings, 'kvBudget');
-  const kldBudget = number(settings, 'kldBudget');
   const policy = text(settings, 'policy');
   const types = cacheTypes(settings);
   if (policy === 'fixed' && types === undefined) {
@@ -56,17 +51,14 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
       hint: 'add --cache-type-k and --cache-type-v, or leave out --policy: with cache types and no budget it is fixed anyway',
     });
   }
-  const skipLayers = settings['skipLayers'] as number[] | undefined;
-  const thresholds = text(settings, 'thresholds');
-  const stepLatencyBudgetMs = number(settings, 'stepLatencyBudget');
-  return {
+  return given<SessionOptions>({
     tokensExpected,
-    ...(kvBudget === undefined ? {} : { kvBudget }),
-    ...(kldBudget === undefined ? {} : { kldBudget }),
-    ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
-    ...(policy === undefined ? {} : { policy }),
-    ...(types === undefined ? {} : { cacheTypes: types }),
-    ...(skipLayers === undefined ? {} : { skipLayers }),
-    ...(thresholds === undefined ? {} : { thresholdsPath: thresholds }),
-  };
+    kvBudget: text(settings, 'kvBudget'),
+    kldBudget: number(settings, 'kldBudget'),
+    stepLatencyBudgetMs: number(settings, 'stepLatencyBudget'),
+    policy,
+    cacheTypes: types,
+    skipLayers: settings['skipLayers'] as number[] | undefined,
+    thresholdsPath: text(settings, 'thresholds'),
+  });
 }

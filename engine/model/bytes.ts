@@ -111,7 +111,7 @@ export function namingFile(path: string, error: unknown): unknown {
   if (said.some((text) => typeof text === 'string' && text.includes(path))) return error;
   return new KvError(error.code, error.message, {
     values: { path, ...error.values },
-    ...(error.hint === undefined ? {} : { hint: error.hint }),
+    hint: error.hint,
     cause: error,
   });
 }

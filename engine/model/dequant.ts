@@ -59,56 +59,24 @@ function decodeQ8_0(source: Uint8Array, target: Float32Array): void {
   }
 }
 
-function decodeQ4_0(source: Uint8Array, target: Float32Array): void {
-  const half = halves();
-  for (let block = 0, at = 0; block < target.length; block += 32, at += 18) {
-    const d = half[u16(source, at)]!;
-    for (let j = 0; j < 16; j++) {
-      const byte = source[at + 2 + j]!;
-      target[block + j] = d * ((byte & 15) - 8);
-      target[block + j + 16] = d * ((byte >> 4) - 8);
+/** The legacy types: f16 d, f16 m where there are minima, 32 high bits where there are five, then the nibbles. */
+function decodeLegacy(bits: 4 | 5, hasMinimum: boolean): NonNullable<ElementType['decode']> {
+  const highAt = hasMinimum ? 4 : 2;
+  const codesAt = bits === 5 ? highAt + 4 : highAt;
+  const middle = bits === 5 ? 16 : 8;
+  return (source, target) => {
+    const half = halves();
+    for (let block = 0, at = 0; block < target.length; block += 32, at += codesAt + 16) {
+      const d = half[u16(source, at)]!;
+      const m = hasMinimum ? half[u16(source, at + 2)]! : -middle * d;
+      const high = bits === 5 ? u16(source, at + highAt) | (u16(source, at + highAt + 2) << 16) : 0;
+      for (let j = 0; j < 16; j++) {
+        const byte = source[at + codesAt + j]!;
+        target[block + j] = d * ((byte & 15) | (((high >>> j) & 1) << 4)) + m;
+        target[block + j + 16] = d * ((byte >> 4) | (((high >>> (j + 16)) & 1) << 4)) + m;
+      }
     }
-  }
-}
-
-function decodeQ4_1(source: Uint8Array, target: Float32Array): void {
-  const half = halves();
-  for (let block = 0, at = 0; block < target.length; block += 32, at += 20) {
-    const d = half[u16(source, at)]!;
-    const m = half[u16(source, at + 2)]!;
-    for (let j = 0; j < 16; j++) {
-      const byte = source[at + 4 + j]!;
-      target[block + j] = d * (byte & 15) + m;
-      target[block + j + 16] = d * (byte >> 4) + m;
-    }
-  }
-}
-
-function decodeQ5_0(source: Uint8Array, target: Float32Array): void {
-  const half = halves();
-  for (let block = 0, at = 0; block < target.length; block += 32, at += 22) {
-    const d = half[u16(source, at)]!;
-    const high = u16(source, at + 2) | (u16(source, at + 4) << 16);
-    for (let j = 0; j < 16; j++) {
-      const byte = source[at + 6 + j]!;
-      target[block + j] = d * (((byte & 15) | (((high >>> j) & 1) << 4)) - 16);
-      target[block + j + 16] = d * (((byte >> 4) | (((high >>> (j + 16)) & 1) << 4)) - 16);
-    }
-  }
-}
-
-function decodeQ5_1(source: Uint8Array, target: Float32Array): void {
-  const half = halves();
-  for (let block = 0, at = 0; block < target.length; block += 32, at += 24) {
-    const d = half[u16(source, at)]!;
-    const m = half[u16(source, at + 2)]!;
-    const high = u16(source, at + 4) | (u16(source, at + 6) << 16);
-    for (let j = 0; j < 16; j++) {
-      const byte = source[at + 8 + j]!;
-      target[block + j] = d * ((byte & 15) | (((high >>> j) & 1) << 4)) + m;
-      target[block + j + 16] = d * ((byte >> 4) | (((high >>> (j + 16)) & 1) << 4)) + m;
-    }
-  }
+  };
 }
 
 /** Scale of group g (0 … 7) in the 12 bytes at `at`: groups 0–3 in the low 6 bits of bytes 0–3, 4–7 split over bytes 8–11 and the top of 0–3. */
@@ -196,10 +164,10 @@ export const ELEMENT_TYPES: ReadonlyMap<string, ElementType> = new Map(
     type('F16', 1, 2, decodeF16),
     type('BF16', 1, 2, decodeBf16),
     type('Q8_0', 32, 34, decodeQ8_0),
-    type('Q4_0', 32, 18, decodeQ4_0),
-    type('Q4_1', 32, 20, decodeQ4_1),
-    type('Q5_0', 32, 22, decodeQ5_0),
-    type('Q5_1', 32, 24, decodeQ5_1),
+    type('Q4_0', 32, 18, decodeLegacy(4, false)),
+    type('Q4_1', 32, 20, decodeLegacy(4, true)),
+    type('Q5_0', 32, 22, decodeLegacy(5, false)),
+    type('Q5_1', 32, 24, decodeLegacy(5, true)),
     type('Q4_K', 256, 144, decodeQ4_K),
     type('Q5_K', 256, 176, decodeQ5_K),
     type('Q6_K', 256, 210, decodeQ6_K),

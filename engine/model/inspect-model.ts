@@ -32,13 +32,6 @@ export interface ModelInspection {
     readonly addBos: boolean;
     readonly chatTemplate: boolean;
   };
-  /** Whether every weight was read and found finite; null if that was not asked for. */
-  readonly weightsFinite: true | null;
-}
-
-export interface InspectOptions extends LoadOptions {
-  /** Read and check every weight, which takes a second per 100 million. Default false. */
-  readonly readWeights?: boolean;
 }
 
 /** A GGUF file with a vocabulary and no weights, the form in which tokenizers are distributed. */
@@ -89,8 +82,8 @@ function describeTokenizer(tokenizer: Tokenizer, kind: string): ModelInspection[
   };
 }
 
-/** Throws what loadModel throws, and with `readWeights` KvError 'bad-model' for a weight that is not finite. */
-export async function inspectModel(pathOrName: string, options: InspectOptions = {}): Promise<ModelInspection> {
+/** Throws what loadModel throws. */
+export async function inspectModel(pathOrName: string, options: LoadOptions = {}): Promise<ModelInspection> {
   const model = await loadModel(pathOrName, options);
   try {
     const { name, path, digest, fileBytes, config, tokenizer, summary } = model;
@@ -105,7 +98,6 @@ export async function inspectModel(pathOrName: string, options: InspectOptions =
       sum.parameters += values;
       sum.bytes += (values / blockValues) * blockBytes;
       parameters += values;
-      if (options.readWeights === true) tensor.readFloat32();
     }
     return {
       kind: 'model',
@@ -118,7 +110,6 @@ export async function inspectModel(pathOrName: string, options: InspectOptions =
       parameters,
       tensors,
       tokenizer: describeTokenizer(tokenizer, String(summary.tokenizer)),
-      weightsFinite: options.readWeights === true ? true : null,
     };
   } finally {
     model.weights.close();

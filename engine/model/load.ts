@@ -162,7 +162,7 @@ function openFolder(path: string): OpenedModel {
     const torch = ['pytorch_model.bin', 'pytorch_model.bin.index.json'].some((name) => existsSync(join(path, name)));
     throw new KvError(torch ? 'unsupported' : 'not-found', `${path} has no model.safetensors`, {
       values: { path },
-      ...(torch ? { hint: 'convert the PyTorch weights to safetensors' } : {}),
+      hint: torch ? 'convert the PyTorch weights to safetensors' : undefined,
     });
   }
   const config = readHfConfig(path);

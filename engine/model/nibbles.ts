@@ -9,33 +9,22 @@ const GROUP = 32;
 
 type Read = (source: Uint8Array, to: NarrowMatrix) => void;
 
-/** 16 bytes: the low nibble of byte j is weight j, the high one weight j + 16. */
-function split(source: Uint8Array, from: number, codes: Uint8Array, to: number): void {
-  for (let j = 0; j < 16; j++) {
-    const byte = source[from + j]!;
-    codes[to + j] = byte & 15;
-    codes[to + j + 16] = byte >> 4;
-  }
-}
-
-function readQ4_0(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): void {
-  const half = halves();
-  for (let group = 0, at = 0; group < scales.length; group++, at += 18) {
-    const d = half[u16(source, at)]!;
-    scales[group] = d;
-    minima[group] = -8 * d;
-    split(source, at + 2, codes, group * GROUP);
-  }
-}
-
-function readQ4_1(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): void {
-  const half = halves();
-  for (let group = 0, at = 0; group < scales.length; group++, at += 20) {
-    scales[group] = half[u16(source, at)]!;
-    minima[group] = half[u16(source, at + 2)]!;
-    split(source, at + 4, codes, group * GROUP);
-  }
-}
+/** Q4_0, whose minima follow from its scales, and Q4_1. The low nibble of byte j is weight j, the high one weight j + 16. */
+const readLegacy =
+  (hasMinimum: boolean): Read =>
+  (source, { codes, scales, minima }) => {
+    const half = halves();
+    const head = hasMinimum ? 4 : 2;
+    for (let group = 0, at = 0; group < scales.length; group++, at += head + 16) {
+      const d = half[u16(source, at)]!;
+      scales[group] = d;
+      minima[group] = hasMinimum ? half[u16(source, at + 2)]! : -8 * d;
+      for (let j = 0, to = group * GROUP; j < 16; j++, to++) {
+        codes[to] = source[at + head + j]! & 15;
+        codes[to + 16] = source[at + head + j]! >> 4;
+      }
+    }
+  };
 
 function readQ4_K(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): void {
   const half = halves();
@@ -53,8 +42,8 @@ function readQ4_K(source: Uint8Array, { codes, scales, minima }: NarrowMatrix): 
 }
 
 const READERS: ReadonlyMap<string, Read> = new Map([
-  ['Q4_0', readQ4_0],
-  ['Q4_1', readQ4_1],
+  ['Q4_0', readLegacy(false)],
+  ['Q4_1', readLegacy(true)],
   ['Q4_K', readQ4_K],
 ]);
 

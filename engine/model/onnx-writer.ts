@@ -5,24 +5,18 @@
  */
 import { assert, KvError } from '../../native/index.ts';
 
-export const ONNX_TYPES = { float32: 1, uint8: 2, int8: 3, int32: 6, int64: 7, float16: 10 } as const;
-export type OnnxType = keyof typeof ONNX_TYPES;
-
-const ELEMENT_BYTES: Readonly<Record<OnnxType, number>> = {
-  float32: 4,
-  uint8: 1,
-  int8: 1,
-  int32: 4,
-  int64: 8,
-  float16: 2,
-};
+/** The element types in use: their numbers in onnx.proto and their sizes. */
+const TYPES = {
+  float32: { number: 1, bytes: 4 },
+  uint8: { number: 2, bytes: 1 },
+  int8: { number: 3, bytes: 1 },
+  int32: { number: 6, bytes: 4 },
+  int64: { number: 7, bytes: 8 },
+} as const;
+export type OnnxType = keyof typeof TYPES;
 
 /** Integers and floats are different attribute types in ONNX, so a number must say which it is. */
-export type OnnxAttribute =
-  | { readonly int: number }
-  | { readonly float: number }
-  | { readonly ints: readonly number[] }
-  | { readonly text: string };
+export type OnnxAttribute = { readonly int: number } | { readonly float: number } | { readonly text: string };
 
 export interface OnnxNode {
   readonly op: string;
@@ -135,9 +129,7 @@ function attributeMessage(name: string, attribute: OnnxAttribute): Message {
   const message = new Message().text(1, name);
   if ('int' in attribute) return message.int(3, attribute.int).int(20, 2);
   if ('float' in attribute) return message.float(2, attribute.float).int(20, 1);
-  if ('text' in attribute) return message.text(4, attribute.text).int(20, 3);
-  for (const value of attribute.ints) message.int(8, value);
-  return message.int(20, 7);
+  return message.text(4, attribute.text).int(20, 3);
 }
 
 function nodeMessage(node: OnnxNode): Message {
@@ -151,12 +143,12 @@ function nodeMessage(node: OnnxNode): Message {
 
 function initializerMessage({ name, type, shape, data }: OnnxInitializer): Message {
   const elements = shape.reduce((product, size) => product * size, 1);
-  const expected = elements * ELEMENT_BYTES[type];
+  const expected = elements * TYPES[type].bytes;
   assert(data.byteLength === expected, `initializer ${name} has ${data.byteLength} bytes, its shape needs ${expected}`);
   const message = new Message();
   for (const size of shape) message.int(1, size);
   return message
-    .int(2, ONNX_TYPES[type])
+    .int(2, TYPES[type].number)
     .text(8, name)
     .data(9, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
 }
@@ -166,7 +158,7 @@ function valueMessage({ name, type, shape }: OnnxValue): Message {
   for (const size of shape) {
     dimensions.message(1, typeof size === 'number' ? new Message().int(1, size) : new Message().text(2, size));
   }
-  const tensor = new Message().int(1, ONNX_TYPES[type]).message(2, dimensions);
+  const tensor = new Message().int(1, TYPES[type].number).message(2, dimensions);
   return new Message().text(1, name).message(2, new Message().message(1, tensor));
 }
 

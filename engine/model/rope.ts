@@ -136,33 +136,3 @@ export class RopeTable {
     this.positions = positions;
   }
 }
-
-/**
- * A readable reference to test the native `rope` against. Rotates in place the first rotaryDim channels of each head of
- * x [tokens, heads, headDim], in pairs (i, i + rotaryDim/2) or, interleaved, (2i, 2i + 1).
- */
-export function rotateReference(
-  x: Float32Array,
-  tokens: number,
-  heads: number,
-  headDim: number,
-  rotaryDim: number,
-  { cos, sin }: RopeRows,
-  interleaved: boolean,
-): void {
-  const pairs = rotaryDim / 2;
-  for (let token = 0; token < tokens; token++) {
-    for (let head = 0; head < heads; head++) {
-      const base = (token * heads + head) * headDim;
-      for (let pair = 0; pair < pairs; pair++) {
-        const first = base + (interleaved ? 2 * pair : pair);
-        const second = interleaved ? first + 1 : first + pairs;
-        const c = cos[token * pairs + pair]!;
-        const s = sin[token * pairs + pair]!;
-        const [a, b] = [x[first]!, x[second]!];
-        x[first] = a * c - b * s;
-        x[second] = b * c + a * s;
-      }
-    }
-  }
-}

@@ -14,5 +14,4 @@ export {
   latentWorth,
   rotateLatent,
 } from './latent.ts';
-export { gaussianError, gaussianLevels } from './lloydmax.ts';
 export { paley, rotate, rotationSigns } from './rotation.ts';

@@ -11,6 +11,7 @@ import {
   experiencesOf,
   fingerprint,
   formatThresholdFile,
+  importThresholds,
   type LoggedEntry,
   lawConstant,
   openThresholdBook,
@@ -330,9 +331,9 @@ describe('imported thresholds', () => {
     const dir = fresh();
     const open = () => openThresholdBook({ dir, logId: 'pupil', entries: noEntries });
     const pupil = await open();
-    expect(() => pupil.importFile(exported, { ...target, modelDigest: 'm2' })).toThrow(KvError);
-    pupil.importFile(exported, target);
     await pupil.close();
+    expect(() => importThresholds(dir, exported, { ...target, modelDigest: 'm2' })).toThrow(KvError);
+    importThresholds(dir, exported, target);
 
     const again = await open();
     expect(formatThresholdFile(await again.exportFile({ ...target, family: 'llama' }, null))).toBe(
@@ -352,10 +353,11 @@ describe('imported thresholds', () => {
 
   // What a session logs as its gains is what it was started with. Were that evidence, an imported 2 would be √2 after one session.
   test('gains survive the sessions that were started with them', async () => {
-    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    const dir = fresh();
+    const book = await openThresholdBook({ dir, logId: 'a', entries: noEntries });
     const gains = { k: [2, 1], v: [0.5, 16] };
     const file = toThresholdFile({ version: 1, thresholds: {}, gains, c: 4 }, target, null);
-    book.importFile(file, target);
+    importThresholds(dir, file, target);
     for (let i = 1; i <= 9; i++) {
       await book.record(learned(i, { gains: (await book.lookup(query)).thresholds.gains }));
       expect((await book.lookup(query)).thresholds.gains).toEqual(gains);

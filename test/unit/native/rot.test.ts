@@ -7,8 +7,6 @@ import {
   demote,
   type EncodedHead,
   fromHalf,
-  gaussianError,
-  gaussianLevels,
   planes,
   type RotName,
   rotScale,
@@ -16,6 +14,7 @@ import {
   tileOffset,
 } from '../../../native/reference/index.ts';
 import { ROT_BOUNDS, ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../../../native/reference/tables.gen.ts';
+import { gaussianError, gaussianLevels } from '../../native/gaussian.ts';
 import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
 
 const ROT: readonly RotName[] = ['rot4', 'rot3', 'rot2'];

@@ -1,8 +1,8 @@
 /** Tries the hull against brute force: its prices rise, nothing lies below it, and taking its steps cheapest first is optimal. */
 import { expect, test } from 'vitest';
 import { FORMAT_NAMES, type FormatName } from '../../../native/index.ts';
-import { hull, type Rung } from '../../../policy/index.ts';
 import { contextOf, type Epsilon, random } from '../../suite/policy-simulation.ts';
+import { hull, type Rung } from './hull.ts';
 
 const { pageBytes } = contextOf({ layers: 1 });
 const CODES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];

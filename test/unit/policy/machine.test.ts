@@ -7,11 +7,11 @@ import { getAdjacencyMap, getShortestPaths } from 'xstate/graph';
 import { FORMAT_NAMES, type FormatName, SIDES } from '../../../native/index.ts';
 import {
   defaultThresholds,
-  isLegal,
   isUselessPair,
   type LayerEvent,
   Layers,
   layerMachine,
+  type Move,
   machineDigest,
   SIGNAL_STEPS,
   SIGNALS,
@@ -20,7 +20,12 @@ import {
   type Tier,
   thresholdOf,
   tierOf,
+  unsafe,
 } from '../../../policy/index.ts';
+
+/** A move is legal when it is not unsafe and the layer's storage state lets pages enter its tier. */
+const isLegal = (move: Move, tier: Tier): boolean =>
+  unsafe(move) === null && TIERS.indexOf(tierOf(move.to)) <= TIERS.indexOf(tier);
 
 const set = defaultThresholds(1);
 /** Every crossing that can be: each bound of each signal, just over and just under. */

@@ -5,7 +5,6 @@ import {
   createPolicy,
   type Decision,
   defaultThresholds,
-  hull,
   type Outcome,
   type PolicyContext,
   type PolicySession,
@@ -24,6 +23,7 @@ import {
   sideKey,
   simulate,
 } from '../../suite/policy-simulation.ts';
+import { hull } from './hull.ts';
 
 const price = createPolicy('price');
 const withThreshold = (layers: number, values: Partial<Record<ThresholdId, number>>): ThresholdSet => {
