@@ -30,6 +30,7 @@ import {
   thresholdOf,
 } from '../policy/index.ts';
 import { newId, type OpenBody, type WitnessLog } from '../witness/index.ts';
+import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { MassTrace } from './measure.ts';
@@ -59,7 +60,6 @@ export interface QualityFeedback {
   readonly meanKld: number;
 }
 
-/** Where the bytes of a cache are, and what bounds them. */
 /** A cache and its forks. */
 interface Family {
   /** Those that are open. */
@@ -115,6 +115,8 @@ export class Governed {
   #budgetBytes: number | null;
   #index = 0;
   #failure: { readonly error: unknown } | null = null;
+  /** Of the native caches before this one. */
+  #peakBytes = 0;
   #closed = false;
 
   private constructor(id: string, options: GovernedOptions, kv: KvCache, pool: PagePool, family: Family) {
@@ -145,19 +147,10 @@ export class Governed {
 
   /** Throws what a plan, a pool, a cache or latents refuse; nothing is left behind then. */
   static open(options: GovernedOptions): Governed {
-    const { shape, plan, native, sketches, latents } = options;
     const pool = options.pool ?? openPool(memoryBytes());
     let kv: KvCache | null = null;
     try {
-      kv = openKvCache({
-        shape,
-        pool,
-        ...(plan.budgetBytes === null ? {} : { budgetBytes: plan.budgetBytes }),
-        ...native,
-        windowFormat: plan.context.windowFormat,
-        ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
-      });
-      for (const [layer, sketch] of sketches.entries()) kv.setOutputSketch(layer, sketch);
+      kv = openNative(options, pool, options.plan.budgetBytes);
       return new Governed(newId(), options, kv, pool, { users: 0 });
     } catch (error) {
       kv?.close();
@@ -219,7 +212,7 @@ export class Governed {
   }
 
   get peakBytes(): number {
-    return this.kv.peakBytes;
+    return Math.max(this.#peakBytes, this.kv.peakBytes);
   }
 
   get summary(): PolicySummary {
@@ -249,9 +242,23 @@ export class Governed {
     });
   }
 
-  /** Forgets the tokens from `tokens` on; their rows must still be in the open page. */
-  truncate(tokens: number): void {
-    this.kv.truncate(tokens);
+  /** The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it. Whoever asked closes it. */
+  wayBack(tokensNew: number, tokens = this.length): WayBack {
+    return new WayBack(this.kv, this.shape, this.latents, tokens, tokensNew, this.#family.users > 1);
+  }
+
+  /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
+  goBack(way: WayBack): void {
+    const { tokens } = way;
+    this.trials.takeBack(tokens);
+    this.pacing.takeBack(tokens);
+    this.#peakBytes = this.peakBytes;
+    const isSame = way.take(() => {
+      const kv = openNative(this.#options, this.pool, this.#budgetBytes);
+      kv.setSkipShare(thresholdOf(this.plan.context.thresholds, 'attention.skip').value);
+      return kv;
+    });
+    if (!isSame) this.masses.forget(tokens);
     this.length = tokens;
   }
 
@@ -391,5 +398,28 @@ export class Governed {
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
     if (--this.#family.users === 0 && this.#options.pool === undefined) this.pool.close();
+  }
+}
+
+/** An empty cache in the pool. Its owner closes it. */
+function openNative(
+  { shape, plan, native, sketches, latents }: GovernedOptions,
+  pool: PagePool,
+  budgetBytes: number | null,
+): KvCache {
+  const kv = openKvCache({
+    shape,
+    pool,
+    ...(budgetBytes === null ? {} : { budgetBytes }),
+    ...native,
+    windowFormat: plan.context.windowFormat,
+    ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
+  });
+  try {
+    for (const [layer, sketch] of sketches.entries()) kv.setOutputSketch(layer, sketch);
+    return kv;
+  } catch (error) {
+    kv.close();
+    throw error;
   }
 }

@@ -15,6 +15,7 @@ import {
   type LatentLayerWeights,
   type LatentName,
   latentBytes,
+  openRows,
   PAGE_TOKENS,
   pageOf,
   type RotaryTable,
@@ -136,17 +137,21 @@ export class Latents {
   /** Rows of the open page of each layer, as wk and wv meet them. */
   readonly #open: readonly Float32Array[];
   /** Restored pages, and the formats (indices of FORMAT_NAMES) in which the policy had left them. */
-  readonly #restored: { readonly layer: number; readonly page: number; readonly k: number; readonly v: number }[] = [];
+  #restored: { readonly layer: number; readonly page: number; readonly k: number; readonly v: number }[] = [];
 
-  /** Packs the weights into the cache. Throws what setLatentWeights and setRotary throw. */
   constructor(options: LatentOptions, cache: KvCache, shape: CacheShape) {
     this.#options = options;
     this.#cache = cache;
-    const { width, layers, rotary } = options;
+    this.attach();
+    this.#open = Array.from({ length: shape.layers }, () => new Float32Array(PAGE_TOKENS * options.width));
+  }
+
+  /** Packs the weights into the cache, which has none yet. Throws what setLatentWeights and setRotary throw. */
+  attach(): void {
+    const { width, layers, rotary } = this.#options;
     for (const [layer, { norm: _norm, ...weights }] of layers.entries())
-      cache.setLatentWeights(layer, { ...weights, width });
-    if (rotary !== undefined) cache.setRotary(rotary);
-    this.#open = Array.from({ length: shape.layers }, () => new Float32Array(PAGE_TOKENS * width));
+      this.#cache.setLatentWeights(layer, { ...weights, width });
+    if (rotary !== undefined) this.#cache.setRotary(rotary);
   }
 
   /** Bytes of rows that wait for their page to be sealed. */
@@ -250,6 +255,17 @@ export class Latents {
       open.set(rows.subarray(done * width, (done + count) * width), at * width);
       done += count;
     }
+  }
+
+  /** A copy of the rows that wait, `length` tokens being in the cache. */
+  waiting(length: number): readonly Float32Array[] {
+    return this.#open.map((rows) => rows.slice(0, openRows(length) * this.#options.width));
+  }
+
+  /** Tokens were taken back to `length`; `open` are the rows that waited then, null where they still do. */
+  takeBack(length: number, open: readonly Float32Array[] | null): void {
+    this.#restored = this.#restored.filter(({ page }) => page < sealedPages(length));
+    for (const [layer, rows] of (open ?? []).entries()) this.#open[layer]!.set(rows);
   }
 }
 

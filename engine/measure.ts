@@ -30,6 +30,13 @@ export class MassTrace {
     this.#last = massesOf(this.#cache);
   }
 
+  /** Tokens were taken back, and what attention has seen until now counts no more. */
+  forget(tokens: number): void {
+    this.#point = halvesReached(tokens);
+    this.#before = [];
+    this.#last = [];
+  }
+
   /** Shares of the mass of the queries since the point before the last one, at least a page of them; null in a short session. */
   shares(): Pick<Measured, 'attentionEntropy' | 'sinkMass' | 'recencyMass'> | null {
     const now = massesOf(this.#cache);

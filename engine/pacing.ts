@@ -44,6 +44,11 @@ export class Pacing {
     this.#nextPoint = nextHalf(tokens);
   }
 
+  takeBack(tokens: number): void {
+    this.#nextPoint = nextHalf(tokens);
+    this.idle = false;
+  }
+
   planIsDue(lowMemory: boolean): boolean {
     return this.#tokensSince >= DECIDE_EVERY_TOKENS && !(this.idle && !lowMemory);
   }

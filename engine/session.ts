@@ -15,7 +15,7 @@ import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prom
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { outputSketches } from './sketch.ts';
-import { endPrompt, fork, runStep, type StepTimes } from './step.ts';
+import { endPrompt, fork, runStep, type StepTimes, takeBack } from './step.ts';
 import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
 
@@ -113,13 +113,15 @@ export class Session {
     return rows;
   }
 
-  /** Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. */
+  /**
+   * Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. Whatever ends the reading early, an abort or
+   * an error, leaves the session as it was before the call.
+   */
   async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<void> {
     this.#check(tokenIds, options.reserve ?? 0);
     this.#take();
     try {
       await this.#read(tokenIds, options);
-      if (options.tokensFollow === true) endPrompt(this.governed);
     } finally {
       this.#busy = false;
     }
@@ -140,6 +142,28 @@ export class Session {
   }
 
   async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
+    const way = this.governed.wayBack(tokenIds.length);
+    const before = { lastHidden: this.#lastHidden, hidden: [...this.#hidden] };
+    try {
+      await this.#readOn(tokenIds, options);
+      if (options.tokensFollow === true) endPrompt(this.governed);
+    } catch (error) {
+      if (!this.#closed && way.isOpen) {
+        // Unless all of the following is done, nothing may build on the cache.
+        this.#torn = true;
+        takeBack(this.governed, way);
+        this.tokens.length = way.tokens;
+        this.#lastHidden = before.lastHidden;
+        this.#hidden = before.hidden;
+        this.#torn = false;
+      }
+      throw error;
+    } finally {
+      way.close();
+    }
+  }
+
+  async #readOn(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
     const start = performance.now();
     for (let at = 0; at < tokenIds.length; ) {
       if (options.signal?.aborted)
@@ -254,7 +278,7 @@ export class Session {
   /** Takes back everything after the first `tokens`; the rows must still be in the open page. The next generate() needs a prompt. */
   rewind(tokens: number): void {
     this.#open();
-    this.governed.truncate(tokens);
+    takeBack(this.governed, this.governed.wayBack(0, tokens));
     this.tokens.length = tokens;
     this.#lastHidden = null;
   }

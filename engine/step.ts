@@ -5,8 +5,18 @@
  *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects by itself)
  *   situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
-import { isPageFull, KvError, PAGE_TOKENS, rope, sealsBetween, TRIAL_QUERIES, WINDOW_FORMAT } from '../native/index.ts';
+import {
+  isPageFull,
+  KvError,
+  movablePages,
+  PAGE_TOKENS,
+  rope,
+  sealsBetween,
+  TRIAL_QUERIES,
+  WINDOW_FORMAT,
+} from '../native/index.ts';
 import { KLD_GIVES_WAY, type TrialReport } from '../policy/index.ts';
+import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
 import type { RopeTable } from './model/rope.ts';
 import type { Runtime } from './runtime.ts';
@@ -103,8 +113,26 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
   const { budgetBytes, spareBytes } = cache;
   if (budgetBytes === null || cache.usedBytes + dueBytes <= budgetBytes - spareBytes) return;
   cache.governing(() =>
-    decide(cache, { tokensNew, trials: cache.trials.reports(cache.length), dueBytes, aheadBytes: 0 }),
+    decide(cache, {
+      movesMax: cache.pacing.movesMax(cache.length, tokensNew),
+      trials: cache.trials.reports(cache.length),
+      dueBytes,
+      aheadBytes: 0,
+    }),
   );
+}
+
+/**
+ * Takes back all that was read since `way` was opened; where a step failed half-way, layers may hold more of it or less. The policy is told
+ * when that changes which pages may move.
+ */
+export function takeBack(cache: Governed, way: WayBack): void {
+  const taken = cache.length - way.tokens;
+  const isTold = movablePages(cache.length) > movablePages(way.tokens);
+  cache.goBack(way);
+  if (!isTold || cache.hasFailed) return;
+  cache.mover.write('note', { takenBack: taken, tokens: way.tokens });
+  cache.governing(() => decide(cache, { movesMax: 0, trials: NO_TRIALS, dueBytes: null, aheadBytes: 0 }));
 }
 
 /** Called when a prompt has been read and tokens will follow. Where the prompt ends on a page boundary, sealing its last page is its own work and not that of the first token written. */
@@ -133,12 +161,12 @@ export function settle(cache: Governed, tokensNew: number): void {
     else if (!planIsDue) return;
     pacing.planned();
     const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
-    decide(cache, { tokensNew, trials: reports, dueBytes: null, aheadBytes });
+    decide(cache, { movesMax: pacing.movesMax(tokens, tokensNew), trials: reports, dueBytes: null, aheadBytes });
   });
 }
 
 interface Point {
-  readonly tokensNew: number;
+  readonly movesMax: number;
   /** Reports of pages that may move from now on. */
   readonly trials: readonly TrialReport[];
   /** What seals take that are due now; null when none is, and `aheadBytes` is what the next ones will take. */
@@ -150,10 +178,9 @@ interface Point {
  * At a page boundary the page that leaves the window may move: one half of its sides at the end of the step that fills the page behind it,
  * the rest before the next, so that neither carries all.
  */
-function decide(cache: Governed, { tokensNew, trials, dueBytes, aheadBytes }: Point): void {
+function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Point): void {
   const { policy, mover, pacing, plan } = cache;
   const sealBytes = dueBytes ?? aheadBytes;
-  const movesMax = pacing.movesMax(cache.length, tokensNew);
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;

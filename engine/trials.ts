@@ -10,6 +10,7 @@ import {
   movablePages,
   SIDES,
   type Side,
+  sealedPages,
   TRIAL_CANDIDATES,
   type TrialCandidate,
 } from '../native/index.ts';
@@ -46,7 +47,7 @@ export class TrialQueue {
   #started: (PageOfLayer & { readonly isTried: boolean })[] = [];
   #found: TrialReport[] = [];
   /** Reported already: what a fork is told of pages that it shares. */
-  readonly #reported: TrialReport[] = [];
+  #reported: TrialReport[] = [];
 
   constructor(
     cache: KvCache,
@@ -121,6 +122,18 @@ export class TrialQueue {
     this.#due = parent.#due;
     for (const report of [...parent.#reported, ...parent.#found]) this.#found.push(report);
     this.#waiting = [...parent.#started, ...parent.#waiting];
+  }
+
+  /** Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once more when they leave it. */
+  takeBack(tokens: number): void {
+    this.#collect(true);
+    const sealed = sealedPages(tokens);
+    const isThere = ({ page }: { readonly page: number }): boolean => page < sealed;
+    const isOut = ({ page }: { readonly page: number }): boolean => page < movablePages(tokens);
+    this.#admitted = Math.min(this.#admitted, sealed);
+    this.#waiting = this.#waiting.filter(isThere);
+    this.#found = [...this.#reported.filter((report) => !isOut(report)), ...this.#found].filter(isThere);
+    this.#reported = this.#reported.filter(isOut);
   }
 
   /** Tries a planned move on the latest queries. → ε, or null where none of them sees the page */

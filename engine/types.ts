@@ -70,7 +70,7 @@ export interface GenerateOptions {
   readonly seed?: number;
   /** Texts that end the answer; they are not part of it. Default: none. */
   readonly stop?: readonly string[];
-  /** Aborts the generation. */
+  /** Aborts the generation; while the prompt is read, what was read of it is taken back. */
   readonly signal?: AbortSignal;
   /** Called while the prompt is read. */
   readonly onProgress?: (progress: Progress) => void;

@@ -52,8 +52,8 @@ class NativeCache implements KvCache {
   readonly #pool: PoolHandle;
   readonly #pair = new Float64Array(2);
   readonly #one = new Float64Array(1);
-  readonly #moves = new Moves();
-  readonly #trials = new Trials();
+  #moves = new Moves();
+  #trials = new Trials();
   #handle: CacheHandle | undefined;
   readonly #latentBytes: number;
 
@@ -425,6 +425,14 @@ class NativeCache implements KvCache {
       throw this.#full(error, 'fork the cache', undefined);
     }
     return new NativeCache(handle, this.#pool, this.shape, this.#latentBytes);
+  }
+
+  become(make: () => KvCache): void {
+    this.close();
+    const other = make() as NativeCache;
+    this.#handle = other.#open();
+    [this.#moves, this.#trials] = [new Moves(), new Trials()];
+    other.#handle = undefined;
   }
 
   close(): void {

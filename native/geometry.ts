@@ -23,6 +23,9 @@ export const isPageFull = (tokens: number): boolean => tokens > 0 && tokens % PA
 
 export const sealedPages = (tokens: number): number => Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);
 
+/** Rows of the open page: all of them where it is full. */
+export const openRows = (tokens: number): number => tokens - sealedPages(tokens) * PAGE_TOKENS;
+
 /** Pages of a layer that are sealed when `tokensNew` come behind `tokens`. */
 export const sealsBetween = (tokens: number, tokensNew: number): number =>
   sealedPages(tokens + tokensNew) - sealedPages(tokens);

@@ -292,6 +292,8 @@ export interface KvCache {
    * both; what it appends, its attention mass, kept queries and trials are its own.
    */
   fork(): KvCache;
+  /** Closes what this cache is and goes on as the one that `make` returns, which has the same shape and is nobody else's. Closed when `make` throws. */
+  become(make: () => KvCache): void;
   close(): void;
 }
 

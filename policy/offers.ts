@@ -93,6 +93,16 @@ export class Offers {
     return committed;
   }
 
+  /** Tokens may have been taken back: pages that are unknown again offer nothing and cost nothing. */
+  forget(tokens: number): void {
+    for (const slot of this.sides.forget(tokens)) {
+      this.hide(slot);
+      const layer = this.sides.layer[slot]!;
+      const cost = this.cost(slot, rank(this.#context.windowFormat), this.sides.format[slot]!);
+      this.layerKld[layer] = Math.max(0, this.layerKld[layer]! - cost);
+    }
+  }
+
   /** Takes in that a side changed its format without a plan. Its cost becomes that of the new format; a side that became finer rests until it must move. */
   change(change: FormChange): void {
     const slot = this.sides.change(change);

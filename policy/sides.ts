@@ -17,8 +17,10 @@ import type { Decision, FormChange, Outcome, PolicyContext, TrialReport } from '
 /** Initial room, enough for 4,096 tokens of 64 layers. Unused room takes no memory, while growing takes as long as ten decisions. */
 export const SLOTS = 4096;
 
+const NONE: readonly number[] = [];
+
 export class Sides {
-  /** Slots in use. */
+  /** Slots given so far; those of pages that were taken back are not given again. */
   count = 0;
   layer = new Int32Array(SLOTS);
   page = new Int32Array(SLOTS);
@@ -115,6 +117,37 @@ export class Sides {
       this.bytes -= freed;
     }
     return slot;
+  }
+
+  /**
+   * Tokens may have been taken back: pages that cannot be movable at this length are unknown again, and will be reported anew. Sides with a
+   * move under way stay until its outcome is told. → slots that are forgotten
+   */
+  forget(tokens: number): readonly number[] {
+    const pages = movablePages(tokens);
+    if (this.pageMax < pages) return NONE;
+    const slots: number[] = [];
+    this.pageMax = -1;
+    for (const [key, slot] of this.#slots) {
+      if (this.page[slot]! < pages || this.pending[slot] === 1) {
+        this.pageMax = Math.max(this.pageMax, this.page[slot]!);
+        continue;
+      }
+      this.#slots.delete(key);
+      this.bytes -= this.#bytesOf(this.format[slot]!);
+      slots.push(slot);
+    }
+    return slots;
+  }
+
+  /** Page sides that are known now. */
+  get known(): number {
+    return this.#slots.size;
+  }
+
+  /** Their slots, in the order of the reports. */
+  get slots(): Iterable<number> {
+    return this.#slots.values();
   }
 
   /** Takes in that a side changed its format without a plan. → its slot, −1 when the side is not known yet and its report will tell */

@@ -89,7 +89,7 @@ export interface FormChange {
 export interface Situation {
   /** Scheduling point, counts from 0 within a session. */
   readonly index: number;
-  /** Tokens in the cache. */
+  /** Tokens in the cache. Fewer than in the situation before when tokens were taken back: pages without a page of newer tokens behind them are forgotten, and reported anew when they have one again. */
   readonly tokens: number;
   /** KV bytes allocated now. */
   readonly bytes: number;

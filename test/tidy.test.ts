@@ -90,6 +90,11 @@ describe('rooms', () => {
     expect(circles(edges)).toEqual([]);
   });
 
+  test('leave the geometry of pages to native/geometry.ts', () => {
+    const dividing = roomSources.filter((path) => !path.startsWith('native/') && /[%/] PAGE_TOKENS/.test(read(path)));
+    expect(dividing).toEqual([]);
+  });
+
   test('have no dead C++: every source is compiled and every header included', () => {
     const sources = code.filter((path) => /^native\/.*\.(cc|h)$/.test(path));
     const included = new Set(

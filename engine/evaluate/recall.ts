@@ -2,7 +2,7 @@
  * Recall of facts from different depths of a long document: five access codes are written into a text, and asked for at its end.
  * Every question sees the same document and no other question; each run is greedy and continues with its own answer.
  */
-import { KvError, PAGE_TOKENS } from '../../native/index.ts';
+import { KvError, sealsBetween } from '../../native/index.ts';
 import type { Tokenizer } from '../model/types.ts';
 import type { Session } from '../session.ts';
 
@@ -145,10 +145,10 @@ export function questionTokens(tokenizer: Tokenizer): number {
   return Math.max(...PLACES.map((place) => tokenizer.encode(questionText(place)).length)) + ANSWER_TOKENS;
 }
 
-/** The longest document of at most `tokens` tokens behind which a question fits into the open page, so that it can be taken back. */
+/** The longest document of at most `tokens` tokens behind which a question fits into the open page, so that it can be taken back without a trace. */
 export function documentLength(tokenizer: Tokenizer, tokens: number): number {
   const asked = questionTokens(tokenizer);
   let length = tokens;
-  while (length > 0 && (length % PAGE_TOKENS) + asked > PAGE_TOKENS) length--;
+  while (length > 0 && sealsBetween(length, asked) > 0) length--;
   return length;
 }

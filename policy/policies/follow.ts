@@ -67,10 +67,12 @@ function follow(situation: Situation, state: FollowSession): Decision[] {
     const slot = sides.settle(outcome);
     if (!outcome.accepted) state.work.push(slot);
   }
+  const gone = sides.forget(tokens);
+  if (gone.length > 0) state.work = state.work.filter((slot) => !gone.includes(slot));
   for (const change of situation.changes ?? []) sides.change(change);
   for (const report of situation.trials) state.work.push(sides.add(report, tokens));
   const lack = budgetBytes === null ? 0 : bytes + sealBytes - sides.pendingBytes - budgetBytes;
-  const all = (): number[] => Array.from({ length: sides.count }, (_, slot) => slot);
+  const all = (): number[] => [...sides.slots];
   if (aim.steer(situation, sides, urgent && state.work.length === 0 ? Math.max(0, lack) : 0)) state.work = all();
   let decisions = doWork(situation, state);
   // No move is left under the present rule, so the rule itself must give way. It must yield at least the room of a page, or it would not change.

@@ -105,6 +105,7 @@ class PriceSession implements PolicySession {
     for (const outcome of situation.outcomes) {
       this.#remember(outcome.layer, offers.settle(outcome, tokens, tokens + this.#bounds.dwell));
     }
+    offers.forget(tokens);
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
     if (fresh)
@@ -196,8 +197,8 @@ class PriceSession implements PolicySession {
   /** Bytes at the expected end if page sides go on as those known now; null when the length is not known. */
   #projected({ tokensExpected, tokens }: Situation): number | null {
     const { sides } = this.offers;
-    if (tokensExpected === null || sides.count === 0) return null;
-    return bytesAt(this.context, Math.max(tokens, tokensExpected), (sides.bytes - sides.pendingBytes) / sides.count);
+    if (tokensExpected === null || sides.known === 0) return null;
+    return bytesAt(this.context, Math.max(tokens, tokensExpected), (sides.bytes - sides.pendingBytes) / sides.known);
   }
 
   #signal(situation: Situation): void {
@@ -249,7 +250,7 @@ class PriceSession implements PolicySession {
     const scale =
       projected === null || tokensExpected === null
         ? 1
-        : (2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected))) / sides.count;
+        : (2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected))) / sides.known;
     let over =
       projected === null
         ? bytes + sealAhead(situation) - sides.pendingBytes - this.#bounds.relaxed * budgetBytes
@@ -267,7 +268,7 @@ class PriceSession implements PolicySession {
     const { sides } = this.offers;
     const expected =
       tokensExpected === null ? 0 : 2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected));
-    const allowed = kldBudget * Math.min(1, sides.count / Math.max(1, expected));
+    const allowed = kldBudget * Math.min(1, sides.known / Math.max(1, expected));
     const committed = this.predictedKld;
     while (plan.hasRoom) {
       const slot = plan.next(true);
@@ -287,7 +288,7 @@ class PriceSession implements PolicySession {
     const sealBytes = sealAhead(plan.situation);
     const { sides } = this.offers;
     const movable = movablePages(tokens);
-    if (!urgent && sides.count < 2 * this.context.layers * movable) return;
+    if (!urgent && sides.known < 2 * this.context.layers * movable) return;
     const cap = urgent || this.#pagePrice === 0 ? Number.POSITIVE_INFINITY : this.#pagePrice * this.#price.rise.value;
     const committed = this.predictedKld;
     for (;;) {

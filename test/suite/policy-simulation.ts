@@ -11,6 +11,7 @@ import {
   pageBytes,
   SIDES,
   type Side,
+  sealedPages,
 } from '../../native/index.ts';
 import {
   type Decision,
@@ -100,6 +101,8 @@ export interface Run {
   /** Factor on the error that a repeated trial measures against the predicted one; 1 by default. */
   readonly drift?: (decision: Decision, tokens: number) => number | null;
   readonly lowMemoryFrom?: number;
+  /** Once at so many tokens, all behind so many others are taken back. */
+  readonly back?: { readonly at: number; readonly to: number };
 }
 
 export interface Entry {
@@ -130,11 +133,16 @@ export function simulate(run: Run): Result {
     chunk = PAGE_TOKENS,
     epsilon = epsilonOf(1),
   } = run;
+  let { back } = run;
   const session = new Session(policy, context, budgetBytes, kldBudget, tokensExpected, epsilon, run.drift ?? (() => 1));
   for (let tokens = chunk; tokens <= run.tokens; tokens += chunk) {
     session.lowMemory = run.lowMemoryFrom !== undefined && tokens >= run.lowMemoryFrom;
     session.makeRoom(tokens - chunk);
     session.append(tokens, chunk);
+    if (tokens !== back?.at) continue;
+    session.takeBack(back.to);
+    tokens = back.to;
+    back = undefined;
   }
   return session.result();
 }
@@ -213,12 +221,25 @@ class Session {
           layer,
           page,
           side,
-          from: this.#context.windowFormat,
+          from: this.#formats.get(sideKey(layer, page, side))!,
           epsilon: tried ? this.#epsilon(layer, page, side) : {},
         };
       }),
     );
     this.#decide(tokens, trials, false, tokensNew);
+  }
+
+  /** Pages that are not sealed at this length are gone, and those that are in the window again are reported once more. */
+  takeBack(tokens: number): void {
+    this.#sealed = sealedPages(tokens);
+    this.#reported = movablePages(tokens);
+    this.#untried = this.#untried.filter(({ page }) => page < this.#reported);
+    for (const [key, format] of this.#formats) {
+      if (Number(key.split('/')[1]) < this.#sealed) continue;
+      this.#formats.delete(key);
+      this.#bytes -= this.#context.pageBytes[format];
+    }
+    this.#decide(tokens, [], false);
   }
 
   result(): Result {

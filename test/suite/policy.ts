@@ -54,6 +54,16 @@ export function policySuite(name: string, subject: Subject): void {
       session(0.25, { tokensExpected: 20 * 128 });
     });
 
+    // Takes back half of what was read, as an aborted prompt does, and goes on: what is planned then is checked like everything else.
+    test.each([
+      [0.25, 30 * 128, 15 * 128, 128],
+      [0.12, 12 * 128, 7 * 128 + 127, 1],
+    ])('goes on from where tokens were taken back to (%d, %d to %d)', (share, at, to, chunk) => {
+      const { entries } = session(share, { back: { at, to }, tokens: at + 4 * 128, chunk });
+      const after = entries.slice(entries.findIndex(({ situation }) => situation.tokens === at));
+      if (name !== 'none') expect(after.flatMap(({ decisions }) => decisions).length).toBeGreaterThan(0);
+    });
+
     // Runs a session, writes its situations as JSON, and lets a new policy decide on what was read back.
     test('decides the same again from the situations alone, byte for byte', () => {
       const context = contextOf({ layers });

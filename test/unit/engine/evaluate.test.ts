@@ -2,9 +2,11 @@
 // moment closes every session and keeps what was measured, and writing speed counts what was written.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type EvaluateRequest, type EvaluateRow, evaluate, parseCache } from '../../../engine/evaluate/evaluate.ts';
+import { documentLength, questionTokens } from '../../../engine/evaluate/recall.ts';
 import { type TourEvent, tour, writingSpeed } from '../../../engine/evaluate/tour.ts';
 import { Runtime } from '../../../engine/runtime.ts';
 import { Session } from '../../../engine/session.ts';
+import { sealsBetween } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import { codeOf, MODEL, refused } from './on-reference.ts';
 
@@ -48,6 +50,17 @@ function request(caches: readonly string[], more: Partial<EvaluateRequest> = {})
     ...more,
   };
 }
+
+// Before, a length that fills a page was allowed: the question sealed that page, and was taken back to where the cache had been another.
+it.each([900, 901, 960, 1024, 1100])(
+  'a document of at most %d tokens leaves room for a question in its open page',
+  (tokens) => {
+    const { tokenizer } = runtime.model;
+    const length = documentLength(tokenizer, tokens);
+    expect(length).toBeGreaterThan(tokens - 128);
+    expect(sealsBetween(length, questionTokens(tokenizer))).toBe(0);
+  },
+);
 
 describe('evaluate', () => {
   it('refuses an impossible cache, wherever it stands, before anything is read', async () => {

@@ -139,7 +139,11 @@ describe('the record', () => {
     const session = await engine.openSession({ kvBudget: 1_000_000 });
     const reading = session.generate(ids(2000), { maxTokens: 1 }).result;
     expect(await codeOf(reading)).toBe('budget-too-small');
-    expect(await codeOf(session.generate(null, { maxTokens: 200, temperature: 1 }).result)).toBe('budget-too-small');
+    expect((await session.report()).tokens).toBe(0);
+    const writing = session.generate(ids(300), { maxTokens: 1700, temperature: 1, seed: 5 }).result;
+    expect(await codeOf(writing)).toBe('budget-too-small');
+    expect((await session.report()).tokens).toBeGreaterThan(300);
+    expect(entriesOf(state, session.id, 'note').map(({ body }) => body)).toMatchObject([{ tokens: 0 }]);
     const { decisions } = await session.report();
     expect(decisions).toBeGreaterThan(10);
     await session.close('error');

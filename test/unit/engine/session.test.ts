@@ -85,14 +85,14 @@ describe('session', () => {
     session.close();
   });
 
-  it('whose step failed between two layers goes no further', async () => {
+  it('whose step failed between two layers while it writes goes no further', async () => {
     const session = open({ witness: false });
     await session.read(ids(40));
     const { next } = runtime.dense;
     runtime.dense.next = (layer, ...rest) =>
       layer === 2 ? Promise.reject(new KvError('io', 'injected')) : next.call(runtime.dense, layer, ...rest);
     try {
-      await expect(session.read(ids(10))).rejects.toMatchObject({ code: 'io' });
+      await expect(write(session, null, 5)).rejects.toMatchObject({ code: 'io' });
     } finally {
       runtime.dense.next = next;
     }

@@ -1,0 +1,97 @@
+/**
+ * The way back to where a cache was before a prompt. Sealed rows cannot be opened again, so the rows of the open page are kept beside
+ * the cache while a prompt is read that seals it. To go back, the cache is opened anew and takes over its older pages as they are stored.
+ * A cache with forks shares those pages and a budget, so that it keeps a fork of its own to go back to, where there is room for one.
+ */
+import { type CacheShape, type KvCache, KvError, SIDES, sealedPages, sealsBetween } from '../native/index.ts';
+import type { Latents } from './latents.ts';
+
+export class WayBack {
+  /** Tokens that the cache held. */
+  readonly tokens: number;
+  readonly #kv: KvCache;
+  readonly #latents: Latents | null;
+  /** Rows of the open page by layer, keys and values; null where they stay in the cache. */
+  readonly #rows: readonly (readonly Float32Array[])[] | null = null;
+  readonly #inputs: readonly Float32Array[] | null = null;
+  #twin: KvCache | null = null;
+  readonly #isLost: boolean = false;
+
+  /** `tokensNew` will be read behind `tokens`. */
+  constructor(
+    kv: KvCache,
+    shape: CacheShape,
+    latents: Latents | null,
+    tokens: number,
+    tokensNew: number,
+    hasForks: boolean,
+  ) {
+    this.tokens = tokens;
+    this.#kv = kv;
+    this.#latents = latents;
+    if (sealsBetween(tokens, tokensNew) === 0) return;
+    this.#inputs = latents?.waiting(tokens) ?? null;
+    if (hasForks) {
+      this.#twin = forkOf(kv);
+      this.#isLost = this.#twin === null;
+    } else {
+      const pages = sealedPages(tokens);
+      const openRows = (layer: number): Float32Array[] =>
+        tokens === 0 ? [] : SIDES.map((side) => kv.decode(layer, pages, side));
+      this.#rows = Array.from({ length: shape.layers }, (_, layer) => openRows(layer));
+    }
+  }
+
+  /** False where the budget had no room for what going back takes. */
+  get isOpen(): boolean {
+    return !this.#isLost;
+  }
+
+  /**
+   * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it. → whether the native cache
+   * is the same one still, with all that attention has seen
+   */
+  take(reopen: () => KvCache): boolean {
+    const kv = this.#kv;
+    const isSame = this.#twin === null && this.#rows === null;
+    if (this.#twin !== null) {
+      const twin = this.#twin;
+      this.#twin = null;
+      kv.become(() => twin);
+    } else if (this.#rows === null) {
+      kv.truncate(this.tokens);
+    } else {
+      this.#rebuild(this.#rows, reopen);
+    }
+    this.#latents?.takeBack(this.tokens, this.#inputs);
+    return isSame;
+  }
+
+  /** Nobody goes back here any more. */
+  close(): void {
+    this.#twin?.close();
+    this.#twin = null;
+  }
+
+  #rebuild(rows: readonly (readonly Float32Array[])[], reopen: () => KvCache): void {
+    const kv = this.#kv;
+    const pages = sealedPages(this.tokens);
+    const stored = rows.map((_, layer) => Array.from({ length: pages }, (_page, page) => kv.exportPage(layer, page)));
+    kv.become(reopen);
+    this.#latents?.attach();
+    for (const [layer, [k, v]] of rows.entries()) {
+      for (const page of stored[layer]!) kv.importPage(layer, page);
+      if (k !== undefined && v !== undefined) kv.append(layer, k, v);
+    }
+  }
+}
+
+/** A fork, or null where the budget has no room for its open pages. */
+function forkOf(kv: KvCache): KvCache | null {
+  try {
+    return kv.fork();
+  } catch (error) {
+    if (error instanceof KvError && error.code === 'budget-exceeded') return null;
+    throw error;
+  }
+}
