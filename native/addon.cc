@@ -161,6 +161,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!isFormat(options.windowFormat) || !kFormats[options.windowFormat].isWindow) return kBadArgument;
       if (!servesHeadDim(options.windowFormat, s.headDim)) return kUnsupported;
       if (threads < 1 || threads > kThreadsMax) return kBadArgument;
+      options.threads = kHasThreads ? threads : 1;
       options.scale = info[2].As<Napi::Number>().FloatValue();
       if (!(std::fabs(options.scale) <= kLargestFactor)) return kBadValue;
       if (windows.length != static_cast<size_t>(s.layers)) return kBadShape;
@@ -174,7 +175,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       options.window.assign(windows.data, windows.data + windows.length);
       options.slopes.assign(slopes.data, slopes.data + slopes.length);
       const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
-      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernels, std::move(options), kHasThreads ? threads : 1);
+      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernels, std::move(options));
       return kOk;
     });
   }

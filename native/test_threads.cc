@@ -22,12 +22,13 @@ int argument(const Napi::CallbackInfo& info, size_t index, int least, int most) 
   return static_cast<int>(number);
 }
 
-// (threads, rounds, most items, seed) -> { wrong, byOthers }: rounds of random size and work, no pause between them. Wrong is an item that did not
-// run exactly once before each() returned, or ran beside another of the same thread number.
+// (threads, rounds, most items, seed) -> { wrong, byOthers }: rounds of random size and work, for random many of the threads, no pause between
+// them; half of the threads come in the middle. Wrong is an item that did not run exactly once before each() returned, or ran beside another of
+// the same thread number, or on a thread that the round was not for.
 Napi::Value threadRounds(const Napi::CallbackInfo& info) {
   const int count = argument(info, 0, 1, 64), rounds = argument(info, 1, 1, 1 << 20), most = argument(info, 2, 1, 4096);
   uint64_t random = static_cast<uint64_t>(argument(info, 3, 0, 1 << 30));
-  Threads threads(count);
+  Threads threads((count + 1) / 2);
   // Not atomic: the end of each() is what orders them for the caller, and the thread sanitizer sees whether it does.
   std::vector<int> times(most);
   std::vector<unsigned> sums(most);
@@ -38,8 +39,10 @@ Napi::Value threadRounds(const Napi::CallbackInfo& info) {
     random = random * 6364136223846793005ULL + 1442695040888963407ULL;
     const int items = static_cast<int>((random >> 33) % most) + 1;
     const int work = static_cast<int>((random >> 20) % 2000);
+    if (round == rounds / 2) threads.grow(count);
+    const int allowed = round % 3 == 0 ? 1 + static_cast<int>((random >> 40) % count) : count;
     auto task = [&](int item, int thread) {
-      if (busy[thread].exchange(true)) overlaps++;
+      if (thread >= allowed || busy[thread].exchange(true)) overlaps++;
       if (thread != 0) byOthers++;
       // Otherwise a caller whose items take no time does them all.
       if (thread == 0 && round % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -49,7 +52,7 @@ Napi::Value threadRounds(const Napi::CallbackInfo& info) {
       times[item]++;
       busy[thread].store(false);
     };
-    threads.each(items, task);
+    threads.each(items, task, allowed);
     for (int item = 0; item < most; item++) {
       if (times[item] != (item < items ? 1 : 0)) wrong++;
       times[item] = 0;

@@ -73,7 +73,7 @@ export interface KvCacheOptions {
   readonly slidingWindow?: readonly (number | null)[];
   /** ALiBi slopes, [H]; score += -slope·(query position − key position). */
   readonly alibiSlopes?: Float32Array;
-  /** Threads for attend and trials, default 1. */
+  /** Threads that take part in attend and trials, default 1: those of the pool, which has as many as the cache with the most of them asks for. */
   readonly threads?: number;
   /** Most bytes of keys and values recomputed from latents and kept, for all forks together: part of scratchBytes. Default 16 MiB. */
   readonly latentScratchBytes?: number;
@@ -119,7 +119,7 @@ export interface CacheMemory {
   readonly pageBytes: number;
   /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in usedBytes. */
   readonly totalBytes: number;
-  /** Trial state, thread scratch and pages that are being encoded (startMove): reported beside, not counted. */
+  /** Trial state, pages that are being encoded (startMove), and the scratch of the threads, which all caches of a pool share: reported beside, not counted. */
   readonly scratchBytes: number;
 }
 

@@ -88,7 +88,8 @@ class Call {
     const CacheShape& shape = cache_.shape();
     Workers& workers = cache_.workers();
     const size_t heads = plan_.headsAtOnce;
-    for (Scratch& scratch : workers.scratch) {
+    for (int thread = 0; thread < cache_.options().threads; thread++) {
+      Scratch& scratch = workers.scratch[thread];
       scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows * heads), plan_.headsAtOnce);
       scratch.sides.resize((kPagesAtOnce + kPagesAhead) * 2 * heads);
       scratch.base.grow(2 * partial_.rows * partial_.pages * heads);
@@ -380,24 +381,20 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
     if (!(xNorms[t] >= 0) || !std::isfinite(xNorms[t])) return kBadValue;
   }
   const CacheShape& shape = cache.shape();
-  Threads& threads = cache.workers().threads;
+  const int threads = cache.options().threads;
   const double work = 2.0 * tokens * layer.length * static_cast<double>(shape.queryElements());
-  const bool parallel = threads.worthSharing(work);
+  const bool parallel = Threads::worthSharing(threads, work);
   std::vector<float> ownLse;
   if (observe && !lse) {
     ownLse.resize(static_cast<size_t>(tokens) * shape.queryHeads);
     lse = ownLse.data();
   }
-  const Plan plan = planCall(cache, layer, tokens, parallel ? threads.count() : 1);
+  const Plan plan = planCall(cache, layer, tokens, parallel ? threads : 1);
   const int items = plan.items(shape.kvHeads);
   Call call(cache, layer, index, plan, q, out, lse, observe);
   call.reserve();
   auto task = [&](int item, int thread) { call.run(item, thread); };
-  if (parallel) {
-    threads.each(items, task);
-  } else {
-    for (int item = 0; item < items; item++) task(item, 0);
-  }
+  cache.workers().threads.each(items, task, parallel ? threads : 1);
   call.merge();
   // No page may let anything else in; should one have, it stays out of masses and kept queries.
   if (!withinMagnitude(out, elements, std::numeric_limits<float>::max())) return kBadValue;

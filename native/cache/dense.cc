@@ -198,7 +198,7 @@ void Dense::multiply(const Product* products, int count, const Quantized& rows, 
     work += static_cast<double>(products[i].weights.outputs) * rows.view.blocks * 32 * n;
   }
   // Pairs of panels meet many rows together, so items are of an even number.
-  const int parts = threads_.worthSharing(work) ? threads_.count() * kItemsAThread : 1;
+  const int parts = Threads::worthSharing(threads_.count(), work) ? threads_.count() * kItemsAThread : 1;
   const int share = std::max(2, ((panels + parts - 1) / parts + 1) / 2 * 2);
   const size_t perRow = static_cast<size_t>(rows.view.blocks) * 64;
   const int slice = static_cast<int>(std::clamp<size_t>(kRowBytes / perRow / 4 * 4, 16, kDenseSlice));

@@ -26,7 +26,7 @@ Status Cache::setRotary(std::shared_ptr<const RotaryTable> rotary) {
 }
 
 void Cache::setLatentScratch(size_t bytes) {
-  LatentBlocks& latents = workers_->latents;
+  LatentBlocks& latents = *latents_;
   latents.mostBytes = bytes;
   if (latents.bytes() > bytes) std::vector<LatentBlock>().swap(latents.blocks);
 }
@@ -58,7 +58,7 @@ PageLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* byt
   if (!latent.bytes) return latent;
   std::memcpy(latent.bytes.bytes(), bytes, size);
   latent.format = format;
-  latent.id = workers_->latents.nextId++;
+  latent.id = latents_->nextId++;
   latent.weights = layer.latent;
   latent.rotary = rotary_;
   return latent;
@@ -136,7 +136,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
 
 void Cache::prepareLatents(int index, int from, int to) {
   Layer& layer = layers_[index];
-  LatentBlocks& latents = workers_->latents;
+  LatentBlocks& latents = *latents_;
   const size_t tile = static_cast<size_t>(shape().headDim) * kPageTokens;
   const size_t heads = shape().kvHeads;
   to = std::min(to, layer.sealed());
@@ -152,7 +152,8 @@ void Cache::prepareLatents(int index, int from, int to) {
   }
   if (width == 0) return;
   // Everything that allocates, before any thread starts.
-  for (Scratch& scratch : workers_->scratch) {
+  for (int thread = 0; thread < options_.threads; thread++) {
+    Scratch& scratch = workers_->scratch[thread];
     scratch.latentTiles.grow(2 * heads * tile);
     scratch.keyRows.grow(tile);
     scratch.latent.reserve(width, shape().headDim);
@@ -175,13 +176,13 @@ void Cache::prepareLatents(int index, int from, int to) {
     uint16_t* tiles = latents.blocks[block].half.data();
     fillTiles(layer, page, head, tiles, workers_->scratch[thread]);
   };
-  workers_->threads.each(static_cast<int>(fresh.size() * heads), task);
+  workers_->threads.each(static_cast<int>(fresh.size() * heads), task, options_.threads);
   for (const Fresh& one : fresh) latents.blocks[one.block].id = layer.page(one.page).latent.id;
 }
 
 void Cache::latentViews(int index, int page, int head, Scratch& scratch, SideView* k, SideView* v) const {
   const size_t tile = static_cast<size_t>(shape().headDim) * kPageTokens;
-  const LatentBlock* block = workers_->latents.find(layers_[index].page(page).latent.id);
+  const LatentBlock* block = latents_->find(layers_[index].page(page).latent.id);
   *k = SideView();
   *v = SideView();
   k->half = (block ? block->half.data() : scratch.latentTiles.data()) + head * tile;
@@ -190,7 +191,7 @@ void Cache::latentViews(int index, int page, int head, Scratch& scratch, SideVie
 
 void Cache::fillLatent(int index, int page, int firstHead, int heads, Scratch& scratch) const {
   const Layer& layer = layers_[index];
-  if (workers_->latents.find(layer.page(page).latent.id)) return;
+  if (latents_->find(layer.page(page).latent.id)) return;
   for (int head = firstHead; head < firstHead + heads; head++) fillTiles(layer, page, head, scratch.latentTiles.data(), scratch);
 }
 

@@ -38,15 +38,19 @@ size_t Scratch::bytes() const {
 }
 
 size_t Workers::bytes() const {
-  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + skipped.bytes() + latents.bytes() + mover.bytes();
+  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + skipped.bytes() + mover.bytes();
   for (const Scratch& one : scratch) total += one.bytes();
   return total;
 }
 
-std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads) {
+std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options) {
   std::unique_ptr<Cache> cache(new Cache(std::move(account), kernels, std::move(options)));
   cache->layers_.resize(cache->shape().layers);
-  cache->workers_ = std::make_shared<Workers>(threads);
+  cache->latents_ = std::make_shared<LatentBlocks>();
+  std::weak_ptr<Workers>& workers = cache->account_->pool()->workers;
+  cache->workers_ = workers.lock();
+  if (!cache->workers_) workers = cache->workers_ = std::make_shared<Workers>();
+  cache->workers_->grow(cache->options_.threads);
   Scratch& scratch = cache->workers_->scratch[0];
   for (Buffer<float>* rows : {&scratch.keyRows, &scratch.lines}) rows->grow(static_cast<size_t>(kPageTokens) * cache->shape().headDim);
   cache->account_->pool()->enter(cache.get());
@@ -326,7 +330,7 @@ bool Cache::hasSketch(int index) const {
 }
 
 CacheMemory Cache::memory() const {
-  CacheMemory memory{0, 0, 0, workers_->bytes()};
+  CacheMemory memory{0, 0, 0, workers_->bytes() + latents_->bytes()};
   for (const auto& move : moves_) memory.scratch += move->added;
   for (const Layer& layer : layers_) {
     memory.open += layer.open.size();
@@ -344,6 +348,7 @@ CacheMemory Cache::memory() const {
 std::unique_ptr<Cache> Cache::fork(Status* status) const {
   std::unique_ptr<Cache> twin(new Cache(account_, kernels_, options_));
   twin->workers_ = workers_;
+  twin->latents_ = latents_;
   twin->rotary_ = rotary_;
   twin->layers_ = layers_;
   std::vector<Growth> growths;

@@ -5,6 +5,7 @@
 // [r][d], f16, with room for r tokens: none at first, then as many as come, rounded up to 16, 32, 64, 128. Once it has been full it stays so
 // large. Sinks of one layer: K rows [n][4][d] then V rows [n][4][d], f16, there when the open page has room for 128 and written when page 0 is sealed.
 #pragma once
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct CacheShape {
 struct CacheOptions {
   CacheShape shape;
   int windowFormat;           // kQ8 or kF16
+  int threads = 1;            // that take part in a call at most
   float skipShare = 0;        // PageRows::skipShare of attention
   float scale;
   std::vector<int> window;    // [layers], 0 = all
@@ -101,16 +103,20 @@ struct Scratch {
   size_t bytes() const;
 };
 
-// Threads and their scratch, shared by a cache and its forks (never used by two calls at once).
+// Threads and their scratch, shared by all caches of a pool (never used by two calls at once): as many as the cache with the most of them
+// asked for, of the largest shape. The first cache makes them, and they end with the last.
 struct Workers {
-  explicit Workers(int count) : threads(count), scratch(count) {}
-  Threads threads;
-  std::vector<Scratch> scratch;
+  // Sees to it that there are so many.
+  void grow(int count) {
+    if (scratch.size() < static_cast<size_t>(count)) scratch.resize(count);
+    threads.grow(count);
+  }
+  Threads threads{1};
+  std::deque<Scratch> scratch;
   Buffer<float> partial;  // results of history ranges before they are merged
   Buffer<float> mass;     // of every item and page
   Buffer<uint64_t> skipped;  // [items][2]
   Buffer<float> delta;
-  LatentBlocks latents;
   Mover mover;
   size_t bytes() const;
 };
@@ -141,7 +147,7 @@ void clampToHalf(float* x, size_t count);
 class Cache : public PartOwner {
  public:
   // Takes nothing of the budget: everything that counts comes with tokens.
-  static std::unique_ptr<Cache> open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options, int threads);
+  static std::unique_ptr<Cache> open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options);
   ~Cache() override;
 
   const CacheShape& shape() const { return options_.shape; }
@@ -254,6 +260,7 @@ class Cache : public PartOwner {
   const Kernels* kernels_;
   CacheOptions options_;
   std::shared_ptr<Workers> workers_;
+  std::shared_ptr<LatentBlocks> latents_;  // shared with forks
   std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
   std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start

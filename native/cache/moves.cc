@@ -54,12 +54,18 @@ Mover::~Mover() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Mover::open(int headDim) {
-  if (scratch_) return;
-  auto scratch = std::make_unique<Scratch>();
-  for (Buffer<float>* rows : {&scratch->keyRows, &scratch->lines}) rows->grow(static_cast<size_t>(kPageTokens) * headDim);
-  if (kHasThreads) thread_ = std::thread([this] { work(); });
+void Mover::open(const Kernels* kernels, int headDim, int rows) {
+  if (headDim <= headDim_ && rows <= rows_) return;
+  headDim = std::max(headDim, headDim_);
+  rows = std::max(rows, rows_);
+  auto scratch = std::make_shared<Scratch>();
+  for (Buffer<float>* lines : {&scratch->keyRows, &scratch->lines}) lines->grow(static_cast<size_t>(kPageTokens) * headDim);
+  if (rows > 0) reserveForTrials(*scratch, kernels, headDim, rows);
+  if (kHasThreads && !thread_.joinable()) thread_ = std::thread([this] { work(); });
+  std::lock_guard<std::mutex> lock(mutex_);
   scratch_ = std::move(scratch);
+  headDim_ = headDim;
+  rows_ = rows;
 }
 
 size_t Mover::bytes() const { return scratch_ ? scratch_->bytes() : 0; }
@@ -99,8 +105,10 @@ void Mover::work() {
     Task* task = first_;
     first_ = task->next;
     running_ = task;
+    std::shared_ptr<Scratch> scratch = scratch_;
     lock.unlock();
-    task->run(*scratch_);
+    task->run(*scratch);
+    scratch.reset();
     lock.lock();
     task->done.store(true);  // from here on it may be gone
     running_ = nullptr;
@@ -171,7 +179,7 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
   const Status status = draftMove(index, pageIndex, sides, to, *move);
   if (status != kOk) return status;
   move->sinks = layers_[index].sinks;
-  if (move->changed) workers_->mover.open(shape().headDim);
+  if (move->changed) workers_->mover.open(kernels_, shape().headDim, 0);
   else move->done.store(true);
   moves_.push_back(std::move(move));
   // From here on nothing can fail.

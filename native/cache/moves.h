@@ -76,7 +76,7 @@ struct MoveResult {
   double freed;  // as in transcode
 };
 
-// A thread that does what it is given, in the order in which it comes, and sleeps when there is nothing. The first task starts it.
+// A thread that does what the caches of a pool give it, in the order in which it comes, and sleeps when there is nothing. The first task starts it.
 class Mover {
  public:
   Mover();
@@ -84,19 +84,16 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Everything that can fail: scratch for this head size, and the thread.
-  void open(int headDim);
+  // Everything that can fail: scratch for this head size and so many query rows of trials (0 for moves), and the thread.
+  void open(const Kernels* kernels, int headDim, int rows);
   void add(Task* task);
   // True: the task was not begun, and the caller has it back. False: it is done, now at the latest.
   bool take(Task* task);
-  // The thread's scratch once it is open. What a task in the queue needs may not be grown any more.
-  Scratch& scratch() { return *scratch_; }
   size_t bytes() const;
 
   // Known to the calling thread only.
   std::vector<std::unique_ptr<StartedTrial>> trials;  // in the order of their start
   std::vector<std::unique_ptr<StartedTrial>> spareTrials;
-  bool readyForTrials = false;
 
  private:
   void work();
@@ -108,7 +105,10 @@ class Mover {
   Task* last_ = nullptr;
   Task* running_ = nullptr;
   bool stop_ = false;
-  std::unique_ptr<Scratch> scratch_;
+  // For the largest head size and the most rows yet. A task keeps the one that it began with, so that a larger one may take its place meanwhile.
+  std::shared_ptr<Scratch> scratch_;
+  int headDim_ = 0;
+  int rows_ = 0;
   std::thread thread_;
 };
 

@@ -20,6 +20,7 @@
 namespace palimpsest {
 
 class Account;
+struct Workers;
 
 constexpr size_t alignedPart(size_t bytes) { return (bytes + kPagePartAlign - 1) / kPagePartAlign * kPagePartAlign; }
 
@@ -118,6 +119,7 @@ class PagePool : public Tally {
   void enter(PartOwner* owner) { owners_.push_back(owner); }
   void leave(PartOwner* owner);
 
+  std::weak_ptr<Workers> workers;  // of the caches that are open (layer.h)
   int64_t toldBytes = 0;  // for the binding: what the garbage collector knows of reservedBytes()
 
  private:

@@ -2,11 +2,21 @@
 
 #include <algorithm>
 
+#include "../layout.gen.h"
+
 namespace palimpsest {
 
 namespace {
 
 constexpr int kStopped = -1;
+constexpr int kAll = 1 << 30;
+// Items of a round, and above them the number of threads that may take them.
+constexpr int kItemBits = 24;
+constexpr int kItemsMost = (1 << kItemBits) - 1;
+static_assert(kThreadsMax < 1 << (31 - kItemBits));
+
+int itemsOf(int left) { return left & kItemsMost; }
+bool mayTake(int left, int thread) { return left > 0 && thread < left >> kItemBits; }
 
 #if defined(__wasm__)
 // One thread: nobody to wait for.
@@ -26,10 +36,14 @@ void wake(std::atomic<int>& number, int threads) {
 
 }  // namespace
 
-Threads::Threads(int count) {
+void Threads::grow(int count) {
   workers_.reserve(count > 1 ? count - 1 : 0);
+  for (int thread = this->count(); thread < count; thread++) workers_.emplace_back([this, thread] { work(thread); });
+}
+
+Threads::Threads(int count) {
   try {
-    for (int thread = 1; thread < count; thread++) workers_.emplace_back([this, thread] { work(thread); });
+    grow(count);
   } catch (...) {
     stop();
     throw;
@@ -41,12 +55,12 @@ Threads::~Threads() { stop(); }
 void Threads::stop() {
   if (workers_.empty()) return;
   left_.store(kStopped);
-  wake(left_, 1 << 30);
+  wake(left_, kAll);
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Threads::run(int items, Call call, void* context) {
-  if (workers_.empty() || items <= 1) {
+void Threads::run(int items, int threads, Call call, void* context) {
+  if (threads <= 1 || items <= 1 || items > kItemsMost) {
     for (int item = 0; item < items; item++) call(context, item, 0);
     return;
   }
@@ -54,22 +68,23 @@ void Threads::run(int items, Call call, void* context) {
   context_ = context;
   items_ = items;
   done_.store(0);
-  left_.store(items);
-  wake(left_, std::min(items, count()) - 1);
+  left_.store(threads << kItemBits | items);
+  // One that may take nothing might be woken in the place of one that may.
+  wake(left_, threads < count() ? kAll : std::min(items, threads) - 1);
   while (runOne(0)) {
   }
   for (int done = done_.load(); done != items; done = done_.load()) sleepWhile(done_, done);
 }
 
-// Takes an item and runs it; false when none is left. What it took belongs to the round of now, even if `left` was read in
+// Takes an item and runs it; false when none is left for this thread. What it took belongs to the round of now, even if `left` was read in
 // an earlier one: that round ended with nothing left, and this one cannot end before the item that was taken is done.
 bool Threads::runOne(int thread) {
   int left = left_.load();
   do {
-    if (left <= 0) return false;
-  } while (!left_.compare_exchange_weak(left, left - 1));
+    if (!mayTake(left, thread)) return false;
+  } while (!left_.compare_exchange_weak(left, itemsOf(left) == 1 ? 0 : left - 1));
   const int items = items_;
-  call_(context_, items - left, thread);
+  call_(context_, items - itemsOf(left), thread);
   if (done_.fetch_add(1) + 1 == items) wake(done_, 1);
   return true;
 }
@@ -78,8 +93,9 @@ void Threads::work(int thread) {
   for (;;) {
     while (runOne(thread)) {
     }
-    if (left_.load() == kStopped) return;
-    sleepWhile(left_, 0);
+    const int left = left_.load();
+    if (left == kStopped) return;
+    if (!mayTake(left, thread)) sleepWhile(left_, left);
   }
 }
 

@@ -51,6 +51,8 @@ SideTarget carve(Buffer<uint8_t>& buffer, int headDim, bool second) {
 // large scores more of a mass). trial.h says what a trial does then.
 constexpr float kKnownShare = 1.0f / 64;
 
+int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
+
 // What has been done for one side of one head.
 struct Prepared {
   bool decoded = false;
@@ -68,14 +70,9 @@ class Trial {
   int queries() const { return static_cast<int>(slots_.size()); }
   int heads() const { return cache_.shape().kvHeads; }
 
-  // What one thread needs for so many queries.
+  // Makes the scratch of a thread this trial's, and allocates what it lacks for so many queries.
   void reserve(Scratch& scratch, int queries) const {
-    const CacheShape& shape = cache_.shape();
-    const int rows = queries * shape.group();
-    scratch.query.reserve(cache_.kernels(), shape.headDim, rows, 1);
-    scratch.codes.grow(2 * carvedBytes(shape.headDim));
-    for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows, &scratch.lines}) buffer->grow(static_cast<size_t>(kPageTokens) * shape.headDim);
-    scratch.base.grow(2 * rows * (1 + static_cast<size_t>(shape.headDim)) + powersSize(rows));
+    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group());
   }
 
   // Numbers that run() leaves behind, of all heads.
@@ -304,8 +301,6 @@ class Trial {
     for (int r = 0; r < queries(); r++) out[r] = kernels->dot(base.delta + r * wide, base.delta + r * wide, static_cast<int>(wide));
   }
 
-  static int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
-
   const Cache& cache_;
   const int pageIndex_;
   const PageSide& k_;
@@ -343,6 +338,7 @@ struct OwnTrial : StartedTrial {
   std::unique_ptr<const Trial> trial;
 
   void run(Scratch& scratch) override {
+    trial->reserve(scratch, trial->queries());  // room is there (startTrial), but others use it too
     for (int head = 0; head < trial->heads(); head++) trial->run(head, scratch, results.data());
     trial->measure(results.data(), room.data(), errors.data());
   }
@@ -357,6 +353,13 @@ Trial makeTrial(const Cache& cache, int index, int page, const PageSide& k, cons
 
 }  // namespace
 
+void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows) {
+  scratch.query.reserve(kernels, headDim, rows, 1);
+  scratch.codes.grow(2 * carvedBytes(headDim));
+  for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows, &scratch.lines}) buffer->grow(static_cast<size_t>(kPageTokens) * headDim);
+  scratch.base.grow(2 * rows * (1 + static_cast<size_t>(headDim)) + powersSize(rows));
+}
+
 Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
   const Status status = checkTrial(cache, index, page, candidates, count);
   if (status != kOk) return status;
@@ -368,11 +371,12 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
     return kOk;
   }
   Workers& workers = cache.workers();
-  for (Scratch& scratch : workers.scratch) trial.reserve(scratch, trial.queries());
+  const int threads = cache.options().threads;
+  for (int thread = 0; thread < threads; thread++) trial.reserve(workers.scratch[thread], trial.queries());
   workers.delta.grow(trial.resultSize() + trial.measureSize());
   float* results = workers.delta.data();
   auto task = [&](int head, int thread) { trial.run(head, workers.scratch[thread], results); };
-  workers.threads.each(trial.heads(), task);
+  workers.threads.each(trial.heads(), task, threads);
   trial.measure(results, results + trial.resultSize(), errors);
   return kOk;
 }
@@ -383,7 +387,8 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   const Layer& layer = cache.layer(index);
   Workers& workers = cache.workers();
   Mover& mover = workers.mover;
-  mover.open(cache.shape().headDim);
+  // For the most queries there can be: the thread and the caller may both have to do it.
+  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group());
   std::unique_ptr<OwnTrial> own;
   if (mover.spareTrials.empty()) {
     own = std::make_unique<OwnTrial>();
@@ -405,11 +410,7 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->trial = std::make_unique<const Trial>(makeTrial(cache, index, page, own->k, own->v, own->kept, own->candidates.data(), count));
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
-  // Both may have to do it; once for the most queries there can be, because the thread may be at another trial already.
-  if (!mover.readyForTrials) {
-    for (Scratch* scratch : {&workers.scratch[0], &mover.scratch()}) own->trial->reserve(*scratch, kTrialQueries);
-    mover.readyForTrials = true;
-  }
+  own->trial->reserve(workers.scratch[0], kTrialQueries);
   mover.trials.reserve(mover.trials.size() + 1);
   mover.spareTrials.reserve(mover.trials.size() + mover.spareTrials.size() + 1);
   // From here on nothing can fail.

@@ -24,6 +24,9 @@ struct TrialCandidate {
 // errors: [count]; NaN when no kept query sees the page whole. kUnsupported for a candidate that transcode would refuse.
 Status trial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count, double* errors);
 
+// What one thread needs for `rows` query rows of a head.
+void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows);
+
 // The same on the background thread, on the queries that are kept now. The page's bytes of now live until it is finished.
 Status startTrial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count);
 // How many errors all trials have that were started and not finished.

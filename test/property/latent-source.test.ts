@@ -6,6 +6,7 @@ import {
   decodeLatent,
   encodeLatent,
   latentBytes,
+  openBytes,
   openKvCache,
   openPool,
   PAGE_TOKENS,
@@ -24,7 +25,6 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
     const latents = new Latents(of.latents, cache, SHAPE);
     const sealBytes = 2 * pageBytes('q8', SHAPE.kvHeads, SHAPE.headDim) + sealLatentBytes;
     expect(cache.sealBytes).toBe(sealBytes);
-    const start = pool.usedBytes;
     const all = Array.from({ length: SHAPE.layers }, () => ({
       rows: [] as number[],
       k: [] as number[],
@@ -37,6 +37,7 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
     };
     while (length < 3 * PAGE_TOKENS + 1) {
       const tokens = Math.ceil(random() * (random() < 0.3 ? 200 : 40));
+      const promised = pool.usedBytes + cache.appendBytes(tokens);
       for (let layer = 0; layer < SHAPE.layers; layer++) {
         const x = inputs(random, tokens);
         const { rows, k, v } = of.project(layer, x, length);
@@ -50,10 +51,11 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
         all[layer]!.v.push(...v);
         audit();
       }
+      expect(pool.usedBytes).toBe(promised);
       length += tokens;
     }
     const { pages } = cache.table(0);
-    expect(pool.usedBytes - start).toBe(SHAPE.layers * pages * sealBytes);
+    expect(pool.usedBytes).toBe(openBytes(SHAPE, length) + SHAPE.layers * pages * sealBytes);
     expect(latents.keptBytes).toBe(SHAPE.layers * pages * sealLatentBytes);
 
     for (let layer = 0; layer < SHAPE.layers; layer++) {

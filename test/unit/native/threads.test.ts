@@ -45,6 +45,51 @@ describe('the thread pool', () => {
     expect([signal, stdout]).toEqual([null, String(50 * 90)]);
   });
 
+  // In a process of its own, whose threads are counted.
+  const canCount = process.platform === 'linux' && hasThreads;
+  it.skipIf(!canCount)(
+    'is one for all caches of a pool, and so are mover and scratch (needs Linux and threads)',
+    () => {
+      const program = `
+      import { readdirSync } from 'node:fs';
+      import { openKvCache, openPool } from './native/index.ts';
+      const threads = () => readdirSync('/proc/self/task').length;
+      const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
+      const rows = new Float32Array(300 * 128).fill(0.5);
+      const first = openKvCache({ shape, pool: openPool(1e8) });
+      const before = threads();
+      const pool = openPool(1e8);
+      const use = (cache) => {
+        cache.append(0, rows, rows);
+        cache.startMove(0, 0, 'k', 'rot4');
+        cache.attend(0, rows.subarray(0, 16 * 256), new Float32Array(16 * 256));
+        cache.startTrial(0, 0, [{ side: 'v', format: 'rot4' }]);
+        return cache;
+      };
+      const caches = [1, 4, 2, 3, 4, 1, 2, 4, 3, 4].map((threads) => use(openKvCache({ shape, pool, threads })));
+      const most = threads() - before;
+      const scratch = caches[0].memory().scratchBytes;
+      const alone = use(openKvCache({ shape, pool: openPool(1e8), threads: 4 }));
+      const isOne = scratch < 1.5 * alone.memory().scratchBytes;
+      alone.close();
+      for (const cache of caches.slice(1)) cache.close();
+      const errors = caches[0].finishTrials(true)[0];
+      caches[0].finishMoves(true);
+      caches[0].close();
+      while (threads() > before);
+      first.close();
+      console.log(JSON.stringify([most, isOne, Number.isFinite(errors[0]), caches.length]));
+    `;
+      const flags = ['--import', 'tsx', '--input-type=module', '-e', program];
+      const { stdout, stderr } = spawnSync(process.execPath, flags, {
+        cwd: join(import.meta.dirname, '../../..'),
+        encoding: 'utf8',
+      });
+      // Three beside the caller, and the mover.
+      expect([stderr, stdout.trim()]).toEqual(['', JSON.stringify([4, true, true, 10])]);
+    },
+  );
+
   it('gives the same bits for the same number of threads, round after round', () => {
     const shape = { layers: 1, queryHeads: 6, kvHeads: 3, headDim: 64 };
     const random = uniform(SEED);
