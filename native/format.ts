@@ -80,11 +80,6 @@ export function pageBytes(format: FormatName, kvHeads: number, headDim: number):
   );
 }
 
-/** Effective bits per element of one sealed page side, all metadata and padding included. */
-export function pageBits(format: FormatName, kvHeads: number, headDim: number): number {
-  return (pageBytes(format, kvHeads, headDim) * 8) / (PAGE_TOKENS * kvHeads * headDim);
-}
-
 export function isFormatName(name: string): name is FormatName {
   return (FORMAT_NAMES as readonly string[]).includes(name);
 }

@@ -4,11 +4,12 @@
  */
 import fc from 'fast-check';
 import { afterAll, expect, it } from 'vitest';
+import { formats as rotFormats } from '../../native/formats/rot.ts';
 import { fromHalf, type KvCache, nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
 import { normals, pick, uniform as seeded } from '../native/dense.ts';
 
 const SEED = 20261122;
-const ROT = ['rot4', 'rot3', 'rot2'] as const;
+const ROT = rotFormats.map(({ name }) => name);
 const best = nativeInfo().isa;
 afterAll(() => setIsa(best));
 

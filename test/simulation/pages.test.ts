@@ -8,6 +8,7 @@ import { describe, expect, it } from 'vitest';
 import {
   encodeLatent,
   FORMAT_NAMES,
+  isMove,
   type KvCache,
   type KvCacheOptions,
   KvError,
@@ -129,8 +130,10 @@ describe('pages', () => {
           attend(cache, layer, queries(layer, Math.min(cache.length(layer), 130)));
           tried(() => {
             const { kFormat, vFormat } = cache.table(layer);
-            const lowest = Math.max(kFormat[page]!, vFormat[page]!);
-            const candidates = PARTS.flatMap((side) => FORMAT_NAMES.slice(lowest).map((format) => ({ side, format })));
+            // A page that is held as a latent has no formats, and no candidates.
+            const has = [FORMAT_NAMES[kFormat[page]!], FORMAT_NAMES[vFormat[page]!]];
+            const formats = FORMAT_NAMES.filter((to) => has.every((from) => from !== undefined && isMove(from, to)));
+            const candidates = PARTS.flatMap((side) => formats.map((format) => ({ side, format })));
             const expected = cache.trial(layer, page, candidates);
             cache.startTrial(layer, page, candidates);
             // Beneath it another holder may move the page.

@@ -5,6 +5,7 @@
 import { describe, expect, it } from 'vitest';
 import {
   FORMAT_NAMES,
+  isMove,
   type KvCache,
   KvError,
   openKvCache,
@@ -84,8 +85,7 @@ describe('one pool, three sessions', () => {
         const side = pick(random, SIDES);
         const to = pick(random, FORMAT_NAMES);
         const from = formatOf(cache, layer, page, side);
-        const legal = FORMAT_NAMES.indexOf(to) >= FORMAT_NAMES.indexOf(from) || (from === 'q8' && to === 'f16');
-        if (!legal || (to !== 'f16' && cache.shape.headDim === 16)) {
+        if (!isMove(from, to) || (to !== 'f16' && cache.shape.headDim === 16)) {
           expect(() => cache.transcode(layer, page, side, to)).toThrow(KvError);
           return;
         }

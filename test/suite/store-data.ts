@@ -1,7 +1,7 @@
 /** Synthetic logs for the store suite: sessions with situations, moves and outcomes, all from a seed. */
 
 import { fingerprint } from '../../memory/index.ts';
-import type { FormatName } from '../../native/index.ts';
+import { FORMAT_NAMES, pageBytes } from '../../native/index.ts';
 import type { Because, Decision, PolicyContext } from '../../policy/index.ts';
 import {
   type CloseBody,
@@ -23,14 +23,17 @@ export interface LogPlan {
   readonly prefix?: string;
 }
 
-const FORMATS: readonly FormatName[] = ['q8', 'rot4', 'rot3', 'rot2'];
+/** What pages go down through, from the window on. */
+const FORMATS = FORMAT_NAMES.slice(1);
 const thresholds = { version: 1 as const, thresholds: {}, gains: { k: [1, 1], v: [1, 1] }, c: 4 };
 const context: PolicyContext = {
   layers: 2,
   kvHeads: 2,
   headDim: 64,
   windowFormat: 'q8',
-  pageBytes: { f16: 32768, q8: 16896, rot4: 8576, rot3: 6528, rot2: 4480 },
+  pageBytes: Object.fromEntries(
+    FORMAT_NAMES.map((name) => [name, pageBytes(name, 2, 64)]),
+  ) as PolicyContext['pageBytes'],
   fixedBytes: 4096,
   thresholds,
   skipLayers: [],

@@ -1,6 +1,6 @@
 /** The by-products and edges of attend: mass, log-sum-exp, kept queries, windows, and the same answer however it is called. */
 import { describe, expect, it } from 'vitest';
-import { openKvCache, openPool } from '../../../native/index.ts';
+import { FORMAT_NAMES, openKvCache, openPool } from '../../../native/index.ts';
 import { denseOf, normals, relativeError, uniform } from '../../native/dense.ts';
 
 const shape = { layers: 1, queryHeads: 6, kvHeads: 2, headDim: 64 };
@@ -133,7 +133,7 @@ describe('attend', () => {
     rows.fill(6e-8, 200 * ROW, 220 * ROW);
     rows.fill(-0, 300 * ROW, 310 * ROW);
     cache.append(0, rows, rows);
-    for (const format of ['f16', 'q8', 'rot4', 'rot3', 'rot2'] as const) {
+    for (const format of FORMAT_NAMES) {
       for (let page = 0; page < cache.table(0).pages; page++) {
         cache.transcode(0, page, 'k', format);
         cache.transcode(0, page, 'v', format);

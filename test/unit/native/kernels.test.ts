@@ -2,6 +2,7 @@
 // misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
+import { formats as rotFormats } from '../../../native/formats/rot.ts';
 import {
   CODECS,
   demote,
@@ -19,7 +20,7 @@ import { AWKWARD, awkwardRows, gaussian, seeded } from '../../native/rows.ts';
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
-const ROT: readonly RotName[] = ['rot4', 'rot3', 'rot2'];
+const ROT: readonly RotName[] = rotFormats.map(({ name }) => name);
 const SEED = 71;
 
 /** A float array that starts one element off its buffer, so that no vector load is aligned. */

@@ -7,6 +7,7 @@ import { describe, expect, it } from 'vitest';
 import {
   FORMAT_NAMES,
   type FormatName,
+  isMove,
   type KvCache,
   LATENT_NAMES,
   latentBytes,
@@ -73,8 +74,8 @@ function expectSame(one: KvCache, other: KvCache): void {
   }
 }
 
-const LADDER: readonly (readonly [FormatName, FormatName])[] = FORMAT_NAMES.flatMap((from, i) =>
-  FORMAT_NAMES.flatMap((to, j) => (j >= i || (from === 'q8' && to === 'f16') ? [[from, to] as const] : [])),
+const LADDER: readonly (readonly [FormatName, FormatName])[] = FORMAT_NAMES.flatMap((from) =>
+  FORMAT_NAMES.filter((to) => isMove(from, to)).map((to) => [from, to] as const),
 );
 
 describe('a move in the background', () => {

@@ -8,6 +8,7 @@ import {
   decodeLatent,
   encodeLatent,
   FORMAT_NAMES,
+  isMove,
   type KvCache,
   KvError,
   LATENT_NAMES,
@@ -34,8 +35,9 @@ function answers(cache: KvCache, q: Float32Array): boolean {
   const lse = new Float32Array((q.length / Q_ROW) * 4);
   cache.attend(0, q, out, { lse });
   const { kFormat, vFormat, mass } = cache.table(0);
-  const lowest = Math.max(kFormat[0]!, vFormat[0]!);
-  const candidates = PARTS.flatMap((side) => FORMAT_NAMES.slice(lowest).map((format) => ({ side, format })));
+  const has = [FORMAT_NAMES[kFormat[0]!]!, FORMAT_NAMES[vFormat[0]!]!];
+  const formats = FORMAT_NAMES.filter((format) => has.every((from) => isMove(from, format)));
+  const candidates = PARTS.flatMap((side) => formats.map((format) => ({ side, format })));
   return [out, lse, mass, cache.trial(0, 0, candidates)].every((numbers) => numbers.every(Number.isFinite));
 }
 

@@ -7,7 +7,6 @@ import {
   openKvCache,
   openPool,
   PAGE_TOKENS,
-  pageBits,
   pageBytes,
   toHalf,
 } from '../../../native/index.ts';
@@ -156,8 +155,9 @@ describe('PagePool', () => {
     }
     // 0.19 bits above the code at d = 64: 128 int8 scales, a mean row and its scale per page and head; padding adds under 1%.
     const metaBits = (8 * (128 + 64 + 2)) / (128 * 64);
-    expect(pageBits('rot4', 8, 64) - 4).toBeGreaterThanOrEqual(metaBits);
-    expect(pageBits('rot4', 8, 64) - 4).toBeLessThan(metaBits + 0.01);
+    const bits = (pageBytes('rot4', 8, 64) * 8) / (128 * 8 * 64);
+    expect(bits - 4).toBeGreaterThanOrEqual(metaBits);
+    expect(bits - 4).toBeLessThan(metaBits + 0.01);
   });
 
   it('cannot be lowered below what is in use, and may be raised', () => {

@@ -8,6 +8,7 @@ import {
   FORMAT_NAMES,
   type FormatName,
   fromHalf,
+  isMove,
   type KvCache,
   type KvCacheOptions,
   openKvCache,
@@ -103,7 +104,7 @@ function bruteForce(
 }
 
 const below = (now: FormatName, side: Part): TrialCandidate[] =>
-  FORMAT_NAMES.filter((name) => FORMAT_NAMES.indexOf(name) > FORMAT_NAMES.indexOf(now)).map((format) => ({
+  FORMAT_NAMES.filter((name, at) => at > FORMAT_NAMES.indexOf(now) && isMove(now, name)).map((format) => ({
     side,
     format,
   }));
@@ -160,7 +161,7 @@ describe('trial', () => {
       const cache = open({ headDim, windowFormat: 'f16' });
       const kept = run(cache, uniform(headDim), 330, 128, false, 128);
       for (const page of [0, 1]) {
-        for (const now of ['f16', 'q8', 'rot4', 'rot3'] as const) {
+        for (const now of FORMAT_NAMES.filter((name) => below(name, 'k').length > 0)) {
           // Only what the kept queries saw may be compared: the page changes format, and they attend again.
           const fresh = twinOf(cache);
           fresh.transcode(0, page, 'kv', now);

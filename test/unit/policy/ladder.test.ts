@@ -1,13 +1,12 @@
 /** Tries the hull against brute force: its prices rise, nothing lies below it, and taking its steps cheapest first is optimal. */
 import { expect, test } from 'vitest';
-import { FORMAT_NAMES, type FormatName } from '../../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, TRIAL_CANDIDATES } from '../../../native/index.ts';
 import { contextOf, type Epsilon, random } from '../../suite/policy-simulation.ts';
 import { hull, type Rung } from './hull.ts';
 
 const { pageBytes } = contextOf({ layers: 1 });
-const CODES: readonly FormatName[] = ['rot4', 'rot3', 'rot2'];
 const randomEpsilon = (next: () => number): Epsilon =>
-  Object.fromEntries(CODES.filter(() => next() < 0.9).map((format) => [format, 10 ** (-4 + 3.5 * next())]));
+  Object.fromEntries(TRIAL_CANDIDATES.filter(() => next() < 0.9).map((format) => [format, 10 ** (-4 + 3.5 * next())]));
 
 test('a page side by hand: rot3 is too dear for what it saves, so the way leads past it', () => {
   const rungs = hull('q8', { rot4: 0.01, rot3: 0.05, rot2: 0.051 }, pageBytes, 4);
@@ -25,7 +24,7 @@ test('prices rise along the hull and no candidate lies below it', () => {
     const rungs = hull('q8', epsilon, pageBytes, 4);
     for (let i = 2; i < rungs.length; i++)
       expect(rungs[i]!.price, `seed ${seed} round ${round}`).toBeGreaterThan(rungs[i - 1]!.price);
-    for (const format of CODES) {
+    for (const format of TRIAL_CANDIDATES) {
       const value = epsilon[format];
       if (value === undefined) continue;
       const bytes = pageBytes[format];
@@ -62,7 +61,7 @@ test('cheapest first is the best use of the bytes it frees, against every assign
   for (let round = 0; round < 60; round++) {
     const tables = Array.from(
       { length: 5 },
-      () => Object.fromEntries(CODES.map((format) => [format, 10 ** (-3 + 2 * next())])) as Epsilon,
+      () => Object.fromEntries(TRIAL_CANDIDATES.map((format) => [format, 10 ** (-3 + 2 * next())])) as Epsilon,
     );
     const most = 5 * (pageBytes.q8 - pageBytes.rot2);
     const found = greedy(

@@ -1,0 +1,70 @@
+/**
+ * Writes what documents say of the formats, from their descriptors: what stands between
+ * `<!-- formats: … -->` (a table) or `<!-- format names: … -->` (a list) and `<!-- end -->`. `--check` writes nothing and fails
+ * where a document says something else.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { CODECS, FORMAT_NAMES, FORMATS, type FormatName, PAGE_TOKENS } from '../native/format.ts';
+import { fieldBytes } from '../native/formats/descriptor.ts';
+
+const fieldsOf = (name: FormatName) => FORMATS[name].parts.flatMap(({ fields }) => fields);
+
+/** Bits of an element in a head of d channels, all metadata included. */
+function bits(name: FormatName, d: number): string {
+  const bytes = fieldsOf(name).reduce((sum, field) => sum + fieldBytes(field, d), 0);
+  return String(Number(((8 * bytes) / (PAGE_TOKENS * d)).toFixed(2)));
+}
+
+/** The same for any d. */
+function bitsFormula(name: FormatName): string {
+  const sum = (of: 'elementBits' | 'tokenBytes' | 'channelBytes' | 'headBytes'): number =>
+    fieldsOf(name).reduce((total, field) => total + (field[of] ?? 0), 0);
+  const terms: [bits: number, over: string][] = [
+    [sum('elementBits'), ''],
+    [8 * sum('tokenBytes'), '/d'],
+    [8 * sum('channelBytes'), `/${PAGE_TOKENS}`],
+    [8 * sum('headBytes'), `/${PAGE_TOKENS}d`],
+  ];
+  return terms.flatMap(([count, over]) => (count === 0 ? [] : [`${count}${over}`])).join(' + ');
+}
+
+function row(name: FormatName): string {
+  const { from, tier, layoutVersion } = FORMATS[name];
+  const sources = from === 'better' ? 'any better one' : from.map((other) => `\`${other}\``).join(', ');
+  const error = `${Number((100 * CODECS[name].tolerance.relative).toPrecision(2))}%`;
+  const cells = [
+    `\`${name}\``,
+    bitsFormula(name),
+    bits(name, 64),
+    bits(name, 128),
+    error,
+    tier,
+    sources,
+    layoutVersion,
+  ];
+  return `| ${cells.join(' | ')} |`;
+}
+
+const TEXTS: Readonly<Record<string, string>> = {
+  'format names': FORMAT_NAMES.map((name) => `\`${name}\``).join(', '),
+  formats: `
+| format | bits of an element | d = 64 | d = 128 | error of a Gaussian row, at most | tier | may come from | layout version |
+|---|---|---|---|---|---|---|---|
+${FORMAT_NAMES.map(row).join('\n')}
+`,
+};
+
+for (const name of ['README.md', 'ARCHITECTURE.md', 'native/README.md']) {
+  const file = join(import.meta.dirname, '..', name);
+  const old = readFileSync(file, 'utf8');
+  const text = old.replace(
+    /(<!-- (formats|format names): .*? -->)[\s\S]*?(<!-- end -->)/g,
+    (_, begin: string, what: string, end: string) => begin + TEXTS[what] + end,
+  );
+  if (text === old) continue;
+  if (process.argv.includes('--check')) {
+    console.error(`${name} is stale: run npm run generate`);
+    process.exitCode = 1;
+  } else writeFileSync(file, text);
+}
