@@ -6,7 +6,7 @@ import { KvError } from './error.ts';
 import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
 import { type BUILT_IN_CODECS, FAMILIES, type FormatName, type WindowName } from './formats/index.gen.ts';
 import { registeredFamilies } from './formats/registry.ts';
-import { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, type Side } from './layout.ts';
+import { PAGE_PART_ALIGN, SIDES, type Side } from './layout.ts';
 
 export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
 export type { FormatName, WindowName } from './formats/index.gen.ts';

@@ -17,7 +17,6 @@ import {
   openPool,
   PAGE_TOKENS,
   type PagePool,
-  SIDES,
   setIsa,
   toHalf,
 } from '../../native/index.ts';

@@ -1,6 +1,6 @@
 /** Tries the hull against brute force: its prices rise, nothing lies below it, and taking its steps cheapest first is optimal. */
 import { expect, test } from 'vitest';
-import { FORMAT_NAMES, type FormatName, TRIAL_CANDIDATES } from '../../../native/index.ts';
+import { FORMAT_NAMES, TRIAL_CANDIDATES } from '../../../native/index.ts';
 import { contextOf, type Epsilon, random } from '../../suite/policy-simulation.ts';
 import { hull, type Rung } from './hull.ts';
 
