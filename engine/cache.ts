@@ -5,15 +5,15 @@
 import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
 import { type CacheShape, checkKeys, type FormatName, KvError, type PagePool } from '../native/index.ts';
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
-import { openWitnessLog, type WitnessLog } from '../witness/index.ts';
+import type { FailureMode, WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
-import { Governed, type MemoryUsage, type QualityFeedback } from './governed.ts';
-import { checkLatentBudget, checkLatents, type LatentOptions } from './latents.ts';
-import { leave } from './learn.ts';
+import { Governed, type GovernedOptions, type MemoryUsage, type QualityFeedback } from './governed.ts';
+import { type LatentOptions, planWithLatents } from './latents.ts';
+import { leave, type StartValues, startValues } from './learn.ts';
 import type { Names } from './option-names.ts';
-import { planSession, type SessionPlan } from './plan.ts';
+import type { SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
-import { logDir } from './state.ts';
+import { openState, type State } from './state.ts';
 import { fork, makeRoom, rowNorm, settle } from './step.ts';
 import type { CacheTypes, KvBudget, SessionReport } from './types.ts';
 
@@ -63,11 +63,15 @@ export interface OpenCacheOptions {
   readonly latents?: LatentOptions;
   /** S·W_o per layer, [32, H·d] each: prices are then relative to the residual stream (pass `x` to append as well). */
   readonly outputSketch?: readonly Float32Array[];
-  /** Folder for the witness log; left out: nothing is written. */
+  /** Folder for the witness log and what earlier caches of the same `modelDigest` taught; left out: nothing is written. */
   readonly stateDir?: string;
-  /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: the built-in ones. */
+  /** What to do when the log cannot be written. Default 'block'. */
+  readonly onLogFailure?: FailureMode;
+  /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned, else the built-in ones. */
   readonly thresholds?: ThresholdSet;
-  /** Identifies the model in log and threshold files, e.g. a SHA-256 of the weights. */
+  /** Likewise a file of them, that saveThresholds wrote. */
+  readonly thresholdsPath?: string;
+  /** Identifies the model in log and threshold files, e.g. a SHA-256 of the weights. Without it nothing is learned from earlier caches. */
   readonly modelDigest?: string;
 }
 
@@ -110,7 +114,9 @@ const CACHE_OPTIONS: Names<OpenCacheOptions> = {
   latents: true,
   outputSketch: true,
   stateDir: true,
+  onLogFailure: true,
   thresholds: true,
+  thresholdsPath: true,
   modelDigest: true,
 };
 
@@ -119,24 +125,41 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   checkKeys(options, CACHE_OPTIONS, 'openCache');
   checkShape(options);
   // Refuse bad options before making a folder.
-  const plan = (kvBudget: KvBudget | undefined): SessionPlan =>
-    planSession(options, { ...requestOf(options), kvBudget }, options.thresholds ?? defaultThresholds(options.layers));
-  const start = plan(requestOf(options).kvBudget);
-  const { budgetBytes } = start;
-  if (options.latents !== undefined) {
-    checkLatents(options.latents, options.layers);
-    if (budgetBytes !== null) checkLatentBudget(options.latents, options, budgetBytes, plan);
-  }
-  if (options.stateDir !== undefined && (typeof options.stateDir !== 'string' || options.stateDir === ''))
-    throw new KvError('bad-argument', 'stateDir must be a path', { values: { stateDir: String(options.stateDir) } });
-  const log = options.stateDir === undefined ? null : await openWitnessLog({ dir: logDir(options.stateDir) });
+  const { stateDir, thresholdsPath, latents, onLogFailure = 'block' } = options;
+  const plan = (thresholds: ThresholdSet): SessionPlan =>
+    planWithLatents(shapeOf(options), requestOf(options), thresholds, latents);
+  const { budgetBytes } = plan(options.thresholds ?? defaultThresholds(options.layers));
+  for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
+    if (path !== undefined && (typeof path !== 'string' || path === ''))
+      throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: String(path) } });
+  const state = stateDir === undefined ? null : await openState(stateDir, onLogFailure);
   try {
-    return PolicyCache.open(options, start, log);
+    const start = await startOf(options, budgetBytes, state);
+    return PolicyCache.open(options, plan(start.thresholds), state, start);
   } catch (error) {
-    await log?.close();
+    await state?.close();
     throw error;
   }
 }
+
+/** Only a model that the caller names is known again. What else ran in the state folder is no kin of it, since nothing says what that is. */
+function startOf(options: OpenCacheOptions, budgetBytes: number | null, state: State | null): Promise<StartValues> {
+  const { modelDigest, tokensExpected, thresholds, thresholdsPath } = options;
+  const book = modelDigest === undefined ? null : (state?.book ?? null);
+  const model = modelDigest ?? '';
+  const tokens = tokensExpected ?? 0;
+  return startValues(
+    { shape: shapeOf(options), modelDigest: model, family: model, tokens, budgetBytes, thresholds, thresholdsPath },
+    book,
+  );
+}
+
+const shapeOf = ({ layers, queryHeads, kvHeads, headDim }: OpenCacheOptions): CacheShape => ({
+  layers,
+  queryHeads,
+  kvHeads,
+  headDim,
+});
 
 /** A pool that bounds several caches is the budget of one that has none of its own. */
 const requestOf = (options: OpenCacheOptions): OpenCacheOptions => {
@@ -144,8 +167,8 @@ const requestOf = (options: OpenCacheOptions): OpenCacheOptions => {
   return kvBudget === undefined ? options : { ...options, kvBudget };
 };
 
-interface SharedLog {
-  readonly log: WitnessLog;
+interface SharedState {
+  readonly state: State;
   users: number;
 }
 
@@ -155,24 +178,25 @@ export class PolicyCache {
   readonly shape: CacheShape;
   readonly #options: OpenCacheOptions;
   /** Shared with its forks: the last one closes it. */
-  readonly #log: SharedLog | null;
+  readonly #shared: SharedState | null;
   #governed: Governed;
   /** Norms of the rows appended to each layer since its last attention. */
   readonly #pendingNorms: (Float32Array | null)[];
   #closed = false;
 
-  private constructor(options: OpenCacheOptions, governed: Governed, log: SharedLog | null) {
+  private constructor(options: OpenCacheOptions, governed: Governed, shared: SharedState | null) {
     this.shape = governed.shape;
     this.#options = options;
-    this.#log = log;
+    this.#shared = shared;
     this.#pendingNorms = new Array<Float32Array | null>(this.shape.layers).fill(null);
     this.#governed = governed;
-    if (log !== null) log.users++;
+    if (shared !== null) shared.users++;
   }
 
   /** @internal use openCache */
-  static open(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | null): PolicyCache {
-    return new PolicyCache(options, govern(options, plan, log), log === null ? null : { log, users: 0 });
+  static open(options: OpenCacheOptions, plan: SessionPlan, state: State | null, start: StartValues): PolicyCache {
+    const governed = govern(options, plan, state?.log ?? null, start);
+    return new PolicyCache(options, governed, state === null ? null : { state, users: 0 });
   }
 
   /**
@@ -188,7 +212,7 @@ export class PolicyCache {
         hint: 'call attention of the last layer first',
       });
     const { latents: _, ...options } = this.#options;
-    return new PolicyCache(options, fork(this.#governed), this.#log);
+    return new PolicyCache(options, fork(this.#governed), this.#shared);
   }
 
   /** Tells the policy that memory is short; pressure rises when the next step ends. */
@@ -301,7 +325,7 @@ export class PolicyCache {
   /** Waits until every decision so far is on disk. → highest acknowledged sequence number, −1 without a log. */
   async flush(): Promise<number> {
     this.#open();
-    return (await this.#log?.log.flush()) ?? -1;
+    return (await this.#shared?.state.log.flush()) ?? -1;
   }
 
   /** Writes what was learned into a threshold file. Throws 'bad-argument', 'io'. */
@@ -311,7 +335,7 @@ export class PolicyCache {
     await saveThresholdFile(path, this.#governed.learned(), {
       modelDigest: this.#options.modelDigest ?? '',
       shape: this.shape,
-      log: this.#log?.log ?? null,
+      log: this.#shared?.state.log ?? null,
     });
   }
 
@@ -323,8 +347,8 @@ export class PolicyCache {
     // Tokens may have been appended, or close() called, while the file was being read.
     this.#unused();
     const before = this.#governed;
-    const plan = planSession(this.shape, requestOf(this.#options), loaded);
-    this.#governed = govern(this.#options, plan, this.#log?.log ?? null);
+    const plan = planWithLatents(this.shape, requestOf(this.#options), loaded, this.#options.latents);
+    this.#governed = govern(this.#options, plan, this.#shared?.state.log ?? null);
     before.close();
   }
 
@@ -333,10 +357,10 @@ export class PolicyCache {
     if (this.#closed) return;
     this.#closed = true;
     try {
-      await leave(this.#governed, null, 'done');
+      await leave(this.#governed, this.#shared?.state.book ?? null, 'done');
     } finally {
       this.#governed.close();
-      if (this.#log !== null && --this.#log.users === 0) await this.#log.log.close();
+      if (this.#shared !== null && --this.#shared.users === 0) await this.#shared.state.close();
     }
   }
 
@@ -394,8 +418,13 @@ function normsOf(x: Float32Array, tokens: number): Float32Array {
   return norms;
 }
 
-function govern(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | null): Governed {
-  const { layers, queryHeads, kvHeads, headDim, pool, latents, outputSketch = [] } = options;
+function govern(
+  options: OpenCacheOptions,
+  plan: SessionPlan,
+  log: WitnessLog | null,
+  evidence?: GovernedOptions['evidence'],
+): Governed {
+  const { layers, pool, latents, outputSketch = [] } = options;
   const { scale, slidingWindow, alibiSlopes, threads } = options;
   const { modelDigest, kvBudget, kldBudget, policy } = options;
   if (outputSketch.length !== 0 && outputSketch.length !== layers) {
@@ -404,7 +433,7 @@ function govern(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | 
     });
   }
   return Governed.open({
-    shape: { layers, queryHeads, kvHeads, headDim },
+    shape: shapeOf(options),
     plan,
     pool,
     native: {
@@ -425,5 +454,6 @@ function govern(options: OpenCacheOptions, plan: SessionPlan, log: WitnessLog | 
       },
       effective: {},
     },
+    ...(evidence === undefined ? {} : { evidence }),
   });
 }

@@ -4,10 +4,12 @@
  */
 import { resolve } from 'node:path';
 import type { Worker } from 'node:worker_threads';
-import { checkKeys, KvError, startThread } from '../native/index.ts';
+import { checkKeys, type FormatName, KvError, startThread } from '../native/index.ts';
+import type { ThresholdSet } from '../policy/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
+import type { MemoryUsage, QualityFeedback } from './governed.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
 import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
@@ -272,6 +274,24 @@ export class EngineSession {
     return (await this.#call('compare', { session: this.id }, event, options.signal)) as Divergence;
   }
 
+  /** Bytes of the session's cache: where they are, and what bounds them. */
+  async memoryUsage(): Promise<MemoryUsage> {
+    return (await this.#call('memoryUsage', { session: this.id })) as MemoryUsage;
+  }
+
+  /**
+   * Tells what the quality turned out to be, which moves the constant of the error law: for sessions opened with the thresholds that this returns,
+   * or that saveThresholds writes. compare() does it by itself. Throws 'bad-value'.
+   */
+  async adaptThresholds(feedback: QualityFeedback): Promise<ThresholdSet> {
+    return (await this.#call('adaptThresholds', { session: this.id, feedback })) as ThresholdSet;
+  }
+
+  /** As PolicyCache.restore, in a session that keeps `latents`. Throws 'busy' while it generates, and what that throws. */
+  async restore(layer: number, page: number, format?: FormatName): Promise<number> {
+    return (await this.#call('restore', { session: this.id, layer, page, format })) as number;
+  }
+
   /** Tells the policy that memory is short (or no longer). */
   async setLowMemory(value: boolean): Promise<void> {
     await this.#call('lowMemory', { session: this.id, value: value === true });
@@ -282,6 +302,11 @@ export class EngineSession {
     if (typeof path !== 'string' || path === '')
       throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
     await this.#call('saveThresholds', { session: this.id, path: resolve(path) });
+  }
+
+  /** Waits until every decision so far is on disk. → highest acknowledged sequence number, −1 without a log. */
+  async flush(): Promise<number> {
+    return (await this.#call('flush', null)) as number;
   }
 
   /** Frees the session; `reason` goes into the log. A second call does nothing, also when the engine was closed meanwhile. */

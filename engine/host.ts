@@ -4,11 +4,12 @@
  */
 import { existsSync } from 'node:fs';
 import { saveThresholdFile } from '../memory/index.ts';
-import { KvError } from '../native/index.ts';
+import { type FormatName, KvError } from '../native/index.ts';
 import type { FailureMode } from '../witness/index.ts';
 import { f16CacheBytes, forecast, parseBudget } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
+import type { QualityFeedback } from './governed.ts';
 import { leave, startValues } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
 import { tokenize } from './prompt.ts';
@@ -62,6 +63,13 @@ export interface LoadedInfo {
 
 type Emit = (event: unknown) => void;
 
+interface Restored {
+  readonly session: string;
+  readonly layer: number;
+  readonly page: number;
+  readonly format?: FormatName;
+}
+
 export class Host {
   readonly #runtime: Runtime;
   readonly #state: State | null;
@@ -110,6 +118,16 @@ export class Host {
       }
       case 'report':
         return this.#session((params as { session: string }).session).report();
+      case 'memoryUsage':
+        return this.#session((params as { session: string }).session).governed.memoryUsage();
+      case 'adaptThresholds': {
+        const { session, feedback } = params as { session: string; feedback: QualityFeedback };
+        return this.#session(session).governed.adaptThresholds(feedback);
+      }
+      case 'restore': {
+        const { session, layer, page, format } = params as Restored;
+        return this.#session(session).restore(layer, page, format);
+      }
       case 'lowMemory': {
         const { session, value } = params as { session: string; value: boolean };
         this.#session(session).lowMemory = value;
@@ -183,10 +201,10 @@ export class Host {
   async #setup(options: SessionOptions): Promise<SessionSetup> {
     const { model, shape } = this.#runtime;
     const { config, digest } = model;
-    const { tokensExpected: tokens = config.contextLength, kvBudget, thresholdsPath } = options;
+    const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
     const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
     const start = await startValues(
-      { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholdsPath },
+      { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
       this.#state?.book ?? null,
     );
     return { ...options, ...start, log: options.witness === false ? null : (this.#state?.log ?? null) };

@@ -24,7 +24,9 @@ import {
   type Side,
   sealedPages,
 } from '../native/index.ts';
+import type { ThresholdSet } from '../policy/index.ts';
 import type { Names } from './option-names.ts';
+import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
 
 /** How the keys and values of one layer are computed from x. Legend: n KV heads, d head size, m width. */
 export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
@@ -52,7 +54,7 @@ const LATENT_OPTIONS: Names<LatentOptions> = {
 };
 
 /** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
-export function checkLatents(options: unknown, layers: number): void {
+function checkLatents(options: unknown, layers: number): void {
   checkKeys(options as LatentOptions, LATENT_OPTIONS, 'latents');
   const { format, width, layers: projections } = options as LatentOptions;
   if (!LATENT_NAMES.includes(format))
@@ -83,20 +85,29 @@ export function checkLatents(options: unknown, layers: number): void {
 }
 
 /**
- * Latents are kept whatever the policy does: what they take of the budget must leave enough for the lowest formats. `plan` throws where a budget does
- * not. Throws 'budget-too-small'.
+ * As planSession, for a cache that keeps latents, or none. They are kept whatever the policy does: what they take of the budget must leave enough
+ * for the lowest formats. Throws what planSession and checkLatents throw.
  */
-export function checkLatentBudget(
-  { format, width }: LatentOptions,
-  { layers, tokensExpected = 0 }: { readonly layers: number; readonly tokensExpected?: number },
-  budgetBytes: number,
-  plan: (kvBudget: number) => unknown,
-): void {
+export function planWithLatents(
+  shape: CacheShape,
+  request: PlanRequest,
+  thresholds: ThresholdSet,
+  latents: LatentOptions | undefined,
+): SessionPlan {
+  const plan = planSession(shape, request, thresholds);
+  if (latents === undefined) return plan;
+  checkLatents(latents, shape.layers);
+  const { budgetBytes } = plan;
+  if (budgetBytes === null) return plan;
+  const { format, width } = latents;
+  const { layers } = shape;
+  const tokensExpected = plan.tokensExpected ?? 0;
   // One page is sealed before anything can be freed, also where the length is not known.
   const pages = Math.max(1, sealedPages(tokensExpected));
   const kept = pages * layers * latentBytes(format, width);
   try {
-    plan(Math.max(1, budgetBytes - kept));
+    planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
+    return plan;
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
     const neededBytes = Number(error.values.neededBytes) + kept;

@@ -30,6 +30,8 @@ export interface Beginning {
   readonly family: string;
   readonly tokens: number;
   readonly budgetBytes: number | null;
+  /** Named by the caller: the object, or else a file of it. */
+  readonly thresholds?: ThresholdSet | undefined;
   readonly thresholdsPath?: string | undefined;
 }
 
@@ -45,10 +47,11 @@ function printOf(
   return fingerprint({ ...shape, tokens: Math.max(1, tokens), pressure, ...measured });
 }
 
-/** Start values: a threshold file when one is named, else what the nearest earlier sessions say, else the defaults. */
+/** Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say, else the defaults. */
 export async function startValues(begin: Beginning, book: ThresholdBook | null): Promise<StartValues> {
   const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath } = begin;
   const print = printOf(shape, tokens, budgetBytes);
+  if (begin.thresholds !== undefined) return { thresholds: begin.thresholds, lookup: null, fingerprint: print };
   if (thresholdsPath !== undefined)
     return {
       thresholds: await loadThresholdFile(thresholdsPath, { modelDigest, shape }),

@@ -26,6 +26,8 @@ export const SESSION_OPTIONS: Names<SessionOptions> = {
   stepLatencyBudgetMs: true,
   exact: true,
   witness: true,
+  latents: true,
+  thresholds: true,
   thresholdsPath: true,
   compareTokens: true,
 };

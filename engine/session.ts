@@ -3,14 +3,15 @@
  * that end at page boundaries and generates token by token.
  */
 import type { Fingerprint, Lookup } from '../memory/index.ts';
-import { type KvCache, KvError, type PagePool, rowsLeft } from '../native/index.ts';
+import { type FormatName, type KvCache, KvError, type PagePool, rowsLeft } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { Governed } from './governed.ts';
+import { planWithLatents } from './latents.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
+import { modelLatents } from './model-latents.ts';
 import type { Spent } from './mover.ts';
-import { planSession } from './plan.ts';
 import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
@@ -46,25 +47,28 @@ export class Session {
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
-  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed) {
+  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed, rope: RopeTable) {
     this.runtime = runtime;
     this.setup = setup;
     this.governed = governed;
-    this.#rope = new RopeTable(
-      runtime.model.config,
-      Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, runtime.model.config.contextLength),
-    );
+    this.#rope = rope;
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
     const { shape, model } = runtime;
     const { kvBudget, kldBudget, policy, stepLatencyBudgetMs } = setup;
-    const plan = planSession(shape, setup, setup.thresholds);
+    const rope = new RopeTable(
+      model.config,
+      Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, model.config.contextLength),
+    );
+    const latents = setup.latents === undefined ? undefined : modelLatents(model, rope, setup.latents);
+    const plan = planWithLatents(shape, setup, setup.thresholds, latents);
     const governed = Governed.open({
       shape,
       plan,
       native: { threads: runtime.threads, slidingWindow: model.config.slidingWindow },
       sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
+      latents,
       log: setup.witness === false || plan.exact ? null : setup.log,
       opened: {
         model: { name: model.name, digest: model.digest, architecture: model.config.architecture },
@@ -81,7 +85,7 @@ export class Session {
     });
     try {
       governed.begin();
-      return new Session(runtime, setup, governed);
+      return new Session(runtime, setup, governed, rope);
     } catch (error) {
       governed.close();
       throw error;
@@ -269,10 +273,16 @@ export class Session {
   /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
   fork(compareTokens = 0): Session {
     this.#ready();
-    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed));
+    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.#rope);
     forked.tokens.push(...this.tokens);
     forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
     return forked;
+  }
+
+  /** As PolicyCache.restore, between two calls. */
+  restore(layer: number, page: number, format?: FormatName): number {
+    this.#ready();
+    return this.governed.restore(layer, page, format);
   }
 
   /** Takes back everything after the first `tokens`; the rows must still be in the open page. The next generate() needs a prompt. */

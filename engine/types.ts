@@ -1,6 +1,6 @@
 /** The package's public types: what a caller gives and gets. Units are last in every name. */
-import type { BindingName, CacheMemory, FormatName, FormatPair, Isa, Side } from '../native/index.ts';
-import type { PolicySummary, Priority } from '../policy/index.ts';
+import type { BindingName, CacheMemory, FormatName, FormatPair, Isa, LatentName, Side } from '../native/index.ts';
+import type { PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
 
@@ -52,8 +52,15 @@ export interface SessionOptions {
   readonly exact?: boolean;
   /** Write decisions to the log, default true when the engine has a state folder. */
   readonly witness?: boolean;
-  /** A threshold file instead of what the book remembers. */
+  /** Thresholds and gains to start from, for example those that adaptThresholds returned, instead of what the state folder remembers. */
+  readonly thresholds?: ThresholdSet;
+  /** Likewise a file of them, that saveThresholds wrote. */
   readonly thresholdsPath?: string;
+  /**
+   * Keeps the inputs of every layer, coded, beside each sealed page, so that restore() makes its keys and values again after they went to lower
+   * formats: 'xq8' or 'xq4'. They count against the budget. Default: none.
+   */
+  readonly latents?: LatentName;
   /** Keep the final residual rows of so many last tokens (4·hidden bytes each), so that compare() can be asked. Default 0. */
   readonly compareTokens?: number;
 }

@@ -275,6 +275,7 @@ describe('abort', () => {
     // Less where one of its own pages was moved meanwhile.
     expect(after.kvBytesNow).toBeLessThanOrEqual(before.kvBytesNow);
     expect((await session.generate(null, { maxTokens: 3, temperature: 1 }).result).finish).not.toBe('aborted');
+    expect(await session.flush()).toBe((await session.report()).acknowledgedSeq);
     await session.close('aborted');
     expect(entriesOf(state, session.id, 'close').map(({ body }) => body.reason)).toEqual(['aborted']);
   });
