@@ -143,6 +143,8 @@ export class Host {
         const { session, path } = params as { session: string; path: string };
         return this.#saveThresholds(this.#session(session), path);
       }
+      case 'flush':
+        return (await this.#state?.log.flush()) ?? -1;
       case 'closeSession': {
         const { session, reason } = params as { session: string; reason: 'done' | 'aborted' | 'error' };
         await this.#closeSession(session, reason);
