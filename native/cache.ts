@@ -330,9 +330,10 @@ class NativeCache implements KvCache {
       rowScales: new Uint16Array(PAGE_TOKENS * kvHeads),
       means: new Int8Array(rot ? kvHeads * headDim : 0),
       meanScales: new Uint16Array(rot ? kvHeads : 0),
+      references: new Int8Array(rot ? kvHeads : 0),
     };
     check(
-      handle.codes(layer, page, id, found.codes, found.rowScales, found.means, found.meanScales),
+      handle.codes(layer, page, id, found.codes, found.rowScales, found.means, found.meanScales, found.references),
       `read the codes of page ${page} of layer ${layer}`,
       { layer, page, side },
     );

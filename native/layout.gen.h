@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "2 formats=5 layout=800d59166c084bd89049a0edc6be6248";
+constexpr char kAbi[] = "2 formats=5 layout=a944489bbc6523d482e7529b3a4d6c8c";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -36,12 +36,12 @@ constexpr int kDenseNorms = 4;
 
 enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4 };
 constexpr int kFormatSlots = 5;
-constexpr int kFieldsMax = 5;
+constexpr int kFieldsMax = 6;
 constexpr int kPartsMax = 3;
 // Numbers of the fields of a family.
 enum F16Field : int { kF16Halves = 0 };
 enum Q8Field : int { kQ8Codes = 0, kQ8RowScales = 1 };
-enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotMeanScale = 4 };
+enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotMeanScale = 4, kRotReference = 5 };
 
 // What one head holds of one page: 128 * d * elementBits / 8 + 128 * tokenBytes + d * channelBytes + headBytes.
 struct FieldLayout {
@@ -70,12 +70,12 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
      .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
     {.name = "q8", .family = 1, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
-    {.name = "rot4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true,
-     .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 5, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}}},
-    {.name = "rot3", .family = 2, .version = 1, .codeBits = 3, .isWindow = false, .isNested = true,
-     .from = 0x7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 5, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}}},
-    {.name = "rot2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 5, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}}},
+    {.name = "rot4", .family = 2, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true,
+     .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot3", .family = 2, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true,
+     .from = 0x7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot2", .family = 2, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true,
+     .from = 0xfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
 };
 
 }  // namespace palimpsest

@@ -81,6 +81,7 @@ export interface CacheHandle {
     rowScales: Uint16Array,
     means: Int8Array,
     meanScales: Uint16Array,
+    references: Int8Array,
   ): number;
   /** about [2] ← bytes, width of the latent or 0. Without `out` that is all. */
   exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;

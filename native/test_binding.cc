@@ -160,8 +160,9 @@ Napi::Value encodeRotCall(const Napi::CallbackInfo& info) {
   auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
   auto* k = call.array<int8_t>(kPageTokens);
   auto* mean = call.array<int8_t>(static_cast<size_t>(d));
+  auto* reference = call.array<int8_t>(1);
   uint16_t meanScale = 0;
-  encodeRot(kernels, format, isKey, x, static_cast<size_t>(stride), d, firstRow, hi, lo, k, mean, &meanScale);
+  encodeRot(kernels, format, isKey, x, static_cast<size_t>(stride), d, firstRow, hi, lo, k, mean, &meanScale, reference);
   return Napi::Number::New(call.env(), meanScale);
 }
 
@@ -191,6 +192,8 @@ void decodeRotCall(const Napi::CallbackInfo& info) {
   side.mean = call.array<int8_t>(static_cast<size_t>(d));
   const uint16_t meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
   side.meanScale = &meanScale;
+  const int8_t reference = static_cast<int8_t>(call.integer(-126, 127));
+  side.reference = &reference;
   auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
   kernels->decodeRotRows(isKey, d, firstRow, side, x, static_cast<size_t>(stride));
 }

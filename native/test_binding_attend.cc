@@ -14,8 +14,8 @@ constexpr int kMostRows = 64;
 constexpr int kMostPages = 16;
 
 // What a page side of one head takes in `bytes`: codes (an f16 tile, an i8 tile, or the two planes of a rot format), then 256 bytes of
-// row scales (f16 bits, or int8 k), the mean [d] and the f16 bits of its scale.
-size_t sideBytes(int d) { return (static_cast<size_t>(257) * d + 256 + 2 + 63) / 64 * 64; }
+// row scales (f16 bits, or int8 k), the mean [d], the f16 bits of its scale and the reference.
+size_t sideBytes(int d) { return (static_cast<size_t>(257) * d + 256 + 3 + 63) / 64 * 64; }
 
 SideView viewOf(const uint8_t* bytes, int format, int d) {
   SideView view;
@@ -30,6 +30,7 @@ SideView viewOf(const uint8_t* bytes, int format, int d) {
   view.k = reinterpret_cast<const int8_t*>(scales);
   view.mean = reinterpret_cast<const int8_t*>(mean);
   view.meanScale = reinterpret_cast<const uint16_t*>(mean + d);
+  view.reference = reinterpret_cast<const int8_t*>(mean + d + 2);
   return view;
 }
 

@@ -304,7 +304,8 @@ export interface PageCodes {
   readonly codes: Uint8Array;
   /** q8: f16 bits of the row scale; rot: the int8 exponent k (as 16-bit two's complement). [128, n] */
   readonly rowScales: Uint16Array;
-  /** rot only: int8 means [n, d] and f16 bits of their scale [n]; empty for q8. */
+  /** rot only: int8 means [n, d], f16 bits of their scale [n], and e [n], where row scales and means are multiples of 2^e; empty for q8. */
   readonly means: Int8Array;
   readonly meanScales: Uint16Array;
+  readonly references: Int8Array;
 }

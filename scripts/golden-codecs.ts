@@ -11,11 +11,11 @@ import { CODED_HEAD_DIMS, FORMATS, type FormatName, PAGE_TOKENS, SIDES, type Sid
 import { CODECS, type EncodedHead, planes, toTile } from '../native/reference/index.ts';
 
 /** Counted up when the shape of the file changes. */
-export const GOLDEN_VERSION = 1;
+export const GOLDEN_VERSION = 2;
 export const GOLDEN_FIRST_ROW = 4;
 
 /** Fixed rows [128, d]: sums of small integers, exact in float32, roughly Gaussian, with a bias, a large row and a zero row. */
-export function goldenRows(d: number): Float32Array {
+export function goldenRows(d: number, power: number): Float32Array {
   let state = d;
   const next = (): number => {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
@@ -25,7 +25,7 @@ export function goldenRows(d: number): Float32Array {
     const noise = (next() + next() + next() + next() - 2046) / 512;
     const [t, c] = [Math.floor(i / d), i % d];
     if (t === 100) return 0;
-    return (noise + (c % 8 === 1 ? 3 : 0)) * (t === 50 ? 16 : 1);
+    return (noise + (c % 8 === 1 ? 3 : 0)) * (t === 50 ? 16 : 1) * 2 ** power;
   });
 }
 
@@ -37,12 +37,15 @@ export interface GoldenVector {
   readonly format: string;
   readonly layoutVersion: number;
   readonly headDim: number;
+  /** The rows are goldenRows(headDim) times 2 to this power. */
+  readonly power: number;
   /** SHA-256 of the stored code bytes of each side: the hi plane followed by the lo plane, or the i8 tile. */
   readonly codesSha256: Readonly<Record<Side, string>>;
   /** Little-endian 16-bit values as hex. */
   readonly rowScales: string;
   readonly means: string;
   readonly meanScale: number;
+  readonly reference: number;
   /** SHA-256 of the decoded rows, float32 little-endian. */
   readonly decodedSha256: string;
 }
@@ -55,18 +58,21 @@ export function storedCodes(head: EncodedHead, side: Side): Uint8Array {
 }
 
 export function goldenVectors(): GoldenVector[] {
-  return CODED_HEAD_DIMS.flatMap((headDim) =>
+  const pages = [...CODED_HEAD_DIMS.map((headDim) => [headDim, 0] as const), [64, -20] as const, [64, 8] as const];
+  return pages.flatMap(([headDim, power]) =>
     [CODECS.q8, CODECS.rot4, CODECS.rot3, CODECS.rot2].map((codec): GoldenVector => {
-      const head = codec.encode(goldenRows(headDim), headDim, GOLDEN_FIRST_ROW);
+      const head = codec.encode(goldenRows(headDim, power), headDim, GOLDEN_FIRST_ROW);
       const [k, v] = SIDES.map((side) => sha256(storedCodes(head, side)));
       return {
         format: codec.format,
         layoutVersion: FORMATS[codec.format as FormatName].layoutVersion,
         headDim,
+        power,
         codesSha256: { k: k!, v: v! },
         rowScales: hex(head.rowScales),
         means: hex(head.means),
         meanScale: head.meanScale,
+        reference: head.reference,
         decodedSha256: sha256(new Uint8Array(codec.decode(head).buffer)),
       };
     }),

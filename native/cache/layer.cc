@@ -258,7 +258,8 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   }
 }
 
-Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const {
+Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales,
+                    int8_t* references) const {
   if (layers_[index].page(pageIndex).kind != kResident) return kUnsupported;
   const PageSide& page = layers_[index].page(pageIndex).side(isKey);
   if (!isCoded(page.format)) return kUnsupported;
@@ -278,6 +279,7 @@ Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16
       codesRot(page.format, isKey, d, view.hi, view.lo, lines.data());
       std::memcpy(means + static_cast<size_t>(head) * d, view.mean, d);
       meanScales[head] = *view.meanScale;
+      references[head] = *view.reference;
     }
     for (int t = 0; t < kPageTokens; t++) {
       const size_t row = static_cast<size_t>(t) * side.kvHeads + head;

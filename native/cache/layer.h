@@ -172,8 +172,8 @@ class Cache : public PartOwner {
   size_t finishMoves(bool wait, MoveResult* results);
   // out: [tokens][n][d]; page == sealed() means the open one.
   void decode(int layer, int page, bool isKey, float* out);
-  // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n]; the last two only for the rot family.
-  Status codes(int layer, int page, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales) const;
+  // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n], references [n]; the last three only for the rot family.
+  Status codes(int layer, int page, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales, int8_t* references) const;
   // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten. Mass is counted by the page, so what part
   // of the open page's went to rows that stay is not known: it counts from nothing again.
   Status truncate(int tokens);

@@ -23,6 +23,7 @@ void Encoding::run(float* rows, float* lines) const {
     if (isDemotion(from->format, to->format)) {
       std::memcpy(target.mean, source.mean, d);
       *target.meanScale = *source.meanScale;
+      *target.reference = *source.reference;
       demoteHead(kernels, to->format, side.isKey, d, source, target);
       continue;
     }

@@ -10,7 +10,7 @@ PartSizes partSizes(int format, int kvHeads, int headDim) {
   if (format == kF16) return {alignedPart(elements * 2), 0, 0};
   if (format == kQ8) return {alignedPart(elements), 0, alignedPart(heads * kPageTokens * 2)};
   return {alignedPart(heads * hiPlaneBytes(headDim)), alignedPart(heads * loPlaneBytes(format, headDim)),
-          alignedPart(heads * (kPageTokens + headDim + 2))};
+          alignedPart(heads * (kPageTokens + headDim + 3))};
 }
 
 bool PageSide::draft(Account& account, int newFormat, const SideShape& shape) {
@@ -51,7 +51,8 @@ void encodeHead(const Kernels* kernels, int format, bool isKey, int headDim, int
   if (format == kQ8) {
     kernels->encodeQ8(isKey, rows, d, headDim, target.tile, target.rowScales);
   } else {
-    encodeRot(kernels, format, isKey, rows, d, headDim, firstRow, target.hi, target.lo, target.k, target.mean, target.meanScale);
+    encodeRot(kernels, format, isKey, rows, d, headDim, firstRow, target.hi, target.lo, target.k, target.mean, target.meanScale,
+              target.reference);
   }
 }
 

@@ -2,7 +2,7 @@
 //
 //   f16   tiles    n x [contraction][outputs] half                      (keys [d][128], values [128][d])
 //   q8    tiles    n x i8 tile, then scales n x [128] half
-//   rot   high     n x 2-bit plane, low n x (2-bit | 1-bit | no) plane, then meta: n x [128] int8 k, n x [d] int8 mean, n x half mean scale
+//   rot   high     n x 2-bit plane, low n x (2-bit | 1-bit | no) plane, then meta: n x [128] int8 k, n x [d] int8 mean, n x half mean scale, n x int8 reference
 //
 // Rows before `firstRow` (the sinks of page 0) stay out of every code and mean; their exact values live in the sink buffer.
 #pragma once
@@ -28,6 +28,7 @@ struct SideTarget {
   int8_t* k = nullptr;
   int8_t* mean = nullptr;
   uint16_t* meanScale = nullptr;
+  int8_t* reference = nullptr;
 
   SideView view(int format) const {
     SideView view;
@@ -40,6 +41,7 @@ struct SideTarget {
     view.k = k;
     view.mean = mean;
     view.meanScale = meanScale;
+    view.reference = reference;
     return view;
   }
 };
@@ -103,7 +105,9 @@ inline void PageSide::Places::set(int head, Side& side) const {
     int8_t* means = k + heads * kPageTokens;
     side.k = k + static_cast<size_t>(head) * kPageTokens;
     side.mean = means + static_cast<size_t>(head) * shape.headDim;
-    side.meanScale = reinterpret_cast<uint16_t*>(means + heads * shape.headDim) + head;
+    uint16_t* meanScales = reinterpret_cast<uint16_t*>(means + heads * shape.headDim);
+    side.meanScale = meanScales + head;
+    side.reference = reinterpret_cast<int8_t*>(meanScales + heads) + head;
   }
 }
 

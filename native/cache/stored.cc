@@ -114,7 +114,8 @@ bool Cache::holdsNumbers(const Page& page, int pageIndex) {
     if (page.kind == kResident && page.side(isKey).format == kQ8 && std::memchr(codes.bytes(), 0x80, codes.size())) return false;
     for (int head = 0; head < side.kvHeads; head++) {
       if (page.kind == kLatent) continue;
-      decodeHead(kernels_, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, page.side(isKey).view(side, head), rows, d, scratch.lines.data());
+      // The rows of sinks as well: nothing comes of them, but they are met with the others.
+      decodeHead(kernels_, isKey, side.headDim, 0, page.side(isKey).view(side, head), rows, d, scratch.lines.data());
       if (!withinMagnitude(rows, elements, kLargestRow)) return false;
     }
   }

@@ -44,6 +44,7 @@ SideTarget carve(Buffer<uint8_t>& buffer, int headDim, bool second) {
   target.k = reinterpret_cast<int8_t*>(take(3 * kPageTokens));
   target.mean = reinterpret_cast<int8_t*>(take(headDim));
   target.meanScale = reinterpret_cast<uint16_t*>(take(2));
+  target.reference = reinterpret_cast<int8_t*>(take(1));
   return target;
 }
 
@@ -213,6 +214,7 @@ class Trial {
       view.hi = now.hi;
       view.mean = now.mean;
       view.meanScale = now.meanScale;
+      view.reference = now.reference;
       return view;
     }
     float* rows = isKey ? scratch.keyRows.data() : scratch.valueRows.data();
@@ -238,6 +240,7 @@ class Trial {
     targets.hi = target.hi;
     targets.mean = target.mean;
     targets.meanScale = target.meanScale;
+    targets.reference = target.reference;
     for (int i = 0; i < count_; i++) {
       const int format = candidates_[i].format;
       if (candidates_[i].sides != sides || !isRot(format)) continue;

@@ -6,8 +6,8 @@
  *
  * Bytes: codes in the i8 tile (one byte an element), then 128 f16 scales per head: 8 + 16/d bits per element.
  * This is what a page holds while it is in the window. Not ggml's q8_0, whose groups have 32 elements.
- * When not to use it: nowhere that bytes matter more than a divergence of 1e-5; rows under about 1e-3 lose relative accuracy,
- * because their f16 scale is subnormal.
+ * When not to use it: nowhere that bytes matter more than a divergence of 1e-5. Rows of an rms under 3e-5 lose relative accuracy, because their
+ * f16 scale is subnormal and has few digits: 2.3% at 1e-5, and at 1e-6 all is lost. (f16 itself is 0.2% off at 1e-5, and 1.7% at 1e-6.)
  */
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
@@ -19,8 +19,8 @@ const clamp = (code: number): number => Math.min(127, Math.max(-127, code));
 
 const q8: ReferenceCodec<EncodedHead> = {
   format: 'q8',
-  // The largest of a row is some 3.5 times its rms; a step of max/127 errs by its own size over √12. Below 1e-3 the f16 scale is subnormal.
-  tolerance: { relative: 0.012, smallest: 1e-3, largest: 1e4 },
+  // The largest of a row is some 3.5 times its rms; a step of max/127 errs by its own size over √12. The smallest: see above.
+  tolerance: { relative: 0.012, smallest: 1e-4, largest: 1e5 },
 
   encode(rows, headDim, firstRow = 0) {
     const codes = new Uint8Array(PAGE_TOKENS * headDim).fill(128);
@@ -35,7 +35,7 @@ const q8: ReferenceCodec<EncodedHead> = {
         codes[t * headDim + c] = roundHalfEven(clamp(Math.fround(x / scale))) + 128;
       }
     }
-    return { format: 'q8', headDim, firstRow, codes, rowScales, means: new Int8Array(0), meanScale: 0 };
+    return { format: 'q8', headDim, firstRow, codes, rowScales, means: new Int8Array(0), meanScale: 0, reference: 0 };
   },
 
   decode({ headDim, codes, rowScales }: EncodedHead) {

@@ -1,26 +1,35 @@
 /**
  * rot4, rot3, rot2: rotated Gaussian codes with an unbiased scale, nested in bit planes.
  *
- * Per page of 128 rows and head, keys after RoPE, values as they are:
+ * Per page of 128 rows and head, keys after RoPE, values as they are, all rows times 2^−e:
  *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; the decoded mean is taken away
  *   rotate  y = H·D·(x − μ̂)                                                                                       (rotation.ts)
  *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian              (lloydmax.ts)
  *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, each width with decode levels u of its own: integers over a divisor       (tables.gen.ts)
  *   scale   t = ⟨y,y⟩ / ⟨y,u⟩, so that ⟨x̂,x⟩ = ⟨x,x⟩ along y; stored as k, t = 2^(k/16), |k| ≤ 127
- *   decode  x̂ = μ̂ + t·D·H·u
+ *   decode  x̂ = 2^e·(μ̂ + t·D·H·u)
  * The scale is larger than the one of least squares: it costs squared error and wins in attention, where a shrunken key
  * means a flattened softmax. Without the mean it would do harm.
  *
  * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to the mean exactly. Sinks (rows before firstRow) likewise; they stay
  * out of the mean and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, every code has the sign of its y; the guard makes a zero row.
  *
+ * The reference e is 0 unless scales would saturate. Let r be the rms of y in each row that is not zero, coded with e = 0, and L and S the
+ * whole octaves ⌊log₂ r⌋ of the largest and the smallest:
+ *   L > 6    e = L − 6
+ *   S < −7   e = min(0, L − 3)
+ * Whole octaves move between e and k, so rows that saturate with neither e decode to the same bits. t is r or a little more; with codes as far
+ * from a Gaussian as they can be it is 10.6·r, which leaves room above L = 3 and may saturate above L = 6. A row of t < 2^(e−8), which is 2^−14
+ * of the largest where e > 0 and 2^−10 where e < 0, decodes as one of t = 2^(e−127/16).
+ *
  * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8, rot2
- * none; k 128; means d and their scale 2. That is b + 8/d + (8 + 16/d)/128 bits per element: b + 0.19 at d = 64.
+ * none; k 128; means d, their scale 2, e 1. That is b + 8/d + (8 + 24/d)/128 bits per element: b + 0.19 at d = 64.
  * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes.
  *
  * Source: measured on SmolLM2-135M (README of this room); randomized Hadamard rotation as in QuaRot, Gaussian tables as in
  * Lloyd and Max, unbiased scale from the project's own trials.
- * When not to use it: for rows whose rms leaves [2^-8, 2^8], where k saturates; for keys at 2 bits where the layer does not tolerate it.
+ * When not to use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits where the layer
+ * does not tolerate it.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
@@ -78,29 +87,54 @@ function unbiasedScale(y: Float32Array, yy: number, codes: Uint8Array, format: R
   return yu > 0 ? Math.fround(Math.fround(yy * divisor) / yu) : 0;
 }
 
-function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): EncodedHead {
+/** Every part of a head but its reference, as if that were 0, and ⌊log₂ r⌋ of each row that is not zero. */
+function encodeRows(format: RotName, rows: Float32Array, headDim: number, firstRow: number) {
   const { means, meanScale } = encodeMean(rows, headDim, firstRow);
   const scale = fromHalf(meanScale);
   const drop = 4 - codeBits(format);
   const codes = new Uint8Array(PAGE_TOKENS * headDim);
   const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
+  const octaves: number[] = [];
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
     const y = Float32Array.from(means, (mean, c) => Math.fround(rows[t * headDim + c]! - Math.fround(mean * scale)));
     rotate(y);
     const yy = treeDot(y, y);
     if (!(yy > 0)) continue;
-    const r = Math.fround(Math.sqrt(Math.fround(yy / headDim)));
+    const square = Math.fround(yy / headDim);
+    octaves.push(halfExponent(square));
+    const r = Math.fround(Math.sqrt(square));
     const row = Uint8Array.from(y, (value) => encode4(value, r) >> drop);
     codes.set(row, t * headDim);
     const factor = unbiasedScale(y, yy, row, format);
     if (factor > 0) rowScales[t] = scaleCode(factor) & 0xffff;
   }
-  return { format, headDim, firstRow, codes, rowScales, means, meanScale };
+  return { head: { format, headDim, firstRow, codes, rowScales, means, meanScale, reference: 0 }, octaves };
+}
+
+/** ⌊log₂ √x⌋ of a float32 above 0; subnormal ones have the exponent −127. */
+const halfExponent = (x: number): number => {
+  const [bits] = new Uint32Array(Float32Array.of(x).buffer);
+  return ((bits! >> 23) - 127) >> 1;
+};
+
+/** e of a page and head: see above. */
+function referenceOf(octaves: readonly number[]): number {
+  const largest = Math.max(...octaves);
+  if (largest > 6) return largest - 6;
+  return Math.min(...octaves) < -7 ? Math.min(0, largest - 3) : 0;
+}
+
+function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): EncodedHead {
+  const { head, octaves } = encodeRows(format, rows, headDim, firstRow);
+  const reference = referenceOf(octaves);
+  if (reference === 0) return head;
+  const scaled = rows.map((x) => x * 2 ** -reference);
+  return { ...encodeRows(format, scaled, headDim, firstRow).head, reference };
 }
 
 /**
  * Narrows codes without the rows: c >> difference, t' = t·⟨u,u⟩/⟨u,u'⟩ with integer sums, each conversion and operation rounded
- * to float32. The means stay.
+ * to float32. Means and reference stay.
  */
 export function demote(head: EncodedHead, to: RotName): EncodedHead {
   const from = rotName(head.format);
@@ -126,15 +160,19 @@ export function demote(head: EncodedHead, to: RotName): EncodedHead {
   return { ...head, format: to, codes, rowScales };
 }
 
-/** t over the divisor of the levels, float32: what one integer level is worth in row t. */
+/** 2^e·t over the divisor of the levels, float32: what one integer level is worth in row t. */
 function levelWorth(head: EncodedHead, t: number): number {
-  return Math.fround(rotScale(signed(head.rowScales[t]!)) / ROT_LEVELS[rotName(head.format)].divisor);
+  const scale = Math.fround(rotScale(signed(head.rowScales[t]!)) * 2 ** head.reference);
+  return Math.fround(scale / ROT_LEVELS[rotName(head.format)].divisor);
 }
+
+/** What one integer of the mean is worth. */
+export const meanUnit = (head: EncodedHead): number => Math.fround(fromHalf(head.meanScale) * 2 ** head.reference);
 
 function decode(head: EncodedHead): Float32Array {
   const { headDim, firstRow, codes, means } = head;
   const { levels } = ROT_LEVELS[rotName(head.format)];
-  const scale = fromHalf(head.meanScale);
+  const scale = meanUnit(head);
   const rows = new Float32Array(PAGE_TOKENS * headDim);
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
     const worth = levelWorth(head, t);
@@ -150,7 +188,7 @@ function scores(query: Float32Array, head: EncodedHead): Float64Array {
   const { levels } = ROT_LEVELS[rotName(head.format)];
   const rotated = query.slice();
   rotate(rotated);
-  const scale = fromHalf(head.meanScale);
+  const scale = meanUnit(head);
   const onMean = head.means.reduce((sum, mean, c) => sum + query[c]! * mean * scale, 0);
   return Float64Array.from({ length: PAGE_TOKENS }, (_, t) => {
     if (t < head.firstRow) return 0;
@@ -172,7 +210,7 @@ function mix(weights: Float32Array, head: EncodedHead): Float64Array {
   }
   const back = Float32Array.from(sum);
   rotate(back, true);
-  const scale = fromHalf(head.meanScale);
+  const scale = meanUnit(head);
   return Float64Array.from(back, (value, c) => value + mass * head.means[c]! * scale);
 }
 
@@ -205,7 +243,7 @@ function rotName(format: string): RotName {
 /** What one width decodes to: relative squared error on a Gaussian 0.0091, 0.0345 and 0.1324 (test/unit/native/rot.test.ts), as its root. */
 const codec = (format: RotName, relative: number): ReferenceCodec<EncodedHead> => ({
   format,
-  tolerance: { relative, smallest: 0.01, largest: 100 },
+  tolerance: { relative, smallest: 1e-6, largest: 1e5 },
   encode: (rows, headDim, firstRow = 0) => encode(format, rows, headDim, firstRow),
   decode,
   scores,
@@ -219,6 +257,7 @@ const codec = (format: RotName, relative: number): ReferenceCodec<EncodedHead> =
       exponents: bytesOf(Int8Array.from(head.rowScales, signed)),
       mean: bytesOf(head.means),
       meanScale: bytesOf(Uint16Array.of(head.meanScale)),
+      reference: bytesOf(Int8Array.of(head.reference)),
     };
   },
 });
@@ -244,11 +283,12 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
           { name: 'exponents', tokenBytes: 1 },
           { name: 'mean', channelBytes: 1, kept: true },
           { name: 'meanScale', headBytes: 2, kept: true },
+          { name: 'reference', headBytes: 1, kept: true },
         ],
       },
     ],
     source: 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md',
-    layoutVersion: 1,
+    layoutVersion: 2,
   });
 
 export const formats = [

@@ -64,7 +64,7 @@ INLINE int largestExponent(const int8_t* k) {
 }
 
 INLINE void meanRow(const SideView& side, int d, float* out) {
-  const float scale = halfToFloat(*side.meanScale);
+  const float scale = halfToFloat(*side.meanScale) * powerOfTwo(*side.reference);
   for (int c = 0; c < d; c += kLanes) store(out + c, bytesToFloats(side.mean + c) * scale);
 }
 
@@ -92,7 +92,7 @@ INLINE void prepareKeys(const SideView& k, const PageRows& rows, int head) {
     return;
   }
   rotScales(k.k, 0, 1.0f, scale);
-  const float unit = levelUnit(k.format);
+  const float unit = levelUnit(k.format) * powerOfTwo(*k.reference);
   alignas(64) float mean[kContractionMax];
   meanRow(k, d, mean);
   for (int r = first; r < end; r++) rows.factor[r] = rows.turned[r].step * unit;
@@ -135,7 +135,7 @@ INLINE void prepareValues(const SideView& v, const PageRows& rows, int head) {
   if (v.format != kQ8) {
     const int most = largestExponent(v.k);
     rotScales(v.k, most, kIntegerMax, scale);
-    rows.valueSteps[head] = scaleOf(static_cast<int8_t>(most)) / kIntegerMax * levelUnit(v.format);
+    rows.valueSteps[head] = scaleOf(static_cast<int8_t>(most)) / kIntegerMax * levelUnit(v.format) * powerOfTwo(*v.reference);
     return;
   }
   fromHalf(v.rowScales, scale, kPageTokens);

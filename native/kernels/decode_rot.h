@@ -23,14 +23,15 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
   alignas(64) int8_t tile[kPageTokens * D];
   unpackRot(side.format, side.hi, side.lo, sizeof tile, tile);
   alignas(64) float mean[D];
-  const float scale = halfToFloat(*side.meanScale);
+  const float reference = powerOfTwo(*side.reference);
+  const float scale = halfToFloat(*side.meanScale) * reference;
   for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.mean + c) * scale);
   const float divisor = static_cast<float>(divisorOf(side.format));
   alignas(64) int8_t rows[kLanes][wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
     if (isKey && t % kLanes == 0) rowsOfTile(tile, D, t, rows[0], wholeWords(D));
     if (t < firstRow) continue;
-    const float factor = scaleOf(side.k[t]) / divisor;
+    const float factor = scaleOf(side.k[t]) * reference / divisor;
     VecF y[kVectors];
     if (isKey) {
 #pragma GCC unroll 16

@@ -116,11 +116,21 @@ INLINE void packThird(const uint8_t* codes, size_t elements, uint8_t* plane) {
   }
 }
 
+// Below every octave of a float.
+constexpr int kNoOctave = -1000;
+
 // Unrolled, the codes of a row stay in registers; four lanes need more of them than there are.
 constexpr int kUnroll = kLanes == 4 ? 1 : 16;
 
+// floor(log2 rms) of the largest and the smallest row that is not a zero row.
+struct Octaves {
+  int largest;
+  int smallest;
+};
+
+// Every part of a head but its reference, as if that were 0.
 template <int D>
-static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
+static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
   constexpr int kCount = D / kLanes;
   alignas(64) float mean[D];
   encodeMean<D>(x, stride, firstRow, targets.mean, targets.meanScale, mean);
@@ -129,6 +139,7 @@ static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow,
   for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
   const Sixteen unit = loadSixteen(padded);
 
+  VecI largest = splatI(kNoOctave), smallest = splatI(-kNoOctave);
   alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
   // As many rows at a time as a vector has lanes, so that what there is one of per row fills a vector.
   for (int first = 0; first < kPageTokens; first += kLanes) {
@@ -146,8 +157,12 @@ static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow,
       partial[row] = treeSum<D>(v);
     }
     const VecF yy = sumsOfLanes(partial);
+    const VecF square = yy / static_cast<float>(D);
+    const VecI octave = yy > splat(0.0f) ? ((bits(square) >> 23) - 127) >> 1 : largest;
+    largest = octave > largest ? octave : largest;
+    smallest = (yy > splat(0.0f)) & (octave < smallest) ? octave : smallest;
     float rms[kLanes];
-    store(rms, yy / static_cast<float>(D));
+    store(rms, square);
     // Nothing is above the bounds of a zero row: its codes become 0.
     for (int row = 0; row < kLanes; row++) rms[row] = __builtin_sqrtf(rms[row]);
     store(rms, yy > splat(0.0f) ? load(rms) : splat(__builtin_nanf("")));
@@ -184,6 +199,31 @@ static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow,
   packPairs<2>(tile, sizeof tile, targets.hi);
   if (targets.lo[0]) packPairs<0>(tile, sizeof tile, targets.lo[0]);
   if (targets.lo[1]) packThird(tile, sizeof tile, targets.lo[1]);
+  Octaves octaves = {kNoOctave, -kNoOctave};
+  for (int i = 0; i < kLanes; i++) {
+    octaves.largest = largest[i] > octaves.largest ? largest[i] : octaves.largest;
+    octaves.smallest = smallest[i] < octaves.smallest ? smallest[i] : octaves.smallest;
+  }
+  return octaves;
+}
+
+// The reference e of a page and head whose rows have such an rms: native/formats/rot.ts says why.
+INLINE int referenceOf(const Octaves& rows) {
+  if (rows.largest > 6) return rows.largest - 6;
+  return rows.smallest < -7 && rows.largest < 3 ? rows.largest - 3 : 0;
+}
+
+template <int D>
+static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
+  const int reference = referenceOf(encodeRowsOf<D>(isKey, x, stride, firstRow, targets));
+  *targets.reference = static_cast<int8_t>(reference);
+  if (reference == 0) return;
+  alignas(64) float scaled[kPageTokens * D];
+  const VecF unit = splat(powerOfTwo(-reference));
+  for (int t = firstRow; t < kPageTokens; t++) {
+    for (int c = 0; c < D; c += kLanes) store(scaled + t * D + c, load(x + t * stride + c) * unit);
+  }
+  encodeRowsOf<D>(isKey, scaled, D, firstRow, targets);
 }
 
 static void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {

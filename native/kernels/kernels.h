@@ -25,6 +25,7 @@ struct SideView {
   const int8_t* k = nullptr;
   const int8_t* mean = nullptr;
   const uint16_t* meanScale = nullptr;  // half
+  const int8_t* reference = nullptr;    // scales and means are multiples of 2^reference
 };
 
 // A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot_i8.h), and what one of them is worth.
@@ -82,13 +83,14 @@ struct PageNotes {
 };
 
 // Where the widths of the rot family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
-// hi/lo: plane buffers (sizes: hiPlaneBytes, loPlaneBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits.
+// hi/lo: plane buffers (sizes: hiPlaneBytes, loPlaneBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits, reference: one int8.
 struct RotTargets {
   uint8_t* hi = nullptr;
   uint8_t* lo[3] = {nullptr, nullptr, nullptr};
   int8_t* k[3] = {nullptr, nullptr, nullptr};
   int8_t* mean = nullptr;
   uint16_t* meanScale = nullptr;
+  int8_t* reference = nullptr;
 };
 
 // Outputs of the next panel of packed weights (gemm_i8.h). What would leave a panel of 16 behind is cut in two: 64 is 32 and 32.
@@ -180,7 +182,7 @@ struct Kernels {
 
   // Codecs, in the order of operations of native/reference/rot.ts and q8.ts: codes are bit-equal on every ISA. isKey selects the tile
   // orientation. Rows of one head: x[t][0..d) at x + t*stride, d in {64, 80, 96, 128, 256}.
-  // rot: every width of `targets` in one pass, sharing the high plane and the mean. Rows before firstRow (sinks) stay out of mean and
+  // rot: every width of `targets` in one pass, sharing the high plane, the mean and the reference. Rows before firstRow (sinks) stay out of mean and
   // codes (coded as zero rows, k = -128).
   void (*encodeRotWidths)(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets);
   // On codes alone. `to` is below `from`. hi is kept as it is; lo is repacked or dropped; k is recomputed from integer sums.
@@ -225,7 +227,7 @@ const Kernels* bestKernels();
 
 // encodeRotWidths for one width.
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
-               int8_t* k, int8_t* mean, uint16_t* meanScale);
+               int8_t* k, int8_t* mean, uint16_t* meanScale, int8_t* reference);
 // Canonical codes [128][d] for comparison with the reference.
 void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes);
 

@@ -36,11 +36,12 @@ float rotScale(int8_t k) { return k == kZeroRow ? 0.0f : kScaleValues[k + 127]; 
 int rotDivisor(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
 
 void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
-               int8_t* k, int8_t* mean, uint16_t* meanScale) {
+               int8_t* k, int8_t* mean, uint16_t* meanScale, int8_t* reference) {
   RotTargets targets;
   targets.hi = hi;
   targets.mean = mean;
   targets.meanScale = meanScale;
+  targets.reference = reference;
   targets.k[format - kRot4] = k;
   targets.lo[format - kRot4] = lo;
   kernels->encodeRotWidths(isKey, x, stride, d, firstRow, targets);

@@ -15,6 +15,13 @@ INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : forma
 INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
 // 2^(k/16), 0 for a zero row.
 INLINE float scaleOf(int8_t k) { return k == kZeroRow ? 0.0f : kScaleValues[k + 127]; }
+// 2^e for -126 <= e <= 127, which no encoder leaves.
+INLINE float powerOfTwo(int e) {
+  const int32_t field = (e + 127) * (1 << 23);
+  float power;
+  __builtin_memcpy(&power, &field, sizeof power);
+  return power;
+}
 
 #if defined(__AVX512BW__)
 typedef __m512i Codes;

@@ -19,6 +19,8 @@ export interface EncodedHead extends Head {
   readonly means: Int8Array;
   /** rot: f16 bits of the scale of the means; q8: 0. */
   readonly meanScale: number;
+  /** rot: e, where row scales and means are multiples of 2^e; q8: 0. */
+  readonly reference: number;
 }
 
 export interface ReferenceCodec<H extends Head = Head> {

@@ -16,7 +16,7 @@ const FORMAT_COUNT = 5;
 const ROT_LEVEL = 2.77;
 
 /** Bytes of one side of a page of one head in native/test_binding_attend.cc. */
-const sideBytes = (d: number): number => Math.ceil((257 * d + 258) / 64) * 64;
+const sideBytes = (d: number): number => Math.ceil((257 * d + 259) / 64) * 64;
 
 /** f16 bits of finite numbers of one size. */
 const halves = (random: Random, count: number, size: number): Uint16Array =>
@@ -57,8 +57,13 @@ function randomSide(random: Random, format: number, d: number, isWild: boolean):
   for (let c = 0; c < d; c++) bytes[tail + 256 + c] = Math.floor(random() * 256);
   const scale = halves(random, 1, size(0.01, 1));
   bytes.set(new Uint8Array(scale.buffer), tail + 256 + d);
+  const reference = size(0, -20, 10);
+  bytes[tail + 256 + d + 2] = reference & 255;
   // Turned back, a row of length √d · L has no element above it.
-  return { bytes, largest: largest * ROT_LEVEL * Math.sqrt(d) + 128 * Math.abs(fromHalf(scale[0]!)) };
+  return {
+    bytes,
+    largest: (largest * ROT_LEVEL * Math.sqrt(d) + 128 * Math.abs(fromHalf(scale[0]!))) * 2 ** reference,
+  };
 }
 
 interface Asked {

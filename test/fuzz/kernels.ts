@@ -4,8 +4,11 @@ import { fromHalf } from '../../native/reference/index.ts';
 import { gaussian } from '../native/rows.ts';
 import { bytes, type Cases, floats, one, type Random, shifted, signed, whole } from './case.ts';
 
-/** A page of one head as caches get it: within f16. */
-const rows = (random: Random, stride: number): Float32Array => floats(random, PAGE_TOKENS * stride, 65504);
+/** A page of one head: within f16, as caches get it, or of any magnitude that codecs serve. */
+const rows = (random: Random, stride: number): Float32Array => {
+  const size = one(random, [1, 1, 10 ** (11 * random() - 6)]);
+  return floats(random, PAGE_TOKENS * stride, 65504).map((x) => Math.max(-65504, Math.min(65504, x * size)));
+};
 
 export const KERNEL_CASES: Cases = {
   dotF16(random) {
@@ -188,9 +191,9 @@ export const KERNEL_CASES: Cases = {
       shape: `format ${format}, d ${d}, key ${isKey}, first row ${firstRow}`,
       run({ kernels, isa }) {
         const [hi, lo] = [new Uint8Array(32 * d), new Uint8Array(32 * d)];
-        const [k, mean] = [new Int8Array(PAGE_TOKENS), new Int8Array(d)];
-        const scale = kernels.encodeRot(isa, format, isKey, d, stride, firstRow, x, hi, lo, k, mean);
-        return [hi, lo, k, mean, Uint16Array.of(scale)];
+        const [k, mean, reference] = [new Int8Array(PAGE_TOKENS), new Int8Array(d), new Int8Array(1)];
+        const scale = kernels.encodeRot(isa, format, isKey, d, stride, firstRow, x, hi, lo, k, mean, reference);
+        return [hi, lo, k, mean, Uint16Array.of(scale), reference];
       },
     };
   },
@@ -217,12 +220,13 @@ export const KERNEL_CASES: Cases = {
     const [hi, lo] = [bytes(random, 32 * d), bytes(random, 32 * d)];
     const [k, mean] = [signed(random, PAGE_TOKENS), signed(random, d)];
     const scale = whole(random, 0, 0xffff);
+    const reference = one(random, [0, whole(random, -126, 127)]);
     const isKey = random() < 0.5;
     return {
-      shape: `format ${format}, d ${d}, key ${isKey}, scale ${scale}`,
+      shape: `format ${format}, d ${d}, key ${isKey}, scale ${scale}, reference ${reference}`,
       run({ kernels, isa }) {
         const x = new Float32Array(PAGE_TOKENS * d);
-        kernels.decodeRot(isa, format, isKey, d, d, 0, hi, lo, k, mean, scale, x);
+        kernels.decodeRot(isa, format, isKey, d, d, 0, hi, lo, k, mean, scale, reference, x);
         return [x];
       },
     };

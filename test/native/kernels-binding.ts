@@ -80,6 +80,7 @@ export interface KernelsBinding {
     lo: Uint8Array,
     k: Int8Array,
     mean: Int8Array,
+    reference: Int8Array,
   ): number;
   demoteRot(
     isa: number,
@@ -105,6 +106,7 @@ export interface KernelsBinding {
     k: Int8Array,
     mean: Int8Array,
     meanScale: number,
+    reference: number,
     x: Float32Array,
   ): void;
   codesRot(format: number, isKey: boolean, d: number, hi: Uint8Array, lo: Uint8Array, codes: Uint8Array): void;

@@ -20,8 +20,8 @@ function largestDeviation(cache: KvCache, shape: { kvHeads: number; headDim: num
   const { pages } = cache.table(0);
   for (let page = 0; page < pages - 1; page++) {
     const rows = cache.decode(0, page, 'v');
-    const { means, meanScales } = cache.codes(0, page, 'v');
-    const scales = fromHalf(meanScales);
+    const { means, meanScales, references } = cache.codes(0, page, 'v');
+    const scales = fromHalf(meanScales).map((scale, head) => scale * 2 ** references[head]!);
     for (let head = 0; head < kvHeads; head++) {
       const scale = scales[head]!;
       for (let t = page === 0 ? 4 : 0; t < PAGE_TOKENS; t++) {

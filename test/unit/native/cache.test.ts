@@ -138,6 +138,7 @@ describe('transcode', () => {
               ).toBe(0);
               expect(native.rowScales[t * 2 + head]).toBe(encoded.rowScales[t]);
             }
+            if (encoded.format !== 'q8') expect(native.references[head]).toBe(encoded.reference);
             expect([...native.means.subarray(head * 64, head * 64 + encoded.means.length)]).toEqual([...encoded.means]);
             const expected = reference.CODECS[encoded.format as 'q8'].decode(encoded);
             const actual = headOf(decoded, head);

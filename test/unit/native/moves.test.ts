@@ -61,7 +61,7 @@ function expectSame(one: KvCache, other: KvCache): void {
       for (let page = 0; page < one.table(layer).pages; page++) {
         if (formatOf(one, layer, page, side) === 'f16') continue;
         const [mine, theirs] = [one.codes(layer, page, side), other.codes(layer, page, side)];
-        for (const part of ['codes', 'rowScales', 'means', 'meanScales'] as const)
+        for (const part of ['codes', 'rowScales', 'means', 'meanScales', 'references'] as const)
           expect([layer, page, side, part, sameBits(mine[part], theirs[part])]).toEqual([
             layer,
             page,

@@ -7,7 +7,7 @@ import {
   CODECS,
   demote,
   type EncodedHead,
-  fromHalf,
+  meanUnit,
   planes,
   type RotName,
   rotScale,
@@ -84,6 +84,8 @@ describe.each(Object.keys(AWKWARD))('rot on %s', (name) => {
       expect(heads[to].codes).toEqual(narrowed);
       expect(demote(heads.rot4, to).codes).toEqual(narrowed);
       expect(heads[to].means).toEqual(heads.rot4.means);
+      expect(heads[to].reference).toBe(heads.rot4.reference);
+      expect(demote(heads.rot4, to).reference).toBe(heads.rot4.reference);
     }
     expect(demote(demote(heads.rot4, 'rot3'), 'rot2').codes).toEqual(heads.rot2.codes);
   });
@@ -92,7 +94,7 @@ describe.each(Object.keys(AWKWARD))('rot on %s', (name) => {
     for (const format of ROT) {
       const head = heads[format];
       const decoded = CODECS[format].decode(head);
-      const scale = fromHalf(head.meanScale);
+      const scale = meanUnit(head);
       for (let t = 0; t < PAGE_TOKENS; t++) {
         for (let c = 0; c < 64; c++) {
           const value = decoded[t * 64 + c]!;
@@ -132,6 +134,54 @@ test('sinks stay out of mean and codes: their content changes nothing', () => {
   }
 });
 
+describe('reference', () => {
+  const rows = gaussianRows(64, 51).map((x, i) => x + (i % 8 === 1 ? 3 : 0));
+  const ordinary = Object.fromEntries(ROT.map((format) => [format, CODECS[format].encode(rows, 64)]));
+
+  test('rows of any magnitude decode to the bits of ordinary ones, times the magnitude', () => {
+    for (const format of ROT) {
+      expect(ordinary[format]!.reference).toBe(0);
+      const decoded = CODECS[format].decode(ordinary[format]!);
+      for (const power of [-60, -20, -10, -8, -6, 5, 8, 10, 17]) {
+        const head = CODECS[format].encode(
+          rows.map((x) => x * 2 ** power),
+          64,
+        );
+        if (power < -6 || power > 5) expect(Math.sign(head.reference)).toBe(Math.sign(power));
+        expect(
+          CODECS[format].decode(head).map((x) => x * 2 ** -power),
+          `${format}, 2^${power}`,
+        ).toEqual(decoded);
+      }
+    }
+  });
+
+  // Rows t and t + 64 are opposite: there is no mean, and every row is coded by itself.
+  const opposite = (sizes: Readonly<Record<number, number>>): Float32Array =>
+    Float32Array.from({ length: PAGE_TOKENS * 64 }, (_, i) => {
+      const t = Math.floor(i / 64);
+      return rows[i % (64 * 64)]! * (sizes[t % 64] ?? 1) * (t < 64 ? 1 : -1);
+    });
+  const without = (x: Float32Array, row: number): Float32Array =>
+    x.map((value, i) => (Math.floor(i / 64) % 64 === row ? 0 : value));
+
+  test.each([
+    ['a small row', 2 ** -10, -3],
+    ['a row smaller than a scale can be', 2 ** -30, -3],
+    ['a large row', 2 ** 12, 6],
+  ])('%s moves the reference and leaves what other rows decode to', (_, size, reference) => {
+    for (const format of ROT) {
+      const plain = CODECS[format].encode(opposite({ 7: 0 }), 64);
+      const head = CODECS[format].encode(opposite({ 7: size }), 64);
+      expect([plain.reference, head.reference]).toEqual([0, reference]);
+      const decoded = CODECS[format].decode(head);
+      expect(without(decoded, 7)).toEqual(CODECS[format].decode(plain));
+      // The row itself comes back where a scale reaches so far, and otherwise is as small as a scale can be.
+      expect(k(head, 7) === -127).toBe(size === 2 ** -30);
+    }
+  });
+});
+
 describe('error on a Gaussian', () => {
   // Relative squared error of the rows without their mean, at d = 64, stored scale included.
   const SEED = 3;
@@ -144,7 +194,7 @@ describe('error on a Gaussian', () => {
     for (const [i, rows] of pages.entries()) {
       const head = heads[i]!;
       const decoded = CODECS[format].decode(head);
-      const scale = fromHalf(head.meanScale);
+      const scale = meanUnit(head);
       for (const [at, x] of rows.entries()) {
         lost += (decoded[at]! - x) ** 2;
         power += (x - head.means[at % 64]! * scale) ** 2;
@@ -203,7 +253,7 @@ describe('unbiased scale', () => {
         const rows = Float32Array.from({ length: PAGE_TOKENS * 64 }, () => gaussian(random) * 3);
         const head = CODECS[format].encode(rows, 64);
         const decoded = CODECS[format].decode(head);
-        const scale = fromHalf(head.meanScale);
+        const scale = meanUnit(head);
         for (let t = 0; t < PAGE_TOKENS; t++) {
           let along = 0;
           let power = 0;
@@ -279,7 +329,7 @@ describe.each(CODED_HEAD_DIMS)('layout at d = %i', (d) => {
       const { hi, lo } = planes(head, 'k');
       for (const n of [1, 3, 8]) {
         const codes = n * (hi.byteLength + lo.byteLength);
-        const metadata = n * (head.rowScales.length + head.means.byteLength + 2);
+        const metadata = n * (head.rowScales.length + head.means.byteLength + 3);
         expect(pageBytes(format, n, d)).toBe(Math.ceil(codes / 64) * 64 + Math.ceil(metadata / 64) * 64);
       }
     }

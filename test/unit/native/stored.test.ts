@@ -8,6 +8,7 @@ import { describe, expect, it } from 'vitest';
 import {
   encodeLatent,
   FORMAT_NAMES,
+  FORMATS,
   type KvCache,
   KvError,
   LATENT_NAMES,
@@ -163,12 +164,38 @@ describe('stored bytes of a page', () => {
       ['bad-file', (view) => view.setUint32(36, 2 ** 32 - 1, true)],
       ['unsupported', (_, copy) => copy.set(new TextEncoder().encode('q9'), 40)],
       ['unsupported', (view) => view.setUint32(56, 2, true)], // layout version
-      ['bad-shape', (_, copy) => copy.set(new TextEncoder().encode('rot2'), 40)], // sizes no longer agree
+      // Sizes no longer agree.
+      [
+        'bad-shape',
+        (view, copy) => {
+          copy.set(new TextEncoder().encode('rot2'), 40);
+          view.setUint32(56, FORMATS.rot2.layoutVersion, true);
+        },
+      ],
       ['bad-file', (view) => view.setUint8(127, 1)],
       ['bad-value', (view) => view.setInt8(128 + 1000, -128)], // no level of q8
     ];
     for (const [code, change] of cases) expect(codeOf(() => cache.importPage(0, forged(bytes, change)))).toBe(code);
     expect([cache.length(), cache.memory().pageBytes]).toEqual([0, 0]);
+  });
+
+  it('rows in the place of sinks that are no numbers are refused, though nothing comes of them', () => {
+    const source = openKvCache({ shape, pool: openPool(2 ** 30) });
+    source.append(0, new Float32Array(200 * ROW), new Float32Array(200 * ROW));
+    source.transcode(0, 0, 'k', 'rot2');
+    const bytes = source.exportPage(0, 0);
+    // Behind the codes of both heads: 128 scales each, then means and their scales, and what they refer to.
+    const scales = 128 + 2 * 32 * 64;
+    const reference = scales + 2 * (128 + 64 + 2);
+    const large = forged(bytes, (view) => {
+      view.setInt8(scales, 127);
+      view.setInt8(reference, 127);
+    });
+    expect(codeOf(() => empty().importPage(0, large))).toBe('bad-value');
+    empty().importPage(
+      0,
+      forged(bytes, (view) => view.setInt8(scales, 127)),
+    );
   });
 
   it('scales and sinks that are no numbers are refused, and whatever else is forged attends with numbers', () => {
