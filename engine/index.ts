@@ -42,16 +42,28 @@ export type {
 export {
   type AuditIndex,
   type AuditIndexOptions,
+  type Candidate,
   type DecisionFilter,
   type DecisionQuery,
   type DecisionRow,
+  type Difference,
+  type Explanation,
+  explain,
   type FailureMode,
+  type ForeignPart,
   type IndexReport,
+  type LikeSession,
   openAuditIndex,
   openLogQuery,
+  type PolicyFactory,
+  type ReplayReport,
+  replay,
+  type SeriesReport,
   type SessionFilter,
   type SessionRow,
   type SqlAnswer,
+  type VerifyReport,
+  verifyLog,
 } from '../witness/index.ts';
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';

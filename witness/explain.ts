@@ -20,10 +20,11 @@ import type { LogFiles } from './files.ts';
 import { decisionRow } from './query.ts';
 import { readEntry, readLog } from './read.ts';
 import { entryId } from './series.ts';
-import type { DecisionRow, Entry, EvidenceBody, OpenBody } from './types.ts';
+import type { DecisionRow, Entry, LikeSession, OpenBody } from './types.ts';
 
 /** One format that the page could have taken, by its trial when its exact content was still there. */
 export interface Candidate {
+  /** The format. */
   readonly format: FormatName;
   /** Mean change of the layer's output, as a share of the residual stream. */
   readonly epsilon: number;
@@ -33,21 +34,28 @@ export interface Candidate {
   readonly predictedKld: number;
 }
 
+/** What the log says about one decision. */
 export interface Explanation {
   /** seq of the decision's entry. */
   readonly id: number;
+  /** The decision, flat. */
   readonly decision: DecisionRow;
+  /** Name of the model. */
   readonly model: string;
+  /** Id of the policy. */
   readonly policy: string;
+  /** First token of the page. */
   readonly tokenFirst: number;
+  /** Last token of the page. */
   readonly tokenLast: number;
-  /** Why it was planned, and why it was then made or refused. */
+  /** Why it was planned. */
   readonly because: Because;
+  /** Why it was then made or refused. */
   readonly verdict: Because;
   /** The threshold as the session began with it; null when the rule needs none. */
   readonly threshold: Threshold | null;
   /** Sessions found to be alike, when the threshold rests on them. */
-  readonly neighbours: EvidenceBody['neighbours'];
+  readonly neighbours: readonly LikeSession[];
   /** The trial made when the page became movable, with its seq; null when the policy needs none. */
   readonly trial: {
     readonly seq: number;
@@ -61,9 +69,11 @@ export interface Explanation {
     readonly planned: number;
     readonly refused: number;
   } | null;
-  /** Other decisions about the same page, both sides, oldest first. */
+  /** Earlier decisions about the same page, both sides, oldest first. */
   readonly before: readonly DecisionRow[];
+  /** Later ones. */
   readonly after: readonly DecisionRow[];
+  /** All of it in words, for people. */
   readonly sentences: readonly { readonly title: string; readonly text: string }[];
 }
 
@@ -71,6 +81,9 @@ export interface Explanation {
  * Explains the decision whose entry has this seq (`audit list` shows it), accepted or refused.
  * Throws 'not-found' for a seq that the log does not have, 'bad-argument' for an entry that is no decision, 'bad-log'.
  */
+export function explain(dir: string, seq: number): Explanation;
+/** @internal */
+export function explain(dir: string, seq: number, files: LogFiles): Explanation;
 export function explain(dir: string, seq: number, files?: LogFiles): Explanation {
   const entry = readEntry(dir, seq, files);
   if (entry.kind !== 'decision') {
@@ -117,7 +130,7 @@ export function explanationText(explanation: Explanation, columns?: number): str
 
 interface Story {
   readonly open: Entry<'open'> | null;
-  readonly neighbours: EvidenceBody['neighbours'];
+  readonly neighbours: readonly LikeSession[];
   readonly trial: { readonly seq: number; readonly report: TrialReport } | null;
   readonly situation: Explanation['situation'];
   readonly page: readonly DecisionRow[];
@@ -127,7 +140,7 @@ interface Story {
 function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   const { layer, page, side } = told.body.decision;
   let open: Entry<'open'> | null = null;
-  let neighbours: EvidenceBody['neighbours'] = [];
+  let neighbours: readonly LikeSession[] = [];
   let trial: Story['trial'] = null;
   let seen: { seq: number; seen: Omit<Situation, 'trials' | 'outcomes'> } | null = null;
   let planned = 0;

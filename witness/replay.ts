@@ -13,15 +13,19 @@ import {
   type Situation,
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
-import { readLog } from './read.ts';
+import { findSession, readLog } from './read.ts';
 import { type Entry, NO_SESSION } from './types.ts';
 
-/** Shape of `createPolicy` of policy/, which is the default. */
+/** A policy by the id and the options that stand in the log: for policies of one's own. */
 export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>) => Policy;
 
+/** What deciding again has shown. */
 export interface ReplayReport {
+  /** Id of the session. */
   readonly session: string;
+  /** Policy and version. */
   readonly policy: string;
+  /** Situations that were decided on. */
   readonly situations: number;
   /** Decisions compared, refused ones included. */
   readonly decisions: number;
@@ -29,6 +33,7 @@ export interface ReplayReport {
   readonly equal: boolean;
   /** The last plan is there to its end. False after a kill in the middle of one; that is no difference. */
   readonly complete: boolean;
+  /** Where the log and the policy part; null: nowhere. */
   readonly firstDifference: Difference | null;
   /** Entries of the session that a full disk kept out of the log, as notes in it say; absent where nobody asked. */
   readonly missing?: number;
@@ -48,13 +53,26 @@ export function missingEntries(dir: string, session: string): number {
   return missing;
 }
 
+/** The first entry that is not what deciding again gives. */
 export interface Difference {
   /** Entry where it shows. */
   readonly seq: number;
+  /** What of it. */
   readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time';
   /** Canonical JSON, or a sentence when there is nothing to print. */
   readonly logged: string;
+  /** What it should be. */
   readonly replayed: string;
+}
+
+/**
+ * Decides a session of the log in `dir` again, from its entries alone, and compares every decision and verdict. session: its id, or the beginning
+ * or the end of it. `create` makes policies of one's own by their id and options; the built-in ones are known.
+ * Throws 'not-found', 'bad-argument' (several sessions begin so), 'bad-log', 'unsupported' (an unknown policy).
+ */
+export function replay(dir: string, session: string, create: PolicyFactory = createPolicy): ReplayReport {
+  const id = findSession(dir, session);
+  return { ...replaySession(readLog(dir, { session: id }), create), missing: missingEntries(dir, id) };
 }
 
 /**

@@ -46,9 +46,18 @@ export interface OpenBody {
   readonly effective: Readonly<Record<string, unknown>>;
 }
 /** What memory/ was asked and answered: where the start values come from. */
+/** An earlier session that start values rest on. */
+export interface LikeSession {
+  /** Its id. */
+  readonly session: string;
+  /** Between the fingerprints; 0 is the same work. */
+  readonly distance: number;
+  /** Of the entry that ended it. */
+  readonly seq: number;
+}
 export interface EvidenceBody {
   readonly fingerprint: readonly number[];
-  readonly neighbours: readonly { readonly session: string; readonly distance: number; readonly seq: number }[];
+  readonly neighbours: readonly LikeSession[];
   readonly thresholds: ThresholdSet;
 }
 export interface SituationBody {
@@ -161,12 +170,19 @@ export interface WitnessLog {
 
 /** What one writer after the other wrote into one chain. With a problem: id, count and head of the entries before it. */
 export interface SeriesReport {
+  /** Number of the series, from 0. */
   readonly series: number;
+  /** null: no entry of it is sound. */
   readonly logId: string | null;
+  /** Files of the series. */
   readonly segments: number;
+  /** Sound entries. */
   readonly entries: number;
+  /** Stands for all of them, in hexadecimal. */
   readonly headHash: string;
+  /** First problem found in it. */
   readonly problem: VerifyReport['problem'];
+  /** A torn tail: bytes. Not a problem. */
   readonly tornBytes: number;
 }
 
@@ -174,18 +190,23 @@ export interface SeriesReport {
 export interface ForeignPart {
   /** From the folder of the log. */
   readonly file: string;
+  /** First byte of it. */
   readonly offset: number;
   /** null: it is no regular file. */
   readonly bytes: number | null;
+  /** What it seems to be. */
   readonly what: string;
 }
 
 /** Sums over all series; each alone stands in `series`. */
 export interface VerifyReport {
+  /** No problem was found. */
   readonly ok: boolean;
   /** null: no entry is sound. */
   readonly logId: string | null;
+  /** Files of the log. */
   readonly segments: number;
+  /** Sound entries. */
   readonly entries: number;
   /** Stands for all entries: of the only series, or a SHA-256 over the heads of all, in hex and joined by commas. */
   readonly headHash: string;
@@ -198,6 +219,7 @@ export interface VerifyReport {
   } | null;
   /** A torn tail (unacknowledged, recoverable by the next writer): bytes. Not a problem. */
   readonly tornBytes: number;
+  /** One report for each writer. */
   readonly series: readonly SeriesReport[];
   /** Nothing of this counts for the log; a torn tail is named here too. */
   readonly foreign: readonly ForeignPart[];

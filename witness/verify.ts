@@ -17,9 +17,12 @@ import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } fr
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
 
 /**
- * Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'io' when it cannot be read.
+ * Whether every byte of the log in `dir` is what was written, and what else stands in that folder. Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'io' when it cannot be read.
  * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; that needs a head kept elsewhere.
  */
+export function verifyLog(dir: string): VerifyReport;
+/** @internal */
+export function verifyLog(dir: string, files: LogFiles): VerifyReport;
 export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyReport {
   const foreign: ForeignPart[] = [];
   const series = listSeries(files, dir).map((number) => verifySeries(files, dir, number, foreign));

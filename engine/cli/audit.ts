@@ -1,6 +1,5 @@
 /** `palimpsest audit …`: questions to the log, answered from the log itself; only `query` asks the SQL index, which is compared with the log first. */
 import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
-import { createPolicy } from '../../policy/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -11,8 +10,6 @@ import {
   entryText,
   explain,
   explanationText,
-  findSession,
-  missingEntries,
   openAuditIndex,
   openLogQuery,
   parseEntryId,
@@ -20,7 +17,7 @@ import {
   parseTime,
   readEntry,
   readLog,
-  replaySession,
+  replay,
   replayText,
   sessionsText,
   similarText,
@@ -117,12 +114,10 @@ export async function verify(settings: Settings): Promise<void> {
   if (!report.ok) process.exitCode = 2;
 }
 
-export async function replay(settings: Settings, typed: string): Promise<void> {
-  const session = findSession(log(settings), typed);
-  const missing = missingEntries(log(settings), session);
-  const report = { ...replaySession(readLog(log(settings), { session }), createPolicy), missing };
+export async function replayCommand(settings: Settings, typed: string): Promise<void> {
+  const report = replay(log(settings), typed);
   print(settings, report, () => replayText(report));
-  if (!report.equal || missing > 0) process.exitCode = 2;
+  if (!report.equal || report.missing !== 0) process.exitCode = 2;
 }
 
 /** Earlier sessions whose fingerprint is nearest to that of the entry's session. */

@@ -175,7 +175,7 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     does: 'Take every decision of a session again from the log alone and compare.',
     examples: ['palimpsest audit replay 0c42f114'],
     settings: AUDIT,
-    act: async (settings, args) => (await audit()).replay(settings, args[0]!),
+    act: async (settings, args) => (await audit()).replayCommand(settings, args[0]!),
   },
   {
     usage: 'query <select>',

@@ -30,7 +30,7 @@ async function aborted(session: Session, prompt: readonly number[], after: numbe
 /** What must be as it was. */
 const stateOf = (session: Session): unknown => ({
   tokens: [...session.tokens],
-  bytes: session.governed.usedBytes,
+  bytes: session.governed.usedBytes - session.cache.memory().openBytes,
   lengths: Array.from({ length: runtime.shape.layers }, (_, layer) => session.cache.length(layer)),
   pages: Array.from({ length: runtime.shape.layers }, (_, layer) => {
     const { kFormat, vFormat } = session.cache.table(layer);

@@ -1,6 +1,7 @@
 // A recorded session is decided again from the log alone: equal to the last byte when nothing was changed, and the first
 // difference is named when the policy, a decision, a verdict or the sequence is another.
 import { describe, expect, it } from 'vitest';
+import { KvError } from '../../../native/index.ts';
 import { createPolicy, defaultThresholds, type Policy } from '../../../policy/index.ts';
 import {
   type Entry,
@@ -8,6 +9,7 @@ import {
   explanationText,
   openWitnessLog,
   readLog,
+  replay,
   replaySession,
   replayText,
 } from '../../../witness/index.ts';
@@ -26,6 +28,23 @@ async function recorded(situations = 5): Promise<Entry[]> {
 }
 
 describe('replay', () => {
+  it('of a folder takes the beginning of an id, and a policy of one’s own', async () => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir });
+    recordSession(log, 'session-one', { situations: 2 });
+    recordSession(log, 'session-two', { situations: 3 });
+    await log.close();
+    expect(replay(dir, 'session-tw', create)).toMatchObject({
+      session: 'session-two',
+      situations: 3,
+      equal: true,
+      missing: 0,
+    });
+    expect(() => replay(dir, 'session-one')).toThrow(/unknown policy/);
+    expect(() => replay(dir, 'session-', create)).toThrow(KvError);
+    expect(() => replay(dir, 'other', create)).toThrow(KvError);
+  });
+
   it('gives the same bytes', async () => {
     const report = replaySession(await recorded(), create);
     expect(report).toEqual({
