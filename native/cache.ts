@@ -25,10 +25,10 @@ import { sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
-import { type CacheHandle, check, loadBinary, type PoolHandle, refuse } from './load.ts';
+import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
-import { badQuery, badValue, statusOf } from './refusals.ts';
+import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
 import { movesOf, REFUSED, Trials } from './trials.ts';
@@ -118,12 +118,12 @@ class NativeCache implements KvCache {
     }
     const status = handle.append(layer, k, v);
     if (status === 0) return;
-    const code = statusOf(() => check(status, 'append', { layer, tokens: k.length / row }));
-    if (code.code === 'bad-value') throw badValue({ k, v }, layer, row);
-    if (code.code !== 'budget-exceeded') throw code;
+    const error = errorOf(status, 'append', { layer, tokens: k.length / row });
+    if (error.code === 'bad-value') throw badValue({ k, v }, layer, row);
+    if (error.code !== 'budget-exceeded') throw error;
     const tokens = k.length / row;
     const doing = sealsBetween(this.length(layer), tokens) > 0 ? 'seal a page' : 'open rows';
-    throw this.#full(code, `${doing} of layer ${layer}`, this.#appendBytes(layer, tokens));
+    throw this.#full(error, `${doing} of layer ${layer}`, this.#appendBytes(layer, tokens));
   }
 
   appendBytes(tokens: number): number {
@@ -175,7 +175,7 @@ class NativeCache implements KvCache {
     }
     const status = handle.attend(layer, q, out, xNorms, lse, observe);
     if (status === 0) return;
-    const error = statusOf(() => check(status, `attend over layer ${layer}`, { layer, tokens }));
+    const error = errorOf(status, `attend over layer ${layer}`, { layer, tokens });
     throw error.code === 'bad-value' ? badQuery(error, q, layer, row) : error;
   }
 
@@ -211,7 +211,7 @@ class NativeCache implements KvCache {
     this.#sealedPage(this.#layer(layer), page);
     sideId(side);
     formatIn(this.table(layer), page, side);
-    return refuse(status, 'read the cache', { layer, page, side });
+    throw errorOf(status, 'read the cache', { layer, page, side });
   }
 
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array {
@@ -250,7 +250,7 @@ class NativeCache implements KvCache {
       record(candidate, 'candidate');
       this.#checkedMove(layer, page, candidate.side, candidate.format);
     }
-    return refuse(status, `try page ${page} of layer ${layer}`, { layer, page });
+    throw errorOf(status, `try page ${page} of layer ${layer}`, { layer, page });
   }
 
   hasSketch(layer: number): boolean {
@@ -280,7 +280,7 @@ class NativeCache implements KvCache {
     const doing = `re-encode page ${page} of layer ${layer} as ${to}`;
     return this.#within(doing, () => {
       checkStatus(status, doing, move);
-      return refuse(status, doing, move);
+      throw errorOf(status, doing, move);
     });
   }
 

@@ -1,7 +1,7 @@
 /** Pages held as latents, the checked half of KvCache's methods: see types.ts for the contract of each. */
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { isLatentWidth, LATENT_NAMES, type LatentName } from './latent.ts';
+import { checkedWidth, type LatentName, latentId } from './latent.ts';
 import { LATENT_OPERATIONS } from './layout.ts';
 import { type CacheHandle, check } from './load.ts';
 import type { CacheShape, LatentLayerWeights, RotaryTable } from './types.ts';
@@ -35,13 +35,7 @@ export function setLatentWeights(
 ): void {
   record(weights, 'weights');
   const { width, wk, wv, kBias, vBias, kNorm } = weights;
-  integer(width, 'width', 1, 2 ** 16);
-  if (!isLatentWidth(width)) {
-    throw new KvError('unsupported', `there are no latents of width ${width}`, {
-      values: { width },
-      hint: 'the width must be a multiple of 16 from 64 to 16384',
-    });
-  }
+  checkedWidth(width);
   const row = shape.kvHeads * shape.headDim;
   array(wk, 'wk', row * width, '[n·d, width]');
   array(wv, 'wv', row * width, '[n·d, width]');
@@ -99,12 +93,7 @@ export function putLatent(
   bytes: Uint8Array,
   out: Float64Array,
 ): number {
-  const id = LATENT_NAMES.indexOf(format);
-  if (id < 0) {
-    throw new KvError('unsupported', `unknown latent format '${show(format)}'`, {
-      values: { given: show(format), known: LATENT_NAMES.join(', ') },
-    });
-  }
+  const id = latentId(format);
   if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
   const values = { layer, page, format, bytes: bytes.length };
   const status = handle.latent(LATENT_OPERATIONS[operation], layer, page, id, bytes, out);

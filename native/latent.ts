@@ -21,7 +21,7 @@ export function isLatentWidth(width: number): boolean {
   return Number.isInteger(width) && width >= 64 && width <= MAX_WIDTH && width % 16 === 0;
 }
 
-function checkedWidth(width: unknown): number {
+export function checkedWidth(width: unknown): number {
   integer(width, 'width', 1, MAX_CONTRACTION);
   if (!isLatentWidth(width as number)) {
     throw new KvError('unsupported', `there are no latents of width ${width}`, {
@@ -32,7 +32,7 @@ function checkedWidth(width: unknown): number {
   return width as number;
 }
 
-function latentId(format: LatentName): number {
+export function latentId(format: LatentName): number {
   const id = LATENT_NAMES.indexOf(format);
   if (id < 0) {
     throw new KvError('unsupported', `unknown latent format '${show(format)}'`, {

@@ -317,17 +317,17 @@ export function codeOf(status: number): KvErrorCode | null {
 
 /** Throws what a status means. `doing` completes the sentence "cannot …". */
 export function check(status: number, doing: string, values: Readonly<Record<string, unknown>> = {}): void {
-  if (status !== 0) refuse(status, doing, values);
+  if (status !== 0) throw errorOf(status, doing, values);
 }
 
 /** The error that a status other than 0 stands for. */
-export function refuse(status: number, doing: string, values: Readonly<Record<string, unknown>>): never {
+export function errorOf(status: number, doing: string, values: Readonly<Record<string, unknown>>): KvError {
   const code = codeOf(status);
   assert(code !== null, `status ${status} is no error`);
   if (status === STATUS_NO_MEMORY) {
-    throw new KvError(code, `cannot ${doing}: the system has no memory left`, { values, hint: 'lower the budget' });
+    return new KvError(code, `cannot ${doing}: the system has no memory left`, { values, hint: 'lower the budget' });
   }
-  throw new KvError(code, `cannot ${doing}`, { values });
+  return new KvError(code, `cannot ${doing}`, { values });
 }
 
 /** What is loaded, which instruction sets it has and which one is in use. */

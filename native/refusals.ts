@@ -1,17 +1,6 @@
 /** What a cache says of numbers that the binary refused. */
 import { KvError } from './error.ts';
 
-/** The error that a call throws. */
-export function statusOf(throws: () => void): KvError {
-  try {
-    throws();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('palimpsest internal error: a status was expected to be an error');
-}
-
 /** Says which number of which row is wrong. */
 export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: number, row: number): KvError {
   for (const [name, array] of Object.entries(arrays)) {

@@ -1,5 +1,6 @@
 /** Compares a finished session with the exact cache on the very same tokens. */
-import { KvError } from '../../native/index.ts';
+import { given, KvError } from '../../native/index.ts';
+import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
 import type { Divergence, Progress } from '../types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
@@ -21,7 +22,7 @@ export async function compareWithExact(
     });
   const exact = Session.open(session.runtime, { ...session.setup, exact: true, witness: false, compareTokens: rows });
   try {
-    await exact.read(tokens, { signal, ...(onProgress === undefined ? {} : { onProgress }) });
+    await exact.read(tokens, given<ReadOptions>({ signal, onProgress }));
     const targets = Int32Array.from(tokens.slice(tokens.length - rows + 1).concat(NO_TARGET));
     const sums = emptySums();
     await addDivergence(sums, session.runtime.dense, exact.hiddenRows(), ours, targets, hiddenSize);

@@ -10,25 +10,16 @@ const BLOCK_ROWS = 32;
 /** In `targets`: this row's successor is not known. */
 export const NO_TARGET = -1;
 
-/** Sums over tokens that can be added up over windows before the means are taken. */
-export interface DivergenceSums {
-  tokens: number;
-  /** Tokens with a known successor. */
-  targets: number;
-  sameTop: number;
-  lossNats: number;
-  lossExactNats: number;
-  klds: number[];
-}
-
-export const emptySums = (): DivergenceSums => ({
+/** Sums over tokens, which windows add to before the means are taken; `targets` counts the tokens whose successor is known. */
+export const emptySums = () => ({
   tokens: 0,
   targets: 0,
   sameTop: 0,
   lossNats: 0,
   lossExactNats: 0,
-  klds: [],
+  klds: [] as number[],
 });
+export type DivergenceSums = ReturnType<typeof emptySums>;
 
 /**
  * KL(exact ‖ ours) per token in nats, same-top, and the loss of the true successor where `targets` has one (NO_TARGET: none).

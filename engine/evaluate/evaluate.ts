@@ -2,12 +2,13 @@
  * Quality of caches against the exact one. Text is read in chunks that end at page boundaries, so the scored tokens (the last
  * of each window) use the quantized history; all caches read the very same tokens. Perplexity, KLD, same-top, recall, bits.
  */
-import { type FormatPair, KvError, parsePair } from '../../native/index.ts';
+import { given, KvError, parsePair } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
+import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
 import type { SessionOptions } from '../types.ts';
-import { addDivergence, type DivergenceSums, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
 import { ask, documentLength, questionTokens, type RecallDocument, recallDocument } from './recall.ts';
 
 /** Tokens at the end of each window that are scored. */
@@ -23,10 +24,7 @@ export function parseCache(text: string): CacheSpec {
   const name = text.trim();
   if (name === 'exact' || name === 'f16') return { name, options: { exact: true } };
   const at = name.indexOf('@');
-  if (at < 0) {
-    const cacheTypes: FormatPair = parsePair(name);
-    return { name, options: { policy: 'fixed', cacheTypes } };
-  }
+  if (at < 0) return { name, options: { policy: 'fixed', cacheTypes: parsePair(name) } };
   const policy = name.slice(0, at);
   const budget = name.slice(at + 1);
   if (budget.startsWith('kld:')) {
@@ -82,22 +80,9 @@ export interface EvaluateRow {
   readonly prefillTokensPerSecond: number;
 }
 
-interface Tally {
-  sums: DivergenceSums;
-  kvBytes: number;
-  kvBytesF16: number;
-  asked: number;
-  recalled: number;
-  recalledExact: number;
-  predictedKld: number;
-  decisions: number;
-  refused: number;
-  readMs: number;
-  tokensRead: number;
-  windows: number;
-}
+type Tally = ReturnType<typeof emptyTally>;
 
-const emptyTally = (): Tally => ({
+const emptyTally = () => ({
   sums: emptySums(),
   kvBytes: 0,
   kvBytesF16: 0,
@@ -211,7 +196,7 @@ function windowsOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateTex
   });
 }
 
-const reading = ({ signal }: EvaluateRequest): { signal?: AbortSignal } => (signal === undefined ? {} : { signal });
+const reading = ({ signal }: EvaluateRequest): ReadOptions => given<ReadOptions>({ signal });
 
 /** Opens a session for one piece of work and closes it, whatever becomes of the work. */
 async function using<T>(session: Session, work: (session: Session) => Promise<T>): Promise<T> {

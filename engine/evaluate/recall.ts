@@ -2,9 +2,10 @@
  * Recall of facts from different depths of a long document: five access codes are written into a text, and asked for at its end.
  * Every question sees the same document and no other question; each run is greedy and continues with its own answer.
  */
-import { KvError, sealsBetween } from '../../native/index.ts';
+import { given, KvError, sealsBetween } from '../../native/index.ts';
 import type { Tokenizer } from '../model/types.ts';
 import type { Session } from '../session.ts';
+import type { GenerateOptions } from '../types.ts';
 
 export interface RecallQuestion {
   readonly place: string;
@@ -119,11 +120,8 @@ export async function ask(
 ): Promise<RecallAnswer> {
   const ids = session.runtime.model.tokenizer.encode(questionText(question.place));
   const before = session.length;
-  const answering = session.generate(ids, {
-    maxTokens: ANSWER_TOKENS,
-    stop: ['.', '\n'],
-    ...(signal === undefined ? {} : { signal }),
-  });
+  const options = given<GenerateOptions>({ maxTokens: ANSWER_TOKENS, stop: ['.', '\n'], signal });
+  const answering = session.generate(ids, options);
   let next = await answering.next();
   for (; next.done !== true; next = await answering.next()) onText?.(next.value);
   const { text, finish, tokens: count, tokensPerSecond } = next.value;

@@ -1,6 +1,6 @@
 /** Chooses the dense half of a model. onnxruntime is faster on some processors, but nothing depends on having it. */
 import { nativeInfo } from '../../native/index.ts';
-import { checkDenseOptions, type DenseModel } from './dense.ts';
+import type { DenseModel } from './dense.ts';
 import { createLoopBackend } from './dense-loops.ts';
 import { createNativeBackend } from './dense-native.ts';
 import { createOrtBackend, importOrt, type Ort } from './dense-ort.ts';
@@ -45,7 +45,6 @@ export async function openDense(
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<{ readonly dense: DenseBackend; readonly choice: DenseChoice }> {
-  checkDenseOptions(options);
   const choice = await chooseDense(options.precision, load);
   const create = { native: createNativeBackend, onnxruntime: createOrtBackend, loops: createLoopBackend }[choice.name];
   return { dense: await create(model, options, load), choice };

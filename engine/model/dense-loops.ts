@@ -3,16 +3,13 @@
  * so they serve only requests for float32 where onnxruntime is absent.
  */
 import { assert } from '../../native/index.ts';
-import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
+import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput } from './types.ts';
 
 /** Decodes every weight to float32. `model.weights` must stay open until the backend is closed. Throws 'bad-model', 'bad-argument'. */
 export async function createLoopBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
-  checkDenseOptions(options);
-  const backend = new LoopBackend(model, options);
-  await backend.open();
-  return backend;
+  return opened(new LoopBackend(model, options));
 }
 
 class LoopBackend extends DenseBase implements DenseBackend {

@@ -3,7 +3,7 @@
  * per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
 import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot } from '../../native/index.ts';
-import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
+import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
 
@@ -12,15 +12,7 @@ import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './type
  * backend is closed. Throws 'bad-model' for tensors that are missing, misshapen or not finite, 'bad-argument' for options.
  */
 export async function createNativeBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
-  checkDenseOptions(options);
-  const backend = new NativeBackend(model, options);
-  try {
-    await backend.open();
-  } catch (error) {
-    await backend.close();
-    throw error;
-  }
-  return backend;
+  return opened(new NativeBackend(model, options));
 }
 
 /** Buffers for results, for one number of tokens. There are two residual streams, because one is read while the next is written. */

@@ -5,7 +5,7 @@
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
 import { assert, KvError } from '../../native/index.ts';
-import { checkDenseOptions, DenseBase, type DenseModel } from './dense.ts';
+import { DenseBase, type DenseModel, opened } from './dense.ts';
 import type { DenseGraph, GraphInput } from './dense-graphs.ts';
 import { firstGraph, lastGraph, logitsGraph, nextGraph } from './dense-graphs.ts';
 import { writeOnnxModel } from './onnx-writer.ts';
@@ -27,7 +27,6 @@ export async function createOrtBackend(
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<DenseBackend> {
-  checkDenseOptions(options);
   const ort = await load().catch((cause: unknown) => {
     throw new KvError(
       'missing-dependency',
@@ -35,14 +34,7 @@ export async function createOrtBackend(
       { hint: 'npm install onnxruntime-node --ignore-scripts', cause },
     );
   });
-  const backend = new OrtBackend(ort, model, options);
-  try {
-    await backend.open(options.threads);
-  } catch (error) {
-    await backend.close();
-    throw error;
-  }
-  return backend;
+  return opened(new OrtBackend(ort, model, options));
 }
 
 function sessionOptions(threads: number): InferenceSession.SessionOptions {
@@ -64,27 +56,29 @@ class OrtBackend extends DenseBase implements DenseBackend {
   readonly name = 'onnxruntime';
   private readonly ort: Ort;
   private readonly given: GraphInput;
+  private readonly threads: number;
   /** first, next 0 … next L−2, last, logits. */
   private readonly sessions: InferenceSession[] = [];
 
   constructor(ort: Ort, model: DenseModel, options: DenseOptions) {
     super(model, options);
     this.ort = ort;
+    this.threads = options.threads;
     this.given = { config: model.config, weights: model.weights, precision: options.precision };
   }
 
   /** Goes graph by graph, so that only one layer's weights exist twice at any time. */
-  async open(threads: number): Promise<void> {
+  async open(): Promise<void> {
     const { layers } = this.given.config;
-    await this.addSession(firstGraph(this.given), threads);
-    for (let layer = 0; layer < layers - 1; layer++) await this.addSession(nextGraph(this.given, layer), threads);
-    await this.addSession(lastGraph(this.given), threads);
-    await this.addSession(logitsGraph(this.given), threads);
+    await this.addSession(firstGraph(this.given));
+    for (let layer = 0; layer < layers - 1; layer++) await this.addSession(nextGraph(this.given, layer));
+    await this.addSession(lastGraph(this.given));
+    await this.addSession(logitsGraph(this.given));
   }
 
-  private async addSession(graph: DenseGraph, threads: number): Promise<void> {
+  private async addSession(graph: DenseGraph): Promise<void> {
     this.safePoint();
-    this.sessions.push(await this.ort.InferenceSession.create(writeOnnxModel(graph), sessionOptions(threads)));
+    this.sessions.push(await this.ort.InferenceSession.create(writeOnnxModel(graph), sessionOptions(this.threads)));
     this.bytes += graph.bytes;
     for (const [type, count] of Object.entries(graph.matrices)) this.countMatrices(type, count);
   }

@@ -12,9 +12,10 @@ export abstract class DenseBase {
   protected readonly safePoint: () => void;
   protected closed = false;
 
-  constructor(model: DenseModel, { safePoint }: DenseOptions) {
+  constructor(model: DenseModel, options: DenseOptions) {
+    checkOptions(options);
     this.model = model;
-    this.safePoint = safePoint ?? (() => {});
+    this.safePoint = options.safePoint ?? (() => {});
   }
 
   embed(tokenIds: Int32Array): Float32Array {
@@ -49,7 +50,20 @@ export abstract class DenseBase {
   }
 }
 
-export function checkDenseOptions({ precision, threads }: DenseOptions): void {
+/** Opens a backend that was just made, and closes it when that fails. */
+export async function opened<Backend extends { open(): Promise<void>; close(): Promise<void> }>(
+  backend: Backend,
+): Promise<Backend> {
+  try {
+    await backend.open();
+    return backend;
+  } catch (error) {
+    await backend.close();
+    throw error;
+  }
+}
+
+function checkOptions({ precision, threads }: DenseOptions): void {
   if (precision !== 'auto' && precision !== 'exact') {
     throw new KvError('bad-argument', `unknown precision '${String(precision)}' of the dense half`, {
       values: { precision },

@@ -4,12 +4,12 @@ import { expectedShapes } from './config.ts';
 import type { Checkpoint, StoredTensor } from './stored-tensor.ts';
 import type { ModelConfig, Tensor, WeightSource } from './types.ts';
 
-const HF_TOP: Readonly<Record<string, string>> = {
+const HF_TOP: Names = {
   'embed_tokens.weight': 'embed',
   'lm_head.weight': 'head',
   'norm.weight': 'norm',
 };
-const HF_LAYER: Readonly<Record<string, string>> = {
+const HF_LAYER: Names = {
   'input_layernorm.weight': 'attnNorm',
   'post_attention_layernorm.weight': 'mlpNorm',
   'self_attn.q_norm.weight': 'qNorm',
@@ -17,12 +17,12 @@ const HF_LAYER: Readonly<Record<string, string>> = {
   ...matrices({ q: 'self_attn.q_proj', k: 'self_attn.k_proj', v: 'self_attn.v_proj', o: 'self_attn.o_proj' }),
   ...matrices({ gate: 'mlp.gate_proj', up: 'mlp.up_proj', down: 'mlp.down_proj' }),
 };
-const GGUF_TOP: Readonly<Record<string, string>> = {
+const GGUF_TOP: Names = {
   'token_embd.weight': 'embed',
   'output.weight': 'head',
   'output_norm.weight': 'norm',
 };
-const GGUF_LAYER: Readonly<Record<string, string>> = {
+const GGUF_LAYER: Names = {
   'attn_norm.weight': 'attnNorm',
   'ffn_norm.weight': 'mlpNorm',
   'attn_q_norm.weight': 'qNorm',
@@ -40,7 +40,7 @@ const GGUF_LAYER: Readonly<Record<string, string>> = {
 /** Tensors that only repeat what the configuration says. */
 const IGNORED = /(^|\.)(rotary_emb\.inv_freq|attn_rot_embd\.weight)$|^rope_freqs\.weight$/;
 
-function matrices(names: Readonly<Record<string, string>>): Record<string, string> {
+function matrices(names: Names): Record<string, string> {
   return Object.fromEntries(
     Object.entries(names).flatMap(([ours, theirs]) => [
       [`${theirs}.weight`, ours],
@@ -50,25 +50,24 @@ function matrices(names: Readonly<Record<string, string>>): Record<string, strin
 }
 
 /** The engine's name of a tensor of a Hugging Face checkpoint, null if it needs none, undefined if unknown. */
-export function hfName(name: string): string | null | undefined {
-  if (IGNORED.test(name)) return null;
-  const bare = name.startsWith('model.') ? name.slice('model.'.length) : name;
-  const layer = /^layers\.(0|[1-9]\d{0,4})\.(.+)$/.exec(bare);
-  if (layer === null) return own(HF_TOP, bare);
-  const part = own(HF_LAYER, layer[2]!);
-  return part === undefined ? undefined : `${layer[1]}.${part}`;
-}
+export const hfName = (name: string): string | null | undefined =>
+  engineName(name, name.replace(/^model\./, ''), /^layers\.(0|[1-9]\d{0,4})\.(.+)$/, HF_TOP, HF_LAYER);
 
 /** The same for GGUF. */
-export function ggufName(name: string): string | null | undefined {
+export const ggufName = (name: string): string | null | undefined =>
+  engineName(name, name, /^blk\.(0|[1-9]\d{0,4})\.(.+)$/, GGUF_TOP, GGUF_LAYER);
+
+type Names = Readonly<Record<string, string>>;
+
+function engineName(name: string, bare: string, ofLayer: RegExp, top: Names, parts: Names): string | null | undefined {
   if (IGNORED.test(name)) return null;
-  const layer = /^blk\.(0|[1-9]\d{0,4})\.(.+)$/.exec(name);
-  if (layer === null) return own(GGUF_TOP, name);
-  const part = own(GGUF_LAYER, layer[2]!);
+  const layer = ofLayer.exec(bare);
+  if (layer === null) return own(top, bare);
+  const part = own(parts, layer[2]!);
   return part === undefined ? undefined : `${layer[1]}.${part}`;
 }
 
-function own(record: Readonly<Record<string, string>>, key: string): string | undefined {
+function own(record: Names, key: string): string | undefined {
   return Object.hasOwn(record, key) ? record[key] : undefined;
 }
 
