@@ -121,7 +121,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::with<trialCall>>("trial"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::with<transcodeCall>>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
-                        InstanceMethod<&CacheHandle::codes>("codes"), InstanceMethod<&CacheHandle::memory>("memory"),
+                        InstanceMethod<&CacheHandle::memory>("memory"),
                         InstanceMethod<&CacheHandle::account>("account"), InstanceMethod<&CacheHandle::setBudget>("setBudget"),
                         InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::with<latentCall>>("latent"),
                         InstanceMethod<&CacheHandle::with<exportPageCall>>("exportPage"), InstanceMethod<&CacheHandle::with<importPageCall>>("importPage"),
@@ -401,29 +401,6 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (rows.length != tokens * cache_->shape().rowElements()) return kBadShape;
       cache_->decode(layer, page, isKey, rows.data);
       return kOk;
-    });
-  }
-
-  // (layer, page, side, codes, rowScales, means, meanScales, references)
-  Napi::Value codes(const Info& info) {
-    return guarded(info, [&]() -> Status {
-      int layer, page;
-      bool isKey;
-      Span<uint8_t> codes;
-      Span<uint16_t> rowScales, meanScales;
-      Span<int8_t> means, references;
-      if (!cache_) return kClosed;
-      if (!readPage(info, false, &layer, &page) || !readSide(info[2], &isKey)) return kBadArgument;
-      if (!readArray(info[3], napi_uint8_array, &codes) || !readArray(info[4], napi_uint16_array, &rowScales)) return kBadArgument;
-      if (!readArray(info[5], napi_int8_array, &means) || !readArray(info[6], napi_uint16_array, &meanScales)) return kBadArgument;
-      if (!readArray(info[7], napi_int8_array, &references)) return kBadArgument;
-      const CacheShape& shape = cache_->shape();
-      const bool rot = isRot(cache_->layer(layer).page(page).side(isKey).format);
-      if (codes.length != shape.rowElements() * kPageTokens) return kBadShape;
-      if (rowScales.length != static_cast<size_t>(shape.kvHeads) * kPageTokens) return kBadShape;
-      const size_t heads = rot ? static_cast<size_t>(shape.kvHeads) : 0;
-      if (means.length != (rot ? shape.rowElements() : 0) || meanScales.length != heads || references.length != heads) return kBadShape;
-      return cache_->codes(layer, page, isKey, codes.data, rowScales.data, means.data, meanScales.data, references.data);
     });
   }
 

@@ -40,7 +40,6 @@ import type {
   KvCache,
   KvCacheOptions,
   LatentLayerWeights,
-  PageCodes,
   PageTable,
   RotaryTable,
   TrialCandidate,
@@ -308,35 +307,6 @@ class NativeCache implements KvCache {
     if (found.length !== wanted) shapeError('out must be [tokens, n, d]', { out: found.length, wanted });
     const status = handle.decode(layer, page, sideId(side), found);
     check(status, `decode page ${page} of layer ${layer}`, { layer, page, side });
-    return found;
-  }
-
-  codes(layer: number, page: number, side: Side): PageCodes {
-    const handle = this.#open();
-    this.#sealedPage(this.#layer(layer), page);
-    const id = sideId(side);
-    const format = formatIn(this.table(layer), page, side);
-    if (format === 'f16') {
-      throw new KvError('unsupported', 'an f16 page has no codes', {
-        values: { layer, page, side },
-        hint: 'use decode()',
-      });
-    }
-    const { kvHeads, headDim } = this.shape;
-    const rot = FORMATS[format].rotated;
-    const found: PageCodes = {
-      format,
-      codes: new Uint8Array(PAGE_TOKENS * kvHeads * headDim),
-      rowScales: new Uint16Array(PAGE_TOKENS * kvHeads),
-      means: new Int8Array(rot ? kvHeads * headDim : 0),
-      meanScales: new Uint16Array(rot ? kvHeads : 0),
-      references: new Int8Array(rot ? kvHeads : 0),
-    };
-    check(
-      handle.codes(layer, page, id, found.codes, found.rowScales, found.means, found.meanScales, found.references),
-      `read the codes of page ${page} of layer ${layer}`,
-      { layer, page, side },
-    );
     return found;
   }
 

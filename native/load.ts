@@ -73,16 +73,6 @@ export interface CacheHandle {
   /** [1 + 2 · moves under way] ← how many were finished, then of each its status and the bytes freed. */
   finishMoves(wait: boolean, out: Float64Array): number;
   decode(layer: number, page: number, side: number, out: Float32Array): number;
-  codes(
-    layer: number,
-    page: number,
-    side: number,
-    codes: Uint8Array,
-    rowScales: Uint16Array,
-    means: Int8Array,
-    meanScales: Uint16Array,
-    references: Int8Array,
-  ): number;
   /** about [2] ← bytes, width of the latent or 0. Without `out` that is all. */
   exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;
   /** about: kind, format of keys, of values, format of the latent + 1, its width. */

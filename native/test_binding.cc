@@ -1,5 +1,7 @@
 // Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then what kernels.h lists.
 // Every length is checked here against the shapes given; a wrong call is a RangeError or TypeError, never a crash.
+#include <vector>
+
 #include "test_call.h"
 
 namespace palimpsest {
@@ -52,16 +54,6 @@ void dotI8(const Napi::CallbackInfo& info) {
   const auto* x = call.array<int16_t>(Call::span(n, xStride, contraction));
   auto* y = call.array<int32_t>(Call::span(n, yStride, outputs));
   kernels->dotI8(tile, contraction, outputs, x, n, static_cast<size_t>(xStride), y, static_cast<size_t>(yStride));
-}
-
-void unpackRot(const Napi::CallbackInfo& info) {
-  Call call(info);
-  const Kernels* kernels = call.kernels();
-  const int format = call.rotFormat(), d = call.headDim();
-  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
-  const auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
-  const size_t elements = static_cast<size_t>(kPageTokens) * d;
-  kernels->unpackRot(format, hi, lo, elements, call.array<int8_t>(elements));
 }
 
 void rotate(const Napi::CallbackInfo& info) {
@@ -149,83 +141,67 @@ void rope(const Napi::CallbackInfo& info) {
   kernels->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
 }
 
-Napi::Value encodeRotCall(const Napi::CallbackInfo& info) {
+// Formats. A side of one head lies in `bytes` as its fields do, each at a multiple of 64 (test_call.h).
+
+// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): one family; the fields it keeps lie with the first.
+void encodeSides(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
-  const int format = call.rotFormat();
+  const int count = static_cast<int>(call.length());
+  const auto* formats = call.array<int32_t>(count);
+  if (count < 1 || count > kFormatSlots) call.fail("must be some formats");
+  for (int i = 0; i < count; i++) {
+    if (!isFormat(formats[i]) || kFormats[formats[i]].family != kFormats[formats[0]].family) call.fail("is not of the family");
+  }
   const bool isKey = call.flag();
   const int d = call.headDim(), stride = call.integer(d, kMany), firstRow = call.integer(0, kSinkTokens);
   const auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
-  auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
-  auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
-  auto* k = call.array<int8_t>(kPageTokens);
-  auto* mean = call.array<int8_t>(static_cast<size_t>(d));
-  auto* reference = call.array<int8_t>(1);
-  uint16_t meanScale = 0;
-  encodeRot(kernels, format, isKey, x, static_cast<size_t>(stride), d, firstRow, hi, lo, k, mean, &meanScale, reference);
-  return Napi::Number::New(call.env(), meanScale);
+  const size_t size = TestSide::bytes(d);
+  TestSide all(call.array<uint8_t>(size * count), size * count);
+  std::vector<SideTarget> targets;
+  for (int i = 0; i < count; i++) {
+    targets.push_back(all.target(formats[i], d, size * i));
+    for (int f = 0; i > 0 && f < kFormats[formats[i]].fields; f++) {
+      if (kFormats[formats[i]].field[f].isKept) targets[i].field[f] = targets[0].field[f];
+    }
+  }
+  kernels->encode(targets.data(), count, isKey, d, firstRow, x, static_cast<size_t>(stride));
+  all.giveBack();
 }
 
-void demoteRotCall(const Napi::CallbackInfo& info) {
+// (isa, from, to, isKey, d, bytes, out <- bytes)
+void demoteSide(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
-  const int from = call.rotFormat(), to = call.integer(from + 1, kRot2);
+  const int from = call.format(), to = call.format();
+  if (!isDemotion(from, to) || !isMove(from, to)) call.fail("is no demotion");
   const bool isKey = call.flag();
   const int d = call.headDim();
-  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
-  const auto* lo = call.array<uint8_t>(loPlaneBytes(from, d));
-  const auto* k = call.array<int8_t>(kPageTokens);
-  auto* loOut = call.array<uint8_t>(loPlaneBytes(to, d));
-  kernels->demoteRot(from, to, isKey, d, hi, lo, k, loOut, call.array<int8_t>(kPageTokens));
+  TestSide source(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
+  TestSide out(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
+  kernels->demote(source.view(from, d), isKey, d, out.target(to, d));
+  out.giveBack();
 }
 
-void decodeRotCall(const Napi::CallbackInfo& info) {
+// (isa, format, isKey, d, stride, firstRow, bytes, x <-)
+void decodeSide(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
-  SideView side;
-  side.format = call.rotFormat();
+  const int format = call.format();
   const bool isKey = call.flag();
   const int d = call.headDim(), stride = call.integer(d, kMany), firstRow = call.integer(0, kSinkTokens);
-  side.hi = call.array<uint8_t>(hiPlaneBytes(d));
-  side.lo = call.array<uint8_t>(loPlaneBytes(side.format, d));
-  side.k = call.array<int8_t>(kPageTokens);
-  side.mean = call.array<int8_t>(static_cast<size_t>(d));
-  const uint16_t meanScale = static_cast<uint16_t>(call.integer(0, 0xffff));
-  side.meanScale = &meanScale;
-  const int8_t reference = static_cast<int8_t>(call.integer(-126, 127));
-  side.reference = &reference;
+  TestSide side(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
   auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
-  kernels->decodeRotRows(isKey, d, firstRow, side, x, static_cast<size_t>(stride));
+  kernels->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride));
 }
 
-void codesRotCall(const Napi::CallbackInfo& info) {
-  Call call(info);
-  const int format = call.rotFormat();
-  const bool isKey = call.flag();
-  const int d = call.headDim();
-  const auto* hi = call.array<uint8_t>(hiPlaneBytes(d));
-  const auto* lo = call.array<uint8_t>(loPlaneBytes(format, d));
-  codesRot(format, isKey, d, hi, lo, call.array<uint8_t>(static_cast<size_t>(kPageTokens) * d));
-}
-
-void encodeQ8Call(const Napi::CallbackInfo& info) {
+// (isa, format, d, bytes, tile <-) -> whether the format has levels
+Napi::Value levelsOfSide(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
-  const bool isKey = call.flag();
-  const int d = call.headDim(), stride = call.integer(d, kMany);
-  const auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
-  auto* tile = call.array<int8_t>(static_cast<size_t>(kPageTokens) * d);
-  kernels->encodeQ8(isKey, x, static_cast<size_t>(stride), d, tile, call.array<uint16_t>(kPageTokens));
-}
-
-void decodeQ8Call(const Napi::CallbackInfo& info) {
-  Call call(info);
-  const Kernels* kernels = call.kernels();
-  const bool isKey = call.flag();
-  const int d = call.headDim(), stride = call.integer(d, kMany);
-  const auto* tile = call.array<int8_t>(static_cast<size_t>(kPageTokens) * d);
-  const auto* scales = call.array<uint16_t>(kPageTokens);
-  kernels->decodeQ8(isKey, d, tile, scales, call.array<float>(Call::span(kPageTokens, stride, d)), static_cast<size_t>(stride));
+  const int format = call.format(), d = call.headDim();
+  TestSide side(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
+  return Napi::Boolean::New(info.Env(), kernels->levels(side.view(format, d), d, call.array<int8_t>(static_cast<size_t>(kPageTokens) * d)));
 }
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
@@ -234,7 +210,6 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("best", best);
   add("dotF16", dotF16);
   add("dotI8", dotI8);
-  add("unpackRot", unpackRot);
   add("rotate", rotate);
   add("quantizeI16", quantizeI16);
   add("softmaxPage", softmaxPage);
@@ -244,12 +219,10 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("toHalf", toHalf);
   add("fromHalf", fromHalf);
   add("rope", rope);
-  add("encodeRot", encodeRotCall);
-  add("demoteRot", demoteRotCall);
-  add("decodeRot", decodeRotCall);
-  add("codesRot", codesRotCall);
-  add("encodeQ8", encodeQ8Call);
-  add("decodeQ8", decodeQ8Call);
+  add("encodeSides", encodeSides);
+  add("demoteSide", demoteSide);
+  add("decodeSide", decodeSide);
+  add("levelsOfSide", levelsOfSide);
   exportAttend(env, exports);
   exportDense(env, exports);
 #if defined(PALIMPSEST_DEBUG)

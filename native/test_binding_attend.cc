@@ -13,28 +13,7 @@ namespace {
 constexpr int kMostRows = 64;
 constexpr int kMostPages = 16;
 
-// What a page side of one head takes in `bytes`: codes (an f16 tile, an i8 tile, or the two planes of a rot format), then 256 bytes of
-// row scales (f16 bits, or int8 k), the mean [d], the f16 bits of its scale and the reference.
-size_t sideBytes(int d) { return (static_cast<size_t>(257) * d + 256 + 3 + 63) / 64 * 64; }
-
-SideView viewOf(const uint8_t* bytes, int format, int d) {
-  SideView view;
-  view.format = format;
-  const uint8_t* scales = bytes + static_cast<size_t>(256) * d;
-  const uint8_t* mean = scales + 256;
-  view.half = reinterpret_cast<const uint16_t*>(bytes);
-  view.tile = reinterpret_cast<const int8_t*>(bytes);
-  view.rowScales = reinterpret_cast<const uint16_t*>(scales);
-  view.hi = bytes;
-  view.lo = format == kRot2 ? nullptr : bytes + hiPlaneBytes(d);
-  view.k = reinterpret_cast<const int8_t*>(scales);
-  view.mean = reinterpret_cast<const int8_t*>(mean);
-  view.meanScale = reinterpret_cast<const uint16_t*>(mean + d);
-  view.reference = reinterpret_cast<const int8_t*>(mean + d + 2);
-  return view;
-}
-
-// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, formats [pages][2], bytes [pages][2][heads][sideBytes], q [rows][d],
+// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
 //  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2],
 //  mass, top <- [rows][pages], of pages met in runs)
 // Page p is tokens [128p, 128p + 128), the last one only `last` of them. With sinkRows the first four tokens of page 0 are those. inRuns: pages that
@@ -52,8 +31,8 @@ void attendPages(const Napi::CallbackInfo& info) {
   for (int i = 0; i < 2 * pages; i++) {
     if (!isFormat(formats[i])) call.fail("is no format");
   }
-  const size_t bytes = sideBytes(d);
-  const auto* given = call.array<uint8_t>(bytes * sides * pages);
+  const size_t bytes = TestSide::bytes(d);
+  TestSide all(call.array<uint8_t>(bytes * sides * pages), bytes * sides * pages);
   const auto* q = call.array<float>(static_cast<size_t>(rows) * d);
   const auto* position = call.array<int32_t>(rows);
   size_t slopes = 0, sinks = 0;
@@ -66,14 +45,10 @@ void attendPages(const Napi::CallbackInfo& info) {
   auto* mass = call.array<float>(static_cast<size_t>(rows) * pages);
   auto* top = call.array<float>(static_cast<size_t>(rows) * pages);
 
-  // A copy where a cache would have it, at multiples of 64.
-  Buffer<uint8_t> own;
-  own.grow(bytes * sides * pages);
-  std::memcpy(own.data(), given, bytes * sides * pages);
   std::vector<SideView> views;
   for (int page = 0; page < pages; page++) {
     for (int side = 0; side < sides; side++) {
-      views.push_back(viewOf(own.data() + bytes * (static_cast<size_t>(page) * sides + side), formats[2 * page + side / heads], d));
+      views.push_back(all.view(formats[2 * page + side / heads], d, bytes * (static_cast<size_t>(page) * sides + side)));
     }
   }
 

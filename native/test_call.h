@@ -3,8 +3,11 @@
 #include <napi.h>
 
 #include <climits>
+#include <cstring>
 #include <string>
 
+#include "cache/buffer.h"
+#include "formats/format.h"
 #include "kernels.h"
 
 namespace palimpsest {
@@ -46,7 +49,11 @@ class Call {
     return d;
   }
 
-  int rotFormat() { return integer(kRot4, kRot2); }
+  int format() {
+    const int id = integer(0, kFormatSlots - 1);
+    if (!isFormat(id)) fail("is no format");
+    return id;
+  }
 
   // A typed array of T with room for `count` elements.
   template <class T>
@@ -71,6 +78,12 @@ class Call {
     return array<T>(*length);
   }
 
+  // Elements of the typed array that comes next.
+  uint64_t length() const {
+    const Napi::Value value = info_[index_];
+    return value.IsTypedArray() ? value.As<Napi::TypedArray>().ElementLength() : 0;
+  }
+
   // Elements spanned by n rows of `length` at `stride`.
   static uint64_t span(int n, int stride, int length) { return n == 0 ? 0 : static_cast<uint64_t>(n - 1) * stride + length; }
 
@@ -91,6 +104,48 @@ class Call {
 
   const Napi::CallbackInfo& info_;
   size_t index_ = 0;
+};
+
+// A side of one head as tests hold it: the fields of its format one after the other, each at a multiple of 64. A copy where a cache would have it.
+class TestSide {
+ public:
+  // What the longest format takes.
+  static size_t bytes(int d) {
+    size_t most = 0;
+    for (int format = 0; format < kFormatSlots; format++) {
+      size_t size = 0;
+      for (int i = 0; i < kFormats[format].fields; i++) size += alignedPart(fieldBytes(kFormats[format].field[i], d));
+      most = size > most ? size : most;
+    }
+    return most;
+  }
+
+  TestSide(uint8_t* given, size_t size) : given_(given), size_(size) {
+    own_.grow(size);
+    std::memcpy(own_.data(), given, size);
+  }
+  SideTarget target(int format, int d, size_t at = 0) {
+    SideTarget target;
+    target.format = format;
+    for (int i = 0; i < kFormats[format].fields; i++) {
+      target.field[i] = own_.data() + at;
+      at += alignedPart(fieldBytes(kFormats[format].field[i], d));
+    }
+    return target;
+  }
+  SideView view(int format, int d, size_t at = 0) {
+    const SideTarget fields = target(format, d, at);
+    SideView view;
+    view.format = format;
+    for (int i = 0; i < kFieldsMax; i++) view.field[i] = fields.field[i];
+    return view;
+  }
+  void giveBack() const { std::memcpy(given_, own_.data(), size_); }
+
+ private:
+  uint8_t* given_;
+  size_t size_;
+  Buffer<uint8_t> own_;
 };
 
 }  // namespace palimpsest

@@ -249,8 +249,6 @@ export interface KvCache {
   finishMoves(wait: boolean): FinishedMove[];
   /** Decoded rows of one side of a sealed page or (page === pages) of the open one, sinks exact: [tokens, n, d], in `out` if given. */
   decode(layer: number, page: number, side: Side, out?: Float32Array): Float32Array;
-  /** Codes, scales and means of a coded page in canonical order, to compare with the reference. */
-  codes(layer: number, page: number, side: Side): PageCodes;
   /** Weights for the latents of a layer, packed once (scratch). Throws 'unsupported' once the layer holds latents. */
   setLatentWeights(layer: number, weights: LatentLayerWeights): void;
   /** The rotary embedding of recomputed keys, all layers; without it they are taken as they come. Throws 'unsupported' once latents are held. */
@@ -295,17 +293,4 @@ export interface KvCache {
   /** Closes what this cache is and goes on as the one that `make` returns, which has the same shape and is nobody else's. Closed when `make` throws. */
   become(make: () => KvCache): void;
   close(): void;
-}
-
-/** Canonical content of a coded page side. */
-export interface PageCodes {
-  readonly format: FormatName;
-  /** One code per element, [128, n, d]; q8: the int8 value + 128; rot: the code 0..2^b−1. */
-  readonly codes: Uint8Array;
-  /** q8: f16 bits of the row scale; rot: the int8 exponent k (as 16-bit two's complement). [128, n] */
-  readonly rowScales: Uint16Array;
-  /** rot only: int8 means [n, d], f16 bits of their scale [n], and e [n], where row scales and means are multiples of 2^e; empty for q8. */
-  readonly means: Int8Array;
-  readonly meanScales: Uint16Array;
-  readonly references: Int8Array;
 }

@@ -1,6 +1,7 @@
 /**
  * Writes what follows from native/layout.ts and native/formats/:
  *   native/formats/index.gen.ts   the list of the folder
+ *   native/formats/index.gen.h    the same for the C++ half
  *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ half
  * `--check` writes nothing and fails when a file differs. `--into FOLDER MODULE…` writes the two headers with the families of those
  * modules as well, for a build that knows more formats (scripts/build-native.mjs --formats).
@@ -96,6 +97,13 @@ function formatLine(id: number): string {
      .from = ${mask(sources(format))}, .headDims = {${headDims.join(', ')}}, .parts = ${format.parts.length}, .fields = ${fields.length}, .field = {${fields.join(', ')}}},`;
 }
 
+// What one knows of a member of a family, C++ knows of all of them but for the bits of an element.
+for (const [name, { formats: members }] of ALL_FAMILIES) {
+  const likeness = (format: (typeof formats)[number]) =>
+    JSON.stringify([format.nested, fieldsOf(format).map((field) => ({ ...field, elementBits: undefined }))]);
+  if (new Set(members.map(likeness)).size > 1) throw new Error(`the formats of ${name} have different fields`);
+}
+
 const mostFields = Math.max(...formats.map((format) => fieldsOf(format).length));
 const mostParts = Math.max(...formats.map(({ parts }) => parts.length));
 const header = `${WRITTEN} Change native/layout.ts or native/formats/, not this file.
@@ -172,3 +180,32 @@ ${Array.from({ length: slots }, (_, id) => formatLine(id)).join('\n')}
 `;
 const target = into < 0 ? join(root, 'native') : args[into + 1]!;
 put(join(target, 'layout.gen.h'), header);
+put(
+  join(target, 'formats/index.gen.h'),
+  `${WRITTEN} Add a file to this folder, not a line to this one.
+#pragma once
+${ALL_FAMILIES.map(([name]) => `#include "${name}.h"`).join('\n')}
+
+// Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
+template <class Call>
+INLINE void withFormat(int format, const Call& f) {
+  switch (format) {
+${ALL_FAMILIES.map(
+  ([name, family]) =>
+    `    ${family.formats.map((format) => `case k${camel(format.name)}:`).join(' ')} return f(${camel(name)}{});`,
+).join('\n')}
+    default: __builtin_trap();
+  }
+}
+${ALL_FAMILIES.filter(
+  ([
+    ,
+    {
+      formats: [first],
+    },
+  ]) => first!.nested,
+)
+  .map(([name]) => `static_assert(HasDemote<${camel(name)}>, "a nested family is demoted on codes");`)
+  .join('\n')}
+`,
+);

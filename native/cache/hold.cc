@@ -110,7 +110,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
   endTrials(*workers_, page);
   const size_t released = page.kind == kLatent ? page.bytes() : page.k.bytes() + page.v.bytes();
-  if (!account_->hasRoom(2 * partSizes(format, shape().kvHeads, shape().headDim).total(), released)) return kBudgetExceeded;
+  if (!account_->hasRoom(2 * sideBytes(format, shape().kvHeads, shape().headDim), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
   for (const bool isKey : {true, false}) {
@@ -120,7 +120,8 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
       float* rows = scratch.keyRows.data();
       latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
       if (!withinMagnitude(rows, static_cast<size_t>(kPageTokens) * side.headDim, kHalfMax)) return kBadValue;
-      encodeHead(kernels_, format, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, rows, fresh[isKey ? 0 : 1].target(side, head));
+      const SideTarget target = fresh[isKey ? 0 : 1].target(side, head);
+      kernels_->encode(&target, 1, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, rows, side.headDim);
     }
   }
   const double before = static_cast<double>(account_->usedBytes());
@@ -185,8 +186,9 @@ void Cache::latentViews(int index, int page, int head, Scratch& scratch, SideVie
   const LatentBlock* block = latents_->find(layers_[index].page(page).latent.id);
   *k = SideView();
   *v = SideView();
-  k->half = (block ? block->half.data() : scratch.latentTiles.data()) + head * tile;
-  v->half = k->half + shape().kvHeads * tile;
+  const uint16_t* tiles = (block ? block->half.data() : scratch.latentTiles.data()) + head * tile;
+  k->field[kF16Halves] = reinterpret_cast<const uint8_t*>(tiles);
+  v->field[kF16Halves] = reinterpret_cast<const uint8_t*>(tiles + shape().kvHeads * tile);
 }
 
 void Cache::fillLatent(int index, int page, int firstHead, int heads, Scratch& scratch) const {

@@ -36,8 +36,7 @@ void rowWorths(const Kernels* kernels, const LatentView& view, float* worth) {
     kernels->fromHalf(static_cast<const uint16_t*>(view.scales), worth, kPageTokens);
     return;
   }
-  const float divisor = static_cast<float>(rotDivisor(kRot4));
-  for (int t = 0; t < kPageTokens; t++) worth[t] = rotScale(static_cast<const int8_t*>(view.scales)[t]) / divisor;
+  for (int t = 0; t < kPageTokens; t++) worth[t] = rot4Worth(static_cast<const int8_t*>(view.scales)[t]);
 }
 
 // int16 rows as two int8 rows each, x = 256 hi + lo, in the order of gemmI8 (blocks of 8 rows).

@@ -52,9 +52,14 @@ std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kerne
   if (!cache->workers_) workers = cache->workers_ = std::make_shared<Workers>();
   cache->workers_->grow(cache->options_.threads);
   Scratch& scratch = cache->workers_->scratch[0];
-  for (Buffer<float>* rows : {&scratch.keyRows, &scratch.lines}) rows->grow(static_cast<size_t>(kPageTokens) * cache->shape().headDim);
+  scratch.keyRows.grow(static_cast<size_t>(kPageTokens) * cache->shape().headDim);
   cache->account_->pool()->enter(cache.get());
   return cache;
+}
+
+Cache::Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options)
+    : account_(std::move(account)), kernels_(kernels), options_(std::move(options)) {
+  for (int format = 0; format < kFormatSlots; format++) places_[format] = sidePlaces(format, shape().kvHeads, shape().headDim);
 }
 
 Cache::~Cache() {
@@ -70,9 +75,7 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
       if (page->walk == walk) continue;  // a fork has shown it
       page->walk = walk;
       for (PageSide* side : {&page->k, &page->v}) {
-        visit(side->codes);
-        visit(side->low);
-        visit(side->meta);
+        for (PartRef& part : side->part) visit(part);
       }
       visit(page->latent.bytes);
     }
@@ -82,7 +85,7 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
 SideView Cache::openView(const Layer& layer, bool isKey, int head) const {
   const size_t elements = static_cast<size_t>(shape().headDim) * openRoom(layer);
   SideView view;
-  view.half = reinterpret_cast<const uint16_t*>(layer.open.bytes()) + (isKey ? 0 : shape().kvHeads * elements) + head * elements;
+  view.field[kF16Halves] = layer.open.bytes() + ((isKey ? 0 : shape().kvHeads) + head) * elements * sizeof(uint16_t);
   return view;
 }
 
@@ -132,7 +135,7 @@ void Cache::restoreSinks(const Layer& layer, bool isKey, int head, float* rows, 
 }
 
 size_t Cache::sealBytes() const {
-  return 2 * partSizes(options_.windowFormat, shape().kvHeads, shape().headDim).total();
+  return 2 * sideBytes(options_.windowFormat, shape().kvHeads, shape().headDim);
 }
 
 // Rounds `count` tokens to f16 and puts them into the open page from row `row` on.
@@ -142,8 +145,8 @@ void Cache::write(Layer& layer, const float* k, const float* v, int row, int cou
   const size_t room = openRoom(layer);
   uint16_t line[256];
   for (size_t head = 0; head < n; head++) {
-    uint16_t* keys = const_cast<uint16_t*>(openView(layer, true, static_cast<int>(head)).half);
-    uint16_t* values = const_cast<uint16_t*>(openView(layer, false, static_cast<int>(head)).half);
+    uint16_t* keys = const_cast<uint16_t*>(openView(layer, true, static_cast<int>(head)).at<uint16_t>(kF16Halves));
+    uint16_t* values = const_cast<uint16_t*>(openView(layer, false, static_cast<int>(head)).at<uint16_t>(kF16Halves));
     for (int t = 0; t < count; t++) {
       const size_t from = (t * n + head) * d;
       kernels_->toHalf(k + from, line, d);
@@ -172,13 +175,13 @@ void Cache::seal(Layer& layer, std::shared_ptr<Page> page) {
       const SideView open = openView(layer, isKey, head);
       const SideTarget target = page->side(isKey).target(side, head);
       if (options_.windowFormat == kF16 && firstRow == 0) {
-        std::memcpy(target.half, open.half, sizeof(uint16_t) * d * kPageTokens);
+        std::memcpy(target.field[kF16Halves], open.field[kF16Halves], sizeof(uint16_t) * d * kPageTokens);
         continue;
       }
       float* rows = scratch.keyRows.data();
-      decodeHead(kernels_, isKey, d, firstRow, open, rows, d, scratch.lines.data());
+      kernels_->decode(open, isKey, d, firstRow, rows, d);
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
-      encodeHead(kernels_, options_.windowFormat, isKey, d, firstRow, rows, target);
+      kernels_->encode(&target, 1, isKey, d, firstRow, rows, d);
     }
     page->side(isKey).count(*account_);
   }
@@ -239,7 +242,7 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
     float* to = out + head * d;
     if (!isOpen && !isHeld) {
       const SideView view = layer.page(pageIndex).side(isKey).view(side, head);
-      decodeHead(kernels_, isKey, side.headDim, firstRow, view, to, stride, scratch.lines.data());
+      kernels_->decode(view, isKey, side.headDim, firstRow, to, stride);
       if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, to, stride);
       continue;
     }
@@ -248,7 +251,7 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
       for (int t = 0; t < tokens; t++) std::memcpy(to + t * stride, rows + t * d, sizeof(float) * d);
       continue;
     }
-    const uint16_t* open = openView(layer, isKey, head).half;
+    const uint16_t* open = openView(layer, isKey, head).at<uint16_t>(kF16Halves);
     const size_t room = openRoom(layer);
     uint16_t line[kHeadDimMax];
     for (size_t t = 0; t < static_cast<size_t>(tokens); t++) {
@@ -256,38 +259,6 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
       kernels_->fromHalf(isKey ? line : open + t * d, to + t * stride, d);
     }
   }
-}
-
-Status Cache::codes(int index, int pageIndex, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales,
-                    int8_t* references) const {
-  if (layers_[index].page(pageIndex).kind != kResident) return kUnsupported;
-  const PageSide& page = layers_[index].page(pageIndex).side(isKey);
-  if (!isCoded(page.format)) return kUnsupported;
-  const SideShape side = sideShape(isKey);
-  const int d = side.headDim;
-  std::vector<uint8_t> lines(static_cast<size_t>(kPageTokens) * d);
-  for (int head = 0; head < side.kvHeads; head++) {
-    const SideView view = page.view(side, head);
-    if (page.format == kQ8) {
-      for (int t = 0; t < kPageTokens; t++) {
-        for (int c = 0; c < d; c++) {
-          const size_t at = isKey ? tileIndex(c, t, kPageTokens) : tileIndex(t, c, d);
-          lines[static_cast<size_t>(t) * d + c] = static_cast<uint8_t>(view.tile[at] + 128);
-        }
-      }
-    } else {
-      codesRot(page.format, isKey, d, view.hi, view.lo, lines.data());
-      std::memcpy(means + static_cast<size_t>(head) * d, view.mean, d);
-      meanScales[head] = *view.meanScale;
-      references[head] = *view.reference;
-    }
-    for (int t = 0; t < kPageTokens; t++) {
-      const size_t row = static_cast<size_t>(t) * side.kvHeads + head;
-      std::memcpy(codes + row * d, lines.data() + static_cast<size_t>(t) * d, d);
-      rowScales[row] = page.format == kQ8 ? view.rowScales[t] : static_cast<uint16_t>(static_cast<int16_t>(view.k[t]));
-    }
-  }
-  return kOk;
 }
 
 // Kept transposed and scaled to the range of half, so that dotF16 serves it.

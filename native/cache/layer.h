@@ -77,7 +77,7 @@ struct Layer {
   std::vector<std::shared_ptr<Page>> pages;
   std::vector<double> mass;  // attention that each sealed page received
   double openMass = 0;
-  uint64_t skipped[2] = {0, 0};  // heads of rot pages whose values could have been left out, and that were
+  uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been left out, and that were
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
   float sketchScale = 0;
@@ -95,7 +95,7 @@ struct Scratch {
   std::vector<SideView> sides;  // attend: of the next pages, in the order in which they are read
   Buffer<float> keyRows;    // [128][d]
   Buffer<float> valueRows;  // [128][d]
-  Buffer<float> lines;      // [128*d]
+  Buffer<float> lines;      // attend: the sinks as float rows
   Buffer<uint8_t> codes;    // one head of one page side in any format
   Buffer<float> base;       // trial: the page as it is now; attend: mass and maximum of every page
   LatentScratch latent;
@@ -155,7 +155,7 @@ class Cache : public PartOwner {
   Account& account() const { return *account_; }
   void setSkipShare(float share) { options_.skipShare = share; }
   const Kernels* kernels() const { return kernels_; }
-  SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim}; }
+  SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim, places_}; }
   Layer& layer(int index) { return layers_[index]; }
   const Layer& layer(int index) const { return layers_[index]; }
   Workers& workers() { return *workers_; }
@@ -172,8 +172,6 @@ class Cache : public PartOwner {
   size_t finishMoves(bool wait, MoveResult* results);
   // out: [tokens][n][d]; page == sealed() means the open one.
   void decode(int layer, int page, bool isKey, float* out);
-  // codes [128][n][d], rowScales [128][n], means [n][d], meanScales [n], references [n]; the last three only for the rot family.
-  Status codes(int layer, int page, bool isKey, uint8_t* codes, uint16_t* rowScales, int8_t* means, uint16_t* meanScales, int8_t* references) const;
   // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten. Mass is counted by the page, so what part
   // of the open page's went to rows that stay is not known: it counts from nothing again.
   Status truncate(int tokens);
@@ -221,7 +219,7 @@ class Cache : public PartOwner {
   void restoreSinks(const Layer& layer, bool isKey, int head, float* rows, size_t stride) const;
 
  private:
-  Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options) : account_(std::move(account)), kernels_(kernels), options_(std::move(options)) {}
+  Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options);
   size_t openBytes(int room) const { return options_.shape.rowElements() * room * 4; }
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
   // What appending so many tokens to a layer does to its open page.
@@ -259,6 +257,7 @@ class Cache : public PartOwner {
   std::shared_ptr<Account> account_;  // shared with forks; first member: parts of the layers below are released before it
   const Kernels* kernels_;
   CacheOptions options_;
+  SidePlaces places_[kFormatSlots];
   std::shared_ptr<Workers> workers_;
   std::shared_ptr<LatentBlocks> latents_;  // shared with forks
   std::shared_ptr<const RotaryTable> rotary_;

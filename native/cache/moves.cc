@@ -10,35 +10,42 @@ namespace palimpsest {
 
 namespace {
 
-// Bytes that go when a side is replaced. A demotion keeps the high plane where it lies.
-size_t releasedBytes(const PageSide& old, int to) { return old.bytes() - (isDemotion(old.format, to) ? old.codes.size() : 0); }
+// Bytes of a side that a move leaves where they lie.
+size_t keptBytes(const PageSide& old, int to) {
+  size_t bytes = 0;
+  for (int part = 0; part < kPartsMax; part++) {
+    if (isDemotion(old.format, to) && isPartKept(to, part)) bytes += old.part[part].size();
+  }
+  return bytes;
+}
 
 }  // namespace
 
-void Encoding::run(float* rows, float* lines) const {
+void Encoding::run(float* rows) const {
   const int d = side.headDim;
   for (int head = 0; head < side.kvHeads; head++) {
     const SideView source = from->view(side, head);
     const SideTarget target = to->target(side, head);
     if (isDemotion(from->format, to->format)) {
-      std::memcpy(target.mean, source.mean, d);
-      *target.meanScale = *source.meanScale;
-      *target.reference = *source.reference;
-      demoteHead(kernels, to->format, side.isKey, d, source, target);
+      const FormatLayout& layout = kFormats[to->format];
+      for (int i = 0; i < layout.fields; i++) {
+        if (!layout.field[i].isKept || isPartKept(to->format, layout.field[i].part)) continue;
+        std::memcpy(target.field[i], source.field[i], fieldBytes(layout.field[i], d));
+      }
+      kernels->demote(source, side.isKey, d, target);
       continue;
     }
-    decodeHead(kernels, side.isKey, d, firstRow, source, rows, d, lines);
+    kernels->decode(source, side.isKey, d, firstRow, rows, d);
     for (int t = 0; t < firstRow; t++) {
       kernels->fromHalf(sinks + (static_cast<size_t>(head) * kSinkTokens + t) * d, rows + static_cast<size_t>(t) * d, d);
     }
-    if (!isCoded(to->format)) clampToHalf(rows, static_cast<size_t>(kPageTokens) * d);
-    encodeHead(kernels, to->format, side.isKey, d, firstRow, rows, target);
+    kernels->encode(&target, 1, side.isKey, d, firstRow, rows, d);
   }
 }
 
 void Move::run(Scratch& scratch) {
   for (const bool isKey : {true, false}) {
-    if (changed & sideBit(isKey)) encoding[isKey ? 0 : 1].run(scratch.keyRows.data(), scratch.lines.data());
+    if (changed & sideBit(isKey)) encoding[isKey ? 0 : 1].run(scratch.keyRows.data());
   }
 }
 
@@ -60,7 +67,7 @@ void Mover::open(const Kernels* kernels, int headDim, int rows) {
   headDim = std::max(headDim, headDim_);
   rows = std::max(rows, rows_);
   auto scratch = std::make_shared<Scratch>();
-  for (Buffer<float>* lines : {&scratch->keyRows, &scratch->lines}) lines->grow(static_cast<size_t>(kPageTokens) * headDim);
+  scratch->keyRows.grow(static_cast<size_t>(kPageTokens) * headDim);
   if (rows > 0) reserveForTrials(*scratch, kernels, headDim, rows);
   if (kHasThreads && !thread_.joinable()) thread_ = std::thread([this] { work(); });
   std::lock_guard<std::mutex> lock(mutex_);
@@ -126,15 +133,16 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
   move.sides = sides;
   const Page& page = *move.page;
   if (page.kind != kResident || (page.moving & sides)) return kUnsupported;
-  const PartSizes sizes = partSizes(to, shape().kvHeads, shape().headDim);
+  const size_t bytes = sideBytes(to, shape().kvHeads, shape().headDim);
   size_t released = 0;
   for (const bool isKey : {true, false}) {
     const PageSide& old = page.side(isKey);
     if (!(sides & sideBit(isKey)) || old.format == to) continue;
     if (!isMove(old.format, to) || !servesHeadDim(to, shape().headDim)) return kUnsupported;
     move.changed |= sideBit(isKey);
-    move.added += sizes.total() - (isDemotion(old.format, to) ? sizes.codes : 0);
-    released += releasedBytes(old, to);
+    const size_t kept = keptBytes(old, to);
+    move.added += bytes - kept;
+    released += old.bytes() - kept;
   }
   if (!account_->hasRoom(move.added, released)) return kBudgetExceeded;
   for (const bool isKey : {true, false}) {
@@ -142,7 +150,9 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     PageSide& from = move.from[isKey ? 0 : 1];
     PageSide& fresh = move.to[isKey ? 0 : 1];
     from = page.side(isKey);
-    if (isDemotion(from.format, to)) fresh.codes = from.codes;
+    for (int part = 0; part < kPartsMax; part++) {
+      if (isDemotion(from.format, to) && isPartKept(to, part)) fresh.part[part] = from.part[part];
+    }
     if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
     move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh};
   }
@@ -199,7 +209,8 @@ MoveResult Cache::commitMove(Move& move) {
   endTrials(*workers_, page);
   size_t released = 0;
   for (const bool isKey : {true, false}) {
-    if (move.changed & sideBit(isKey)) released += releasedBytes(page.side(isKey), move.to[isKey ? 0 : 1].format);
+    const PageSide& old = page.side(isKey);
+    if (move.changed & sideBit(isKey)) released += old.bytes() - keptBytes(old, move.to[isKey ? 0 : 1].format);
   }
   if (!account_->fits(move.added, released)) return {kBudgetExceeded, 0};
   return {kOk, putInPlace(move)};

@@ -33,8 +33,8 @@ struct Encoding {
   const uint16_t* sinks;  // rows of this side, [n][4][d] half; read when firstRow is not 0
   const PageSide* from;
   const PageSide* to;  // drafted
-  // rows, lines: [128*d] each.
-  void run(float* rows, float* lines) const;
+  // rows: [128*d].
+  void run(float* rows) const;
 };
 
 struct Scratch;

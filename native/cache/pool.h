@@ -14,15 +14,13 @@
 #include <memory>
 #include <vector>
 
-#include "../layout.gen.h"
+#include "../formats/format.h"
 #include "heap.h"
 
 namespace palimpsest {
 
 class Account;
 struct Workers;
-
-constexpr size_t alignedPart(size_t bytes) { return (bytes + kPagePartAlign - 1) / kPagePartAlign * kPagePartAlign; }
 
 // The header of its own block: whoever has the part has its bytes without another look into memory.
 struct Part : Block {

@@ -14,21 +14,20 @@ void QueryRows::reserve(const Kernels* table, int dim, int rowCount, int headCou
   for (Buffer<float>* buffer : {&q, &mixed, &mixedTurned, &spare}) buffer->grow(n * d);
   for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &share, &skippedMass, &factor, &offset}) buffer->grow(n);
   for (Buffer<int>* buffer : {&position, &first, &last}) buffer->grow(n);
-  plain.grow(n);
-  turned.grow(n);
+  for (Buffer<IntegerRow>& basis : integers) basis.grow(n);
   scores.grow(n * kPageTokens);
   dots.grow(8 * std::max<size_t>(kPageTokens, d));
   scales.grow(2 * static_cast<size_t>(headCount) * kPageTokens);
   steps.grow(headCount);
   weights.grow(kWeightRows);
   tile.grow(kPageTokens * d);
+  decoded.grow(kPageTokens * d);
 }
 
 void QueryRows::begin(int rowCount, int headCount) {
   rows = rowCount;
   heads = headCount;
-  plainReady = false;
-  turnedReady = false;
+  ready[kPlain] = ready[kTurned] = false;
   skipShare = 0;
   halfStride = kPageTokens;
   skipped[0] = skipped[1] = 0;
@@ -59,21 +58,6 @@ int QueryRows::mask(int start, int skip, int count) {
   return visible;
 }
 
-// Integers of the rows, in the basis of the keys that they are about to meet.
-void QueryRows::prepare(int keyFormat) {
-  const size_t d = headDim;
-  if (keyFormat == kQ8 && !plainReady) {
-    for (int r = 0; r < rows; r++) kernels->integerRow(&q[r * d], headDim, &plain[r]);
-    plainReady = true;
-  }
-  if (isRot(keyFormat) && !turnedReady) {
-    std::memcpy(spare.data(), q.data(), sizeof(float) * rows * d);
-    kernels->rotate(spare.data(), rows, d, headDim, false);
-    for (int r = 0; r < rows; r++) kernels->integerRow(&spare[r * d], headDim, &turned[r]);
-    turnedReady = true;
-  }
-}
-
 PageRows QueryRows::view() {
   PageRows view;
   view.count = rows;
@@ -81,8 +65,9 @@ PageRows QueryRows::view() {
   view.perHead = rows / heads;
   view.d = headDim;
   view.q = q.data();
-  view.plain = plain.data();
-  view.turned = turned.data();
+  for (int basis = 0; basis < 3; basis++) view.integers[basis] = integers[basis].data();
+  view.ready = ready;
+  view.turnedBack = &turnedUsed;
   view.slope = alibi ? slope.data() : nullptr;
   view.position = position.data();
   view.first = first.data();
@@ -108,15 +93,14 @@ PageRows QueryRows::view() {
   view.tile = tile.data();
   view.dots = dots.data();
   view.spare = spare.data();
+  view.decoded = decoded.data();
   return view;
 }
 
 bool QueryRows::page(const SideView* sides, int start, int skip, int count) {
   const int visible = mask(start, skip, count);
   if (visible == 0) return false;
-  prepare(sides->format);
   kernels->attendPage(sides, view(), start, visible);
-  if (isRot(sides[heads].format)) turnedUsed = true;
   return true;
 }
 
@@ -128,18 +112,14 @@ bool QueryRows::seesAll(int start, int end) const {
 void QueryRows::run(const SideView* sides, int pages, int known, int start, const PageNotes& notes) {
   std::fill_n(first.data(), rows, 0);
   std::fill_n(last.data(), rows, kPageTokens);
-  for (int p = 0; p < pages; p++) {
-    prepare(sides[static_cast<size_t>(p) * 2 * heads].format);
-    if (isRot(sides[static_cast<size_t>(p * 2 + 1) * heads].format)) turnedUsed = true;
-  }
   kernels->attendRun(sides, pages, known, start, view(), notes);
 }
 
 void QueryRows::remix(const SideView& v) {
   std::fill_n(mixed.data(), static_cast<size_t>(rows) * headDim, 0.0f);
   std::fill_n(mixedTurned.data(), static_cast<size_t>(rows) * headDim, 0.0f);
+  turnedUsed = false;
   kernels->mixPage(&v, view(), kPageTokens);
-  turnedUsed = isRot(v.format);
 }
 
 bool QueryRows::sinks(const float* k, const float* v) {
@@ -177,8 +157,9 @@ void QueryRows::finish() {
 }
 
 size_t QueryRows::bytes() const {
-  size_t total = plain.bytes() + turned.bytes() + weights.bytes() + dots.bytes() + tile.bytes();
-  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &share, &skippedMass, &factor, &offset, &spare, &scales, &steps}) {
+  size_t total = weights.bytes() + dots.bytes() + tile.bytes();
+  for (const Buffer<IntegerRow>& basis : integers) total += basis.bytes();
+  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &share, &skippedMass, &factor, &offset, &spare, &decoded, &scales, &steps}) {
     total += buffer->bytes();
   }
   for (const Buffer<int>* buffer : {&position, &first, &last}) total += buffer->bytes();

@@ -31,7 +31,7 @@ struct QueryRows {
   Buffer<float> max;      // [rows]
   Buffer<float> sum;      // [rows]
   Buffer<float> mixed;    // [rows][d]
-  // Heads of rot pages met since begin(), and those whose values were not read.
+  // Heads of pages met since begin() whose values might be skipped, and those that were.
   uint64_t skipped[2] = {0, 0};
   // Of the page met last: sum of 2^(score - max at that time).
   Buffer<float> rowMass;  // [rows]
@@ -53,20 +53,17 @@ struct QueryRows {
   void remix(const SideView& v);
   // Meets the sinks, float rows [heads][4][d] at positions 0..3.
   bool sinks(const float* k, const float* v);
-  // Turns what rotated pages gathered back and adds it to mixed.
+  // Turns what rotated formats gathered back and adds it to mixed.
   void finish();
   size_t bytes() const;
 
  private:
   int mask(int start, int skip, int count);
-  void prepare(int keyFormat);
   PageRows view();
 
-  bool plainReady = false;
-  bool turnedReady = false;
+  bool ready[2] = {false, false};   // as in PageRows
   bool turnedUsed = false;
-  Buffer<IntegerRow> plain;    // [rows], of q
-  Buffer<IntegerRow> turned;   // [rows], of the rotated q
+  Buffer<IntegerRow> integers[3];   // [rows], by basis
   Buffer<float> scores;        // [rows][128]
   Buffer<float> mixedTurned;   // [rows][d]
   Buffer<float> rescale;       // [rows]
@@ -82,6 +79,7 @@ struct QueryRows {
   Buffer<int8_t> tile;         // [128*d]
   Buffer<int32_t> dots;        // [8][max(128, d)]
   Buffer<float> spare;         // [rows][d]
+  Buffer<float> decoded;       // [128][d]
 };
 
 }  // namespace palimpsest

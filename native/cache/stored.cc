@@ -20,7 +20,7 @@ struct Piece {
 std::vector<Piece> piecesOf(const Page& page) {
   std::vector<Piece> pieces;
   for (const PageSide* side : {&page.k, &page.v}) {
-    for (const PartRef* part : {&side->codes, &side->low, &side->meta}) pieces.push_back({part->bytes(), part->size()});
+    for (const PartRef& part : side->part) pieces.push_back({part.bytes(), part.size()});
   }
   pieces.push_back({page.latent.bytes.bytes(), page.latent.bytes.size()});
   return pieces;
@@ -54,7 +54,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   for (const int format : stored.formats) {
     if (stored.kind == kLatent) continue;
     if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
-    pageBytes += partSizes(format, shape().kvHeads, shape().headDim).total();
+    pageBytes += sideBytes(format, shape().kvHeads, shape().headDim);
   }
   if (stored.size != pageBytes + (pageIndex == 0 ? sinkBytes() : 0)) return kBadShape;
   PartRef sinkPart = layer.sinks;
@@ -109,13 +109,12 @@ bool Cache::holdsNumbers(const Page& page, int pageIndex) {
   float* rows = scratch.keyRows.data();
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
-    // -128 is no level: kernels may take it as they like.
-    const PartRef& codes = page.side(isKey).codes;
-    if (page.kind == kResident && page.side(isKey).format == kQ8 && std::memchr(codes.bytes(), 0x80, codes.size())) return false;
     for (int head = 0; head < side.kvHeads; head++) {
       if (page.kind == kLatent) continue;
+      const SideView view = page.side(isKey).view(side, head);
+      if (!kernels_->isSound(view, side.headDim)) return false;
       // The rows of sinks as well: nothing comes of them, but they are met with the others.
-      decodeHead(kernels_, isKey, side.headDim, 0, page.side(isKey).view(side, head), rows, d, scratch.lines.data());
+      kernels_->decode(view, isKey, side.headDim, 0, rows, d);
       if (!withinMagnitude(rows, elements, kLargestRow)) return false;
     }
   }

@@ -23,30 +23,39 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   return slots;
 }
 
-size_t carvedBytes(int headDim) { return alignedPart(static_cast<size_t>(kPageTokens) * headDim * 21 / 8 + 1024 + 9 * kPagePartAlign + headDim); }
+// Where one head of a side is written in each format, 64-byte aligned inside scratch.codes, which has it twice. Fields that a family keeps are
+// there once for all of it.
+class Carving {
+ public:
+  explicit Carving(int headDim) {
+    for (int format = 0; format < kFormatSlots; format++) {
+      int first = 0;
+      while (kFormats[first].name == nullptr || kFormats[first].family != kFormats[format].family) first++;
+      for (int i = 0; i < kFormats[format].fields; i++) {
+        const FieldLayout& field = kFormats[format].field[i];
+        if (field.isKept && first < format) {
+          at_[format][i] = at_[first][i];
+          continue;
+        }
+        at_[format][i] = bytes_;
+        bytes_ += alignedPart(fieldBytes(field, headDim));
+      }
+    }
+  }
 
-// Room for one head of a side in any format, 64-byte aligned inside scratch.codes, which has it twice.
-SideTarget carve(Buffer<uint8_t>& buffer, int headDim, bool second) {
-  const size_t elements = static_cast<size_t>(kPageTokens) * headDim;
-  uint8_t* at = buffer.data() + (second ? carvedBytes(headDim) : 0);
-  const auto take = [&](size_t bytes) {
-    uint8_t* mine = at;
-    at += alignedPart(bytes);
-    return mine;
-  };
-  SideTarget target;
-  target.half = reinterpret_cast<uint16_t*>(take(elements * 2));
-  target.tile = reinterpret_cast<int8_t*>(target.half);
-  target.rowScales = reinterpret_cast<uint16_t*>(take(kPageTokens * 2));
-  target.hi = take(elements / 4);
-  target.lo = take(elements / 4);
-  take(elements / 8);  // the low plane of rot3, kept beside that of rot4
-  target.k = reinterpret_cast<int8_t*>(take(3 * kPageTokens));
-  target.mean = reinterpret_cast<int8_t*>(take(headDim));
-  target.meanScale = reinterpret_cast<uint16_t*>(take(2));
-  target.reference = reinterpret_cast<int8_t*>(take(1));
-  return target;
-}
+  size_t bytes() const { return bytes_; }
+
+  SideTarget target(Buffer<uint8_t>& buffer, int format, bool second) const {
+    SideTarget target;
+    target.format = format;
+    for (int i = 0; i < kFormats[format].fields; i++) target.field[i] = buffer.data() + (second ? bytes_ : 0) + at_[format][i];
+    return target;
+  }
+
+ private:
+  size_t at_[kFormatSlots][kFieldsMax] = {};
+  size_t bytes_ = 0;
+};
 
 // Of a kept query's mass: less than this cannot be told from nothing, because query and output are kept as halves (2^-11 of them, and with
 // large scores more of a mass). trial.h says what a trial does then.
@@ -57,7 +66,7 @@ int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
 // What has been done for one side of one head.
 struct Prepared {
   bool decoded = false;
-  bool family = false;
+  bool encoded[kFormatSlots] = {};
 };
 
 // One trial. It reads the cache's options, and of the layer what it is given: nothing that changes when the cache goes on.
@@ -66,7 +75,7 @@ class Trial {
   Trial(const Cache& cache, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept, std::vector<int> slots, const uint16_t* sketch,
         float sketchScale, const uint16_t* keySinks, const uint16_t* valueSinks, const TrialCandidate* candidates, int count)
       : cache_(cache), pageIndex_(page), k_(k), v_(v), kept_(kept), slots_(std::move(slots)), sketch_(sketch), sketchScale_(sketchScale),
-        keySinks_(keySinks), valueSinks_(valueSinks), candidates_(candidates), count_(count) {}
+        keySinks_(keySinks), valueSinks_(valueSinks), candidates_(candidates), count_(count), carving_(cache.shape().headDim) {}
 
   int queries() const { return static_cast<int>(slots_.size()); }
   int heads() const { return cache_.shape().kvHeads; }
@@ -207,54 +216,34 @@ class Trial {
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
     if (format == now.format) return now;
     const int d = cache_.shape().headDim;
-    const SideTarget target = carve(scratch.codes, d, sides == kBothSides && !isKey);
-    if (isRot(now.format) && isRot(format)) {
-      demoteHead(cache_.kernels(), format, isKey, d, now, target);
-      SideView view = target.view(format);
-      view.hi = now.hi;
-      view.mean = now.mean;
-      view.meanScale = now.meanScale;
-      view.reference = now.reference;
+    const bool second = sides == kBothSides && !isKey;
+    const SideTarget target = carving_.target(scratch.codes, format, second);
+    SideView view;
+    view.format = format;
+    for (int i = 0; i < kFormats[format].fields; i++) view.field[i] = target.field[i];
+    if (isDemotion(now.format, format)) {
+      cache_.kernels()->demote(now, isKey, d, target);
+      for (int i = 0; i < kFormats[format].fields; i++) {
+        if (kFormats[format].field[i].isKept) view.field[i] = now.field[i];
+      }
       return view;
     }
+    if (prepared.encoded[format]) return view;
     float* rows = isKey ? scratch.keyRows.data() : scratch.valueRows.data();
     if (!prepared.decoded) {
-      decodeHead(cache_.kernels(), isKey, d, firstRow(), now, rows, d, scratch.lines.data());
+      cache_.kernels()->decode(now, isKey, d, firstRow(), rows, d);
       if (firstRow() > 0) restoreSinks(isKey, head, rows);
       prepared.decoded = true;
     }
-    if (isRot(format)) {
-      if (!prepared.family) encodeFamily(isKey, sides, rows, target);
-      prepared.family = true;
-      return familyMember(format, target);
-    }
-    if (!isCoded(format)) clampToHalf(rows, static_cast<size_t>(kPageTokens) * d);
-    encodeHead(cache_.kernels(), format, isKey, d, firstRow(), rows, target);
-    return target.view(format);
-  }
-
-  // Every width of the rot family that is a candidate for these sides, in one pass.
-  void encodeFamily(bool isKey, Sides sides, const float* rows, const SideTarget& target) const {
-    const int d = cache_.shape().headDim;
-    RotTargets targets;
-    targets.hi = target.hi;
-    targets.mean = target.mean;
-    targets.meanScale = target.meanScale;
-    targets.reference = target.reference;
+    SideTarget targets[kFormatSlots];
+    int count = 0;
     for (int i = 0; i < count_; i++) {
-      const int format = candidates_[i].format;
-      if (candidates_[i].sides != sides || !isRot(format)) continue;
-      const SideView view = familyMember(format, target);
-      targets.k[format - kRot4] = const_cast<int8_t*>(view.k);
-      if (format != kRot2) targets.lo[format - kRot4] = const_cast<uint8_t*>(view.lo);
+      const int other = candidates_[i].format;
+      if (candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
+      prepared.encoded[other] = true;
+      targets[count++] = carving_.target(scratch.codes, other, second);
     }
-    cache_.kernels()->encodeRotWidths(isKey, rows, d, d, firstRow(), targets);
-  }
-
-  SideView familyMember(int format, const SideTarget& target) const {
-    SideView view = target.view(format);
-    view.k = target.k + (format - kRot4) * kPageTokens;
-    if (format == kRot3) view.lo = target.lo + alignedPart(static_cast<size_t>(kPageTokens) * cache_.shape().headDim / 4);
+    cache_.kernels()->encode(targets, count, isKey, d, firstRow(), rows, d);
     return view;
   }
 
@@ -316,6 +305,7 @@ class Trial {
   const uint16_t* valueSinks_;
   const TrialCandidate* candidates_;
   const int count_;
+  const Carving carving_;
 };
 
 Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
@@ -358,8 +348,8 @@ Trial makeTrial(const Cache& cache, int index, int page, const PageSide& k, cons
 
 void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows) {
   scratch.query.reserve(kernels, headDim, rows, 1);
-  scratch.codes.grow(2 * carvedBytes(headDim));
-  for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows, &scratch.lines}) buffer->grow(static_cast<size_t>(kPageTokens) * headDim);
+  scratch.codes.grow(2 * Carving(headDim).bytes());
+  for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows}) buffer->grow(static_cast<size_t>(kPageTokens) * headDim);
   scratch.base.grow(2 * rows * (1 + static_cast<size_t>(headDim)) + powersSize(rows));
 }
 

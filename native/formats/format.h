@@ -6,16 +6,42 @@ namespace palimpsest {
 
 constexpr bool isFormat(int id) { return id >= 0 && id < kFormatSlots && kFormats[id].name != nullptr; }
 
+// Whether a side is codes. The other one, f16, is what the open page is in: it holds its rows as they came, the sinks among them.
+constexpr bool isCoded(int format) { return format != kF16; }
+
 // Bytes of one field of one head.
 constexpr size_t fieldBytes(const FieldLayout& field, int headDim) {
   return static_cast<size_t>(kPageTokens) * headDim * field.elementBits / 8 + static_cast<size_t>(kPageTokens) * field.tokenBytes +
          static_cast<size_t>(headDim) * field.channelBytes + field.headBytes;
 }
 
+constexpr size_t alignedPart(size_t bytes) { return (bytes + kPagePartAlign - 1) / kPagePartAlign * kPagePartAlign; }
+
+// Bytes of one part of a page side, 0 when the format makes none of it.
+constexpr size_t partBytes(int format, int part, int kvHeads, int headDim) {
+  size_t bytes = 0;
+  for (int i = 0; i < kFormats[format].fields; i++) {
+    if (kFormats[format].field[i].part == part) bytes += kvHeads * fieldBytes(kFormats[format].field[i], headDim);
+  }
+  return alignedPart(bytes);
+}
+constexpr size_t sideBytes(int format, int kvHeads, int headDim) {
+  size_t bytes = 0;
+  for (int part = 0; part < kPartsMax; part++) bytes += partBytes(format, part, kvHeads, headDim);
+  return bytes;
+}
+
 // Whether a page side may go from one format to another, sizes apart.
 constexpr bool isMove(int from, int to) { return from == to || (kFormats[to].from >> from & 1) != 0; }
 // Whether a move works on codes alone.
 constexpr bool isDemotion(int from, int to) { return kFormats[from].isNested && kFormats[from].family == kFormats[to].family && from != to; }
+// Whether a demotion leaves a part where it lies: one whose first field is the same in the whole family.
+constexpr bool isPartKept(int format, int part) {
+  for (int i = 0; i < kFormats[format].fields; i++) {
+    if (kFormats[format].field[i].part == part) return kFormats[format].field[i].isKept;
+  }
+  return false;
+}
 
 constexpr bool servesHeadDim(int format, int headDim) {
   if (kFormats[format].headDims[0] == 0) return true;

@@ -14,20 +14,16 @@ struct Ahead {
 // Elements to a step where codes are met in registers: 64 bytes of a plane of two bits.
 constexpr size_t kElementsAStep = 256;
 
-// `side` cut into steps of so many of its elements; null: nothing, standing still at `now`.
+// `side` cut into steps of so many of its elements; null: nothing, standing still at `now`. The codes of a format are its first field, or two.
 INLINE Ahead aheadOf(const SideView* side, const SideView& now, size_t elements) {
   const SideView& at = side == nullptr ? now : *side;
-  const uint8_t* first = at.format == kF16 ? reinterpret_cast<const uint8_t*>(at.half) : at.format == kQ8 ? reinterpret_cast<const uint8_t*>(at.tile) : at.hi;
-  Ahead ahead = {first, first, 0, 0, false};
+  Ahead ahead = {at.field[0], at.field[0], 0, 0, false};
   if (side == nullptr) return ahead;
-  switch (at.format) {
-    case kF16: ahead.codesStep = elements * 2; break;
-    case kQ8: ahead.codesStep = elements; break;
-    default:
-      ahead.codesStep = elements / 4;
-      if (at.format == kRot2) break;
-      ahead.low = at.lo;
-      ahead.lowStep = at.format == kRot4 ? elements / 4 : elements / 8;
+  const FieldLayout* field = kFormats[at.format].field;
+  ahead.codesStep = elements * field[0].elementBits / 8;
+  if (kFieldsMax > 1 && field[1].elementBits > 0) {
+    ahead.low = at.field[1];
+    ahead.lowStep = elements * field[1].elementBits / 8;
   }
   ahead.wide = ahead.codesStep > 64;
   return ahead;
@@ -54,26 +50,24 @@ INLINE void fetch(const Ahead& ahead, size_t step) {
 }
 
 // Scales and means are few lines, asked for at once, one page before they are needed.
+template <class F>
 INLINE void fetchScales(const SideView& side, int d) {
-  if (side.format == kF16) return;
-  if (side.format == kQ8) {
-    for (int at = 0; at < kPageTokens * 2; at += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(side.rowScales) + at);
-    return;
-  }
-  for (int at = 0; at < kPageTokens; at += 64) __builtin_prefetch(side.k + at);
-  for (int at = 0; at < d; at += 64) __builtin_prefetch(side.mean + at);
-  __builtin_prefetch(side.meanScale);
+  repeat<kFormats[F::kMember].fields>([&](auto i) MEMBER {
+    constexpr FieldLayout kField = kFormats[F::kMember].field[i.value];
+    if constexpr (kField.elementBits == 0) {
+      const size_t bytes = static_cast<size_t>(kPageTokens) * kField.tokenBytes + static_cast<size_t>(d) * kField.channelBytes + kField.headBytes;
+      for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(side.field[i.value] + at);
+    }
+  });
 }
 
 // How far ahead of its use memory is asked for.
 constexpr int kAheadBytes = 16384;
 constexpr int kSidesAheadMax = 8;
 
-INLINE int codeBits(int format) { return format == kF16 ? 16 : format == kQ8 ? 8 : format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
-
 // Sides between the one that is read and the one that is asked for meanwhile.
 INLINE int sidesAhead(const SideView* page, const PageRows& rows) {
-  const int bytes = (codeBits(page[0].format) + codeBits(page[rows.heads].format)) * kPageTokens / 16 * rows.d;
+  const int bytes = (kFormats[page[0].format].codeBits + kFormats[page[rows.heads].format].codeBits) * kPageTokens / 16 * rows.d;
   const int sides = kAheadBytes / bytes;
   return sides < 1 ? 1 : sides > kSidesAheadMax ? kSidesAheadMax : sides;
 }

@@ -43,7 +43,7 @@ struct LevelRows<kRot4, Keys> {
   __m512i table;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), lo(side.lo), table(levelTable<Keys>(kRot4, [](int i) MEMBER { return (i & 3) << 2 | i >> 2; })) {}
+      : hi(side.at(kRotHigh)), lo(side.at(kRotLow)), table(levelTable<Keys>(kRot4, [](int i) MEMBER { return (i & 3) << 2 | i >> 2; })) {}
 
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
@@ -64,7 +64,7 @@ struct LevelRows<kRot3, Keys> {
   __m512i even, odd;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), lo(side.lo), even(levelTable<Keys>(kRot3, [](int i) MEMBER { return (i & 3) << 1 | (i >> 2 & 1); })),
+      : hi(side.at(kRotHigh)), lo(side.at(kRotLow)), even(levelTable<Keys>(kRot3, [](int i) MEMBER { return (i & 3) << 1 | (i >> 2 & 1); })),
         odd(levelTable<Keys>(kRot3, [](int i) MEMBER { return i >> 1; })) {}
 
   template <int P>
@@ -90,7 +90,7 @@ struct LevelRows<kRot2, Keys> {
   __m512i even, odd;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), even(levelTable<Keys>(kRot2, [](int i) MEMBER { return i & 3; })), odd(levelTable<Keys>(kRot2, [](int i) MEMBER { return i >> 2; })) {}
+      : hi(side.at(kRotHigh)), even(levelTable<Keys>(kRot2, [](int i) MEMBER { return i & 3; })), odd(levelTable<Keys>(kRot2, [](int i) MEMBER { return i >> 2; })) {}
 
   template <int P>
   MEMBER void pair(size_t j, __m512i& first, __m512i& second) const {
@@ -168,21 +168,27 @@ INLINE void sumSide(const Rows& rows, int quads, int groups, const IntegerRow* x
   }
 }
 
-// Calls f with the rows of levels of a side, whatever its format.
-template <bool Keys, class F>
-INLINE void withLevels(const SideView& side, const F& f) {
-  switch (side.format) {
-    case kQ8: f(TileRows<Keys>{side.tile}); break;
-    case kRot4: f(LevelRows<kRot4, Keys>(side)); break;
-    case kRot3: f(LevelRows<kRot3, Keys>(side)); break;
-    default: f(LevelRows<kRot2, Keys>(side)); break;
-  }
+template <int Format, bool Keys>
+using SideRows = LevelRows<Format, Keys>;
+
+// Calls f with the rows of levels of a side: in registers where the format can, else of its tile.
+template <class F, bool Keys, class Done>
+INLINE void withLevels(const SideView& side, const int8_t* tile, const Done& f) {
+  if constexpr (HasLevelRows<F>) F::template withLevelRows<Keys>(side, f);
+  else f(TileRows<Keys>{tile});
 }
 
-template <int R>
-static __attribute__((noinline)) void scoreBlock(const SideView& k, const float* scale, int d, const IntegerRow* x, const float* factor,
+// The tile of a side whose levels are not made in registers.
+template <class F>
+INLINE const int8_t* tileFor(const SideView& side, int d, int8_t* tile) {
+  if constexpr (HasLevelRows<F>) return nullptr;
+  else return F::levels(side, d, tile);
+}
+
+template <class F, int R>
+static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t* tile, const float* scale, int d, const IntegerRow* x, const float* factor,
                                                  const float* offset, float* y, const Ahead& ahead) {
-  withLevels<true>(k, [&](const auto& rows) MEMBER {
+  withLevels<F, true>(k, tile, [&](const auto& rows) MEMBER {
     sumSide<R>(rows, d / 4, 2, x, ahead, [&](int r, int o, __m512i sum) MEMBER {
       const VecF dots = reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum));
       store(y + r * kPageTokens + o, dots * (load(scale + o) * factor[r]) + offset[r]);
@@ -206,13 +212,13 @@ INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   }
 }
 
-template <int R>
-static __attribute__((noinline)) void mixBlock(const SideView& v, int d, const IntegerRow* weights, float* y, const Ahead& ahead) {
+template <class F, int R>
+static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int d, const IntegerRow* weights, float* y, const Ahead& ahead) {
   const auto add = [&](int r, int o, __m512i sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + reinterpret_cast<VecF>(_mm512_cvtepi32_ps(sum)) * weights[r].step);
   };
-  withLevels<false>(v, [&](const auto& rows) MEMBER { sumSide<R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
+  withLevels<F, false>(v, tile, [&](const auto& rows) MEMBER { sumSide<R>(rows, kPageTokens / 4, d / 64, weights, ahead, add); });
 }
 
 // Calls f(Number<R>, first row) for blocks of up to six rows.
@@ -231,18 +237,23 @@ INLINE void eachBlock(int n, const F& f) {
   }
 }
 
-static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
-                       const SideView* next) {
+// room: for a tile, [128 * d].
+template <class F>
+static void scoreCoded(const SideView& k, int8_t* room, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset,
+                       float* y, const SideView* next) {
   const Ahead ahead = aheadOf(next, k, kElementsAStep), none = aheadOf(nullptr, k, 0);
+  const int8_t* tile = tileFor<F>(k, d, room);
   eachBlock(n, [&](auto r, int i) MEMBER {
-    scoreBlock<r.value>(k, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
+    scoreBlock<F, r.value>(k, tile, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
   });
 }
 
-static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
+template <class F>
+static void mixCoded(const SideView& v, int8_t* room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
+  const int8_t* tile = tileFor<F>(v, d, room);
   eachBlock(n, [&](auto r, int i) MEMBER {
-    mixBlock<r.value>(v, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
+    mixBlock<F, r.value>(v, tile, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
   });
 }
 

@@ -116,7 +116,7 @@ struct LevelRows {
   Codes table;
 
   explicit MEMBER LevelRows(const SideView& side)
-      : hi(side.hi), lo(side.lo), table(flipTop(loadTable(Format == kRot4 ? kRot4Levels : Format == kRot3 ? kRot3Levels : kRot2Levels))) {}
+      : hi(side.at(kRotHigh)), lo(side.at(kRotLow)), table(flipTop(loadTable(Format == kRot4 ? kRot4Levels : Format == kRot3 ? kRot3Levels : kRot2Levels))) {}
 
   // Rows 4j + First, 4j + First + 4/B, ...: vector `part` of each. Parity = j % 2.
   template <int First, int B, int Parity>
@@ -155,15 +155,8 @@ struct LevelRows {
   MEMBER Codes level(Codes index) const { return lookUp(table, index); }
 };
 
-// Calls f with the rows of levels of a rot side.
-template <class F>
-INLINE void withLevels(const SideView& side, const F& f) {
-  switch (side.format) {
-    case kRot4: f(LevelRows<kRot4>(side)); break;
-    case kRot3: f(LevelRows<kRot3>(side)); break;
-    default: f(LevelRows<kRot2>(side)); break;
-  }
-}
+template <int Format, bool>
+using SideRows = LevelRows<Format>;
 
 template <int R, int B>
 struct Sums {
@@ -278,16 +271,15 @@ constexpr int kBlockRows = 8, kUnpackedRows = 2;
 constexpr int kBlockRows = 5, kUnpackedRows = 1;
 #endif
 
-// tile: levels of the side, or null.
-template <int R>
+// tile: levels of the side, + 128 where it was unpacked from rows of levels, or null.
+template <class F, int R>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const uint8_t* tile, const float* scale, int d, const IntegerRow* x,
                                                  const float* factor, const float* offset, float* y, const Ahead& ahead) {
   const auto keep = [&](int r, int o, Codes sum) MEMBER {
     store(y + r * kPageTokens + o, floatsOf(sum) * (load(scale + o) * factor[r]) + offset[r]);
   };
-  if (k.format == kQ8) return sumTile<R, true>(tile, d / 4, kPageTokens, x, ahead, keep);
-  if (tile != nullptr) return sumTile<R, false>(tile, d / 4, kPageTokens, x, ahead, keep);
-  if constexpr (R < kUnpackedRows) withLevels(k, [&](const auto& rows) MEMBER { sumSide<R, 2>(rows, d / 4, x, ahead, keep); });
+  if (tile != nullptr) return sumTile<R, !HasLevelRows<F>>(tile, d / 4, kPageTokens, x, ahead, keep);
+  if constexpr (HasLevelRows<F> && R < kUnpackedRows) F::template withLevelRows<true>(k, [&](const auto& rows) MEMBER { sumSide<R, 2>(rows, d / 4, x, ahead, keep); });
 }
 
 template <int R, class Rows, class Done>
@@ -300,16 +292,15 @@ INLINE void sumValues(const Rows& rows, int d, const IntegerRow* weights, const 
   }
 }
 
-template <int R>
+template <class F, int R>
 static __attribute__((noinline)) void mixBlock(const SideView& v, const uint8_t* tile, int d, const IntegerRow* weights, float* y,
                                                const Ahead& ahead) {
   const auto add = [&](int r, int o, Codes sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + floatsOf(sum) * weights[r].step);
   };
-  if (v.format == kQ8) return sumTile<R, true>(tile, kPageTokens / 4, d, weights, ahead, add);
-  if (tile != nullptr) return sumTile<R, false>(tile, kPageTokens / 4, d, weights, ahead, add);
-  if constexpr (R < kUnpackedRows) withLevels(v, [&](const auto& rows) MEMBER { sumValues<R>(rows, d, weights, ahead, add); });
+  if (tile != nullptr) return sumTile<R, !HasLevelRows<F>>(tile, kPageTokens / 4, d, weights, ahead, add);
+  if constexpr (HasLevelRows<F> && R < kUnpackedRows) F::template withLevelRows<false>(v, [&](const auto& rows) MEMBER { sumValues<R>(rows, d, weights, ahead, add); });
 }
 
 // Calls f(Number<R>, first row) for blocks of rows.
@@ -345,36 +336,37 @@ INLINE void unpackRows(const Rows& rows, int d, uint8_t* tile) {
 }
 
 // Levels + 128 of a side as a tile.
-static __attribute__((noinline)) void unpackSide(const SideView& side, int d, uint8_t* tile) {
-  withLevels(side, [&](const auto& rows) MEMBER { unpackRows(rows, d, tile); });
-}
-
-// Calls f(tile) with the levels of a side, or with null where they are better met in registers.
 template <class F>
-INLINE void withTile(const SideView& side, int d, bool unpacked, const F& f) {
-  if (side.format == kQ8) return f(reinterpret_cast<const uint8_t*>(side.tile));
-  if (!unpacked) return f(nullptr);
-  alignas(64) uint8_t tile[kPageTokens * kContractionMax];
-  unpackSide(side, d, tile);
-  f(tile);
+static __attribute__((noinline)) void unpackSide(const SideView& side, int d, uint8_t* tile) {
+  F::template withLevelRows<true>(side, [&](const auto& rows) MEMBER { unpackRows(rows, d, tile); });
 }
 
-static void scoreCoded(const SideView& k, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset, float* y,
-                       const SideView* next) {
-  withTile(k, d, n >= kUnpackedRows, [&](const uint8_t* tile) MEMBER {
-    const Ahead ahead = aheadOf(next, k, tile == nullptr ? kElementsAStep : 2 * kElementsAStep), none = aheadOf(nullptr, k, 0);
-    eachBlock(n, [&](auto r, int i) MEMBER {
-      scoreBlock<r.value>(k, tile, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
-    });
+// The levels of a side as a tile, or null where they are better met in registers. room: [128 * d].
+template <class F>
+INLINE const uint8_t* tileFor(const SideView& side, int d, bool unpacked, int8_t* room) {
+  uint8_t* tile = reinterpret_cast<uint8_t*>(room);
+  if constexpr (!HasLevelRows<F>) return reinterpret_cast<const uint8_t*>(F::levels(side, d, room));
+  else if (!unpacked) return nullptr;
+  else unpackSide<F>(side, d, tile);
+  return tile;
+}
+
+template <class F>
+static void scoreCoded(const SideView& k, int8_t* room, const float* scale, int d, const IntegerRow* x, int n, const float* factor, const float* offset,
+                       float* y, const SideView* next) {
+  const uint8_t* tile = tileFor<F>(k, d, n >= kUnpackedRows, room);
+  const Ahead ahead = aheadOf(next, k, tile == nullptr ? kElementsAStep : 2 * kElementsAStep), none = aheadOf(nullptr, k, 0);
+  eachBlock(n, [&](auto r, int i) MEMBER {
+    scoreBlock<F, r.value>(k, tile, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
   });
 }
 
-static void mixCoded(const SideView& v, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  withTile(v, d, d % 64 != 0 || n >= kUnpackedRows, [&](const uint8_t* tile) MEMBER {
-    const Ahead ahead = aheadOf(next, v, tile == nullptr ? kElementsAStep : static_cast<size_t>(4 * d)), none = aheadOf(nullptr, v, 0);
-    eachBlock(n, [&](auto r, int i) MEMBER {
-      mixBlock<r.value>(v, tile, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
-    });
+template <class F>
+static void mixCoded(const SideView& v, int8_t* room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
+  const uint8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= kUnpackedRows, room);
+  const Ahead ahead = aheadOf(next, v, tile == nullptr ? kElementsAStep : static_cast<size_t>(4 * d)), none = aheadOf(nullptr, v, 0);
+  eachBlock(n, [&](auto r, int i) MEMBER {
+    mixBlock<F, r.value>(v, tile, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
   });
 }
 

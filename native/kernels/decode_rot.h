@@ -21,17 +21,17 @@ template <int D>
 static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
   constexpr int kVectors = D / kLanes;
   alignas(64) int8_t tile[kPageTokens * D];
-  unpackRot(side.format, side.hi, side.lo, sizeof tile, tile);
+  unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), sizeof tile, tile);
   alignas(64) float mean[D];
-  const float reference = powerOfTwo(*side.reference);
-  const float scale = halfToFloat(*side.meanScale) * reference;
-  for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.mean + c) * scale);
+  const float reference = powerOfTwo(*side.at<int8_t>(kRotReference));
+  const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * reference;
+  for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
   const float divisor = static_cast<float>(divisorOf(side.format));
   alignas(64) int8_t rows[kLanes][wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
     if (isKey && t % kLanes == 0) rowsOfTile(tile, D, t, rows[0], wholeWords(D));
     if (t < firstRow) continue;
-    const float factor = scaleOf(side.k[t]) * reference / divisor;
+    const float factor = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
     VecF y[kVectors];
     if (isKey) {
 #pragma GCC unroll 16
@@ -52,13 +52,5 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
 }
 
 static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {
-  switch (d) {
-    case 64: decodeRotOf<64>(isKey, firstRow, side, x, stride); break;
-    case 80: decodeRotOf<80>(isKey, firstRow, side, x, stride); break;
-    case 96: decodeRotOf<96>(isKey, firstRow, side, x, stride); break;
-    case 128: decodeRotOf<128>(isKey, firstRow, side, x, stride); break;
-    case 256: decodeRotOf<256>(isKey, firstRow, side, x, stride); break;
-    default: __builtin_trap();
-  }
-  clearUpperHalves();
+  withHeadDim(d, [&](auto dim) MEMBER { decodeRotOf<dim.value>(isKey, firstRow, side, x, stride); });
 }

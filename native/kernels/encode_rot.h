@@ -2,6 +2,16 @@
 // halving trees. A row stays in registers from the mean to its codes. Plane layout: rot.h.
 #pragma once
 
+// Where the widths of the family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
+struct RotTargets {
+  uint8_t* hi = nullptr;
+  uint8_t* lo[3] = {nullptr, nullptr, nullptr};
+  int8_t* k[3] = {nullptr, nullptr, nullptr};
+  int8_t* mean = nullptr;
+  uint16_t* meanScale = nullptr;
+  int8_t* reference = nullptr;
+};
+
 // Decode levels of a width, by 4-bit code.
 INLINE Sixteen levelsByCode(int format) {
   float level[16];
@@ -227,15 +237,7 @@ static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow,
 }
 
 static void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {
-  switch (d) {
-    case 64: encodeRotOf<64>(isKey, x, stride, firstRow, targets); break;
-    case 80: encodeRotOf<80>(isKey, x, stride, firstRow, targets); break;
-    case 96: encodeRotOf<96>(isKey, x, stride, firstRow, targets); break;
-    case 128: encodeRotOf<128>(isKey, x, stride, firstRow, targets); break;
-    case 256: encodeRotOf<256>(isKey, x, stride, firstRow, targets); break;
-    default: __builtin_trap();
-  }
-  clearUpperHalves();
+  withHeadDim(d, [&](auto dim) MEMBER { encodeRotOf<dim.value>(isKey, x, stride, firstRow, targets); });
 }
 
 // ---- Demotion: on codes alone.
@@ -302,5 +304,4 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
     const VecI narrow = scaleCodes(now * (square / product));
     storeLowBytes(kOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));
   }
-  clearUpperHalves();
 }

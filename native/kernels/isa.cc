@@ -33,14 +33,14 @@ namespace {
 #include "rotate.h"
 #include "softmax.h"
 #include "rows.h"
+#include "../formats/ops.h"
 #include "coded.h"
 #include "coded_avx2.h"
-#include "attend.h"
-#include "rope.h"
 #include "codes.h"
 #include "encode_rot.h"
-#include "q8.h"
 #include "decode_rot.h"
+#include "attend.h"
+#include "rope.h"
 #include "gemm_i8.h"
 #include "latent.h"
 #include "dense.h"
@@ -59,7 +59,6 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     .name = PALIMPSEST_TEXT(PALIMPSEST_ISA),
     NAMED(dotF16),
     NAMED(dotI8),
-    NAMED(unpackRot),
     NAMED(rotate),
     NAMED(quantizeI16),
     NAMED(softmaxPage),
@@ -76,11 +75,11 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     NAMED(attendPage),
     NAMED(attendRun),
     NAMED(mixPage),
-    NAMED(encodeRotWidths),
-    NAMED(demoteRot),
-    NAMED(decodeRotRows),
-    NAMED(encodeQ8),
-    NAMED(decodeQ8),
+    NAMED(encode),
+    NAMED(demote),
+    NAMED(decode),
+    NAMED(levels),
+    NAMED(isSound),
     NAMED(gemmI8),
     NAMED(rotateLatent),
     NAMED(encodeLatent),

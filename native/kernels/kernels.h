@@ -8,24 +8,24 @@
 // so that keys and values share every kernel. Two tile layouts:
 //   f16 tile   [contraction][outputs] IEEE half
 //   i8 tile    [contraction/4][outputs/16][16][4] int8: 64 bytes are 16 outputs x 4 contraction steps
-// Codes are stored in bit planes over the i8 tile order (see rot.h), so unpacking is shift, mask, one table look-up.
 #pragma once
 #include "../layout.gen.h"
 
 namespace palimpsest {
 
-// One side of one page of one KV head, as it is read. Only the fields of its format are set.
+// Where the fields of one side of one page of one KV head lie, by the numbers that layout.gen.h gives them (kRotMean, ...). Written: a target.
+struct SideTarget {
+  int format = kF16;
+  uint8_t* field[kFieldsMax] = {};
+  template <class T = uint8_t>
+  __attribute__((always_inline)) T* at(int number) const { return reinterpret_cast<T*>(field[number]); }
+};
+// The same as it is read.
 struct SideView {
   int format = kF16;
-  const uint16_t* half = nullptr;
-  const int8_t* tile = nullptr;
-  const uint16_t* rowScales = nullptr;
-  const uint8_t* hi = nullptr;
-  const uint8_t* lo = nullptr;
-  const int8_t* k = nullptr;
-  const int8_t* mean = nullptr;
-  const uint16_t* meanScale = nullptr;  // half
-  const int8_t* reference = nullptr;    // scales and means are multiples of 2^reference
+  const uint8_t* field[kFieldsMax] = {};
+  template <class T = uint8_t>
+  __attribute__((always_inline)) const T* at(int number) const { return reinterpret_cast<const T*>(field[number]); }
 };
 
 // A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot_i8.h), and what one of them is worth.
@@ -38,6 +38,10 @@ struct alignas(64) IntegerRow {
 // Rows whose probabilities are made integers at once: 16 KB of them.
 constexpr int kWeightRows = 24;
 
+// What the integers of a query row are made of: the row as it is, the rotated row, or the row with the scales of the channels of one page
+// multiplied in, which is done anew for every page.
+enum Basis : int { kPlain = 0, kTurned = 1, kFolded = 2 };
+
 // Rows that meet a page: query heads at their positions, `perHead` of them for each of `heads` KV heads, and their online softmax.
 // Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes by log2(e).
 struct PageRows {
@@ -46,8 +50,9 @@ struct PageRows {
   int perHead;
   int d;
   const float* q;             // [count][d]
-  const IntegerRow* plain;    // of q; read for q8 keys
-  const IntegerRow* turned;   // of the rotated q; read for rot keys
+  IntegerRow* integers[3];    // [count] each, of q in one of the bases below
+  bool* ready;                // [2] whether those of q as it is and of the rotated q are there
+  bool* turnedBack;           // set where values went into mixedTurned, which has to be turned back in the end
   const float* slope;         // [count], ALiBi; null for none
   const int* position;        // [count]
   const int* first;           // [count] tokens of the page seen: first <= t < last
@@ -56,12 +61,12 @@ struct PageRows {
   float* max;                 // [count]
   float* sum;                 // [count]
   float* mixed;               // [count][d]
-  float* mixedTurned;         // [count][d], values of rot pages, still rotated
+  float* mixedTurned;         // [count][d], values of rotated formats, still rotated
   float* rowMass;             // [count] of this page: sum of 2^(score - max now)
   int halfStride;             // tokens that a channel of f16 keys has room for: 128, less in an open page that grows
-  float skipShare;            // values of a rot page are not read where that leaves out at most this share of the mass of each row; 0: never
+  float skipShare;            // values that may be skipped are not read where that leaves out at most this share of the mass of each row; 0: never
   float* skippedMass;         // [count] left out so far, relative to max
-  uint64_t* skipped;          // [2] heads of rot pages met, and those whose values were not read
+  uint64_t* skipped;          // [2] heads of pages met whose values might be skipped, and those that were
   float* rescale;             // [count] scratch from here on
   float* share;               // [count] 2^(largest score of the row in this page - max now): what its probabilities are worth
   float* factor;              // [count]
@@ -73,6 +78,7 @@ struct PageRows {
   int8_t* tile;               // [128 * d]
   int32_t* dots;              // [8][max(128, d)]
   float* spare;               // [count][d]
+  float* decoded;             // [128][d]
 };
 
 // What each row received of each page of a run: mass[row * stride + page] relative to max[row * stride + page]. mass null: not asked for.
@@ -80,17 +86,6 @@ struct PageNotes {
   float* mass = nullptr;
   float* max = nullptr;
   size_t stride = 0;
-};
-
-// Where the widths of the rot family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
-// hi/lo: plane buffers (sizes: hiPlaneBytes, loPlaneBytes). k: [128] int8. mean: [d] int8, meanScale: f16 bits, reference: one int8.
-struct RotTargets {
-  uint8_t* hi = nullptr;
-  uint8_t* lo[3] = {nullptr, nullptr, nullptr};
-  int8_t* k[3] = {nullptr, nullptr, nullptr};
-  int8_t* mean = nullptr;
-  uint16_t* meanScale = nullptr;
-  int8_t* reference = nullptr;
 };
 
 // Outputs of the next panel of packed weights (gemm_i8.h). What would leave a panel of 16 behind is cut in two: 64 is 32 and 32.
@@ -130,10 +125,6 @@ struct Kernels {
   // <= 256, outputs % 16 == 0.
   void (*dotI8)(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y,
                 size_t yStride);
-
-  // Expands the bit planes of one (page, side, head) into an i8 tile of decode levels (integers; rot.h has the divisors).
-  // elements = 128 * d. planes: hi = 2-bit plane; lo = rot4: 2-bit plane, rot3: 1-bit plane, rot2: unused (null).
-  void (*unpackRot)(int format, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile);
 
   // x[i][0..d) <- H*D*x (forward) or D*H*x (inverse), orthonormal. d in {64, 80, 96, 128, 256}.
   // Bit-equal on every ISA: float32, no fused multiply-add, the order of operations of native/reference/rotation.ts.
@@ -180,19 +171,19 @@ struct Kernels {
   // Mixes other values [heads] of the page met last by the probabilities in rows.scores.
   void (*mixPage)(const SideView* values, const PageRows& rows, int visible);
 
-  // Codecs, in the order of operations of native/reference/rot.ts and q8.ts: codes are bit-equal on every ISA. isKey selects the tile
-  // orientation. Rows of one head: x[t][0..d) at x + t*stride, d in {64, 80, 96, 128, 256}.
-  // rot: every width of `targets` in one pass, sharing the high plane, the mean and the reference. Rows before firstRow (sinks) stay out of mean and
-  // codes (coded as zero rows, k = -128).
-  void (*encodeRotWidths)(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets);
-  // On codes alone. `to` is below `from`. hi is kept as it is; lo is repacked or dropped; k is recomputed from integer sums.
-  void (*demoteRot)(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut,
-                    int8_t* kOut);
-  // The rows from firstRow of a rot side; earlier rows are left untouched.
-  void (*decodeRotRows)(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride);
-  // q8: i8 tile + f16 scale per row (scale = f16(max/127); code = rint(x / f32(scale)), clamped to ±127; zero row: scale 0).
-  void (*encodeQ8)(bool isKey, const float* x, size_t stride, int d, int8_t* tile, uint16_t* scales);
-  void (*decodeQ8)(bool isKey, int d, const int8_t* tile, const uint16_t* scales, float* x, size_t stride);
+  // Formats (native/formats/), in the order of operations of their references: what is stored is equal to the bit on every instruction set. Rows
+  // of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
+  // Writes one side in `count` formats of one family at once; fields that the family keeps go to the first target alone. Rows before firstRow
+  // (sinks) stay out of every code and mean.
+  void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride);
+  // On codes alone, to a lower format of the family: fields that the family keeps are not written.
+  void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to);
+  // All 128 rows. Rows before firstRow are zeros where the format is coded.
+  void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride);
+  // The levels of a side as an i8 tile; false when the format has none.
+  bool (*levels)(const SideView& side, int d, int8_t* tile);
+  // Whether the bytes of a side could have been written by its encoder, as far as reading them depends on it.
+  bool (*isSound)(const SideView& side, int d);
 
   // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts: gemm_i8.h. contraction
   // % 4 == 0 and <= 65536. a is readable in whole blocks of 8 rows. base: null, or rows baseStride apart (0: one row for all).
@@ -223,22 +214,7 @@ const Kernels* kernelsFor(Isa isa);
 // The best one, or the forced one.
 const Kernels* bestKernels();
 
-// ---- Codecs (rot.cc): what is compiled once, in the order of the TypeScript reference.
-
-// encodeRotWidths for one width.
-void encodeRot(const Kernels* kernels, int format, bool isKey, const float* x, size_t stride, int d, int firstRow, uint8_t* hi, uint8_t* lo,
-               int8_t* k, int8_t* mean, uint16_t* meanScale, int8_t* reference);
-// Canonical codes [128][d] for comparison with the reference.
-void codesRot(int format, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, uint8_t* codes);
-
-// 2^(k/16) for k = -127..127, from the generated table; 0 for -128.
-float rotScale(int8_t k);
-// Integer levels are divided by this to get u: 46, 55, 79 for rot4, rot3, rot2.
-int rotDivisor(int format);
-// Bytes of a plane for one head: hi = 128*d/4; lo = 128*d/4 (rot4), 128*d/8 (rot3), 0 (rot2).
-inline size_t hiPlaneBytes(int d) { return static_cast<size_t>(kPageTokens) * d / 4; }
-inline size_t loPlaneBytes(int format, int d) {
-  return format == kRot4 ? hiPlaneBytes(d) : format == kRot3 ? hiPlaneBytes(d) / 2 : 0;
-}
+// What one level of rot4 is worth in a row of scale code k, -127..127: 2^(k/16) over the divisor of its levels; 0 for -128 (rot.cc).
+float rot4Worth(int8_t k);
 
 }  // namespace palimpsest

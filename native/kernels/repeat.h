@@ -12,3 +12,16 @@ INLINE void repeat(const F& f) {
     repeat<N, I + 1>(f);
   }
 }
+
+// f(Number<D>) for a head size that has a rotation and fits the integer tiles.
+template <class F>
+INLINE void withHeadDim(int d, const F& f) {
+  switch (d) {
+    case 64: return f(Number<64>{});
+    case 80: return f(Number<80>{});
+    case 96: return f(Number<96>{});
+    case 128: return f(Number<128>{});
+    case 256: return f(Number<256>{});
+    default: __builtin_trap();
+  }
+}

@@ -2,68 +2,40 @@
  * Page attention as a whole: rows meet pages of mixed formats with any bytes in them; and caches, with everything that happens to a page.
  * Where no side is f16 every machine gives the same bits; f16 sides fuse where the hardware can, and have a bound.
  */
-import { CODED_HEAD_DIMS, PAGE_TOKENS, SINK_TOKENS, SKETCH_ROWS } from '../../native/format.ts';
+import {
+  CODED_HEAD_DIMS,
+  FORMATS,
+  isMove,
+  nameOfId,
+  PAGE_TOKENS,
+  SINK_TOKENS,
+  SKETCH_ROWS,
+  TRIAL_CANDIDATES,
+  WINDOW_FORMAT,
+} from '../../native/format.ts';
 import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
-import { fromHalf, toHalf } from '../../native/reference/index.ts';
 import { gaussian } from '../native/rows.ts';
+import { sideBytes } from '../native/sides.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
+import { largestOf, randomSide } from './side.ts';
 
 const F16 = 0;
-const Q8 = 1;
-const ROT4 = 2;
-const FORMAT_COUNT = 5;
-/** Largest level of a rot format before its scale: 127/46, of rot4; those of rot3 and rot2 stay below. */
-const ROT_LEVEL = 2.77;
+const IDS = Object.values(FORMATS).map(({ id }) => id);
+const WINDOW = FORMATS[WINDOW_FORMAT].id;
+/** Whether a side in the format `from` may go on to `to`. */
+const isDown = (from: number, to: number): boolean => from !== to && isMove(nameOfId(from), nameOfId(to));
 
-/** Bytes of one side of a page of one head in native/test_binding_attend.cc. */
-const sideBytes = (d: number): number => Math.ceil((257 * d + 259) / 64) * 64;
-
-/** f16 bits of finite numbers of one size. */
-const halves = (random: Random, count: number, size: number): Uint16Array =>
-  Uint16Array.from({ length: count }, () => toHalf(size * gaussian(random)));
-
-interface Side {
-  readonly bytes: Uint8Array;
-  /** Nothing that it decodes to is larger. */
-  readonly largest: number;
-}
-
-/** isWild: numbers of any size, where one token often takes everything. */
-function randomSide(random: Random, format: number, d: number, isWild: boolean): Side {
-  const size = (tame: number, ...wild: number[]): number => (isWild ? one(random, [tame, ...wild]) : tame);
-  const bytes = new Uint8Array(sideBytes(d));
-  const tail = 256 * d;
-  if (format === F16) {
-    const values = halves(random, PAGE_TOKENS * d, size(1, 8, 2 ** -16));
-    bytes.set(new Uint8Array(values.buffer));
-    return { bytes, largest: values.reduce((most, bits) => Math.max(most, Math.abs(fromHalf(bits))), 0) };
-  }
-  // Both planes of rot4 are half as long as a tile.
-  for (let i = 0; i < PAGE_TOKENS * d * (format === Q8 ? 1 : 0.5); i++) bytes[i] = Math.floor(random() * 256);
-  if (format === Q8) {
-    // -128 is no level.
-    for (let i = 0; i < PAGE_TOKENS * d; i++) if (bytes[i] === 128) bytes[i] = 129;
-    const scales = halves(random, PAGE_TOKENS, size(0.02, 1, 2 ** -20)).map((bits) => bits & 0x7fff);
-    bytes.set(new Uint8Array(scales.buffer), tail);
-    return { bytes, largest: 127 * scales.reduce((most, bits) => Math.max(most, fromHalf(bits)), 0) };
-  }
-  const spread = size(8, 40, 255);
-  let largest = 0;
-  for (let t = 0; t < PAGE_TOKENS; t++) {
-    const k = random() < 0.05 ? -128 : whole(random, 0, spread) - Math.floor(spread / 2);
-    bytes[tail + t] = k & 255;
-    largest = Math.max(largest, 2 ** (k / 16));
-  }
-  for (let c = 0; c < d; c++) bytes[tail + 256 + c] = Math.floor(random() * 256);
-  const scale = halves(random, 1, size(0.01, 1));
-  bytes.set(new Uint8Array(scale.buffer), tail + 256 + d);
-  const reference = size(0, -20, 10);
-  bytes[tail + 256 + d + 2] = reference & 255;
-  // Turned back, a row of length √d · L has no element above it.
-  return {
-    bytes,
-    largest: (largest * ROT_LEVEL * Math.sqrt(d) + 128 * Math.abs(fromHalf(scale[0]!))) * 2 ** reference,
-  };
+/** Rows of one size, or of any sizes (isWild), where one token often takes everything. */
+function randomRows(random: Random, d: number, isWild: boolean): Float32Array {
+  const size = isWild ? one(random, [1, 8, 2 ** -16, 2000]) : 1;
+  const spread = isWild ? one(random, [0, 3, 12]) : 0.5;
+  const sizes = Float64Array.from({ length: PAGE_TOKENS }, () =>
+    random() < 0.05 ? 0 : size * 2 ** (spread * (random() - 0.5)),
+  );
+  return Float32Array.from({ length: PAGE_TOKENS * d }, (_, i) => {
+    const x = sizes[Math.floor(i / d)]! * gaussian(random);
+    return Math.max(-65504, Math.min(65504, x));
+  });
 }
 
 interface Asked {
@@ -109,7 +81,8 @@ function attendPages(random: Random): Case {
   const tokens = (pages - 1) * PAGE_TOKENS + last;
   const window = one(random, [0, 0, 0, 1, whole(random, 2, 200)]);
   const isCoded = random() < 0.7;
-  const formats = Int32Array.from({ length: 2 * pages }, () => whole(random, isCoded ? Q8 : F16, FORMAT_COUNT - 1));
+  const ids = isCoded ? IDS.filter((id) => id !== F16) : IDS;
+  const formats = Int32Array.from({ length: 2 * pages }, () => one(random, ids));
   const anyF16 = formats.includes(F16);
   const keyF16 = formats.some((format, i) => i % 2 === 0 && format === F16);
   // Pages whose integers may differ: those of coded values, where a score may.
@@ -140,7 +113,9 @@ function attendPages(random: Random): Case {
   for (let page = 0; page < pages; page++) {
     for (let side = 0; side < 2; side++) {
       for (let head = 0; head < heads; head++) {
-        const { bytes, largest } = randomSide(random, formats[2 * page + side]!, d, isWild);
+        const format = nameOfId(formats[2 * page + side]!);
+        const bytes = randomSide(random, format, side === 0, d, randomRows(random, d, isWild));
+        const largest = largestOf(format, side === 0, d, bytes);
         all.set(bytes, ((page * 2 + side) * heads + head) * sideBytes(d));
         // Scores of coded keys are equal to the bit.
         if (side === 0 && formats[2 * page] === F16) largestKey = Math.max(largestKey, largest);
@@ -231,9 +206,9 @@ function chosenCache(random: Random) {
     /** Formats of all sides afterwards. */
     fill(cache: CacheHandle): Uint8Array {
       succeed(cache.append(0, k, v), 'append');
-      const now = new Uint8Array(2 * pages).fill(Q8);
+      const now = new Uint8Array(2 * pages).fill(WINDOW);
       for (const { page, side, to } of moves) {
-        if (to <= now[2 * page + side]!) continue;
+        if (!isDown(now[2 * page + side]!, to)) continue;
         succeed(cache.transcode(0, page, side, to, new Float64Array(1)), 'transcode');
         now[2 * page + side] = to;
       }
@@ -259,7 +234,7 @@ function movesFor(random: Random, pages: number, count: number): PageMove[] {
   return Array.from({ length: count }, () => ({
     page: whole(random, 0, pages - 1),
     side: whole(random, 0, 1),
-    to: whole(random, ROT4, FORMAT_COUNT - 1),
+    to: FORMATS[one(random, TRIAL_CANDIDATES)].id,
   }));
 }
 
@@ -274,7 +249,7 @@ function cached(random: Random): Case {
     shape: `${chosen.says}, queries ${count}, window ${window}`,
     run({ binary, isa }) {
       const results: Numbers[] = [];
-      withCache(binary, isa, [1, heads * group, heads, d, Q8, 1], { scale, window, slopes }, (cache) => {
+      withCache(binary, isa, [1, heads * group, heads, d, WINDOW, 1], { scale, window, slopes }, (cache) => {
         chosen.fill(cache);
         const out = new Float32Array(q.length);
         succeed(cache.attend(0, q, out, undefined, undefined, true), 'attend');
@@ -301,14 +276,14 @@ function tried(random: Random): Case {
     shape: `${chosen.says}, queries ${open}, candidates ${candidates.length}, sketch ${sketch.length > 0}`,
     run({ binary, isa }) {
       const results: Numbers[] = [];
-      withCache(binary, isa, [1, heads * group, heads, d, Q8, 1], { scale, window: 0, slopes }, (cache) => {
+      withCache(binary, isa, [1, heads * group, heads, d, WINDOW, 1], { scale, window: 0, slopes }, (cache) => {
         const now = chosen.fill(cache);
         if (sketch.length > 0) succeed(cache.setSketch(0, sketch), 'setSketch');
         succeed(cache.attend(0, q, new Float32Array(q.length), norms, undefined, true), 'attend');
-        const isDown = ({ page, side, to }: PageMove): boolean => to > now[2 * page + side]!;
+        const isOpen = ({ page, side, to }: PageMove): boolean => isDown(now[2 * page + side]!, to);
         const lists = Array.from({ length: pages }, (_, page) =>
           Uint8Array.from(
-            candidates.filter((move) => move.page === page && isDown(move)).flatMap(({ side, to }) => [side, to]),
+            candidates.filter((move) => move.page === page && isOpen(move)).flatMap(({ side, to }) => [side, to]),
           ),
         );
         const atOnce = lists.map((moves, page) => {
@@ -323,7 +298,7 @@ function tried(random: Random): Case {
         const finish = (): void => succeed(cache.finishTrials(true, started), 'finishTrials');
         if (later.length % 2 === 0) finish();
         let under = 0;
-        for (const move of later.filter(isDown)) {
+        for (const move of later.filter(isOpen)) {
           if (cache.startMove(0, move.page, move.side, move.to) === 0) under++;
         }
         const moved = new Float64Array(1 + 2 * under);

@@ -1,8 +1,10 @@
 /** Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it can. */
-import { CODED_HEAD_DIMS, PAGE_TOKENS } from '../../native/format.ts';
+import { ALL_FAMILIES, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS } from '../../native/format.ts';
 import { fromHalf } from '../../native/reference/index.ts';
 import { gaussian } from '../native/rows.ts';
+import { isDemotion, sideBytes } from '../native/sides.ts';
 import { bytes, type Cases, floats, one, type Random, shifted, signed, whole } from './case.ts';
+import { randomSide } from './side.ts';
 
 /** A page of one head: within f16, as caches get it, or of any magnitude that codecs serve. */
 const rows = (random: Random, stride: number): Float32Array => {
@@ -55,21 +57,6 @@ export const KERNEL_CASES: Cases = {
         const y = new Int32Array(n * o);
         kernels.dotI8(isa, c, o, n, c, o, tile, x, y);
         return [y];
-      },
-    };
-  },
-
-  unpackRot(random) {
-    const d = one(random, CODED_HEAD_DIMS);
-    const hi = bytes(random, 32 * d);
-    const lo = bytes(random, 32 * d);
-    const format = whole(random, 2, 4);
-    return {
-      shape: `format ${format}, d ${d}`,
-      run({ kernels, isa }) {
-        const tile = new Int8Array(PAGE_TOKENS * d);
-        kernels.unpackRot(isa, format, d, hi, lo, tile);
-        return [tile];
       },
     };
   },
@@ -180,72 +167,63 @@ export const KERNEL_CASES: Cases = {
     };
   },
 
-  encodeRot(random) {
+  encodeSides(random) {
     const d = one(random, CODED_HEAD_DIMS);
     const stride = d + 4 * whole(random, 0, 3);
     const x = rows(random, stride);
-    const format = whole(random, 2, 4);
+    const members = one(random, ALL_FAMILIES)[1].formats;
+    // Any of the family, in any order.
+    const ids = Int32Array.from(members.map(({ id }) => id).sort(() => random() - 0.5)).slice(
+      0,
+      whole(random, 1, members.length),
+    );
     const isKey = random() < 0.5;
     const firstRow = one(random, [0, 0, 1, 4]);
     return {
-      shape: `format ${format}, d ${d}, key ${isKey}, first row ${firstRow}`,
+      shape: `formats ${ids.join(' ')}, d ${d}, key ${isKey}, first row ${firstRow}`,
       run({ kernels, isa }) {
-        const [hi, lo] = [new Uint8Array(32 * d), new Uint8Array(32 * d)];
-        const [k, mean, reference] = [new Int8Array(PAGE_TOKENS), new Int8Array(d), new Int8Array(1)];
-        const scale = kernels.encodeRot(isa, format, isKey, d, stride, firstRow, x, hi, lo, k, mean, reference);
-        return [hi, lo, k, mean, Uint16Array.of(scale), reference];
+        const sides = new Uint8Array(ids.length * sideBytes(d));
+        kernels.encodeSides(isa, ids, isKey, d, stride, firstRow, x, sides);
+        return [sides];
       },
     };
   },
 
-  demoteRot(random) {
+  demoteSide(random) {
     const d = one(random, CODED_HEAD_DIMS);
-    const from = whole(random, 2, 3);
-    const to = whole(random, from + 1, 4);
-    const [hi, lo, k] = [bytes(random, 32 * d), bytes(random, 32 * d), signed(random, PAGE_TOKENS)];
+    const nested = Object.values(FORMATS).filter((format) => format.nested);
+    const from = one(
+      random,
+      nested.filter((format) => nested.some((to) => isDemotion(format.name, to.name))),
+    );
+    const to = one(
+      random,
+      nested.filter((format) => isDemotion(from.name, format.name)),
+    );
     const isKey = random() < 0.5;
+    const side = randomSide(random, from.name, isKey, d, rows(random, d));
     return {
-      shape: `${from} to ${to}, d ${d}, key ${isKey}`,
+      shape: `${from.name} to ${to.name}, d ${d}, key ${isKey}`,
       run({ kernels, isa }) {
-        const [loOut, kOut] = [new Uint8Array(32 * d), new Int8Array(PAGE_TOKENS)];
-        kernels.demoteRot(isa, from, to, isKey, d, hi, lo, k, loOut, kOut);
-        return [loOut, kOut];
+        const out = new Uint8Array(sideBytes(d));
+        kernels.demoteSide(isa, from.id, to.id, isKey, d, side, out);
+        return [out];
       },
     };
   },
 
-  decodeRot(random) {
+  decodeSide(random) {
     const d = one(random, CODED_HEAD_DIMS);
-    const format = whole(random, 2, 4);
-    const [hi, lo] = [bytes(random, 32 * d), bytes(random, 32 * d)];
-    const [k, mean] = [signed(random, PAGE_TOKENS), signed(random, d)];
-    const scale = whole(random, 0, 0xffff);
-    const reference = one(random, [0, whole(random, -126, 127)]);
+    const { id, name } = one(random, Object.values(FORMATS));
     const isKey = random() < 0.5;
+    const side = randomSide(random, name, isKey, d, rows(random, d));
     return {
-      shape: `format ${format}, d ${d}, key ${isKey}, scale ${scale}, reference ${reference}`,
+      shape: `${name}, d ${d}, key ${isKey}`,
       run({ kernels, isa }) {
         const x = new Float32Array(PAGE_TOKENS * d);
-        kernels.decodeRot(isa, format, isKey, d, d, 0, hi, lo, k, mean, scale, reference, x);
-        return [x];
-      },
-    };
-  },
-
-  q8(random) {
-    const d = one(random, CODED_HEAD_DIMS);
-    const x = rows(random, d);
-    const given = signed(random, PAGE_TOKENS * d);
-    const scales = new Uint16Array(bytes(random, 2 * PAGE_TOKENS).buffer);
-    const isKey = random() < 0.5;
-    return {
-      shape: `d ${d}, key ${isKey}`,
-      run({ kernels, isa }) {
-        const [tile, found] = [new Int8Array(PAGE_TOKENS * d), new Uint16Array(PAGE_TOKENS)];
-        kernels.encodeQ8(isa, isKey, d, d, x, tile, found);
-        const decoded = new Float32Array(PAGE_TOKENS * d);
-        kernels.decodeQ8(isa, isKey, d, d, given, scales, decoded);
-        return [tile, found, decoded];
+        kernels.decodeSide(isa, id, isKey, d, d, 0, side, x);
+        const tile = new Int8Array(PAGE_TOKENS * d);
+        return kernels.levelsOfSide(isa, id, d, side, tile) ? [x, tile] : [x];
       },
     };
   },

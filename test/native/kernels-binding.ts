@@ -34,7 +34,6 @@ export interface KernelsBinding {
     x: Int16Array,
     y: Int32Array,
   ): void;
-  unpackRot(isa: number, format: number, d: number, hi: Uint8Array, lo: Uint8Array, tile: Int8Array): void;
   rotate(isa: number, d: number, n: number, stride: number, inverse: boolean, x: Float32Array): void;
   /** → the scale */
   quantizeI16(isa: number, count: number, x: Float32Array, out: Int16Array): number;
@@ -67,69 +66,41 @@ export interface KernelsBinding {
     cos: Float32Array,
     sin: Float32Array,
   ): void;
-  /** → f16 bits of the scale of the means */
-  encodeRot(
+  /** One head in formats of one family; `bytes` is [formats, sideBytes] (sides.ts), the fields that a family keeps are written with the first. */
+  encodeSides(
     isa: number,
-    format: number,
+    formats: Int32Array,
     isKey: boolean,
     d: number,
     stride: number,
     firstRow: number,
     x: Float32Array,
-    hi: Uint8Array,
-    lo: Uint8Array,
-    k: Int8Array,
-    mean: Int8Array,
-    reference: Int8Array,
-  ): number;
-  demoteRot(
+    bytes: Uint8Array,
+  ): void;
+  /** The fields that a family keeps are not written. */
+  demoteSide(
     isa: number,
     from: number,
     to: number,
     isKey: boolean,
     d: number,
-    hi: Uint8Array,
-    lo: Uint8Array,
-    k: Int8Array,
-    loOut: Uint8Array,
-    kOut: Int8Array,
+    bytes: Uint8Array,
+    out: Uint8Array,
   ): void;
-  decodeRot(
+  decodeSide(
     isa: number,
     format: number,
     isKey: boolean,
     d: number,
     stride: number,
     firstRow: number,
-    hi: Uint8Array,
-    lo: Uint8Array,
-    k: Int8Array,
-    mean: Int8Array,
-    meanScale: number,
-    reference: number,
+    bytes: Uint8Array,
     x: Float32Array,
   ): void;
-  codesRot(format: number, isKey: boolean, d: number, hi: Uint8Array, lo: Uint8Array, codes: Uint8Array): void;
-  encodeQ8(
-    isa: number,
-    isKey: boolean,
-    d: number,
-    stride: number,
-    x: Float32Array,
-    tile: Int8Array,
-    scales: Uint16Array,
-  ): void;
-  decodeQ8(
-    isa: number,
-    isKey: boolean,
-    d: number,
-    stride: number,
-    tile: Int8Array,
-    scales: Uint16Array,
-    x: Float32Array,
-  ): void;
+  /** → whether the format has levels */
+  levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): boolean;
   /**
-   * Rows of several KV heads meet pages (native/test_binding_attend.cc says how a side lies in `bytes`). formats: [pages, 2]; slope and sinks
+   * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; slope and sinks
    * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in runs mass and
    * the maximum it is relative to, [rows, pages].
    */

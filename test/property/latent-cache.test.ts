@@ -270,7 +270,6 @@ test('wrong calls end in one KvError and change nothing', () => {
   cache.holdLatent(0, 1, 'xq4', latent);
   expect(codeOf(() => cache.holdLatent(0, 1, 'xq4', latent))).toBe('unsupported'); // held already
   expect(codeOf(() => cache.transcode(0, 1, 'k', 'rot2'))).toBe('unsupported');
-  expect(codeOf(() => cache.codes(0, 1, 'k'))).toBe('unsupported');
   expect(codeOf(() => cache.trial(0, 1, [{ side: 'k', format: 'rot2' }]))).toBe('unsupported');
   expect(codeOf(() => cache.restore(0, 1, 'rot9' as FormatName))).toBe('unsupported');
   expect(codeOf(() => cache.setLatentWeights(0, weights))).toBe('unsupported');

@@ -7,6 +7,7 @@ import { afterAll, expect, it } from 'vitest';
 import { formats as rotFormats } from '../../native/formats/rot.ts';
 import { fromHalf, type KvCache, nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
 import { normals, pick, uniform as seeded } from '../native/dense.ts';
+import { storedFields } from '../native/sides.ts';
 
 const SEED = 20261122;
 const ROT = rotFormats.map(({ name }) => name);
@@ -20,8 +21,10 @@ function largestDeviation(cache: KvCache, shape: { kvHeads: number; headDim: num
   const { pages } = cache.table(0);
   for (let page = 0; page < pages - 1; page++) {
     const rows = cache.decode(0, page, 'v');
-    const { means, meanScales, references } = cache.codes(0, page, 'v');
-    const scales = fromHalf(meanScales).map((scale, head) => scale * 2 ** references[head]!);
+    const stored = storedFields(cache, 0, page, 'v');
+    const means = new Int8Array(stored.mean!.buffer);
+    const references = new Int8Array(stored.reference!.buffer);
+    const scales = fromHalf(new Uint16Array(stored.meanScale!.buffer)).map((x, head) => x * 2 ** references[head]!);
     for (let head = 0; head < kvHeads; head++) {
       const scale = scales[head]!;
       for (let t = page === 0 ? 4 : 0; t < PAGE_TOKENS; t++) {

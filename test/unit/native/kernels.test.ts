@@ -1,22 +1,21 @@
 // Every kernel on every instruction set that this CPU runs, against the TypeScript reference or float64: awkward lengths, strides,
 // misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
 import { describe, expect, test } from 'vitest';
-import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
+import { CODECS, CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
 import { formats as rotFormats } from '../../../native/formats/rot.ts';
 import {
-  CODECS,
-  demote,
   fromHalf,
-  planes,
+  type Head,
+  type ReferenceCodec,
   type RotName,
   rotate,
-  tileOffset,
   toHalf,
   toTile,
 } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
 import { AWKWARD, awkwardRows, gaussian, seeded } from '../../native/rows.ts';
+import { fieldIn, isDemotion, packSide, placesOf, sideBytes } from '../../native/sides.ts';
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
@@ -124,33 +123,21 @@ describe.each(ISAS)('%s', (_name, isa) => {
     }
   });
 
-  test.each(CODED_HEAD_DIMS)(`unpackRot at d = %i gives the levels in tile order (seed ${SEED})`, (d) => {
+  test.each(CODED_HEAD_DIMS)(`levels of the rot family at d = %i lie in tile order (seed ${SEED})`, (d) => {
     const random = seeded(SEED);
     for (const format of ROT) {
       const { codeBits, id } = FORMATS[format];
       const { levels } = ROT_LEVELS[format];
       const codes = new Uint8Array(PAGE_TOKENS * d).map(() => Math.floor(random() * 2 ** codeBits));
-      const head = {
-        format,
-        headDim: d,
-        firstRow: 0,
-        codes,
-        rowScales: new Uint16Array(0),
-        means: new Int8Array(0),
-        meanScale: 0,
-        reference: 0,
-      };
+      const head = CODECS[format].encode(new Float32Array(PAGE_TOKENS * d), d);
       for (const side of SIDES) {
-        const { hi, lo } = planes(head, side);
+        const packed = packSide(format, d, CODECS[format].stored({ ...head, codes }, side));
         const tile = new Int8Array(codes.length + 1).subarray(1);
-        kernels.unpackRot(isa, id, d, hi, lo, tile);
+        expect(kernels.levelsOfSide(isa, id, d, packed, tile)).toBe(true);
         expectSame(
           tile,
           Int8Array.from(toTile(side, d, codes), (code) => levels[code]!),
         );
-        const back = new Uint8Array(codes.length);
-        kernels.codesRot(id, side === 'k', d, hi, lo, back);
-        expectSame(back, codes);
       }
     }
   });
@@ -385,74 +372,77 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
   const strided = misaligned(new Float32Array(PAGE_TOKENS * stride).fill(Number.NaN));
   for (let t = 0; t < PAGE_TOKENS; t++) strided.set(rows.subarray(t * d, (t + 1) * d), t * stride);
 
-  /** The rows written from row `from` on, after checking that everything around them still holds the 5 it was filled with. */
-  const untouched = (x: Float32Array, from: number): Float32Array => {
+  /** The rows, after checking that everything around them still holds the 5 it was filled with. */
+  const untouched = (x: Float32Array): Float32Array => {
     const kept = new Float32Array(PAGE_TOKENS * d);
     for (let t = 0; t < PAGE_TOKENS; t++) {
-      if (t >= from) kept.set(x.subarray(t * stride, t * stride + d), t * d);
-      for (let i = t * stride + (t < from ? 0 : d); i < (t + 1) * stride; i++) {
+      kept.set(x.subarray(t * stride, t * stride + d), t * d);
+      for (let i = t * stride + d; i < (t + 1) * stride; i++) {
         if (x[i] !== 5) expect.fail(`row ${t} was written where it must not be`);
       }
     }
     return kept;
   };
 
-  test('q8: codes, scales and decoded rows are the bits of the reference', () => {
-    const head = CODECS.q8.encode(rows, d);
-    for (const side of SIDES) {
-      const tile = new Int8Array(PAGE_TOKENS * d);
-      const scales = new Uint16Array(PAGE_TOKENS);
-      for (const [isaName, isa] of ISAS) {
-        tile.fill(0x55);
-        kernels.encodeQ8(isa, side === 'k', d, stride, strided, tile, scales);
-        expectSame(scales, head.rowScales, isaName);
-        for (let t = 0; t < PAGE_TOKENS; t++) {
-          for (let c = 0; c < d; c++) {
-            if (tile[tileOffset(side, d, t, c)] !== head.codes[t * d + c]! - 128)
-              expect.fail(`${isaName}: ${side} row ${t} channel ${c}`);
+  test.each(FORMAT_NAMES)('%s: stored fields, demotions and decoded rows are the bits of the reference', (format) => {
+    const codec = CODECS[format] as unknown as ReferenceCodec<Head>;
+    const { id } = FORMATS[format];
+    const below = FORMAT_NAMES.filter((to) => isDemotion(format, to));
+    for (const firstRow of [0, 4]) {
+      for (const side of SIDES) {
+        const head = codec.encode(rows, d, firstRow, side);
+        const expected = packSide(format, d, codec.stored(head, side));
+        const decodedReference = bits(codec.decode(head));
+        const isKey = side === 'k';
+        for (const [isaName, isa] of ISAS) {
+          const packed = new Uint8Array(expected.length);
+          kernels.encodeSides(isa, Int32Array.of(id), isKey, d, stride, firstRow, strided, packed);
+          for (const { name: field } of placesOf(format, d)) {
+            expectSame(
+              fieldIn(format, d, packed, field),
+              fieldIn(format, d, expected, field),
+              `${isaName} ${side} ${field}`,
+            );
+          }
+
+          const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
+          kernels.decodeSide(isa, id, isKey, d, stride, firstRow, packed, decoded);
+          expectSame(bits(untouched(decoded)), decodedReference, isaName);
+
+          for (const to of below) {
+            const lower = packSide(to, d, codec.stored.call(CODECS[to], codec.demote!(head, to), side));
+            const out = new Uint8Array(lower.length);
+            kernels.demoteSide(isa, id, FORMATS[to].id, isKey, d, packed, out);
+            for (const { name: field } of placesOf(to, d)) {
+              const isKept = FORMATS[to].parts.some(({ fields }) =>
+                fields.some((one) => one.name === field && one.kept),
+              );
+              if (!isKept)
+                expectSame(fieldIn(to, d, out, field), fieldIn(to, d, lower, field), `${isaName} ${to} ${field}`);
+            }
           }
         }
-        const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
-        kernels.decodeQ8(isa, side === 'k', d, stride, tile, scales, decoded);
-        expectSame(bits(untouched(decoded, 0)), bits(CODECS.q8.decode(head)), isaName);
       }
     }
   });
 
-  test.each(ROT)('%s: planes, scales, means, demotions and decoded rows are the bits of the reference', (format) => {
-    const { id } = FORMATS[format];
-    for (const firstRow of [0, 4]) {
-      const head = CODECS[format].encode(rows, d, firstRow);
-      const decodedReference = bits(CODECS[format].decode(head));
-      const demoted = ROT.slice(ROT.indexOf(format) + 1).map((to) => demote(head, to));
-      for (const side of SIDES) {
-        const expected = planes(head, side);
-        const lowers = demoted.map((lower) => ({ lower, to: lower.format as RotName, lo: planes(lower, side).lo }));
-        for (const [isaName, isa] of ISAS) {
-          const hi = new Uint8Array(expected.hi.length).fill(0xaa);
-          const lo = new Uint8Array(expected.lo.length).fill(0xaa);
-          const k = new Int8Array(PAGE_TOKENS);
-          const mean = new Int8Array(d);
-          const reference = new Int8Array(1);
-          const isKey = side === 'k';
-          const meanScale = kernels.encodeRot(isa, id, isKey, d, stride, firstRow, strided, hi, lo, k, mean, reference);
-          expectSame(hi, expected.hi, isaName);
-          expectSame(lo, expected.lo, isaName);
-          expectSame(new Uint16Array(Int16Array.from(k).buffer), head.rowScales, isaName);
-          expectSame(mean, head.means, isaName);
-          expect([meanScale, reference[0]], isaName).toEqual([head.meanScale, head.reference]);
-
-          const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
-          kernels.decodeRot(isa, id, isKey, d, stride, firstRow, hi, lo, k, mean, meanScale, head.reference, decoded);
-          expectSame(bits(untouched(decoded, firstRow)), decodedReference, isaName);
-
-          for (const { lower, to, lo: loExpected } of lowers) {
-            const low = new Uint8Array(loExpected.length).fill(0xaa);
-            const kLow = new Int8Array(PAGE_TOKENS);
-            kernels.demoteRot(isa, id, FORMATS[to].id, isKey, d, hi, lo, k, low, kLow);
-            expectSame(low, loExpected, `${isaName} ${to}`);
-            expectSame(new Uint16Array(Int16Array.from(kLow).buffer), lower.rowScales, `${isaName} ${to}`);
-          }
+  test('all widths of the rot family at once are those made one by one', () => {
+    const ids = ROT.map((format) => FORMATS[format].id);
+    for (const [isaName, isa] of ISAS) {
+      const size = sideBytes(d);
+      const together = new Uint8Array(ids.length * size);
+      kernels.encodeSides(isa, Int32Array.from(ids), true, d, stride, 4, strided, together);
+      for (const [i, format] of ROT.entries()) {
+        const alone = new Uint8Array(size);
+        kernels.encodeSides(isa, Int32Array.of(ids[i]!), true, d, stride, 4, strided, alone);
+        for (const { name: field } of placesOf(format, d)) {
+          const isKept = FORMATS[format].parts.some(({ fields }) =>
+            fields.some((one) => one.name === field && one.kept),
+          );
+          const made = isKept
+            ? fieldIn(ROT[0]!, d, together, field)
+            : fieldIn(format, d, together.subarray(i * size), field);
+          expectSame(made, fieldIn(format, d, alone, field), `${isaName} ${format} ${field}`);
         }
       }
     }

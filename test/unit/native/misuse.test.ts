@@ -106,7 +106,7 @@ describe('the face', () => {
           'startMove',
           'finishMoves',
           'decode',
-          'codes',
+          'exportPage',
         ] as const
       ).map((name) => [cache, name, 4] as [object, string, number]),
       [pool, 'setBudget', 1],
@@ -206,7 +206,7 @@ describe('the face', () => {
       () => cache.finishMoves(true),
       () => cache.movesUnderWay,
       () => cache.decode(0, 0, 'k'),
-      () => cache.codes(0, 0, 'k'),
+      () => cache.exportPage(0, 0),
       () => cache.memory(),
       () => cache.fork(),
       () => cache.close(),

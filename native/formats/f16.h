@@ -1,0 +1,56 @@
+// f16: an f16 tile (kernels.h), rows as they came, sinks among them. The largest half stands for what is beyond it.
+#pragma once
+
+struct F16 {
+  static constexpr int kMember = kF16;
+
+  static void encode(const SideTarget* targets, int, bool isKey, int d, int, const float* x, size_t stride) {
+    uint16_t* half = targets->at<uint16_t>(kF16Halves);
+    float row[kHeadDimMax];
+    uint16_t line[kHeadDimMax];
+    for (int t = 0; t < kPageTokens; t++) {
+      for (int c = 0; c < d; c++) {
+        const float value = x[t * stride + c];
+        row[c] = value > kLargestHalf ? kLargestHalf : value < -kLargestHalf ? -kLargestHalf : value;
+      }
+      toHalf(row, isKey ? line : half + t * d, d);
+      for (int c = 0; isKey && c < d; c++) half[c * kPageTokens + t] = line[c];
+    }
+  }
+
+  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
+    const uint16_t* half = side.at<uint16_t>(kF16Halves);
+    if (!isKey) {
+      for (int t = 0; t < kPageTokens; t++) fromHalf(half + t * d, x + t * stride, d);
+      return;
+    }
+    // Square by square, so that neither side is walked with a stride of its own.
+    for (int c = 0; c < d; c += kLanes) {
+      const int channels = d - c < kLanes ? d - c : kLanes;
+      for (int t = 0; t < kPageTokens; t += kLanes) {
+        VecI v[kLanes] = {};
+        for (int i = 0; i < channels; i++) v[i] = bits(loadHalf(half + (c + i) * kPageTokens + t));
+        transpose(v);
+        for (int i = 0; i < kLanes; i++) __builtin_memcpy(x + (t + i) * stride + c, &v[i], sizeof(float) * channels);
+      }
+    }
+  }
+
+  static MEMBER void score(const SideView& k, const PageRows& rows, int head, int visible, const SideView* next) {
+    const int n = rows.perHead, d = rows.d;
+    const size_t first = static_cast<size_t>(head) * n;
+    const Ahead ahead = aheadOf(next, k, kPageTokens);
+    dotHalf(k.at<uint16_t>(kF16Halves), d, (visible + 7) / 8 * 8, rows.halfStride, rows.q + first * d, n, d, rows.scores + first * kPageTokens, kPageTokens,
+            next != nullptr ? &ahead : nullptr);
+  }
+
+  static MEMBER void mix(const SideView& v, const PageRows& rows, size_t first, int n, int visible, const SideView* next) {
+    const int d = rows.d;
+    const Ahead ahead = aheadOf(next, v, d);
+    dotHalf(v.at<uint16_t>(kF16Halves), visible, d, d, rows.scores + first * kPageTokens, n, kPageTokens, rows.spare, d, next != nullptr ? &ahead : nullptr);
+    for (int i = 0; i < n; i++) axpy(rows.share[first + i], rows.spare + static_cast<size_t>(i) * d, rows.mixed + (first + i) * d, d);
+  }
+
+ private:
+  static constexpr float kLargestHalf = 65504.0f;
+};

@@ -1,0 +1,17 @@
+// Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
+#pragma once
+#include "f16.h"
+#include "q8.h"
+#include "rot.h"
+
+// Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
+template <class Call>
+INLINE void withFormat(int format, const Call& f) {
+  switch (format) {
+    case kF16: return f(F16{});
+    case kQ8: return f(Q8{});
+    case kRot4: case kRot3: case kRot2: return f(Rot{});
+    default: __builtin_trap();
+  }
+}
+static_assert(HasDemote<Rot>, "a nested family is demoted on codes");

@@ -1,0 +1,139 @@
+// rot4, rot3, rot2 (rot.ts): what attention does with their bit planes, exponents and means. Planes and levels: kernels/rot.h; writing them:
+// kernels/encode_rot.h; reading them back: kernels/decode_rot.h.
+#pragma once
+
+// unit * 2^((k - shift) / 16) of every token, 0 of a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend on the
+// power of two: with unit = 1 these are the bits of kScaleValues.
+INLINE void rotScales(const int8_t* k, int shift, float unit, float* out) {
+  alignas(64) float mantissa[16];
+  for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
+#if defined(__AVX512F__)
+  // What j << 19 leaves of j & 15 below the exponent is taken out of the table.
+  const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
+  const __m512i table = _mm512_sub_epi32(_mm512_load_si512(mantissa), below);
+  for (int t = 0; t < kPageTokens; t += 16) {
+    const __m512i at = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(k + t)));
+    const __mmask16 row = _mm512_cmpneq_epi32_mask(at, _mm512_set1_epi32(-128));
+    const __m512i j = _mm512_sub_epi32(at, _mm512_set1_epi32(shift));
+    _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(j, table), _mm512_slli_epi32(j, 19)));
+  }
+#elif defined(__AVX2__)
+  const __m256 low = _mm256_load_ps(mantissa), high = _mm256_load_ps(mantissa + 8);
+  for (int t = 0; t < kPageTokens; t += 8) {
+    const __m256i at = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(k + t)));
+    const __m256i j = _mm256_sub_epi32(at, _mm256_set1_epi32(shift));
+    const __m256 part = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, j), _mm256_permutevar8x32_ps(high, j), _mm256_castsi256_ps(_mm256_slli_epi32(j, 28)));
+    const __m256i value = _mm256_add_epi32(_mm256_castps_si256(part), _mm256_slli_epi32(_mm256_srai_epi32(j, 4), 23));
+    const __m256i none = _mm256_cmpeq_epi32(at, _mm256_set1_epi32(-128));
+    _mm256_storeu_ps(out + t, _mm256_castsi256_ps(_mm256_andnot_si256(none, value)));
+  }
+#else
+  for (int t = 0; t < kPageTokens; t++) {
+    const int j = k[t] - shift;
+    int32_t value;
+    __builtin_memcpy(&value, &mantissa[j & 15], sizeof value);
+    value = k[t] == kZeroRow ? 0 : value + (j >> 4) * (1 << 23);
+    __builtin_memcpy(out + t, &value, sizeof value);
+  }
+#endif
+}
+
+INLINE int largestExponent(const int8_t* k) {
+#if defined(__AVX2__)
+  __m256i top = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k));
+  for (int t = 32; t < kPageTokens; t += 32) top = _mm256_max_epi8(top, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k + t)));
+  const __m128i most = _mm_max_epi8(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+  // 127 - k is unsigned, and the least 16-bit number is found by one instruction.
+  const __m128i least = _mm_xor_si128(most, _mm_set1_epi8(127));
+  return 127 - _mm_extract_epi16(_mm_minpos_epu16(_mm_min_epu8(least, _mm_srli_epi16(least, 8))), 0);
+#else
+  int most = kZeroRow;
+  for (int t = 0; t < kPageTokens; t++) most = k[t] > most ? k[t] : most;
+  return most;
+#endif
+}
+
+INLINE void meanRow(const SideView& side, int d, float* out) {
+  const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * powerOfTwo(*side.at<int8_t>(kRotReference));
+  for (int c = 0; c < d; c += kLanes) store(out + c, bytesToFloats(side.at<int8_t>(kRotMean) + c) * scale);
+}
+
+struct Rot {
+  static constexpr int kMember = kRot4;
+  static constexpr Basis kBasis = kTurned;
+  static constexpr bool kMaySkip = true;
+  static constexpr bool kHasLevelRows = true;
+
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+    RotTargets all;
+    all.hi = targets->at(kRotHigh);
+    all.mean = targets->at<int8_t>(kRotMean);
+    all.meanScale = targets->at<uint16_t>(kRotMeanScale);
+    all.reference = targets->at<int8_t>(kRotReference);
+    for (int i = 0; i < count; i++) {
+      const int width = targets[i].format - kRot4;
+      all.k[width] = targets[i].at<int8_t>(kRotExponents);
+      all.lo[width] = targets[i].format == kRot2 ? nullptr : targets[i].at(kRotLow);
+    }
+    encodeRotWidths(isKey, x, stride, d, firstRow, all);
+  }
+
+  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
+    demoteRot(from.format, to.format, isKey, d, from.at(kRotHigh), from.at(kRotLow), from.at<int8_t>(kRotExponents), to.at(kRotLow),
+              to.at<int8_t>(kRotExponents));
+  }
+
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
+    for (int t = 0; t < firstRow; t++) __builtin_memset(x + t * stride, 0, sizeof(float) * d);
+    decodeRotRows(isKey, d, firstRow, side, x, stride);
+  }
+
+  static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
+    unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
+    return tile;
+  }
+
+#if defined(PALIMPSEST_FUSED)
+  template <bool Keys, class Done>
+  static MEMBER void withLevelRows(const SideView& side, const Done& f) {
+    switch (side.format) {
+      case kRot4: return f(SideRows<kRot4, Keys>(side));
+      case kRot3: return f(SideRows<kRot3, Keys>(side));
+      case kRot2: return f(SideRows<kRot2, Keys>(side));
+      default: __builtin_trap();
+    }
+  }
+#endif
+
+  static MEMBER void prepareKeys(const SideView& k, const PageRows& rows, int head) {
+    const int d = rows.d;
+    const int first = head * rows.perHead, end = first + rows.perHead;
+    rotScales(k.at<int8_t>(kRotExponents), 0, 1.0f, rows.keyScales + head * kPageTokens);
+    const float unit = unitOf(k);
+    alignas(64) float mean[kContractionMax];
+    meanRow(k, d, mean);
+    for (int r = first; r < end; r++) rows.factor[r] = rows.integers[kTurned][r].step * unit;
+    for (int r = first; r < end; r++) rows.offset[r] = dot(rows.q + static_cast<size_t>(r) * d, mean, d);
+  }
+
+  // The largest scale of the page is 32512 steps.
+  static MEMBER void prepareValues(const SideView& v, const PageRows& rows, int head) {
+    const int8_t* exponents = v.at<int8_t>(kRotExponents);
+    const int most = largestExponent(exponents);
+    rotScales(exponents, most, kIntegerMax, rows.valueScales + head * kPageTokens);
+    rows.valueSteps[head] = scaleOf(static_cast<int8_t>(most)) / kIntegerMax * unitOf(v);
+  }
+
+  // The mean of the page, by the mass of the page.
+  static MEMBER void addToMix(const SideView& v, const PageRows& rows, int head) {
+    const int d = rows.d;
+    const int first = head * rows.perHead, end = first + rows.perHead;
+    alignas(64) float mean[kContractionMax];
+    meanRow(v, d, mean);
+    for (int r = first; r < end; r++) axpy(rows.rowMass[r], mean, rows.mixed + static_cast<size_t>(r) * d, d);
+  }
+
+ private:
+  // What a level is worth where the scale of the row is 1.
+  static MEMBER float unitOf(const SideView& side) { return 1.0f / static_cast<float>(divisorOf(side.format)) * powerOfTwo(*side.at<int8_t>(kRotReference)); }
+};
