@@ -469,6 +469,9 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exportFloats(env, exports);
   exportLatents(env, exports);
   exportDense(env, exports);
+#if defined(PALIMPSEST_TEST_ALLOCATIONS)
+  exportAllocations(env, exports);
+#endif
   return exports;
 }
 

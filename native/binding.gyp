@@ -1,7 +1,8 @@
-# Two addons from one set of kernels, and a yardstick. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
+# Three addons from one set of kernels, and a yardstick. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
 # repository root would be built on every install).
 #   palimpsest     the cache (addon.cc, cache/*.cc)
 #   kernels_test   single kernels on a chosen instruction set, and the thread pool, for tests only (test_*.cc)
+#   cache_test     the cache with allocations that fail when a test says so (test_allocations.cc)
 #   bench_stream   how fast this machine reads memory, for benches only (stream.cc)
 # -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
 # gyp has no flags per file, so each instruction set is a static library of the same source.
@@ -11,6 +12,7 @@
     'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
     'bench_stream_type%': '<!(node -p "require(\'fs\').existsSync(\'stream.cc\') ? \'loadable_module\' : \'none\'")',
     'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
+    'cache_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
     # What a Debug build looks for.
     'sanitizer%': 'address,undefined',
     # 1: for other machines (scripts/prebuild.mjs). The C++ runtime comes along, symbols are left out.
@@ -94,7 +96,7 @@
     },
     {
       'target_name': 'palimpsest', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
+      'sources': ['<@(cache_sources)'],
       'dependencies': ['<@(kernel_libraries)'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread'],
@@ -111,6 +113,14 @@
       'dependencies': ['<@(kernel_libraries)'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread'],
+    },
+    {
+      'target_name': 'cache_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['<@(cache_sources)', 'test_allocations.cc'],
+      'dependencies': ['<@(kernel_libraries)'],
+      'defines': ['PALIMPSEST_TEST_ALLOCATIONS'],
+      'cflags': ['-pthread'],
+      'ldflags': ['-pthread', '-Wl,-Bsymbolic'],
     },
     {
       'target_name': 'bench_stream', 'type': '<(bench_stream_type)', 'product_extension': 'node', 'product_prefix': '',

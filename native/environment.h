@@ -19,6 +19,8 @@ void exportFloats(Napi::Env env, Napi::Object exports);
 void exportLatents(Napi::Env env, Napi::Object exports);
 // Adds the class of addon_dense.cc.
 void exportDense(Napi::Env env, Napi::Object exports);
+// Adds the function of test_allocations.cc, in the module for tests alone.
+void exportAllocations(Napi::Env env, Napi::Object exports);
 // Cache.latent(operation, ...): what a cache does with pages held as latents.
 class Cache;
 Status latentCall(Cache& cache, const Napi::CallbackInfo& info);

@@ -26,7 +26,7 @@ function buildThread(compiler, verbose) {
   const folder = stage('thread');
   runNodeGyp({ folder, compiler, debug: true, verbose, defines: { sanitizer: 'thread' } });
   mkdirSync(join(buildFolder, 'Thread'), { recursive: true });
-  for (const file of ['palimpsest.node', 'kernels_test.node']) {
+  for (const file of ['palimpsest.node', 'kernels_test.node', 'cache_test.node']) {
     copyFileSync(join(folder, 'build', 'Debug', file), join(buildFolder, 'Thread', file));
   }
 }

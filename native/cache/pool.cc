@@ -4,6 +4,12 @@
 
 namespace palimpsest {
 
+#if defined(PALIMPSEST_TEST_ALLOCATIONS)
+bool allocationFails();  // test_allocations.cc
+#else
+constexpr bool allocationFails() { return false; }
+#endif
+
 namespace {
 
 constexpr size_t kRetryBytes = size_t{1} << 20;
@@ -41,7 +47,7 @@ void Account::unclaim(size_t bytes) {
 }
 
 PartRef Account::draft(size_t size) {
-  Part* part = size ? static_cast<Part*>(pool_->heap_.take(size)) : nullptr;
+  Part* part = size && !allocationFails() ? static_cast<Part*>(pool_->heap_.take(size)) : nullptr;
   if (!part) return PartRef();
   part->size = size;
   part->owners = 1;

@@ -75,7 +75,7 @@ const addresses = (work: (env: Record<string, string>) => Ran) =>
     work,
   );
 
-const OURS = /\((palimpsest|kernels_test)\.node\+/;
+const OURS = /\((palimpsest|kernels_test|cache_test)\.node\+/;
 /** Frames that act for whoever called them. */
 const RUNTIME = /\((libtsan|libstdc\+\+|libc|libgcc_s)\.so/;
 

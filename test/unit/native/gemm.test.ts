@@ -1,7 +1,8 @@
 // The int8 matrix product on every instruction set that this CPU runs: sums equal to exact integers, the same bits everywhere, any number of
 // rows, steps and outputs (blocks of 8 rows, panels of 48 outputs and what is left of them), extremes of both operands, wrong calls.
 import { afterAll, describe, expect, test } from 'vitest';
-import { GemmWeights, type Isa, nativeInfo, setIsa } from '../../../native/index.ts';
+import { FORMATS, GemmWeights, type Isa, nativeInfo, setIsa } from '../../../native/index.ts';
+import { LATENT_OPERATIONS } from '../../../native/layout.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { gaussian, seeded } from '../../native/rows.ts';
@@ -174,4 +175,17 @@ test('levels whose number is a multiple of 2^32 are refused when there are none,
   const out = new Float32Array(rows);
   expect(weights.multiply(new Int8Array(0), rows, new Float32Array(rows), 1, undefined, out)).toBe(2); // bad shape
   weights.close();
+});
+
+test('weights of latents whose number is a multiple of 2^32 are refused when there are none, also where sizes have 32 bits', () => {
+  const binary = loadBinary();
+  const [pool, cache] = [new binary.Pool(), new binary.Cache()];
+  expect(pool.open(2 ** 20)).toBe(0);
+  // 1024 heads of 256 numbers, times a width of 16384.
+  const shape = Int32Array.of(1, 1024, 1024, 256, FORMATS.q8.id, 1);
+  expect(cache.open(pool, shape, 1, new Int32Array(1), new Float32Array(0))).toBe(0);
+  const none = new Float32Array(0);
+  expect(cache.latent(LATENT_OPERATIONS.weights, 0, 2 ** 14, none, none, undefined, undefined, undefined, 0)).toBe(2); // bad shape
+  cache.close();
+  pool.close();
 });
