@@ -1,13 +1,13 @@
 #!/usr/bin/env node
 /**
- * Stands behind every npm script. Brings the checkout into order (packages, native addon, dist/) and then runs what was
- * asked for. Plain Node without dependencies, because it runs before there are any.
+ * Every npm script runs through this file. It makes sure that the packages are installed and that the native addon and
+ * dist/ are built, and then runs the command. It uses nothing but Node, because it runs before any package is installed.
  *
  *   node scripts/bootstrap.mjs COMMAND [arguments are passed on]
  *
- * Order is judged by content, never by time: packages by comparing npm's own record of what it installed with the
- * lockfile, dist/ by a hash of its sources. When all is fresh nothing is printed and nothing is started.
- * Progress goes to stderr, so that stdout belongs to the command.
+ * Whether something must be done is decided by content, never by file times: npm's own record of what it installed is
+ * compared with the lockfile, and dist/ holds a hash of its sources. When everything is up to date, nothing is printed
+ * and nothing is started. Progress is written to stderr, so that stdout belongs to the command.
  */
 import { spawn } from 'node:child_process';
 import crypto from 'node:crypto';
@@ -19,15 +19,18 @@ import { fileURLToPath } from 'node:url';
 export const root = path.join(path.dirname(fileURLToPath(import.meta.url)), '..');
 const NODE_OLDEST = [20, 19];
 const ROOMS = ['native', 'policy', 'memory', 'witness', 'engine', 'migrations'];
-/** Compiled when installed: missing after `npm ci --ignore-scripts`. Node-API, so one build serves every Node version. */
+/**
+ * Packages that are compiled while they are installed, so `npm ci --ignore-scripts` leaves them unfinished. They use
+ * Node-API, so one build works with every version of Node.
+ */
 const COMPILED_PACKAGES = [['hnswlib-node', 'node_modules/hnswlib-node/build/Release/addon.node']];
-/** Somebody else's install or build may take this long before we give up waiting for it. */
+/** How long to wait for an install or build that another process is running. */
 const LOCK_PATIENCE_MS = 15 * 60_000;
 
 const at = (...parts) => path.join(root, ...parts);
 const say = (text) => process.stderr.write(text);
 
-/** A failure that is told in words, without a stack. */
+/** A failure that is reported by its message alone, without a stack trace. */
 class Stop extends Error {
   constructor(message, output = '') {
     super(message);
@@ -40,7 +43,10 @@ class Stop extends Error {
 const children = new Set();
 let interrupted = false;
 
-/** Runs a program. quiet: its output is kept and returned; aside: all of it goes to stderr; else it has our terminal. → { code, output } */
+/**
+ * Runs a program and returns { code, output }. With `quiet` its output is collected and returned, with `aside` all of it
+ * goes to stderr, and otherwise the program uses our terminal.
+ */
 function run(program, args, { quiet = false, aside = false, env = {} } = {}) {
   return new Promise((resolve) => {
     const child = spawn(program, args, {
@@ -66,13 +72,13 @@ function run(program, args, { quiet = false, aside = false, env = {} } = {}) {
 
 const node = (args, options) => run(process.execPath, args, options);
 
-/** npm as it called us, or the one on the PATH. */
+/** Runs the npm that started us, or else the one on the PATH. */
 function npm(args, options) {
   const caller = process.env.npm_execpath ?? '';
   return path.basename(caller) === 'npm-cli.js' ? node([caller, ...args], options) : run('npm', args, options);
 }
 
-/** One short line: what is done, and how long it took. On failure the output and what to do. */
+/** Prints one line that says what is being done and how long it took. If it fails, throws its output and the hint. */
 async function stage(title, hint, work) {
   say(`${title} … `);
   const start = Date.now();
@@ -81,9 +87,9 @@ async function stage(title, hint, work) {
   if (code !== 0) throw new Stop(hint, output);
 }
 
-// ---- What must be there before us
+// ---- What the machine must have
 
-/** → null, or the sentence that says what is wrong with this Node. */
+/** Returns null, or a sentence that says what is wrong with this version of Node. */
 export function nodeProblem(version) {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   const fine = major > NODE_OLDEST[0] || (major === NODE_OLDEST[0] && minor >= NODE_OLDEST[1]);
@@ -101,7 +107,7 @@ const onPath = (names) =>
       ),
   );
 
-/** Programs that compiling needs and this machine lacks, each with what to do. */
+/** The programs that are needed for compiling and that this machine lacks, each with how to install it. */
 export function missingTools() {
   if (process.platform === 'win32') return [];
   const missing = [];
@@ -120,7 +126,7 @@ function requireTools() {
     );
 }
 
-/** Headers beside the Node that runs us spare node-gyp a download. */
+/** If Node's headers are installed beside the Node that runs us, node-gyp need not download them. */
 function headerEnv() {
   const prefix = path.join(path.dirname(process.execPath), '..');
   const known =
@@ -131,8 +137,8 @@ function headerEnv() {
 // ---- Packages
 
 /**
- * Does npm's record of the installed tree (node_modules/.package-lock.json, written last by every install) hold what
- * the lockfile asks for? Packages for other platforms may be absent.
+ * Says whether the packages that npm has installed are those of the lockfile. npm's record of them is
+ * node_modules/.package-lock.json, which every install writes last. Packages for other platforms may be absent.
  */
 export function installedMatches(lock, installed) {
   const wanted = lock?.packages ?? {};
@@ -159,7 +165,7 @@ async function packages() {
     requireTools();
     await stage(
       'Installing packages (npm ci, about half a minute)',
-      'npm could not install what package-lock.json asks for: its registry was not reached, or a package did not compile. The lines above say which; `npm ci` shows the whole story.',
+      'npm could not install the packages of package-lock.json: it did not reach its registry, or a package did not compile. The lines above say which; `npm ci` shows all of its output.',
       () =>
         npm(['ci', '--include=dev', '--no-audit', '--no-fund', '--loglevel=error'], { quiet: true, env: headerEnv() }),
     );
@@ -169,7 +175,7 @@ async function packages() {
     requireTools();
     await stage(
       `Compiling ${name}`,
-      `${name} could not be compiled; \`npm rebuild ${name}\` shows the whole story.`,
+      `${name} could not be compiled; \`npm rebuild ${name}\` shows all of its output.`,
       () => npm(['rebuild', name, '--ignore-scripts=false', '--loglevel=error'], { quiet: true, env: headerEnv() }),
     );
     if (!fs.existsSync(at(file)))
@@ -182,11 +188,10 @@ async function packages() {
 // ---- Native addon and dist/
 
 async function nativeAddon() {
-  if (!fs.existsSync(at('scripts/build-native.mjs'))) return;
   const { code } = await node(['scripts/build-native.mjs'], { aside: true });
   if (code === 0) return;
   requireTools();
-  throw new Stop('The native addon did not compile. `npm run build:native -- --verbose` shows the whole story.');
+  throw new Stop('The native addon did not compile. `npm run build:native -- --verbose` shows all of its output.');
 }
 
 function sourceFiles(dir) {
@@ -200,7 +205,7 @@ function sourceFiles(dir) {
   return files;
 }
 
-/** Changes when a source, the compiler's settings or the compiler changes. */
+/** A hash that changes when a source, the compiler's settings or the compiler's version changes. */
 function sourceHash() {
   const hash = crypto.createHash('sha256');
   hash.update(String(readJson('node_modules/typescript/package.json')?.version));
@@ -215,7 +220,7 @@ function sourceHash() {
   return hash.digest('hex');
 }
 
-/** Built beside dist/ and swapped in: a program that runs meanwhile finds the old files or the new, never a mix of both. */
+/** Builds into a folder beside dist/ and then renames it, so that a running program never finds old and new files mixed. */
 async function dist() {
   const hash = sourceHash();
   const stamp = at('dist/.sources');
@@ -225,7 +230,7 @@ async function dist() {
   const compiler = ['node_modules/typescript/bin/tsc', '-p', 'tsconfig.build.json', '--outDir', 'dist.new'];
   await stage(
     'Compiling TypeScript',
-    'The sources do not compile, or a public signature names what is not exported. `npx tsc --noEmit` lists every error of the first kind.',
+    'The sources do not compile, or a public signature names a type that is not exported. `npx tsc --noEmit` lists the errors of the compiler.',
     async () => {
       const compiled = await node(compiler, { quiet: true });
       return compiled.code === 0 ? node(['scripts/roll-up-types.mjs', 'dist.new'], { quiet: true }) : compiled;
@@ -254,7 +259,7 @@ function alive(pid) {
   }
 }
 
-/** Takes the lock, or returns who has it. The file appears whole: it is written aside and linked into place. */
+/** Takes the lock and returns null, or returns its holder. The file is written under another name and then linked, so that nobody reads half of it. */
 function tryLock() {
   const mine = `${lockPath}.${process.pid}`;
   fs.writeFileSync(mine, JSON.stringify({ pid: process.pid, host: os.hostname() }));
@@ -277,13 +282,13 @@ function readLock() {
   }
 }
 
-/** Removes the lock of a process that is gone. Only one process at a time may try, so that nobody removes a new lock. */
+/** Removes the lock of a process that no longer runs. Only one process at a time may do this, or it might remove a new lock. */
 function breakLock() {
   const turn = `${lockPath}.break`;
   try {
     fs.closeSync(fs.openSync(turn, 'wx'));
   } catch {
-    // Left by a process that died here: such a turn takes microseconds.
+    // This takes microseconds, so a file that has been there for ten seconds was left by a process that died.
     if (fs.existsSync(turn) && Date.now() - fs.statSync(turn).mtimeMs > 10_000) fs.rmSync(turn, { force: true });
     return;
   }
@@ -334,7 +339,7 @@ async function packTools() {
   const { code } = await node(['scripts/prebuild.mjs', '--tools'], { aside: true });
   if (code !== 0)
     throw new Stop(
-      'A package needs the compilers of every machine that it serves; the lines above name those that are missing.',
+      'A package contains binaries for several kinds of machine, and each needs its compiler; the lines above name the missing ones.',
     );
   await build();
 }
@@ -345,12 +350,12 @@ const BIOME = 'node_modules/@biomejs/biome/bin/biome';
 const CHECKS = [
   [
     'Types',
-    'The line numbers above are where the types do not fit.',
+    'The lines above say where the types do not match.',
     [['node_modules/typescript/bin/tsc', '--noEmit', '-p', 'tsconfig.json']],
   ],
   [
     'Lint',
-    '`npx biome lint --write` repairs some of it; the rest needs a person.',
+    '`npx biome lint --write` repairs some of these; repair the others by hand.',
     [
       [BIOME, 'lint', '--error-on-warnings', '.'],
       ['node_modules/oxlint/bin/oxlint', '--type-aware', '--deny-warnings', '.'],
@@ -359,7 +364,7 @@ const CHECKS = [
   ['Format', '`npm run format` repairs it.', [[BIOME, 'check', '--linter-enabled=false', '--reporter=summary', '.']]],
 ];
 
-/** → number of checks that failed; each has said why. */
+/** Runs every check and returns how many failed. Each one that fails has printed why. */
 async function checks() {
   let failed = 0;
   for (const [title, hint, commands] of CHECKS) {
@@ -382,7 +387,7 @@ async function checks() {
   return failed;
 }
 
-/** Everything CI runs. Each check counts as one test, so that the closing line tells the whole truth. */
+/** Runs everything that CI runs. Each check counts as one test, so that the closing line covers them too. */
 async function test(args) {
   const counts = { passed: 0, failed: 0, skipped: 0 };
   let code = 1;
@@ -398,7 +403,7 @@ async function test(args) {
     const told = readJson(path.relative(root, summary));
     fs.rmSync(summary, { force: true });
     for (const key of Object.keys(counts)) counts[key] += told?.[key] ?? 0;
-    // A runner that died, or failed for a reason that is no test, must not look like success.
+    // Vitest may have crashed, or failed for a reason other than a test. That must not look like success.
     if ((told === null || vitest.code !== 0) && counts.failed === 0) counts.failed = 1;
     code = counts.failed === 0 ? 0 : 1;
   } catch (error) {
@@ -418,34 +423,27 @@ const cli =
 
 const script = (file) => (args) => node([file, ...args]);
 
-/** A TypeScript program of the checkout: the first of these that exists. */
-const program =
-  (...files) =>
-  (args) => {
-    const file = files.find((one) => fs.existsSync(at(one)));
-    if (file === undefined) throw new Stop(`${files.join(', ')}: not part of this checkout.`);
-    return node(['--import', 'tsx', file, ...args]);
-  };
+const program = (file) => (args) => node(['--import', 'tsx', file, ...args]);
 
 const nothing = async () => ({ code: 0 });
 
-/** Command → what must be in order before it, and what it runs. */
+/** For each command, what must be done first and what it then runs. */
 const COMMANDS = {
   install: [install, nothing],
   build: [build, nothing],
   check: [build, async () => ({ code: (await checks()) === 0 ? 0 : 1 })],
-  // Prepares by itself: its closing line must come even when the build fails.
+  // This command builds by itself, because it must print its closing line even when the build fails.
   test: [nothing, test],
   start: [build, cli('start')],
   pack: [build, script('scripts/prebuild.mjs')],
-  // What `npm pack` and `npm publish` run first: a package holds what other machines need, or there is none. What is missing for it is said before anything is compiled.
+  // `npm pack` and `npm publish` run this first and stop if it fails, so no package lacks a binary. It looks for the compilers before it compiles anything.
   prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
   bench: [build, program('scripts/bench/main.ts')],
   evaluate: [build, program('scripts/evaluate.ts')],
-  sim: [build, program('scripts/sim.ts', 'test/simulation/main.ts')],
-  // Generated files are part of what is built, so they are written before anything is.
+  sim: [build, program('scripts/sim.ts')],
+  // The build compiles the generated files, so generating them must not wait for a build.
   generate: [install, script('scripts/generate.mjs')],
   golden: [build, script('scripts/golden.mjs')],
   format: [
@@ -473,7 +471,7 @@ async function main([command = '', ...args]) {
 }
 
 if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
-  // Ctrl-C reaches the child by itself (same terminal): we stay until it has finished its own good-bye.
+  // The child shares our terminal, so Ctrl-C reaches it too. We stay until it has ended.
   process.on('SIGINT', () => {
     interrupted = true;
     if (children.size === 0) process.exit(130);

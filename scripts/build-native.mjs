@@ -1,11 +1,12 @@
 /**
- * Builds the native addon: native/build/Release/palimpsest.node (and kernels_test.node, for tests).
+ * Builds the native addon, native/build/Release/palimpsest.node, and kernels_test.node for the tests.
  *   node scripts/build-native.mjs            release
  *   node scripts/build-native.mjs --debug    address and undefined-behaviour sanitizers, native/build/Debug
  *   node scripts/build-native.mjs --thread   thread sanitizer, native/build/Thread
- *   … --force                                even when nothing changed; --verbose shows the compiler's commands
- * Silent and instant when sources, flags and compiler are those of the last build (a stamp file keeps their hash).
- * Needs Node, npm's packages, python3, make and g++; nothing is downloaded.
+ *   … --force                                builds even when nothing has changed
+ *   … --verbose                              shows the compiler's commands
+ * It does nothing when the sources, flags and compiler are those of the last build; a stamp file holds their hash.
+ * It needs Node, npm's packages, python3, make and g++, and downloads nothing.
  */
 import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -21,7 +22,7 @@ import {
   version,
 } from './native-toolchain.mjs';
 
-/** The build with the thread sanitizer has a folder of its own: gyp knows two configurations, and this is a third. */
+/** gyp knows only two configurations, Release and Debug, so the build with the thread sanitizer has its own folder. */
 function buildThread(compiler, verbose) {
   const folder = stage('thread');
   runNodeGyp({ folder, compiler, debug: true, verbose, defines: { sanitizer: 'thread' } });

@@ -1,12 +1,15 @@
 /**
- * Builds the WebAssembly modules: native/build/wasm/palimpsest.wasm (the cache, for machines without a binary) and
- * kernels_test.wasm (single kernels, for tests). The same sources as the addon; native/wasm/ holds what stands between.
- *   node scripts/build-wasm.mjs              … --force, --verbose
- *   node scripts/build-wasm.mjs --check      builds nothing; exit code 1 when the modules are missing or stale
- *   node scripts/build-wasm.mjs --twice      builds a second time elsewhere and compares: the build must be reproducible
- * Silent and instant when sources, flags and compiler are those of the last build.
+ * Builds the WebAssembly modules in native/build/wasm: palimpsest.wasm, which is the cache for machines without a binary,
+ * and kernels_test.wasm, which holds single kernels for the tests. They are made from the sources of the addon, with
+ * native/wasm/ in the place of its binding.
+ *   node scripts/build-wasm.mjs              builds both modules
+ *   … --force                                builds even when nothing has changed
+ *   … --verbose                              shows the compiler's commands
+ *   … --check                                builds nothing; exit code 1 when the modules are missing or stale
+ *   … --twice                                builds again in another folder; exit code 1 when the two results differ
+ * It does nothing when the sources, flags and compiler are those of the last build.
  *
- * Needs clang, lld and the WebAssembly libraries, Debian's packages (another version: CLANG=clang++-16):
+ * It needs clang, lld and the WebAssembly libraries, from these packages of Debian (CLANG=clang++-16 chooses another clang):
  *   apt-get install clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32
  */
 import { spawnSync } from 'node:child_process';
@@ -39,7 +42,6 @@ const PACKAGES = 'clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-de
 const out = join(buildFolder, 'wasm');
 const stampFile = join(out, 'stamp.json');
 
-/** Four lanes leave room for one copy of the kernels and for scalar code to compare with. */
 const COMPILE = [
   '--target=wasm32-wasi',
   '-std=gnu++20',
@@ -60,14 +62,14 @@ const LINK = [
   '-mexec-model=reactor',
   '-Wl,--strip-all',
   '-Wl,--gc-sections',
-  // Below the data, so that an overflow traps. The kernels keep whole tiles there.
+  // The stack lies below the data, so that an overflow traps. It is large because the kernels keep whole tiles on it.
   '-Wl,-z,stack-size=1048576',
   '-Wl,--stack-first',
-  // native/wasm.ts makes the memory, and may want a smaller one. INITIAL_PAGES there is this number.
+  // native/wasm.ts creates the memory, so that it can choose a smaller one. INITIAL_PAGES in that file is the same size.
   '-Wl,--import-memory',
   '-Wl,--initial-memory=4194304',
   '-Wl,--max-memory=4294967296',
-  // What native/wasm.ts sets back when a call ends early.
+  // native/wasm.ts restores the stack pointer when a call ends early.
   '-Wl,--export=__stack_pointer',
 ];
 
@@ -79,7 +81,7 @@ function run(program, args, verbose) {
     env: { ...process.env, SOURCE_DATE_EPOCH: '0' },
   });
   if (stderr !== '' && (status !== 0 || verbose)) process.stderr.write(stderr);
-  if (status !== 0) throw new BuildFailure('the compiler refused; the lines above say where');
+  if (status !== 0) throw new BuildFailure('the compiler failed; the lines above say where');
 }
 
 /** Compiles and links both modules into `folder`. */
@@ -145,7 +147,7 @@ function build({ check, force, tools, verbose, twice }) {
     compile(clang, other, verbose);
     const [first, second] = [module, join(other, 'palimpsest.wasm')].map(sha256);
     if (first !== second) throw new BuildFailure(`two builds of the same sources differ: ${first}, ${second}`);
-    console.log(`${first}  palimpsest.wasm, twice the same, ${compiler}`);
+    console.log(`${first}  palimpsest.wasm, the same in both builds, ${compiler}`);
   } finally {
     rmSync(other, { recursive: true, force: true });
   }

@@ -1,14 +1,20 @@
 /**
- * `npm run evaluate -- [words]`: the quality table of the README, on SmolLM2 and the windows of evaluation-windows.json.
- * Words filter: kinds (wiki novel german code), lengths (2048 4096), 'fixed', 'policies', 'recall'; none means all.
- * --windows N: windows of each kind, default 2. --json FILE writes every row. Weights are f32, so that nothing but the cache
- * differs. Reads ../shared/data; prints machine and versions.
+ * `npm run evaluate -- [words] [flags]` computes the quality table of the README, with SmolLM2 and the windows of text that
+ * evaluation-windows.json lists. The words select kinds of text (wiki, novel, german, code), lengths (2048, 4096) and parts
+ * (fixed, policies, recall); without a word of one of these sorts, all of that sort are computed.
+ *   --windows N      windows of each kind, 2 by default
+ *   --caches LIST    these caches instead of those of the table
+ *   --model NAME     another model
+ *   --threads N
+ *   --json FILE      writes every row to this file
+ * The weights are f32, so that nothing but the cache differs. The texts are read from ../shared/data.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
 import { qualityTable, recallTable } from '../engine/cli/evaluate.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../engine/evaluate/evaluate.ts';
 import { Runtime } from '../engine/runtime.ts';
@@ -34,7 +40,7 @@ const content = (window: Omit<Window, 'kind'>): string =>
     .toString('utf8')
     .slice(window.from, window.from + window.characters);
 
-/** Rows of the same cache and length over windows of one kind become one row: means weighted by scored tokens. */
+/** Makes one row of the rows of several windows, with means weighted by the number of scored tokens. */
 function merge(rows: readonly EvaluateRow[], kind: string): EvaluateRow {
   const scored = rows.reduce((sum, row) => sum + row.scored, 0);
   const mean = (of: (row: EvaluateRow) => number): number =>
@@ -57,45 +63,41 @@ function merge(rows: readonly EvaluateRow[], kind: string): EvaluateRow {
 }
 
 async function main(): Promise<void> {
-  const words = process.argv.slice(2);
-  const jsonAt = words.indexOf('--json');
-  const jsonFile = jsonAt < 0 ? null : words.splice(jsonAt, 2)[1]!;
-  const modelAt = words.indexOf('--model');
-  const model = modelAt < 0 ? 'smollm2-135m' : words.splice(modelAt, 2)[1]!;
-  const cachesAt = words.indexOf('--caches');
-  const chosen = cachesAt < 0 ? null : words.splice(cachesAt, 2)[1]!.split(',');
-  const threadsAt = words.indexOf('--threads');
-  const threads = threadsAt < 0 ? undefined : Number(words.splice(threadsAt, 2)[1]);
-  const windowsAt = words.indexOf('--windows');
-  const windows = windowsAt < 0 ? 2 : Number(words.splice(windowsAt, 2)[1]);
-  const wanted = (...names: string[]): boolean => {
-    const filters = words.filter((word) => names.includes(word));
-    return filters.length > 0;
+  const { values, positionals: words } = parseArgs({
+    allowPositionals: true,
+    options: {
+      windows: { type: 'string', default: '2' },
+      caches: { type: 'string' },
+      model: { type: 'string', default: 'smollm2-135m' },
+      threads: { type: 'string' },
+      json: { type: 'string' },
+    },
+  });
+  const chosen = values.caches?.split(',');
+  const threads = values.threads === undefined ? undefined : Number(values.threads);
+  const selected = (names: readonly string[]): readonly string[] => {
+    const named = names.filter((name) => words.includes(name));
+    return named.length > 0 ? named : names;
   };
-  const kinds = ['wiki', 'novel', 'german', 'code'].filter(
-    (kind) => !['wiki', 'novel', 'german', 'code'].some((k) => words.includes(k)) || words.includes(kind),
-  );
-  const lengths = [2048, 4096].filter(
-    (length) => !(words.includes('2048') || words.includes('4096')) || words.includes(String(length)),
-  );
-  const parts = ['fixed', 'policies', 'recall'];
-  const part = (name: string): boolean => !parts.some((p) => words.includes(p)) || wanted(name);
+  const kinds = selected(['wiki', 'novel', 'german', 'code']);
+  const lengths = selected(['2048', '4096']).map(Number);
+  const parts = selected(['fixed', 'policies', 'recall']);
 
   const list = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as {
     windows: Window[];
     recall: Omit<Window, 'kind'> & { documents: number };
   };
-  const runtime = await Runtime.open({ model, dense: 'exact', threads, cacheDir: join(root, '.cache') });
+  const runtime = await Runtime.open({ model: values.model, dense: 'exact', threads, cacheDir: join(root, '.cache') });
   const rows: EvaluateRow[] = [];
   console.log(
     `${runtime.model.name}, ${runtime.dense.name}, ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}`,
   );
   for (const tokens of lengths) {
-    const named = [...(part('fixed') ? FIXED : []), ...(part('policies') ? POLICIES[tokens]! : [])];
+    const named = [...(parts.includes('fixed') ? FIXED : []), ...(parts.includes('policies') ? POLICIES[tokens]! : [])];
     const caches = (named.length === 0 ? [] : (chosen ?? named)).map(parseCache);
     for (const kind of caches.length === 0 ? [] : kinds) {
       const perCache = new Map<string, EvaluateRow[]>();
-      for (const window of list.windows.filter((w) => w.kind === kind).slice(0, windows)) {
+      for (const window of list.windows.filter((w) => w.kind === kind).slice(0, Number(values.windows))) {
         const made = await evaluate(runtime, {
           texts: [{ name: kind, content: content(window) }],
           caches,
@@ -111,7 +113,7 @@ async function main(): Promise<void> {
       console.log(`\n${tokens} tokens, ${kind}\n${qualityTable(merged)}`);
     }
     printRatios(rows.filter((row) => row.tokens === tokens));
-    if (part('recall')) {
+    if (parts.includes('recall')) {
       const made = await evaluate(runtime, {
         texts: [{ name: 'recall', content: content(list.recall) }],
         caches: (
@@ -126,12 +128,15 @@ async function main(): Promise<void> {
       console.log(`\n${tokens} tokens\n${recallTable(made)}`);
     }
   }
-  if (jsonFile !== null)
-    writeFileSync(jsonFile, `${JSON.stringify({ machine: cpus()[0]?.model, node: process.version, rows }, null, 1)}\n`);
+  if (values.json !== undefined)
+    writeFileSync(
+      values.json,
+      `${JSON.stringify({ machine: cpus()[0]?.model, node: process.version, rows }, null, 1)}\n`,
+    );
   await runtime.close();
 }
 
-/** price against uniform at equal budgets: geometric mean of the KLD ratio over the kinds. */
+/** Prints how the KLD of 'price' compares with that of 'uniform' at the same budget, for each kind of text and on average. */
 function printRatios(rows: readonly EvaluateRow[]): void {
   for (const share of ['25%', '20%']) {
     const ratios = [...new Set(rows.map((row) => row.text))].flatMap((kind) => {

@@ -1,7 +1,7 @@
 /**
- * Writes what documents say of the formats, from their descriptors: what stands between
- * `<!-- formats: … -->` (a table) or `<!-- format names: … -->` (a list) and `<!-- end -->`. `--check` writes nothing and fails
- * where a document says something else.
+ * Writes the parts of documents that describe the formats, from the formats' descriptors: a table between
+ * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`.
+ * With `--check` it writes nothing, and fails when a document has something else there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,13 +10,13 @@ import { fieldBytes } from '../native/formats/descriptor.ts';
 
 const fieldsOf = (name: FormatName) => FORMATS[name].parts.flatMap(({ fields }) => fields);
 
-/** Bits of an element in a head of d channels, all metadata included. */
+/** The bits that one element takes in a head of d channels, all metadata included. */
 function bits(name: FormatName, d: number): string {
   const bytes = fieldsOf(name).reduce((sum, field) => sum + fieldBytes(field, d), 0);
   return String(Number(((8 * bytes) / (PAGE_TOKENS * d)).toFixed(2)));
 }
 
-/** The same for any d. */
+/** The same as a formula in d. */
 function bitsFormula(name: FormatName): string {
   const sum = (of: 'elementBits' | 'tokenBytes' | 'channelBytes' | 'headBytes'): number =>
     fieldsOf(name).reduce((total, field) => total + (field[of] ?? 0), 0);

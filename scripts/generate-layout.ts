@@ -1,10 +1,10 @@
 /**
- * Writes what follows from native/layout.ts and native/formats/:
- *   native/formats/index.gen.ts   the list of the folder
- *   native/formats/index.gen.h    the same for the C++ half
- *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ half
- * `--check` writes nothing and fails when a file differs. `--into FOLDER MODULE…` writes the two headers with the families of those
- * modules as well, for a build that knows more formats (scripts/build-native.mjs --formats).
+ * Writes the files that are derived from native/layout.ts and native/formats/:
+ *   native/formats/index.gen.ts   the list of the formats in that folder
+ *   native/formats/index.gen.h    the same for the C++ code
+ *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ code
+ * With `--check` it writes nothing, and fails when a file differs. With `--into FOLDER MODULE…` it writes the two headers to
+ * FOLDER and adds the formats of those modules, for a build that knows more formats than the package.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -56,7 +56,7 @@ export const BUILT_IN_CODECS = { ${names.map((name) => `...${name}.codecs`).join
   );
 }
 
-// Only now: what the package knows is fixed when its formats are first read.
+// These are imported only now, because no format can be added once native/format.ts has been loaded.
 const { registerFormats } = await import('../native/formats/registry.ts');
 for (const module of modules)
   registerFormats(basename(module, '.ts'), await import(pathToFileURL(resolve(module)).href));

@@ -1,10 +1,10 @@
 /**
- * Writes the next numbered migration when migrations/schema.ts says something that no migration does yet.
+ * Writes the next numbered migration when migrations/schema.ts has changed since the last one.
  *   node scripts/generate-migrations.mjs            writes migrations/NNNN_*.sql and its snapshot; no database is needed
  *   node scripts/generate-migrations.mjs --check    writes nothing, and fails when a migration is missing
  */
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -29,22 +29,20 @@ function generate(out) {
 
 const sqlFiles = (folder) => readdirSync(folder).filter((name) => name.endsWith('.sql'));
 
-if (existsSync(join(migrations, 'schema.ts'))) {
-  if (!check) generate(migrations);
-  else {
-    mkdirSync(join(root, '.cache'), { recursive: true });
-    const copy = mkdtempSync(join(root, '.cache', 'migrations-'));
-    try {
-      cpSync(migrations, copy, { recursive: true });
-      const before = new Set(sqlFiles(copy));
-      generate(copy);
-      const missing = sqlFiles(copy).filter((name) => !before.has(name));
-      if (missing.length > 0) {
-        console.error('migrations/schema.ts says more than the migrations do; run npm run generate');
-        process.exitCode = 1;
-      }
-    } finally {
-      rmSync(copy, { recursive: true, force: true });
+if (!check) generate(migrations);
+else {
+  mkdirSync(join(root, '.cache'), { recursive: true });
+  const copy = mkdtempSync(join(root, '.cache', 'migrations-'));
+  try {
+    cpSync(migrations, copy, { recursive: true });
+    const before = new Set(sqlFiles(copy));
+    generate(copy);
+    const missing = sqlFiles(copy).filter((name) => !before.has(name));
+    if (missing.length > 0) {
+      console.error('a migration for the changes of migrations/schema.ts is missing; run npm run generate');
+      process.exitCode = 1;
     }
+  } finally {
+    rmSync(copy, { recursive: true, force: true });
   }
 }

@@ -1,9 +1,9 @@
 /**
- * Writes the constant tables of the rot family for both languages from one place:
- *   native/kernels/tables.gen.h      the kernels
- *   native/reference/tables.gen.ts   the TypeScript reference
- * Plain Node without dependencies. `--check` writes nothing and fails when a file differs.
- * Only operations that IEEE 754 rounds exactly (+ - * / sqrt) are used, so every machine writes the same bytes.
+ * Writes the constant tables of the rot family for both languages:
+ *   native/kernels/tables.gen.h      for the kernels
+ *   native/reference/tables.gen.ts   for the TypeScript reference
+ * With `--check` it writes nothing, and fails when a file differs.
+ * It uses only operations that IEEE 754 rounds correctly (+ - * / sqrt), so every machine writes the same bytes.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -11,10 +11,13 @@ import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 
-/** Positive levels of the 16-level Lloyd-Max quantizer of N(0,1): the fixed point, to five decimals. */
+/** The positive levels of the 16-level Lloyd-Max quantizer of N(0,1), to five decimals. */
 const GAUSSIAN_LEVELS = [0.1284, 0.38805, 0.65676, 0.94234, 1.25623, 1.61805, 2.06902, 2.73259];
 
-/** Decode levels as int8 over a common divisor: positive half, smallest first. Nested: code_b = code_4 >> (4 - b). */
+/**
+ * The levels that codes are decoded to, as int8 over a common divisor: the positive half, smallest first. The codes are
+ * nested: code_b = code_4 >> (4 - b).
+ */
 const ROT_LEVELS = {
   rot4: { divisor: 46, positive: [6, 18, 30, 43, 58, 74, 95, 126] },
   rot3: { divisor: 55, positive: [14, 43, 77, 123] },
@@ -23,13 +26,13 @@ const ROT_LEVELS = {
 
 const mirror = (positive) => [...positive.map((v) => -v).reverse(), ...positive];
 
-/** The 15 decision bounds: midpoints of neighbouring levels, ascending. Midpoint 7 is 0. */
+/** The 15 bounds between codes, ascending. Each is the midpoint of two neighbouring levels, and bound 7 is 0. */
 function bounds() {
   const levels = mirror(GAUSSIAN_LEVELS);
   return levels.slice(1).map((level, i) => Math.fround((levels[i] + level) / 2));
 }
 
-/** 2^(j/32) as float32 for any integer j: five square roots and products, then an exact power of two. */
+/** 2^(j/32) as float32 for any integer j, from five square roots and products and an exact power of two. */
 function powerOfTwo32nds(j) {
   const whole = Math.floor(j / 32);
   let fraction = j - whole * 32;
@@ -45,7 +48,7 @@ function powerOfTwo32nds(j) {
   return Math.fround(value * 2 ** whole);
 }
 
-/** splitmix64 started at `seed`; draw i decides the sign of channel i: bit 63 set means -1. */
+/** The signs of `count` channels from splitmix64 with this seed: channel i is negative when bit 63 of draw i is set. */
 function rotationSigns(count, seed) {
   const mask = (1n << 64n) - 1n;
   let state = BigInt(seed);
@@ -62,8 +65,9 @@ function rotationSigns(count, seed) {
 }
 
 /**
- * Symmetric Hadamard matrix of order q + 1 for a prime q = 3 mod 4 (Paley's first construction, rows of its core
- * reflected so that it becomes symmetric): first row and column 1, H[i+1][j+1] = chi(i + j mod q), with chi(0) = -1.
+ * A symmetric Hadamard matrix of order q + 1, for a prime q = 3 mod 4. It is Paley's first construction with the rows of
+ * its core reflected, which makes it symmetric: the first row and column are 1, and H[i+1][j+1] = chi(i + j mod q), where
+ * chi(0) = -1.
  */
 function paley(q) {
   const squares = new Set();
@@ -174,7 +178,7 @@ for (const [path, text] of outputs) {
   try {
     old = readFileSync(path, 'utf8');
   } catch {
-    // missing: written below, or reported by --check
+    // The file is missing: it is written below, or reported by --check.
   }
   if (old === text) continue;
   if (check) {

@@ -1,7 +1,7 @@
 /**
- * Runs every generator: scripts/generate-*.mjs and .ts. A generator writes its files, or with --check compares them with what
- * it would write and fails when they differ; the tidy test runs the latter, so generated files stay fresh.
- *   node scripts/generate.mjs [--check] [WORD: only generators whose name contains it]
+ * Runs every generator, scripts/generate-*.mjs and .ts. A generator writes its files. With --check it compares them with
+ * what it would write, and fails when they differ; a test does this, so that no generated file is out of date.
+ *   node scripts/generate.mjs [--check] [WORD]      a word selects the generators whose name contains it
  */
 import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
@@ -23,4 +23,4 @@ for (const name of generators) {
   console.log(`${run.status === 0 ? (check ? 'fresh  ' : 'written') : 'FAILED '} ${name}`);
   if (run.status !== 0) process.exitCode = 1;
 }
-if (generators.length === 0) console.log('no generator has that name');
+if (generators.length === 0) console.log('no generator has a name like that');

@@ -1,7 +1,8 @@
 /**
- * Writes test/golden/codecs.json: what the coded formats make of fixed rows, so that a change of bytes is seen as one.
+ * Writes test/golden/codecs.json: how the coded formats store certain fixed rows. If a change alters the stored bytes, the
+ * test that reads this file fails.
  *   npm run golden -- codecs
- * Rewrite it only together with `layoutVersion` in native/format.ts: stored pages of older versions become unreadable.
+ * Rewrite it only when you also raise the format's `layoutVersion`, because stored pages of older versions become unreadable.
  */
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -10,11 +11,14 @@ import { pathToFileURL } from 'node:url';
 import { CODED_HEAD_DIMS, FORMATS, type FormatName, PAGE_TOKENS, SIDES, type Side } from '../native/format.ts';
 import { CODECS, type EncodedHead, planes, toTile } from '../native/reference/index.ts';
 
-/** Counted up when the shape of the file changes. */
+/** Raised when the shape of the file changes. */
 export const GOLDEN_VERSION = 2;
 export const GOLDEN_FIRST_ROW = 4;
 
-/** Fixed rows [128, d]: sums of small integers, exact in float32, roughly Gaussian, with a bias, a large row and a zero row. */
+/**
+ * The fixed rows, [128, d]. They are sums of small integers, so they are exact in float32 and roughly Gaussian. Some
+ * channels have a bias, one row is large and one row is zero.
+ */
 export function goldenRows(d: number, power: number): Float32Array {
   let state = d;
   const next = (): number => {
@@ -37,16 +41,16 @@ export interface GoldenVector {
   readonly format: string;
   readonly layoutVersion: number;
   readonly headDim: number;
-  /** The rows are goldenRows(headDim) times 2 to this power. */
+  /** The rows are goldenRows(headDim) times 2 to the power of this number. */
   readonly power: number;
-  /** SHA-256 of the stored code bytes of each side: the hi plane followed by the lo plane, or the i8 tile. */
+  /** The SHA-256 of the stored code bytes of each side: the hi plane followed by the lo plane, or the i8 tile. */
   readonly codesSha256: Readonly<Record<Side, string>>;
-  /** Little-endian 16-bit values as hex. */
+  /** 16-bit values, little-endian, as hex. */
   readonly rowScales: string;
   readonly means: string;
   readonly meanScale: number;
   readonly reference: number;
-  /** SHA-256 of the decoded rows, float32 little-endian. */
+  /** The SHA-256 of the decoded rows as float32, little-endian. */
   readonly decodedSha256: string;
 }
 

@@ -1,10 +1,10 @@
 /**
- * What every build of the native addon needs, whichever compiler and machine it is for: node-gyp with Node's headers, and
- * the list of files that decide the binary. Used by build-native.mjs (this machine), prebuild.mjs (machines without a
- * compiler) and build-wasm.mjs.
+ * What every build of the native addon needs, for any machine and compiler: a way to run node-gyp with Node's headers, and
+ * the list of files that a binary is made from. build-native.mjs uses it to build for this machine, and prebuild.mjs and
+ * build-wasm.mjs use it to build for machines without a compiler.
  *
- * node-gyp wants a folder with Node's headers; the addon uses Node-API alone, so that folder is put together from the
- * package `node-api-headers`. The same way on every machine, whether or not Node came with its headers.
+ * node-gyp needs a folder with Node's headers. The addon uses only Node-API, so that folder is made from the package
+ * `node-api-headers`, on every machine alike, whether or not Node was installed with its headers.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -27,13 +27,12 @@ import { fileURLToPath } from 'node:url';
 const require = createRequire(import.meta.url);
 export const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 export const native = join(root, 'native');
-/** Ignored by git. */
 export const buildFolder = join(native, 'build');
 
-/** A build that cannot be: told in words, without a stack. */
+/** A reason why a build is not possible. It is reported by its message alone, without a stack trace. */
 export class BuildFailure extends Error {}
 
-/** node-gyp takes npm_config_* for its own options and lets them win over its arguments: a user's nodedir would replace our headers. */
+/** node-gyp reads npm_config_* as options and prefers them to its arguments, so a user's nodedir would replace our headers. */
 function withoutNpmSettings(env) {
   return Object.fromEntries(Object.entries(env).filter(([name]) => !name.toLowerCase().startsWith('npm_config_')));
 }
@@ -46,13 +45,13 @@ function packageFolder(name) {
   }
 }
 
-/** First line of `program --version`, or null. */
+/** The first line that `program --version` prints, or null if the program cannot be run. */
 export function versionOf(program) {
   const run = spawnSync(program, ['--version'], { encoding: 'utf8' });
   return run.error !== undefined || run.status !== 0 ? null : `${run.stdout}${run.stderr}`.split('\n')[0];
 }
 
-/** The same, or a failure that says what to install. */
+/** The same, except that it throws an error that says what to install if the program cannot be run. */
 export function version(program, install) {
   const found = versionOf(program);
   if (found === null) throw new BuildFailure(`${program} cannot be run; install ${install}`);
@@ -61,7 +60,7 @@ export function version(program, install) {
 
 const FOLDERS = ['.', 'cache', 'formats', 'kernels', 'portable'];
 
-/** Sources, headers and linker files below native/ that a build reads. */
+/** The sources, headers and linker files below native/ that a build reads. */
 export function sourceFiles(folders = FOLDERS) {
   const files = [];
   for (const folder of folders) {
@@ -72,7 +71,7 @@ export function sourceFiles(folders = FOLDERS) {
   return files;
 }
 
-/** Everything that decides a binary, as one hash: files by content, `settings` as they are. */
+/** One hash of everything that a binary depends on: the settings and the contents of the files. */
 export function fingerprint(settings, files) {
   const hash = createHash('sha256');
   hash.update(JSON.stringify(settings));
@@ -83,10 +82,10 @@ export function fingerprint(settings, files) {
   return hash.digest('hex');
 }
 
-/** The files of an addon build by node-gyp. */
+/** The files that an addon is built from, including this one. */
 export const addonFiles = () => [fileURLToPath(import.meta.url), join(native, 'binding.gyp'), ...sourceFiles()];
 
-/** A Node header folder as node-gyp expects it: include/node with Node-API headers and the two files gyp includes. */
+/** Makes a header folder as node-gyp expects it: include/node with the Node-API headers and the two files that gyp includes. */
 function headerFolder(parent, arch) {
   const folder = join(parent, 'headers');
   const include = join(folder, 'include', 'node');
@@ -103,7 +102,7 @@ function headerFolder(parent, arch) {
   return folder;
 }
 
-/** Runs `work` while no other build does. A lock whose process is gone is taken over. */
+/** Runs `work` while no other build runs. If the process that holds the lock is gone, the lock is taken over. */
 export function locked(work) {
   mkdirSync(buildFolder, { recursive: true });
   const lock = join(buildFolder, 'lock');
@@ -128,7 +127,7 @@ export function locked(work) {
 function holderLives(lock) {
   try {
     const pid = Number(readFileSync(lock, 'utf8'));
-    if (pid === 0) return Date.now() - statSync(lock).mtimeMs < 2000; // being written
+    if (pid === 0) return Date.now() - statSync(lock).mtimeMs < 2000; // the file is still empty: it is being written
     process.kill(pid, 0);
     return true;
   } catch (error) {
@@ -137,8 +136,8 @@ function holderLives(lock) {
 }
 
 /**
- * A copy of the addon's sources in native/build/NAME, because node-gyp builds only in the folder of its binding.gyp.
- * Files that did not change keep their time, so that make compiles only what did. → the folder
+ * Copies the addon's sources to native/build/NAME and returns that folder, because node-gyp builds only in the folder of
+ * its binding.gyp. Files that have not changed keep their time, so that make compiles only those that have.
  */
 export function stage(name) {
   const folder = join(buildFolder, name);
@@ -159,8 +158,8 @@ export function stage(name) {
 }
 
 /**
- * Configures and builds the addon in `folder`. compiler: { cxx, cc, ar, says }; arch as Node names it; defines: gyp
- * variables. Throws BuildFailure when the compiler refuses.
+ * Configures and builds the addon in `folder`. `compiler` is { cxx, cc, ar, says }, `arch` is Node's name of the
+ * architecture, and `defines` are variables for gyp. Throws BuildFailure when the compiler fails.
  */
 export function runNodeGyp({ folder, arch = process.arch, compiler, debug = false, verbose = false, defines = {} }) {
   version('make', 'make, e.g. apt-get install make');
@@ -192,12 +191,12 @@ export function runNodeGyp({ folder, arch = process.arch, compiler, debug = fals
     if (run.status === 0) continue;
     if (!verbose) process.stderr.write((run.stderr ?? '').replace(/^(gyp ERR!|make:).*\n/gm, ''));
     throw new BuildFailure(
-      'the compiler refused; the lines above say where (g++ 12 or newer, make and python3 are needed)',
+      'the compiler failed; the lines above say where (g++ 12 or newer, make and python3 are needed)',
     );
   }
 }
 
-/** Runs a script's main; a BuildFailure is one line on stderr and exit code 1. */
+/** Runs the main function of a script. A BuildFailure becomes one line on stderr and exit code 1. */
 export function orFail(what, work) {
   try {
     work();

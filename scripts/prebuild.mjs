@@ -1,19 +1,20 @@
 /**
- * Builds what the package carries for machines without a compiler, in the layout of node-gyp-build:
+ * Builds the binaries that the package contains for machines without a compiler, in the layout of node-gyp-build:
  *   prebuilds/linux-x64/palimpsest.napi.glibc.node
  *   prebuilds/linux-arm64/palimpsest.napi.glibc.node
  *   prebuilds/wasm/palimpsest.wasm         for every other machine
- *   prebuilds/manifest.json                what each was built from: compiler, hash of sources, SHA-256
+ *   prebuilds/manifest.json                for each, its compiler, the hash of its sources and its SHA-256
  *
- *   node scripts/prebuild.mjs                     all; what cannot be built is named, and the exit code is 1
- *   node scripts/prebuild.mjs linux-x64 wasm      these
+ *   node scripts/prebuild.mjs                     builds all of them; exit code 1 if one of them cannot be built
+ *   node scripts/prebuild.mjs linux-x64 wasm      builds these two
  *   … --check                                     builds nothing; exit code 1 and a line for each that is missing or stale
  *   … --tools                                     builds nothing; exit code 1 and a line for each whose compiler is missing
- *   … --force                                     even when nothing changed; --verbose shows the compiler's commands
- * Silent and instant for what is fresh. `npm pack` and `npm publish` run it first and refuse an incomplete package.
+ *   … --force                                     builds even when nothing has changed
+ *   … --verbose                                   shows the compiler's commands
+ * What is up to date is not built again. `npm pack` and `npm publish` run this script first, and stop if it fails.
  *
- * Binaries carry their C++ runtime and no symbols. They ask the machine for libgcc_s, as Node does itself, and for a glibc
- * whose version is checked here (GLIBC_NEWEST).
+ * The binaries contain the C++ runtime and no symbols. On the machine that runs them they need libgcc_s, as Node itself
+ * does, and glibc in a version that is checked here (GLIBC_NEWEST).
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -35,10 +36,10 @@ import {
 const prebuilds = join(root, 'prebuilds');
 const manifestFile = join(prebuilds, 'manifest.json');
 
-/** The newest glibc that a binary may ask for; native/README.md names it. */
+/** The newest version of glibc that a binary may need. native/README.md states it. */
 const GLIBC_NEWEST = '2.28';
 
-/** Debian's name of an architecture's compilers. */
+/** How the names of Debian's compilers for an architecture begin. */
 const TRIPLES = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' };
 
 const TARGETS = ['linux-x64', 'linux-arm64', 'wasm'];
@@ -59,7 +60,7 @@ function record(target, entry) {
   writeFileSync(manifestFile, `${JSON.stringify(sorted, null, 2)}\n`);
 }
 
-/** Versioned symbols that a binary wants from the machine's C library, newest last. */
+/** The versions of glibc whose symbols a binary uses, newest last. */
 function glibcVersions(objdump, file) {
   const run = spawnSync(objdump, ['-T', file], { encoding: 'utf8' });
   if (run.status !== 0) throw new BuildFailure(`${objdump} cannot read ${file}; install binutils`);
@@ -72,7 +73,7 @@ function byVersion(a, b) {
   return x[0] - y[0] || x[1] - y[1] || (x[2] ?? 0) - (y[2] ?? 0);
 }
 
-/** Builds the addon for one Linux. */
+/** Builds the addon for Linux on one architecture. */
 function buildAddon(target, { check, force, tools, verbose }) {
   const arch = target.split('-')[1];
   const triple = TRIPLES[arch];
@@ -94,7 +95,7 @@ function buildAddon(target, { check, force, tools, verbose }) {
   const built = join(folder, 'build', 'Release', 'palimpsest.node');
   const needs = glibcVersions(`${prefix}objdump`, built);
   if (byVersion(needs.at(-1), GLIBC_NEWEST) > 0) {
-    throw new BuildFailure(`${target} asks for glibc ${needs.at(-1)}, newer than ${GLIBC_NEWEST}: ${needs.join(', ')}`);
+    throw new BuildFailure(`${target} needs glibc ${needs.at(-1)}, newer than ${GLIBC_NEWEST}: ${needs.join(', ')}`);
   }
   mkdirSync(join(prebuilds, target), { recursive: true });
   copyFileSync(built, file);
@@ -107,7 +108,7 @@ function buildAddon(target, { check, force, tools, verbose }) {
   });
 }
 
-/** Builds the WebAssembly module by its own script, which knows its own compiler. */
+/** Builds the WebAssembly module by running build-wasm.mjs, which has its own compiler. */
 function buildWasm({ check, force, tools, verbose }) {
   const args = [join(root, 'scripts', 'build-wasm.mjs')];
   if (check) args.push('--check');
@@ -138,7 +139,7 @@ orFail('prebuild', () => {
   };
   const asked = words.filter((word) => !word.startsWith('--'));
   const unknown = asked.find((word) => !TARGETS.includes(word));
-  if (unknown !== undefined) throw new BuildFailure(`${unknown} is none of ${TARGETS.join(', ')}`);
+  if (unknown !== undefined) throw new BuildFailure(`${unknown} is not one of ${TARGETS.join(', ')}`);
   locked(() => {
     mkdirSync(prebuilds, { recursive: true });
     const failures = [];

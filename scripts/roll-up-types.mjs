@@ -1,9 +1,9 @@
 /**
  * node scripts/roll-up-types.mjs DIR
  *
- * One declaration file for the whole package, made of those that the compiler wrote: what engine/index exports, and nothing else. Our dependencies' types
- * do not stand in it, so that a program is compiled against our words only. It takes the place of the others in DIR. Fails where a public signature names a type that is not exported, or
- * one of a dependency.
+ * Replaces the declaration files that the compiler wrote to DIR by one file for the whole package, which contains what
+ * engine/index exports and nothing else. It contains no types of our dependencies, so a program that uses the package can
+ * be compiled without their types. Fails when a public signature names a type that is not exported or is a dependency's.
  */
 import fs from 'node:fs';
 import path from 'node:path';
@@ -12,7 +12,10 @@ import { fileURLToPath } from 'node:url';
 const DECLARATION = /^(?:export )?(?:declare )?(?:abstract )?(interface|type|class|function|const) (\w+)/;
 const IMPORT = /^(import|export) (type )?(?:\{(.*)\}|\*) from ['"](.*)['"];$/;
 
-/** The statements of a declaration file, each with the comment above it. The compiler begins every statement, and nothing else, in the first column. */
+/**
+ * The statements of a declaration file, each with the comment above it. In what the compiler writes, every statement begins
+ * in the first column, and nothing else does.
+ */
 function statementsOf(text) {
   const statements = [];
   let comment = '';
@@ -35,7 +38,7 @@ function statementsOf(text) {
   return statements;
 }
 
-/** 'a, type b as c' → [[name there, name here]] */
+/** Reads a list such as 'a, type b as c' and returns pairs: the name in the other file, and the name in this file. */
 const namesIn = (list) =>
   list
     .split(',')
@@ -47,7 +50,10 @@ const namesIn = (list) =>
 class Declarations {
   #files = new Map();
 
-  /** → { local: name → statement, named: name → [file or package, name there], all: files whose exports are passed on } */
+  /**
+   * Reads a declaration file. Returns the statements by name (`local`), for each name from another file or package its file
+   * and its name there (`named`), and the files whose exports are all exported again (`all`).
+   */
   file(name) {
     let found = this.#files.get(name);
     if (found !== undefined) return found;
@@ -70,7 +76,10 @@ class Declarations {
     return found;
   }
 
-  /** Where a name that a file uses or passes on is declared. → [file, name], the package it comes from as file, or null for a global name. */
+  /**
+   * Finds where a name that a file uses or exports is declared. Returns [file, name], with the name of the package as the file
+   * if it comes from one, or null if the name is global.
+   */
   find(file, name) {
     if (!path.isAbsolute(file)) return [file, name];
     const { local, named, all } = this.file(file);
@@ -84,7 +93,7 @@ class Declarations {
   }
 }
 
-/** Names of types in a statement. They begin with a capital here; values appear behind typeof only. */
+/** The names of types in a statement. They all begin with a capital letter. Values appear only after `typeof`. */
 function typesIn(text) {
   const plain = text.replaceAll(/\/\*[\s\S]*?\*\//g, '').replaceAll(/'[^'\n]*'|"[^"\n]*"/g, "''");
   return new Set(
@@ -92,7 +101,7 @@ function typesIn(text) {
   );
 }
 
-/** The text of the one file. `dir` holds the compiler's output. */
+/** The text of the one declaration file. `dir` holds the compiler's output. */
 export function rollUpTypes(dir, entry = 'engine/index.d.ts') {
   const index = path.resolve(dir, entry);
   const declarations = new Declarations();

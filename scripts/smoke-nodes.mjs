@@ -1,8 +1,8 @@
 /**
- * Fetches the other Node versions that palimpsest promises to run on, into .cache/nodes/. They come as npm packages that
- * carry the binary; nothing is installed on the machine. test/smoke/nodes.test.ts then runs the command line on each.
+ * Fetches the other versions of Node that palimpsest supports into .cache/nodes/. They are npm packages that contain the
+ * binary, so nothing is installed on the machine. test/smoke/nodes.test.ts then runs the command line on each of them.
  *   node scripts/smoke-nodes.mjs
- * A version that cannot be had is named, and its tests are skipped by name: no failure of ours.
+ * If a version cannot be fetched, that is printed and its tests are skipped; it does not count as a failure.
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, realpathSync, rmSync } from 'node:fs';
@@ -12,17 +12,17 @@ import { fileURLToPath } from 'node:url';
 const folder = join(dirname(fileURLToPath(import.meta.url)), '..', '.cache', 'nodes');
 const own = Number(process.versions.node.split('.')[0]);
 
-/** The promised majors, less the one that runs us: the whole suite runs on that. */
+/** The supported major versions, except the one that runs us, which the whole test suite covers. */
 export const MAJORS = [20, 22, 24].filter((major) => major !== own);
 
-/** Name of the package with the binary for this machine. */
+/** The name of the package that contains the binary for this machine. */
 function packageName() {
   const platform = process.platform === 'win32' ? 'win' : process.platform;
   const prefix = platform === 'darwin' && process.arch === 'arm64' ? 'node-bin' : 'node';
   return `${prefix}-${platform}-${process.arch}`;
 }
 
-/** → path of the binary of a major version, or null when it was not fetched. */
+/** The path of the binary of a major version, or null if it has not been fetched. */
 export function nodeBinary(major) {
   const name = packageName();
   const file = join(
@@ -58,9 +58,9 @@ if (process.argv[1] !== undefined && realpathSync(process.argv[1]) === fileURLTo
   for (const major of MAJORS) {
     if (nodeBinary(major) !== null) continue;
     try {
-      console.log(`Node ${major} for the smoke run: ${fetchNode(major)}`);
+      console.log(`Node ${major} for the smoke tests: ${fetchNode(major)}`);
     } catch (error) {
-      console.log(`Node ${major} cannot be had (${error.message}); its smoke run will be skipped`);
+      console.log(`Node ${major} cannot be fetched (${error.message}); its smoke tests will be skipped`);
     }
   }
 }

@@ -1,7 +1,7 @@
 /**
- * Closes a test run: every skipped test by name with its reason, then one last line `N passed, N failed, N skipped`.
- * Failures that are no test (a file that does not load, an unhandled rejection) count as failed, so that the line never
- * looks better than the exit code.
+ * Prints the end of a test run: every skipped test by name with its reason, then the line `N passed, N failed, N skipped`.
+ * Failures outside tests (a file that does not load, an unhandled rejection) count as failed, so that this line agrees with
+ * the exit code.
  */
 import { writeFileSync, writeSync } from 'node:fs';
 import type { Reporter, SerializedError, TestModule } from 'vitest/node';
@@ -17,7 +17,7 @@ export interface Skip {
   readonly reason: string;
 }
 
-/** The reason is the note given to `context.skip(note)`, or what the title says in brackets: `… (needs X)`. */
+/** The reason for a skip is the note given to `context.skip(note)`, or what the title says in brackets: `… (needs X)`. */
 export function skipReason(fullName: string, note: string | undefined): string {
   if (note !== undefined && note !== '') return note;
   const inTitle = [...fullName.matchAll(/\(([^()]*)\)/g)].at(-1)?.[1];
@@ -28,7 +28,7 @@ export function summarize(modules: readonly TestModule[], unhandled: number): { 
   const summary: Summary = { passed: 0, failed: unhandled, skipped: 0 };
   const skips: Skip[] = [];
   for (const module of modules) {
-    // A file that could not be loaded, or a hook that failed: errors outside any test.
+    // A file that could not be loaded or a hook that failed is an error outside any test.
     summary.failed += module.errors().length;
     for (const suite of module.children.allSuites()) summary.failed += suite.errors().length;
     for (const test of module.children.allTests()) {
@@ -48,7 +48,7 @@ export function summarize(modules: readonly TestModule[], unhandled: number): { 
 export const closingLine = ({ passed, failed, skipped }: Summary): string =>
   `${passed} passed, ${failed} failed, ${skipped} skipped`;
 
-/** Tests that were skipped for one reason are told together: a file that skips fifty says why once. */
+/** Tests that were skipped for the same reason are listed together, below the reason. */
 export function skipLines(skips: readonly Skip[]): string[] {
   const byReason = new Map<string, string[]>();
   for (const { name, reason } of skips) byReason.set(reason, [...(byReason.get(reason) ?? []), name]);
@@ -60,10 +60,10 @@ export default class SummaryReporter implements Reporter {
     const { summary, skips } = summarize(modules, unhandled.length);
     const file = process.env.PALIMPSEST_TEST_SUMMARY;
     const lines = skipLines(skips);
-    // The bootstrap adds its own checks and prints the line itself.
+    // scripts/bootstrap.mjs adds its own checks and prints the closing line itself.
     if (file !== undefined) writeFileSync(file, JSON.stringify(summary));
     else lines.push(closingLine(summary));
-    // At exit, after everything else has been said.
+    // This is printed at exit, so that it comes after everything else.
     process.once('exit', () => {
       for (const line of lines) writeSync(1, `${line}\n`);
     });

@@ -1,11 +1,13 @@
 /**
- * Runs the tests of native/ on an emulated 64-bit ARM: the prebuilt sources and flags of linux-arm64, under qemu's user
- * emulation, with a Node for that machine. Every NEON kernel, and the codecs against their golden vectors.
- *   node scripts/test-arm64.mjs             the tests
- *   node scripts/test-arm64.mjs --short     those that tell most: what CI has time for
- *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, exit code 1 when something is
- *   node scripts/test-arm64.mjs --fetch     fetches Node for that machine into .cache/nodes/arm64 (an npm package holds it)
- * Installs nothing else: Debian has the rest in g++-aarch64-linux-gnu (the compiler and its C library) and qemu-user-static.
+ * Runs the tests of native/ on an emulated 64-bit ARM processor: every NEON kernel, and the codecs against their golden
+ * vectors. The addon is built with the sources and flags of the prebuilt one for linux-arm64, and runs in a Node for that
+ * machine under qemu's user emulation.
+ *   node scripts/test-arm64.mjs             runs the tests
+ *   node scripts/test-arm64.mjs --short     runs the most useful of them, for which CI has time
+ *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, with exit code 1 if anything is
+ *   node scripts/test-arm64.mjs --fetch     fetches Node for that machine into .cache/nodes/arm64, from an npm package
+ * It installs nothing else. Debian's packages g++-aarch64-linux-gnu (the compiler and its C library) and qemu-user-static
+ * have the rest.
  */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,10 +21,10 @@ const NODE_MAJOR = 20;
 const nodeFolder = join(root, '.cache', 'nodes', 'arm64');
 const node = join(nodeFolder, 'package', 'bin', 'node');
 
-/** A checkout in small: what the tests need, compiled, at the same places relative to each other. */
+/** A small copy of the checkout: the files that the tests need, compiled, each in the same place. */
 const small = join(buildFolder, 'arm64');
 
-/** In the order of how soon they tell something. Whole files, with the seeds and shapes of every other machine. */
+/** The most useful ones first. They are the test files of every other machine, with the same seeds and shapes. */
 const TESTS = [
   'test/golden/codecs.test.ts',
   'test/unit/native/kernels.test.ts',
@@ -52,7 +54,7 @@ function run(program, args, options = {}) {
   return done.stdout;
 }
 
-/** npm would refuse to install a package for another machine; its archive can be had all the same. */
+/** npm refuses to install a package for another machine, so this downloads the package's archive and unpacks it. */
 function fetchNode() {
   if (existsSync(node)) return;
   mkdirSync(nodeFolder, { recursive: true });
@@ -101,7 +103,7 @@ function prepare() {
   copyFileSync(join(root, 'test/arm64/run.mjs'), join(small, 'run.mjs'));
 }
 
-/** One run on one kind of processor. */
+/** Runs test files on one kind of processor. */
 function test(cpu, files) {
   const compiled = files.map((file) => join(small, file.replace(/\.ts$/, '.js')));
   const args = ['-L', LIBRARIES, '-cpu', cpu, node, 'run.mjs', join(small, 'test/native/binding.js'), ...compiled];
@@ -118,7 +120,7 @@ orFail('arm64 tests', () => {
   if (flags.has('--missing')) return;
   prepare();
   const isShort = flags.has('--short');
-  // The first has the dot product instructions, the second has not and must do without.
+  // The first processor has the dot product instructions, and the second does not.
   test('max', isShort ? SHORT : TESTS);
   test('cortex-a53', isShort ? TESTS.slice(0, 1) : TESTS.slice(0, 2));
 });

@@ -1,7 +1,7 @@
 /**
- * Runs a command with a throw-away PostgreSQL beside it: `node scripts/with-postgres.mjs npm test`.
- * The command sees PALIMPSEST_TEST_POSTGRES_URL. The server listens on 127.0.0.1 only, lives in a temporary folder and
- * is stopped and deleted at the end. Where none can be had, that is said in one line and the command runs without it.
+ * Runs a command with a temporary PostgreSQL server beside it: `node scripts/with-postgres.mjs npm test`.
+ * The command finds the server through PALIMPSEST_TEST_POSTGRES_URL. The server listens on 127.0.0.1 only, keeps its data in
+ * a temporary folder, and is stopped and deleted at the end. If PostgreSQL cannot be started, the command runs without it.
  */
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -18,7 +18,7 @@ if (command === undefined) {
 
 const isRoot = process.getuid?.() === 0;
 
-/** Folder of initdb and pg_ctl, newest version of at least 15 first; null without. */
+/** The folder with initdb and pg_ctl of the newest PostgreSQL from version 15 on, or null if there is none. */
 function findPrograms() {
   const base = '/usr/lib/postgresql';
   const versions = existsSync(base)
@@ -41,14 +41,13 @@ function install() {
   spawnSync('apt-get', ['install', '-y', '--no-install-recommends', 'postgresql'], options);
 }
 
-/** PostgreSQL refuses to run as root: then everything of the server runs as the user that its package made. */
+/** PostgreSQL refuses to run as root, so root runs its programs as the user that its package has created. */
 function run(program, parameters) {
   const quoted = [program, ...parameters].map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ');
   const [file, words] = isRoot ? ['su', ['postgres', '-s', '/bin/sh', '-c', quoted]] : [program, parameters];
   execFileSync(file, words, { stdio: ['ignore', 'ignore', 'pipe'], cwd: '/', timeout: 120_000 });
 }
 
-/** A port that is free now. */
 function freePort() {
   return new Promise((resolve, reject) => {
     const server = createServer();
@@ -66,7 +65,7 @@ async function start() {
     install();
     programs = findPrograms();
   }
-  if (programs === null) throw new Error('no initdb and pg_ctl of PostgreSQL 15 or later here');
+  if (programs === null) throw new Error('initdb and pg_ctl of PostgreSQL 15 or later were not found');
   const folder = mkdtempSync(join(tmpdir(), 'palimpsest-postgres-'));
   try {
     if (isRoot) execFileSync('chown', ['postgres', folder]);
@@ -98,14 +97,14 @@ try {
     String(error?.stderr ?? '')
       .trim()
       .split('\n')[0] || error.message;
-  console.error(`with-postgres: no throw-away PostgreSQL, going on without: ${reason}`);
+  console.error(`with-postgres: the command runs without PostgreSQL: ${reason}`);
 }
 const environment = { ...process.env };
 delete environment.PALIMPSEST_TEST_POSTGRES_URL;
 if (server !== null) environment.PALIMPSEST_TEST_POSTGRES_URL = server.url;
 
 const child = spawn(command, args, { stdio: 'inherit', env: environment });
-// The child gets the signal too (same terminal) or is told; the server is stopped when it has ended.
+// A signal is passed on to the child. The server is stopped when the child has ended.
 for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => child.kill(signal));
 const code = await new Promise((resolve) => {
   child.on('error', (error) => {

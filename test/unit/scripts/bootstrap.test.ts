@@ -47,6 +47,7 @@ beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'palimpsest-bootstrap-'));
   put('scripts/bootstrap.mjs', readFileSync(source, 'utf8'));
   put('scripts/roll-up-types.mjs', '');
+  put('scripts/build-native.mjs', '');
   put('package.json', '{ "type": "commonjs" }');
   put('package-lock.json', JSON.stringify(LOCK));
   put('node_modules/.package-lock.json', JSON.stringify(LOCK));
