@@ -16,7 +16,6 @@ void QueryRows::reserve(const Kernels* table, int dim, int rowCount, int headCou
   for (Buffer<int>* buffer : {&position, &first, &last}) buffer->grow(n);
   for (Buffer<IntegerRow>& basis : integers) basis.grow(n);
   scores.grow(n * kPageTokens);
-  dots.grow(8 * std::max<size_t>(kPageTokens, d));
   scales.grow(2 * static_cast<size_t>(headCount) * kPageTokens);
   steps.grow(headCount);
   weights.grow(kWeightRows);
@@ -91,7 +90,6 @@ PageRows QueryRows::view() {
   view.valueSteps = steps.data();
   view.weights = weights.data();
   view.tile = tile.data();
-  view.dots = dots.data();
   view.spare = spare.data();
   view.decoded = decoded.data();
   return view;
@@ -157,7 +155,7 @@ void QueryRows::finish() {
 }
 
 size_t QueryRows::bytes() const {
-  size_t total = weights.bytes() + dots.bytes() + tile.bytes();
+  size_t total = weights.bytes() + tile.bytes();
   for (const Buffer<IntegerRow>& basis : integers) total += basis.bytes();
   for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &share, &skippedMass, &factor, &offset, &spare, &decoded, &scales, &steps}) {
     total += buffer->bytes();

@@ -77,7 +77,6 @@ struct QueryRows {
   Buffer<float> steps;         // [heads], of values
   Buffer<IntegerRow> weights;  // [kWeightRows]
   Buffer<int8_t> tile;         // [128*d]
-  Buffer<int32_t> dots;        // [8][max(128, d)]
   Buffer<float> spare;         // [rows][d]
   Buffer<float> decoded;       // [128][d]
 };

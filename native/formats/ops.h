@@ -23,7 +23,7 @@
 //   addToScores(k, rows, head)                  what scores get beside the product: outliers
 //   addToMix(v, rows, head)                     what rows.mixed gets beside the product: means, outliers
 //   kMaySkip                                    values may be left out where their mass is small (attend.h)
-//   withLevelRows<Keys>(side, f)                levels in registers, without a tile (coded.h)
+//   withLevelRows(side, bias, f)                levels in registers, without a tile (coded.h)
 //
 // No exceptions, no allocation, no standard header with inline functions; float operations in an order that is the same on every instruction
 // set, so that stored bytes and scores are equal to the bit.

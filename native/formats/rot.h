@@ -55,7 +55,7 @@ INLINE int largestExponent(const int8_t* k) {
 
 INLINE void meanRow(const SideView& side, int d, float* out) {
   const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * powerOfTwo(*side.at<int8_t>(kRotReference));
-  for (int c = 0; c < d; c += kLanes) store(out + c, bytesToFloats(side.at<int8_t>(kRotMean) + c) * scale);
+  for (int c = 0; c < d; c += kLanes) store(out + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
 }
 
 struct Rot {
@@ -93,17 +93,10 @@ struct Rot {
     return tile;
   }
 
-#if defined(PALIMPSEST_FUSED)
-  template <bool Keys, class Done>
-  static MEMBER void withLevelRows(const SideView& side, const Done& f) {
-    switch (side.format) {
-      case kRot4: return f(SideRows<kRot4, Keys>(side));
-      case kRot3: return f(SideRows<kRot3, Keys>(side));
-      case kRot2: return f(SideRows<kRot2, Keys>(side));
-      default: __builtin_trap();
-    }
+  template <class Done>
+  static MEMBER void withLevelRows(const SideView& side, int bias, const Done& f) {
+    withLevels(side.format, side.at(kRotHigh), side.at(kRotLow), bias, f);
   }
-#endif
 
   static MEMBER void prepareKeys(const SideView& k, const PageRows& rows, int head) {
     const int d = rows.d;

@@ -4,17 +4,10 @@
 #pragma once
 
 static void integerRow(const float* x, int d, IntegerRow* out) {
-#if defined(PALIMPSEST_FUSED)
   alignas(64) int16_t integers[kContractionMax];
   out->step = quantizeI16(x, d, integers);
   splitRow(integers, d, *out);
-#else
-  out->step = quantizeI16(x, d, reinterpret_cast<int16_t*>(out->bytes));
-#endif
 }
-
-// Rows whose integer dots are taken at once where nothing is fused.
-constexpr int kDotRows = 8;
 
 template <class F>
 constexpr bool kKeysAreIntegers = HasLevels<F> && PreparesKeys<F>;
@@ -69,36 +62,13 @@ INLINE void prepareKeys(const SideView* k, const PageRows& rows) {
 }
 
 template <class F>
-INLINE void scoreIntegers(const SideView& k, const PageRows& rows, int head, const SideView* next) {
-  const int n = rows.perHead, d = rows.d;
-  const size_t first = static_cast<size_t>(head) * n;
-  float* scores = rows.scores + first * kPageTokens;
-  const IntegerRow* x = rows.integers[F::kBasis] + first;
-  const float* scale = rows.keyScales + head * kPageTokens;
-  const float* factor = rows.factor + first;
-  const float* offset = rows.offset + first;
-#if defined(PALIMPSEST_FUSED)
-  scoreCoded<F>(k, rows.tile, scale, d, x, n, factor, offset, scores, next);
-#else
-  const int8_t* tile = F::levels(k, d, rows.tile);
-  constexpr size_t kStride = sizeof(IntegerRow) / 2;
-  for (int r = 0; r < n; r += kDotRows) {
-    const int count = n - r < kDotRows ? n - r : kDotRows;
-    dotI8(tile, d, kPageTokens, reinterpret_cast<const int16_t*>(x[r].bytes), count, kStride, rows.dots, kPageTokens);
-    for (int i = 0; i < count; i++) {
-      scaleDots(rows.dots + i * kPageTokens, scale, factor[r + i], offset[r + i], scores + static_cast<size_t>(r + i) * kPageTokens, kPageTokens);
-    }
-  }
-  (void)next;
-#endif
-}
-
-template <class F>
 INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int visible, const SideView* next) {
   if constexpr (HasOwnProducts<F>) {
     F::score(k, rows, head, visible, next);
   } else if constexpr (kKeysAreIntegers<F>) {
-    scoreIntegers<F>(k, rows, head, next);
+    const size_t first = static_cast<size_t>(head) * rows.perHead;
+    scoreCoded<F>(k, rows.tile, rows.keyScales + head * kPageTokens, rows.d, rows.integers[F::kBasis] + first, rows.perHead, rows.factor + first,
+                  rows.offset + first, rows.scores + first * kPageTokens, next);
     if constexpr (AddsToScores<F>) F::addToScores(k, rows, head);
   } else {
     const int d = rows.d;
@@ -123,36 +93,12 @@ INLINE void prepareValues(const SideView* v, const PageRows& rows) {
 
 // Rows [first, first + n) of one head.
 template <class F>
-INLINE void mixIntegers(const SideView& v, const PageRows& rows, int head, size_t first, int n, const SideView* next) {
-  const int d = rows.d;
-  const float* p = rows.scores + first * kPageTokens;
-  float* target = (F::kBasis == kTurned ? rows.mixedTurned : rows.mixed) + first * d;
-#if defined(PALIMPSEST_FUSED)
-  if (mixesCoded(d)) {
-    mixCoded<F>(v, rows.tile, d, rows.weights + first % kWeightRows, n, target, next);
-    return;
-  }
-#endif
-  (void)next;
-  const float* scale = rows.valueScales + head * kPageTokens;
-  const int8_t* tile = F::levels(v, d, rows.tile);
-  alignas(64) int16_t weights[kDotRows * kPageTokens];
-  for (int r = 0; r < n; r += kDotRows) {
-    const int count = n - r < kDotRows ? n - r : kDotRows;
-    for (int i = 0; i < count; i++) weighI16(p + static_cast<size_t>(r + i) * kPageTokens, scale, kPageTokens, weights + i * kPageTokens);
-    dotI8(tile, kPageTokens, d, weights, count, kPageTokens, rows.dots, d);
-    for (int i = 0; i < count; i++) {
-      addDots(rows.share[first + r + i] * rows.valueSteps[head], rows.dots + static_cast<size_t>(i) * d, target + static_cast<size_t>(r + i) * d, d);
-    }
-  }
-}
-
-template <class F>
-INLINE void mixValues(const SideView& v, const PageRows& rows, int head, size_t first, int n, int visible, const SideView* next) {
+INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int n, int visible, const SideView* next) {
   if constexpr (HasOwnProducts<F>) {
     F::mix(v, rows, first, n, visible, next);
   } else if constexpr (kValuesAreIntegers<F>) {
-    mixIntegers<F>(v, rows, head, first, n, next);
+    float* target = (F::kBasis == kTurned ? rows.mixedTurned : rows.mixed) + first * rows.d;
+    mixCoded<F>(v, rows.tile, rows.d, rows.weights + first % kWeightRows, n, target, next);
   } else {
     const int d = rows.d;
     F::decode(v, false, d, 0, rows.decoded, d);
@@ -182,7 +128,6 @@ INLINE bool skipValues(const PageRows& rows, int head) {
   return true;
 }
 
-#if defined(PALIMPSEST_FUSED)
 // Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r - from].
 INLINE void weighRows(const PageRows& rows, int from, int to) {
   for (int r = from, head = from / rows.perHead; r < to; r++) {
@@ -191,7 +136,6 @@ INLINE void weighRows(const PageRows& rows, int from, int to) {
     rows.weights[r - from].step = rows.share[r] * rows.valueSteps[head];
   }
 }
-#endif
 
 // Values of all heads. Where integers are made of the probabilities beforehand, that is done for as many rows at once as there is room.
 template <class F>
@@ -207,23 +151,21 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
     for (int h = 0; h < rows.heads; h++) F::addToMix(v[h], rows, h);
   }
   if (left == 0) return;
-#if defined(PALIMPSEST_FUSED)
-  if (kValuesAreIntegers<F> && mixesCoded(rows.d)) {
+  if constexpr (kValuesAreIntegers<F>) {
     for (int at = 0; at < rows.count; at += kWeightRows) {
       const int end = at + kWeightRows < rows.count ? at + kWeightRows : rows.count;
       weighRows(rows, at, end);
       for (int r = at; r < end;) {
         const int h = r / rows.perHead;
         const int stop = (h + 1) * rows.perHead < end ? (h + 1) * rows.perHead : end;
-        if (!skip[h]) mixValues<F>(v[h], rows, h, r, stop - r, visible, ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
+        if (!skip[h]) mixValues<F>(v[h], rows, r, stop - r, visible, ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
         r = stop;
       }
     }
-    return;
-  }
-#endif
-  for (int h = 0; h < rows.heads; h++) {
-    if (!skip[h]) mixValues<F>(v[h], rows, h, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, ahead > 0 ? v + h + ahead : nullptr);
+  } else {
+    for (int h = 0; h < rows.heads; h++) {
+      if (!skip[h]) mixValues<F>(v[h], rows, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, ahead > 0 ? v + h + ahead : nullptr);
+    }
   }
 }
 

@@ -23,7 +23,7 @@ INLINE void storeLowBytes(void* p, VecI v) {
 }
 
 // kLanes bytes, zero-extended.
-INLINE VecI loadBytes(const uint8_t* p) {
+INLINE VecI loadUnsigned(const uint8_t* p) {
 #if defined(__AVX512F__)
   return reinterpret_cast<VecI>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #elif defined(__AVX2__)
@@ -33,20 +33,6 @@ INLINE VecI loadBytes(const uint8_t* p) {
   Bytes bytes;
   __builtin_memcpy(&bytes, p, kLanes);
   return __builtin_convertvector(bytes, VecI);
-#endif
-}
-
-// kLanes signed bytes.
-INLINE VecF loadSigned(const int8_t* p) {
-#if defined(__AVX512F__)
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-#elif defined(__AVX2__)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-#else
-  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
-  Bytes bytes;
-  __builtin_memcpy(&bytes, p, kLanes);
-  return __builtin_convertvector(bytes, VecF);
 #endif
 }
 
@@ -209,8 +195,8 @@ static void placeInTile(bool isKey, const uint8_t* codes, uint8_t* tile) {
   for (int t = 0; t < kPageTokens; t += 4) {
     const uint8_t* row = codes + t * D;
     for (int c = 0; c < D; c += kLanes) {
-      const VecI low = loadBytes(row + c) | loadBytes(row + D + c) << 8;
-      const VecI high = loadBytes(row + 2 * D + c) << 16 | loadBytes(row + 3 * D + c) << 24;
+      const VecI low = loadUnsigned(row + c) | loadUnsigned(row + D + c) << 8;
+      const VecI high = loadUnsigned(row + 2 * D + c) << 16 | loadUnsigned(row + 3 * D + c) << 24;
       storeWords(tile + t * D + c * 4, low | high);
     }
   }

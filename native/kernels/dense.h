@@ -6,109 +6,15 @@
 //   weights  panels of 16 outputs, each a linear stream of one record per block (the last panel is padded with zeros):
 //              wide    [16] float scales, 8 x 64 bytes: byte i of output o in line j is input 4j + i, code = level + 128
 //              narrow  [16] half scales, [16] half minima, 4 x 64 bytes: low nibbles are input 4j + i, high nibbles input 16 + 4j + i
-//   rows     64 bytes per block. AVX-512 VNNI: two planes x = 256 hi + lo, 32 bytes each. Others: per quad of inputs the pairs
-//            (x0, x2) and (x1, x3) of int16, for vpmaddwd and its likes.
+//   rows     64 bytes per block, as dot4.h places them
 #pragma once
 
-constexpr int kDenseLanes = kLanes < 16 ? kLanes : 16;
-constexpr int kDenseVectors = 16 / kDenseLanes;  // of a panel
-
-#if defined(__AVX512VNNI__)
-
-struct DenseSum {
-  __m512i high, low;
-};
-struct DenseWeight {
-  __m512i codes;
-};
-struct DenseQuad {
-  __m512i high, low;
-};
-INLINE DenseSum denseStart(int32_t v) { return {_mm512_setzero_si512(), _mm512_set1_epi32(v)}; }
-INLINE DenseQuad denseQuad(const int8_t* block, int quad) { return {gemmRow(block + quad * 4), gemmRow(block + 32 + quad * 4)}; }
-INLINE DenseWeight denseWide(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-INLINE DenseWeight denseNarrow(const uint8_t* p, bool upper) {
-  const __m512i both = _mm512_loadu_si512(p);
-  return {_mm512_and_si512(upper ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15))};
-}
-INLINE void denseStep(DenseSum& sum, const DenseWeight& w, const DenseQuad& x) {
-  gemmStep(sum.high, w.codes, x.high);
-  gemmStep(sum.low, w.codes, x.low);
-}
-INLINE VecF denseTotal(const DenseSum& sum) {
-  return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sum.high, 8), sum.low));
-}
-static void denseLayout(const int16_t* x, int8_t* bytes) {
-  for (int i = 0; i < 32; i++) {
-    const int high = (x[i] + 128) >> 8;
-    bytes[i] = static_cast<int8_t>(high);
-    bytes[32 + i] = static_cast<int8_t>(x[i] - 256 * high);
-  }
-}
-constexpr int kDenseRows = 4, kDensePanels = 2;
-
+constexpr int kDenseVectors = 16 / kLanes;  // of a panel
+// Rows and panels that are met at once: what the registers hold.
+#if defined(__AVXVNNI__)
+constexpr int kDenseRows = 3, kDensePanels = 1;
 #else
-
-typedef uint16_t VecS __attribute__((vector_size(kLanes * 4)));
-typedef uint16_t UnalignedS __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
-
-typedef VecI DenseSum;
-struct DensePair {
-  VecI even, odd;
-};
-typedef DensePair DenseWeight;
-typedef DensePair DenseQuad;
-// sum + a0 * b0 + a1 * b1 of the int16 halves of every lane.
-INLINE VecI densePairs(VecI sum, VecI a, VecI b) {
-#if defined(__AVX512BW__)
-  return sum + reinterpret_cast<VecI>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#elif defined(__AVX2__)
-  return sum + reinterpret_cast<VecI>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#elif defined(__SSE2__)
-  return sum + reinterpret_cast<VecI>(_mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
-#elif defined(__wasm_simd128__)
-  return sum + reinterpret_cast<VecI>(wasm_i32x4_dot_i16x8(reinterpret_cast<v128_t>(a), reinterpret_cast<v128_t>(b)));
-#else
-  // Codes are not negative: the upper half of a needs no sign.
-  return sum + (a & 0xffff) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
-INLINE DenseSum denseStart(int32_t v) { return splatI(v); }
-// Straight from memory into every lane.
-INLINE VecI densePair(const int8_t* p) {
-#if defined(__AVX2__)
-  VecI v;
-  asm("vpbroadcastd %1, %0" : "=v"(v) : "m"(*reinterpret_cast<const int8_t(*)[4]>(p)));
-  return v;
-#else
-  int32_t pair;
-  __builtin_memcpy(&pair, p, 4);
-  return splatI(pair);
-#endif
-}
-INLINE DenseQuad denseQuad(const int8_t* block, int quad) { return {densePair(block + quad * 8), densePair(block + quad * 8 + 4)}; }
-INLINE VecS denseBytes(const uint8_t* p) { return *reinterpret_cast<const UnalignedS*>(p); }
-INLINE DenseWeight denseWide(const uint8_t* p) {
-  const VecS v = denseBytes(p);
-  return {reinterpret_cast<VecI>(v & 255), reinterpret_cast<VecI>(v >> 8)};
-}
-INLINE DenseWeight denseNarrow(const uint8_t* p, bool upper) {
-  const VecS v = denseBytes(p);
-  if (upper) return {reinterpret_cast<VecI>((v >> 4) & 15), reinterpret_cast<VecI>(v >> 12)};
-  return {reinterpret_cast<VecI>(v & 15), reinterpret_cast<VecI>((v >> 8) & 15)};
-}
-INLINE void denseStep(DenseSum& sum, const DenseWeight& w, const DenseQuad& x) {
-  sum = densePairs(densePairs(sum, w.even, x.even), w.odd, x.odd);
-}
-INLINE VecF denseTotal(const DenseSum& sum) { return __builtin_convertvector(sum, VecF); }
-static void denseLayout(const int16_t* x, int8_t* bytes) {
-  for (int quad = 0; quad < 8; quad++) {
-    const int16_t pairs[4] = {x[quad * 4], x[quad * 4 + 2], x[quad * 4 + 1], x[quad * 4 + 3]};
-    __builtin_memcpy(bytes + quad * 8, pairs, 8);
-  }
-}
 constexpr int kDenseRows = kLanes >= 8 ? 4 : 2, kDensePanels = kLanes == 16 ? 2 : 1;
-
 #endif
 
 static void denseRow(const float* x, int count, const DenseRows& rows, int row) {
@@ -119,10 +25,7 @@ static void denseRow(const float* x, int count, const DenseRows& rows, int row) 
     const int left = count - block * 32 < 32 ? count - block * 32 : 32;
     __builtin_memcpy(line, x + block * 32, left * sizeof(float));
     rows.steps[first + block] = quantizeI16(line, 32, whole);
-    int32_t sum = 0;
-    for (int i = 0; i < 32; i++) sum += whole[i];
-    rows.sums[first + block] = sum;
-    denseLayout(whole, rows.bytes + (first + block) * 64);
+    rows.sums[first + block] = placeRow(whole, 32, rows.bytes + (first + block) * 64);
   }
 }
 
@@ -141,38 +44,20 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
     if (R == 1) {
       for (size_t line = 0; line < kRecord; line += 64) __builtin_prefetch(w + kDenseAhead + line);
     }
-    DenseSum sum[R][P][V];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      const int32_t start = Wide ? -128 * sums[r * blocks + block] : 0;
-#pragma GCC unroll 2
-      for (int p = 0; p < P; p++) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; v++) sum[r][p][v] = denseStart(start);
-      }
-    }
+    RowDots sum[R][P * V];
+    repeat<R>([&](auto r) MEMBER {
+      const RowDots start = startRow(Wide ? -kBias * sums[r.value * blocks + block] : 0);
+      repeat<P * V>([&](auto i) MEMBER { sum[r.value][i.value] = start; });
+    });
     const uint8_t* codes = w + kRecord - (Wide ? 512 : 256);
-#pragma GCC unroll 8
-    for (int line = 0; line < 8; line++) {
-      DenseWeight weight[P][V];
-#pragma GCC unroll 2
-      for (int p = 0; p < P; p++) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; v++) {
-          const uint8_t* at = codes + p * panelBytes + v * kLanes * 4;
-          weight[p][v] = Wide ? denseWide(at + line * 64) : denseNarrow(at + line % 4 * 64, line >= 4);
-        }
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r++) {
-        const DenseQuad quad = denseQuad(bytes + static_cast<size_t>(r) * blocks * 64, line);
-#pragma GCC unroll 2
-        for (int p = 0; p < P; p++) {
-#pragma GCC unroll 8
-          for (int v = 0; v < V; v++) denseStep(sum[r][p][v], weight[p][v], quad);
-        }
-      }
-    }
+    repeat<8>([&](auto line) MEMBER {
+      Levels weight[P * V];
+      repeat<P * V>([&](auto i) MEMBER {
+        const Bytes v = loadBytes(codes + i.value / V * panelBytes + i.value % V * kVectorBytes + line.value % (Wide ? 8 : 4) * 64);
+        weight[i.value] = Wide ? asLevels(v ^ splatByte(kBias ^ 128)) : nibblesOf(v, line.value >= 4);
+      });
+      repeat<R>([&](auto r) MEMBER { addQuad<P * V>(sum[r.value], weight, bytes + static_cast<size_t>(r.value) * blocks * 64 + line.value * 8); });
+    });
 #pragma GCC unroll 2
     for (int p = 0; p < P; p++) {
 #pragma GCC unroll 8
@@ -182,7 +67,7 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
         const VecF least = Wide ? VecF{} : loadHalf(reinterpret_cast<const uint16_t*>(scales) + 16 + v * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-          VecF part = denseTotal(sum[r][p][v]);
+          VecF part = __builtin_convertvector(sumsOf(sum[r][p * V + v]), VecF);
           if constexpr (Wide) part = part * scale;
           else part = mulAdd(part, scale, least * splat(static_cast<float>(sums[r * blocks + block])));
           total[r][p][v] = mulAdd(part, splat(steps[r * blocks + block]), total[r][p][v]);

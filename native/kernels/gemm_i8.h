@@ -6,123 +6,17 @@
 //       packWeights in native/cache/latent.cc). Unsigned, because vpdpbusd wants one unsigned operand; 128 * sum(a) is taken away again.
 //
 // A block of 8 rows x 3 vectors has 24 accumulators: enough to hide the latency of vpdpbusd twice over, and 11 loads for 24 products.
-//   AVX-512 VNNI, AVX-VNNI  vpdpbusd
-//   AVX-512, AVX2, SSE2     vpmaddwd on int16: steps 0, 2 and steps 1, 3 of each output are widened apart by shifts
-//   anything else           int32 products, four steps one after the other
 #pragma once
 
+// Rows and groups of 16 outputs that are met at once: what the registers hold.
 #if defined(__AVX512VNNI__)
-
-typedef __m512i GemmSum;
-typedef __m512i GemmWeight;
-typedef __m512i GemmRow;
-constexpr int kGemmLanes = 16, kGemmRows = 8, kGemmGroups = 3;
-INLINE GemmSum gemmStart(int32_t v) { return _mm512_set1_epi32(v); }
-INLINE GemmWeight gemmWeight(const uint8_t* p) { return _mm512_loadu_si512(p); }
-// As assembly, like vpdpbusd itself: gcc 12 copies and spills accumulators around the intrinsics.
-INLINE GemmRow gemmRow(const int8_t* p) {
-  GemmRow row;
-  asm("vpbroadcastd %1, %0" : "=v"(row) : "m"(*reinterpret_cast<const int8_t(*)[4]>(p)));
-  return row;
-}
-INLINE void gemmStep(GemmSum& sum, GemmWeight w, GemmRow a) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(a)); }
-INLINE void gemmStore(int32_t* p, GemmSum v) { _mm512_storeu_si512(p, v); }
-
-#elif defined(__AVXVNNI__)
-
-typedef __m256i GemmSum;
-typedef __m256i GemmWeight;
-typedef __m256i GemmRow;
-constexpr int kGemmLanes = 8, kGemmRows = 4, kGemmGroups = 1;
-INLINE GemmSum gemmStart(int32_t v) { return _mm256_set1_epi32(v); }
-INLINE GemmWeight gemmWeight(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-INLINE GemmRow gemmRow(const int8_t* p) {
-  GemmRow row;
-  asm("vpbroadcastd %1, %0" : "=x"(row) : "m"(*reinterpret_cast<const int8_t(*)[4]>(p)));
-  return row;
-}
-INLINE void gemmStep(GemmSum& sum, GemmWeight w, GemmRow a) { asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(w), "x"(a)); }
-INLINE void gemmStore(int32_t* p, GemmSum v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
-
-#elif defined(__SSE2__)
-
-#if defined(__AVX512BW__)
-typedef __m512i GemmSum;
-constexpr int kGemmLanes = 16, kGemmRows = 4, kGemmGroups = 3;
-INLINE GemmSum gemmStart(int32_t v) { return _mm512_set1_epi32(v); }
-INLINE GemmSum gemmLoad(const uint8_t* p) { return _mm512_loadu_si512(p); }
-INLINE GemmSum gemmEven(GemmSum v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
-INLINE GemmSum gemmOdd(GemmSum v) { return _mm512_srai_epi16(v, 8); }
-INLINE GemmSum gemmUnsignedEven(GemmSum v) { return _mm512_and_si512(v, _mm512_set1_epi16(255)); }
-INLINE GemmSum gemmUnsignedOdd(GemmSum v) { return _mm512_srli_epi16(v, 8); }
-INLINE GemmSum gemmAdd(GemmSum sum, GemmSum a, GemmSum b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
-INLINE void gemmStore(int32_t* p, GemmSum v) { _mm512_storeu_si512(p, v); }
-#elif defined(__AVX2__)
-typedef __m256i GemmSum;
-constexpr int kGemmLanes = 8, kGemmRows = 4, kGemmGroups = 1;
-INLINE GemmSum gemmStart(int32_t v) { return _mm256_set1_epi32(v); }
-INLINE GemmSum gemmLoad(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-INLINE GemmSum gemmEven(GemmSum v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
-INLINE GemmSum gemmOdd(GemmSum v) { return _mm256_srai_epi16(v, 8); }
-INLINE GemmSum gemmUnsignedEven(GemmSum v) { return _mm256_and_si256(v, _mm256_set1_epi16(255)); }
-INLINE GemmSum gemmUnsignedOdd(GemmSum v) { return _mm256_srli_epi16(v, 8); }
-INLINE GemmSum gemmAdd(GemmSum sum, GemmSum a, GemmSum b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
-INLINE void gemmStore(int32_t* p, GemmSum v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+constexpr int kGemmRows = 8, kGemmGroups = 3;
+#elif defined(__AVX512BW__)
+constexpr int kGemmRows = 4, kGemmGroups = 3;
 #else
-typedef __m128i GemmSum;
-constexpr int kGemmLanes = 4, kGemmRows = 2, kGemmGroups = 1;
-INLINE GemmSum gemmStart(int32_t v) { return _mm_set1_epi32(v); }
-INLINE GemmSum gemmLoad(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
-INLINE GemmSum gemmEven(GemmSum v) { return _mm_srai_epi16(_mm_slli_epi16(v, 8), 8); }
-INLINE GemmSum gemmOdd(GemmSum v) { return _mm_srai_epi16(v, 8); }
-INLINE GemmSum gemmUnsignedEven(GemmSum v) { return _mm_and_si128(v, _mm_set1_epi16(255)); }
-INLINE GemmSum gemmUnsignedOdd(GemmSum v) { return _mm_srli_epi16(v, 8); }
-INLINE GemmSum gemmAdd(GemmSum sum, GemmSum a, GemmSum b) { return _mm_add_epi32(sum, _mm_madd_epi16(a, b)); }
-INLINE void gemmStore(int32_t* p, GemmSum v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
+constexpr int kGemmRows = kLanes == 8 ? 4 : 2, kGemmGroups = 1;
 #endif
-
-struct GemmPair {
-  GemmSum even, odd;
-};
-typedef GemmPair GemmWeight;
-typedef GemmPair GemmRow;
-INLINE GemmWeight gemmWeight(const uint8_t* p) {
-  const GemmSum v = gemmLoad(p);
-  return {gemmUnsignedEven(v), gemmUnsignedOdd(v)};
-}
-INLINE GemmRow gemmRow(const int8_t* p) {
-  int32_t four;
-  __builtin_memcpy(&four, p, 4);
-  const GemmSum v = gemmStart(four);
-  return {gemmEven(v), gemmOdd(v)};
-}
-INLINE void gemmStep(GemmSum& sum, const GemmWeight& w, const GemmRow& a) { sum = gemmAdd(gemmAdd(sum, w.even, a.even), w.odd, a.odd); }
-
-#else
-
-typedef VecI GemmSum;
-constexpr int kGemmLanes = kLanes, kGemmRows = 2, kGemmGroups = 1;
-struct GemmWeight {
-  VecI step[4];
-};
-struct GemmRow {
-  int32_t step[4];
-};
-INLINE GemmSum gemmStart(int32_t v) { return splatI(v); }
-INLINE GemmWeight gemmWeight(const uint8_t* p) {
-  VecI v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return {{v & 255, (v >> 8) & 255, (v >> 16) & 255, (v >> 24) & 255}};
-}
-INLINE GemmRow gemmRow(const int8_t* p) { return {{p[0], p[1], p[2], p[3]}}; }
-INLINE void gemmStep(GemmSum& sum, const GemmWeight& w, const GemmRow& a) {
-  for (int s = 0; s < 4; s++) sum += w.step[s] * a.step[s];
-}
-INLINE void gemmStore(int32_t* p, GemmSum v) { __builtin_memcpy(p, &v, sizeof v); }
-
-#endif
-
-constexpr int kGemmBlock = 8;    // rows of a block of a
+constexpr int kGemmBlock = 8;  // rows of a block of a
 
 struct GemmOutput {
   const float* rowScale;     // of the block's first row
@@ -157,39 +51,39 @@ INLINE void gemmFinish(const int32_t* sums, const GemmOutput& out, int row, int 
   for (int i = 0; count < 16 && i < count; i++) y[i] = line[i];
 }
 
-// R rows x B vectors. a: the first row of a block; w: the first output of a panel. start: -128 * sum(a) of each row.
+// R rows x B vectors. a: the first row of a block; w: the first output of a panel. start: gemmStarts of each row.
 template <int R, int B>
 static __attribute__((noinline)) void gemmBlock(const int8_t* a, const uint8_t* w, size_t stepBytes, int steps, const int32_t* start, int column,
                                                 int count, const GemmOutput& out) {
-  GemmSum sum[R][B];
+  Dots sum[R][B];
   // Unrolled everywhere, or the sums live in memory.
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
 #pragma GCC unroll 4
-    for (int b = 0; b < B; b++) sum[r][b] = gemmStart(start[r]);
+    for (int b = 0; b < B; b++) sum[r][b] = startDots(start[r]);
   }
   for (int step = 0; step < steps; step++) {
-    GemmWeight weight[B];
+    Levels weight[B];
 #pragma GCC unroll 4
-    for (int b = 0; b < B; b++) weight[b] = gemmWeight(w + b * kGemmLanes * 4);
+    for (int b = 0; b < B; b++) weight[b] = asLevels(loadBytes(w + b * kVectorBytes) ^ splatByte(kBias ^ 128));
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-      const GemmRow row = gemmRow(a + r * 4);
+      const Quad row = asQuad(splatFour(a + r * 4));
 #pragma GCC unroll 4
-      for (int b = 0; b < B; b++) gemmStep(sum[r][b], weight[b], row);
+      for (int b = 0; b < B; b++) dot4(sum[r][b], weight[b], row);
     }
     a += kGemmBlock * 4;
     w += stepBytes;
   }
-  alignas(64) int32_t sums[R][B * kGemmLanes];
+  alignas(64) int32_t sums[R][B * kLanes];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
 #pragma GCC unroll 4
-    for (int b = 0; b < B; b++) gemmStore(sums[r] + b * kGemmLanes, sum[r][b]);
+    for (int b = 0; b < B; b++) storeBytes(sums[r] + b * kLanes, reinterpret_cast<Bytes>(sumsOf(sum[r][b])));
   }
 #pragma GCC unroll 1
   for (int r = 0; r < R; r++) {
-    for (int i = 0; i < B * kGemmLanes; i += 16) {
+    for (int i = 0; i < B * kLanes; i += 16) {
       const int left = count - i;
       gemmFinish(sums[r] + i, out, r, column + i, left < 16 ? left : 16);
     }
@@ -200,7 +94,7 @@ static __attribute__((noinline)) void gemmBlock(const int8_t* a, const uint8_t* 
 template <int R>
 INLINE void gemmPanel(const int8_t* a, const uint8_t* w, size_t stepBytes, int steps, const int32_t* start, int column, int count,
                       const GemmOutput& out) {
-  constexpr int kGroup = 16 / kGemmLanes;
+  constexpr int kGroup = 16 / kLanes;
   const int wide = static_cast<int>(stepBytes / 4);
   int o = 0;
   for (; o + kGemmGroups * 16 <= wide; o += kGemmGroups * 16) {
@@ -215,26 +109,21 @@ INLINE void gemmPanel(const int8_t* a, const uint8_t* w, size_t stepBytes, int s
   }
 }
 
-// start[r] = -128 * sum(a) of the 8 rows of a block.
+// start[r] = -kBias * sum(a) of the 8 rows of a block.
 INLINE void gemmStarts(const int8_t* a, int steps, int32_t* start) {
-  typedef int32_t Eight __attribute__((vector_size(32)));
-  typedef int32_t UnalignedEight __attribute__((vector_size(32), aligned(1), may_alias));
-  Eight sum{};
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-  const Eight ones = Eight{} + 0x01010101;
-#endif
-  for (int step = 0; step < steps; step++, a += kGemmBlock * 4) {
-    const Eight v = *reinterpret_cast<const UnalignedEight*>(a);
-#if defined(__AVX512VNNI__)
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(ones), "v"(v));
-#elif defined(__AVXVNNI__)
-    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(ones), "x"(v));
-#else
-    sum += ((v << 24) >> 24) + ((v << 16) >> 24) + ((v << 8) >> 24) + (v >> 24);
-#endif
+  // A step is 32 bytes: half a vector, a vector or two.
+  constexpr int kAtOnce = kLanes == 16 ? 2 : 1, kVectors = kAtOnce * 32 / kVectorBytes;
+  const Levels ones = asLevels(splatByte(1));
+  Dots sum[kVectors];
+  for (int v = 0; v < kVectors; v++) sum[v] = startDots(0);
+  int step = 0;
+  for (; step + kAtOnce <= steps; step += kAtOnce, a += kAtOnce * 32) {
+    for (int v = 0; v < kVectors; v++) dot4(sum[v], ones, asQuad(reinterpret_cast<VecI>(loadBytes(a + v * kVectorBytes))));
   }
-  sum *= -128;
-  __builtin_memcpy(start, &sum, sizeof sum);
+  alignas(64) int32_t lanes[kVectors * kLanes];
+  for (int v = 0; v < kVectors; v++) storeBytes(lanes + v * kLanes, reinterpret_cast<Bytes>(sumsOf(sum[v])));
+  for (int i = 0; step < steps && i < 32; i++) lanes[i / 4] += a[i];
+  for (int r = 0; r < kGemmBlock; r++) start[r] = -kBias * (lanes[r] + (kAtOnce == 2 ? lanes[kGemmBlock % (kVectors * kLanes) + r] : 0));
 }
 
 static void gemmI8(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,

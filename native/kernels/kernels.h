@@ -28,7 +28,7 @@ struct SideView {
   __attribute__((always_inline)) const T* at(int number) const { return reinterpret_cast<const T*>(field[number]); }
 };
 
-// A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot_i8.h), and what one of them is worth.
+// A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot4.h), and what one of them is worth.
 struct alignas(64) IntegerRow {
   int8_t bytes[2 * kContractionMax];
   int32_t correction;
@@ -76,7 +76,6 @@ struct PageRows {
   float* valueSteps;          // [heads]
   IntegerRow* weights;        // [kWeightRows]
   int8_t* tile;               // [128 * d]
-  int32_t* dots;              // [8][max(128, d)]
   float* spare;               // [count][d]
   float* decoded;             // [128][d]
 };

@@ -171,33 +171,14 @@ static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* 
 
 // The nibbles of xq4 -> tile of levels. bytes: a multiple of 64, of the codes.
 static void unpackLatent(const uint8_t* codes, size_t bytes, int8_t* tile) {
-#if defined(__AVX512BW__)
-  const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kRot4Levels)));
-  const __m512i low = _mm512_set1_epi8(15);
+  const Bytes table = loadTable(kRot4Levels), low = splatByte(15);
   for (size_t i = 0; i < bytes; i += 64) {
-    const __m512i v = _mm512_loadu_si512(codes + i);
-    _mm512_storeu_si512(tile + 2 * i, _mm512_shuffle_epi8(table, _mm512_and_si512(v, low)));
-    _mm512_storeu_si512(tile + 2 * i + 64, _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low)));
-  }
-#elif defined(__AVX2__)
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kRot4Levels)));
-  const __m256i low = _mm256_set1_epi8(15);
-  for (size_t i = 0; i < bytes; i += 64) {
-    for (int half = 0; half < 64; half += 32) {
-      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i + half));
-      int8_t* out = tile + 2 * i + half;
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_shuffle_epi8(table, _mm256_and_si256(v, low)));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 64), _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)));
+    for (int part = 0; part < 64; part += kVectorBytes) {
+      const Bytes both = loadBytes(codes + i + part);
+      storeBytes(tile + 2 * i + part, lookUp(table, both & low));
+      storeBytes(tile + 2 * i + 64 + part, lookUp(table, both >> 4 & low));
     }
   }
-#else
-  for (size_t i = 0; i < bytes; i += 64) {
-    for (int j = 0; j < 64; j++) {
-      tile[2 * i + j] = kRot4Levels[codes[i + j] & 15];
-      tile[2 * i + 64 + j] = kRot4Levels[codes[i + j] >> 4];
-    }
-  }
-#endif
   clearUpperHalves();
 }
 

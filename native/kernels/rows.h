@@ -49,41 +49,13 @@ static float quantizeI16(const float* x, int count, int16_t* out) {
   const float inverse = kIntegerMax / max;
   typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
   for (i = 0; i + kLanes <= count; i += kLanes) {
-    const VecI rounded = bits(load(x + i) * inverse + kRoundMagic) - kRoundMagicBits;
-    const Shorts narrow = __builtin_convertvector(rounded, Shorts);
+    const Shorts narrow = __builtin_convertvector(rounded(load(x + i) * inverse), Shorts);
     __builtin_memcpy(out + i, &narrow, sizeof narrow);
   }
   for (; i < count; i++) {
-    const float biased = x[i] * inverse + kRoundMagic;
-    int32_t rounded;
-    __builtin_memcpy(&rounded, &biased, 4);
-    out[i] = static_cast<int16_t>(rounded - kRoundMagicBits);
+    out[i] = static_cast<int16_t>(rounded(splat(x[i] * inverse))[0]);
   }
   return max / kIntegerMax;
-}
-
-INLINE VecF loadDots(const int32_t* p) {
-  VecI v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return __builtin_convertvector(v, VecF);
-}
-
-static void scaleDots(const int32_t* dots, const float* scale, float factor, float offset, float* y, int count) {
-  for (int i = 0; i < count; i += kLanes) store(y + i, loadDots(dots + i) * (load(scale + i) * factor) + offset);
-}
-
-// out = rint(p * scale), p in [0, 1], scale in [0, 32512].
-static void weighI16(const float* p, const float* scale, int count, int16_t* out) {
-  typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
-  for (int i = 0; i < count; i += kLanes) {
-    const VecI rounded = bits(load(p + i) * load(scale + i) + kRoundMagic) - kRoundMagicBits;
-    const Shorts narrow = __builtin_convertvector(rounded, Shorts);
-    __builtin_memcpy(out + i, &narrow, sizeof narrow);
-  }
-}
-
-static void addDots(float a, const int32_t* dots, float* y, int count) {
-  for (int i = 0; i < count; i += kLanes) store(y + i, load(y + i) + loadDots(dots + i) * a);
 }
 
 static void blendRow(float a, const float* x, float b, const float* z, float c, const uint16_t* h, float* y, int count) {

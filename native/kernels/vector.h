@@ -78,17 +78,27 @@ INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 // Adding and taking away 1.5 * 2^23 rounds |v| < 2^22 to the nearest integer, halves to even; the low bits of the sum hold it.
 constexpr float kRoundMagic = 12582912.0f;
 constexpr int32_t kRoundMagicBits = 0x4B400000;
+INLINE VecI rounded(VecF v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecI>(_mm512_cvtps_epi32(v));
+#elif defined(__AVX2__)
+  return reinterpret_cast<VecI>(_mm256_cvtps_epi32(v));
+#else
+  return bits(v + kRoundMagic) - kRoundMagicBits;
+#endif
+}
 
 // kLanes signed bytes.
-INLINE VecF bytesToFloats(const int8_t* p) {
+INLINE VecF loadSigned(const int8_t* p) {
 #if defined(__AVX512F__)
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #elif defined(__AVX2__)
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 #else
-  VecF v;
-  for (int i = 0; i < kLanes; i++) v[i] = static_cast<float>(p[i]);
-  return v;
+  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+  __builtin_memcpy(&bytes, p, kLanes);
+  return __builtin_convertvector(bytes, VecF);
 #endif
 }
 
