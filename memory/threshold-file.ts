@@ -9,7 +9,7 @@ import { KvError, parseJson, readRegular, replaceFile } from '../native/index.ts
 import { checkThresholds, type Threshold, type ThresholdSet } from '../policy/index.ts';
 
 export const THRESHOLD_FILE_BYTES_MAX = 1024 * 1024;
-const HINT = 'export it again with: palimpsest thresholds export';
+const HINT = 'export it again with: palimpsest thresholds export FILE';
 
 // Control characters could rewrite the terminal of whoever looks at the file.
 const line = (max: number) =>

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { isWritten, read, walk } from '../tidy/files.ts';
 import { examplesIn, examplesOf } from './examples.ts';
 
 const root = join(import.meta.dirname, '..', '..');
@@ -26,6 +27,22 @@ describe('examples of the documents', () => {
   test('are found by their first line', () => {
     const text = '```ts\n// example: one\nlet a = 1;\n```\n```ts\nlet b = 2;\n```\n```sh\n# example: no\n```\n';
     expect(examplesIn(text)).toEqual([{ name: 'one', source: '// example: one\nlet a = 1;\n' }]);
+  });
+
+  test('are all programs that any document shows', () => {
+    const shown = walk()
+      .filter((path) => path.endsWith('.md') && isWritten(path))
+      .map(read)
+      .join('\n');
+    expect(shown.match(/^```\w+/gm)).toEqual(examples.map(() => '```ts'));
+  });
+
+  test('name only npm scripts that there are', () => {
+    const { scripts } = JSON.parse(read('package.json')) as { scripts: Readonly<Record<string, string>> };
+    const texts = walk().filter((path) => isWritten(path) && /\.(md|ts|mjs)$/.test(path) && !path.startsWith('test/'));
+    const named = texts.flatMap((path) => [...read(path).matchAll(/npm run ([\w:]+)/g)].map(([, script]) => script!));
+    expect(named.length).toBeGreaterThan(20);
+    expect([...new Set(named)].filter((script) => !Object.hasOwn(scripts, script))).toEqual([]);
   });
 
   test.each(examples)('$name runs', async ({ name, source }) => {

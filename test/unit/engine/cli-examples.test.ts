@@ -1,6 +1,6 @@
-// Every example that help prints is run as it stands, one after the other in one folder with the files that they name. Only what differs from log to
-// log is replaced (the ids of an entry and of a session), and SmolLM2 by the reference model, which every checkout has. What a terminal shows
-// at any width is asked of the functions that draw it.
+// Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder with the files that they name.
+// Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
+// every checkout has. What a terminal shows at any width is asked of the functions that draw it.
 import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -8,6 +8,8 @@ import { ProgressLine, progressText } from '../../../engine/cli/progress.ts';
 import { openConversation } from '../../../engine/cli/run.ts';
 import { ownText } from '../../../engine/evaluate/own-text.ts';
 import { fetchedPath } from '../../../engine/model/fetch.ts';
+import { isWritten, read, walk } from '../../tidy/files.ts';
+import { stretches } from '../../tidy/source.ts';
 import { dir, lastLine, palimpsest, root } from './command.ts';
 import { openEngine } from './on-reference.ts';
 
@@ -19,7 +21,9 @@ const COMMANDS = [
   'inspect',
   'fetch',
   'doctor',
-  ...['list', 'sessions', 'show', 'explain', 'similar', 'verify', 'replay', 'reindex'].map((word) => `audit ${word}`),
+  ...['list', 'sessions', 'show', 'explain', 'similar', 'verify', 'replay', 'query', 'reindex'].map(
+    (word) => `audit ${word}`,
+  ),
   ...['show', 'export', 'import', 'diff'].map((word) => `thresholds ${word}`),
 ];
 
@@ -44,6 +48,53 @@ function parse(line: string): Example {
   return { line, args, input };
 }
 
+/** Commands that need no argument; of any other that prose only names, help must know it. */
+const COMPLETE = /^(start|doctor|audit (list|sessions|verify|reindex)|thresholds show)$/;
+const STANDS_FOR: Readonly<Record<string, string>> = {
+  MODEL: 'reference',
+  PATH: 'reference',
+  'FILE…': 'novel.txt',
+  ID: '17',
+  SESSION: '0c42f114',
+  SELECT: '"select count(*) from decisions"',
+};
+
+/** Commands in the documents: `palimpsest audit list`, and behind it `show ID`, which belongs to the same group. */
+function commandsIn(markdown: string): string[] {
+  const found = markdown.matchAll(/`(?:npx )?palimpsest ([^`]+)`((?:, `[^`]+`)*)/g);
+  return [...found].flatMap(([, first, more]) => {
+    const group = /^(audit|thresholds) /.exec(first!)?.[0] ?? '';
+    const rest = [...more!.matchAll(/`([^`]+)`/g)].map(([, words]) => group + words);
+    return [first!, ...rest];
+  });
+}
+
+/** Commands in the texts of a source, as far as they are certain: a value may stand behind. */
+function commandsInTexts(source: string): string[] {
+  const texts = [...stretches(source)].filter(({ kind }) => kind === 'text').map(({ text }) => text);
+  return texts.flatMap((text) =>
+    [...text.matchAll(/palimpsest ((?:(?:[a-z]+|FILE) ?)+)|`((?:audit|thresholds) [a-z]+)`/g)].map(([, a, b]) =>
+      (a ?? b)!.trim(),
+    ),
+  );
+}
+
+function printed(): Example[] {
+  const written = walk().filter(isWritten);
+  const lines = written.flatMap((path) => {
+    if (path.endsWith('.md')) return commandsIn(read(path));
+    return /^(engine|memory|witness)\/.*\.ts$/.test(path) && path !== 'engine/cli/main.ts'
+      ? commandsInTexts(read(path))
+      : [];
+  });
+  return [...new Set(lines)].map((line) => {
+    const file = line.startsWith('thresholds') ? 'learned.json' : 'report.txt';
+    const words = line.split(' ').map((word) => (word === 'FILE' ? file : (STANDS_FOR[word] ?? word)));
+    const isNamed = /^[a-z ]+$/.test(line) && !COMPLETE.test(line);
+    return parse(['palimpsest', ...words, ...(isNamed ? ['--help'] : [])].join(' '));
+  });
+}
+
 beforeAll(() => {
   const text = ownText();
   writeFileSync(join(dir, 'story.txt'), text.slice(0, 6000));
@@ -65,6 +116,9 @@ describe('help', () => {
       for (const line of lines) examples.set(line, parse(line));
     }
     expect(examples.size).toBeGreaterThan(25);
+    const more = printed();
+    expect(more.length).toBeGreaterThan(15);
+    for (const example of more) examples.set(example.line, example);
   });
 
   it('prints nothing that fails when it is typed', async () => {
@@ -100,15 +154,19 @@ describe('help', () => {
               ? session
               : word,
       );
-      if (args[0] === 'start' && args.length === 1)
+      if (args[0] === 'start' && !args.includes('-m'))
         typed.push('-m', 'reference', '--tokens', '1600', '--kv-budget', '40%');
       if (line.includes('before.json')) {
         for (const name of ['before.json', 'after.json']) await palimpsest(['thresholds', 'export', name]);
       }
       if (line.includes('thresholds show learned.json') || line.includes('inspect learned.json'))
         await palimpsest(['thresholds', 'export', 'learned.json']);
-      const { code, err } = await palimpsest(typed, { input });
+      const { code, err, out } = await palimpsest(typed, { input });
       if (code !== 0) failed.push(`${line}: ${code} ${err}`);
+      for (const [, proposed] of out.matchAll(/^ +npx (palimpsest .*)$/gm)) {
+        const answer = await palimpsest(parse(proposed!).args);
+        if (answer.code !== 0) failed.push(`${proposed}: ${answer.code} ${answer.err}`);
+      }
     }
     expect(failed).toEqual([]);
   });
