@@ -17,8 +17,9 @@ import type { Case, Cases, Machine, Numbers, Random } from './case.ts';
 import { DENSE_CASES } from './dense.ts';
 import { KERNEL_CASES } from './kernels.ts';
 import { LATENT_CASES } from './latents.ts';
+import { POOL_CASES } from './pool.ts';
 
-export const CASES: Cases = { ...KERNEL_CASES, ...ATTENTION_CASES, ...LATENT_CASES, ...DENSE_CASES };
+export const CASES: Cases = { ...KERNEL_CASES, ...ATTENTION_CASES, ...LATENT_CASES, ...DENSE_CASES, ...POOL_CASES };
 
 export interface Difference {
   readonly name: string;
@@ -134,11 +135,18 @@ export function fuzz(
     const name = names[round % names.length]!;
     const choose = CASES[name]!;
     const chosen = choose(seeded(seed + round));
-    const expected = chosen.run(first!);
+    const run = (one: Case, machine: Machine): Numbers[] => {
+      try {
+        return one.run(machine);
+      } catch (cause) {
+        throw new Error(`${name} on ${machine.name}; again: --only ${name} --seed ${seed + round}`, { cause });
+      }
+    };
+    const expected = run(chosen, first!);
     const bounds = chosen.bounds?.(expected) ?? [];
     for (const other of others) {
       const isPlanted = plant !== undefined && other === others.at(-1);
-      const actual = (isPlanted && plant === 'input' ? misled(choose, seed + round) : chosen).run(other);
+      const actual = run(isPlanted && plant === 'input' ? misled(choose, seed + round) : chosen, other);
       if (isPlanted && plant === 'answer') spoil(actual, bounds, seeded(seed + round + 2));
       const what = difference(expected, actual, bounds);
       if (what === null) continue;

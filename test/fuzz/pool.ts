@@ -1,0 +1,336 @@
+/**
+ * Many caches on one pool: shapes, threads and formats of their own, forks, budgets of the pool and of caches that refuse this and that, moves
+ * and trials in the background, latents, closes in any order. Beside each lives a twin in a pool of its own, without budgets, that does the
+ * same at once: the two must hold and answer the same bits and count the same bytes, whatever the neighbours do.
+ */
+import { FORMATS, PAGE_TOKENS } from '../../native/format.ts';
+import { latentBytes } from '../../native/latent.ts';
+import { LATENT_OPERATIONS, SINK_TOKENS } from '../../native/layout.ts';
+import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
+import { gaussian } from '../native/rows.ts';
+import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
+
+const [UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [4, 5, 6];
+const TOKENS_MAX = 700;
+const LATENT_WIDTH = 64;
+const NOISE = 120_000;
+
+interface Move {
+  readonly layer: number;
+  readonly page: number;
+  readonly part: number;
+  readonly to: number;
+}
+
+const same = (a: Numbers, b: Numbers): boolean =>
+  Buffer.from(a.buffer, a.byteOffset, a.byteLength).equals(Buffer.from(b.buffer, b.byteOffset, b.byteLength));
+
+function expectSame(what: string, mine: Numbers, alone: Numbers): void {
+  if (!same(mine, alone)) throw new Error(`${what}: a cache on a shared pool differs from its twin`);
+}
+
+/** A cache and its twin. */
+class Pair {
+  readonly moves: Move[] = [];
+  /** What each trial that was started must answer. */
+  readonly trials: Float64Array[] = [];
+  readonly mine: CacheHandle;
+  readonly alone: CacheHandle;
+  readonly shape: readonly number[];
+
+  constructor(mine: CacheHandle, alone: CacheHandle, shape: readonly number[]) {
+    this.mine = mine;
+    this.alone = alone;
+    this.shape = shape;
+  }
+
+  get layers(): number {
+    return this.shape[0]!;
+  }
+  get row(): number {
+    return this.shape[2]! * this.shape[3]!;
+  }
+  get queryRow(): number {
+    return this.shape[1]! * this.shape[3]!;
+  }
+
+  /** [tokens, sealed pages] */
+  count(layer: number, cache = this.mine): readonly [number, number] {
+    const out = new Float64Array(2);
+    succeed(cache.length(layer, out), 'length');
+    return [out[0]!, out[1]!];
+  }
+
+  /** Does the same to the twin where it was done, and nothing where it was refused. → whether it was done */
+  both(what: string, work: (cache: CacheHandle) => number): boolean {
+    const status = work(this.mine);
+    if (status === UNSUPPORTED || status === BUDGET_EXCEEDED) return false;
+    succeed(status, what);
+    succeed(work(this.alone), `${what} alone`);
+    return true;
+  }
+
+  /** As `both`, with an array of `length` numbers that is written. */
+  compared(what: string, length: number, work: (cache: CacheHandle, out: Float64Array) => number): void {
+    const [mine, alone] = [new Float64Array(length), new Float64Array(length)];
+    if (this.both(what, (cache) => work(cache, cache === this.mine ? mine : alone))) expectSame(what, mine, alone);
+  }
+
+  finishMoves(wait: boolean): void {
+    const out = new Float64Array(1 + 2 * this.moves.length);
+    succeed(this.mine.finishMoves(wait, out), 'finishMoves');
+    for (const [i, { layer, page, part, to }] of this.moves.splice(0, out[0]!).entries()) {
+      const [status, freed] = [out[1 + 2 * i]!, out[2 + 2 * i]!];
+      if (status === BUDGET_EXCEEDED) continue;
+      const alone = new Float64Array(1);
+      succeed(this.alone.transcode(layer, page, part, to, alone), 'transcode alone');
+      expectSame('freed by a move', Float64Array.of(freed), alone);
+    }
+  }
+
+  finishTrials(wait: boolean): void {
+    const out = new Float64Array(1 + this.trials.reduce((sum, { length }) => sum + length, 0));
+    succeed(this.mine.finishTrials(wait, out), 'finishTrials');
+    let at = 1;
+    for (const errors of this.trials.splice(0, out[0]!)) {
+      expectSame('a started trial', out.subarray(at, at + errors.length), errors);
+      at += errors.length;
+    }
+  }
+
+  /** Everything of both that can be seen. → decoded pages and formats */
+  compare(): Numbers[] {
+    const [mine, alone] = [this.mine, this.alone].map((cache) => this.#seen(cache)) as [Numbers[], Numbers[]];
+    for (const [i, part] of mine.entries()) expectSame(`part ${i} of what a cache holds`, part, alone[i]!);
+    // Masses depend on the instruction set, what is held does not.
+    return mine.filter((part) => !(part instanceof Float64Array));
+  }
+
+  #seen(cache: CacheHandle): Numbers[] {
+    const account = new Float64Array(5);
+    succeed(cache.account(account, true), 'account');
+    if (account[1] !== account[4]) throw new Error(`${account[1]} bytes are counted and ${account[4]} are there`);
+    const seen: Numbers[] = [account.slice(1, 2)];
+    for (let layer = 0; layer < this.layers; layer++) {
+      const [tokens, pages] = this.count(layer, cache);
+      const columns = [0, 1, 2, 3].map(() => new Uint8Array(pages)) as [Uint8Array, Uint8Array, Uint8Array, Uint8Array];
+      const mass = new Float64Array(pages + 1);
+      succeed(cache.table(layer, ...columns, mass), 'table');
+      seen.push(...columns, mass);
+      for (let page = 0; page <= pages; page++) {
+        for (const side of [0, 1]) {
+          const rows = new Float32Array(Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS) * this.row);
+          succeed(cache.decode(layer, page, side, rows), 'decode');
+          seen.push(rows);
+        }
+        if (page === pages) continue;
+        const about = new Int32Array(2);
+        succeed(cache.exportPage(layer, page, about), 'exportPage');
+        const bytes = new Uint8Array(about[0]!);
+        succeed(cache.exportPage(layer, page, about, bytes), 'exportPage');
+        seen.push(bytes);
+      }
+    }
+    return seen;
+  }
+}
+
+/** One session of everything; `again` gives the same random numbers each time. */
+class Session {
+  readonly #binary: Binary;
+  readonly #random: Random;
+  readonly #noise: Float32Array;
+  readonly #isPatient: boolean;
+  readonly #pool: PoolHandle;
+  #pairs: Pair[] = [];
+
+  constructor(binary: Binary, random: Random, noise: Float32Array, isPatient: boolean) {
+    this.#binary = binary;
+    this.#random = random;
+    this.#noise = noise;
+    this.#isPatient = isPatient;
+    this.#pool = this.#newPool(2 ** 26);
+  }
+
+  #newPool(bytes: number): PoolHandle {
+    const pool = new this.#binary.Pool();
+    succeed(pool.open(bytes), 'pool.open');
+    return pool;
+  }
+
+  #rows(count: number): Float32Array {
+    const at = whole(this.#random, 0, NOISE - count);
+    return this.#noise.subarray(at, at + count);
+  }
+
+  #open(): void {
+    const random = this.#random;
+    const headDim = one(random, [64, 80, 128]);
+    const heads = whole(random, 1, 2);
+    const windowFormat = one(random, [FORMATS.q8.id, FORMATS.q8.id, FORMATS.f16.id]);
+    const shape = [whole(random, 1, 2), heads * whole(random, 1, 4), heads, headDim, windowFormat, whole(random, 1, 3)];
+    const layers = shape[0]!;
+    const windows = Int32Array.from({ length: layers }, () => one(random, [0, 0, 200]));
+    const [skip, hasLatents] = [one(random, [0, 0.05]), random() < 0.5];
+    const [wk, wv] = [this.#rows(heads * headDim * LATENT_WIDTH), this.#rows(heads * headDim * LATENT_WIDTH)];
+    const none = new Float32Array(0);
+    const opened = (pool: PoolHandle): CacheHandle => {
+      const cache = new this.#binary.Cache();
+      succeed(cache.open(pool, Int32Array.from(shape), 0.1, windows, none), 'cache.open');
+      succeed(cache.setSkipShare(skip), 'setSkipShare');
+      for (let layer = 0; hasLatents && layer < layers; layer++) {
+        const set = LATENT_OPERATIONS.weights;
+        succeed(cache.latent(set, layer, LATENT_WIDTH, wk, wv, undefined, undefined, undefined, 0), 'weights');
+      }
+      return cache;
+    };
+    const lone = this.#newPool(2 ** 40);
+    this.#pairs.push(new Pair(opened(this.#pool), opened(lone), shape));
+    lone.close();
+  }
+
+  #close(pair: Pair): void {
+    pair.mine.close();
+    pair.alone.close();
+    this.#pairs = this.#pairs.filter((other) => other !== pair);
+  }
+
+  #step(): void {
+    const random = this.#random;
+    const pair = one(random, this.#pairs);
+    const layer = whole(random, 0, pair.layers - 1);
+    const [tokens, pages] = pair.count(layer);
+    const kind = random();
+    const wait = this.#isPatient || random() < 0.3;
+    if (kind < 0.28) {
+      const count = Math.min(TOKENS_MAX - tokens, one(random, [1, whole(random, 1, 20), whole(random, 1, 300)]));
+      const [k, v] = [this.#rows(count * pair.row), this.#rows(count * pair.row)];
+      if (count > 0) pair.both('append', (cache) => cache.append(layer, k, v));
+    } else if (kind < 0.45) {
+      const count = Math.min(tokens, one(random, [1, 8, whole(random, 1, 100)]));
+      const q = this.#rows(count * pair.queryRow);
+      const norms = random() < 0.5 ? this.#rows(count).map(Math.abs) : undefined;
+      if (count > 0) {
+        const [mine, alone] = [new Float32Array(q.length), new Float32Array(q.length)];
+        pair.both('attend', (cache) =>
+          cache.attend(layer, q, cache === pair.mine ? mine : alone, norms, undefined, true),
+        );
+        expectSame('attention', mine, alone);
+      }
+    } else if (kind < 0.8) {
+      const [page, part, to] = [whole(random, 0, Math.max(0, pages - 1)), whole(random, 0, 2), whole(random, 0, 4)];
+      const what = random();
+      const bytes = this.#latent(page);
+      if (pages > 0) this.#change(pair, { layer, page, part, to }, what, bytes);
+    } else if (kind < 0.88) {
+      pair.finishMoves(wait);
+      pair.finishTrials(wait);
+    } else if (kind < 0.91) {
+      const fork = new this.#binary.Cache();
+      const alone = new this.#binary.Cache();
+      if (this.#pairs.length > 6 || fork.openFork(pair.mine) !== 0) return;
+      succeed(alone.openFork(pair.alone), 'openFork alone');
+      this.#pairs.push(new Pair(fork, alone, pair.shape));
+    } else if (kind < 0.94) {
+      this.#close(pair);
+      if (this.#pairs.length < 3) this.#open();
+    } else if (kind < 0.96) {
+      this.#truncate(pair);
+    } else {
+      this.#budget(pair);
+    }
+  }
+
+  #latent(page: number): Uint8Array {
+    const bytes = new Uint8Array(latentBytes('xq8', LATENT_WIDTH));
+    const x = this.#rows(PAGE_TOKENS * LATENT_WIDTH);
+    succeed(this.#binary.encodeLatent(0, LATENT_WIDTH, bytes, x, page === 0 ? SINK_TOKENS : 0), 'encodeLatent');
+    return bytes;
+  }
+
+  /** Something with a sealed page; what is not legal is refused. */
+  #change(pair: Pair, move: Move, what: number, bytes: Uint8Array): void {
+    const { layer, page, part, to } = move;
+    const { hold, keep, restore } = LATENT_OPERATIONS;
+    if (what < 0.25) {
+      pair.compared('transcode', 1, (cache, out) => cache.transcode(layer, page, part, to, out));
+    } else if (what < 0.6) {
+      const status = pair.mine.startMove(layer, page, part, to);
+      if (status === 0) pair.moves.push(move);
+      else if (status !== UNSUPPORTED && status !== BUDGET_EXCEEDED) succeed(status, 'startMove');
+    } else if (what < 0.7) {
+      pair.compared('trial', 1, (cache, out) => cache.trial(layer, page, Uint8Array.of(part, to), out));
+    } else if (what < 0.85) {
+      const errors = new Float64Array(2);
+      const candidates = Uint8Array.of(part, to, part, FORMATS.rot2.id);
+      if (pair.mine.startTrial(layer, page, candidates) !== 0) return;
+      succeed(pair.alone.trial(layer, page, candidates, errors), 'trial alone');
+      pair.trials.push(errors);
+    } else if (what < 0.95) {
+      const operation = what < 0.9 ? hold : keep;
+      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, 0, bytes, out));
+    } else {
+      pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, undefined, out));
+    }
+  }
+
+  #truncate(pair: Pair): void {
+    const counts = Array.from({ length: pair.layers }, (_, each) => pair.count(each));
+    const least = Math.max(...counts.map(([, pages]) => pages * PAGE_TOKENS));
+    const most = Math.min(...counts.map(([tokens]) => tokens));
+    const tokens = whole(this.#random, least, Math.max(least, most));
+    if (least <= most) pair.both('truncate', (cache) => cache.truncate(tokens));
+  }
+
+  #budget(pair: Pair): void {
+    const random = this.#random;
+    const [account, pool] = [new Float64Array(5), new Float64Array(6)];
+    succeed(pair.mine.account(account, false), 'account');
+    succeed(this.#pool.numbers(pool, false), 'numbers');
+    const more = one(random, [0, whole(random, 0, 100_000), 2 ** 26]);
+    const isOwn = random() < 0.5;
+    const status = isOwn ? pair.mine.setBudget(account[1]! + more) : this.#pool.setBudget(pool[1]! + more);
+    if (status !== BUDGET_TOO_SMALL) succeed(status, 'setBudget');
+  }
+
+  /** → what the caches that are left hold */
+  run(steps: number): Numbers[] {
+    for (let i = 0; i < 4; i++) this.#open();
+    for (let i = 0; i < steps; i++) {
+      this.#step();
+      const numbers = new Float64Array(6);
+      succeed(this.#pool.numbers(numbers, true), 'numbers');
+      if (numbers[1] !== numbers[5]) throw new Error(`${numbers[1]} bytes are counted and ${numbers[5]} are there`);
+    }
+    for (const pair of this.#pairs) {
+      pair.finishMoves(true);
+      pair.finishTrials(true);
+    }
+    const held = this.#pairs.flatMap((pair) => pair.compare());
+    while (this.#pairs.length > 0) this.#close(one(this.#random, this.#pairs));
+    const numbers = new Float64Array(6);
+    succeed(this.#pool.numbers(numbers, true), 'numbers');
+    if (numbers[1] !== 0 || numbers[5] !== 0) throw new Error(`${numbers[1]} bytes are left, ${numbers[5]} are there`);
+    this.#pool.close();
+    return held;
+  }
+}
+
+function manyCaches(random: Random): Case {
+  const noise = Float32Array.from({ length: NOISE }, () => gaussian(random));
+  const seeds = Array.from({ length: 4000 }, random);
+  const steps = whole(random, 20, 120);
+  // Who does not wait for what is under way does other things next on another machine.
+  const isPatient = random() < 0.6;
+  return {
+    shape: `${steps} steps, ${isPatient ? 'waiting' : 'not waiting'} for what is under way`,
+    run({ binary, isa }) {
+      succeed(binary.setIsa(isa), 'setIsa');
+      let at = 0;
+      const held = new Session(binary, () => seeds[at++ % seeds.length]!, noise, isPatient).run(steps);
+      return isPatient ? held : [];
+    },
+  };
+}
+
+export const POOL_CASES: Cases = { manyCaches };
