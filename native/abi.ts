@@ -1,4 +1,4 @@
-/** What both halves were built from, as text and as its digest: a binary that names another one is refused when it is loaded. */
+/** What the TypeScript and the C++ code must agree on, as text and as its digest. A binary with another digest is refused when it is loaded. */
 import { createHash } from 'node:crypto';
 import { ALL_FAMILIES } from './format.ts';
 import {
@@ -21,7 +21,7 @@ const described = () => ({
   formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
 });
 
-/** The ABI string: a version of its own, how many formats there are, and the digest of everything described. */
+/** The ABI string: a version number, the number of formats, and the digest. */
 export function abi(): string {
   const digest = createHash('sha256').update(JSON.stringify(described())).digest('hex').slice(0, 32);
   return `2 formats=${ALL_FAMILIES.flatMap(([, { formats }]) => formats).length} layout=${digest}`;

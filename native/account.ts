@@ -1,11 +1,11 @@
-/** The bytes of one cache and its forks, and what a full budget means: see types.ts for the contract of KvCache. */
+/** The bytes that a cache and its forks use, and the errors for a full budget. types.ts describes the methods of KvCache. */
 import { integer } from './arguments.ts';
 import { KvError } from './error.ts';
 import { type CacheHandle, check, type PoolHandle } from './load.ts';
 
-/** What counts for a cache and its forks. */
+/** The counts of a cache and its forks. */
 export interface Counted {
-  /** Null when the pool alone bounds the cache. */
+  /** Null if only the pool has a budget. */
   readonly budgetBytes: number | null;
   readonly usedBytes: number;
   readonly peakBytes: number;
@@ -26,12 +26,12 @@ export function auditBytes(handle: CacheHandle): number {
   return numbers[4]!;
 }
 
-/** A budget that was given, or undefined for none. */
+/** Checks a budget and returns it as the binary takes it; undefined and null mean that there is none. */
 export function checkedBudget(bytes: unknown): number | undefined {
   return bytes === undefined || bytes === null ? undefined : integer(bytes, 'budgetBytes', 0, Number.MAX_SAFE_INTEGER);
 }
 
-/** Throws 'budget-too-small' below `usedBytes`. */
+/** Throws 'budget-too-small' if the budget is below `usedBytes`. */
 export function refuseBelow(usedBytes: number, budgetBytes: number | undefined): void {
   if (budgetBytes === undefined || budgetBytes >= usedBytes) return;
   throw new KvError('budget-too-small', `the budget cannot go below the ${usedBytes} bytes in use`, {
@@ -40,7 +40,7 @@ export function refuseBelow(usedBytes: number, budgetBytes: number | undefined):
   });
 }
 
-/** The numbers of the bound that leaves less room: that of the cache or that of its pool. Null when the pool was closed. */
+/** The numbers of the budget that leaves less room: that of the cache or that of its pool. Null if the pool was closed. */
 function binding(handle: CacheHandle, pool: PoolHandle) {
   const { budgetBytes, usedBytes } = counted(handle);
   const known = pool.numbers(poolNumbers, false) === 0;
@@ -50,7 +50,7 @@ function binding(handle: CacheHandle, pool: PoolHandle) {
   return budgetBytes === null ? null : { owner: 'cache', budgetBytes, usedBytes };
 }
 
-/** Says what a full budget means for the work. */
+/** The error for work that a full budget does not allow. */
 export function full(
   handle: CacheHandle,
   pool: PoolHandle,

@@ -1,4 +1,4 @@
-/** Checks of arguments that several functions of the room share. Each throws a KvError that names the argument and its value. */
+/** Checks of arguments. Each throws a KvError that names the argument and its value. */
 import { KvError } from './error.ts';
 import { FORMAT_NAMES, FORMATS, type FormatName, PARTS, type Part, SIDES, type Side } from './format.ts';
 
@@ -6,7 +6,7 @@ export function fail(message: string, values: Readonly<Record<string, unknown>>,
   throw new KvError('bad-argument', message, { values, hint });
 }
 
-/** A short text for any value at all: proxies that throw and detached arrays too. */
+/** A short text for any value, even for proxies that throw and detached arrays. */
 export function show(value: unknown): string {
   if (typeof value !== 'object' && typeof value !== 'function') return String(value);
   if (value === null) return 'null';
@@ -69,13 +69,13 @@ export function closed(what: string): never {
   throw new KvError('closed', `the ${what} was closed`, { hint: `open a new ${what}` });
 }
 
-/** What no side and no format is: the binary refuses it. */
+/** A number that stands for no side and no format, so that the binary refuses it. */
 const UNKNOWN = 255;
 
-/** As `sideId` and `partId`, leaving it to the binary to refuse. */
+/** The id of a side or part, or UNKNOWN. Unlike `sideId` and `partId` it does not throw. */
 export const sideNumber = (side: Side | undefined): number => (side === 'k' ? 0 : side === 'v' ? 1 : UNKNOWN);
 export const partNumber = (part: Part | undefined): number => (part === 'kv' ? 2 : sideNumber(part));
 
-/** As `formatId`, leaving it to the binary to refuse. */
+/** The id of a format, or UNKNOWN. Unlike `formatId` it does not throw. */
 export const formatNumber = (format: FormatName | undefined): number =>
   typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format].id : UNKNOWN;

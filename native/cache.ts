@@ -1,6 +1,6 @@
 /**
- * The cache as JavaScript sees it: checks arguments, fills in defaults, says what is wrong, and hands the work to the binary.
- * Legend: T tokens, H query heads, n KV heads, d head_dim. See types.ts for the contract of every method.
+ * The cache as JavaScript sees it. It checks arguments, fills in defaults, explains errors, and leaves the work to the binary.
+ * types.ts describes every method. In array shapes, T is the number of tokens, H of query heads, n of KV heads, d the head size.
  */
 import * as account from './account.ts';
 import {
@@ -74,7 +74,7 @@ class NativeCache implements KvCache {
     return integer(layer, 'layer', 0, this.shape.layers - 1);
   }
 
-  /** [tokens, sealed pages] of a layer. */
+  /** The number of tokens and of sealed pages of a layer. */
   #count(layer: number): { tokens: number; pages: number } {
     check(this.#open().length(layer, this.#pair), 'read the cache', { layer });
     return { tokens: this.#pair[0]!, pages: this.#pair[1]! };
@@ -100,7 +100,7 @@ class NativeCache implements KvCache {
     if (tokens < pages * PAGE_TOKENS) {
       throw new KvError('unsupported', `rows before ${pages * PAGE_TOKENS} are sealed and cannot be taken back`, {
         values: { tokens, sealed: pages * PAGE_TOKENS, length: now },
-        hint: 'fork() before appending what may have to be undone',
+        hint: 'call fork() before you append tokens that you may want to take back',
       });
     }
     check(handle.truncate(tokens), 'truncate', { tokens, length: now });
@@ -130,7 +130,7 @@ class NativeCache implements KvCache {
     return this.#appendBytes(-1, integer(tokens, 'tokens', 0, 2 ** 30));
   }
 
-  /** Of one layer, or for −1 of all. */
+  /** The bytes that appending so many tokens to one layer takes, or to all layers for −1. */
   #appendBytes(layer: number, tokens: number): number {
     check(this.#open().appendBytes(layer, tokens, this.#one), 'read the cache', { tokens });
     if (this.#latentBytes === 0) return this.#one[0]!;
@@ -217,7 +217,7 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     const moves = movesOf(candidates);
     const errors = new Float64Array((moves?.length ?? 0) / 2);
-    // The binary checks everything by itself; only when it refuses is it worth asking what was wrong.
+    // The binary checks everything. Only when it refuses do we check again, to say what was wrong.
     const status = moves === null ? REFUSED : handle.trial(layer, page, moves, errors);
     if (status !== 0) this.#explainTrial(layer, page, candidates, status);
     return errors;
@@ -412,7 +412,7 @@ class NativeCache implements KvCache {
     handle.close();
   }
 
-  /** What is asked for, when the page and its format of now allow it. */
+  /** Checks that a move is possible and describes it. Throws otherwise. */
   #checkedMove(layer: number, page: number, side: Part, to: FormatName): StartedMove {
     this.#sealedPage(this.#layer(layer), page);
     partId(side);
@@ -422,7 +422,7 @@ class NativeCache implements KvCache {
     return { layer, page, side, from: { k: from('k'), v: from('v') }, to };
   }
 
-  /** Says what a full pool means for the work. */
+  /** Runs `work`. If a budget is full, the error says what could not be done and how to make room. */
   #within<Result>(doing: string, work: () => Result): Result {
     try {
       return work();
@@ -439,8 +439,8 @@ class NativeCache implements KvCache {
 }
 
 /**
- * Opens a cache. It takes nothing of the budget before tokens come. Throws 'bad-argument', 'unsupported' (head size without codes and
- * windowFormat q8), 'closed' (pool).
+ * Opens a cache, which takes nothing from the budget until tokens are appended. Throws 'bad-argument', 'unsupported' if windowFormat
+ * does not serve the head size, and 'closed' if the pool is closed.
  */
 export function openKvCache(options: KvCacheOptions): KvCache {
   record(options, 'options');

@@ -1,18 +1,19 @@
 /**
- * The matrices around attention: weights in 8 or 4 bits, norms, and the four pieces of a step, cut where attention happens.
- * Legend: m hidden size, f intermediate size, H query heads, n KV heads, d head size, T tokens. Arrays are row-major.
+ * The computation of a layer around attention: matrices with weights in 8 or 4 bits, norms, and the four pieces into which attention
+ * divides a step. In array shapes, m is the hidden size, f the intermediate size, H the number of query heads, n of KV heads, d the
+ * head size and T the number of tokens. Arrays are row-major.
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
-import { check, type DenseHandle, loadBinary } from './load.ts';
+import { check, codeOf, type DenseHandle, loadBinary } from './load.ts';
 
 export { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
 export type DenseSlot = (typeof DENSE_SLOTS)[number];
 
 export type DenseNorm = (typeof DENSE_NORMS)[number];
 
-/** Inputs of an output that share a scale. */
+/** How many inputs of an output share a scale. */
 export const DENSE_BLOCK = 32;
 
 export interface DenseShape {
@@ -28,13 +29,13 @@ export interface DenseShape {
 
 /** A matrix of 4-bit codes: w[o, i] = scales[o, ⌊i/32⌋]·codes[o, i] + minima[o, ⌊i/32⌋]. */
 export interface NarrowMatrix {
-  /** [outputs, inputs], below 16. */
+  /** [outputs, inputs], each below 16. */
   readonly codes: Uint8Array;
   readonly scales: Float32Array;
   readonly minima: Float32Array;
 }
 
-/** What a layer's norm and projections give: q [T, H·d], k and v [T, n·d]. */
+/** The results of a layer's norm and projections: q [T, H·d], k and v [T, n·d]. */
 export interface Projected {
   readonly q: Float32Array;
   readonly k: Float32Array;
@@ -55,9 +56,10 @@ const MAX_THREADS = 64;
 const MAX_TOKENS = 2 ** 20;
 
 /**
- * Weights are given matrix by matrix and packed; `layer` equal to `layers` means what follows the last layer: its 'q' is the output
- * matrix [vocab, m], its 'attnNorm' the final norm. A piece can run once every matrix and norm was given.
- * Methods throw 'bad-argument', 'bad-shape', 'bad-value' (weights that are not finite), 'closed', 'budget-exceeded' (no memory).
+ * Weights are set one matrix at a time and are packed. A `layer` equal to `layers` stands for what follows the last layer: its 'q' is
+ * the output matrix [vocab, m], and its 'attnNorm' is the final norm. The pieces can run once every matrix and norm has been set.
+ * Methods throw 'bad-argument', 'bad-shape', 'bad-value' for weights that are not finite, 'closed', and 'budget-exceeded' when the
+ * system has no memory.
  */
 export class DenseHalf {
   readonly shape: DenseShape;
@@ -82,7 +84,7 @@ export class DenseHalf {
     return this.#handle ?? closed('dense half');
   }
 
-  /** Bytes of all weights outside the JavaScript heap. */
+  /** The bytes of all weights. They are outside the JavaScript heap. */
   get bytes(): number {
     const out = new Float64Array(1);
     check(this.#open.bytes(out), 'read the weights');
@@ -94,12 +96,12 @@ export class DenseHalf {
     this.#handle = undefined;
   }
 
-  /** [outputs, inputs] of a matrix. */
+  /** The shape of a matrix, [outputs, inputs]. */
   sizes(layer: number, slot: DenseSlot): readonly [outputs: number, inputs: number] {
     const { layers, hiddenSize: m, intermediateSize: f, queryHeads, kvHeads, headDim, vocabSize } = this.shape;
     integer(layer, 'layer', 0, layers);
     if (layer === layers && slot === 'q') return [vocabSize, m];
-    if (layer === layers) fail("behind the last layer there is only 'q', the output matrix", { slot: show(slot) });
+    if (layer === layers) fail("after the last layer there is only 'q', the output matrix", { slot: show(slot) });
     switch (slot) {
       case 'q':
         return [queryHeads * headDim, m];
@@ -114,11 +116,11 @@ export class DenseHalf {
       case 'down':
         return [m, f];
       default:
-        return fail(`a matrix is one of ${DENSE_SLOTS.join(', ')}`, { slot: show(slot) });
+        return fail(`the matrix must be one of ${DENSE_SLOTS.join(', ')}`, { slot: show(slot) });
     }
   }
 
-  /** Rounds a matrix to 8 bits, symmetric, one scale per 32 inputs of an output. w: [outputs, inputs]. Once per matrix. */
+  /** Sets a matrix, w [outputs, inputs], rounded to 8 bits with one scale for every 32 inputs of an output. Once per matrix. */
   setWide(layer: number, slot: DenseSlot, w: Float32Array): void {
     const [outputs, inputs] = this.sizes(layer, slot);
     rows(w, 'w', outputs, inputs);
@@ -126,8 +128,8 @@ export class DenseHalf {
   }
 
   /**
-   * Takes 4-bit codes as they are. → false, and nothing was done, when the inputs are no multiple of 32 or a scale or minimum lies
-   * outside what a half holds to 2^-11.
+   * Sets a matrix from 4-bit codes as they are and returns true. Returns false and does nothing if the number of inputs is not a
+   * multiple of 32, or if a half cannot hold a scale or minimum with a relative error of at most 2^-11.
    */
   setNarrow(layer: number, slot: DenseSlot, { codes, scales, minima }: NarrowMatrix): boolean {
     const [outputs, inputs] = this.sizes(layer, slot);
@@ -138,7 +140,7 @@ export class DenseHalf {
     rows(scales, 'scales', outputs, inputs / DENSE_BLOCK);
     rows(minima, 'minima', outputs, inputs / DENSE_BLOCK);
     const status = this.#open.setNarrow(layer, DENSE_SLOTS.indexOf(slot), codes, scales, minima);
-    if (status === STATUS_UNSUPPORTED) return false;
+    if (codeOf(status) === 'unsupported') return false;
     check(status, `pack matrix ${layer}.${slot}`, { outputs, inputs });
     return true;
   }
@@ -149,7 +151,7 @@ export class DenseHalf {
     check(this.#open.setBias(layer, DENSE_SLOTS.indexOf(slot), bias), `set the bias of ${layer}.${slot}`);
   }
 
-  /** gain: [m], of a head norm [d]. */
+  /** Sets the gains of a norm: [m], or [d] for a norm of heads. */
   setNorm(layer: number, norm: DenseNorm, gain: Float32Array): void {
     const { layers, hiddenSize, headDim } = this.shape;
     integer(layer, 'layer', 0, layers);
@@ -159,14 +161,17 @@ export class DenseHalf {
     check(this.#open.setNorm(layer, id, gain), `set the norm ${layer}.${norm}`);
   }
 
-  /** Norm and projections of layer 0. x: [T, m]. Results are written into `out`, which shares no memory with x. */
+  /** The norm and projections of layer 0, from x [T, m] to `out`, which must not share memory with x. */
   first(x: Float32Array, tokens: number, out: Projected): void {
     this.#checkRows(x, tokens);
     this.#checkProjected(out, tokens, [x]);
     check(this.#open.first(x, tokens, out.q, out.k, out.v), 'run the first projections');
   }
 
-  /** attention [T, H·d] of `layer` and x [T, m] that entered it → the residual stream xNext [T, m], and projections of layer + 1. */
+  /**
+   * From the attention [T, H·d] of `layer` and the x [T, m] that entered it, computes the residual stream that leaves it, xNext [T, m],
+   * and the projections of the next layer.
+   */
   next(
     layer: number,
     attention: Float32Array,
@@ -184,13 +189,13 @@ export class DenseHalf {
     );
   }
 
-  /** The same after the last layer, without the projections that would follow. */
+  /** The same for the last layer, which no projections follow. */
   last(attention: Float32Array, x: Float32Array, tokens: number, xNext: Float32Array): void {
     this.#checkAfter(attention, x, tokens, xNext);
     check(this.#open.last(attention, x, tokens, xNext), 'run the dense half of the last layer');
   }
 
-  /** Final norm and output matrix. x: [count, m] → out [count, vocab]. */
+  /** The final norm and the output matrix, from x [count, m] to out [count, vocab]. */
   logits(x: Float32Array, count: number, out: Float32Array): void {
     this.#checkRows(x, count);
     rows(out, 'out', count, this.shape.vocabSize);
@@ -207,7 +212,7 @@ export class DenseHalf {
     this.#checkRows(x, tokens);
     rows(attention, 'attention', tokens, this.shape.queryHeads * this.shape.headDim);
     rows(xNext, 'xNext', tokens, this.shape.hiddenSize);
-    if (overlaps(xNext, x) || overlaps(xNext, attention)) fail('xNext must not share memory with what is read', {});
+    if (overlaps(xNext, x) || overlaps(xNext, attention)) fail('xNext must not share memory with x or attention', {});
   }
 
   #checkProjected({ q, k, v }: Projected, tokens: number, others: readonly Float32Array[]): void {
@@ -221,9 +226,6 @@ export class DenseHalf {
     }
   }
 }
-
-/** Number of native/cache/status.h. */
-const STATUS_UNSUPPORTED = 4;
 
 function rows(x: unknown, name: string, count: number, width: number): void {
   const { length } = floats(x, name);

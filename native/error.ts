@@ -1,9 +1,9 @@
 /**
- * The one error that a caller, a file or the world can cause. Our own mistakes are `assert`ed instead.
- * Codes are a closed list: every code has one meaning, and the command line exits with 2 on any of them.
+ * The error for everything that a caller, a file or the machine can cause. Our own mistakes fail an `assert` instead.
+ * The list of codes is closed, every code has one meaning, and the command line exits with 2 for any of them.
  */
 
-/** Code → what it means. Keep each meaning to one line. */
+/** Every code and its meaning in one line. */
 export const KV_ERROR_CODES = {
   'bad-argument': 'an argument has the wrong type or is out of range',
   'bad-shape': 'an array has the wrong length for the shape it is given for',
@@ -36,7 +36,7 @@ export const KV_ERROR_CODES = {
 /** One of KV_ERROR_CODES. */
 export type KvErrorCode = keyof typeof KV_ERROR_CODES;
 
-/** What a KvError says beside its message. */
+/** The details of a KvError besides its message. */
 export interface KvErrorDetail {
   /** The numbers and names that a person needs to act. */
   readonly values?: Readonly<Record<string, unknown>>;
@@ -46,11 +46,11 @@ export interface KvErrorDetail {
   readonly cause?: unknown;
 }
 
-/** What a caller, a file or the world did wrong: a code from a closed list, the values, and what to do. Nothing else is thrown for it. */
+/** The only error that is thrown for a mistake of a caller, a fault in a file or a failure of the machine. */
 export class KvError extends Error {
   /** Always 'KvError'. */
   override readonly name = 'KvError';
-  /** Which kind of error: stable, for programs. */
+  /** The kind of error. Programs can rely on it: codes do not change. */
   readonly code: KvErrorCode;
   /** The numbers and names that a person needs to act. */
   readonly values: Readonly<Record<string, unknown>>;
@@ -65,7 +65,7 @@ export class KvError extends Error {
   }
 }
 
-/** Throws our own kind of failure, with both numbers in the message. Stays on in production. */
+/** Throws an internal error if a condition that must always hold does not. */
 export function assert(condition: boolean, message: string): asserts condition {
   if (!condition) throw new Error(`palimpsest internal error: ${message}`);
 }

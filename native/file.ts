@@ -1,7 +1,7 @@
 /**
- * How every room opens, reads and replaces files. Paths come from callers, so a name may stand for anything: only regular
- * files of plausible size are opened, and opening never waits (a pipe that nobody writes would wait for ever, and a link to
- * /dev/zero would be read for ever). What is replaced is either the old file or the new one, whatever happens in between.
+ * Opening, reading and replacing files. Paths come from callers and may name anything, so only regular files of a plausible size
+ * are opened, and opening never blocks. A pipe that nobody writes to, for example, would block for ever, and reading /dev/zero would
+ * never end. When a file is replaced, its name always stands for either the complete old file or the complete new one.
  */
 import fs from 'node:fs';
 import { dirname } from 'node:path';
@@ -13,15 +13,15 @@ export interface OpenFile {
 }
 
 export interface OpenRules {
-  /** Largest plausible size. */
+  /** The largest size that is plausible. */
   readonly bytesMax: number;
-  /** Code of the error for a file that is no regular one or too large; default 'bad-file'. */
+  /** The code of the error for a file that is not regular or too large, by default 'bad-file'. */
   readonly code?: KvErrorCode;
-  /** Open for reading and writing; the file must exist. */
+  /** Whether to open the file for writing as well as reading. It must exist in either case. */
   readonly write?: boolean;
 }
 
-/** The caller closes `fd`. Throws 'not-found', 'io', or `rules.code` for a pipe, a device, a folder or a file over `bytesMax`. */
+/** Opens a file, which the caller must close. Throws 'not-found', 'io', or `rules.code` for a pipe, device or folder or a file over `bytesMax`. */
 export function openRegular(path: string, rules: OpenRules): OpenFile {
   const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
   let fd: number;
@@ -46,7 +46,7 @@ export function openRegular(path: string, rules: OpenRules): OpenFile {
   }
 }
 
-/** The whole content. Throws what `openRegular` throws. */
+/** Reads a whole file. Throws as `openRegular` does. */
 export function readRegular(path: string, rules: OpenRules): Buffer {
   const { fd, size } = openRegular(path, rules);
   try {
@@ -61,16 +61,15 @@ export function readRegular(path: string, rules: OpenRules): Buffer {
   }
 }
 
-/** What the operating system said about a path: 'not-found' or 'io'. */
+/** Makes a KvError, 'not-found' or 'io', of an error of the operating system. */
 export function refusedFile(path: string, cause: unknown): KvError {
   const { code, message } = cause as NodeJS.ErrnoException;
   if (code === 'ENOENT' || code === 'ENOTDIR')
     return new KvError('not-found', `${path} does not exist`, { values: { path }, cause });
-  // A socket cannot be opened at all, a pipe without a reader cannot be written.
   return new KvError('io', `${path}: ${message}`, { values: { path, code }, cause });
 }
 
-/** What the helpers below use of node:fs; tests of the log put a failing disk here. */
+/** The functions of node:fs that are used below. Tests of the log replace them to simulate a failing disk. */
 export type SyncedFiles = {
   openSync(path: string, flags: string): number;
   closeSync(fd: number): void;
@@ -78,12 +77,12 @@ export type SyncedFiles = {
   writeSync(fd: number, source: Uint8Array, offset: number, length: number, position: number): number;
 };
 
-/** Makes renames and creations in a folder survive a power cut. */
+/** Syncs a folder, so that files created or renamed in it survive a power failure. */
 export function syncFolder(dir: string, files: SyncedFiles = fs): void {
   syncAt(dir, 'r', files);
 }
 
-/** fsync of a file that somebody else wrote. */
+/** Syncs a file that was written elsewhere. */
 export function syncFile(path: string): void {
   syncAt(path, 'r+', fs);
 }
@@ -97,7 +96,7 @@ function syncAt(path: string, flags: string, files: SyncedFiles): void {
   }
 }
 
-/** Writes all of it, however little the disk takes at once. Throws ENOSPC when it takes nothing. */
+/** Writes all bytes, in several calls if the system writes only some of them at once. Throws ENOSPC if it writes none. */
 export function writeWhole(fd: number, source: Uint8Array, position: number, files: SyncedFiles = fs): void {
   for (let done = 0; done < source.length; ) {
     const written = files.writeSync(fd, source, done, source.length - done, position + done);
@@ -106,7 +105,7 @@ export function writeWhole(fd: number, source: Uint8Array, position: number, fil
   }
 }
 
-/** Writes `bytes` to `path` and syncs it. Not atomic: for names that nothing refers to yet. Flags 'wx' insist that the name is new. */
+/** Writes and syncs a file. This is not atomic, so it is only for names that nothing refers to yet. Flags 'wx' refuse a name that exists. */
 export function writeSynced(path: string, bytes: Uint8Array, flags = 'w', files: SyncedFiles = fs): void {
   const fd = files.openSync(path, flags);
   try {
@@ -117,7 +116,7 @@ export function writeSynced(path: string, bytes: Uint8Array, flags = 'w', files:
   }
 }
 
-/** Replaces `path` by `bytes`: temporary file, fsync, rename, fsync of the folder. Throws 'io'. */
+/** Replaces the content of a file atomically: writes and syncs a temporary file, renames it, and syncs the folder. Throws 'io'. */
 export function replaceFile(path: string, bytes: Uint8Array): void {
   const temporary = `${path}.${process.pid}.tmp`;
   try {

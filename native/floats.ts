@@ -1,13 +1,13 @@
-/** Plain functions over float arrays, for whoever loads or runs a model. */
+/** Functions on arrays of floats for loading and running models. */
 import { fail, floats, integer, overlaps, shapeError, show } from './arguments.ts';
 import { check, loadBinary } from './load.ts';
 
-/** Heads that one call may have; the binary knows the same number. */
+/** The most heads that one call may have. The binary has the same limit. */
 const MAX_HEADS = 1024;
 
 /**
- * Rotary embedding in place. x: [tokens, heads, headDim]; the first rotaryDim channels of each head turn.
- * cos, sin: [tokens, rotaryDim / 2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
+ * Applies the rotary embedding to the first rotaryDim channels of each head of x [tokens, heads, headDim], in place. cos and sin are
+ * [tokens, rotaryDim / 2]. Channels 2i and 2i+1 are rotated together if `interleaved`, otherwise i and i + rotaryDim/2.
  */
 export function rope(
   x: Float32Array,
@@ -37,7 +37,7 @@ export function rope(
   check(loadBinary().rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved), 'rotate');
 }
 
-/** float32 → IEEE half bits, round half to even. Values beyond the range become infinite. */
+/** Converts float32 to the bits of IEEE halves, rounding half to even. Numbers beyond the range become infinite. */
 export function toHalf(x: Float32Array, out: Uint16Array = new Uint16Array(floats(x, 'x').length)): Uint16Array {
   floats(x, 'x');
   if (!(out instanceof Uint16Array)) fail('out must be a Uint16Array', { out: show(out) });
@@ -46,7 +46,7 @@ export function toHalf(x: Float32Array, out: Uint16Array = new Uint16Array(float
   return out;
 }
 
-/** IEEE half bits → float32, exact. */
+/** Converts the bits of IEEE halves to float32, which is exact. */
 export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
   if (!(bits instanceof Uint16Array)) fail('bits must be a Uint16Array', { bits: show(bits) });
   const target = out ?? new Float32Array(bits.length);

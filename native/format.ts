@@ -1,6 +1,6 @@
 /**
- * What the bytes of a page mean. Every format is described once, in its file of native/formats/; what this module answers (names, order,
- * sizes, moves, candidates) is computed from those descriptions.
+ * The formats of pages: their names, order and sizes, and which moves between them are possible. All of this is computed from the
+ * descriptors in native/formats/, where each format is described once.
  */
 import { KvError } from './error.ts';
 import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
@@ -12,18 +12,18 @@ export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
 export type { FormatName, WindowName } from './formats/index.gen.ts';
 export { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, SINK_TOKENS, type Side, SKETCH_ROWS, TRIAL_QUERIES } from './layout.ts';
 
-/** What of a page a move concerns: one side, or both in one move. */
+/** The part of a page that a move concerns: one side, or both. */
 export type Part = Side | 'kv';
 export const PARTS: readonly Part[] = ['k', 'v', 'kv'];
 /** The sides of a part. */
 export const sidesOf = (part: Part): readonly Side[] => (part === 'kv' ? SIDES : [part]);
 
-/** What is known of a format. */
+/** The properties of a format. */
 export interface KvFormat extends FormatDescriptor {
   readonly name: FormatName;
 }
 
-/** Name of the C++ file → what is defined there. */
+/** Every family of formats with its name, which is that of its files. */
 export const ALL_FAMILIES: readonly (readonly [name: string, family: Family])[] = [
   ...Object.entries(FAMILIES),
   ...registeredFamilies(),
@@ -33,32 +33,32 @@ const ORDERED = ALL_FAMILIES.flatMap(([, family]) => family.formats as readonly 
   (a, b) => a.rank - b.rank,
 );
 
-/** Names in order of quality, best first. The place in this list is what tables of pages hold; the id crosses to C++. */
+/** The names of all formats, best first. Page tables hold indices into this list, and C++ uses ids. */
 export const FORMAT_NAMES: readonly FormatName[] = ORDERED.map(({ name }) => name);
 
 export const FORMATS: Readonly<Record<FormatName, KvFormat>> = Object.freeze(
   Object.fromEntries(ORDERED.map((format) => [format.name, format])) as Record<FormatName, KvFormat>,
 );
 
-/** The readable reference of every format: the specification that the kernels are tested against. */
+/** The reference implementation of every format, which the kernels are tested against. */
 export const CODECS: typeof BUILT_IN_CODECS = Object.freeze(
   Object.assign({}, ...ALL_FAMILIES.map(([, { codecs }]) => codecs)),
 );
 
-/** Place in FORMAT_NAMES of an id that came from C++, −1 for none. */
+/** The index in FORMAT_NAMES of the format with an id of C++, or −1 if there is none. */
 export const rankOfId = (id: number): number => ORDERED.findIndex((format) => format.id === id);
 
-/** The format of an id that came from C++. */
+/** The format with an id of C++. */
 export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 
-/** What a page is sealed in unless it must be exact. */
+/** The format in which a page is sealed, unless it must be exact. */
 export const WINDOW_FORMAT: WindowName = 'q8';
-/** Formats that a page which has left the window is tried in, best first. */
+/** The formats that a page may be demoted to once it has left the window, best first. */
 export const TRIAL_CANDIDATES: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
 /** The coarsest format. */
 export const LOWEST_FORMAT: FormatName = FORMAT_NAMES.at(-1)!;
 
-/** Whether a page side may go from one format to another, sizes apart. */
+/** Whether a side of a page may move from one format to another, if both serve the head size. */
 export function isMove(from: FormatName, to: FormatName): boolean {
   const sources = FORMATS[to].from;
   return from === to || (sources === 'better' ? FORMATS[from].rank < FORMATS[to].rank : sources.includes(from));
@@ -72,7 +72,7 @@ export function servesHeadDim(format: FormatName, headDim: number): boolean {
 
 const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PAGE_PART_ALIGN;
 
-/** Bytes that one sealed page of one side takes in the pool, padding included: exactly what is allocated. */
+/** The bytes that one side of a sealed page takes in the pool, padding included. */
 export function pageBytes(format: FormatName, kvHeads: number, headDim: number): number {
   return FORMATS[format].parts.reduce(
     (sum, { fields }) => sum + align(kvHeads * fields.reduce((bytes, field) => bytes + fieldBytes(field, headDim), 0)),
@@ -84,7 +84,7 @@ export function isFormatName(name: string): name is FormatName {
   return (FORMAT_NAMES as readonly string[]).includes(name);
 }
 
-/** ggml and engine names that mean one of ours in all but layout; anything else is refused by name. */
+/** Names of ggml and of other engines for formats that are like one of ours except for their layout. */
 export function parseFormat(text: string): FormatName {
   const name = text.trim().toLowerCase();
   if (isFormatName(name)) return name;
@@ -95,15 +95,15 @@ export function parseFormat(text: string): FormatName {
   });
 }
 
-/** Formats of keys and values. */
+/** The formats of keys and values. */
 export interface FormatPair {
-  /** Format of keys. */
+  /** The format of keys. */
   readonly k: FormatName;
-  /** Format of values. */
+  /** The format of values. */
   readonly v: FormatName;
 }
 
-/** Parses `rot4` or `rot4:rot2` (K:V). */
+/** Parses one format for both sides, such as `rot4`, or one for each, such as `rot4:rot2` (K:V). */
 export function parsePair(text: string): FormatPair {
   const parts = text.split(':');
   if (parts.length > 2) {

@@ -1,4 +1,4 @@
-/** Pages held as latents, the checked half of KvCache's methods: see types.ts for the contract of each. */
+/** Pages that are held as latents: the checks of KvCache's methods for them, which types.ts describes. */
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { checkedWidth, type LatentName, latentId } from './latent.ts';
@@ -83,7 +83,7 @@ function refuseHeld(status: number, doing: string, values: Readonly<Record<strin
   }
 }
 
-/** Gives a page its latent: in place of keys and values (`hold`) or beside them (`keep`). → bytes freed */
+/** Gives a page its latent, in place of keys and values (`hold`) or beside them (`keep`). Returns how many bytes that freed. */
 export function putLatent(
   handle: CacheHandle,
   operation: 'hold' | 'keep',
@@ -103,13 +103,13 @@ export function putLatent(
     if (!(error instanceof KvError) || error.code !== 'unsupported') throw error;
     throw new KvError('unsupported', `page ${page} of layer ${layer} cannot have a latent`, {
       values,
-      hint: 'set the weights of the layer and a rotary table that reaches its positions; a page has one latent, and gets none while a move of it is under way',
+      hint: 'set the weights of the layer and a rotary table that covers its positions; a page can have only one latent, and gets none while a move of it is under way',
     });
   }
   return out[0]!;
 }
 
-/** → bytes freed. */
+/** Makes keys and values of a page from its latent. Returns how many bytes that freed. */
 export function restore(handle: CacheHandle, layer: number, page: number, format: number, out: Float64Array): number {
   check(
     handle.latent(LATENT_OPERATIONS.restore, layer, page, format, undefined, out),

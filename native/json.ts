@@ -1,26 +1,26 @@
 /**
- * JSON from files that others made. Parsers disagree about a key that stands twice, some keys can change every object of the
- * process, and depth or sheer number of values exhaust it: all are refused before the built-in parser sees the text.
+ * Parses JSON from files that others made. Before the built-in parser sees the text, this refuses duplicate keys, about which parsers
+ * disagree, keys that could change every object of the process, and texts so deep or with so many values that they would exhaust it.
  */
 import { KvError, type KvErrorCode } from './error.ts';
 import { readRegular } from './file.ts';
 
-/** Deeper than anything this project writes and model files have. */
+/** Everything that this project writes, and every model file, is less deep than this. */
 const DEPTH_MAX = 64;
-/** Values of one JSON file: 262,144 words and 515,000 merges, each a pair in a list of its own, are two million. */
+/** The most values of one file. A tokenizer with 262,144 words and 515,000 merges, each a list of two, has two million. */
 export const JSON_VALUES_MAX = 2 ** 22;
 const FORBIDDEN_KEYS: ReadonlySet<string> = new Set(['__proto__', 'constructor', 'prototype']);
 
 export interface JsonRules {
-  /** For messages: a file name. */
+  /** The file's name, for messages. */
   readonly what: string;
   readonly code: KvErrorCode;
   readonly hint?: string;
-  /** Keys are words of a vocabulary: '__proto__' is one of them. Such an object must be read with Object.entries. */
+  /** Whether keys may be any words of a vocabulary, even '__proto__'. Such an object must be read with Object.entries. */
   readonly anyKey?: boolean;
 }
 
-/** Bytes → value. UTF-8 must be valid and without a byte order mark. Throws `rules.code`. */
+/** Parses bytes, which must be valid UTF-8 without a byte order mark. Throws `rules.code`. */
 export function parseJson(bytes: Uint8Array, rules: JsonRules): unknown {
   let text: string;
   try {
@@ -52,7 +52,7 @@ export function asRecord(value: unknown): Readonly<Record<string, unknown>> | un
     : undefined;
 }
 
-/** Follows brackets and strings only; whether the rest is JSON is for JSON.parse to say. */
+/** Checks depth, number of values and keys. It looks at brackets and strings only, and leaves the rest to JSON.parse. */
 function checkKeys(text: string, rules: JsonRules): void {
   const open: (Set<string> | null)[] = [];
   let keyNext = false;
@@ -96,7 +96,7 @@ function checkKeys(text: string, rules: JsonRules): void {
   }
 }
 
-/** Position of the closing quote, or the end of the text. */
+/** The position of the closing quote, or the end of the text if there is none. */
 function stringEnd(text: string, start: number): number {
   for (let end = text.indexOf('"', start + 1); end !== -1; end = text.indexOf('"', end + 1)) {
     let backslashes = 0;
@@ -111,6 +111,6 @@ function unescaped(quoted: string): string {
   try {
     return JSON.parse(quoted) as string;
   } catch {
-    return quoted; // JSON.parse of the whole text reports it.
+    return quoted; // It is not valid JSON, which parsing the whole text will report.
   }
 }

@@ -1,14 +1,14 @@
-/** Names that a caller may write. One that is not among them is refused, with the nearest one that is: a misspelt option must never pass as none. */
+/** Checks the names that a caller writes. An unknown one is refused and the nearest known one suggested, so that a misspelt option is never ignored. */
 import { KvError, type KvErrorCode } from './error.ts';
 
-/** The known name that is meant, or null where none is near: at most a third of the letters may differ. Case, dashes and underscores do not count. */
+/** The known name that is nearest, or null if more than a third of the letters differ. Case, dashes and underscores do not count. */
 export function nearestName(given: string, known: Iterable<string>): string | null {
   const plain = (name: string): string => name.toLowerCase().replaceAll(/[-_]/g, '');
   const word = plain(given);
   let best: string | null = null;
   let least = Math.floor(word.length / 3) + 1;
   for (const name of known) {
-    // Two words whose lengths differ by more than that cannot be nearer, and need not be compared.
+    // The distance of two words is at least the difference of their lengths, so these words need not be compared.
     if (Math.abs(plain(name).length - word.length) >= least) continue;
     const distance = editDistance(word, plain(name));
     if (distance < least) [best, least] = [name, distance];
@@ -16,7 +16,7 @@ export function nearestName(given: string, known: Iterable<string>): string | nu
   return best;
 }
 
-/** Letters to insert, leave out, replace or swap with their neighbour (optimal string alignment). */
+/** How many letters must be inserted, removed, replaced or swapped with their neighbour (optimal string alignment). */
 function editDistance(a: string, b: string): number {
   let before: number[] = [];
   let last = Array.from({ length: b.length + 1 }, (_, j) => j);
@@ -33,21 +33,21 @@ function editDistance(a: string, b: string): number {
   return last[b.length]!;
 }
 
-/** The error for a name that is not known; `what` begins its message: "openSession has no option 'kvBugdt'". */
+/** The error for an unknown name. `what` begins its message, as in "openSession has no option 'kvBugdt'". */
 export function unknownName(code: KvErrorCode, what: string, given: string, known: readonly string[]): KvError {
   const meant = nearestName(given, known);
   return new KvError(code, `${what} '${given}'`, {
     values: { given },
-    hint: meant === null ? `known are ${known.join(', ')}` : `did you mean ${meant}?`,
+    hint: meant === null ? `the known names are ${known.join(', ')}` : `did you mean ${meant}?`,
   });
 }
 
-/** Only the fields that have a value, as options are passed on: an option that is undefined is one that was not given. */
+/** Options without those that are undefined, which count as not given. */
 export function given<T extends object>(fields: { readonly [K in keyof T]: T[K] | undefined }): T {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
 }
 
-/** Refuses what is no object, and any key that is not in `known` (one entry for each key of T). Throws KvError 'bad-argument'. */
+/** Throws KvError 'bad-argument' if the options are not an object or have a key that is not in `known`, which lists the keys of T. */
 export function checkKeys<T extends object>(
   options: T,
   known: Readonly<Record<keyof T, true>>,

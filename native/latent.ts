@@ -1,6 +1,7 @@
 /**
- * Latents: pages of layer inputs, from which keys and values are recomputed, and the int8 matrix product that does it.
- * Legend: P = 128 tokens a page, m latent width, o outputs, n rows. Arrays are row-major. reference/latent.ts says what the bytes mean.
+ * Latents are pages of layer inputs from which keys and values are recomputed. This module encodes and decodes them and has the int8
+ * matrix product for that; reference/latent.ts describes their bytes. Arrays are row-major, and in their shapes m is the width of the
+ * latents and n a number of rows.
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
@@ -9,7 +10,7 @@ import { LATENT_NAMES, type LatentName } from './layout.ts';
 import { check, loadBinary, type WeightsHandle } from './load.ts';
 
 export { LATENT_NAMES, type LatentName } from './layout.ts';
-/** Of the bytes of every latent: a change of them is a new number. */
+/** The version of the bytes of latents, raised whenever they change. */
 export const LATENT_LAYOUT_VERSION = 1;
 
 const MAX_WIDTH = 16_384;
@@ -45,8 +46,8 @@ export function latentId(format: LatentName): number {
 const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
 
 /**
- * Bytes of one page, keys and values together: codes 128·m (xq4 half), 128 row scales of 2 (xq4: 1) bytes, m int16 means and their
- * scale, each part a multiple of 64.
+ * The bytes of the latent of one page: 128·m codes (of one byte, in xq4 half a byte), 128 row scales of two bytes (in xq4 one), m int16
+ * means and their scale. Each part is padded to a multiple of 64 bytes.
  */
 export function latentBytes(format: LatentName, width: number): number {
   const isWide = latentId(format) === 0;
@@ -72,7 +73,7 @@ function checkedRows(x: unknown, name: string, length: number, shape: string): F
   return x as Float32Array;
 }
 
-/** Throws 'bad-value' for the first number that cannot be coded, where there is one. */
+/** Throws 'bad-value' if a number cannot be coded. */
 function sayWhere(x: Float32Array, name: string, row: number, most: number): void {
   const at = x.findIndex((value) => !(Math.abs(value) <= most));
   if (at < 0) return;
@@ -83,9 +84,9 @@ function sayWhere(x: Float32Array, name: string, row: number, most: number): voi
 }
 
 /**
- * Codes one page. x: [128, m], the rows that the weights of the layer are multiplied with: finite, |x| ≤ 65504. Rows before firstRow (the
- * sinks of page 0, at most 4) are left out. → latentBytes(format, m) bytes, a new array.
- * Throws 'bad-shape', 'bad-value', 'unsupported' (width), 'bad-argument'.
+ * Encodes one page and returns its latentBytes(format, m) bytes. x [128, m] are the rows that the weights of the layer are multiplied
+ * by, finite and at most 65504 in size. Rows before firstRow (the sinks of page 0, at most 4) are left out.
+ * Throws 'bad-shape', 'bad-value', 'unsupported' for the width, and 'bad-argument'.
  */
 export function encodeLatent(format: LatentName, x: Float32Array, width: number, firstRow = 0): Uint8Array {
   const page = new Uint8Array(latentBytes(format, width));
@@ -97,7 +98,7 @@ export function encodeLatent(format: LatentName, x: Float32Array, width: number,
   return page;
 }
 
-/** x̂: [128, m]. Rows that were left out come back as the mean of the page. */
+/** Decodes a page to rows [128, m]. Rows that were left out become the mean of the page. */
 export function decodeLatent(format: LatentName, page: Uint8Array, width: number): Float32Array {
   checkedPage(page, format, width);
   const out = new Float32Array(PAGE_TOKENS * width);
@@ -106,9 +107,9 @@ export function decodeLatent(format: LatentName, page: Uint8Array, width: number
 }
 
 /**
- * Gathers values without recomputing them: mixed[i] += Σ_t p[i, t]·x̂_t, in the rotated basis. p: [n, 128] probabilities (0 for rows that
- * were left out); mixed: [n, m], zeros before the first page. After the last page LatentWeights.finishMix makes values of it:
- * o = Σ p·(x̂·W_v) = (Σ p·x̂)·W_v, exact but for rounding.
+ * Attends to a page without recomputing its values: adds Σ_t p[i, t]·x̂_t to each row i of `mixed` [n, m], in the rotated basis. p [n, 128]
+ * are probabilities, 0 for rows that were left out. `mixed` is zero before the first page; after the last one, LatentWeights.finishMix
+ * multiplies it by the weights of the values. Apart from rounding that is the same, because Σ p·(x̂·W_v) = (Σ p·x̂)·W_v.
  */
 export function mixLatent(
   format: LatentName,
@@ -139,8 +140,8 @@ function openHandle(w: Float32Array, outputs: number, contraction: number, isTur
 
 export interface PlaneOptions {
   /**
-   * 1: weights rounded to int8 (relative error of a Gaussian column about 0.7%), one pass. 2: int16 in two planes (3e-5), twice the time.
-   * Default 1.
+   * With 1, the default, weights are rounded to int8, with a relative error of about 0.7% for a Gaussian column. With 2 they are int16 in
+   * two planes, with an error of 3e-5, and a product takes twice the time.
    */
   readonly planes?: 1 | 2;
 }
@@ -166,7 +167,7 @@ abstract class Packed {
     return this.#handle ?? closed('weights');
   }
 
-  /** Bytes held outside the JavaScript heap: two planes and two scales an output. */
+  /** The bytes that the weights take outside the JavaScript heap. */
   get bytes(): number {
     const out = new Float64Array(1);
     check(this.handle.bytes(out), 'read the weights');
@@ -181,9 +182,8 @@ abstract class Packed {
 }
 
 /**
- * Weights packed once for products with int8 rows: y = base + rowScale·(levels·wᵀ). Sums are exact in int32, so every instruction set gives
- * equal bits. Serves the prediction of one layer from another as well as anything else that is a matrix product of quantized rows.
- * w: [outputs, contraction] as a linear layer keeps it, finite; contraction ≤ 65536.
+ * Weights that are packed once for products with int8 rows: y = base + rowScale·(levels·wᵀ). Sums are exact in int32, so every instruction
+ * set gives equal bits. w is [outputs, contraction], as a linear layer stores it. It must be finite, and contraction at most 65536.
  */
 export class GemmWeights extends Packed {
   get contraction(): number {
@@ -194,9 +194,7 @@ export class GemmWeights extends Packed {
     super(w, outputs, contraction, false);
   }
 
-  /**
-   * levels: Int8Array [n, contraction]; rowScale: [n]; base: [outputs] or nothing. → out [n, outputs] (a new array when none is given).
-   */
+  /** Multiplies levels [n, contraction] with rowScale [n], and adds base [outputs] if given. Returns [n, outputs] in `out` or a new array. */
   multiply(
     levels: Int8Array,
     rowScale: Float32Array,
@@ -221,8 +219,8 @@ export class GemmWeights extends Packed {
 }
 
 /**
- * The weights that make keys or values (or both, stacked) of latents: w [outputs, m], turned by the rotation of latents when packed.
- * With an attention that has biases, they are added here; QK-norm and RoPE follow outside.
+ * The weights w [outputs, m] that make keys or values of latents, or both if they are stacked. They are rotated as latents are when
+ * they are packed. The biases of the attention are added here; QK-norm and RoPE are left to the caller.
  */
 export class LatentWeights extends Packed {
   get width(): number {
@@ -233,7 +231,7 @@ export class LatentWeights extends Packed {
     super(w, outputs, checkedWidth(width), true);
   }
 
-  /** x̂·wᵀ + bias for the 128 rows of a page: [128, outputs]. The mean of the page always meets both planes of the weights. */
+  /** Computes x̂·wᵀ + bias for the rows of a page, [128, outputs]. The mean of the page is always multiplied by both planes of the weights. */
   materialize(
     format: LatentName,
     page: Uint8Array,
@@ -254,8 +252,8 @@ export class LatentWeights extends Packed {
   }
 
   /**
-   * What mixLatent gathered, as values: mixed [n, m] → [n, outputs]. With a bias, mass [n] is the sum of the probabilities of each row.
-   * mixed is rounded to int16 (1.5e-5 of its largest element), the weights are those of two planes.
+   * Computes [n, outputs] from what mixLatent has added up, mixed [n, m]. If there is a bias, mass [n] is the sum of the probabilities of
+   * each row. `mixed` is rounded to int16, by at most 1.5e-5 of its largest element, and multiplied by both planes of the weights.
    */
   finishMix(mixed: Float32Array, bias?: Float32Array, mass?: Float32Array): Float32Array {
     const handle = this.handle;

@@ -1,37 +1,37 @@
 /**
- * Every number and name that the TypeScript and the C++ half must agree on, formats apart (native/formats/). `npm run generate` writes
- * them to native/layout.gen.h, and the binary names their digest when it is loaded (abi.ts), so that two halves that disagree never meet.
+ * Every number and name that the TypeScript and the C++ code must agree on, except for formats (native/formats/). `npm run generate`
+ * writes them to native/layout.gen.h. The binary contains their digest (abi.ts), so one that was built with others is not loaded.
  */
 import type { KvErrorCode } from './error.ts';
 
-/** Keys or values. */
+/** One of the two sides of a page: its keys or its values. */
 export type Side = 'k' | 'v';
 export const SIDES: readonly Side[] = ['k', 'v'];
 
-/** Tokens in one page. Fixed: group boundaries are functions of absolute position for the life of a token. */
+/** The number of tokens in a page. It is fixed, so the page of a token follows from its position and never changes. */
 export const PAGE_TOKENS = 128;
-/** Rows 0..3 of page 0 are attention sinks: kept in f16, outside every mean and every code. */
+/** The first rows of page 0 are attention sinks: they stay in f16 and are part of no mean and no code. */
 export const SINK_TOKENS = 4;
-/** Rows that an open page has room for at first; it doubles as tokens come, up to a page. */
+/** How many rows an open page has room for at first. The room is doubled as tokens come, until it is a whole page. */
 export const OPEN_ROWS_LEAST = 16;
-/** Queries kept per layer for trials. */
+/** How many queries each layer keeps for trials. */
 export const TRIAL_QUERIES = 16;
-/** A query at position i is kept when i % 8 is 7: sixteen of them span one page. */
+/** One query in every 8 is kept, at positions i with i % 8 = 7, so sixteen of them span a page. */
 export const TRIAL_STRIDE = 8;
-/** Most candidates that one trial takes. */
+/** The most candidates of one trial. */
 export const TRIAL_CANDIDATES_MAX = 64;
-/** Rows of the random sketch of W_o. */
+/** The number of rows of the random sketch of W_o. */
 export const SKETCH_ROWS = 32;
-/** Parts of one page side are allocated in multiples of this many bytes. */
+/** The parts of a page are allocated in multiples of this many bytes. */
 export const PAGE_PART_ALIGN = 64;
-/** Steps that one integer dot contracts at most: the largest head size, and more than the tokens of a page. */
+/** The most products that one integer dot product adds up: the largest head size, which is more than the tokens of a page. */
 export const CONTRACTION_MAX = 256;
 export const HEAD_DIM_MAX = 256;
 export const HEADS_MAX = 1024;
 export const LAYERS_MAX = 4096;
 export const THREADS_MAX = 64;
 
-/** In the header each becomes a constant: PAGE_TOKENS is kPageTokens. */
+/** Each of these becomes a constant of the header: PAGE_TOKENS is kPageTokens. */
 export const LIMITS = {
   PAGE_TOKENS,
   SINK_TOKENS,
@@ -48,7 +48,7 @@ export const LIMITS = {
   THREADS_MAX,
 } as const;
 
-/** What a native call may answer, and the error that it means; the index is the number that crosses. */
+/** The statuses that native calls return, each with the code of its error. A status is an index into this list. */
 export const STATUSES: readonly { readonly name: string; readonly code: KvErrorCode | null }[] = [
   { name: 'ok', code: null },
   { name: 'bad-argument', code: 'bad-argument' },
@@ -58,12 +58,12 @@ export const STATUSES: readonly { readonly name: string; readonly code: KvErrorC
   { name: 'budget-exceeded', code: 'budget-exceeded' },
   { name: 'budget-too-small', code: 'budget-too-small' },
   { name: 'closed', code: 'closed' },
-  // The system has no memory: less than the budget promised.
+  // The system has no memory left, although the budget allows more.
   { name: 'no-memory', code: 'budget-exceeded' },
 ];
 export const STATUS_NO_MEMORY = STATUSES.findIndex(({ name }) => name === 'no-memory');
 
-/** Every instruction set that some build has; the index is the number that crosses. */
+/** Every instruction set that some build has. C++ uses the index. */
 export const ISA_NAMES = [
   'scalar',
   'avx2',
@@ -74,9 +74,9 @@ export const ISA_NAMES = [
   'wasm-simd128',
   'avx2vnni',
 ] as const;
-/** An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products; `scalar` runs everywhere. */
+/** An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products, and `scalar` runs everywhere. */
 export type Isa = (typeof ISA_NAMES)[number];
-/** The first that a build has and a CPU runs is taken. */
+/** The order of preference: the first one that the build has and the CPU supports is used. */
 export const ISAS_BEST_FIRST: readonly Isa[] = [
   'avx512vnni',
   'avx512',
@@ -88,13 +88,13 @@ export const ISAS_BEST_FIRST: readonly Isa[] = [
   'scalar',
 ];
 
-/** Pages of layer inputs, in order of quality. The index is the number that crosses. */
+/** The formats of latents, best first. C++ uses the index. */
 export const LATENT_NAMES = ['xq8', 'xq4'] as const;
 /** A format of latents. See LATENT_NAMES. */
 export type LatentName = (typeof LATENT_NAMES)[number];
-/** First argument of CacheHandle.latent. */
+/** The operations of CacheHandle.latent. */
 export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5 } as const;
-/** Matrices of one layer; the output matrix is matrix `q` of the layer behind the last one. */
+/** The matrices of a layer. The output matrix is matrix `q` of an additional layer after the last one. */
 export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
-/** Norms of one layer; the final norm is `attnNorm` of the layer behind the last one. */
+/** The norms of a layer. The final norm is `attnNorm` of an additional layer after the last one. */
 export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm'] as const;

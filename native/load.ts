@@ -1,7 +1,7 @@
 /**
- * Finds and opens the compiled half of this room. Nothing happens at import: the first call that needs the binary loads it.
- * Searched in order: a build beside the sources (`native/build/Release`), a prebuilt binary for this machine
- * (`prebuilds/`), the WebAssembly build. What is chosen, and why not what came before it, is in nativeInfo().
+ * Finds and loads the native code. Importing this module loads nothing; the first call that needs the binary does. It looks for a build
+ * beside the sources (`native/build/Release`), then for a prebuilt binary for this machine (`prebuilds/`), and then for the WebAssembly
+ * build. nativeInfo() says which one was chosen, and why a preferred one was not.
  */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -14,16 +14,16 @@ import { ISA_NAMES, type Isa, STATUS_NO_MEMORY, STATUSES } from './layout.ts';
 import { BINDING_NAMES, type BindingName, type NativeInfo } from './types.ts';
 import { openWasm } from './wasm.ts';
 
-/** A pool as the binary knows it. Every method answers a status; results are written into the arrays given. */
+/** A pool in the binary. Every method returns a status and writes its results into the arrays that it is given. */
 export interface PoolHandle {
   open(budgetBytes: number): number;
-  /** [6] ← budget, used, peak, reserved, its peak, and with `audit` the sum over living buffers. */
+  /** Writes six numbers: budget, used, peak, reserved, its peak, and with `audit` the sum over live buffers. */
   numbers(out: Float64Array, audit: boolean): number;
   setBudget(bytes: number): number;
   close(): number;
 }
 
-/** A cache as the binary knows it. Sides are 0 (K) and 1 (V), parts those and 2 (both), formats their ids. */
+/** A cache in the binary. Sides are 0 (K) and 1 (V), parts can also be 2 (both), and formats are given by their ids. */
 export interface CacheHandle {
   open(
     pool: PoolHandle,
@@ -34,14 +34,14 @@ export interface CacheHandle {
     budgetBytes?: number,
   ): number;
   openFork(parent: CacheHandle): number;
-  /** [5] ← budget or infinity, used, peak, room, and with `audit` the sum over living buffers: of the cache and all its forks. */
+  /** Writes five numbers for the cache and its forks: budget or infinity, used, peak, room, and with `audit` the sum over live buffers. */
   account(out: Float64Array, audit: boolean): number;
   setBudget(bytes?: number): number;
   close(): number;
   length(layer: number, out: Float64Array): number;
   truncate(tokens: number): number;
   append(layer: number, k: Float32Array, v: Float32Array): number;
-  /** layer: -1 for all. out [1] ← bytes that the count would grow by. */
+  /** Writes by how many bytes the count would grow. `layer` is -1 for all layers. */
   appendBytes(layer: number, tokens: number, out: Float64Array): number;
   attend(
     layer: number,
@@ -64,25 +64,25 @@ export interface CacheHandle {
   format(layer: number, page: number, side: number, out: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
   startTrial(layer: number, page: number, moves: Uint8Array): number;
-  /** [1 + errors of all trials under way] ← how many were finished, then the errors of those. */
+  /** Writes how many trials were finished, and then their errors. There must be room for those of all trials under way. */
   finishTrials(wait: boolean, out: Float64Array): number;
   setSketch(layer: number, sketch: Float32Array): number;
   hasSketch(layer: number, out: Float64Array): number;
   transcode(layer: number, page: number, part: number, format: number, out: Float64Array): number;
   startMove(layer: number, page: number, part: number, format: number): number;
-  /** [1 + 2 · moves under way] ← how many were finished, then of each its status and the bytes freed. */
+  /** Writes how many moves were finished, and then the status and the freed bytes of each. There must be room for all moves under way. */
   finishMoves(wait: boolean, out: Float64Array): number;
   decode(layer: number, page: number, side: number, out: Float32Array): number;
-  /** about [2] ← bytes, width of the latent or 0. Without `out` that is all. */
+  /** Writes to `about` the number of bytes and the width of the latent, or 0. Writes the bytes to `out` if it is given. */
   exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;
-  /** about: kind, format of keys, of values, format of the latent + 1, its width. */
+  /** `about` holds the kind, the formats of keys and values, the format of the latent + 1, and its width. */
   importPage(layer: number, about: Int32Array, bytes: Uint8Array): number;
   memory(out: Float64Array): number;
-  /** What a cache does with latents; LATENT_OPERATIONS has the operations, native/addon_latent.cc their arguments. */
+  /** The operations on latents. LATENT_OPERATIONS lists them, and native/addon_latent.cc describes their arguments. */
   latent(operation: number, ...args: unknown[]): number;
 }
 
-/** Packed weights as the binary knows them. Formats are indices of LATENT_NAMES. */
+/** Packed weights in the binary. Formats are indices of LATENT_NAMES. */
 export interface WeightsHandle {
   open(w: Float32Array, outputs: number, contraction: number, turned: boolean): number;
   close(): number;
@@ -110,7 +110,7 @@ export interface WeightsHandle {
   ): number;
 }
 
-/** The matrices around attention as the binary knows them. Slots are indices of DENSE_SLOTS, norms of DENSE_NORMS. */
+/** The matrices around attention in the binary. Slots are indices of DENSE_SLOTS, norms of DENSE_NORMS. */
 export interface DenseHandle {
   open(shape: Int32Array, epsilon: number): number;
   close(): number;
@@ -159,7 +159,7 @@ export interface Binary {
 }
 
 const BUILD_HINT =
-  'in a checkout run `npm run build:native` (needs python3, make and g++); a package is whole as it comes';
+  'in a checkout run `npm run build:native` (needs python3, make and g++); in an installed package, install it again';
 const BUILD_HINTS: Readonly<Record<BindingName, string>> = {
   built: BUILD_HINT,
   debug: 'run `npm run build:debug`',
@@ -172,13 +172,13 @@ interface Loaded {
   readonly binary: Binary;
   readonly name: BindingName;
   readonly file: string;
-  /** Why a binding that comes before this one was not taken. */
+  /** Why a binding that is preferred to this one was not used. */
   readonly passedOver?: string;
 }
 
 let loaded: Loaded | undefined;
 
-/** Where the package lies, seen from `native/load.ts` as well as from `dist/native/load.js`. */
+/** The folder of the package, found from `native/load.ts` as well as from `dist/native/load.js`. */
 export function packageRoot(): string {
   const here = dirname(fileURLToPath(import.meta.url));
   for (let folder = dirname(here); ; folder = dirname(folder)) {
@@ -187,7 +187,7 @@ export function packageRoot(): string {
   }
 }
 
-/** Opens a file and asks whether it belongs to this version. */
+/** Loads a file and checks that it was built for this version. */
 function open(name: BindingName, file: string): Loaded {
   const binary = (name === 'wasm' ? openWasm(file) : createRequire(import.meta.url)(file)) as Binary;
   const has = binary.describe().abi;
@@ -199,7 +199,7 @@ function open(name: BindingName, file: string): Loaded {
   });
 }
 
-/** The file of a binding, or null when this package or checkout has none for this machine. */
+/** The file of a binding, or null if there is none for this machine. */
 function fileOf(name: BindingName): string | null {
   const root = packageRoot();
   const native = join(root, 'native');
@@ -226,10 +226,10 @@ function prebuiltFile(root: string): string | null {
   const find = createRequire(import.meta.url)('node-gyp-build') as { path(folder: string): string };
   try {
     const file = find.path(root);
-    // It looks beside Node as well, which is not what is asked for here.
+    // node-gyp-build also looks beside Node, where a binary would not be ours.
     return file.startsWith(join(root, 'prebuilds') + sep) ? file : null;
   } catch {
-    return null; // none fits
+    return null; // no binary fits
   }
 }
 
@@ -254,7 +254,7 @@ function openOne(name: BindingName): Loaded {
 }
 
 function openBest(): Loaded {
-  // A checkout that has built its addon means that one: a stale or broken build is an error, not a reason for another.
+  // If the checkout has a build, that one is used. If it is stale or broken, that is an error and no reason to use another.
   if (fileOf('built') !== null) return openOne('built');
   let passedOver: string | undefined;
   for (const name of ['prebuilt', 'wasm'] as const) {
@@ -263,7 +263,7 @@ function openBest(): Loaded {
       const found = openOne(name);
       return passedOver === undefined ? found : { ...found, passedOver };
     } catch (error) {
-      // A binary that this machine refuses (an older C library, say) does not fit.
+      // This machine cannot load the binary, for example because its C library is too old.
       passedOver = (error as Error).message;
     }
   }
@@ -274,9 +274,9 @@ function openBest(): Loaded {
 }
 
 /**
- * Loads the binary once; the first call decides which. Without a name the best one that this machine runs is taken.
- * Throws KvError 'missing-dependency' when there is none or it is stale, 'bad-argument' for an unknown name,
- * 'unsupported' when another binding is loaded already.
+ * Loads the binary once; the first call decides which one. Without a name, the best one that works on this machine is used.
+ * Throws KvError 'missing-dependency' if there is none or it is stale, 'bad-argument' for an unknown name, and 'unsupported' if another
+ * binding has already been loaded.
  */
 export function loadBinary(name?: BindingName): Binary {
   if (name !== undefined && !BINDING_NAMES.includes(name)) {
@@ -294,33 +294,33 @@ export function loadBinary(name?: BindingName): Binary {
   return loaded.binary;
 }
 
-/** Chooses a binding before the first call that needs one. Throws as loadBinary does. */
+/** Chooses a binding, before the first call that needs one. Throws as loadBinary does. */
 export function useBinding(name: BindingName): void {
   loadBinary(name);
 }
 
-/** The error that a status stands for, null for none. */
+/** The code of the error that a status stands for, or null for success. */
 export function codeOf(status: number): KvErrorCode | null {
   assert(STATUSES[status] !== undefined, `unknown native status ${status}`);
   return STATUSES[status].code;
 }
 
-/** Throws what a status means. `doing` completes the sentence "cannot …". */
+/** Throws the error of a status other than 0. `doing` completes the sentence "cannot …". */
 export function check(status: number, doing: string, values: Readonly<Record<string, unknown>> = {}): void {
   if (status !== 0) throw errorOf(status, doing, values);
 }
 
-/** The error that a status other than 0 stands for. */
+/** The error of a status other than 0. */
 export function errorOf(status: number, doing: string, values: Readonly<Record<string, unknown>>): KvError {
   const code = codeOf(status);
-  assert(code !== null, `status ${status} is no error`);
+  assert(code !== null, `status ${status} is not an error`);
   if (status === STATUS_NO_MEMORY) {
     return new KvError(code, `cannot ${doing}: the system has no memory left`, { values, hint: 'lower the budget' });
   }
   return new KvError(code, `cannot ${doing}`, { values });
 }
 
-/** What is loaded, which instruction sets it has and which one is in use. */
+/** Says which binary is loaded, which instruction sets it has and which one is in use. */
 export function nativeInfo(): NativeInfo {
   const about = loadBinary().describe();
   const name = (id: number): Isa => {
@@ -340,8 +340,8 @@ export function nativeInfo(): NativeInfo {
 }
 
 /**
- * Forces an instruction set for every cache opened from now on in this thread (open ones keep theirs).
- * Throws 'bad-argument' for an unknown name, 'unsupported' when this build or CPU lacks it.
+ * Sets the instruction set of every cache that this thread opens from now on; open caches keep theirs.
+ * Throws 'bad-argument' for an unknown name, and 'unsupported' if the build or the CPU does not have it.
  */
 export function setIsa(isa: Isa): void {
   const id = ISA_NAMES.indexOf(isa);

@@ -1,4 +1,4 @@
-/** Moves of page sides from format to format, the checked half of KvCache's methods: see types.ts for the contract of each. */
+/** Moves of pages between formats: the checks of KvCache's methods for them, which types.ts describes. */
 import { fail, formatId, partId, show } from './arguments.ts';
 import { assert, KvError } from './error.ts';
 import {
@@ -15,7 +15,7 @@ import { LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check, codeOf } from './load.ts';
 import type { FinishedMove, PageTable } from './types.ts';
 
-/** Ids that came from C++ become places in FORMAT_NAMES. */
+/** Replaces ids of C++ by indices into FORMAT_NAMES. */
 const RANK_OF_ID = Uint8Array.from({ length: 256 }, (_, id) => rankOfId(id)); // −1 is 255, no format
 export function toRanks(ids: Uint8Array): void {
   for (let i = 0; i < ids.length; i++) ids[i] = RANK_OF_ID[ids[i]!]!;
@@ -23,7 +23,7 @@ export function toRanks(ids: Uint8Array): void {
 
 export type StartedMove = Pick<FinishedMove, 'layer' | 'page' | 'side' | 'from' | 'to'>;
 
-/** Format of one side of a sealed page. Throws 'unsupported' when it is held as a latent: then it has none. */
+/** The format of one side of a sealed page. Throws 'unsupported' if the page is held as a latent and so has none. */
 export function formatIn(table: PageTable, page: number, side: Side): FormatName {
   const format = FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!];
   if (format !== undefined) return format;
@@ -34,7 +34,7 @@ export function formatIn(table: PageTable, page: number, side: Side): FormatName
   });
 }
 
-/** Throws unless the sides of a page may become `to`. */
+/** Throws unless the page may move to format `to`. */
 export function checkMove(
   { layer, page, side: part, to }: Pick<StartedMove, 'layer' | 'page' | 'side' | 'to'>,
   table: PageTable,
@@ -63,7 +63,7 @@ export function checkHeadDim(format: FormatName, headDim: number, hint?: string)
   });
 }
 
-/** Throws what a status means of a move that checkMove() allows: then nothing but a move that is under way can stand against it. */
+/** Throws the error of a move's status. If checkMove() allows the move, only another move that is under way can prevent it. */
 export function checkStatus(status: number, doing: string, values: Readonly<Record<string, unknown>>): void {
   if (codeOf(status) === 'unsupported') {
     throw new KvError('unsupported', `cannot ${doing}: a move of it is under way, here or in a fork`, {
@@ -74,7 +74,7 @@ export function checkStatus(status: number, doing: string, values: Readonly<Reco
   check(status, doing, values);
 }
 
-/** What a cache has started and not yet finished, in the order of the start: the binary answers in that order. */
+/** The moves that a cache has started and not yet finished, in the order of their start, which is also the order of the binary. */
 export class Moves {
   #underWay: StartedMove[] = [];
 

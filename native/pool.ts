@@ -1,4 +1,4 @@
-/** One byte budget, shared by any number of caches of a thread. */
+/** A byte budget that any number of caches of a thread share. */
 import { refuseBelow } from './account.ts';
 import { closed, fail, integer, show } from './arguments.ts';
 import { check, loadBinary, type PoolHandle } from './load.ts';
@@ -12,7 +12,7 @@ export class NativePool implements PagePool {
     this.#handle = handle;
   }
 
-  /** The binary's pool behind an interface, or an error when it is closed or something else. */
+  /** The binary's pool. Throws if the pool is closed or does not come from openPool(). */
   static handleOf(pool: unknown): PoolHandle {
     if (typeof pool !== 'object' || pool === null || !(#handle in pool)) {
       fail('pool must come from openPool()', { pool: show(pool) });
@@ -59,12 +59,12 @@ export class NativePool implements PagePool {
   }
 }
 
-/** Most memory that a process holds for so many counted bytes, scratch apart: what the heap of a pool keeps to (test/simulation/memory.test.ts). */
+/** The most memory that a process holds for so many counted bytes, not counting working memory. test/simulation/memory.test.ts checks it. */
 export const heldBytesMost = (countedBytes: number): number => Math.round(1.08 * countedBytes) + 8 * 2 ** 20;
 
 /**
- * A byte budget for any number of caches of this thread. Closing it closes only this handle: caches that are open keep
- * their memory until they are closed. Throws 'bad-argument' unless budgetBytes is a whole number.
+ * Opens a pool: a byte budget for any number of caches of this thread. Caches that are open when it is closed keep their memory until
+ * they are closed themselves. Throws 'bad-argument' unless budgetBytes is a whole number.
  */
 export function openPool(budgetBytes: number): PagePool {
   integer(budgetBytes, 'budgetBytes', 0, Number.MAX_SAFE_INTEGER);

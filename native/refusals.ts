@@ -1,26 +1,26 @@
-/** What a cache says of numbers that the binary refused. */
+/** The errors for numbers that the binary has refused. */
 import { KvError } from './error.ts';
 
-/** Says which number of which row is wrong. */
+/** Says which number of the keys or values is wrong. */
 export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: number, row: number): KvError {
   for (const [name, array] of Object.entries(arrays)) {
     const at = array.findIndex((x) => !(Math.abs(x) <= 65504));
     if (at >= 0) {
       return new KvError('bad-value', `${name} holds ${array[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
         values: { layer, side: name, row: Math.floor(at / row), column: at % row, value: String(array[at]) },
-        hint: 'keys and values must be finite and at most 65504 in size; nothing was appended',
+        hint: 'keys and values must be finite and at most 65504 in size; nothing has been appended',
       });
     }
   }
   return new KvError('bad-value', 'keys or values changed while they were appended', { values: { layer } });
 }
 
-/** Says which number of a query is wrong, or that it was a norm. */
+/** Says which number of the queries is wrong, or that a norm is. */
 export function badQuery(cause: KvError, q: Float32Array, layer: number, row: number): KvError {
   const at = q.findIndex((x) => !(Math.abs(x) <= 65504));
   if (at < 0) return new KvError('bad-value', 'xNorms must be finite and not negative', { values: cause.values });
   return new KvError('bad-value', `q holds ${q[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
     values: { layer, row: Math.floor(at / row), column: at % row, value: String(q[at]) },
-    hint: 'queries must be finite and at most 65504 in size, as keys and values; nothing was counted',
+    hint: 'like keys and values, queries must be finite and at most 65504 in size; nothing has been counted',
   });
 }

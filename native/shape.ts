@@ -1,4 +1,4 @@
-/** What a cache is opened with, checked. */
+/** Checks the options with which a cache is opened. */
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, WINDOW_FORMAT } from './format.ts';
@@ -6,12 +6,12 @@ import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, OPEN_ROWS_LEAST, SINK_TOKENS, THRE
 import { checkHeadDim } from './moves.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
-/** What rows or distances may be multiplied with so that every score is a number: kLargestFactor of native/cache/layer.h. */
+/** Whether rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/cache/layer.h is the same. */
 const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
 
 /**
- * Bytes of open pages and sinks when every layer has taken so many tokens: room for 16 rows at first, doubled as they come up to a page,
- * and then the sinks. From a full page on it stays what it is, and no move can free it.
+ * The bytes of open pages and sinks when every layer holds so many tokens. There is room for 16 rows at first, which is doubled as tokens
+ * come until it is a whole page, and then there are the sinks. After the first page this no longer changes, and no move can free it.
  */
 export function openBytes({ layers, kvHeads, headDim }: CacheShape, tokens: number): number {
   let room = tokens === 0 ? 0 : OPEN_ROWS_LEAST;
@@ -30,7 +30,7 @@ function checkedShape(shape: CacheShape): CacheShape {
   return Object.freeze({ layers, queryHeads, kvHeads, headDim });
 }
 
-/** Tokens that each layer looks back, 0 for all. */
+/** How many tokens each layer attends to, 0 for all. */
 function checkedWindows(given: readonly (number | null)[] | undefined, layers: number): Int32Array {
   const windows = new Int32Array(layers);
   if (given === undefined) return windows;
@@ -44,7 +44,7 @@ function checkedWindows(given: readonly (number | null)[] | undefined, layers: n
   return windows;
 }
 
-/** Everything of the options but pool, bytes and latents, with the defaults filled in. */
+/** Checks all options but the pool, budgets and latents, and fills in the defaults. */
 export function checkedOptions(options: KvCacheOptions) {
   const shape = checkedShape(options.shape);
   const windowFormat = options.windowFormat ?? WINDOW_FORMAT;

@@ -1,19 +1,20 @@
 /**
- * The stored bytes of a sealed page, as exportPage() writes them and importPage() reads them: what a page can be parked as, or handed to
- * another cache of the same model. They say what they are, and nothing in them is believed before it was checked.
+ * The stored bytes of a sealed page. exportPage() writes them and importPage() reads them, for example into another cache of the same
+ * model. They describe themselves, and importPage() uses nothing of them that it has not checked.
  *
- * All numbers are little-endian. 128 bytes stand in front:
+ * All numbers are little-endian. The first 128 bytes are a head:
  *
  *     0  'KVPAGE' and two digits: the version of this container      8  u32 kind (index in PAGE_KINDS)
  *    12  u32 position of the first token                            16  u32 tokens of a page
  *    20  u32 sink tokens among them                                 24  u32 KV heads
  *    28  u32 head size                                              32  u32 width of the latent, 0 for none
- *    36  u32 bytes that follow these 128 in front of the checksum
- *    40  three formats, of keys, of values and of the latent: 16 bytes name (ASCII, padded with zeros), u32 layout version; empty for none
+ *    36  u32 bytes between this head and the checksum
+ *    40  the formats of keys, of values and of the latent, each a name of 16 bytes (ASCII, padded with zeros) and its u32 layout
+ *        version; both are zero where there is none
  *   100  zeros
  *
- * Then the parts of the keys, of the values, the latent, and of a page at position 0 the exact sinks; last a CRC-32 (that of gzip) of everything
- * in front of it.
+ * After the head come the parts of the keys and of the values, the latent, and, if the page is at position 0, the exact sinks. The last four
+ * bytes are the CRC-32 (as in gzip) of everything before them.
  */
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
@@ -29,7 +30,7 @@ const CRC_BYTES = 4;
 const NAME_BYTES = 16;
 const NAMES_AT = 40;
 
-/** Formats of a page by their ids: keys and values null when it is held as a latent, the latent null when there is none. */
+/** The formats of a page by their ids: keys and values are null if it is held as a latent, and the latent is null if it has none. */
 interface Content {
   readonly kind: number;
   readonly formats: readonly [k: number | null, v: number | null, latent: number | null];
@@ -93,7 +94,7 @@ function writeHead(bytes: Uint8Array, { kvHeads, headDim }: CacheShape, position
   });
 }
 
-/** `position`: where the page would stand, the tokens that the layer holds. Throws before anything is changed. */
+/** Imports a page at `position`, the number of tokens that the layer holds. If it throws, nothing has changed. */
 export function importPage(
   handle: CacheHandle,
   shape: CacheShape,
@@ -102,7 +103,7 @@ export function importPage(
   bytes: Uint8Array,
 ): void {
   if (position % PAGE_TOKENS !== 0) {
-    fail(`layer ${layer} holds ${position} tokens: a page can follow a full page only`, { layer, tokens: position });
+    fail(`layer ${layer} holds ${position} tokens: a page can only follow a full page`, { layer, tokens: position });
   }
   const { kind, formats, latentWidth } = readHead(bytes, shape, position);
   const [k, v, latent] = formats;
@@ -118,11 +119,11 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
     damaged(`${bytes.length} bytes are too few`, { bytes: bytes.length, least: HEAD_BYTES + CRC_BYTES });
   const text = (at: number, length: number): string => String.fromCharCode(...bytes.subarray(at, at + length));
   if (text(0, MAGIC.length) !== MAGIC)
-    damaged('these are not the bytes of one, or of another version', { expected: MAGIC });
+    damaged('the bytes do not begin as those of a page of this version do', { expected: MAGIC });
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const [expected, found] = [view.getUint32(end, true), crc32(bytes.subarray(0, end))];
   if (expected !== found) {
-    throw new KvError('checksum-mismatch', 'stored page: its bytes were changed or cut', {
+    throw new KvError('checksum-mismatch', 'stored page: its bytes have been changed or cut off', {
       values: { expected, found, bytes: bytes.length },
       hint: 'export the page again',
     });
@@ -140,23 +141,26 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
   ];
   if (size !== end - HEAD_BYTES) damaged('its sizes disagree', { said: size, found: end - HEAD_BYTES });
   if (tokens !== PAGE_TOKENS || sinks !== SINK_TOKENS || kvHeads !== shape.kvHeads || headDim !== shape.headDim) {
-    throw new KvError('bad-shape', 'stored page: it is of a cache of another shape', {
+    throw new KvError('bad-shape', 'stored page: it comes from a cache of another shape', {
       values: { tokens, sinks, kvHeads, headDim, cacheKvHeads: shape.kvHeads, cacheHeadDim: shape.headDim },
     });
   }
   if (from !== position) {
-    fail(`the stored page begins at token ${from}, the next page of the layer at ${position}`, { from, position });
+    fail(`the stored page begins at token ${from}, but the next page of the layer begins at ${position}`, {
+      from,
+      position,
+    });
   }
   const isResident = PAGE_KINDS[kind] === 'resident';
   if (!isResident && PAGE_KINDS[kind] !== 'latent') damaged('its kind is unknown', { kind });
   if (bytes.subarray(NAMES_AT + 3 * (NAME_BYTES + 4), HEAD_BYTES).some((byte) => byte !== 0))
-    damaged('bytes that mean nothing are not zero', {});
+    damaged('unused bytes are not zero', {});
   const formats = [0, 1, 2].map((i) => {
     const at = NAMES_AT + i * (NAME_BYTES + 4);
     return formatNamed(text(at, NAME_BYTES).replace(/\0+$/, ''), view.getUint32(at + NAME_BYTES, true), i === 2);
   }) as unknown as Content['formats'];
   if (formats.slice(0, 2).some((id) => (id !== null) !== isResident) || (formats[2] !== null) !== latentWidth > 0) {
-    damaged('its kind and its formats disagree', { kind, latentWidth });
+    damaged('its kind does not fit its formats', { kind, latentWidth });
   }
   return { kind, formats, latentWidth };
 }

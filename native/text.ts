@@ -1,25 +1,25 @@
 /**
- * How words, numbers and tables look to a person, for every room: what came from a file is made harmless, tables follow
- * the width of the terminal, and where there is no terminal nothing is cut. `columns` is Infinity there.
+ * Text, numbers and tables for people to read. Text from files is made safe to print, and tables are fitted to the width of the
+ * terminal. Where there is no terminal, `columns` is Infinity and nothing is cut.
  */
 
-/** Prose in lines longer than this is hard to read, however wide the terminal is. */
+/** The longest line of prose. Longer ones are hard to read, however wide the terminal is. */
 const PROSE_COLUMNS_MAX = 100;
-/** Width of prose that goes to a file or a pipe, and of a terminal that does not tell its own. */
+/** The width of prose in a file or a pipe, and on a terminal whose width is not known. */
 const COLUMNS_DEFAULT = 80;
 const COLUMNS_MIN = 20;
 
-/** Columns of the terminal behind a stream; Infinity when it is a pipe or a file, whose reader wants every character. */
+/** The number of columns of a stream's terminal, or Infinity for a pipe or a file, because there nothing should be cut. */
 export function columnsOf(stream: { readonly isTTY?: boolean; readonly columns?: number }): number {
   return stream.isTTY === true ? Math.max(COLUMNS_MIN, stream.columns || COLUMNS_DEFAULT) : Number.POSITIVE_INFINITY;
 }
 
-/** Everything that moves a cursor, hides, turns around or breaks lines: controls, formatting marks, separators, halves of pairs. */
+/** All characters that could move the cursor, hide or reverse text or break lines: controls, format characters, separators and lone surrogates. */
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu;
 
 /**
- * Text of a file, made safe to print: what would steer the terminal is shown as \x1b or \u{202e}. Everything printed that was not
- * written by this project goes through here; `table` and `fields` do it by themselves.
+ * Makes text from a file safe to print: characters that would control the terminal are shown as \x1b or \u{202e}. All text that this
+ * project did not write must go through this function before it is printed. `table` and `fields` call it themselves.
  */
 export function printable(text: string): string {
   return text.replace(UNPRINTABLE, (char) => {
@@ -28,7 +28,7 @@ export function printable(text: string): string {
   });
 }
 
-/** JSON on one line that a terminal can show as it is; JSON itself escapes only some of the characters that `printable` does. */
+/** JSON on one line that is safe to print. JSON itself escapes only some of the characters that `printable` does. */
 export function jsonText(value: unknown): string {
   return JSON.stringify(value).replace(UNPRINTABLE, (pair) =>
     Array.from({ length: pair.length }, (_, at) => `\\u${pair.charCodeAt(at).toString(16).padStart(4, '0')}`).join(''),
@@ -40,7 +40,7 @@ const lengthOf = (text: string): number => [...text].length;
 const proseColumns = (columns: number): number =>
   Number.isFinite(columns) ? Math.min(columns, PROSE_COLUMNS_MAX) : COLUMNS_DEFAULT;
 
-/** Breaks a paragraph at spaces. Lines after the first begin with `indent`; a word that is longer than a line stands alone. */
+/** Breaks a paragraph into lines at spaces. Lines after the first begin with `indent`. A word that is too long for a line has one to itself. */
 export function wrap(text: string, columns = Number.POSITIVE_INFINITY, indent = ''): string {
   const width = proseColumns(columns);
   const lines: string[] = [];
@@ -54,7 +54,7 @@ export function wrap(text: string, columns = Number.POSITIVE_INFINITY, indent = 
   return [...lines, line].join('\n');
 }
 
-/** Names and values in two columns. Long values go on under themselves, broken at spaces only, so that digests can be copied. */
+/** Names and values in two columns. A long value continues below itself and is broken only at spaces, so that digests can be copied. */
 export function fields(
   rows: readonly (readonly [name: string, value: string])[],
   columns = Number.POSITIVE_INFINITY,
@@ -73,20 +73,20 @@ export function fields(
 export interface Column<Row> {
   readonly title: string;
   readonly value: (row: Row) => string;
-  /** Numbers stand to the right, which is the default. */
+  /** Whether the column is aligned to the right or to the left. Right, the default, is for numbers. */
   readonly align?: 'left' | 'right';
-  /** Characters that it may be cut to on a narrow terminal; without it values stand there whole. */
+  /** To how many characters values may be cut on a narrow terminal. Without it they are never cut. */
   readonly least?: number;
-  /** Left out, the last one first, on a terminal that is too narrow for all columns. */
+  /** Whether the column may be left out on a terminal that is too narrow for all. The last such column is left out first. */
   readonly optional?: true;
-  /** What a short title means, for `legend`. */
+  /** What the title means, if it is too short to say so. `legend` prints it. */
   readonly means?: string;
 }
 
 const gapsOf = (widths: readonly number[], gap: number): number => gap * Math.max(0, widths.length - 1);
 const sum = (widths: readonly number[]): number => widths.reduce((total, width) => total + width, 0);
 
-/** Rows under their titles. What does not fit is set closer, then cut where a column allows it, then columns are left out. */
+/** Rows below the titles of their columns. If they are too wide, the gaps are narrowed first, then values are cut, then columns left out. */
 export function table<Row>(
   columns: readonly Column<Row>[],
   rows: readonly Row[],
@@ -116,7 +116,7 @@ export function table<Row>(
   return [draw(0), rule, ...rows.map((_, at) => draw(at + 1))].join('\n');
 }
 
-/** What the short titles of a table mean, as one paragraph. */
+/** The meanings of a table's titles, as one paragraph. */
 export function legend<Row>(columns: readonly Column<Row>[], width?: number): string {
   return wrap(
     columns.flatMap(({ title, means }) => (means === undefined ? [] : [`${title}: ${means}`])).join('; '),
@@ -134,10 +134,10 @@ function pad(text: string, width: number, align: Column<never>['align'] = 'right
   return align === 'left' ? text + space : space + text;
 }
 
-/** 1234567 → '1,234,567' */
+/** Writes a whole number with separators: '1,234,567'. */
 export const grouped = (value: number): string => String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ',');
 
-/** As many significant digits as a person needs; '–' for null. The log has them all. */
+/** Writes a number with as many significant digits as a person needs, or '–' for null. */
 export function brief(value: number | null, digits = 4): string {
   if (value === null) return '–';
   const size = Math.abs(value);
@@ -147,7 +147,7 @@ export function brief(value: number | null, digits = 4): string {
     : value.toExponential(Math.min(2, digits - 1)).replace('e+', 'e');
 }
 
-/** 1536 → '1.5 KiB' */
+/** Writes 1536 bytes as '1.5 KiB'. */
 export function bytesText(bytes: number): string {
   const size = Math.abs(bytes);
   if (size < 1024) return `${bytes} ${size === 1 ? 'byte' : 'bytes'}`;
@@ -157,7 +157,7 @@ export function bytesText(bytes: number): string {
 
 export const percent = (value: number, digits = 1): string => `${(100 * value).toFixed(digits)}%`;
 
-/** '2026-01-31 13:05:09 UTC'; something readable for times that no calendar holds. */
+/** Writes a time as '2026-01-31 13:05:09 UTC', or as milliseconds if it is outside the calendar. */
 export function timeText(timeMs: number): string {
   const date = new Date(timeMs);
   return Number.isNaN(date.getTime()) ? `${timeMs} ms` : `${date.toISOString().slice(0, 19).replace('T', ' ')} UTC`;

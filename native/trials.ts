@@ -1,13 +1,13 @@
-/** Trials as the binary takes them, and those that run beside the caller: see types.ts for the contract of KvCache's methods. */
+/** Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's methods. */
 import { fail, formatNumber, partNumber, show } from './arguments.ts';
 import { TRIAL_CANDIDATES_MAX } from './layout.ts';
 import { type CacheHandle, check } from './load.ts';
 import type { TrialCandidate } from './types.ts';
 
-/** Status of what the binary was not even asked for. */
+/** A status that stands for a call which was not made, because its arguments were wrong. */
 export const REFUSED = 1;
 
-/** Parts and formats by their numbers; null for what is no list of so few. */
+/** The parts and formats of candidates as numbers, or null if they are not a list or too many. */
 export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | null {
   if (!Array.isArray(candidates) || candidates.length > TRIAL_CANDIDATES_MAX) return null;
   const moves = new Uint8Array(2 * candidates.length);
@@ -19,9 +19,9 @@ export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | nul
   return moves;
 }
 
-/** What a cache has started and not yet finished, in the order of the start. */
+/** The trials that a cache has started and not yet finished, in the order of their start. */
 export class Trials {
-  /** Candidates of each. */
+  /** The number of candidates of each. */
   #underWay: number[] = [];
 
   get count(): number {

@@ -1,6 +1,6 @@
 /**
- * The surface of the native cache. Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n, R trial queries.
- * All arrays are row-major Float32Array unless said otherwise. Every method throws KvError 'closed' after close().
+ * The interface of the native cache. In array shapes, T is the number of tokens, H of query heads, n of key and value heads, and d
+ * the size of a head. Arrays are row-major Float32Arrays unless stated otherwise. After close(), every method throws KvError 'closed'.
  */
 import type { FormatName, Part, Side, WindowName } from './format.ts';
 import type { Isa, LatentName } from './layout.ts';
@@ -8,152 +8,152 @@ import type { Isa, LatentName } from './layout.ts';
 export { ISA_NAMES, type Isa } from './layout.ts';
 
 /**
- * Where the compiled half comes from: `built` in this checkout, `prebuilt` in the package, `wasm` (WebAssembly) where no
- * binary fits; `debug` and `thread` are the builds with sanitizers, for tests.
+ * Where the native code comes from: `built` was compiled in this checkout, `prebuilt` is part of the package, and `wasm`
+ * (WebAssembly) is for machines that no binary fits. `debug` and `thread` are builds with sanitizers, for tests.
  */
 export const BINDING_NAMES = ['built', 'prebuilt', 'wasm', 'debug', 'thread'] as const;
 /** See BINDING_NAMES. */
 export type BindingName = (typeof BINDING_NAMES)[number];
 
 export interface NativeInfo {
-  /** Instruction set in use now. */
+  /** The instruction set that is in use. */
   readonly isa: Isa;
-  /** Every instruction set that this build has and this CPU runs, best first. */
+  /** Every instruction set that this build contains and this CPU supports, best first. */
   readonly available: readonly Isa[];
   readonly compiler: string;
   readonly abi: string;
   readonly binding: BindingName;
   readonly file: string;
-  /** Why a binding that would have been preferred was not taken; null when there was no such thing. */
+  /** Why a binding that would have been preferred is not used, or null if the preferred one is. */
   readonly passedOver: string | null;
 }
 
-/** One byte budget for the sum of any number of caches. */
+/** A byte budget that any number of caches share. */
 export interface PagePool {
-  /** Most bytes that all caches of the pool may take. */
+  /** The most bytes that all caches of the pool may take together. */
   readonly budgetBytes: number;
-  /** Bytes allocated now by every cache of the pool, shared pages counted once. */
+  /** The bytes that all caches of the pool have allocated now. Pages that forks share count once. */
   readonly usedBytes: number;
   /** The most that usedBytes ever was. */
   readonly peakBytes: number;
-  /** Memory that the pool holds of the system for these bytes: usedBytes, headers, and a little that lies idle. */
+  /** The memory that the pool has taken from the system for these bytes: usedBytes, headers, and a little that is unused. */
   readonly reservedBytes: number;
   /** The most that reservedBytes ever was. */
   readonly reservedPeakBytes: number;
-  /** Raises or lowers the budget; throws 'budget-too-small' when below usedBytes. */
+  /** Raises or lowers the budget. Throws 'budget-too-small' if it would be below usedBytes. */
   setBudget(bytes: number): void;
-  /** Walks every live buffer and sums its size: equals usedBytes, or the accounting is broken. */
+  /** Adds up the sizes of all live buffers. The sum is usedBytes, or the accounting is wrong. */
   auditBytes(): number;
-  /** Lets go of the pool; open caches go on and free their memory themselves. A second call does nothing. */
+  /** Closes the pool. Open caches go on, and free their memory when they are closed. A second call does nothing. */
   close(): void;
 }
 
-/** The attention of a model: what the size of a cache follows from. */
+/** The sizes of a model's attention, which decide how large its cache is. */
 export interface CacheShape {
-  /** Layers that attend. */
+  /** The number of layers with attention. */
   readonly layers: number;
-  /** Query heads H of a layer: a multiple of kvHeads. */
+  /** The number of query heads of a layer, H: a multiple of kvHeads. */
   readonly queryHeads: number;
-  /** Key and value heads n of a layer. */
+  /** The number of key and value heads of a layer, n. */
   readonly kvHeads: number;
-  /** Channels d of a head. */
+  /** The number of channels of a head, d. */
   readonly headDim: number;
 }
 
 export interface KvCacheOptions {
   readonly shape: CacheShape;
   readonly pool: PagePool;
-  /** Most bytes of this cache and its forks; without it the pool alone bounds them. */
+  /** The most bytes that this cache and its forks may take. Without it, only the budget of the pool limits them. */
   readonly budgetBytes?: number;
-  /** Format a page gets when it is sealed: q8 (default) or f16. Head sizes without codes need f16. */
+  /** The format that a page gets when it is sealed: q8 (the default) or f16. Head sizes that q8 does not serve need f16. */
   readonly windowFormat?: WindowName;
-  /** Factor on q·k, default 1/sqrt(d); at most 1e20 in size. */
+  /** The factor that q·k is multiplied by: at most 1e20 in size, by default 1/sqrt(d). */
   readonly scale?: number;
-  /** Tokens a query may look back, itself included, per layer; null = all. */
+  /** For each layer, how many tokens a query may attend to, its own included. Null means all of them. */
   readonly slidingWindow?: readonly (number | null)[];
-  /** ALiBi slopes, [H]; score += -slope·(query position − key position). */
+  /** The ALiBi slopes, [H]. A slope times (query position − key position) is subtracted from the score. */
   readonly alibiSlopes?: Float32Array;
-  /** Threads that take part in attend and trials, default 1: those of the pool, which has as many as the cache with the most of them asks for. */
+  /** How many threads attend() and trials use, by default 1. They belong to the pool, which has as many as its cache with the most threads asks for. */
   readonly threads?: number;
-  /** Most bytes of keys and values recomputed from latents and kept, for all forks together: part of scratchBytes. Default 16 MiB. */
+  /** The most bytes of keys and values recomputed from latents that this cache and its forks keep together, as part of scratchBytes. Default 16 MiB. */
   readonly latentScratchBytes?: number;
-  /** Bytes of the latent that the caller will keep beside every sealed page of a layer (keepLatent): sealBytes counts them. Default 0. */
+  /** The bytes of the latent that the caller will keep beside each sealed page with keepLatent(). They are part of sealBytes. Default 0. */
   readonly sealLatentBytes?: number;
 }
 
-/** What keys and values of one layer are recomputed with. Legend: m width of the latents. */
+/** The weights with which the keys and values of a layer are recomputed from latents of width m. */
 export interface LatentLayerWeights {
-  /** Width of the latents: a multiple of 16 from 64 to 16384. */
+  /** The width of the latents, m: a multiple of 16 from 64 to 16384. */
   readonly width: number;
-  /** [n·d, m] each, as linear layers keep them: k = x·wkᵀ. */
+  /** The key projection, [n·d, m], as linear layers store it: k = x·wkᵀ. */
   readonly wk: Float32Array;
-  /** Likewise for values: v = x·wvᵀ. */
+  /** The value projection, [n·d, m]: v = x·wvᵀ. */
   readonly wv: Float32Array;
-  /** [n·d] each. */
+  /** The bias of the keys, [n·d]. */
   readonly kBias?: Float32Array;
-  /** Likewise for values. */
+  /** The bias of the values, [n·d]. */
   readonly vBias?: Float32Array;
-  /** RMS norm of each key head before the rotary embedding: gains [d]. */
+  /** The RMS norm of each key head before the rotary embedding, with gains [d]. */
   readonly kNorm?: { readonly gains: Float32Array; readonly epsilon: number };
 }
 
-/** Rotary embedding of every position that will be recomputed: cos, sin [positions, rotaryDim/2]; see rope(). */
+/** The rotary embedding of every position that will be recomputed; see rope(). */
 export interface RotaryTable {
-  /** Cosines, [positions, rotaryDim / 2]. */
+  /** The cosines, [positions, rotaryDim / 2]. */
   readonly cos: Float32Array;
-  /** Sines, of the same shape. */
+  /** The sines, of the same shape. */
   readonly sin: Float32Array;
-  /** Channels of each head that are rotated: even, at most the head size. */
+  /** How many channels of each head are rotated: an even number, at most the head size. */
   readonly rotaryDim: number;
-  /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). */
+  /** Whether channels 2i and 2i+1 are rotated together, instead of i and i + rotaryDim/2. */
   readonly interleaved: boolean;
 }
 
 /** Where the bytes of a cache are. */
 export interface CacheMemory {
-  /** The open f16 pages: room for 16 tokens at first, doubled as they come, up to a page. */
+  /** The open pages, in f16. Each has room for 16 tokens at first, which is doubled as tokens come until it is a whole page. */
   readonly openBytes: number;
-  /** The first tokens, kept in f16 for ever; allocated with the last rows of the first page. */
+  /** The first four tokens, which always stay in f16. They are allocated with the last rows of the first page. */
   readonly sinkBytes: number;
-  /** Sealed pages of every format, metadata, padding and latents included. */
+  /** The sealed pages of every format, with their metadata, padding and latents. */
   readonly pageBytes: number;
-  /** openBytes + sinkBytes + pageBytes: what counts against the budget. Pages shared with a fork count in both caches but once in usedBytes. */
+  /** openBytes + sinkBytes + pageBytes, which counts against the budget. Pages shared with a fork are in totalBytes of both, but only once in usedBytes. */
   readonly totalBytes: number;
-  /** Trial state, pages that are being encoded (startMove), and the scratch of the threads, which all caches of a pool share: reported beside, not counted. */
+  /** Memory that does not count against the budget: trials, pages that startMove() is encoding, and the working memory of the threads, which all caches of a pool share. */
   readonly scratchBytes: number;
 }
 
 /**
- * What a sealed page is held as: `resident`, keys and values each in a format; `latent`, only what both are recomputed from. `parked`, outside
- * the pool, is for later.
+ * How a sealed page is held. A `resident` page has keys and values, each in a format. A `latent` page has only the latent from which
+ * both are recomputed. No page is `parked` yet: the name is reserved for pages outside the pool.
  */
 export const PAGE_KINDS = ['resident', 'latent', 'parked'] as const;
 export type PageKind = (typeof PAGE_KINDS)[number];
 
-/** The sealed pages of one layer, position order. Parallel arrays of length `pages`. */
+/** The sealed pages of one layer in the order of their positions, as parallel arrays of length `pages`. */
 export interface PageTable {
   readonly pages: number;
-  /** Index into PAGE_KINDS. */
+  /** Each page's kind, as an index into PAGE_KINDS. */
   readonly kind: Uint8Array;
-  /** Places in FORMAT_NAMES of resident pages; 255, no format, of every other. */
+  /** Each resident page's format of keys, as an index into FORMAT_NAMES; 255 for pages of other kinds. */
   readonly kFormat: Uint8Array;
   readonly vFormat: Uint8Array;
-  /** The page's latent, in place of keys and values or kept beside them (`kind` says which): 0 for none, 1 for xq8, 2 for xq4. */
+  /** The format of each page's latent: 0 for none, 1 for xq8, 2 for xq4. `kind` says whether the latent replaces keys and values or is kept beside them. */
   readonly latent: Uint8Array;
-  /** Attention mass received so far: sum over queries and query heads of probability. The last entry is the open page. [pages + 1] */
+  /** The attention that each page has received: the sum of its probabilities over queries and query heads, [pages + 1]. The last entry is the open page. */
   readonly mass: Float64Array;
 }
 
 export interface AttendOptions {
-  /** ‖x‖ of the residual stream entering the layer for each query token, [T]; kept with the trial queries. */
+  /** For each token, the norm ‖x‖ of the residual stream that enters the layer, [T]. It is kept with the queries for trials. */
   readonly xNorms?: Float32Array;
-  /** Receives log-sum-exp per query token and head, [T, H]. */
+  /** Receives the log-sum-exp of each token and query head, [T, H]. */
   readonly lse?: Float32Array;
-  /** Keep queries for trials and count mass, default true. */
+  /** Whether to keep queries for trials and to count attention mass. Default true. */
   readonly observe?: boolean;
 }
 
-/** What a page would be: one side, or both (`kv`), in a format. */
+/** A change that a trial tries: one side of a page, or both (`kv`), in another format. */
 export interface TrialCandidate {
   readonly side: Part;
   readonly format: FormatName;
@@ -164,133 +164,149 @@ export interface FinishedMove {
   readonly layer: number;
   readonly page: number;
   readonly side: Part;
-  /** Formats that the page had when the move was started; of a side that did not move null. */
+  /** The formats that the page had when the move was started; null for a side that did not move. */
   readonly from: { readonly k: FormatName | null; readonly v: FormatName | null };
   readonly to: FormatName;
-  /** Bytes by which usedBytes fell, as transcode() answers. */
+  /** By how many bytes usedBytes fell, as from transcode(). */
   readonly freedBytes: number;
-  /** 'budget-exceeded': the page is as it was, because the budget was lowered meanwhile. Else null. */
+  /** 'budget-exceeded' if the page was left as it was because the budget had been lowered in the meantime, otherwise null. */
   readonly refused: 'budget-exceeded' | null;
 }
 
 export interface KvCache {
   readonly shape: CacheShape;
-  /** Tokens appended to every layer (layers may differ by one chunk while a step is under way: this is layer 0's). */
+  /** How many tokens a layer holds, by default layer 0. During a step, layers may differ by the tokens of that step. */
   length(layer?: number): number;
   /**
-   * Appends T rows to a layer: k (after RoPE) and v, each [T, n, d]. An open page that is full is sealed first.
-   * Throws 'bad-value' on NaN, ±inf or |x| > 65504, 'budget-exceeded' when rows or a page to seal do not fit: nothing is appended then.
+   * Appends T rows to a layer: k (after RoPE) and v, each [T, n, d]. If the open page is full, it is sealed first.
+   * Throws 'bad-value' for NaN, ±inf and numbers above 65504 in size, and 'budget-exceeded' when the rows, or a page that must be
+   * sealed, do not fit. In both cases nothing is appended.
    */
   append(layer: number, k: Float32Array, v: Float32Array): void;
-  /** Bytes that appending T tokens to every layer takes from the budget: rows of open pages that grow, and pages that are sealed (sealBytes each). */
+  /** The bytes that appending so many tokens to every layer takes from the budget, for open pages that grow and for pages that are sealed. */
   appendBytes(tokens: number): number;
   /**
-   * Causal attention of the last T tokens of the layer: q [T, H, d] → out [T, H, d]. One softmax over sinks, pages of every format and the open page.
-   * Throws 'bad-value' when q holds NaN, ±inf or |q| > 65504 (queries are kept as f16): nothing is counted or kept then.
+   * Computes the causal attention of the last T tokens of the layer, from q [T, H, d] to out [T, H, d], with one softmax over all
+   * tokens that each may attend to. Throws 'bad-value' when q holds NaN, ±inf or a number above 65504 in size, because queries are
+   * kept as f16. In that case no query is kept and no mass is counted.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
   /**
-   * Lets decode steps leave out values that cannot matter: those of a page in a rot format are not read where all that a query leaves out holds
-   * at most `share` of its probability. Each output row stays within share · V of the full one, V the largest ‖v̂ − mean of its page‖ among the
-   * values left out. 0 (the default) reads everything. Throws 'bad-argument' outside 0..1.
+   * Lets decode steps skip values that hardly matter. The values of a page in a rot format are not read if everything that a query
+   * skips has at most `share` of its probability. Each output row then differs from the full one by at most share · V, where V is
+   * the largest ‖v̂ − mean of its page‖ among the skipped values. With 0, the default, everything is read. Throws 'bad-argument' for
+   * a share outside 0..1.
    */
   setSkipShare(share: number): void;
-  /** What setSkipShare() has spared a layer so far, counted in pages × KV heads. */
+  /** Of a layer so far: how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how many were skipped. */
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /**
-   * Forgets the tokens from `tokens` on in every layer. Only rows of the open page can be taken back: 'unsupported' otherwise. The open page's mass
-   * counts from nothing again, because mass is counted by the page and the part of forgotten tokens is not known.
+   * Forgets the tokens from position `tokens` on in every layer. Throws 'unsupported' if they reach back into a sealed page. The
+   * mass of the open page starts again from 0: mass is counted by the page, so the part of the forgotten tokens is not known.
    */
   truncate(tokens: number): void;
-  /** Bytes that sealing one full open page of one layer takes from the budget: both sides, and the latent that is promised (sealLatentBytes). */
+  /** The bytes that sealing one page of one layer takes from the budget: both sides, and sealLatentBytes. */
   readonly sealBytes: number;
   table(layer: number): PageTable;
-  /** Format of one side of a sealed page. Throws 'unsupported' for a page held as a latent: it has none (table().kind tells). */
+  /** The format of one side of a sealed page. Throws 'unsupported' for a page that is held as a latent (see table().kind), because it has none. */
   format(layer: number, page: number, side: Side): FormatName;
   /**
-   * Attention error of candidates for one sealed page (one side, or both at once) against its bytes of now, each tried alone by swapping the
-   * page's contribution for the kept queries: ε = mean ‖S·(o′−o)‖/‖x‖ with a sketch and norms, else mean ‖o′−o‖/‖o‖.
-   * Queries that cannot see the page whole are left out; with none left ε is NaN. Changes nothing. → [candidates]
+   * Measures how much attention would change if one sealed page were in another format, for each candidate by itself. Returns the
+   * errors ε, [candidates], and changes nothing. An error is the mean over the kept queries of ‖S·(o′−o)‖/‖x‖ if there are a sketch
+   * and norms, and otherwise of ‖o′−o‖/‖o‖, where o is the output with the page as it is and o′ with the candidate. Queries that
+   * cannot see the whole page are left out; if none remains, ε is NaN.
    */
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array;
   /**
-   * The same as trial(), on a background thread while everything else goes on: on the queries and the bytes of now, whatever changes
-   * meanwhile. A change of a page waits for trials to end. Throws as trial() does. Without threads (WebAssembly) the call tries.
+   * Does the same as trial() on a background thread, with the queries and pages as they are at the time of the call. A later call that
+   * changes a page waits until the trials have ended. Throws as trial() does. Where there are no threads (WebAssembly), the call
+   * itself does the work.
    */
   startTrial(layer: number, page: number, candidates: readonly TrialCandidate[]): void;
-  /** Trials started and not yet finished. */
+  /** The number of trials that were started and not yet finished. */
   readonly trialsUnderWay: number;
-  /** In the order of their start: with `wait` all of them (the caller helps), else up to the first that has not ended. → errors of each */
+  /**
+   * Returns the errors of each trial that has ended, in the order in which they were started. With `wait` it waits for all of them, and
+   * this thread helps; otherwise it stops before the first that has not ended.
+   */
   finishTrials(wait: boolean): Float64Array[];
-  /** True when trial() measures against the residual stream (sketch and norms are there). */
+  /** Whether trial() relates errors to the residual stream, because the layer has a sketch and norms. */
   hasSketch(layer: number): boolean;
-  /** S·W_o of a layer, [32, H·d]. */
+  /** Sets the sketch S·W_o of a layer, [32, H·d]. */
   setOutputSketch(layer: number, sketch: Float32Array): void;
   /**
-   * Moves one side of a sealed page, or with 'kv' both, to a format; the old bytes live until the new are complete. → bytes freed (negative when
-   * it grew). Legal: any format to a lower one; f16 ↔ q8 as well. rot → rot works on codes alone. Throws 'unsupported' for promotions and pages
-   * held as latents. A page that forks share is one object: it has moved for all of them, and its bytes fall once.
+   * Moves one side of a sealed page, or with 'kv' both, to another format, and returns how many bytes that freed (negative if the page
+   * grew). The old bytes stay until the new ones are complete. A page may move from any format to a lower one, and from q8 to f16.
+   * Throws 'unsupported' for other moves and for pages that are held as latents. A page that forks share moves for all of them.
    */
   transcode(layer: number, page: number, side: Part, to: FormatName): number;
   /**
-   * The same as transcode(), encoded on a background thread while everything else goes on: the page keeps its bytes and format until
-   * finishMoves(). Any number may be under way; what they will need is kept free for them until then. Throws as transcode() does, and
-   * 'unsupported' while a move of the same page side is under way, in this cache or in a fork that shares the page; so do transcode() and
-   * holdLatent(). A move is its cache's own: a fork does not take it over, but sees the page change when it is finished; close() drops it.
-   * Without threads (WebAssembly) the call encodes.
+   * Does the same as transcode() on a background thread. The page keeps its bytes and format until finishMoves(). Any number of moves may be
+   * under way, and the bytes that they will need are reserved for them. Throws as transcode() does, and 'unsupported' while a move
+   * of the same side of the page is under way in this cache or in a fork that shares the page; transcode() and holdLatent() then throw
+   * the same. A fork does not take over moves, but it sees a shared page change when its move is finished. close() discards moves.
+   * Where there are no threads (WebAssembly), the call itself encodes the page.
    */
   startMove(layer: number, page: number, side: Part, to: FormatName): void;
-  /** Moves started and not yet finished. */
+  /** The number of moves that were started and not yet finished. */
   readonly movesUnderWay: number;
   /**
-   * Puts moves in place, in the order of their start: with `wait` all of them (the caller helps), else up to the first that is not encoded yet.
-   * → those that ended.
+   * Puts moves into effect in the order in which they were started, and returns them. With `wait` it waits for all of them, and this
+   * thread helps; otherwise it stops before the first that has not been encoded yet.
    */
   finishMoves(wait: boolean): FinishedMove[];
-  /** Decoded rows of one side of a sealed page or (page === pages) of the open one, sinks exact: [tokens, n, d], in `out` if given. */
+  /** Decodes one side of a sealed page, or of the open page if `page` is the number of sealed pages, to rows [tokens, n, d] in `out` or a new array. */
   decode(layer: number, page: number, side: Side, out?: Float32Array): Float32Array;
-  /** Weights for the latents of a layer, packed once (scratch). Throws 'unsupported' once the layer holds latents. */
+  /** Sets the weights for the latents of a layer. Throws 'unsupported' once the layer holds latents. */
   setLatentWeights(layer: number, weights: LatentLayerWeights): void;
-  /** The rotary embedding of recomputed keys, all layers; without it they are taken as they come. Throws 'unsupported' once latents are held. */
+  /** Sets the rotary embedding of recomputed keys for all layers. Without it they are not rotated. Throws 'unsupported' once latents are held. */
   setRotary(table: RotaryTable): void;
   /**
-   * Replaces keys and values of a sealed page by the latent of the same tokens: bytes from encodeLatent(format, x, width, page === 0 ? 4 : 0),
-   * x as wk and wv meet it. → bytes freed. Attention recomputes the page from then on; trials and transcoding of it are 'unsupported'.
+   * Replaces the keys and values of a sealed page by the latent of the same tokens, and returns how many bytes that freed. `bytes` come
+   * from encodeLatent(format, x, width, page === 0 ? 4 : 0), where x are the rows that wk and wv are applied to. From then on attention
+   * recomputes the page, and trial() and transcode() throw 'unsupported' for it.
    */
   holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number;
   /**
-   * Keeps the same bytes beside the keys and values of a sealed page, which may go on to lower formats: what restore() makes them from again.
-   * Throws 'budget-exceeded', 'unsupported' (no weights, a page that has a latent).
+   * Keeps such a latent beside the keys and values of a sealed page, which may still move to lower formats, so that restore() can make
+   * them again. Throws 'budget-exceeded', and 'unsupported' if the layer has no weights or the page already has a latent.
    */
   keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void;
-  /** Makes keys and values of a page that has a latent again, both in `format`; a held latent goes, a kept one stays. → bytes freed (mostly negative). */
+  /**
+   * Makes keys and values from a page's latent, both in `format`, and returns how many bytes that freed (usually a negative number). A
+   * latent that replaced them is removed; one that was kept beside them stays.
+   */
   restore(layer: number, page: number, format: FormatName): number;
-  /** The stored bytes of a sealed page, latent and of page 0 the sinks included: they say what they are (native/stored.ts). */
+  /** The bytes of a sealed page with everything that belongs to it, in the form that native/stored.ts describes. */
   exportPage(layer: number, page: number): Uint8Array;
   /**
-   * Appends a page that exportPage() wrote, of the same position, behind the last full page of a layer. Throws 'bad-argument' (not at a page
-   * boundary, or a page of another position), 'bad-file', 'checksum-mismatch', 'bad-shape', 'bad-value' (a row would be no number),
-   * 'unsupported' (format, layout version, or a latent without its weights), 'budget-exceeded': nothing is changed then.
+   * Appends a page that exportPage() wrote to a layer that ends at a page boundary, at the position that the page had. If it throws,
+   * nothing has changed. Throws 'bad-argument' if the layer does not end at the page's position, 'bad-file', 'checksum-mismatch',
+   * 'bad-shape', 'bad-value' if a row would decode to NaN or infinity, 'unsupported' for an unknown format or layout version or a
+   * latent without weights, and 'budget-exceeded'.
    */
   importPage(layer: number, bytes: Uint8Array): void;
   memory(): CacheMemory;
-  /** Bound of this cache and its forks; null when only the pool has one. */
+  /** The budget of this cache and its forks, or null if only the pool has one. */
   readonly budgetBytes: number | null;
-  /** Bytes of this cache and its forks, shared pages counted once. */
+  /** The bytes of this cache and its forks. Pages that they share count once. */
   readonly usedBytes: number;
   readonly peakBytes: number;
-  /** Bytes that may still be added: what both budgets leave beside what is used and what moves under way will need. */
+  /** How many bytes can still be added within both budgets, besides those that moves under way will need. */
   readonly roomBytes: number;
-  /** Sets the budget of this cache and its forks, null for none; throws 'budget-too-small' when below usedBytes. */
+  /** Sets the budget of this cache and its forks, or removes it with null. Throws 'budget-too-small' if it would be below usedBytes. */
   setBudget(bytes: number | null): void;
-  /** Walks every live buffer of this cache and its forks and sums its size: equals usedBytes, or the accounting is broken. */
+  /** Adds up the sizes of all live buffers of this cache and its forks. The sum is usedBytes, or the accounting is wrong. */
   auditBytes(): number;
   /**
-   * A cache that shares every sealed page and copies the rows of the open ones. What either does to a shared page (move, hold, keep, restore) is done for
-   * both; what it appends, its attention mass, kept queries and trials are its own.
+   * Returns a cache that shares every sealed page and has a copy of the open rows. When either of the two changes how a shared page is
+   * held, it changes for both. Each has its own appended tokens, attention mass, kept queries and trials.
    */
   fork(): KvCache;
-  /** Closes what this cache is and goes on as the one that `make` returns, which has the same shape and is nobody else's. Closed when `make` throws. */
+  /**
+   * Closes this cache and then takes over the cache that `make` returns, which must have the same shape and must not be used by
+   * anybody else. If `make` throws, this cache stays closed.
+   */
   become(make: () => KvCache): void;
   close(): void;
 }

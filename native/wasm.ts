@@ -1,15 +1,15 @@
 /**
- * Opens a WebAssembly build of a binding (native/wasm/, scripts/build-wasm.mjs) and offers what the addon offers: the same
- * classes and functions, the same answers. The module says itself what can be called; here arguments are written into its
- * memory, typed arrays are copied there and back, and what it throws is thrown.
+ * Loads a WebAssembly build (native/wasm/, scripts/build-wasm.mjs) and returns the same classes and functions as the addon. The module
+ * itself lists what can be called. A call writes its arguments into the module's memory, copies typed arrays there and back, and throws
+ * what the module throws.
  *
- * One instance is one thread with a memory of its own, at most 4 GiB; when that is full a call answers the status that the
- * addon gives when the system has no memory left.
+ * An instance has one thread and its own memory of at most 4 GiB. When that is full, a call returns the same status as the addon does when
+ * the system has no memory left.
  */
 import { readFileSync } from 'node:fs';
 import { STATUS_NO_MEMORY } from './layout.ts';
 
-/** Kinds of values, as in native/wasm/napi.h. */
+/** The kinds of values, as in native/wasm/napi.h. */
 const UNDEFINED = 0;
 const NULL = 1;
 const BOOLEAN = 2;
@@ -19,7 +19,7 @@ const OBJECT = 5;
 const OTHER = 6;
 const JSON_TEXT = 7;
 
-/** Typed arrays in the order of napi_typedarray_type. */
+/** The typed arrays in the order of napi_typedarray_type. */
 const ARRAY_TYPES = [
   'Int8Array',
   'Uint8Array',
@@ -35,15 +35,15 @@ const ARRAY_TYPES = [
 const SLOT_BYTES = 24;
 const SLOTS = 32;
 const ALIGN = 64;
-/** Room for arrays that is kept between calls; what one call needs beyond it is given back. */
+/** How much memory for arrays is kept between calls. What a call needs beyond that is freed after it. */
 const KEPT_BYTES = 4 << 20;
 
-/** Pages of WebAssembly, the number that a module begins with (scripts/build-wasm.mjs), and the most that 32 bits address. */
+/** The bytes of a page of WebAssembly, how many pages a module begins with (scripts/build-wasm.mjs), and how many 32 bits can address. */
 const PAGE_BYTES = 65536;
 const INITIAL_PAGES = 64;
 const MEMORY_BYTES = 2 ** 32;
 
-/** What the module throws: kind 0 is memory, then TypeError and RangeError. */
+/** An exception of the module. Kind 0 means that its memory is full, 1 is a TypeError and 2 a RangeError. */
 class Thrown extends Error {
   readonly kind: number;
   constructor(kind: number, text: string) {
@@ -73,7 +73,7 @@ interface Surface {
     | { readonly constructor: number; readonly methods: Readonly<Record<string, number>> };
 }
 
-/** The part of the global object that TypeScript knows only together with a browser. */
+/** The part of the global WebAssembly object that we use. TypeScript declares it only in its types for browsers. */
 interface WebAssemblyNamespace {
   readonly Module: {
     new (bytes: Uint8Array): object;
@@ -83,7 +83,7 @@ interface WebAssemblyNamespace {
   readonly Instance: new (module: object, imports: Record<string, Record<string, unknown>>) => { exports: unknown };
 }
 
-/** WASI calls that the C library may make when it writes a last message: there is nowhere to write. */
+/** The WASI calls that the C library makes to write a message before it aborts. There is nowhere to write it. */
 const NOT_SUPPORTED = 52;
 
 class WasmBinding {
@@ -91,7 +91,7 @@ class WasmBinding {
   readonly #memory: { readonly buffer: ArrayBuffer };
   readonly #slots: number;
   readonly #number: number;
-  /** Address of every handle that JavaScript holds. */
+  /** The address of every handle that JavaScript holds. */
   readonly #addresses = new WeakMap<object, number>();
   readonly #collected: FinalizationRegistry<number>;
   #room = 0;
@@ -125,14 +125,14 @@ class WasmBinding {
     return Buffer.from(this.#memory.buffer, address, length).toString();
   }
 
-  /** The memory as numbers. It moves when it grows. */
+  /** The memory as numbers. The array is made anew when the memory has grown. */
   #numbers(): DataView {
     const { buffer } = this.#memory;
     if (this.#view.buffer !== buffer) this.#view = new DataView(buffer);
     return this.#view;
   }
 
-  /** Runs what enters the module. A throw leaves its stack where it was; ours goes back to where the call began. */
+  /** Runs a call into the module. If it throws, the stack pointer of the module is set back to where it was before the call. */
   #enter<Result>(work: () => Result): Result {
     const stack = this.#exports.__stack_pointer.value;
     try {
@@ -207,7 +207,7 @@ class WasmBinding {
     }
   }
 
-  /** At least so many bytes for arrays; 0 gives all of it back. */
+  /** Makes room for at least so many bytes of arrays; 0 frees it. */
   #makeRoom(bytes: number): void {
     if (bytes !== 0 && bytes <= this.#roomBytes) return;
     this.#exports.release(this.#room);
@@ -220,12 +220,12 @@ class WasmBinding {
     this.#roomBytes = bytes;
   }
 
-  /** Writes the arguments into the slots; arrays are copied to addresses aligned as theirs are. */
+  /** Writes the arguments into the slots. Arrays are copied to addresses with the same alignment as their own. */
   #write(given: readonly unknown[], count: number, arrays: [ArrayBufferView, number][]): void {
     let bytes = 0;
     for (let i = 0; i < count; i++) {
       const value = given[i];
-      if (!ArrayBuffer.isView(value) || value.byteLength === 0) continue; // also detached ones
+      if (!ArrayBuffer.isView(value) || value.byteLength === 0) continue; // Detached arrays have no bytes either.
       const at = Math.ceil(bytes / ALIGN) * ALIGN + (value.byteOffset % ALIGN);
       arrays.push([value, at]);
       bytes = at + value.byteLength;
@@ -267,7 +267,7 @@ class WasmBinding {
     }
   }
 
-  /** Which arrays a call writes only the call knows, so all of them are copied. */
+  /** Copies all arrays back, because only the call knows which of them it has written. */
   #copyBack(arrays: readonly [ArrayBufferView, number][]): void {
     const memory = new Uint8Array(this.#memory.buffer);
     for (const [array, at] of arrays) bytesOf(array).set(memory.subarray(at, at + array.byteLength));
@@ -278,8 +278,8 @@ const bytesOf = (array: ArrayBufferView): Uint8Array =>
   new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 
 /**
- * Opens a module whose memory may grow to memoryBytes. Throws what reading and compiling it throw.
- * → what the addon of that name would export
+ * Loads a module whose memory may grow to memoryBytes, and returns what the addon of that name would export. Throws what reading and
+ * compiling it throw.
  */
 export function openWasm(file: string, memoryBytes = MEMORY_BYTES): unknown {
   return new WasmBinding(file, memoryBytes).surface();

@@ -45,7 +45,7 @@ describe('checkKeys', () => {
       message: "open has no option 'kvBugdet'",
       hint: 'did you mean kvBudget?',
     });
-    expect(errorOf(check({ banana: 1 })).hint).toBe('known are kvBudget');
+    expect(errorOf(check({ banana: 1 })).hint).toBe('the known names are kvBudget');
     expect(errorOf(check(JSON.parse('{ "__proto__": 1 }'))).code).toBe('bad-argument');
     expect(errorOf(check({ toString: 1 })).code).toBe('bad-argument');
   });
