@@ -183,6 +183,34 @@ describe('transcode', () => {
   });
 });
 
+describe('attend', () => {
+  it('over rot pages of rows of any magnitude gives the bits of ordinary ones, times the magnitude', () => {
+    const random = uniform(6);
+    // Multiples of 2^-6 stay exact in f16 at every magnitude that is tried.
+    const rows = [0, 1].map(() => normals(random, 300 * ROW).map((x) => Math.round(x * 64) / 64));
+    const query = normals(random, 4 * 64);
+    const attended = (format: FormatName, magnitude: number): Float32Array => {
+      const cache = open('f16');
+      const [k, v] = rows.map((side) => side.map((x) => x * magnitude));
+      cache.append(0, k!, v!);
+      for (const page of [0, 1]) cache.transcode(0, page, 'kv', format);
+      const out = new Float32Array(4 * 64);
+      cache.attend(
+        0,
+        query.map((x) => x / magnitude),
+        out,
+      );
+      cache.close();
+      return out.map((x) => x / magnitude);
+    };
+    for (const format of ['rot4', 'rot3', 'rot2'] as const) {
+      const ordinary = attended(format, 1);
+      for (const power of [-10, 9])
+        expect([format, power, same(attended(format, 2 ** power), ordinary)]).toEqual([format, power, true]);
+    }
+  });
+});
+
 describe('rope', () => {
   it('turns pairs by their angle in both layouts and leaves the rest alone', () => {
     const [tokens, heads, headDim, rotaryDim] = [2, 3, 8, 4];
