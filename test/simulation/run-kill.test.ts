@@ -104,19 +104,22 @@ describe(`run killed with SIGKILL (${rounds} rounds, seed ${seed})`, () => {
 
 describe('run interrupted with SIGINT', () => {
   it.each([
-    ['while it reads', { onReading: (kill) => kill('SIGINT') }],
-    ['while it writes', { onWriting: (kill) => kill('SIGINT') }],
-  ] satisfies [string, Watch][])('%s exits with 130 and its log says that it was aborted', async (name, watch) => {
-    const state = join(dir, name.replaceAll(' ', '-'));
-    const ended = await runUntilEnded(state, watch);
-    expect([ended.code, ended.signal], ended.stderr).toEqual([130, null]);
-    expect(verifyLog(join(state, 'log'))).toMatchObject({ ok: true, problem: null, tornBytes: 0 });
-    const last = [...readLog(join(state, 'log'))].at(-1) as Entry<'close'>;
-    expect(last.kind).toBe('close');
-    expect(last.body.reason).toBe('aborted');
-    // It stopped before it was done: not all was read, or not all was written.
-    expect(last.body.tokens).toBeGreaterThan(0);
-    const whole = [...readLog(join(state, 'log'))].find(({ kind }) => kind === 'open') as Entry<'open'>;
-    expect(last.body.tokens).toBeLessThan(whole.body.requested['tokensExpected'] as number);
-  });
+    ['while it reads', { onReading: (kill) => kill('SIGINT') }, false],
+    ['while it writes', { onWriting: (kill) => kill('SIGINT') }, true],
+  ] satisfies [string, Watch, boolean][])(
+    '%s exits with 130 and its log says that it was aborted',
+    async (name, watch, keeps) => {
+      const state = join(dir, name.replaceAll(' ', '-'));
+      const ended = await runUntilEnded(state, watch);
+      expect([ended.code, ended.signal], ended.stderr).toEqual([130, null]);
+      expect(verifyLog(join(state, 'log'))).toMatchObject({ ok: true, problem: null, tornBytes: 0 });
+      const last = [...readLog(join(state, 'log'))].at(-1) as Entry<'close'>;
+      expect(last.kind).toBe('close');
+      expect(last.body.reason).toBe('aborted');
+      // It stopped before it was done: what was read of a prompt is taken back, what was written stays.
+      expect(last.body.tokens > 0).toBe(keeps);
+      const whole = [...readLog(join(state, 'log'))].find(({ kind }) => kind === 'open') as Entry<'open'>;
+      expect(last.body.tokens).toBeLessThan(whole.body.requested['tokensExpected'] as number);
+    },
+  );
 });
