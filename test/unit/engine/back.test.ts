@@ -90,6 +90,21 @@ describe('a session whose prompt was aborted', () => {
     other.close();
   });
 
+  it('and that has forks but no room for another goes on from where it was stopped', async () => {
+    const session = open({});
+    await session.read(ids(300));
+    const fork = session.fork();
+    session.cache.fork = () => {
+      throw new KvError('budget-exceeded', 'injected');
+    };
+    await aborted(session, ids(900, 2), 512);
+    expect(session.tokens).toEqual([...ids(300), ...ids(900, 2).slice(0, session.length - 300)]);
+    expect(session.length).toBeGreaterThan(300 + 512);
+    await session.read(ids(100, 3));
+    fork.close();
+    session.close();
+  });
+
   it('under a budget that binds keeps its moves, its budget and a log that replays', async () => {
     const dir = folder();
     const log = await openWitnessLog({ dir });
