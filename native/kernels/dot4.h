@@ -52,11 +52,10 @@ INLINE Bytes lookUp(Bytes table, Bytes index) {
   return reinterpret_cast<Bytes>(wasm_i8x16_swizzle(reinterpret_cast<v128_t>(table), reinterpret_cast<v128_t>(index)));
 #else
   const uint8_t* entry = reinterpret_cast<const uint8_t*>(&table);
-  uint64_t words[2];
-  __builtin_memcpy(words, &index, 16);
-  uint8_t out[16];
-  for (int i = 0; i < 16; i++) out[i] = entry[words[i / 8] >> i % 8 * 8 & 15];
-  return loadBytes(out);
+  Bytes out{};
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) out[i] = static_cast<uint16_t>(entry[index[i] & 15] | entry[index[i] >> 8] << 8);
+  return out;
 #endif
 }
 #endif

@@ -2,10 +2,10 @@
 // result fits). A 64-byte row of the tile is 16 outputs x 4 contraction steps.
 #pragma once
 
-// Vectors of levels that meet R rows at once: as many as the registers hold beside the sums.
+// Vectors of levels that meet R rows at once: as many as the registers hold beside the sums. Vectors of four lanes are met one after the other.
 template <int R, int B = 4>
 constexpr int vectorsFor() {
-  if constexpr (B == 1 || R * B * kSumRegisters + B * kLevelRegisters <= kRegisters - 2) return B;
+  if constexpr (B == 1 || R * B * kSumRegisters + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - 2) return B;
   else return vectorsFor<R, B / 2>();
 }
 
