@@ -2,9 +2,9 @@
 // kernels/encode_rot.h; reading them back: kernels/decode_rot.h.
 #pragma once
 
-// unit * 2^((k - shift) / 16) of every token, 0 of a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend on the
+// unit * 2^((exponent - shift) / 16) of every token, 0 of a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend on the
 // power of two: with unit = 1 these are the bits of kScaleValues.
-INLINE void rotScales(const int8_t* k, int shift, float unit, float* out) {
+INLINE void rotScales(const int8_t* exponents, int shift, float unit, float* out) {
   alignas(64) float mantissa[16];
   for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
 #if defined(__AVX512F__)
@@ -12,7 +12,7 @@ INLINE void rotScales(const int8_t* k, int shift, float unit, float* out) {
   const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
   const __m512i table = _mm512_sub_epi32(_mm512_load_si512(mantissa), below);
   for (int t = 0; t < kPageTokens; t += 16) {
-    const __m512i at = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(k + t)));
+    const __m512i at = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + t)));
     const __mmask16 row = _mm512_cmpneq_epi32_mask(at, _mm512_set1_epi32(-128));
     const __m512i j = _mm512_sub_epi32(at, _mm512_set1_epi32(shift));
     _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(j, table), _mm512_slli_epi32(j, 19)));
@@ -20,7 +20,7 @@ INLINE void rotScales(const int8_t* k, int shift, float unit, float* out) {
 #elif defined(__AVX2__)
   const __m256 low = _mm256_load_ps(mantissa), high = _mm256_load_ps(mantissa + 8);
   for (int t = 0; t < kPageTokens; t += 8) {
-    const __m256i at = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(k + t)));
+    const __m256i at = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(exponents + t)));
     const __m256i j = _mm256_sub_epi32(at, _mm256_set1_epi32(shift));
     const __m256 part = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, j), _mm256_permutevar8x32_ps(high, j), _mm256_castsi256_ps(_mm256_slli_epi32(j, 28)));
     const __m256i value = _mm256_add_epi32(_mm256_castps_si256(part), _mm256_slli_epi32(_mm256_srai_epi32(j, 4), 23));
@@ -29,26 +29,26 @@ INLINE void rotScales(const int8_t* k, int shift, float unit, float* out) {
   }
 #else
   for (int t = 0; t < kPageTokens; t++) {
-    const int j = k[t] - shift;
+    const int j = exponents[t] - shift;
     int32_t value;
     __builtin_memcpy(&value, &mantissa[j & 15], sizeof value);
-    value = k[t] == kZeroRow ? 0 : value + (j >> 4) * (1 << 23);
+    value = exponents[t] == kZeroRow ? 0 : value + (j >> 4) * (1 << 23);
     __builtin_memcpy(out + t, &value, sizeof value);
   }
 #endif
 }
 
-INLINE int largestExponent(const int8_t* k) {
+INLINE int largestExponent(const int8_t* exponents) {
 #if defined(__AVX2__)
-  __m256i top = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k));
-  for (int t = 32; t < kPageTokens; t += 32) top = _mm256_max_epi8(top, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k + t)));
+  __m256i top = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(exponents));
+  for (int t = 32; t < kPageTokens; t += 32) top = _mm256_max_epi8(top, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(exponents + t)));
   const __m128i most = _mm_max_epi8(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-  // 127 - k is unsigned, and the least 16-bit number is found by one instruction.
+  // 127 - exponent is unsigned, and the least 16-bit number is found by one instruction.
   const __m128i least = _mm_xor_si128(most, _mm_set1_epi8(127));
   return 127 - _mm_extract_epi16(_mm_minpos_epu16(_mm_min_epu8(least, _mm_srli_epi16(least, 8))), 0);
 #else
   int most = kZeroRow;
-  for (int t = 0; t < kPageTokens; t++) most = k[t] > most ? k[t] : most;
+  for (int t = 0; t < kPageTokens; t++) most = exponents[t] > most ? exponents[t] : most;
   return most;
 #endif
 }
@@ -72,7 +72,7 @@ struct Rot {
     all.reference = targets->at<int8_t>(kRotReference);
     for (int i = 0; i < count; i++) {
       const int width = targets[i].format - kRot4;
-      all.k[width] = targets[i].at<int8_t>(kRotExponents);
+      all.exponents[width] = targets[i].at<int8_t>(kRotExponents);
       all.lo[width] = targets[i].format == kRot2 ? nullptr : targets[i].at(kRotLow);
     }
     encodeRotWidths(isKey, x, stride, d, firstRow, all);

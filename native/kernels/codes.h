@@ -130,15 +130,15 @@ INLINE VecF treeSum(VecF (&v)[D / kLanes]) {
   return v[0];
 }
 
-// k = -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a power of two
+// Exponents: -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a power of two
 // (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up apart.
-INLINE VecI scaleCodes(VecF t) {
+INLINE VecI scaleExponents(VecF t) {
   const VecI mantissa = (bits(t) & 0x007fffff) | 0x3f800000;
   const VecI octave = (bits(t) >> 23) - 127;
   const float* first = kScaleBounds + 127;  // the lowest bound above 1
-  VecI k = octave * 16 + countBelow(loadSixteen(first), fromBits(mantissa)) - (fromBits(mantissa) > splat(first[15]));
-  k = k > 127 ? splatI(127) : k;
-  return t > splat(kScaleBounds[0]) ? k : splatI(-127);  // also where t is NaN or k too low
+  VecI exponents = octave * 16 + countBelow(loadSixteen(first), fromBits(mantissa)) - (fromBits(mantissa) > splat(first[15]));
+  exponents = exponents > 127 ? splatI(127) : exponents;
+  return t > splat(kScaleBounds[0]) ? exponents : splatI(-127);  // also where t is NaN or they are too low
 }
 
 // Rows of kLanes words become columns.

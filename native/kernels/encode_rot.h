@@ -2,11 +2,11 @@
 // halving trees. A row stays in registers from the mean to its codes. Plane layout: rot.h.
 #pragma once
 
-// Where the widths of the family go: index 0, 1, 2 is rot4, rot3, rot2; widths with k null are left out.
+// Where the widths of the family go: index 0, 1, 2 is rot4, rot3, rot2; widths with exponents null are left out.
 struct RotTargets {
   uint8_t* hi = nullptr;
   uint8_t* lo[3] = {nullptr, nullptr, nullptr};
-  int8_t* k[3] = {nullptr, nullptr, nullptr};
+  int8_t* exponents[3] = {nullptr, nullptr, nullptr};
   int8_t* mean = nullptr;
   uint16_t* meanScale = nullptr;
   int8_t* reference = nullptr;
@@ -188,19 +188,19 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
         storeLowBytes(codes + (first + row) * D + i * kLanes, code[i]);
       }
       for (int width = 0; width < 3; width++) {
-        if (!targets.k[width]) continue;
+        if (!targets.exponents[width]) continue;
 #pragma GCC unroll kUnroll
         for (int i = 0; i < kCount; i++) v[i] = y[row][i] * lookUpFloat(levels[width], code[i]);
         products[width][row] = treeSum<D>(v);
       }
     }
-    // k of the unbiased scale <y,y> / <y,u>
+    // The exponent of the unbiased scale <y,y> / <y,u>
     for (int width = 0; width < 3; width++) {
-      if (!targets.k[width]) continue;
+      if (!targets.exponents[width]) continue;
       const VecF yu = sumsOfLanes(products[width]);
-      const VecI k = scaleCodes((yy * static_cast<float>(divisorOf(kRot4 + width))) / yu);
+      const VecI exponents = scaleExponents((yy * static_cast<float>(divisorOf(kRot4 + width))) / yu);
       const VecI some = (yy > splat(0.0f)) & (yu > splat(0.0f));
-      storeLowBytes(targets.k[width] + first, some ? k : splatI(kZeroRow));
+      storeLowBytes(targets.exponents[width] + first, some ? exponents : splatI(kZeroRow));
     }
   }
 
@@ -277,7 +277,8 @@ static void tokenSums(bool isKey, int d, const int8_t* a, const int8_t* b, int32
   }
 }
 
-static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* k, uint8_t* loOut, int8_t* kOut) {
+static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* exponents, uint8_t* loOut,
+                      int8_t* exponentsOut) {
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
   if (to == kRot3) {
     // Rows 4j..4j+3 of the old 2-bit plane give half a byte of the new 1-bit plane each.
@@ -299,9 +300,9 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
     const VecF square = __builtin_convertvector(loadWords(squares + t) * divisorOf(to), VecF);
     const VecF product = __builtin_convertvector(loadWords(products + t) * divisorOf(from), VecF);
     float scale[kLanes];
-    for (int i = 0; i < kLanes; i++) scale[i] = scaleOf(k[t + i]);
+    for (int i = 0; i < kLanes; i++) scale[i] = scaleOf(exponents[t + i]);
     const VecF now = load(scale);
-    const VecI narrow = scaleCodes(now * (square / product));
-    storeLowBytes(kOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));
+    const VecI narrow = scaleExponents(now * (square / product));
+    storeLowBytes(exponentsOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));
   }
 }

@@ -191,7 +191,7 @@ struct Kernels {
 
   // Latents (latent.h). width: a multiple of 16, 64 .. 16384. wide: xq8, else xq4.
   void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse);
-  // x: [128][width], destroyed. codes: 128*width bytes or half of that. scales: [128] f16 bits or int8 k. mean: [width], in units of meanScale.
+  // x: [128][width], destroyed. codes: 128*width bytes or half of that. scales: [128] f16 bits or int8 exponents. mean: [width], in units of meanScale.
   void (*encodeLatent)(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale);
   // xq4: bytes (a multiple of 64) of codes -> twice as many levels in tile order.
   void (*unpackLatent)(const uint8_t* codes, size_t bytes, int8_t* tile);
@@ -213,7 +213,7 @@ const Kernels* kernelsFor(Isa isa);
 // The best one, or the forced one.
 const Kernels* bestKernels();
 
-// What one level of rot4 is worth in a row of scale code k, -127..127: 2^(k/16) over the divisor of its levels; 0 for -128 (rot.cc).
-float rot4Worth(int8_t k);
+// What one level of rot4 is worth in a row of this exponent, -127..127: 2^(exponent/16) over the divisor of its levels; 0 for -128 (rot.cc).
+float rot4Worth(int8_t exponent);
 
 }  // namespace palimpsest

@@ -93,7 +93,7 @@ INLINE float latentTreeSum(float* v, int count) {
   return v[0];
 }
 
-// k of the unbiased scale <z,z>/<z,u>, and the codes of a row whose mean is gone. Room: [width].
+// The exponent of the unbiased scale <z,z>/<z,u>, and the codes of a row whose mean is gone. Room: [width].
 INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Sixteen& levels, float* room, uint8_t* codes) {
   for (int c = 0; c < width; c += kLanes) store(room + c, load(z + c) * load(z + c));
   const float zz = latentTreeSum(room, width);
@@ -109,7 +109,7 @@ INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Six
   }
   const float zu = latentTreeSum(room, width);
   if (!(zz > 0.0f) || !(zu > 0.0f)) return kZeroRow;
-  return static_cast<int8_t>(scaleCodes(splat((zz * static_cast<float>(kRot4Divisor)) / zu))[0]);
+  return static_cast<int8_t>(scaleExponents(splat((zz * static_cast<float>(kRot4Divisor)) / zu))[0]);
 }
 
 // f16 bits of the scale of a row, and its int8 codes.
@@ -120,7 +120,7 @@ INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
   return half;
 }
 
-// x: [128][width], destroyed. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 k, xq8 [128] f16 bits.
+// x: [128][width], destroyed. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 exponents, xq8 [128] f16 bits.
 static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale) {
   if (width < 64) __builtin_unreachable();  // or gcc warns of arrays that no loop fills
   rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false);

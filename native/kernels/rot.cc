@@ -4,6 +4,6 @@
 
 namespace palimpsest {
 
-float rot4Worth(int8_t k) { return k == -128 ? 0.0f : kScaleValues[k + 127] / static_cast<float>(kRot4Divisor); }
+float rot4Worth(int8_t exponent) { return exponent == -128 ? 0.0f : kScaleValues[exponent + 127] / static_cast<float>(kRot4Divisor); }
 
 }  // namespace palimpsest

@@ -13,8 +13,8 @@ constexpr int8_t kZeroRow = -128;
 constexpr const int8_t* levelsOf(int format) { return format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels; }
 INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
 INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
-// 2^(k/16), 0 for a zero row.
-INLINE float scaleOf(int8_t k) { return k == kZeroRow ? 0.0f : kScaleValues[k + 127]; }
+// 2^(exponent/16), 0 for a zero row.
+INLINE float scaleOf(int8_t exponent) { return exponent == kZeroRow ? 0.0f : kScaleValues[exponent + 127]; }
 // 2^e for -126 <= e <= 127, which no encoder leaves.
 INLINE float powerOfTwo(int e) {
   const int32_t field = (e + 127) * (1 << 23);
