@@ -188,4 +188,16 @@ describe.skipIf(tsan === null)('threads (needs gcc with libtsan and PALIMPSEST_S
     },
     30 * MINUTES,
   );
+
+  test(
+    'many caches on one pool: no race',
+    () => {
+      const { ran, reports } = races((env) =>
+        node(['--import', 'tsx', 'test/fuzz/main.ts', '--only', 'manyCaches', '--seconds', '30'], env),
+      );
+      expect(reports).toEqual([]);
+      expectWell(ran);
+    },
+    5 * MINUTES,
+  );
 });

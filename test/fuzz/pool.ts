@@ -61,6 +61,13 @@ class Pair {
     return [out[0]!, out[1]!];
   }
 
+  hasLatent(layer: number, page: number): boolean {
+    const [, pages] = this.count(layer);
+    const columns = [0, 1, 2, 3].map(() => new Uint8Array(pages)) as [Uint8Array, Uint8Array, Uint8Array, Uint8Array];
+    succeed(this.mine.table(layer, ...columns, new Float64Array(pages + 1)), 'table');
+    return columns[3][page] !== 0;
+  }
+
   /** Does the same to the twin where it was done, and nothing where it was refused. → whether it was done */
   both(what: string, work: (cache: CacheHandle) => number): boolean {
     const status = work(this.mine);
@@ -203,7 +210,7 @@ class Session {
     const kind = random();
     const wait = this.#isPatient || random() < 0.3;
     if (kind < 0.28) {
-      const count = Math.min(TOKENS_MAX - tokens, one(random, [1, whole(random, 1, 20), whole(random, 1, 300)]));
+      const count = Math.min(TOKENS_MAX - tokens, one(random, [1, whole(random, 1, 40), whole(random, 1, 300), 129]));
       const [k, v] = [this.#rows(count * pair.row), this.#rows(count * pair.row)];
       if (count > 0) pair.both('append', (cache) => cache.append(layer, k, v));
     } else if (kind < 0.45) {
@@ -221,10 +228,15 @@ class Session {
       const [page, part, to] = [whole(random, 0, Math.max(0, pages - 1)), whole(random, 0, 2), whole(random, 0, 4)];
       const what = random();
       const bytes = this.#latent(page);
-      if (pages > 0) this.#change(pair, { layer, page, part, to }, what, bytes);
+      if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#restore(pair, layer, page, to);
+      else if (pages > 0) this.#change(pair, { layer, page, part, to }, what, bytes);
     } else if (kind < 0.88) {
+      // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the end.
+      const used = random() < 0.3 ? this.#usedBytes() : null;
+      if (used !== null) succeed(this.#pool.setBudget(used), 'setBudget');
       pair.finishMoves(wait);
       pair.finishTrials(wait);
+      if (used !== null) succeed(this.#pool.setBudget(2 ** 26), 'setBudget');
     } else if (kind < 0.91) {
       const fork = new this.#binary.Cache();
       const alone = new this.#binary.Cache();
@@ -251,7 +263,7 @@ class Session {
   /** Something with a sealed page; what is not legal is refused. */
   #change(pair: Pair, move: Move, what: number, bytes: Uint8Array): void {
     const { layer, page, part, to } = move;
-    const { hold, keep, restore } = LATENT_OPERATIONS;
+    const { hold, keep } = LATENT_OPERATIONS;
     if (what < 0.25) {
       pair.compared('transcode', 1, (cache, out) => cache.transcode(layer, page, part, to, out));
     } else if (what < 0.6) {
@@ -266,12 +278,22 @@ class Session {
       if (pair.mine.startTrial(layer, page, candidates) !== 0) return;
       succeed(pair.alone.trial(layer, page, candidates, errors), 'trial alone');
       pair.trials.push(errors);
-    } else if (what < 0.95) {
-      const operation = what < 0.9 ? hold : keep;
-      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, 0, bytes, out));
     } else {
-      pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, undefined, out));
+      const operation = what < 0.93 ? hold : keep;
+      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, 0, bytes, out));
     }
+  }
+
+  #restore(pair: Pair, layer: number, page: number, to: number): void {
+    const { restore } = LATENT_OPERATIONS;
+    pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, undefined, out));
+  }
+
+  #usedBytes(): number {
+    const numbers = new Float64Array(6);
+    succeed(this.#pool.numbers(numbers, true), 'numbers');
+    if (numbers[1] !== numbers[5]) throw new Error(`${numbers[1]} bytes are counted and ${numbers[5]} are there`);
+    return numbers[1]!;
   }
 
   #truncate(pair: Pair): void {
@@ -284,12 +306,12 @@ class Session {
 
   #budget(pair: Pair): void {
     const random = this.#random;
-    const [account, pool] = [new Float64Array(5), new Float64Array(6)];
+    const account = new Float64Array(5);
     succeed(pair.mine.account(account, false), 'account');
-    succeed(this.#pool.numbers(pool, false), 'numbers');
-    const more = one(random, [0, whole(random, 0, 100_000), 2 ** 26]);
+    const used = this.#usedBytes();
+    const more = one(random, [whole(random, 0, 100_000), 2 ** 26, 2 ** 26]);
     const isOwn = random() < 0.5;
-    const status = isOwn ? pair.mine.setBudget(account[1]! + more) : this.#pool.setBudget(pool[1]! + more);
+    const status = isOwn ? pair.mine.setBudget(account[1]! + more) : this.#pool.setBudget(used + more);
     if (status !== BUDGET_TOO_SMALL) succeed(status, 'setBudget');
   }
 
@@ -298,9 +320,7 @@ class Session {
     for (let i = 0; i < 4; i++) this.#open();
     for (let i = 0; i < steps; i++) {
       this.#step();
-      const numbers = new Float64Array(6);
-      succeed(this.#pool.numbers(numbers, true), 'numbers');
-      if (numbers[1] !== numbers[5]) throw new Error(`${numbers[1]} bytes are counted and ${numbers[5]} are there`);
+      this.#usedBytes();
     }
     for (const pair of this.#pairs) {
       pair.finishMoves(true);
@@ -308,9 +328,8 @@ class Session {
     }
     const held = this.#pairs.flatMap((pair) => pair.compare());
     while (this.#pairs.length > 0) this.#close(one(this.#random, this.#pairs));
-    const numbers = new Float64Array(6);
-    succeed(this.#pool.numbers(numbers, true), 'numbers');
-    if (numbers[1] !== 0 || numbers[5] !== 0) throw new Error(`${numbers[1]} bytes are left, ${numbers[5]} are there`);
+    const left = this.#usedBytes();
+    if (left !== 0) throw new Error(`${left} bytes are left`);
     this.#pool.close();
     return held;
   }
@@ -319,7 +338,7 @@ class Session {
 function manyCaches(random: Random): Case {
   const noise = Float32Array.from({ length: NOISE }, () => gaussian(random));
   const seeds = Array.from({ length: 4000 }, random);
-  const steps = whole(random, 20, 120);
+  const steps = whole(random, 20, 160);
   // Who does not wait for what is under way does other things next on another machine.
   const isPatient = random() < 0.6;
   return {
