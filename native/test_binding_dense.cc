@@ -29,7 +29,7 @@ void normAndGate(const Napi::CallbackInfo& info) {
 
 // (isa, wide, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0],
 //  y <- [n][outputs], steps <- [n][blocks], sums <- [n][blocks])
-// panels: [ceil(outputs/16)][blocks] records of dense.h. Rows are made integers here, so their steps and sums are results too.
+// panels: [ceil(outputs/16)][blocks] records of kernels/dense_products.h. Rows are made integers here, so their steps and sums are results too.
 void densePanels(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

@@ -1,5 +1,5 @@
 // Query rows of one or several KV heads that meet page after page: scores, one online softmax, mixed values. Used by attend and by trials.
-// Holds the memory; the arithmetic is the kernels' (kernels/attend.h).
+// Holds the memory; the arithmetic is the kernels' (kernels/attend_page.h).
 //
 // Coded keys and values are read as integers: the row (or its probabilities times the token scales) is quantized to int16
 // once, the dot is exact, one factor follows. Rotated values gather in an accumulator of their own and are turned back once.

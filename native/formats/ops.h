@@ -5,7 +5,7 @@
 //   kMember                                     one of the family; its fields are those of all but for the bits of an element
 //   encode(targets, count, isKey, d, firstRow, x, stride)
 //   decode(side, isKey, d, firstRow, x, stride)                                                        (both as in Kernels)
-// With these alone a format works everywhere: attention decodes its page and takes the products of floats (attend.h).
+// With these alone a format works everywhere: attention decodes its page and takes the products of floats (kernels/attend_page.h).
 //
 // Levels. The format is integers of a byte times scales, and attention multiplies integers:
 //   levels(side, d, tile)                       the int8 levels as an i8 tile: its own, or written into `tile`
@@ -22,7 +22,7 @@
 //   score, mix                                  products of its own (f16)
 //   addToScores(k, rows, head)                  what scores get beside the product: outliers
 //   addToMix(v, rows, head)                     what rows.mixed gets beside the product: means, outliers
-//   kMaySkip                                    values may be left out where their mass is small (attend.h)
+//   kMaySkip                                    values may be left out where their mass is small (kernels/attend_page.h)
 //   withLevelRows(side, bias, f)                levels in registers, without a tile (coded.h)
 //
 // No exceptions, no allocation, no standard header with inline functions; float operations in an order that is the same on every instruction

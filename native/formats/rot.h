@@ -1,4 +1,4 @@
-// rot4, rot3, rot2 (rot.ts): what attention does with their bit planes, exponents and means. Planes and levels: kernels/rot.h; writing them:
+// rot4, rot3, rot2 (rot.ts): what attention does with their bit planes, exponents and means. Planes and levels: kernels/planes.h; writing them:
 // kernels/encode_rot.h; reading them back: kernels/decode_rot.h.
 #pragma once
 

@@ -6,7 +6,7 @@
 // The integers are exact and the floats are those of one formula: equal bits on every instruction set.
 #pragma once
 
-// Calls done(row, first output, sums) for kLanes outputs at a time, of one of `groups` groups of four rows that a quad has. Parity: rot.h.
+// Calls done(row, first output, sums) for kLanes outputs at a time, of one of `groups` groups of four rows that a quad has. Parity: planes.h.
 template <int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int B = vectorsFor<R>(), kPasses = 4 / B * kRowVectors;

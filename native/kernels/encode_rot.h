@@ -1,5 +1,5 @@
 // Encoding of the rot family, the arithmetic of native/reference/rot.ts in the same order: float32, unfused, sums as zero-padded
-// halving trees. A row stays in registers from the mean to its codes. Plane layout: rot.h.
+// halving trees. A row stays in registers from the mean to its codes. Plane layout: planes.h.
 #pragma once
 
 // Where the widths of the family go: index 0, 1, 2 is rot4, rot3, rot2; widths with exponents null are left out.

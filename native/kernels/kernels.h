@@ -90,7 +90,7 @@ struct PageNotes {
 // Outputs of the next panel of packed weights (gemm_i8.h). What would leave a panel of 16 behind is cut in two: 64 is 32 and 32.
 constexpr int gemmPanelOutputs(int left) { return left > 48 && left <= 64 ? 32 : left < 48 ? left : 48; }
 
-// Rows as products with packed weights read them (dense.h). blocks: of 32 inputs.
+// Rows as products with packed weights read them (dense_products.h). blocks: of 32 inputs.
 struct DenseRows {
   int8_t* bytes;   // [rows][blocks][64]
   float* steps;    // [rows][blocks], what one integer is worth
@@ -189,7 +189,7 @@ struct Kernels {
   void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
-  // Latents (latent.h). width: a multiple of 16, 64 .. 16384. wide: xq8, else xq4.
+  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. wide: xq8, else xq4.
   void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse);
   // x: [128][width], destroyed. codes: 128*width bytes or half of that. scales: [128] f16 bits or int8 exponents. mean: [width], in units of meanScale.
   void (*encodeLatent)(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale);
@@ -198,7 +198,7 @@ struct Kernels {
   // y[i][c] += sum_t weights[i][t] * tile[t][c], 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
 
-  // The matrices around attention (dense.h). x[0..count) becomes row `row` of rows.
+  // The matrices around attention (dense_products.h). x[0..count) becomes row `row` of rows.
   void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);
   // Outputs of panels [from, to) for n rows: y[t][o] = base[t][o] + bias[o] + sum_i x[t][i] * w[o][i], y and base [n][outputs]. base: null for 0.
   // The second kernel that fuses where the hardware can.

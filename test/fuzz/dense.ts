@@ -5,7 +5,7 @@ import { type Case, type Cases, floats, type Random, whole } from './case.ts';
 
 const BLOCK = 32;
 const PANEL = 16;
-/** Bytes of a record of one panel and block: scales (and minima), then codes (kernels/dense.h). */
+/** Bytes of a record of one panel and block: scales (and minima), then codes (kernels/dense_products.h). */
 const WIDE_RECORD = 64 + 512;
 const NARROW_RECORD = 64 + 256;
 
