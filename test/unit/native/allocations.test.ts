@@ -73,16 +73,17 @@ class Case {
     this.other = new binary.Cache();
   }
 
-  append(tokens: number): this {
-    for (const layer of [0, 1])
+  /** Most operations are of one layer, and the second stays empty. */
+  append(tokens: number, layers: readonly number[] = [0]): this {
+    for (const layer of layers)
       well(this.cache.append(layer, rows(this.length, tokens), rows(this.length + 5, tokens)));
     this.length += tokens;
     return this;
   }
 
-  attend(tokens: number, layer = 0): this {
+  attend(tokens: number): this {
     const out = new Float32Array(tokens * QUERY);
-    well(this.cache.attend(layer, rows(11, tokens, QUERY), out, undefined, undefined, true));
+    well(this.cache.attend(0, rows(11, tokens, QUERY), out, undefined, undefined, true));
     return this;
   }
 
@@ -193,7 +194,7 @@ class Case {
 
   /** That the cache goes on, and its neighbour. */
   goOn(): unknown {
-    this.append(140).attend(3).attend(140, 1).transcode(0, 1, 'rot2');
+    this.append(140).attend(140).transcode(0, 1, 'rot2');
     const out = new Float32Array(QUERY);
     well(this.cache.attend(0, rows(1, 1, QUERY), out, undefined, undefined, true));
     const beside = this.finishTrials(1, this.startTrial(this.neighbour).neighbour);
@@ -212,23 +213,14 @@ class Case {
 /** What stands before, the operation, and what to do behind it so that the case can go on. */
 const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((it: Case) => void)?]> = {
   'opening a cache': [() => {}, (it) => well(openInto(it.other, it.pool, 4))],
-  'the first row': [
-    () => {},
-    (it) => well(it.cache.append(0, rows(0, 1), rows(0, 1))),
-    (it) => well(it.cache.append(1, rows(0, 1), rows(0, 1))),
-  ],
+  'the first row': [() => {}, (it) => well(it.cache.append(0, rows(0, 1), rows(0, 1)))],
   'a row that the open page has no room for': [
     (it) => it.append(16),
     (it) => well(it.cache.append(0, rows(0, 1), rows(0, 1))),
-    (it) => well(it.cache.append(1, rows(0, 1), rows(0, 1))),
   ],
-  'pages that are sealed': [
-    (it) => it.append(100),
-    (it) => well(it.cache.append(0, rows(0, 400), rows(0, 400))),
-    (it) => well(it.cache.append(1, rows(0, 400), rows(0, 400))),
-  ],
+  'pages that are sealed': [(it) => it.append(100), (it) => well(it.cache.append(0, rows(0, 400), rows(0, 400)))],
   attention: [(it) => it.append(300), (it) => it.attend(200)],
-  'attention on shared threads': [(it) => it.append(600), (it) => it.attend(600)],
+  'attention on shared threads': [(it) => it.append(300), (it) => it.attend(300)],
   'attention over latents': [(it) => it.append(300).latents().hold(1), (it) => it.attend(3)],
   decoding: [
     (it) => it.append(300).latents().hold(1),
@@ -245,8 +237,8 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   ],
   'starting a trial': [(it) => it.append(300).attend(200), (it) => it.startTrial(), (it) => it.finishTrials(1)],
   'finishing trials': [(it) => it.append(300).attend(200).startTrial().startTrial(), (it) => it.finishTrials(2)],
-  'a fork of a short cache': [(it) => it.append(20), (it) => well(it.other.openFork(it.cache))],
-  'a fork of a long one': [(it) => it.append(300).attend(200), (it) => well(it.other.openFork(it.cache))],
+  'a fork of a short cache': [(it) => it.append(20, [0, 1]), (it) => well(it.other.openFork(it.cache))],
+  'a fork of a long one': [(it) => it.append(300, [0, 1]).attend(200), (it) => well(it.other.openFork(it.cache))],
   'a sketch': [(it) => it.append(300).attend(200), (it) => well(it.cache.setSketch(0, rows(0, 32, QUERY)))],
   'weights of latents': [(it) => it.append(300), (it) => it.latents()],
   'a rotary table': [
@@ -283,7 +275,7 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   'importing a first page': [(it) => it.append(300).export(0).openOther(), (it) => it.import(0)],
   'importing a page behind a full one': [(it) => it.append(300).export(1).openOther(128), (it) => it.import(128)],
   'taking rows back': [
-    (it) => it.append(300).attend(20),
+    (it) => it.append(300, [0, 1]).attend(20),
     (it) => {
       well(it.cache.truncate(290));
       it.length = 290;
