@@ -1,13 +1,13 @@
 /**
- * The SQL schema of the index over witness logs: one for PGlite and PostgreSQL (15 or later) alike. Nothing here is
- * the truth; every row can be read again from a log. A log's rows carry its id, so one server serves many machines.
- * Times are milliseconds since the epoch, bytes and tokens are whole numbers, ε and prices as in the log.
+ * The SQL schema of the index over witness logs, for both PGlite and PostgreSQL (15 or later). The index holds nothing that could not be
+ * read from the logs again. Every row has the id of its log, so one server can hold the logs of many machines.
+ * Times are milliseconds since the epoch, bytes and tokens are whole numbers, and ε and prices are those of the log.
  */
 import { bigint, boolean, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
 
 const whole = (name: string) => bigint(name, { mode: 'number' });
 
-/** One row per session: from its 'open' entry and, when it ended, its 'close' entry. */
+/** One row for each session, from its 'open' entry and, if it has ended, from its 'close' entry. */
 export const sessions = pgTable(
   'sessions',
   {
@@ -30,7 +30,7 @@ export const sessions = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.session] }), index('sessions_by_time').on(t.logId, t.openedMs)],
 );
 
-/** One row per planned move, refused ones included; `because_*` is why it was planned, `verdict_*` what became of it. */
+/** One row for each planned move, including refused ones. `because_*` says why it was planned and `verdict_*` why it was accepted or refused. */
 export const decisions = pgTable(
   'decisions',
   {
@@ -73,7 +73,7 @@ export const decisions = pgTable(
   ],
 );
 
-/** The pressure a session was under, point by point: the numbers of each situation, without its trials and outcomes. */
+/** One row for each situation in which a session decided: its numbers, but of its trials and outcomes only how many there were. */
 export const situations = pgTable(
   'situations',
   {
@@ -94,7 +94,7 @@ export const situations = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('situations_by_session').on(t.logId, t.session, t.seq)],
 );
 
-/** What sessions taught; the vector index finds the nearest, this table says the rest. `seq` is that of the 'close' entry. */
+/** One row for each session that taught something. The vector index finds the nearest ones; their details are here. `seq` is that of the 'close' entry. */
 export const experiences = pgTable(
   'experiences',
   {

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Writes test/golden/logits-*.json: logits of four models from a forward pass in float64 that shares no code with the engine.
 
-Needs Python 3.9 and NumPy, nothing else; reads safetensors, GGUF (F32, F16, Q8_0, Q4_1) and llama2.c files by itself.
+Needs only Python 3.9 and NumPy, and reads safetensors, GGUF (F32, F16, Q8_0, Q4_1) and llama2.c files by itself.
 
     OMP_NUM_THREADS=1 python3 scripts/golden-logits.py --smollm2 FILE.gguf --tinystories-656k FOLDER --stories260k FOLDER
 
-models/reference is always written; the others when their path is given. Per model the file holds 512 token ids (the
-longest matches of the model's own vocabulary on sentences drawn from a small grammar with a fixed seed) and, after the
-tokens at positions 0 and 500: logits at 64 fixed vocabulary entries, the eight largest, mean, standard deviation and
-log-sum-exp. `weights` is the SHA-256 of the file that was read.
+The file of models/reference is always written, and those of the others if their path is given. The file of a model holds
+512 token ids, which are the longest matches of the model's own vocabulary on sentences from a small grammar with a fixed
+seed. For the logits after positions 0 and 500 it holds the values at 64 fixed entries of the vocabulary, the eight largest,
+their mean, standard deviation and log-sum-exp. `weights` is the SHA-256 of the file that was read.
 
-Where GGUF stores q and k permuted for interleaved pairs, this script undoes the permutation and rotates halves as the
-original checkpoint does, so that a mistake in the layout cannot cancel out.
+GGUF stores q and k permuted for interleaved pairs. This script undoes the permutation and rotates halves as the original
+checkpoint does, so that a mistake in the layout cannot cancel out.
 """
 import argparse, hashlib, json, os, struct
 import numpy as np
@@ -122,7 +122,7 @@ def huggingface(folder):
 
 
 def unpermute(matrix, heads):
-    """Rows (2i, 2i+1) of each head back to (i, i + d/2)."""
+    """Moves rows 2i and 2i+1 of each head back to i and i + d/2."""
     rows, inputs = matrix.shape
     return matrix.reshape(heads, rows // heads // 2, 2, inputs).swapaxes(1, 2).reshape(rows, inputs)
 
@@ -173,7 +173,7 @@ def llama2c(folder):
 # ---------------------------------------------------------------- tokens
 
 def sentences(seed):
-    """A story without end from a grammar: every word is common, every sentence ours."""
+    """An endless story from a small grammar of common words."""
     names, nouns = ["Lily", "Tom", "the old baker", "a small dog", "the teacher"], ["ball", "garden", "letter", "river", "red box", "tree"]
     verbs, places = ["found", "looked for", "painted", "wanted to share", "talked about"], ["near the house", "in the morning", "after the rain", "with a friend"]
     state = seed
@@ -187,7 +187,7 @@ def sentences(seed):
 
 
 def tokenize(vocabulary, count):
-    """Longest matches; the word boundary is written as the vocabulary writes it."""
+    """The longest matches of the vocabulary, with word boundaries written as the vocabulary writes them."""
     space = "\u0120" if any(token.startswith("\u0120") for token in vocabulary) else "\u2581"
     longest, ids, source, text = max(map(len, vocabulary)), [], sentences(7), ""
     while len(ids) < count:

@@ -1,24 +1,24 @@
-/** Compares a finished session with the exact cache on the very same tokens. */
+/** Compares a session with the exact cache on the same tokens. */
 import { given, KvError } from '../../native/index.ts';
 import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
 import type { Divergence, Progress } from '../types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
 
-/** Reads the session's tokens into an exact session and compares the rows that `session` kept (`compareTokens`). */
+/** Reads the session's tokens into an exact session, and compares the last rows, which `session` kept because of `compareTokens`. */
 export async function compareWithExact(
   session: Session,
   signal: AbortSignal,
   onProgress?: (progress: Progress) => void,
 ): Promise<Divergence> {
   const { hiddenSize } = session.runtime.model.config;
-  // A copy: the session may go on while this reads.
+  // This is a copy, because the session may go on while its tokens are read.
   const tokens = [...session.tokens];
   const ours = session.hiddenRows();
   const rows = ours.length / hiddenSize;
   if (rows === 0)
     throw new KvError('bad-argument', 'the session kept nothing to compare', {
-      hint: 'open it with compareTokens > 0',
+      hint: 'open the session with compareTokens > 0',
     });
   const exact = Session.open(session.runtime, { ...session.setup, exact: true, witness: false, compareTokens: rows });
   try {

@@ -1,16 +1,16 @@
 /**
- * How far two runs of the same tokens are apart. Both runs keep the final residual rows (m floats a token) instead of logits
- * (vocabulary floats a token); logits of both are made here, block by block, by the same output matrix.
+ * How far two runs over the same tokens differ. Instead of logits, which are as many floats per token as the vocabulary has words, both
+ * runs keep the last row of the residual stream, which is m floats. The logits of both are computed here in blocks.
  */
 import { KvError } from '../../native/index.ts';
 import type { DenseBackend } from '../model/types.ts';
 import type { Divergence } from '../types.ts';
 
 const BLOCK_ROWS = 32;
-/** In `targets`: this row's successor is not known. */
+/** In `targets`, means that the token after this row is not known. */
 export const NO_TARGET = -1;
 
-/** Sums over tokens, which windows add to before the means are taken; `targets` counts the tokens whose successor is known. */
+/** Sums over the tokens of all windows, from which the means are computed. `targets` counts the tokens whose successor is known. */
 export const emptySums = () => ({
   tokens: 0,
   targets: 0,
@@ -22,8 +22,8 @@ export const emptySums = () => ({
 export type DivergenceSums = ReturnType<typeof emptySums>;
 
 /**
- * KL(exact ‖ ours) per token in nats, same-top, and the loss of the true successor where `targets` has one (NO_TARGET: none).
- * exact, ours: [rows, m]; targets: [rows].
+ * Adds up, over the rows of two runs [rows, m], the divergence KL(exact ‖ ours) in nats, how often both have the same top token, and the
+ * loss of the true next token, which `targets` [rows] holds where it is known.
  */
 export async function addDivergence(
   sums: DivergenceSums,
@@ -34,7 +34,7 @@ export async function addDivergence(
   width: number,
 ): Promise<void> {
   if (exact.length !== ours.length || exact.length !== targets.length * width) {
-    throw new KvError('bad-shape', 'two runs of different length cannot be compared', {
+    throw new KvError('bad-shape', 'runs of different lengths cannot be compared', {
       values: { exact: exact.length, ours: ours.length, rows: targets.length, width },
     });
   }
@@ -60,7 +60,7 @@ function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, t
   let kld = 0;
   for (let i = 0; i < exact.length; i++) {
     const logP = exact[i]! - p.logSum;
-    // Below e^-30 a term adds less than float64 noise to the sum.
+    // A term below e^-30 is too small to change the sum.
     if (logP > -30) kld += Math.exp(logP) * (logP - (ours[i]! - q.logSum));
   }
   sums.tokens++;

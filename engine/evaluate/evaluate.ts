@@ -1,6 +1,7 @@
 /**
- * Quality of caches against the exact one. Text is read in chunks that end at page boundaries, so the scored tokens (the last
- * of each window) use the quantized history; all caches read the very same tokens. Perplexity, KLD, same-top, recall, bits.
+ * Compares the quality of caches with that of the exact one: perplexity, divergence, same top token, recall and bits. All caches read the
+ * same tokens. Text is read in chunks that end at page boundaries, so the scored tokens, the last ones of each window, attend to a
+ * quantized history.
  */
 import { given, KvError, parsePair } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
@@ -11,7 +12,7 @@ import type { SessionOptions } from '../types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
 import { ask, documentLength, questionTokens, type RecallDocument, recallDocument } from './recall.ts';
 
-/** Tokens at the end of each window that are scored. */
+/** The number of tokens at the end of each window that are scored. */
 export const SCORED_TOKENS = 512;
 
 export interface CacheSpec {
@@ -19,7 +20,7 @@ export interface CacheSpec {
   readonly options: SessionOptions;
 }
 
-/** 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' → session options. */
+/** The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB' or 'price@kld:0.02'. */
 export function parseCache(text: string): CacheSpec {
   const name = text.trim();
   if (name === 'exact' || name === 'f16') return { name, options: { exact: true } };
@@ -32,7 +33,7 @@ export function parseCache(text: string): CacheSpec {
     if (!Number.isFinite(kldBudget) || kldBudget <= 0)
       throw new KvError('bad-argument', `'${budget}' is not a divergence budget`, {
         values: { given: text },
-        hint: 'write price@kld:0.02',
+        hint: 'write a number after kld:, as in price@kld:0.02',
       });
     return { name, options: { policy, kldBudget } };
   }
@@ -48,9 +49,9 @@ export interface EvaluateRequest {
   readonly texts: readonly EvaluateText[];
   readonly caches: readonly CacheSpec[];
   readonly tokens: number;
-  /** Windows per text, spread evenly over it. */
+  /** The number of windows of each text. They are spread evenly over it. */
   readonly windows: number;
-  /** Recall documents per text, five questions each. */
+  /** The number of recall documents for each text, with five questions each. */
   readonly recallDocuments: number;
   readonly seed: number;
   readonly signal?: AbortSignal;
@@ -98,8 +99,8 @@ const emptyTally = () => ({
 });
 
 /**
- * Scores every cache on every text. What cannot be done (a text too short, a budget that cannot be kept) is refused before anything is
- * read; `onRow` gets a row for all that was measured, also when the work fails or is aborted later.
+ * Scores every cache on every text. A text that is too short, or a budget that cannot be kept, is refused before anything is read. `onRow`
+ * receives a row for everything that was measured, even if the work fails or is aborted later.
  */
 export async function evaluate(runtime: Runtime, request: EvaluateRequest): Promise<EvaluateRow[]> {
   checkCaches(runtime, request);
@@ -149,7 +150,7 @@ function toRow(text: string, cache: string, tokens: number, tally: Tally): Evalu
   };
 }
 
-/** Refuses windows that do not fit the context, and caches that cannot be opened for what they will hold. */
+/** Throws if the windows are longer than the context of the model, or if a cache cannot be opened for so many tokens. */
 function checkCaches(runtime: Runtime, request: EvaluateRequest): void {
   const { config, tokenizer } = runtime.model;
   if (request.tokens > config.contextLength) {
@@ -177,7 +178,7 @@ function open(runtime: Runtime, options: SessionOptions, tokensExpected: number)
   });
 }
 
-/** The windows of a text, spread evenly over it, each with BOS where the model wants it. Throws 'bad-argument' for a text that is too short. */
+/** The windows of a text, each with BOS if the model uses it. Throws 'bad-argument' if the text is too short. */
 function windowsOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateText): number[][] {
   if (request.windows === 0) return [];
   const { tokenizer } = runtime.model;
@@ -185,9 +186,9 @@ function windowsOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateTex
   const head = tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId] : [];
   const length = request.tokens - head.length;
   if (ids.length < length) {
-    throw new KvError('bad-argument', `${text.name} has ${ids.length} tokens, a window needs ${length}`, {
+    throw new KvError('bad-argument', `${text.name} has ${ids.length} tokens, but a window needs ${length}`, {
       values: { text: text.name, tokens: ids.length, needed: length },
-      hint: 'give a longer text or --tokens',
+      hint: 'give a longer text, or a shorter window with --tokens',
     });
   }
   return Array.from({ length: request.windows }, (_, window) => {
@@ -198,7 +199,7 @@ function windowsOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateTex
 
 const reading = ({ signal }: EvaluateRequest): ReadOptions => given<ReadOptions>({ signal });
 
-/** Opens a session for one piece of work and closes it, whatever becomes of the work. */
+/** Opens a session for one piece of work and closes it afterwards, even if the work fails. */
 async function using<T>(session: Session, work: (session: Session) => Promise<T>): Promise<T> {
   try {
     return await work(session);
@@ -241,7 +242,7 @@ async function scoreWindows(
   }
 }
 
-/** Every document begins elsewhere in the text, so that no two share their filler. */
+/** Every document begins at another place in the text, so that no two have the same filler. */
 function documentOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateText, index: number): RecallDocument {
   const { tokenizer } = runtime.model;
   const from = Math.floor((text.content.length * index) / (request.recallDocuments + 1));

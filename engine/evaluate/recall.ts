@@ -1,6 +1,6 @@
 /**
- * Recall of facts from different depths of a long document: five access codes are written into a text, and asked for at its end.
- * Every question sees the same document and no other question; each run is greedy and continues with its own answer.
+ * Recall of facts from different depths of a long document. Five access codes are written into a text and asked for at its end. Each
+ * question is asked right after the document, without the other questions, and the answer is generated greedily.
  */
 import { given, KvError, sealsBetween } from '../../native/index.ts';
 import type { Tokenizer } from '../model/types.ts';
@@ -10,12 +10,12 @@ import type { GenerateOptions } from '../types.ts';
 export interface RecallQuestion {
   readonly place: string;
   readonly code: string;
-  /** Depth in the document, 0 … 1. */
+  /** The depth in the document, from 0 to 1. */
   readonly depth: number;
 }
 
 export interface RecallDocument {
-  /** Token ids of the document, exactly as many as asked for. */
+  /** The token ids of the document, exactly as many as were requested. */
   readonly tokens: readonly number[];
   readonly questions: readonly RecallQuestion[];
 }
@@ -38,10 +38,10 @@ const PLACES: readonly string[] = [
   'Prague',
   'Delhi',
 ];
-/** Digits of a code. */
+/** The number of digits of a code. */
 const CODE_DIGITS = 5;
 
-/** mulberry32: a small seeded generator; only documents depend on it. */
+/** mulberry32, a small generator of random numbers from a seed. Only documents are made with it. */
 export function seeded(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -53,12 +53,12 @@ export function seeded(seed: number): () => number {
   };
 }
 
-/** Said three times: a model of 135 million parameters then answers most questions with the exact cache, so that a loss can be seen. */
+/** The code is stated three times. A model of 135 million parameters then answers most questions with the exact cache, so losses can be seen. */
 export const statement = ({ place, code }: Pick<RecallQuestion, 'place' | 'code'>): string =>
   `\n\nThe access code of ${place} is ${code}. Remember it: the access code of ${place} is ${code}. Once more: the access code of ${place} is ${code}.\n\n`;
 export const questionText = (place: string): string => `\n\nThe access code of ${place} is`;
 
-/** A document of exactly `tokenCount` tokens: `filler` cut to size with five codes written behind whole sentences at five depths. */
+/** Makes a document of exactly `tokenCount` tokens from `filler`, with five codes after the ends of sentences at five depths. */
 export function recallDocument(tokenizer: Tokenizer, filler: string, tokenCount: number, seed: number): RecallDocument {
   const random = seeded(seed);
   const places = [...PLACES].map((place) => ({ place, order: random() })).sort((a, b) => a.order - b.order);
@@ -71,10 +71,14 @@ export function recallDocument(tokenizer: Tokenizer, filler: string, tokenCount:
   const room = tokenCount - head.length - statements.reduce((sum, ids) => sum + ids.length, 0);
   const body = tokenizer.encode(filler);
   if (body.length < room) {
-    throw new KvError('bad-argument', `the text has ${body.length} tokens, a document of ${tokenCount} needs ${room}`, {
-      values: { tokens: body.length, needed: room },
-      hint: 'give a longer text or a shorter window',
-    });
+    throw new KvError(
+      'bad-argument',
+      `the text has ${body.length} tokens, but a document of ${tokenCount} needs ${room}`,
+      {
+        values: { tokens: body.length, needed: room },
+        hint: 'give a longer text or a shorter window',
+      },
+    );
   }
   const tokens: number[] = [...head];
   let at = 0;
@@ -87,7 +91,7 @@ export function recallDocument(tokenizer: Tokenizer, filler: string, tokenCount:
   return { tokens, questions };
 }
 
-/** The first token position from `from` on that ends a sentence, within reach; else `from` itself. */
+/** The first position from `from` on at which a sentence has ended, or `from` itself if there is none soon. */
 function sentenceEnd(tokenizer: Tokenizer, body: readonly number[], from: number, least: number, most: number): number {
   for (let at = Math.max(from, least); at < Math.min(from + 80, most); at++) {
     if (/[.!?]$/.test(tokenizer.decode([body[at]!]).trimEnd())) return at + 1;
@@ -99,18 +103,18 @@ export interface RecallAnswer {
   readonly question: RecallQuestion;
   readonly answer: string;
   readonly recalled: boolean;
-  /** Question and answer as they were read. */
+  /** The tokens of the question and the answer as the session read them. */
   readonly tokens: readonly number[];
-  /** Tokens of the answer, and what writing them took; reading the question is not in it. */
+  /** The number of tokens of the answer and the time to generate them, without reading the question. */
   readonly written: { readonly tokens: number; readonly ms: number };
 }
 
-/** Tokens that one question and its answer may take. */
+/** The most tokens of an answer. */
 export const ANSWER_TOKENS = 12;
 
 /**
- * Asks one question at the end of the document, greedily, and takes question and answer back, so that the next one sees the same
- * cache. Throws KvError 'aborted'.
+ * Asks one question at the end of the document and then takes question and answer back, so that the next question finds the same cache.
+ * Throws KvError 'aborted'.
  */
 export async function ask(
   session: Session,
@@ -138,12 +142,12 @@ export async function ask(
   };
 }
 
-/** Tokens to plan for one question and its answer. */
+/** The most tokens of a question and its answer together. */
 export function questionTokens(tokenizer: Tokenizer): number {
   return Math.max(...PLACES.map((place) => tokenizer.encode(questionText(place)).length)) + ANSWER_TOKENS;
 }
 
-/** The longest document of at most `tokens` tokens behind which a question fits into the open page, so that it can be taken back without a trace. */
+/** The longest document of at most `tokens` tokens after which a question and its answer fit into the open page, so that they can be taken back. */
 export function documentLength(tokenizer: Tokenizer, tokens: number): number {
   const asked = questionTokens(tokenizer);
   let length = tokens;

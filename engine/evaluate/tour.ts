@@ -1,6 +1,6 @@
 /**
- * The main demonstration: read a long document inside a budget, ask for what it says, then do the same with the exact cache
- * and compare. One function, in the model's thread; everything a terminal shows comes out as events.
+ * The main demonstration: it reads a long document within a budget, asks questions about it, does the same with the exact cache, and
+ * compares the two. It is one function that runs in the model's thread and reports everything that is to be shown as events.
  */
 
 import type { Runtime } from '../runtime.ts';
@@ -16,7 +16,7 @@ import {
   recallDocument,
 } from './recall.ts';
 
-/** Tokens before the questions whose predictions are compared. */
+/** The number of tokens before the questions whose predictions are compared. */
 export const COMPARED_TOKENS = 512;
 
 export interface TourOptions {
@@ -87,7 +87,7 @@ export async function tour(
     const answers = await questions(ours, 'ours');
     const exactRead = await read(exact, 'exact');
 
-    // The exact cache is made to read our answers, so that both runs are compared token for token.
+    // The exact cache reads our answers, so that both runs can be compared token for token.
     for (const { tokens } of answers) {
       await exact.read(tokens, { signal });
       exact.rewind(documentTokens);
@@ -122,7 +122,7 @@ export async function tour(
   }
 }
 
-/** Tokens of all answers over the time that writing them took. */
+/** The speed of generation, in tokens per second over all answers. */
 export function writingSpeed(answers: readonly RecallAnswer[]): number {
   const ms = answers.reduce((sum, { written }) => sum + written.ms, 0);
   return ms === 0 ? 0 : (1000 * answers.reduce((sum, { written }) => sum + written.tokens, 0)) / ms;

@@ -1,18 +1,18 @@
 /**
- * A cache so large that a pass over its layers finds nothing of itself in the processor's caches: as many layers of `tokens` tokens as
- * fill `arenaBytes` in the format at hand. Every format gets an arena of its own.
+ * An arena is a cache with so many layers of `tokens` tokens that it fills `arenaBytes` in its format. A pass over all layers then finds
+ * none of them in the processor's caches. Every format gets its own arena.
  */
 import { type KvCache, openKvCache, openPool, PAGE_TOKENS, type PagePool, pageBytes } from '../../native/index.ts';
 import { gaussians, type Pair, type Shape } from './shapes.ts';
 
-/** Six times the largest last-level cache of the machines this was run on. */
+/** Six times the largest last-level cache of the machines on which the benches were run. */
 export const ARENA_BYTES = 200e6;
-/** What a cache may have. */
+/** The most layers that a cache may have. */
 const LAYERS_MAX = 4096;
-/** Pages of different content; every layer repeats them in memory of its own. */
+/** How many pages have different content. Every layer repeats them in its own memory. */
 const PAGES = 8;
 
-/** Counts round and round through `layers`, so that each pass goes on where the last one ended. */
+/** Counts through the layers and begins again after the last, so that each pass goes on where the one before it ended. */
 export function layersInTurn(layers: number): () => number {
   let at = 0;
   return () => at++ % layers;
@@ -23,7 +23,7 @@ export interface Arena {
   readonly pair: Pair;
   readonly layers: number;
   readonly tokens: number;
-  /** Bytes of the sealed pages per token and KV head, both sides, as the cache reports them. */
+  /** The bytes of the sealed pages, both sides, per token and KV head, as the cache reports them. */
   readonly bytesPerToken: number;
   close(): void;
 }
@@ -31,14 +31,14 @@ export interface Arena {
 export interface ArenaOptions {
   readonly shape: Shape;
   readonly pair: Pair;
-  /** Sealed tokens of each layer, whole pages; one more stands in the open page, which is what seals the last. */
+  /** The number of sealed tokens of each layer, in whole pages. One more token is in the open page, because it seals the last one. */
   readonly tokens: number;
   readonly threads: number;
   readonly random: () => number;
   readonly arenaBytes?: number | undefined;
 }
 
-/** Appends whole pages and one token, and moves the sealed pages into the pair of formats. */
+/** Appends whole pages and one token, and moves the sealed pages to the pair of formats. */
 export function fillLayer(
   cache: KvCache,
   layer: number,

@@ -1,4 +1,4 @@
-/** One decode query over a long history: every format beside f16 and beside the read stream, each from an arena of its own. */
+/** Measures one decode query over a long history in every format, next to f16 and to the read stream. */
 import { type Arena, openArena } from './arena.ts';
 import { type Bench, rowOf, thousands, wholePages } from './bench.ts';
 import { attentionError } from './error.ts';
@@ -9,16 +9,16 @@ import { gaussians, groupOf, OTHER_SHAPES, PAIRS, pairName, SHAPES, type Shape, 
 import { terminalTable } from './table.ts';
 
 const FULL_TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256].map((k) => k * 1024);
-/** The goals are for 64K and more; 16K is where the peers are measured. */
+/** The goals are for 64K tokens and more. The peers are measured at 16K. */
 const TOKENS = [16384, 65536];
-/** A peer's cache of more tokens takes too long to make, and too much memory. */
+/** A peer's cache with more tokens than this takes too much time and memory to make. */
 const PEER_TOKENS_MAX = 32768;
 
 export async function attention(bench: Bench): Promise<void> {
   const { settings } = bench;
   const shapes = settings.shapes ?? (settings.full ? [...SHAPES, ...OTHER_SHAPES] : SHAPES);
   for (const shape of shapes) {
-    // By default the wide heads are measured where the goals are, and no further.
+    // By default, the wide heads are measured only at the lengths that the goals are for.
     const tokens =
       settings.tokens ??
       (settings.full ? FULL_TOKENS : shape.headDim === 64 || settings.peers ? TOKENS : TOKENS.slice(-1));
@@ -28,7 +28,7 @@ export async function attention(bench: Bench): Promise<void> {
   }
 }
 
-/** One shape, context and number of threads. → its rows, which are printed and kept as well. */
+/** Measures one shape, context and number of threads. Returns the rows, which it also prints and records. */
 export async function attentionAt(bench: Bench, shape: Shape, tokens: number, threads: number): Promise<BenchRow[]> {
   const { settings, stream, random } = bench;
   const arenas: Arena[] = [];

@@ -1,11 +1,11 @@
-/** What a bench is handed, and what it hands back. */
+/** What every bench is given to work with, and how it reports its results. */
 import { KvError } from '../../native/index.ts';
 import type { BenchRow } from './rows.ts';
 import { type Pair, type Shape, shapeName } from './shapes.ts';
 import type { StreamRecord } from './stream.ts';
 
 export interface Settings {
-  /** Null: what the bench thinks best. */
+  /** Null means that the bench chooses. */
   readonly shapes: readonly Shape[] | null;
   readonly formats: readonly Pair[] | null;
   readonly tokens: readonly number[] | null;
@@ -31,7 +31,7 @@ export interface Bench {
 
 type Measured = Pick<BenchRow, 'bench' | 'tokens' | 'threads' | 'format' | 'nsPerToken'> & Partial<BenchRow>;
 
-/** A row of ours; what is not given is null. */
+/** A row of our own cache. Columns that are not given are null. */
 export function rowOf({ isa }: Bench, shape: Shape, measured: Measured): BenchRow {
   return {
     shape: shapeName(shape),

@@ -1,6 +1,6 @@
 /**
- * What it costs to seal a page, to move it from format to format, and to read it back: per token and KV head of one side. And what
- * attention costs while pages move in the background.
+ * Measures what it costs to seal a page, to move it between formats and to decode it, per token and KV head of one side, and how much
+ * slower attention is while pages move in the background.
  */
 import {
   type FormatName,
@@ -17,10 +17,10 @@ import { type Subject, sideBySide } from './measure.ts';
 import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
 import { columns, figure } from './table.ts';
 
-/** Pages of a layer: a pass moves them all. */
+/** The number of pages of a layer. A pass moves all of them. */
 const PAGES = 32;
 const SIDES: readonly Side[] = ['k', 'v'];
-/** From what a page is in the window and on the ladder, to what it may become. */
+/** The moves that are measured. */
 const MOVES: Readonly<Record<string, readonly FormatName[]>> = {
   f16: ['q8', 'rot4', 'rot2'],
   q8: ['rot4', 'rot3', 'rot2'],
@@ -33,12 +33,12 @@ interface Measured extends Subject {
   readonly what: string;
 }
 
-/** Moves that a thread has before it while attention is timed: far more than it gets done. */
+/** How many moves are under way while attention is timed: far more than a thread can do in that time. */
 const MOVES_WAITING = 1024;
-/** Attention on two threads, as many as small machines have cores: a third thread has to be somewhere. */
+/** Attention uses two threads, as many as a small machine has cores, so that the moves have no core to themselves there. */
 const BESIDE_THREADS = 2;
 
-/** Codecs run on the caller's thread, so the number of threads changes nothing here. */
+/** Codecs run on the caller's thread, so the number of threads is not varied here. */
 export async function demote(bench: Bench): Promise<void> {
   const shapes = bench.settings.shapes ?? (bench.settings.full ? SHAPES : SHAPES.slice(0, 3));
   for (const shape of shapes) {
@@ -47,7 +47,7 @@ export async function demote(bench: Bench): Promise<void> {
   }
 }
 
-/** Decode attention over a whole arena, with and without moves in the background: of another cache, so that the arena keeps what it has. */
+/** Times decode attention over an arena with and without moves in the background. Another cache moves, so that the arena stays as it is. */
 export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
   const { settings, stream, random } = bench;
   const options = { shape, pair: { k: 'q8', v: 'q8' }, tokens: PAGES * PAGE_TOKENS, random } as const;
@@ -92,7 +92,7 @@ export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
     bench.add(rowOf(bench, shape, { ...row, format: 'attend beside q8>rot4', nsPerToken: together }));
     bench.say(
       `  attention over q8, ${BESIDE_THREADS} threads: ${figure(alone)} ns/token, beside moves to rot4 ${figure(together)} (${(together / alone).toFixed(2)}×), ` +
-        `${figure(moved / passes)} page sides a pass${ranDry > 0 ? `; ${ranDry} of ${passes} passes ran out of moves` : ''}`,
+        `${figure(moved / passes)} page sides per pass${ranDry > 0 ? `; ${ranDry} of ${passes} passes ran out of moves` : ''}`,
     );
   } finally {
     arena.close();
@@ -127,7 +127,7 @@ export async function demoteAt(bench: Bench, shape: Shape): Promise<void> {
   }
 }
 
-/** Appending rows and sealing the pages they fill, as a prompt does; the first row of the next page seals the last. */
+/** Appends rows and seals the pages that they fill, as a prompt does. The first row of a page seals the page before it. */
 function sealing(shape: Shape, random: () => number): Measured {
   const rows = pageRows({ shape, random });
   const row = shape.kvHeads * shape.headDim;
@@ -154,17 +154,17 @@ function sealing(shape: Shape, random: () => number): Measured {
   };
 }
 
-/** Layers in caches of their own, one after the other: each comes cold from memory when it is its turn again. */
+/** Several caches of one layer that are used in turn, so that each is read from memory again when its turn comes. */
 interface Ring {
   readonly format: FormatName;
-  /** The layer whose turn it is. */
+  /** The cache whose turn it is. */
   next(): KvCache;
-  /** Makes the last one anew. */
+  /** Replaces that cache by a new one. */
   renew(): void;
   close(): void;
 }
 
-/** The pages of a layer as they are stored. */
+/** The stored bytes of the pages of layer 0. */
 function storedPages({ cache }: Arena): readonly Uint8Array[] {
   return Array.from({ length: PAGES }, (_, page) => cache.exportPage(0, page));
 }
@@ -176,7 +176,7 @@ function madeOf(pages: readonly Uint8Array[], pool: PagePool, shape: KvCache['sh
   return cache;
 }
 
-/** As many as the arena has, which is closed. */
+/** Opens a ring with as many caches as the arena has layers, and closes the arena. */
 function openRing(arena: Arena): Ring {
   const stored = storedPages(arena);
   const shape = { ...arena.cache.shape, layers: 1 };
@@ -202,7 +202,7 @@ function openRing(arena: Arena): Ring {
   };
 }
 
-/** Every page of a layer. */
+/** Moves every page of a layer. */
 function moving(ring: Ring, to: FormatName): Measured {
   let cache: KvCache | undefined;
   return {

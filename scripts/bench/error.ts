@@ -1,11 +1,11 @@
-/** What attention should have answered: float64, over the values that the cache itself decodes. */
+/** How far attention is from the exact result, which is computed in float64 from the rows that the cache decodes. */
 import { type KvCache, PAGE_TOKENS } from '../../native/index.ts';
 
-/** Query heads that are compared: the first of the first group, the last of the last. */
+/** The query heads that are compared: the first of the first group and the last of the last group. */
 const headsOf = (queryHeads: number): number[] => [...new Set([0, queryHeads - 1])];
 
 /**
- * Relative L2 error of `out` [H, d], the answer of one query of a layer, over some of the query heads.
+ * The relative L2 error of `out` [H, d], the result for one query of a layer, over some of the query heads.
  * Pages are decoded one at a time, so a long history needs no more memory than a short one.
  */
 export function attentionError(cache: KvCache, layer: number, q: Float32Array, out: Float32Array): number {

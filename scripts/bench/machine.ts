@@ -1,4 +1,4 @@
-/** Where the figures come from. */
+/** The machine, versions and commit with which figures were measured. */
 import { execFileSync } from 'node:child_process';
 import { cpus } from 'node:os';
 import { fileURLToPath } from 'node:url';

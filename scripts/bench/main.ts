@@ -1,24 +1,25 @@
 /**
- * `npm run bench -- [names] [flags]`: how fast, as shares of what this machine's memory can do.
- *   attention   one decode query over 16K and 64K tokens (--full: 1K to 256K and every head size)
+ * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
+ * every bench except memory.
+ *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
  *   prefill     a page of queries over 4K and 16K tokens
- *   demote      sealing a page, moving it from format to format, reading it back
- *   trial       asking what one page would lose in every lower format
- *   remat       keys and values of a page recomputed from its latents
- *   step        decode steps of whole models at 0 to 32K tokens, and what deciding, trials, moves and log take of a session under a budget
- *   memory      (alone) what the process holds for what is counted, over 100,000 random steps of three caches on one pool
+ *   demote      sealing a page, moving it between formats and decoding it
+ *   trial       measuring what one page would lose in every lower format
+ *   remat       recomputing the keys and values of a page from its latent
+ *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its decisions
+ *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
- *   --peers             with attention and step: onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
- *   --full              everything, not the three-minute choice
+ *   --peers             attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
+ *   --full              measures everything instead of a selection that takes three minutes
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here)
- *   --rounds N          interleaved rounds of each figure (default 11)
- *   --json FILE         every row, to keep
- *   --table             Markdown tables of all rows at the end
- *   --model NAME, --steps N, --kv-budget PART   of step
+ *   --rounds N          interleaved rounds for each figure (default 11)
+ *   --json FILE         writes every row to a file
+ *   --table             prints Markdown tables of all rows at the end
+ *   --model NAME, --steps N, --kv-budget PART   for step
  */
 import { writeFileSync } from 'node:fs';
 import { loadavg } from 'node:os';
@@ -52,15 +53,15 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 async function main(): Promise<void> {
   const { names: asked, settings, isa, json, table } = readCommand(process.argv.slice(2));
   if (asked.length === 1 && asked[0] === 'memory') {
-    // Before the stream, whose memory is not ours to measure.
+    // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
     return;
   }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;
   const unknown = names.filter((name) => !Object.hasOwn(BENCHES, name));
   if (unknown.length > 0) {
-    throw new KvError('bad-argument', `no bench is called ${unknown.join(', ')}`, {
-      hint: `there are: ${Object.keys(BENCHES).join(', ')}`,
+    throw new KvError('bad-argument', `there is no bench called ${unknown.join(', ')}`, {
+      hint: `the benches are ${Object.keys(BENCHES).join(', ')}`,
     });
   }
   if (isa !== null) setIsa(isa);
@@ -70,7 +71,7 @@ async function main(): Promise<void> {
   say(
     `${about.cpu}, ${about.cores} cores, ${about.isa}, ${about.compiler}, node ${about.node}, commit ${about.commit}`,
   );
-  say(`read stream: ${stream.handle.way}, ${stream.handle.bytes / 2 ** 20} MB in 2 MB pages where the system has them`);
+  say(`read stream: ${stream.handle.way}, ${stream.handle.bytes / 2 ** 20} MB, in 2 MB pages if the system has them`);
   for (const threads of new Set([1, ...settings.threads, about.cores])) {
     const gb = stream.gbPerSecond(typical(Array.from({ length: 9 }, () => stream.sample(threads))));
     say(`  ${threads} ${threads === 1 ? 'thread' : 'threads'}: ${gb.toFixed(1)} GB/s`);
@@ -79,7 +80,7 @@ async function main(): Promise<void> {
   const wanted = Math.max(...settings.threads);
   if (load + wanted > about.cores + 0.5) {
     say(
-      `  others keep ${load.toFixed(1)} of ${about.cores} cores busy: ratios at one thread hold${wanted > 1 ? ', figures of several threads say nothing' : ''}`,
+      `  other programs keep ${load.toFixed(1)} of ${about.cores} cores busy: ratios with one thread are reliable${wanted > 1 ? ', figures with several threads are not' : ''}`,
     );
   }
   const rows: BenchRow[] = [];
@@ -107,7 +108,7 @@ async function main(): Promise<void> {
   const wrong = violations(file);
   for (const { row, rule, what } of wrong) {
     console.error(
-      `!!! ${rule}: ${row.bench} ${row.shape} ${row.format} at ${row.tokens} tokens ${what}: the bench or what it is compared with is at fault`,
+      `!!! ${rule}: ${row.bench} ${row.shape} ${row.format} at ${row.tokens} tokens ${what}, so the bench or its baseline is wrong`,
     );
   }
   if (wrong.length > 0) process.exitCode = 1;

@@ -1,44 +1,44 @@
 /**
- * Times several things side by side: round after round, one pass of each, the read stream among them. One thread is timed by the
- * processor time of the process, which is the same as the clock's on an idle machine and does not count the neighbours' turns on a busy
- * one; several threads are timed by the clock.
+ * Times several subjects side by side. Every round makes one pass of each subject and one of the read stream. With one thread, a pass is
+ * timed by the processor time of the process: on an idle machine that equals the clock, and on a busy one it leaves out the time of
+ * other programs. With several threads, the clock is used.
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type { StreamRecord } from './stream.ts';
 
 export interface Subject {
-  /** Before each pass, not timed. */
+  /** Runs before each pass and is not timed. */
   prepare?(): void;
   /**
-   * One pass; what it reads must not be in a cache: the subject goes over its whole arena, or further through it with each pass.
-   * Whoever runs elsewhere answers its own seconds.
+   * Makes one pass. It must not find what it reads in the processor's caches, so it either reads a whole arena or goes on where the last
+   * pass ended. A subject that runs in another process returns the seconds that it took.
    */
   run(): void | Promise<void> | Promise<number>;
-  /** After each pass, not timed. */
+  /** Runs after each pass and is not timed. */
   finish?(): void;
 }
 
-/** Seconds, from some beginning. */
+/** The current time in seconds: of the clock if there are several threads, otherwise the processor time of this process. */
 export function now(threads: number): number {
   if (threads > 1) return performance.now() / 1000;
   const { user, system } = process.cpuUsage();
   return (user + system) / 1e6;
 }
 
-/** Takes away what earlier passes left, so that no subject pays for another's garbage. */
+/** Returns a function that collects garbage, so that no pass is slowed down by the garbage of earlier ones. */
 function collector(): () => void {
   setFlagsFromString('--expose-gc');
   return runInNewContext('gc') as () => void;
 }
 
 export interface Timing {
-  /** Per subject, in the order given: seconds of one pass. */
+  /** The seconds of one pass of each subject, in the order given. */
   readonly seconds: readonly number[];
   readonly streamGbPerSecond: number;
 }
 
-/** Until threads of the runtime that a collection leaves at work (sweeping) have ended: their processor time would count. */
+/** Waits until the threads that sweep memory after a collection have ended, because their processor time would be counted. */
 const idle = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 10));
 
 const sorted = (values: readonly number[]): number[] => [...values].sort((a, b) => a - b);
@@ -50,14 +50,14 @@ export function median(values: readonly number[]): number {
 }
 
 /**
- * Median of the faster half. Whoever shares the machine can only slow a pass, so the slower half says more about the neighbours; the
- * fastest single pass would say more about luck.
+ * The median of the faster half of the passes. Other programs on the machine can only make a pass slower, so the slower half says more
+ * about them than about the subject. The fastest pass alone would depend on luck.
  */
 export function typical(values: readonly number[]): number {
   return median(sorted(values).slice(0, Math.ceil(values.length / 2)));
 }
 
-/** Rounds of one pass of every subject, each round beginning with the next one. The first round warms code up and does not count. */
+/** Runs the rounds. Each begins with another subject. An additional first round, which does not count, lets the code be compiled. */
 export async function sideBySide(
   subjects: readonly Subject[],
   { stream, threads, rounds }: { stream: StreamRecord; threads: number; rounds: number },

@@ -1,11 +1,12 @@
 /**
- * Three caches of different shapes, and forks of them, on one pool: they append, attend, move pages from format to format, fork, close and
- * open again at random, and after every step it is asked what the pool counts, what it holds, and what the process has.
+ * A simulation of three caches of different shapes on one pool, and of their forks. At random they append, attend, move pages between
+ * formats, fork, close and open again. After every step it looks at the bytes that the pool counts, those that it holds, and the
+ * memory of the process.
  *
  *   node --expose-gc memory-simulation.ts SEED STEPS EVERY
  *
- * writes a line of JSON for the worst of every EVERY steps, then one of everything demoted and one of everything closed. It is a program,
- * because nothing else may take memory beside it.
+ * It writes a line of JSON for the worst of every EVERY steps, then one after everything has been demoted and one after everything has been
+ * closed. It is a program of its own, because nothing else in the process may use memory.
  */
 
 import { seeded } from '../../engine/evaluate/recall.ts';
@@ -36,7 +37,7 @@ class Simulation {
   readonly #noise: Float32Array;
   readonly #out = new Float32Array(32 * 16 * 128);
   readonly #caches: { cache: KvCache; shape: number }[] = [];
-  /** What is likely now: the caches grow, or shrink, or stay. */
+  /** Whether the caches tend to grow, to shrink or to stay as they are at present. */
   #appetite = 0.6;
 
   constructor(seed: number, noise: Float32Array) {
@@ -59,7 +60,7 @@ class Simulation {
     this.#caches.push({ cache: openKvCache({ shape: SHAPES[shape]!, pool: this.pool, windowFormat, ...own }), shape });
   }
 
-  /** Rows that are different at every call, as far as it matters to anybody. */
+  /** Returns other rows at every call. */
   #rows(count: number): Float32Array {
     const from = this.#whole(this.#noise.length - count);
     return this.#noise.subarray(from, from + count);
@@ -114,7 +115,7 @@ class Simulation {
     cache.startMove(layer, page, side, to);
   }
 
-  /** Every page as low as it goes, in random order. */
+  /** Demotes every page to the lowest format, in random order. */
   demoteAll(): void {
     const last = FORMAT_NAMES.at(-1)!;
     for (const { cache } of this.#caches) {

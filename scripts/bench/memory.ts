@@ -1,6 +1,6 @@
 /**
- * What the process holds for what is counted: the rows of a simulation of three caches on one pool (memory-simulation.ts), which runs in a
- * process of its own.
+ * Compares the memory of the process with the bytes that the pool counts, in a simulation of three caches on one pool
+ * (memory-simulation.ts), which runs in its own process.
  */
 import { execFileSync } from 'node:child_process';
 import { openSync, readSync, writeFileSync } from 'node:fs';
@@ -13,27 +13,27 @@ export interface MemoryRow {
   readonly countedBytes: number;
   readonly reservedBytes: number;
   readonly residentBytes: number;
-  /** Of the process before the first step, when it had done all of this once. */
+  /** The memory of the process before the first step, after it had done everything once. */
   readonly baseBytes: number;
 }
 
-/** By how many bytes a row is over the limit, negative when it is within. */
+/** By how many bytes a row is over the limit; negative if it is below. */
 export const overshoot = (row: MemoryRow): number =>
   row.residentBytes - row.baseBytes - heldBytesMost(row.countedBytes);
 
-/** Pages of /proc on the machines that have it. */
+/** The bytes of a page of memory, in which /proc counts. */
 const SYSTEM_PAGE = 4096;
 const text = Buffer.alloc(128);
 let statm: number | undefined;
 
-/** Bytes of memory that this process has, as Linux counts them. */
+/** The bytes of memory that this process has, as Linux counts them. */
 export function residentBytes(): number {
   statm ??= openSync('/proc/self/statm', 'r');
   const length = readSync(statm, text, 0, text.length, 0);
   return SYSTEM_PAGE * Number(text.toString('latin1', 0, length).split(' ')[1]);
 }
 
-/** The worst of every `every` steps, then everything demoted, then everything closed. The young heap of JavaScript is kept small: it is not what is measured. */
+/** Runs the simulation and returns its rows. JavaScript's heap for new objects is kept small, because it is not what is measured. */
 export function memoryRows({ seed, steps, every }: { seed: number; steps: number; every: number }): MemoryRow[] {
   const program = fileURLToPath(new URL('./memory-simulation.ts', import.meta.url));
   const flags = ['--expose-gc', '--max-semi-space-size=1', '--import', 'tsx'];
@@ -52,10 +52,10 @@ const STEPS = 100_000;
 const EVERY = 1000;
 const mb = (bytes: number): string => (bytes / 2 ** 20).toFixed(1).padStart(7);
 
-/** `npm run bench -- memory`: says the rows, and writes them to `json`. */
+/** `npm run bench -- memory`: prints the rows, and writes them to the file `json`. */
 export function memory(say: (line: string) => void, json: string | null): void {
   if (process.platform !== 'linux') {
-    throw new KvError('unsupported', 'what a process holds is read from /proc, which only Linux has', {
+    throw new KvError('unsupported', 'the memory of a process is read from /proc, which only Linux has', {
       values: { platform: process.platform },
     });
   }

@@ -1,4 +1,4 @@
-/** A page of queries over a long history: what a history in codes costs a prompt. */
+/** Measures a page of queries over a long history, to see what quantized pages cost a prompt. */
 import { PAGE_TOKENS } from '../../native/index.ts';
 import { type Arena, layersInTurn, openArena } from './arena.ts';
 import { type Bench, rowOf, thousands, wholePages } from './bench.ts';
@@ -9,7 +9,7 @@ import { gaussians, groupOf, PAIRS, pairName, SHAPES, type Shape, shapeName } fr
 import { terminalTable } from './table.ts';
 
 const TOKENS = [4096, 16384];
-/** Time over an f16 history that a coded one may take. */
+/** How many times longer than with f16 a prompt may take. */
 const GOAL = 1.3;
 
 export async function prefill(bench: Bench): Promise<void> {
@@ -22,7 +22,7 @@ export async function prefill(bench: Bench): Promise<void> {
   }
 }
 
-/** The queries are the rows of the open page, so the causal block is f16 in every case, as it is in a real prompt. */
+/** The queries belong to the rows of the open page, so these are f16 in every case, as they are in a real prompt. */
 export async function prefillAt(bench: Bench, shape: Shape, tokens: number, threads: number): Promise<BenchRow[]> {
   const { settings, stream, random } = bench;
   const arenas: Arena[] = [];

@@ -1,4 +1,4 @@
-/** What it costs to make keys and values of a page again, from layer inputs in 8 or 4 bits: per token and KV head, K and V together. */
+/** Measures what it costs to recompute the keys and values of a page from layer inputs in 8 or 4 bits, per token and KV head, K and V together. */
 import {
   decodeLatent,
   encodeLatent,
@@ -14,9 +14,9 @@ import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
 import { openProducts } from './stream.ts';
 import { columns, figure, percent } from './table.ts';
 
-/** Pages of one pass, each with bytes of its own. */
+/** How many different pages a pass reads. */
 const PAGES = 8;
-/** Sinks out of the way, rows enough for a figure. */
+/** How many rows are compared with the exact result. */
 const CHECKED_ROWS = 8;
 
 interface Way {
@@ -31,7 +31,7 @@ const WAYS: readonly Way[] = [
 ];
 const FORMATS: readonly LatentName[] = ['xq4', 'xq8'];
 
-/** With a KV head per query head the layer input itself, else its part in the column space of both projections. */
+/** The width of latents. They are the layer input itself if there is a KV head for every query head, and otherwise its part in the column space of both projections. */
 const widthOf = ({ queryHeads, kvHeads, headDim }: Shape): number =>
   queryHeads === kvHeads ? kvHeads * headDim : 2 * kvHeads * headDim;
 
@@ -97,7 +97,7 @@ export async function rematAt(bench: Bench, shape: Shape): Promise<void> {
     const nsPerToken = (seconds[i]! * 1e9) / (PAGES * PAGE_TOKENS * shape.kvHeads);
     const way = WAYS.find((one) => one.what === what);
     const error = way === undefined ? null : errorOf(weights, way, pagesOf(way.format)[0]!, w, width, outputs);
-    // An error of recomputing with int8 weights is that of the weights, not of the arithmetic: it stands in the table, not in the row.
+    // The error comes from rounding the weights, not from the arithmetic, so it is printed but is not part of the row.
     bench.add(rowOf(bench, shape, { bench: 'remat', tokens: PAGE_TOKENS, threads: 1, format: what, nsPerToken }));
     const rate = (operations * PAGES) / seconds[i]!;
     return [
@@ -116,7 +116,7 @@ export async function rematAt(bench: Bench, shape: Shape): Promise<void> {
   values.close();
 }
 
-/** Relative L2 against float64 over the decoded rows. */
+/** The relative L2 error, compared with float64 from the decoded rows. */
 function errorOf(
   weights: LatentWeights,
   { format, planes }: Way,

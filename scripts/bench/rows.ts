@@ -1,38 +1,38 @@
-/** What a bench writes down, and what no honest row can say. */
+/** The rows that benches record, and the rules that every correct row obeys. */
 import { z } from 'zod';
 import { FORMATS, PAGE_TOKENS, pageBytes, parsePair } from '../../native/index.ts';
 
 export const benchRow = z
   .strictObject({
     bench: z.enum(['attention', 'prefill', 'demote', 'trial', 'remat', 'step']),
-    /** Query heads/KV headsxhead size. */
+    /** Query heads, KV heads and head size, as in 9/3x64. */
     shape: z.string().regex(/^\d+\/\d+x\d+$/),
     kvHeads: z.int().positive(),
     groupSize: z.int().positive(),
     headDim: z.int().positive(),
-    /** attention, prefill, step: tokens of history. demote, trial: tokens of one page. */
+    /** The tokens of the history. For demote and trial, the tokens of a page. */
     tokens: z.int().nonnegative(),
     threads: z.int().positive(),
     isa: z.string(),
-    /** K:V pair; demote and trial: `from>to`; a peer's own name for its cache type. */
+    /** A pair of formats, K:V. For demote and trial, a move `from>to`. For a peer, its own name of the cache type. */
     format: z.string(),
     /**
-     * attention: per token of history and KV head, K and V, all query heads of the group. prefill: the same, per query.
-     * demote: per token and KV head of one side; `attend` there is as in attention. remat: per token and KV head, K and V together. trial: per token and KV head, all
-     * candidates of both sides. step: one whole step per token produced.
+     * For step, the time of a step. For the other benches, time per token and KV head: attention counts all query heads of the group over
+     * K and V, prefill the same for one query, demote one side (except in its row `attend`, which is as in attention), remat K and V
+     * together, and trial all candidates of both sides.
      */
     nsPerToken: z.number().positive(),
-    /** Bytes of the cache's pages that were read, by that time; null where reading them is not the work. */
+    /** How many bytes of the cache's pages were read in that time; null if reading them is not the work. */
     gbPerSecond: z.number().positive().nullable(),
-    /** The same as a share of the read stream of the same rounds. */
+    /** The same as a share of the read stream's speed in the same rounds. */
     shareOfStream: z.number().positive().nullable(),
-    /** How many times faster than our own f16 in the same rounds. */
+    /** How many times faster it is than our f16 in the same rounds. */
     ratioToF16: z.number().positive().nullable(),
-    /** Relative L2 against float64 over the decoded values. */
+    /** The relative L2 error, compared with float64 from the decoded values. */
     error: z.number().nonnegative().nullable(),
-    /** Whose time this is; null: ours. */
+    /** The peer that was measured, or null for ourselves. */
     peer: z.string().nullable(),
-    /** A peer's time over ours with rot4:rot4, the same shape, tokens and threads. */
+    /** The peer's time divided by ours with rot4:rot4 and the same shape, tokens and threads. */
     peerRatio: z.number().positive().nullable(),
   })
   .readonly();
@@ -48,7 +48,7 @@ export const benchFile = z
       node: z.string(),
       commit: z.string(),
     }),
-    /** Per number of threads: typical and fastest pass of the run. */
+    /** The typical and the fastest pass of the run for each number of threads. */
     stream: z.array(
       z.strictObject({
         threads: z.int().positive(),
@@ -61,9 +61,9 @@ export const benchFile = z
   .readonly();
 export type BenchFile = z.infer<typeof benchFile>;
 
-/** Largest relative error of attention over the decoded values. */
+/** The largest relative error that attention may have. */
 export const ERROR_MAX = 1e-3;
-/** Room for the noise of a clock. */
+/** An allowance for inexact timing. */
 const SLACK = 1.03;
 
 export interface Violation {
@@ -72,7 +72,7 @@ export interface Violation {
   readonly what: string;
 }
 
-/** Bytes of one token's K and V of one KV head in a pair of formats, as the pages hold them. */
+/** The bytes that K and V of one token and KV head take in pages of a pair of formats. */
 export function bytesPerToken(format: string, kvHeads: number, headDim: number): number {
   const { k, v } = parsePair(format);
   return (pageBytes(k, kvHeads, headDim) + pageBytes(v, kvHeads, headDim)) / PAGE_TOKENS / kvHeads;
@@ -81,8 +81,9 @@ export function bytesPerToken(format: string, kvHeads: number, headDim: number):
 const isOurs = (format: string): boolean => format.split(':').every((name) => Object.hasOwn(FORMATS, name));
 
 /**
- * Rules that hold whatever is measured: nothing beats the stream, nothing gains more than the bytes it saves, what is fast is right.
- * A row that breaks one shows a fault of the bench (a warm arena, an idle baseline) or of the kernel, not a success.
+ * Checks rules that hold whatever is measured: nothing is faster than the read stream, nothing gains more speed than it saves bytes, and
+ * results are correct. A row that breaks one is not a success but shows a mistake, in the bench (for example an arena that was in the
+ * caches) or in the kernel.
  */
 export function violations({ rows, stream }: Pick<BenchFile, 'rows' | 'stream'>): Violation[] {
   const found: Violation[] = [];

@@ -1,4 +1,4 @@
-/** A session under a budget: what deciding, trials, moves and log take of a prompt and of the steps behind it. */
+/** Measures how much of the time of a session under a budget goes to deciding, trials, moves and the log, in the prompt and in decode steps. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,12 +10,12 @@ import { openWitnessLog } from '../../witness/index.ts';
 import type { Bench } from './bench.ts';
 import { median } from './measure.ts';
 
-/** The same session so many times: it decides the same every time, so that what a step takes more in one of them is the machine's. */
+/** How often the session is repeated. It always decides the same, so if a step takes longer in one run, that is due to the machine. */
 const SESSIONS = 5;
 
 const PARTS = ['deciding', 'trials', 'moves', 'log'] as const;
 
-/** Milliseconds of every part. */
+/** The milliseconds of every part. */
 type Spent = readonly number[];
 
 interface Lap {
@@ -54,11 +54,11 @@ export async function session(bench: Bench): Promise<void> {
   }
 }
 
-/** Every lap as it typically was. */
+/** The typical times of every step. */
 function joined(runs: readonly Run[], typical: (numbers: readonly number[]) => number): Run {
   const lap = (of: (run: Run) => Lap): Lap => {
     const spent = PARTS.map((_, part) => typical(runs.map((run) => of(run).spent[part]!)));
-    // The rest of a step apart from what is decided in it: a slow one must not be hidden by a fast other.
+    // The parts of a step and the rest of it are taken separately, so that a slow one is not hidden by a fast one.
     return { ms: typical(runs.map((run) => of(run).ms - sum(of(run).spent))) + sum(spent), spent };
   };
   return {
@@ -81,7 +81,7 @@ function tell(say: Bench['say'], name: string, { prompt, denseMs, attentionMs, s
   const plain = median(steps.map((step) => step.ms - sum(step.spent)));
   const largest = Math.max(...steps.map((step) => sum(step.spent)));
   say(
-    `${name} of decode: a step takes ${plain.toFixed(2)} ms and ${((1000 * sum(spent)) / steps.length).toFixed(1)} µs of deciding`,
+    `${name} of decode: a step takes ${plain.toFixed(2)} ms, and deciding ${((1000 * sum(spent)) / steps.length).toFixed(1)} µs`,
   );
   say(`  ${shares(spent, all)} (goal: under 1%)`);
   say(`  largest of one step ${largest.toFixed(2)} ms, +${share(largest, plain)} (goal: under +20%)`);
@@ -106,7 +106,7 @@ async function runOnce(runtime: Runtime, ids: readonly number[], tokens: number,
     await work();
     return { ms: performance.now() - start, spent: spent().map((ms, part) => ms - before[part]!) };
   };
-  // Tokens follow: what the prompt's last page takes is counted with the prompt.
+  // More tokens are generated after this, but sealing the prompt's last page is counted with the prompt.
   const prompt = await timed(() => opened.read(ids.slice(0, tokens), { tokensFollow: true }));
   const { denseMs, attentionMs } = opened.times;
   const steps: Lap[] = [];

@@ -1,11 +1,11 @@
-/** The flags of the command, checked. */
+/** Parses and checks the flags of the command. */
 import { parseArgs } from 'node:util';
 import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
 import type { Settings } from './bench.ts';
 import { pairs, shapes } from './shapes.ts';
 
 export interface Command {
-  /** Names of benches, none for all. */
+  /** The names of the benches to run; all if it is empty. */
   readonly names: readonly string[];
   readonly settings: Settings;
   readonly isa: Isa | null;
@@ -13,7 +13,7 @@ export interface Command {
   readonly table: boolean;
 }
 
-/** Throws KvError 'bad-argument' for what cannot be meant. */
+/** Throws KvError 'bad-argument' for flags and values that are not valid. */
 export function readCommand(words: readonly string[]): Command {
   const { values, positionals } = parse(words);
   const given = <T>(text: string | undefined, read: (text: string) => T): T | null =>
@@ -71,7 +71,7 @@ function parse(words: readonly string[]) {
 function whole(flag: string, text: string, least: number, most: number): readonly number[] {
   const list = text.split(',').map((word) => (/^\d+$/.test(word.trim()) ? Number(word) : Number.NaN));
   if (list.every((number) => number >= least && number <= most)) return list;
-  throw new KvError('bad-argument', `${flag} ${text}: whole numbers from ${least} to ${most} are needed`, {
+  throw new KvError('bad-argument', `${flag} ${text}: it takes whole numbers from ${least} to ${most}`, {
     values: { flag, text },
   });
 }
@@ -79,7 +79,7 @@ function whole(flag: string, text: string, least: number, most: number): readonl
 function isaNamed(text: string): Isa {
   const isa = ISA_NAMES.find((name) => name === text);
   if (isa !== undefined) return isa;
-  throw new KvError('bad-argument', `no instruction set is called ${text}`, {
+  throw new KvError('bad-argument', `there is no instruction set called ${text}`, {
     hint: `there are: ${ISA_NAMES.join(', ')}`,
   });
 }

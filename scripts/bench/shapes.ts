@@ -1,4 +1,4 @@
-/** What the benches measure: attention shapes and pairs of formats, and how a person writes them. */
+/** The attention shapes and pairs of formats that benches measure, and how they are written. */
 import { type FormatName, KvError, parsePair } from '../../native/index.ts';
 
 export interface Shape {
@@ -12,7 +12,7 @@ export interface Pair {
   readonly v: FormatName;
 }
 
-/** `9/3x64`: 9 query heads, 3 KV heads of 64. */
+/** Writes a shape such as `9/3x64`: 9 query heads and 3 KV heads of size 64. */
 export const shapeName = ({ queryHeads, kvHeads, headDim }: Shape): string => `${queryHeads}/${kvHeads}x${headDim}`;
 export const groupOf = ({ queryHeads, kvHeads }: Shape): number => queryHeads / kvHeads;
 export const pairName = ({ k, v }: Pair): string => (k === v && !k.startsWith('rot') ? k : `${k}:${v}`);
@@ -27,7 +27,7 @@ export function parseShape(text: string): Shape {
     !(kvHeads > 0 && headDim > 0 && queryHeads % kvHeads === 0 && queryHeads > 0)
   ) {
     throw new KvError('bad-argument', `'${text}' is not a shape`, {
-      hint: 'write query heads/KV headsxhead size: 9/3x64',
+      hint: 'write query heads, KV heads and head size, as in 9/3x64',
     });
   }
   return { queryHeads, kvHeads, headDim };
@@ -36,13 +36,13 @@ export function parseShape(text: string): Shape {
 export const shapes = (text: string): Shape[] => text.split(',').map(parseShape);
 export const pairs = (text: string): Pair[] => text.split(',').map(parsePair);
 
-/** SmolLM2-135M, a group of four, no groups, and two with the wide heads of larger models. */
+/** The shape of SmolLM2-135M, one with groups of four, one without groups, and two with the wide heads of larger models. */
 export const SHAPES = shapes('9/3x64,16/4x64,8/8x64,12/4x128,8/8x128');
-/** The other head sizes that have codes. */
+/** The other head sizes that quantized formats serve. */
 export const OTHER_SHAPES = shapes('16/4x80,9/3x96,8/4x256');
 export const PAIRS = pairs('f16,q8,rot4:rot4,rot4:rot2,rot3:rot2,rot2:rot2');
 
-/** Normal enough, and the same on every machine: sum of three uniform numbers, variance 1. */
+/** Roughly normal numbers of variance 1, the same on every machine: each is the sum of three uniform ones. */
 export function gaussians(count: number, random: () => number): Float32Array {
   return Float32Array.from({ length: count }, () => 2 * (random() + random() + random() - 1.5));
 }

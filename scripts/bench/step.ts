@@ -1,7 +1,7 @@
 /**
- * Whole decode steps behind a long history: embedding, dense half, attention, logits. SmolLM2 at 4K and 8K tokens, and a model of random
- * weights (8 layers, hidden size 1024, 16 query and 4 KV heads) at 32K, beside llama.cpp on the same file, depth and threads.
- * A history is made of random rows: what it says does not change what a step costs.
+ * Measures whole decode steps after a long history, with embedding, matrices, attention and logits: SmolLM2 at 4K and 8K tokens, and at 32K
+ * a model of random weights (8 layers, hidden size 1024, 16 query and 4 KV heads), next to llama.cpp with the same file, history and
+ * threads. The history consists of random rows, because its content does not change the time of a step.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -41,13 +41,13 @@ export async function step(bench: Bench): Promise<void> {
   const model = settings.model === 'smollm2-135m' ? named : settings.model;
   if (existsSync(model)) {
     for (const threads of settings.threads) await stepsOf(bench, model, depths(settings, DEPTHS), threads);
-  } else bench.say(`\nstep: there is no ${settings.model}; npm run fetch:model brings it`);
+  } else bench.say(`\nstep: ${settings.model} is not here; npm run fetch:model fetches it`);
   const random = randomModel(RANDOM_SHAPE, join(cacheDir, 'models'));
   for (const threads of settings.threads) await stepsOf(bench, random, depths(settings, RANDOM_DEPTHS), threads);
   if (existsSync(model)) await session(bench);
 }
 
-/** Whole pages, or no history. */
+/** Lengths of history in whole pages; 0 means no history. */
 function depths({ tokens }: Settings, otherwise: readonly number[]): readonly number[] {
   wholePages((tokens ?? []).filter((count) => count > 0));
   return tokens ?? otherwise;
@@ -61,7 +61,7 @@ async function stepsOf(bench: Bench, model: string, depths: readonly number[], t
   try {
     for (const depth of depths) {
       for (const pair of settings.formats ?? PAIRS) {
-        // Without a history there is nothing to be in a format.
+        // Without a history, formats make no difference.
         if (depth > 0 || pair.k === 'f16') subjects.push(ourSteps(bench, runtime, pair, depth, threads));
       }
     }
@@ -116,7 +116,7 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
         hidden = rows;
       });
       const logits = await runtime.dense.logits(hidden, 1);
-      if (!Number.isFinite(logits[0]!)) throw new Error('a step without an answer');
+      if (!Number.isFinite(logits[0]!)) throw new Error('the logits of a step are not finite');
     },
     close: () => cache.close(),
   };
@@ -158,7 +158,7 @@ function tell(bench: Bench, what: string, rows: readonly BenchRow[]): void {
   for (const line of columns(['', 'ms', 'tokens/s', 'vs f16', 'rot4:rot4 is faster'], lines)) bench.say(`  ${line}`);
 }
 
-/** What a peer's step takes more behind a history than without, per token of it and KV head, all layers. */
+/** How much longer a peer's step takes with a history than without, per token of the history and KV head, over all layers. */
 function attentionOfPeers(
   bench: Bench,
   shape: Shape & { readonly layers: number },

@@ -1,34 +1,34 @@
-/** The read stream of this machine (native/stream.cc): what every figure of a bench stands beside. */
+/** The read stream (native/stream.cc): how fast this machine reads memory. Benches compare their figures with it. */
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 interface StreamHandle {
-  /** Seconds for one pass over the region by this many threads. */
+  /** Reads the region once with so many threads and returns the seconds that it took. */
   read(threads: number): number;
   close(): void;
-  /** How it reads, for people. */
+  /** How it reads, in words. */
   readonly way: string;
   readonly bytes: number;
 }
 
-/** Beyond any last-level cache of the machines this runs on, several times over. */
+/** Several times the last-level cache of any machine that this runs on. */
 export const STREAM_BYTES = 256 * 2 ** 20;
 
-/** Fills the region and settles on the fastest way to read it: about a second. */
+/** Fills the region and finds the fastest way to read it, which takes about a second. */
 export function openStream(bytes = STREAM_BYTES): StreamHandle {
   const file = join(fileURLToPath(new URL('../../native/build/Release', import.meta.url)), 'bench_stream.node');
   const { Stream } = createRequire(import.meta.url)(file) as { Stream: new (bytes: number) => StreamHandle };
   return new Stream(bytes);
 }
 
-/** int8 operations a second of one thread that stays in its registers (0: not known on this kind of CPU): the other ceiling. */
+/** The int8 operations per second of one thread that uses only registers, which is the other limit; 0 if it is not known for this kind of CPU. */
 export function openProducts(): () => number {
   const file = join(fileURLToPath(new URL('../../native/build/Release', import.meta.url)), 'bench_stream.node');
   return (createRequire(import.meta.url)(file) as { products(): number }).products;
 }
 
-/** What the stream reached, per number of threads, over everything measured so far. */
+/** The speeds that the read stream has reached so far, for each number of threads. */
 export class StreamRecord {
   readonly handle: StreamHandle;
   readonly #seconds = new Map<number, number[]>();
@@ -37,7 +37,7 @@ export class StreamRecord {
     this.handle = handle;
   }
 
-  /** One pass; → seconds. */
+  /** Makes one pass and returns its seconds. */
   sample(threads: number): number {
     const seconds = this.handle.read(threads);
     const list = this.#seconds.get(threads) ?? [];
@@ -50,7 +50,7 @@ export class StreamRecord {
     return this.handle.bytes / seconds / 1e9;
   }
 
-  /** Fastest pass of the run: the ceiling for every row. */
+  /** The speed of the fastest pass of the run, which is the limit for every row. */
   best(threads: number): number {
     return this.gbPerSecond(Math.min(...(this.#seconds.get(threads) ?? [Number.POSITIVE_INFINITY])));
   }

@@ -1,9 +1,9 @@
-/** Rows for people: aligned columns on a terminal, Markdown for the README. */
+/** Prints rows, as aligned columns on a terminal or as Markdown for the README. */
 import type { BenchRow } from './rows.ts';
 
 type Cell = string | number | null;
 
-/** Left-aligned first column, right-aligned figures. */
+/** Aligns the first column to the left and the figures to the right. */
 export function columns(titles: readonly string[], lines: readonly (readonly Cell[])[]): string[] {
   const text = [titles, ...lines.map((line) => line.map((cell) => (cell === null ? '–' : String(cell))))];
   const widths = titles.map((_, column) => Math.max(...text.map((line) => line[column]!.length)));
@@ -18,7 +18,7 @@ export const fixed = (value: number | null, digits: number, unit = ''): string |
   value === null ? null : `${value.toFixed(digits)}${unit}`;
 export const percent = (value: number | null): string | null =>
   value === null ? null : `${(100 * value).toFixed(0)}%`;
-/** Three digits, whatever the size. */
+/** Writes a number with three significant digits. */
 export const figure = (value: number | null): string | null =>
   value === null ? null : value >= 1000 ? value.toFixed(0) : value.toPrecision(3);
 
@@ -32,7 +32,7 @@ const NAMES: readonly (readonly [string, (row: BenchRow) => Cell])[] = [
   ['ours is', (row) => fixed(row.peerRatio, 1, '× faster')],
 ];
 
-/** The columns that any of the rows has something in. */
+/** The columns in which at least one of the rows has a value. */
 const used = (rows: readonly BenchRow[]): typeof NAMES =>
   NAMES.filter(([, of]) => rows.some((row) => of(row) !== null));
 

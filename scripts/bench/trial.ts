@@ -1,4 +1,4 @@
-/** What it costs to ask how much attention would lose: one page, every lower format of both sides, the kept queries. */
+/** Measures what a trial costs: the kept queries over one page, with every lower format of both sides. */
 import { type FormatName, PAGE_TOKENS, SKETCH_ROWS, TRIAL_QUERIES, type TrialCandidate } from '../../native/index.ts';
 import { type Arena, layersInTurn, openArena } from './arena.ts';
 import { type Bench, rowOf } from './bench.ts';
@@ -67,7 +67,7 @@ export async function trialAt(bench: Bench, shape: Shape, threads: number): Prom
   }
 }
 
-/** Gives every layer a sketch and a page of queries, as a session has them. */
+/** Gives every layer a sketch and a page of queries, as in a session. */
 function observe({ cache, layers }: Arena, shape: Shape, random: () => number): void {
   const width = shape.queryHeads * shape.headDim;
   const row = shape.kvHeads * shape.headDim;

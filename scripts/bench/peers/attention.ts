@@ -1,4 +1,4 @@
-/** The peers of the attention bench: each as subjects to be timed in turn with ours, and the rows that follow from their times. */
+/** The peers of the attention bench. Each gives subjects that are timed together with ours, and its rows are computed from their times. */
 import { join } from 'node:path';
 import { ARENA_BYTES } from '../arena.ts';
 import { type Bench, rowOf } from '../bench.ts';
@@ -9,13 +9,13 @@ import { LLAMA_MISSING, LLAMA_TYPES, LlamaPeer, llamaBytesPerToken, llamaIsInsta
 import { ORT_TYPES, type OrtType, openOrtAttention, ortBytesPerToken, SHORT } from './onnxruntime.ts';
 import { RANDOM_LAYERS, randomModel } from './random-model.ts';
 
-/** One peer with one cache type: what a history costs is the time with it less the time without. */
+/** A peer with one cache type. The cost of a history is the difference between the times with it and without it. */
 export interface PeerSubject {
   readonly peer: string;
   readonly format: string;
   readonly whole: Subject;
   readonly without: Subject;
-  /** Tokens × KV heads by which the two differ, in one pass. */
+  /** The tokens × KV heads by which the two differ in one pass. */
   readonly tokens: number;
   readonly bytesPerToken: number;
 }
@@ -76,7 +76,7 @@ async function ortSubject(
   };
 }
 
-/** seconds: of `whole` and `without` in turn, subject by subject. oursNs: what rot4:rot4 takes in the same rounds. */
+/** `seconds` alternate between those of `whole` and of `without` for each subject. `oursNs` is the time of rot4:rot4 in the same rounds. */
 export function peerRows(
   bench: Bench,
   shape: Shape,
@@ -99,7 +99,7 @@ export function peerRows(
   return subjects.flatMap((subject, i) => {
     const nsPerToken = ((seconds[2 * i]! - seconds[2 * i + 1]!) * 1e9) / subject.tokens;
     if (!(nsPerToken > 0)) {
-      bench.say(`${subject.peer} ${subject.format}: the difference of two runs drowned in noise`);
+      bench.say(`${subject.peer} ${subject.format}: the difference between the two times is smaller than the noise`);
       return [];
     }
     const gbPerSecond = subject.bytesPerToken / nsPerToken;

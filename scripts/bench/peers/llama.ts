@@ -1,6 +1,6 @@
 /**
- * llama.cpp as a peer: a child process of the package in test/bench/peers, which the project does not install. It is the step of a whole
- * model that is timed; attention over a history is the difference between a step at that depth and a step without history.
+ * llama.cpp as a peer. It runs in a child process, from the package in test/bench/peers, which the project does not install. A step of a
+ * whole model is timed; attention over a history is the difference between a step with that history and one without.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -12,14 +12,14 @@ import type { Shape } from '../shapes.ts';
 export const LLAMA_TYPES = ['f16', 'q8_0', 'q4_0'] as const;
 export type LlamaType = (typeof LLAMA_TYPES)[number];
 
-/** Bytes of an element: blocks of 32 with an f16 scale in the last two. */
+/** The bytes of an element. The last two types have blocks of 32 with an f16 scale. */
 const ELEMENT_BYTES: Readonly<Record<LlamaType, number>> = { f16: 2, q8_0: 34 / 32, q4_0: 18 / 32 };
 
-/** K and V of one token and KV head. */
+/** The bytes of K and V of one token and KV head. */
 export const llamaBytesPerToken = (type: LlamaType, { headDim }: Shape): number => 2 * headDim * ELEMENT_BYTES[type];
 
 export interface LlamaContext {
-  /** Seconds of one decode step; every step makes the history one token longer. */
+  /** Runs one decode step, which makes the history one token longer, and returns its seconds. */
   step(): Promise<number>;
   close(): Promise<void>;
 }
@@ -53,7 +53,7 @@ export class LlamaPeer {
   }
 
   #answer(line: string): void {
-    // The library may print lines of its own.
+    // The library may print other lines.
     if (!line.startsWith('{')) return;
     const { id, error, ...rest } = JSON.parse(line) as { id: number; error?: string };
     const waiting = this.#waiting.get(id);
@@ -70,7 +70,7 @@ export class LlamaPeer {
     });
   }
 
-  /** A context with `depth` tokens of history. */
+  /** Makes a context with `depth` tokens of history. */
   async open(model: string, type: LlamaType, depth: number, threads: number): Promise<LlamaContext> {
     const context = ++this.#requests;
     await this.#ask('open', { model, type: type.toUpperCase(), depth, threads, context });
@@ -80,7 +80,7 @@ export class LlamaPeer {
     };
   }
 
-  /** The child ends when there is nothing more to read. */
+  /** Closes the child's input, which ends it. */
   close(): void {
     this.#child.stdin!.end();
   }

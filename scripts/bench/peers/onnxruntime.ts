@@ -1,8 +1,8 @@
 /**
- * A peer: onnxruntime-node's GroupQueryAttention, over float32, int8 and int4 caches: one node in a graph of ours, the cache in buffers of the caller,
- * read and extended in place. Codes have static scales per channel, given as constants, which is all the operator offers.
- * The binding copies what a run answers, the whole cache included; so a run over a short history is timed as well, and attention is the
- * difference.
+ * onnxruntime-node's GroupQueryAttention as a peer, with float32, int8 and int4 caches. It is the only node of a graph that we write; the
+ * cache is in our buffers and is read and extended in place. Codes have static scales for each channel, given as constants, because the
+ * operator supports nothing else. The binding copies all results of a run, including the whole cache, so a run over a short
+ * history is timed too, and attention is the difference.
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
 import { type OnnxGraph, type OnnxValue, writeOnnxModel } from '../../../engine/model/onnx-writer.ts';
@@ -12,19 +12,19 @@ export const ORT_TYPES = ['f32', 'int8', 'int4'] as const;
 export type OrtType = (typeof ORT_TYPES)[number];
 const ELEMENT_BYTES: Readonly<Record<OrtType, number>> = { f32: 4, int8: 1, int4: 0.5 };
 
-/** K and V of one token and KV head; the static scales are nothing beside them. */
+/** The bytes of K and V of one token and KV head, without the static scales, which are negligible. */
 export const ortBytesPerToken = (type: OrtType, { headDim }: Shape): number => 2 * headDim * ELEMENT_BYTES[type];
 
-/** Tokens of the history that is taken off. */
+/** The length of the short history. */
 export const SHORT = 128;
 
 export interface OrtAttention {
   readonly type: OrtType;
-  /** Caches in the arena. */
+  /** The number of caches in the arena. */
   readonly caches: number;
-  /** One query over each cache of the arena: over all of its tokens, or over the first SHORT of them. */
+  /** Runs one query over each cache of the arena, over all of its tokens or the first SHORT of them. */
   pass(whole: boolean): Promise<void>;
-  /** What the last query was answered, [H, d]. */
+  /** The result of the last query, [H, d]. */
   answer(): Float32Array;
   close(): Promise<void>;
 }
@@ -35,7 +35,7 @@ function graph(type: OrtType, { queryHeads, kvHeads, headDim }: Shape, tokens: n
   const cache = (name: string): OnnxValue => ({ name, type: element, shape: [1, kvHeads, tokens, width] });
   const row = (name: string, heads: number): OnnxValue => ({ name, type: 'float32', shape: [1, 1, heads * headDim] });
   const coded = type !== 'f32';
-  // Codes of −127..127, or −7..7, over four standard deviations.
+  // Codes from −127 to 127, or from −7 to 7, cover four standard deviations.
   const scales = new Float32Array(kvHeads * headDim).fill(4 / (type === 'int8' ? 127 : 7));
   const scale = (name: string): OnnxGraph['initializers'][number] => ({
     name,
@@ -87,7 +87,7 @@ function graph(type: OrtType, { queryHeads, kvHeads, headDim }: Shape, tokens: n
   };
 }
 
-/** As many caches of `tokens` tokens as fill `arenaBytes`, and a session over them. */
+/** Opens a session, and as many caches of `tokens` tokens as fill `arenaBytes`. */
 export async function openOrtAttention(
   type: OrtType,
   shape: Shape,
@@ -102,7 +102,7 @@ export async function openOrtAttention(
   const session: InferenceSession = await ort.InferenceSession.create(writeOnnxModel(graph(type, shape, tokens)), {
     intraOpNumThreads: threads,
     interOpNumThreads: 1,
-    // Threads that spin would slow whoever is measured next.
+    // Threads that spin while they wait would slow down the subject that is measured next.
     extra: { session: { intra_op: { allow_spinning: '0' } } },
   });
   const { queryHeads, kvHeads, headDim } = shape;

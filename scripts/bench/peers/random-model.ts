@@ -1,6 +1,6 @@
 /**
- * A model of the shape of Llama with random 8-bit weights, as a GGUF file that both engines read. It writes nonsense, at the speed of a
- * trained one. Weights are uniform with variance 1/inputs, so that activations neither vanish nor overflow.
+ * Writes a Llama model with random 8-bit weights as a GGUF file that both engines can read. Its output is nonsense, but it is as fast as a
+ * trained model. Weights are uniform with variance 1/inputs, so that activations neither vanish nor overflow.
  */
 import { existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,13 +13,13 @@ const VOCAB = 32_000;
 const CONTEXT = 65_536;
 const Q8_0 = 8;
 const F32 = 0;
-/** Elements of a Q8_0 block, and its bytes: an f16 scale and the codes. */
+/** The elements of a Q8_0 block and its bytes, which are an f16 scale and the codes. */
 const BLOCK = 32;
 const BLOCK_BYTES = 34;
-/** Standard deviation of a code that is uniform over −128..127. */
+/** The standard deviation of a code that is uniform over −128..127. */
 const CODE_DEVIATION = 73.9;
 
-/** Writes the model of a shape into the folder unless it is there; → its path. */
+/** Writes the model of a shape into the folder, unless it is there already, and returns its path. */
 export function randomModel(shape: Shape, folder: string): string {
   const file = join(folder, `random-llama-${shapeName(shape).replace('/', '-')}.gguf`);
   if (existsSync(file)) return file;
@@ -31,7 +31,7 @@ export function randomModel(shape: Shape, folder: string): string {
 }
 
 const hiddenOf = ({ queryHeads, headDim }: Shape): number => queryHeads * headDim;
-/** 2.75 times the hidden size, as in many models, in whole blocks. */
+/** The intermediate size: 2.75 times the hidden size, as in many models, rounded to whole blocks. */
 const feedForward = (shape: Shape): number => Math.ceil((hiddenOf(shape) * 2.75) / 256) * 256;
 
 function metadata(shape: Shape): (readonly [string, RawValue])[] {
@@ -103,7 +103,7 @@ function tensors(shape: Shape): RawGgufTensor[] {
 function randomBlocks(elements: number, inputs: number, seed: number): Uint8Array {
   const blocks = elements / BLOCK;
   const words = new Int32Array(Math.ceil((blocks * BLOCK_BYTES) / 4));
-  // xorshift: quick, and random enough for weights that mean nothing.
+  // xorshift is fast, and random enough for weights that mean nothing.
   let state = seed * 0x9e3779b9;
   for (let i = 0; i < words.length; i++) {
     state ^= state << 13;
