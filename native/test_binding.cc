@@ -195,13 +195,13 @@ void decodeSide(const Napi::CallbackInfo& info) {
   kernels->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride));
 }
 
-// (isa, format, d, bytes, tile <-) -> whether the format has levels
+// (isa, format, d, bytes, tile <-) -> 1 where the format has levels, else 0
 Napi::Value levelsOfSide(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
   const int format = call.format(), d = call.headDim();
   TestSide side(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
-  return Napi::Boolean::New(info.Env(), kernels->levels(side.view(format, d), d, call.array<int8_t>(static_cast<size_t>(kPageTokens) * d)));
+  return Napi::Number::New(info.Env(), kernels->levels(side.view(format, d), d, call.array<int8_t>(static_cast<size_t>(kPageTokens) * d)) ? 1 : 0);
 }
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {

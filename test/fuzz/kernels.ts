@@ -223,7 +223,7 @@ export const KERNEL_CASES: Cases = {
         const x = new Float32Array(PAGE_TOKENS * d);
         kernels.decodeSide(isa, id, isKey, d, d, 0, side, x);
         const tile = new Int8Array(PAGE_TOKENS * d);
-        return kernels.levelsOfSide(isa, id, d, side, tile) ? [x, tile] : [x];
+        return kernels.levelsOfSide(isa, id, d, side, tile) === 1 ? [x, tile] : [x];
       },
     };
   },

@@ -97,8 +97,8 @@ export interface KernelsBinding {
     bytes: Uint8Array,
     x: Float32Array,
   ): void;
-  /** → whether the format has levels */
-  levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): boolean;
+  /** → 1 where the format has levels, else 0 */
+  levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): number;
   /**
    * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; slope and sinks
    * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in runs mass and
