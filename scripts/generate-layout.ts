@@ -16,9 +16,9 @@ const isCheck = args.includes('--check');
 const into = args.indexOf('--into');
 const modules = into < 0 ? [] : args.slice(into + 2);
 
-const HELPERS = new Set(['descriptor.ts', 'registry.ts', 'index.gen.ts']);
+const NOT_FORMATS = new Set(['descriptor.ts', 'registry.ts', 'index.gen.ts']);
 const names = readdirSync(join(root, 'native/formats'))
-  .filter((name) => name.endsWith('.ts') && !HELPERS.has(name))
+  .filter((name) => name.endsWith('.ts') && !NOT_FORMATS.has(name))
   .map((name) => basename(name, '.ts'))
   .sort();
 

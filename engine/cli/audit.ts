@@ -1,4 +1,4 @@
-/** `palimpsest audit …`: questions to the log, answered from the log itself; only `query` asks the SQL index, which is compared with the log first. */
+/** `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is first compared with the log. */
 import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
 import {
   type AuditIndex,
@@ -35,7 +35,7 @@ function print(settings: Settings, value: unknown, plain: (columns: number) => s
   process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain(columnsOf(process.stdout))}\n`);
 }
 
-/** → the filter that the flags describe; times are relative to nowMs. */
+/** The filter that the flags describe. Times in them are relative to nowMs. */
 export function decisionFilter(settings: Settings, nowMs: number): DecisionFilter {
   const since = text(settings, 'since');
   const until = text(settings, 'until');
@@ -64,7 +64,7 @@ export async function sessions(settings: Settings): Promise<void> {
   print(settings, rows, (columns) => sessionsText(rows, columns));
 }
 
-/** Opens the SQL index, where it may be in a state folder that cannot be written, or is in use, in memory; with a bar on a terminal. */
+/** Opens the SQL index, in memory if its folder cannot be written or is in use. On a terminal it shows a progress bar. */
 async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex> {
   const url = text(settings, 'database');
   const dir = sqlDir(stateDir(settings));
@@ -87,7 +87,7 @@ async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex
   }
 }
 
-/** One SELECT over the tables. */
+/** Runs one SELECT on the SQL index. */
 export async function query(settings: Settings, sql: string): Promise<void> {
   const index = await openSql(settings, false);
   try {
@@ -120,7 +120,7 @@ export async function replayCommand(settings: Settings, typed: string): Promise<
   if (!report.equal || report.missing !== 0) process.exitCode = 2;
 }
 
-/** Earlier sessions whose fingerprint is nearest to that of the entry's session. */
+/** Lists the earlier sessions whose fingerprints are nearest to that of the entry's session. */
 export async function similar(settings: Settings, id: string): Promise<void> {
   const dir = log(settings);
   const entry = readEntry(dir, parseEntryId(id));
@@ -145,7 +145,7 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 }
 
 export async function reindex(settings: Settings): Promise<void> {
-  // First what a process that keeps the book refuses, so that either both are made again or none.
+  // The book comes first, because another process may keep it. In that case neither of the two is made again.
   const experiences = await rebuildBook(stateDir(settings));
   const index = await openSql(settings, true);
   const { entries } = index.report;

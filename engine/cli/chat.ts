@@ -1,11 +1,11 @@
-/** A conversation on a terminal: lines as they are typed, and each turn as the tokens that the cache does not hold yet. */
+/** A conversation on a terminal: the lines that are typed, and for each turn the tokens that the cache does not hold yet. */
 import { createInterface, type Interface } from 'node:readline';
 import type { ChatMessage } from '../model/types.ts';
 
 /**
- * Turns as token ids. A chat template renders a whole conversation, the cache holds all but the newest turn; what is new is
- * what the rendering has beyond that of the turn before. Answers stand in it as '', since their tokens are in the cache as
- * they were generated.
+ * The turns of a conversation as token ids. A chat template renders a whole conversation, but the cache already holds all of it except
+ * the newest turn, which is what the rendering has beyond that of the turn before. Answers are rendered as '', because the cache holds
+ * their tokens as they were generated.
  */
 export class ChatTurns {
   readonly #tokenize: (messages: readonly ChatMessage[]) => Promise<number[]>;
@@ -18,18 +18,18 @@ export class ChatTurns {
     this.#messages = first;
   }
 
-  /** → ids to read for this question. */
+  /** The token ids to read for this question. */
   async ask(content: string): Promise<number[]> {
     const question: ChatMessage = { role: 'user', content };
     const messages = [...this.#messages, question];
     const ids = await this.#tokenize(messages);
     this.#asked = { messages, ids };
     if (this.#held.every((id, at) => ids[at] === id)) return ids.slice(this.#held.length);
-    // A template that rewrites what came before: the question alone is the nearest to what it would say.
+    // The template has changed earlier turns too, so the question alone is the best that can be rendered.
     return this.#tokenize([question]);
   }
 
-  /** The question was read and answered, wholly or in part: it is in the cache from now on. */
+  /** Notes that the question was read and at least partly answered, so it is now in the cache. */
   answered(): void {
     if (this.#asked === null) return;
     this.#held = this.#asked.ids;
@@ -38,7 +38,7 @@ export class ChatTurns {
   }
 }
 
-/** Lines of a terminal. Ctrl-C ends the turn that runs, or else the input; so does the signal. */
+/** Reads lines from a terminal. Ctrl-C or the signal ends the turn that is running, or the input if none is. */
 export class ChatInput {
   readonly #lines: Interface;
   readonly #queue: string[] = [];
@@ -66,7 +66,7 @@ export class ChatInput {
     signal.addEventListener('abort', () => this.#lines.close(), { once: true });
   }
 
-  /** The next line; null when there is none any more. */
+  /** The next line, or null at the end of the input. */
   async next(): Promise<string | null> {
     if (this.#queue.length === 0 && !this.#ended) {
       this.#lines.prompt();

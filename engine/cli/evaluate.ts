@@ -1,4 +1,4 @@
-/** `palimpsest evaluate`: caches against the exact one on your texts. */
+/** `palimpsest evaluate` compares caches with the exact one on the user's texts. */
 import { basename } from 'node:path';
 import { type Column, columnsOf, jsonText, KvError, percent, printable, table, wrap } from '../../native/index.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
@@ -36,10 +36,10 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
     texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
   const specs = caches(settings).map(parseCache);
   await interruptible(async (signal) => {
-    // Weights of 8 bits add noise of their own to every comparison, so f32 unless asked for.
+    // Weights in 8 bits would add noise to every comparison, so weights are f32 unless others are requested.
     const { model, dense, threads, isa, binding, cacheDir } = engineOptions({ dense: 'exact', ...settings });
     const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
-    // Collected as they come, so that what was measured is printed also when the rest fails or is interrupted.
+    // Rows are collected as they come, so that they are printed even if the rest fails or is interrupted.
     const rows: EvaluateRow[] = [];
     let complete = false;
     try {

@@ -1,7 +1,7 @@
-/** How a failure looks on stderr, and its exit code: 2 for the caller's and the world's, 1 for ours. */
+/** How a failure is printed on stderr, and its exit code: 2 for failures that the caller, a file or the machine caused, 1 for our own. */
 import { columnsOf, KvError, printable, wrap } from '../../native/index.ts';
 
-/** Longest value that is printed; the rest is of no help to a person. */
+/** The longest value that is printed. Longer ones are cut, because the rest would not help anybody. */
 const VALUE_CHARS_MAX = 200;
 
 function valueText(value: unknown): string {
@@ -9,7 +9,7 @@ function valueText(value: unknown): string {
   return plain.length > VALUE_CHARS_MAX ? `${plain.slice(0, VALUE_CHARS_MAX)}…` : plain;
 }
 
-/** Message, values and hint. What would steer the terminal in a name or value is shown, not sent. */
+/** The message, values and hint of an error, made safe to print. */
 export function failureText(error: KvError, columns?: number): string {
   const indented = (text: string): string => `  ${wrap(printable(text), columns, '  ')}`;
   const values = Object.entries(error.values)
@@ -24,7 +24,7 @@ export function failureText(error: KvError, columns?: number): string {
 const isSystemError = (error: unknown): error is NodeJS.ErrnoException =>
   error instanceof Error && 'syscall' in error && typeof (error as NodeJS.ErrnoException).code === 'string';
 
-/** Says what went wrong; → the exit code. */
+/** Prints what went wrong and returns the exit code. */
 export function reportFailure(error: unknown): 1 | 2 {
   if (isSystemError(error))
     return reportFailure(new KvError('io', error.message, { values: { path: error.path }, cause: error }));

@@ -1,4 +1,4 @@
-/** `palimpsest fetch NAME`: brings a model into the cache folder, checked by its digest. */
+/** `palimpsest fetch NAME` downloads a model into the cache folder and checks its digest. */
 import { fetchModel } from '../model/fetch.ts';
 import { flag, type Settings, text } from './options.ts';
 

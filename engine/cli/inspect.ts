@@ -1,4 +1,4 @@
-/** `palimpsest inspect PATH`: says what a file is and what is in it, or refuses it with the reason. */
+/** `palimpsest inspect PATH` says what a file is and what it contains, or why it cannot be read. */
 import { closeSync, existsSync, openSync, readdirSync, readSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
@@ -12,7 +12,7 @@ import { describe } from './thresholds.ts';
 
 type Kind = 'model' | 'thresholds' | 'log' | 'index' | 'state';
 
-/** Decides by content, not by name; a folder by what stands in it. */
+/** The kind of a file, found from its content rather than its name, or the kind of a folder, found from its files. */
 export function kindOf(path: string): Kind {
   if (MODEL_NAMES.includes(path) && !existsSync(path)) return 'model';
   if (!existsSync(path))
@@ -32,7 +32,7 @@ export function kindOf(path: string): Kind {
 const partOf = (path: string, what: string): KvError =>
   new KvError('bad-argument', `${path} is ${what}`, { values: { path }, hint: `inspect the folder: ${dirname(path)}` });
 
-/** A JSON file is taken for thresholds: no model is one, and the threshold reader says what is wrong with it. */
+/** Whether a file is JSON, which is taken for thresholds: no model is a JSON file, and the reader of thresholds says what is wrong with it. */
 function looksLikeThresholds(path: string): boolean {
   const head = Buffer.alloc(64);
   const file = openSync(path, 'r');
@@ -59,7 +59,7 @@ interface Inspected {
   readonly plain: string;
 }
 
-/** Throws what the reader of that kind throws; a damaged log is no throw but a report with ok = false. */
+/** Describes a file or folder. Throws what the reader of its kind throws, except that a damaged log gives a report with ok = false. */
 export async function inspectPath(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
   const kind = kindOf(path);
   switch (kind) {
@@ -92,7 +92,7 @@ async function inspectModelAt(path: string, cacheDir: string, columns?: number):
   return { ok: true, json: { ...model }, plain: `${title}\n${fields(flat({ ...model, kind: null }), columns)}` };
 }
 
-/** The parts of a state folder, each as if it had been asked for. */
+/** Describes each part of a state folder, as if it had been inspected by itself. */
 async function inspectState(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
   const log = await inspectPath(logDir(path), cacheDir, columns);
   const experiences = join(memoryDir(path), 'experiences');

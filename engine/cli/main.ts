@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** The command line: names, help and exit codes. 0 done, 1 a fault of ours, 2 a fault in the request or in the world, 130 interrupted. */
+/** The commands, their help and the exit codes: 0 for success, 1 for a fault of ours, 2 for one in the request, a file or the machine, 130 if interrupted. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Command, CommanderError } from 'commander';
@@ -35,12 +35,12 @@ const ANSWER: readonly SettingName[] = [
 const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'config', 'json'];
 const AUDIT: readonly SettingName[] = ['state', 'config', 'json'];
 
-/** Stands under the help of every command, so that no flag has to say it. */
+/** The text below the help of every command. */
 const sources = (): string =>
-  `\n${wrap('Each flag can also stand in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) and in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
+  `\n${wrap('Each flag can also be set in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) or in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
 
 interface CommandText {
-  /** Name and arguments, as commander reads them. */
+  /** The name and arguments, in the notation of commander. */
   readonly usage: string;
   readonly does: string;
   readonly examples: readonly string[];
@@ -48,7 +48,7 @@ interface CommandText {
   readonly act: (settings: Settings, args: string[]) => Promise<void>;
 }
 
-// A command loads what it needs when it runs.
+// The modules of a command are loaded only when it runs.
 const audit = () => import('./audit.ts');
 const thresholds = () => import('./thresholds.ts');
 

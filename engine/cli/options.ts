@@ -1,4 +1,4 @@
-/** From settings to the options of the library. */
+/** Converts settings to the options of the library. */
 import { type BindingName, type FormatPair, given, type Isa, KvError, parsePair } from '../../native/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
@@ -28,7 +28,7 @@ export function engineOptions(settings: Settings): EngineOptions {
   });
 }
 
-/** --cache-type-k/-v as a pair; one given alone leaves the other at f16, as the flags' other users do. A K:V pair may be given to the first instead. */
+/** The pair of formats of --cache-type-k and -v. If only one is given, the other is f16, as in other programs with these flags. The first may also be a K:V pair. */
 export function cacheTypes(settings: Settings): FormatPair | undefined {
   const k = text(settings, 'cacheTypeK');
   const v = text(settings, 'cacheTypeV');

@@ -1,15 +1,15 @@
-/** What happens when nobody can read what we print: `| head -1` is the reader's right, a full disk is a failure. */
+/** What happens when stdout can no longer be written: `| head -1` is not an error, but a full disk is. */
 import { KvError } from '../../native/index.ts';
 import { reportFailure } from './failure.ts';
 
 const lost = new AbortController();
 
-/** Aborted when stdout can no longer be written; long work stops in good order then. */
+/** Is aborted when stdout can no longer be written, so that long work stops properly. */
 export const outputLost: AbortSignal = lost.signal;
 
-/** Call once, before anything is printed. */
+/** Starts to watch the streams. It must be called once, before anything is printed. */
 export function guardOutput(): void {
-  // Without a listener either stream would end the process with a stack; stderr has nobody left to tell.
+  // Without a listener, an error of either stream would end the process with a stack trace. Errors of stderr cannot be reported at all.
   process.stderr.on('error', () => {});
   process.stdout.on('error', (cause: NodeJS.ErrnoException) => {
     if (lost.signal.aborted) return;

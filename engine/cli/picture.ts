@@ -1,4 +1,4 @@
-/** A picture of a cache while a prompt is read: its bytes beside those of a plain f16 cache, drawn with block characters. */
+/** Draws, with block characters, the bytes of a cache while a prompt was read, compared with those of an f16 cache. */
 import { bytesText } from '../../native/index.ts';
 
 export interface PicturePoint {
@@ -8,13 +8,13 @@ export interface PicturePoint {
 
 const ROWS = 8;
 const WIDTH = 60;
-/** Height of a cell in eighths. */
+/** The characters for cells that are filled to so many eighths. */
 const LEVELS = ' ▁▂▃▄▅▆▇█';
 const EIGHTHS = LEVELS.length - 1;
 
 /**
- * Columns are tokens, rows are bytes up to those of f16 at the last point. Solid is this cache, shaded is what f16 takes beyond it.
- * `points` in the order of their tokens; '' where there are too few to draw.
+ * Draws tokens from left to right and bytes upwards, to those of f16 at the last point. Solid cells are this cache, and shaded ones are what
+ * f16 would take in addition. `points` must be in the order of their tokens. Returns '' if there are too few of them.
  */
 export function bytesPicture(points: readonly PicturePoint[], f16BytesPerToken: number): string {
   const last = points.at(-1);

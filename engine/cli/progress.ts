@@ -1,13 +1,13 @@
-/** Progress on stderr: a bar on a terminal, one JSON object a line for programs, nothing otherwise. */
+/** Progress on stderr: a bar on a terminal, one JSON object on each line for programs, and otherwise nothing. */
 import { bytesText, columnsOf } from '../../native/index.ts';
 import type { Progress } from '../types.ts';
 
 export type ProgressKind = 'bar' | 'jsonl' | 'none';
 
-/** Characters of the bar on a terminal that is wide enough. */
+/** The length of the bar on a terminal that is wide enough. */
 const BAR_CHARS = 24;
 
-/** One line of at most `columns` − 1 characters, for a full one makes some terminals go on to the next: the bar gives way first, then the words. */
+/** One line of at most `columns` − 1 characters, because some terminals break a full line. If it is too long, the bar is shortened first, then the words. */
 export function progressText(label: string, done: number, total: number, words: string, columns: number): string {
   const name = label.padEnd(14);
   const count = `${String(done).padStart(6)}/${total}`;
@@ -36,7 +36,7 @@ export class ProgressLine {
     this.share(label, tokens, tokensTotal, speed);
   }
 
-  /** A bar alone: `done` of `total`, and a few words behind it. */
+  /** Shows a bar for `done` of `total` and a few words after it. */
   share(label: string, done: number, total: number, words: string): void {
     if (this.#kind !== 'bar') return;
     const line = progressText(label, done, total, words, columnsOf(process.stderr));
@@ -44,7 +44,7 @@ export class ProgressLine {
     this.#shown = line.length;
   }
 
-  /** Ends the bar's line, so that what follows starts on its own. */
+  /** Ends the line of the bar, so that what is printed next begins on a new one. */
   done(): void {
     if (this.#shown > 0) process.stderr.write('\n');
     this.#shown = 0;

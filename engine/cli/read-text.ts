@@ -1,12 +1,12 @@
-/** Prompts and texts from a file or from standard input: UTF-8 or refused, and never more than a bound. */
+/** Reads prompts and texts from a file or from standard input. They must be UTF-8 and not too long. */
 import { isUtf8 } from 'node:buffer';
 import { createReadStream } from 'node:fs';
 import { KvError } from '../../native/index.ts';
 
-/** 64 MiB: ten times the longest context served, at four bytes a token. */
+/** 64 MiB: ten times the longest context of a model, at four bytes per token. */
 const TEXT_BYTES_MAX = 2 ** 26;
 
-/** path '-' is standard input; `what` names it in messages. Throws KvError 'not-found', 'io', 'bad-file'. */
+/** Reads a file, or standard input for the path '-'. Messages call it `what`. Throws KvError 'not-found', 'io', 'bad-file'. */
 export async function readText(path: string, what: string): Promise<string> {
   const name = path === '-' ? 'standard input' : path;
   const chunks: Buffer[] = [];
@@ -37,11 +37,11 @@ export async function readText(path: string, what: string): Promise<string> {
       hint: 'convert it, for example with iconv -t UTF-8',
     });
   }
-  // A byte order mark is no part of the text.
+  // A byte order mark is not part of the text.
   return text.replace(/^\uFEFF/, '');
 }
 
-/** Decoding replaces what is invalid, so encoding again differs from there on. */
+/** The position of the first byte that is not valid UTF-8. Decoding replaces invalid bytes, so encoding the text again differs from there on. */
 function firstDifference(a: Buffer, b: Buffer): number {
   let at = 0;
   while (at < a.length && a[at] === b[at]) at++;

@@ -1,11 +1,11 @@
-/** The report of a session as a person reads it. */
+/** The report of a session, for people to read. */
 import { brief, bytesText, FORMAT_NAMES, PAGE_TOKENS, percent, table } from '../../native/index.ts';
 import type { Divergence, LayerReport, SessionReport } from '../types.ts';
 
-/** Width of a count of pages: a context of 128K tokens has 1,024 of them. */
+/** The width of a number of pages. A context of 128K tokens has 1,024 pages. */
 const COUNT_CHARS = 4;
 
-/** One row per layer: pages per format and side, effective bits, moves tried / accepted / refused, worst ε. */
+/** A table with a row for each layer: its pages in each format and side, effective bits, moves tried, accepted and refused, and the worst ε. */
 export function layerTable(report: SessionReport, columns?: number): string {
   const pages = report.layers.reduce((sum, { kPages }) => sum + Object.values(kPages).reduce((a, b) => a + b, 0), 0);
   if (pages === 0)
@@ -32,7 +32,7 @@ export function layerTable(report: SessionReport, columns?: number): string {
   );
 }
 
-/** A name and what is said under it; rows of a report are set by `fields`. */
+/** A row of a report. `fields` prints them. */
 export type ReportRow = readonly [name: string, value: string];
 
 export function memoryRows(report: SessionReport): ReportRow[] {

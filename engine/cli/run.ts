@@ -1,4 +1,4 @@
-/** `palimpsest run`: read a prompt within a KV budget, stream the answer, say what the cache did. */
+/** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
 import { columnsOf, fields, grouped, KvError, PAGE_TOKENS, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
@@ -13,12 +13,12 @@ import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
 
-/** Tokens before the answer whose predictions --compare looks at. */
+/** How many tokens before the answer --compare looks at. */
 const COMPARED_TOKENS = 512;
 
-/** A conversation is not planned for less. Chosen, not measured. */
+/** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
 const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
-/** After these a conversation goes on. */
+/** The errors after which a conversation goes on. */
 const GOES_ON: readonly string[] = ['aborted', 'context-too-long', 'budget-too-small', 'budget-exceeded'];
 
 export async function run(settings: Settings): Promise<void> {
@@ -28,7 +28,7 @@ export async function run(settings: Settings): Promise<void> {
     throw new KvError('bad-argument', 'no prompt was given', {
       hint: '--prompt FILE, --prompt - for standard input, or --chat on a terminal',
     });
-  // Whatever is wrong with the request is said before a model is loaded or a folder made.
+  // Mistakes in the request are reported before a model is loaded or a folder is created.
   const options = engineOptions(settings);
   cacheTypes(settings);
   const content = path === undefined ? null : await readText(path, 'prompt');
@@ -58,7 +58,7 @@ function firstMessages(settings: Settings): ChatMessage[] {
   return system === undefined ? [] : [{ role: 'system', content: system }];
 }
 
-/** Refuses a prompt that cannot fit, with the numbers, before a session is opened. */
+/** Throws if the prompt cannot fit, before a session is opened. */
 export function checkLength(promptTokens: number, maxTokens: number, contextLength: number): void {
   const over = promptTokens + maxTokens - contextLength;
   if (over <= 0) return;
@@ -110,7 +110,7 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
   });
 }
 
-/** Whatever becomes of the work, the session is closed under its true reason. */
+/** Runs `work` and closes the session afterwards, with the reason why it ended. */
 async function closing(session: EngineSession, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
   try {
     await work();
@@ -140,8 +140,8 @@ async function stream(
 }
 
 /**
- * A session for as long a conversation as the budget holds, at most the context of the model. A conversation of that length is in the lowest formats
- * at its end; it begins in better ones and shrinks as it goes. → the session, and the tokens it can hold.
+ * Opens a session for as long a conversation as the budget allows, up to the context of the model, and returns it with the number of tokens
+ * that it can hold. The pages begin in better formats and are all in the lowest ones when a conversation has reached that length.
  */
 export async function openConversation(
   engine: Pick<Engine, 'openSession' | 'info'>,
@@ -155,16 +155,16 @@ export async function openConversation(
     } catch (error) {
       if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
       const { budgetBytes, neededBytes } = error.values;
-      // Bytes grow with the length from a fixed part on, so this is never too short, and a page less each time ends it.
+      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each attempt is at least a page shorter.
       const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
-      // A budget in percent shrinks with the length: a shorter conversation would not help.
+      // A budget in percent shrinks with the length, so a shorter conversation would not help.
       if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;
       [tokens, before] = [fits, budgetBytes];
     }
   }
 }
 
-/** Turns over one cache until the input ends. Ctrl-C ends an answer, or at the question the conversation. */
+/** Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting for a question. */
 async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<void> {
   const { session, tokens } = await openConversation(engine, (length) => sessionOptions(settings, length));
   const { contextLength } = engine.info.config;
@@ -194,7 +194,7 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
           turns.answered();
           process.stdout.write('\n');
         } catch (error) {
-          // A question that does not fit leaves the conversation as it was; a shorter one may.
+          // A question that does not fit leaves the conversation as it was, and a shorter one may fit.
           if (!(error instanceof KvError) || signal.aborted || !GOES_ON.includes(error.code)) throw error;
           process.stderr.write(`${failureText(error)}\n`);
         } finally {
@@ -239,7 +239,7 @@ function print(
   process.stdout.write(`${JSON.stringify(jsonResult(engine, report, generated, divergence))}\n`);
 }
 
-/** The object behind --json; its fields are documented in the README. */
+/** The object that --json prints. The README describes its fields. */
 export function jsonResult(
   engine: Engine,
   report: SessionReport,

@@ -1,6 +1,7 @@
 /**
- * Every flag of the command line, once: name, type, default, help. From this table come the commander options, the environment
- * variables (PALIMPSEST_ + name in capitals) and the keys of a TOML or JSON file. Precedence: flag, environment, file, default.
+ * Every setting of the command line with its name, type, default and help. The options of commander, the environment variables
+ * (PALIMPSEST_ and the name in capitals) and the keys of a TOML or JSON file are all made from this table. A flag takes precedence over
+ * the environment, the environment over the file, and the file over the default.
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
@@ -32,25 +33,25 @@ const bounded = (least: number, most: number, whole: boolean) => (text: string) 
 export const whole = (least: number, most: number) => bounded(least, most, true);
 export const real = (least: number, most: number) => bounded(least, most, false);
 
-/** Refuses what no length of prompt can make a budget; what it amounts to is settled when the length is known. */
+/** Throws if this is not a budget for any length of prompt. Its bytes are computed when the length is known. */
 const budget = (text: string): string => {
   parseBudget(text, 2 ** 40);
   return text;
 };
 
-/** An empty name would be the current folder, and is most likely a variable that is not set. */
+/** Refuses an empty path, which would be the current folder and most likely comes from a variable that is not set. */
 const folder = (text: string): string => {
   if (text === '') throw new KvError('bad-config', 'a folder needs a name', { values: { given: text } });
   return text;
 };
 
-/** Refuses what is no format of ours; K and V are put together in options.ts. */
+/** Throws if this is not one of our formats. options.ts combines those of K and V. */
 const cacheType = (text: string): string => {
   parsePair(text);
   return text;
 };
 
-/** '0,3-5' → [0, 3, 4, 5] */
+/** Parses a list of layers: '0,3-5' is [0, 3, 4, 5]. */
 export function layerList(text: string): number[] {
   const layers = new Set<number>();
   for (const part of text.split(/[\s,]+/).filter((piece) => piece !== '')) {
@@ -63,7 +64,7 @@ export function layerList(text: string): number[] {
   return [...layers].sort((a, b) => a - b);
 }
 
-/** Without `table`, whose formats per layer no flag can carry. */
+/** The policies except `table`, because no flag can hold its formats for each layer. */
 const POLICIES: readonly string[] = Object.keys(policies).filter((id) => id !== 'table');
 
 export const SETTINGS = {
@@ -186,14 +187,14 @@ export const SETTINGS = {
 
 export type SettingName = keyof typeof SETTINGS;
 
-/** 'kvBudget' → 'kv-budget': the flag without its dashes, and the key in a file. */
+/** The name of a setting's flag, without the dashes, and of its key in a file: 'kv-budget' for 'kvBudget'. */
 export const keyName = (name: SettingName): string => /--([a-z-]+)/.exec(SETTINGS[name].flags)![1]!;
 export const environmentName = (name: SettingName): string =>
   `PALIMPSEST_${keyName(name).replaceAll('-', '_').toUpperCase()}`;
-/** Of the project's own tests. */
+/** How the variables of the project's own tests begin. */
 const OTHER_VARIABLES = /^PALIMPSEST_(TEST_\w+|EVERYWHERE|SANITIZERS|SIM_SEED|KILL_ROUNDS)$/;
 
-/** Refuses a variable that begins like ours and is no setting: misspelt, it would pass as none. Throws KvError 'bad-config'. */
+/** Throws KvError 'bad-config' for a variable that begins like ours but is not a setting, because a misspelt one would have no effect. */
 function checkEnvironment(environment: Readonly<Record<string, string | undefined>>): void {
   const known = (Object.keys(SETTINGS) as SettingName[]).map(environmentName);
   for (const name of Object.keys(environment))
@@ -216,8 +217,8 @@ export function addSettings(command: Command, names: readonly SettingName[]): Co
 }
 
 /**
- * Values of a command by setting name: flag, else environment, else the file of --config, else default. Keys of other
- * commands may stand in the file. An empty variable counts as none. Throws KvError 'bad-config', 'not-found', 'io'.
+ * The values of a command's settings: from the flag, else the environment, else the file of --config, else the default. The file may contain
+ * keys of other commands. An empty variable counts as not set. Throws KvError 'bad-config', 'not-found', 'io'.
  */
 export function readSettings(
   command: Command,
@@ -253,7 +254,7 @@ const TRUTH: Readonly<Record<string, boolean>> = {
   off: false,
 };
 
-/** Text of an environment variable: a switch is 1 or 0, a list one value or a JSON array. */
+/** Parses the text of an environment variable. A switch is 1 or 0, and a list is one value or a JSON array. */
 function fromVariable(name: SettingName, text: string): unknown {
   const where = `environment variable ${environmentName(name)}`;
   const { flags }: Setting = SETTINGS[name];
@@ -296,7 +297,7 @@ function checked(name: SettingName, where: string, value: unknown): unknown {
   }
 }
 
-/** Longest settings file. A file of all flags has 3 KB. */
+/** The largest settings file. A file with all settings has 3 KB. */
 const FILE_BYTES_MAX = 2 ** 20;
 
 function readFile(path: string): Map<SettingName, unknown> {

@@ -1,4 +1,4 @@
-/** `palimpsest start`, behind `npm start`: the main job on a document of the project's own, beside the exact cache. */
+/** `palimpsest start`, which `npm start` runs, reads a document of our own within a budget and with the exact cache, and compares the two. */
 import pc from 'picocolors';
 import { columnsOf, fields, printable, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
@@ -16,7 +16,7 @@ import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.
 import { jsonResult } from './run.ts';
 
 const DOCUMENT_TOKENS = { 'smollm2-135m': 4000, reference: 3800 } as const;
-/** Document number of --seed 0: one of which the exact cache knows most answers, so that a loss would show. */
+/** The number of the document for --seed 0. With the exact cache, most answers about it are right, so a loss can be seen. */
 const FIRST_DOCUMENT = 2;
 
 async function chooseModel(settings: Settings): Promise<string> {
@@ -98,7 +98,7 @@ export async function start(settings: Settings): Promise<void> {
 
 class TourScreen {
   readonly #progress: ProgressLine;
-  /** Bytes of the cache within the budget while the document was read. */
+  /** The bytes of the cache while the document was read. */
   readonly #points: PicturePoint[] = [];
   readonly #f16BytesPerToken: number;
 
@@ -107,7 +107,7 @@ class TourScreen {
     this.#f16BytesPerToken = f16BytesPerToken;
   }
 
-  /** The picture of what was read, once, before the first question. */
+  /** Prints the picture of what was read, once, before the first question. */
   #draw(): void {
     const picture = bytesPicture(this.#points.splice(0), this.#f16BytesPerToken);
     if (picture === '') return;

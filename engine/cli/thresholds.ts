@@ -1,4 +1,4 @@
-/** `palimpsest thresholds …`: what was learned, as files. */
+/** `palimpsest thresholds …` shows, exports and imports what was learned. */
 import {
   checkThresholdTarget,
   diffThresholdFiles,
@@ -17,7 +17,7 @@ import { flag, type Settings, text } from './options.ts';
 
 type Target = ThresholdTarget & { readonly family: string; readonly defaults: ReturnType<typeof defaultThresholds> };
 
-/** The model a book is asked about; reading its header and digest is enough. */
+/** The model whose thresholds are wanted. Only its header and digest are read. */
 async function target(settings: Settings): Promise<Target> {
   const model = await loadModel(text(settings, 'model') ?? 'reference', {
     cacheDir: text(settings, 'cache') ?? '.cache',
@@ -35,7 +35,7 @@ async function target(settings: Settings): Promise<Target> {
   }
 }
 
-/** As a person reads it. */
+/** The thresholds, for people to read. */
 export function describe(file: ThresholdFile, columns?: number): string {
   const { shape, digest } = file.model;
   const spread = (gains: readonly number[]): string =>
@@ -54,7 +54,7 @@ export function describe(file: ThresholdFile, columns?: number): string {
   return `model ${printable(digest.slice(0, 16)) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${brief(file.c, 2)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${rows}`;
 }
 
-/** What the state folder learned for the model. Asking makes no folder where there is none. */
+/** What has been learned for the model according to the state folder, which is not created if it does not exist. */
 async function learnedFile(settings: Settings): Promise<ThresholdFile> {
   const model = await target(settings);
   const dir = text(settings, 'state') ?? '.palimpsest';
