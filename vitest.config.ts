@@ -5,7 +5,11 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
     // Builds other than the usual one, for minutes: .ci/run asks for them.
-    exclude: process.env.PALIMPSEST_EVERYWHERE === '1' ? [] : ['test/everywhere/**'],
+    // And tests of formats that only a build of their own knows: those run them.
+    exclude: [
+      ...(process.env.PALIMPSEST_EVERYWHERE === '1' ? [] : ['test/everywhere/**']),
+      ...(process.env.PALIMPSEST_FORMATS === '1' ? [] : ['test/formats/**']),
+    ],
     setupFiles: ['./test/native/binding.ts'],
     // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.
     pool: 'forks',

@@ -19,7 +19,7 @@
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, FORMATS, isFormatName, PAGE_TOKENS, rankOfId, SINK_TOKENS } from './format.ts';
+import { FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS, SINK_TOKENS } from './format.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
 import { type CacheShape, PAGE_KINDS, type PageTable } from './types.ts';
@@ -56,8 +56,8 @@ export function exportPage(
   const isResident = PAGE_KINDS[kind] === 'resident';
   const latent = table.latent[page]! - 1;
   const formats = [
-    isResident ? table.kFormat[page]! : null,
-    isResident ? table.vFormat[page]! : null,
+    isResident ? idAt(table.kFormat[page]!) : null,
+    isResident ? idAt(table.vFormat[page]!) : null,
     latent < 0 ? null : latent,
   ] as const;
   const bytes = new Uint8Array(HEAD_BYTES + size + CRC_BYTES);
@@ -68,12 +68,15 @@ export function exportPage(
   return bytes;
 }
 
+/** The id of a format by its place in FORMAT_NAMES, which is what tables hold. */
+const idAt = (place: number): number => FORMATS[FORMAT_NAMES[place]!].id;
+
 /** The names and layout versions of a page's three formats. */
 function described(formats: Content['formats']): readonly (readonly [name: string, version: number])[] {
   return formats.map((id, i) => {
     if (id === null) return ['', 0];
     if (i === 2) return [LATENT_NAMES[id]!, LATENT_LAYOUT_VERSION];
-    const { name, layoutVersion } = FORMATS[FORMAT_NAMES[rankOfId(id)]!];
+    const { name, layoutVersion } = FORMATS[nameOfId(id)];
     return [name, layoutVersion];
   });
 }

@@ -2,19 +2,35 @@
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
+import { registeredModules } from './formats/registry.ts';
 
 /**
  * Starts a module of this project, `new URL('./some-worker.ts', import.meta.url)`, in a thread. Built code names the .ts file too. When
  * sources are run, a line of JavaScript loads tsx in the thread first, because on Node 20 `execArgv: ['--import', 'tsx']` has no effect
  * unless the process itself was started with it. The thread does not inherit the flags of the process, because some, such as
  * `--input-type`, are for the main program and would end the thread.
+ * Formats that this thread has registered are registered there too.
  */
 export function startThread(source: URL, workerData: unknown): Worker {
   const isBuilt = !import.meta.url.endsWith('.ts');
-  if (isBuilt) return new Worker(new URL(source.href.replace(/\.ts$/, '.js')), { workerData, execArgv: [] });
-  // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside it.
-  const found = createRequire(import.meta.url).resolve('tsx/esm/api');
-  const loader = pathToFileURL(found.replace(/\.cjs$/, '.mjs')).href;
-  const script = `const { register } = await import(${JSON.stringify(loader)}); register(); await import(${JSON.stringify(source.href)});`;
-  return new Worker(new URL(`data:text/javascript,${encodeURIComponent(script)}`), { workerData, execArgv: [] });
+  const module = isBuilt ? new URL(source.href.replace(/\.ts$/, '.js')) : source;
+  const formats = registeredModules();
+  if (isBuilt && formats.length === 0) return new Worker(module, { workerData, execArgv: [] });
+  const lines: string[] = [];
+  if (!isBuilt) {
+    // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside it.
+    const found = createRequire(import.meta.url).resolve('tsx/esm/api');
+    const loader = pathToFileURL(found.replace(/\.cjs$/, '.mjs')).href;
+    lines.push(`const { register } = await import(${JSON.stringify(loader)}); register();`);
+  }
+  if (formats.length > 0) {
+    const registry = new URL(`./formats/registry.${isBuilt ? 'js' : 'ts'}`, import.meta.url).href;
+    lines.push(`const { registerFormats } = await import(${JSON.stringify(registry)});`);
+    for (const format of formats) lines.push(`await registerFormats(${JSON.stringify(format)});`);
+  }
+  lines.push(`await import(${JSON.stringify(module.href)});`);
+  return new Worker(new URL(`data:text/javascript,${encodeURIComponent(lines.join('\n'))}`), {
+    workerData,
+    execArgv: [],
+  });
 }

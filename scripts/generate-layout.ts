@@ -3,7 +3,7 @@
  *   native/formats/index.gen.ts   the list of the formats in that folder
  *   native/formats/index.gen.h    the same for the C++ code
  *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ code
- * With `--check` it writes nothing, and fails when a file differs. With `--into FOLDER MODULE…` it writes the two headers to
+ * With `--check` it writes nothing, and fails when a file differs. With `--into FOLDER MODULE…` it writes the headers to
  * FOLDER and adds the formats of those modules, for a build that knows more formats than the package.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -58,8 +58,7 @@ export const BUILT_IN_CODECS = { ${names.map((name) => `...${name}.codecs`).join
 
 // These are imported only now, because no format can be added once native/format.ts has been loaded.
 const { registerFormats } = await import('../native/formats/registry.ts');
-for (const module of modules)
-  registerFormats(basename(module, '.ts'), await import(pathToFileURL(resolve(module)).href));
+for (const module of modules) await registerFormats(pathToFileURL(resolve(module)).href);
 const { ALL_FAMILIES } = await import('../native/format.ts');
 const { abi } = await import('../native/abi.ts');
 const layout = await import('../native/layout.ts');

@@ -1,11 +1,14 @@
 /**
  * Runs before every test file: which build of the native cache is under test. PALIMPSEST_BINDING=wasm (or prebuilt, debug,
- * thread: BINDING_NAMES) chooses it; without, what the library chooses by itself. CONTRIBUTING.md has the commands.
+ * thread: BINDING_NAMES) chooses it; without, what the library chooses by itself. PALIMPSEST_FORMATS=1 registers the formats of test/formats/, whose
+ * build must be there. CONTRIBUTING.md has the commands.
  */
-import { useBinding } from '../../native/index.ts';
 import type { BindingName } from '../../native/types.ts';
 
 /** The binding that was asked for. */
 export const BINDING = process.env.PALIMPSEST_BINDING as BindingName | undefined;
 
-if (BINDING !== undefined) useBinding(BINDING);
+// Before anything asks which formats there are.
+if (process.env.PALIMPSEST_FORMATS === '1') await import('../formats/register.ts');
+
+if (BINDING !== undefined) (await import('../../native/index.ts')).useBinding(BINDING);
