@@ -228,33 +228,36 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   return kOk;
 }
 
+void Cache::materialize(int index, int pageIndex, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const {
+  const Layer& layer = layers_[index];
+  const Page& page = layer.page(pageIndex);
+  const SideShape side = sideShape(isKey);
+  const size_t d = side.headDim;
+  const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
+  if (page.kind == kResident) {
+    const uint16_t* sinks = firstRow > 0 ? sinkRows(layer, isKey, head) : nullptr;
+    return materializeHead(kernels_, page.side(isKey).view(side, head), isKey, side.headDim, firstRow, sinks, rows, stride);
+  }
+  // Rows of a product have no gaps.
+  float* made = stride == d ? rows : scratch.keyRows.data();
+  latentRows(layer, pageIndex, isKey, head, made, scratch.latent);
+  for (int t = 0; made != rows && t < kPageTokens; t++) std::memcpy(rows + t * stride, made + t * d, sizeof(float) * d);
+}
+
 void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   const Layer& layer = layers_[index];
-  const SideShape side = sideShape(isKey);
+  const size_t d = shape().headDim, stride = shape().rowElements();
   const bool isOpen = pageIndex == layer.sealed();
-  const int tokens = isOpen ? layer.openRows() : kPageTokens;
-  const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
-  const size_t d = side.headDim, stride = side.kvHeads * d;
-  Scratch& scratch = workers_->scratch[0];
-  float* rows = scratch.keyRows.data();
-  const bool isHeld = !isOpen && layer.page(pageIndex).kind == kLatent;
-  for (int head = 0; head < side.kvHeads; head++) {
+  for (int head = 0; head < shape().kvHeads; head++) {
     float* to = out + head * d;
-    if (!isOpen && !isHeld) {
-      const SideView view = layer.page(pageIndex).side(isKey).view(side, head);
-      kernels_->decode(view, isKey, side.headDim, firstRow, to, stride);
-      if (firstRow > 0 && isCoded(view.format)) restoreSinks(layer, isKey, head, to, stride);
-      continue;
-    }
-    if (isHeld) {
-      latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);
-      for (int t = 0; t < tokens; t++) std::memcpy(to + t * stride, rows + t * d, sizeof(float) * d);
+    if (!isOpen) {
+      materialize(index, pageIndex, isKey, head, to, stride, workers_->scratch[0]);
       continue;
     }
     const uint16_t* open = openView(layer, isKey, head).at<uint16_t>(kF16Halves);
     const size_t room = openRoom(layer);
     uint16_t line[kHeadDimMax];
-    for (size_t t = 0; t < static_cast<size_t>(tokens); t++) {
+    for (size_t t = 0; t < static_cast<size_t>(layer.openRows()); t++) {
       for (size_t c = 0; isKey && c < d; c++) line[c] = open[c * room + t];
       kernels_->fromHalf(isKey ? line : open + t * d, to + t * stride, d);
     }

@@ -172,6 +172,8 @@ class Cache : public PartOwner {
   size_t finishMoves(bool wait, MoveResult* results);
   // out: [tokens][n][d]; page == sealed() means the open one.
   void decode(int layer, int page, bool isKey, float* out);
+  // Keys or values of one head of a sealed page as rows `stride` apart, sinks exact, whatever the page is held as.
+  void materialize(int layer, int page, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const;
   // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten. Mass is counted by the page, so what part
   // of the open page's went to rows that stay is not known: it counts from nothing again.
   Status truncate(int tokens);

@@ -35,10 +35,7 @@ void Encoding::run(float* rows) const {
       kernels->demote(source, side.isKey, d, target);
       continue;
     }
-    kernels->decode(source, side.isKey, d, firstRow, rows, d);
-    for (int t = 0; t < firstRow; t++) {
-      kernels->fromHalf(sinks + (static_cast<size_t>(head) * kSinkTokens + t) * d, rows + static_cast<size_t>(t) * d, d);
-    }
+    materializeHead(kernels, source, side.isKey, d, firstRow, sinks + static_cast<size_t>(head) * kSinkTokens * d, rows, d);
     kernels->encode(&target, 1, side.isKey, d, firstRow, rows, d);
   }
 }

@@ -40,6 +40,11 @@ size_t PageSide::bytes() const {
   return total;
 }
 
+void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride) {
+  kernels->decode(view, isKey, headDim, firstRow, rows, stride);
+  for (int t = 0; isCoded(view.format) && t < firstRow; t++) kernels->fromHalf(sinks + t * headDim, rows + t * stride, headDim);
+}
+
 SideView PageSide::view(const SideShape& shape, int head) const {
   SideView view;
   views(shape, head, 1, &view);

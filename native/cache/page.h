@@ -54,4 +54,7 @@ inline void PageSide::views(const SideShape& shape, int first, int count, SideVi
   }
 }
 
+// One head of a side as rows `stride` apart, sinks exact. sinks: of this head, [4][d] half; read when firstRow is not 0.
+void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride);
+
 }  // namespace palimpsest

@@ -206,12 +206,6 @@ class Trial {
 
   int firstRow() const { return pageIndex_ == 0 ? kSinkTokens : 0; }
 
-  void restoreSinks(bool isKey, int head, float* rows) const {
-    const size_t d = cache_.shape().headDim;
-    const uint16_t* sinks = (isKey ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
-    cache_.kernels()->fromHalf(sinks, rows, kSinkTokens * d);
-  }
-
   // One side in another format. `sides`: whose candidates are being tried; their formats of one family are encoded together.
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
     if (format == now.format) return now;
@@ -231,8 +225,8 @@ class Trial {
     if (prepared.encoded[format]) return view;
     float* rows = isKey ? scratch.keyRows.data() : scratch.valueRows.data();
     if (!prepared.decoded) {
-      cache_.kernels()->decode(now, isKey, d, firstRow(), rows, d);
-      if (firstRow() > 0) restoreSinks(isKey, head, rows);
+      const uint16_t* sinks = (isKey ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
+      materializeHead(cache_.kernels(), now, isKey, d, firstRow(), sinks, rows, d);
       prepared.decoded = true;
     }
     SideTarget targets[kFormatSlots];
