@@ -4,9 +4,9 @@
  */
 import { existsSync } from 'node:fs';
 import { saveThresholdFile } from '../memory/index.ts';
-import { type FormatName, KvError } from '../native/index.ts';
+import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
 import type { FailureMode } from '../witness/index.ts';
-import { f16CacheBytes, forecast, parseBudget } from './budget.ts';
+import { f16CacheBytes, forecast, memoryBytes, parseBudget } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
 import type { QualityFeedback } from './governed.ts';
@@ -74,6 +74,7 @@ export class Host {
   readonly #runtime: Runtime;
   readonly #state: State | null;
   readonly #sessions = new Map<string, Session>();
+  #pool: PagePool | null = null;
 
   private constructor(runtime: Runtime, state: State | null) {
     this.#runtime = runtime;
@@ -166,6 +167,7 @@ export class Host {
       }
     };
     for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done'));
+    await attempt(async () => this.#pool?.close());
     await attempt(() => this.#state?.close());
     await attempt(() => this.#runtime.close());
     if (failed.length > 0) throw failed[0];
@@ -218,7 +220,9 @@ export class Host {
 
   async #open(options: SessionOptions): Promise<Session> {
     checkOptions(options);
-    const session = Session.open(this.#runtime, await this.#setup(options));
+    // One set of threads, and one heap, for all sessions.
+    this.#pool ??= openPool(memoryBytes());
+    const session = Session.open(this.#runtime, { ...(await this.#setup(options)), pool: this.#pool });
     this.#sessions.set(session.id, session);
     return session;
   }

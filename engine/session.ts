@@ -28,6 +28,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   /** Where the thresholds came from, for the log. */
   readonly lookup?: Lookup | null;
   readonly fingerprint?: Fingerprint;
+  /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
+  readonly pool?: PagePool;
 }
 
 export class Session {
@@ -69,6 +71,7 @@ export class Session {
       native: { threads: runtime.threads, slidingWindow: model.config.slidingWindow },
       sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
+      pool: setup.pool,
       log: setup.witness === false || plan.exact ? null : setup.log,
       opened: {
         model: { name: model.name, digest: model.digest, architecture: model.config.architecture },

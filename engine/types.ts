@@ -152,7 +152,7 @@ export interface SessionReport {
   readonly kvBytes: number;
   /** The same now. */
   readonly kvBytesNow: number;
-  /** Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks included. */
+  /** Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks and of other sessions of the engine included. */
   readonly reservedBytes: number;
   /** The most that it ever was. */
   readonly reservedPeakBytes: number;

@@ -1,6 +1,6 @@
 // The engine as a program uses it, on the reference model: text streams, turns and forks continue, budgets hold, and aborts leave everything
 // usable. One engine serves the file.
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createEngine, type Engine, type EngineSession } from '../../../engine/index.ts';
@@ -118,6 +118,21 @@ describe('generate', () => {
     const apart = [await alone(21), await alone(22)];
     expect(await Promise.all([alone(21), alone(22)])).toEqual(apart);
   });
+
+  it.skipIf(process.platform !== 'linux')(
+    'has one set of threads for all sessions, who move pages in the background (needs Linux)',
+    async () => {
+      const own = await openEngine(null);
+      const open = () => written(own, { kvBudget: '40%' }, ids(600));
+      const threads = () => readdirSync('/proc/self/task').length;
+      const first = await open();
+      const before = threads();
+      const others = [await open(), await open()];
+      expect(threads()).toBe(before);
+      for (const session of [first, ...others]) await session.close();
+      await own.close();
+    },
+  );
 });
 
 describe('turns and forks', () => {
