@@ -1,20 +1,20 @@
-// Lines of a page side that will be read soon, asked for step by step while another one is computed: memory answers in the order of
-// addresses and never in a burst that would hold up the loads of now.
+// Prefetches the lines of a page side that will be read soon, step by step while another side is computed. Memory is then read in the order of
+// addresses, without bursts that would delay the loads needed now.
 #pragma once
 
-// Two streams. With nothing to ask for both stand still at a line that is being read anyway: no branch in the loops that ask.
+// Two streams to prefetch. With nothing to prefetch, both stay at a line that is being read anyway, so the loops need no branch.
 struct Ahead {
   const uint8_t* codes;
   const uint8_t* low;
-  size_t codesStep;  // bytes a step
+  size_t codesStep;  // bytes per step
   size_t lowStep;
-  bool wide;         // more than a line a step
+  bool wide;         // whether codesStep is more than one line
 };
 
-// Elements to a step where codes are met in registers: 64 bytes of a plane of two bits.
+// Elements per step where codes are unpacked in registers: 64 bytes of a 2-bit plane.
 constexpr size_t kElementsAStep = 256;
 
-// `side` cut into steps of so many of its elements; null: nothing, standing still at `now`. The codes of a format are its first field, or two.
+// Prefetches `side` in steps of `elements` elements; with null it stays at `now`. The codes of a format are its first field or first two.
 INLINE Ahead aheadOf(const SideView* side, const SideView& now, size_t elements) {
   const SideView& at = side == nullptr ? now : *side;
   Ahead ahead = {at.field[0], at.field[0], 0, 0, false};
@@ -29,7 +29,7 @@ INLINE Ahead aheadOf(const SideView* side, const SideView& now, size_t elements)
   return ahead;
 }
 
-// What loop i of `loops` asks for, each of as many steps: an equal part, whole lines where the parts are long enough.
+// The equal part that loop i of `loops` loops prefetches, each loop having `steps` steps.
 INLINE Ahead partOf(const Ahead& ahead, size_t steps, int i, int loops) {
   Ahead part = ahead;
   part.codesStep = ahead.codesStep / loops;
@@ -49,7 +49,7 @@ INLINE void fetch(const Ahead& ahead, size_t step) {
   }
 }
 
-// Scales and means are few lines, asked for at once, one page before they are needed.
+// Scales and means take few lines, so they are prefetched all at once, one page before they are needed.
 template <class F>
 INLINE void fetchScales(const SideView& side, int d) {
   repeat<kFormats[F::kMember].fields>([&](auto i) MEMBER {
@@ -61,11 +61,11 @@ INLINE void fetchScales(const SideView& side, int d) {
   });
 }
 
-// How far ahead of its use memory is asked for.
+// How far ahead memory is prefetched.
 constexpr int kAheadBytes = 16384;
 constexpr int kSidesAheadMax = 8;
 
-// Sides between the one that is read and the one that is asked for meanwhile.
+// How many sides ahead of the one that is read to prefetch.
 INLINE int sidesAhead(const SideView* page, const PageRows& rows) {
   const int bytes = (kFormats[page[0].format].codeBits + kFormats[page[rows.heads].format].codeBits) * kPageTokens / 16 * rows.d;
   const int sides = kAheadBytes / bytes;

@@ -1,6 +1,6 @@
-// Query rows meet one page: keys to scores, one step of the online softmax, values mixed. One function for every format of either side; what a
-// format does itself stands in its file (native/formats/ops.h), and what it does not is done here.
-// Equal bits on every instruction set, but for f16 sides (dot_f16.h).
+// Attention of query rows to one page: scores from the keys, one step of the online softmax, then the values mixed. The same functions serve
+// every format of either side; they call what the format defines in its own file (native/formats/ops.h) and do the rest here.
+// Every instruction set gives the same bits, except for f16 sides (dot_f16.h).
 #pragma once
 
 static void integerRow(const float* x, int d, IntegerRow* out) {
@@ -14,7 +14,7 @@ constexpr bool kKeysAreIntegers = HasLevels<F> && PreparesKeys<F>;
 template <class F>
 constexpr bool kValuesAreIntegers = HasLevels<F> && PreparesValues<F>;
 
-// Integers of all rows as they are, or rotated: once, when the first page asks for them.
+// Fills the integers of all rows, plain or rotated, when the first page needs them.
 template <Basis B>
 INLINE void makeIntegers(const PageRows& rows) {
   if (rows.ready[B]) return;
@@ -28,7 +28,7 @@ INLINE void makeIntegers(const PageRows& rows) {
   for (int r = 0; r < rows.count; r++) integerRow(x + static_cast<size_t>(r) * rows.d, rows.d, rows.integers[B] + r);
 }
 
-// Integers of the rows of one head times what a channel is worth in this page.
+// Fills the integers of one head's rows multiplied by the channel scales `worth` of this page.
 [[maybe_unused]] static void foldRows(const PageRows& rows, int head, const float* worth) {
   alignas(64) float folded[kContractionMax];
   for (int r = head * rows.perHead; r < (head + 1) * rows.perHead; r++) {
@@ -37,14 +37,14 @@ INLINE void makeIntegers(const PageRows& rows) {
   }
 }
 
-// Scales of tokens become multiples of the step that is answered: the largest is 32512 of them.
+// Converts token scales to multiples of the returned step, of which the largest scale has 32512.
 static float scalesAsMultiples(float* scale) {
   VecF top = splat(0.0f);
   for (int t = 0; t < kPageTokens; t += kLanes) top = larger(load(scale + t), top);
   const float max = largestLane(top);
   const bool vanish = !(max >= kLeastMaximum && max <= kLargestMaximum);
   const float inverse = vanish ? 0.0f : kIntegerMax / max;
-  // A negative scale, which no encoder writes, counts as 0.
+  // No encoder writes a negative scale; if there is one, it counts as 0.
   for (int t = 0; t < kPageTokens; t += kLanes) store(scale + t, larger(load(scale + t) * inverse, splat(0.0f)));
   return vanish ? 0.0f : max / kIntegerMax;
 }
@@ -108,13 +108,13 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int
   }
 }
 
-// Whether the values of a head need not be read, and if so, counts them as left out. rowMass and sum are those after this page.
+// Whether the values of a head need not be read; if so, counts them as skipped. rowMass and sum already include this page.
 //
-// What is left out. A page of a format that may be skipped decodes to mean + x_t, so its part of the output is mass * mean + sum_t p_t x_t. The
-// first term is always added (addToMix); skipping drops the second, whose norm is at most mass * V with V the largest |x_t| of the pages skipped.
-// A row that skips pages P therefore ends up to  V * sum_P mass_P / sum  away from its full output. Both the masses left out and `sum` are rescaled
-// together when the maximum grows, and `sum` only ever gains: if  skippedMass + rowMass <= share * sum  holds whenever a page is skipped,
-// the last such moment bounds the end:  |o' - o| <= share * V.  Ranges of a history that are merged each keep their ratio, so does their sum.
+// The error of skipping: a page in a format that may be skipped decodes to mean + x_t, so it adds mass * mean + sum_t p_t x_t to the output. The
+// first term is always added (addToMix); skipping drops the second, whose norm is at most mass * V, V being the largest |x_t| of the skipped
+// pages. A row that skips the pages P is therefore at most  V * sum_P mass_P / sum  away from its full output. skippedMass and `sum` are
+// rescaled together when the maximum grows, and apart from that `sum` only grows: if  skippedMass + rowMass <= share * sum  holds whenever a
+// page is skipped, it also holds at the end, so  |o' - o| <= share * V.  Each range of a history keeps this bound, and so do merged ranges.
 template <class F>
 INLINE bool skipValues(const PageRows& rows, int head) {
   if (!MaySkip<F> || rows.skipShare <= 0) return false;
@@ -128,7 +128,7 @@ INLINE bool skipValues(const PageRows& rows, int head) {
   return true;
 }
 
-// Probabilities times scales as integers, rows [from, to) of any heads: rows.weights[r - from].
+// Sets rows.weights[r - from] to probabilities times scales as integers, for the rows [from, to) of any heads.
 INLINE void weighRows(const PageRows& rows, int from, int to) {
   for (int r = from, head = from / rows.perHead; r < to; r++) {
     if (r == (head + 1) * rows.perHead) head++;
@@ -137,10 +137,10 @@ INLINE void weighRows(const PageRows& rows, int from, int to) {
   }
 }
 
-// Values of all heads. Where integers are made of the probabilities beforehand, that is done for as many rows at once as there is room.
+// Mixes the values of all heads. Formats that need the probabilities as integers have them converted for up to kWeightRows rows at a time.
 template <class F>
 INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
-  // Rows of heads that are skipped keep their place, so that `first` still finds its weights.
+  // Rows of skipped heads keep their place in rows.weights, so that mixValues finds the weights of row `first`.
   uint8_t skip[kHeadsMax];
   int left = rows.heads;
   for (int h = 0; h < rows.heads; h++) {
@@ -179,17 +179,18 @@ static void mixPage(const SideView* values, const PageRows& rows, int visible) {
 
 // ---- Pages
 
-// One page. Step after step for all heads, not head after head: the end of every step waits for its last results, and so is met less often.
+// One page. Each step runs for all heads before the next step begins, because the end of a step has to wait for its last results: this way
+// that happens once per step and not once per head.
 INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
-  // Values that may be skipped are not asked for: keys ask for keys, some pages further on.
+  // Values that may be skipped are not prefetched: keys then prefetch only keys, of a later page.
   const bool mayTurnUp = rows.skipShare <= 0;
   const int keysAhead = mayTurnUp || ahead == 0 ? ahead : (ahead + 2 * rows.heads - 1) / (2 * rows.heads) * 2 * rows.heads;
   const SideView* values = sides + rows.heads;
   withFormat(sides->format, [&](auto format) MEMBER { prepareKeys<decltype(format)>(sides, rows); });
   withFormat(values->format, [&](auto format) MEMBER { prepareValues<decltype(format)>(values, rows); });
   for (int h = 0; h < rows.heads; h++) {
-    // Those of all heads of the next page: it begins with them.
+    // The next page starts by reading the scales of all heads.
     for (int side = 0; ahead > 0 && side < 2; side++) {
       const SideView& next = sides[h + (2 + side) * rows.heads];
       withFormat(next.format, [&](auto format) MEMBER { fetchScales<decltype(format)>(next, d); });
@@ -231,7 +232,7 @@ static void attendRun(const SideView* sides, int pages, int known, int start, co
   clearUpperHalves();
 }
 
-// ---- Formats by their number, for the rest of the house
+// ---- Formats chosen by their number
 
 static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
   withFormat(targets->format, [&](auto format) MEMBER { format.encode(targets, count, isKey, d, firstRow, x, stride); });
@@ -241,7 +242,7 @@ static void encode(const SideTarget* targets, int count, bool isKey, int d, int 
 static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
   withFormat(from.format, [&](auto format) MEMBER {
     if constexpr (HasDemote<decltype(format)>) format.demote(from, isKey, d, to);
-    else __builtin_trap();  // no format is nested without it (formats/index.gen.h)
+    else __builtin_trap();  // never reached: formats/index.gen.h refuses nested formats without demote
   });
   clearUpperHalves();
 }

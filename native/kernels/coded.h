@@ -1,12 +1,12 @@
-// One coded side of one page: codes -> levels -> integer dots -> floats.
+// Products with one coded side of one page: codes -> levels -> integer dots -> floats.
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
 //   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRow                          values
-// Levels are met in registers, nothing stored in between, or from kUnpackedRows rows on in a tile in L1, unpacked once.
-// x, y are rows without gaps. `next` (or null) is a side that will be met soon: its lines are asked for while this one is read.
-// The integers are exact and the floats are those of one formula: equal bits on every instruction set.
+// Levels are unpacked in registers and never stored; from kUnpackedRows rows on they are unpacked once, into a tile in L1.
+// x, y are rows without gaps. `next` (or null) is a side that will be read soon: it is prefetched while this one is read.
+// The integers are exact and the floats follow one formula, so every instruction set gives the same bits.
 #pragma once
 
-// Calls done(row, first output, sums) for kLanes outputs at a time, of one of `groups` groups of four rows that a quad has. Parity: planes.h.
+// Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a quad. Parity: planes.h.
 template <int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int B = vectorsFor<R>(), kPasses = 4 / B * kRowVectors;
@@ -27,8 +27,8 @@ INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const I
   if constexpr (First + 1 < 4 / B) sumGroup<R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
 }
 
-// tile: levels of the side with kBias added where they could also be met in registers, or null; else as they are. quads x outputs: keys
-// d/4 x 128, values 32 x d.
+// tile: the levels, with kBias added if the format can also unpack in registers (HasLevelRows); null to unpack in registers.
+// quads x outputs: keys d/4 x 128, values 32 x d.
 template <class F, int R, class Done>
 INLINE void sumSide(const SideView& side, const int8_t* tile, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   if (tile != nullptr) return sumTile<R>(tile, HasLevelRows<F> ? kBias : 0, quads, outputs, x, ahead, done);
@@ -61,7 +61,7 @@ static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* 
   });
 }
 
-// The levels of a side as sumSide takes them; room: for those that are unpacked, [128 * d].
+// The tile that sumSide takes, or null. room: [128 * d], for unpacked levels.
 template <class F>
 INLINE const int8_t* tileFor(const SideView& side, int d, bool unpacked, int8_t* room) {
   if constexpr (!HasLevelRows<F>) return F::levels(side, d, room);

@@ -1,4 +1,4 @@
-// Which kernels this process uses. The CPU is asked once.
+// Chooses the kernels that this process uses by what its CPU supports.
 #include "kernels.h"
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -23,7 +23,7 @@ extern const Kernels kKernels_wasmsimd;
 #endif
 
 #if defined(__x86_64__)
-// Not among the names that gcc 12 asks the CPU about: leaf 7, subleaf 1, bit 4 of eax. Its registers are those of AVX2.
+// AVX-VNNI is leaf 7, subleaf 1, bit 4 of eax; __builtin_cpu_supports of gcc 12 does not know it. It uses the registers of AVX2.
 static bool hasAvxVnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 4) != 0;
@@ -63,7 +63,7 @@ const Kernels* kernelsFor(Isa isa) {
     case kNeondot:
       return hasDotProduct() ? &kKernels_neondot : nullptr;
 #elif defined(__wasm_simd128__)
-    case kWasmSimd128:  // a module that holds them is refused whole where they are not to be had
+    case kWasmSimd128:  // an engine without SIMD refuses the whole module, so it need not be checked
       return &kKernels_wasmsimd;
 #endif
     default:
@@ -76,7 +76,7 @@ const Kernels* bestKernels() {
     for (Isa isa : kIsasBestFirst) {
       if (const Kernels* kernels = kernelsFor(isa)) return kernels;
     }
-    return static_cast<const Kernels*>(nullptr);  // never: every build has the scalar ones
+    return static_cast<const Kernels*>(nullptr);  // never reached: every build has the scalar kernels
   }();
   return best;
 }

@@ -1,6 +1,6 @@
 // y[i][o] = sum_c x[i][c] * m[c][o] over an f16 tile [contraction][outputs].
-// Row block R x column block B of accumulators stays in registers; each loaded vector of halves serves R rows.
-// One accumulator per output, c ascending; fused where the hardware fuses.
+// A block of R rows x B column vectors of accumulators stays in registers; each loaded vector of halves serves R rows.
+// Each output has one accumulator, to which c adds in ascending order, with fused multiply-add where the hardware has it.
 #pragma once
 
 template <int R, int B>
@@ -10,7 +10,7 @@ INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const fl
   for (int c = 0; c < contraction; c++) {
     if (ahead != nullptr) fetch(*ahead, c);
     const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
-    // What there is less of stays in registers, beside one of the other.
+    // Of factors and values, the fewer stay in registers, and the others are loaded one at a time.
     if constexpr (R <= B || kLanes != 8) {
       VecF factor[R];
       for (int r = 0; r < R; r++) factor[r] = splat(x[r * xStride + c]);
@@ -33,7 +33,7 @@ INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const fl
 }
 
 #if defined(__AVX512F__)
-// The last eight outputs when their number is no multiple of 16.
+// The last eight outputs when the number of outputs is not a multiple of 16.
 template <int R>
 INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const float* x, size_t xStride, float* y, size_t yStride) {
   __m256 sum[R];
@@ -46,7 +46,7 @@ INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const fl
 }
 #endif
 
-// R rows over all outputs, column blocks of B, 2, 1 vectors. What is asked for ahead is spread over the whole blocks of B.
+// R rows over all outputs, in column blocks of B, 4, 2 and 1 vectors. The prefetches are spread evenly over the blocks of B.
 template <int R, int B>
 static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, size_t xStride,
                                               float* y, size_t yStride, const Ahead* ahead) {
@@ -73,7 +73,7 @@ static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction
 static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
                     size_t yStride, const Ahead* whole) {
 #if defined(__AVX512F__)
-  // 32 registers: 24 accumulators at most
+  // 32 registers hold up to 24 of these accumulators.
   int i = 0;
   if (outputs <= 2 * kLanes) {
     for (; n - i >= 8; i += 8) rowsF16<8, 2>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
@@ -92,7 +92,7 @@ static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStri
     }
   }
 #else
-  // 16 registers: 8 to 12 accumulators, which the latency of two additions a step needs
+  // 16 registers hold 8 to 12 accumulators, which it takes to hide the latency at two additions per step.
   int i = 0;
   for (; n - i >= 4; i += 4) rowsF16<4, 3>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
   const float* xi = x + i * xStride;

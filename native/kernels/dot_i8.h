@@ -1,15 +1,17 @@
-// Sums of products with a tile of levels: y[i][o] = sum_c x[i][c] * tile[c][o], exact: x int16, tile int8, sums in int32 (wrapping steps, the end
-// result fits). A 64-byte row of the tile is 16 outputs x 4 contraction steps.
+// Products with a tile of levels: y[i][o] = sum_c x[i][c] * tile[c][o]. They are exact: x is int16, the tile int8, the sums int32 (steps may
+// wrap, but the final result fits). A 64-byte row of the tile is 16 outputs x 4 contraction steps.
 #pragma once
 
-// Vectors of levels that meet R rows at once: as many as the registers hold beside the sums. Vectors of four lanes are met one after the other.
+// How many vectors of levels are multiplied by R rows at once: as many as fit in registers beside the sums. Vectors of four lanes are loaded
+// one after the other.
 template <int R, int B = 4>
 constexpr int vectorsFor() {
   if constexpr (B == 1 || R * B * kSumRegisters + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - 2) return B;
   else return vectorsFor<R, B / 2>();
 }
 
-// Rows that meet levels at once, and with how many of them the codes of a side are unpacked beforehand, into a tile (coded.h): as measured.
+// kBlockRows: rows that share each load of levels. kUnpackedRows: from this many rows on, the codes of a side are first unpacked into a tile
+// (coded.h). Both were chosen by measurement.
 #if defined(__AVX512VNNI__)
 constexpr int kBlockRows = 6, kUnpackedRows = 1 << 30;
 #elif defined(__AVX512BW__)
@@ -21,9 +23,9 @@ constexpr int kBlockRows = 5, kUnpackedRows = 1;
 #else
 constexpr int kBlockRows = kRegisters == 32 ? 3 : 4, kUnpackedRows = 1;
 #endif
-constexpr int kManyRows = kBlockRows == 4 && kLanes == 8 ? 3 : kBlockRows;  // four at once are only as good as two pairs
+constexpr int kManyRows = kBlockRows == 4 && kLanes == 8 ? 3 : kBlockRows;  // four at once are no faster than two pairs
 
-// Calls f(Number<R>, first row) for blocks of rows, all of nearly one size.
+// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size.
 template <class F>
 INLINE void eachBlock(int n, const F& f) {
   for (int i = 0; i < n;) {
@@ -35,7 +37,7 @@ INLINE void eachBlock(int n, const F& f) {
   }
 }
 
-// Sums of R rows of integers with B vectors of levels.
+// Sums of products of R rows of integers with B vectors of levels.
 template <int R, int B>
 struct Sums {
   RowDots of[R][B];
@@ -43,7 +45,7 @@ struct Sums {
   explicit MEMBER Sums(const IntegerRow* x) {
     repeat<R>([&](auto r) MEMBER { repeat<B>([&](auto b) MEMBER { of[r.value][b.value] = startRow(x[r.value].correction); }); });
   }
-  // One quad of contraction.
+  // Adds quad q, four contraction steps.
   MEMBER void add(const Bytes* levels, const IntegerRow* x, int q) {
     Levels level[B];
     repeat<B>([&](auto b) MEMBER { level[b.value] = asLevels(levels[b.value]); });

@@ -1,4 +1,4 @@
-// IEEE 754 binary16. Subnormals, infinities and NaN are kept; float -> half rounds half to even, beyond 65519 to infinity.
+// IEEE 754 binary16. Subnormals, infinities and NaN are kept; float -> half rounds half to even, and from 65520 on to infinity.
 #pragma once
 
 typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));
@@ -14,11 +14,11 @@ INLINE VecF loadHalf(const uint16_t* p) {
 #elif defined(__aarch64__)
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
-  // Exponent and mantissa moved into place, then 2^112 corrects the bias; subnormals come out exact.
+  // Exponent and mantissa are moved into place, then a product with 2^112 corrects the bias. Subnormals come out exact.
   VecU h = __builtin_convertvector(*reinterpret_cast<const UnalignedH*>(p), VecU);
   VecU shifted = (h & 0x7fff) << 13;
   VecU finite = reinterpret_cast<VecU>(reinterpret_cast<VecF>(shifted) * 0x1p112f);
-  VecU value = reinterpret_cast<VecI>(shifted) >= 0x0f800000 ? (shifted | 0x7f800000) : finite;  // signed: SSE2 has no other
+  VecU value = reinterpret_cast<VecI>(shifted) >= 0x0f800000 ? (shifted | 0x7f800000) : finite;  // signed: SSE2 has no unsigned comparison
   return reinterpret_cast<VecF>(value | ((h & 0x8000) << 16));
 #endif
 }

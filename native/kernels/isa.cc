@@ -1,7 +1,7 @@
 // All kernels for one instruction set. Compiled once per set by native/binding.gyp, which names it in PALIMPSEST_ISA
 // (scalar, avx2, avx2vnni, avx512, avx512vnni, neon, neondot or wasmsimd) and passes the matching compiler flags.
-// No standard header with inline functions may be included here: the linker could keep, for everyone, the copy made of
-// instructions that not every CPU has. For the same reason everything below is static.
+// No standard header with inline functions may be included here: of the copies of such a function the linker might keep, for
+// the whole binary, the one compiled to instructions that not every CPU has. For the same reason everything below is static.
 #include <cstddef>
 #include <cstdint>
 #if defined(__x86_64__)
@@ -50,7 +50,7 @@ namespace {
 
 }  // namespace
 
-// Each pointer by its own name: two of one type that are swapped do not compile.
+// Each pointer is set by name, so that two of the same type cannot be swapped.
 #define NAMED(kernel) .kernel = kernel
 
 extern const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA);

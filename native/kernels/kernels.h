@@ -1,11 +1,11 @@
-// Every kernel of the project: pointers, lengths, strides. No exceptions, no allocation, no globals, no policy.
-// One source per family is compiled once per instruction set; dispatch.cc chooses a table once, or is told which.
+// Every kernel of the project. Kernels take pointers, lengths and strides; they have no exceptions, allocation, globals or policy.
+// Each source is compiled once per instruction set; dispatch.cc chooses among the resulting tables.
 //
 // Legend: d head_dim, n KV heads, g query heads per KV head, P = 128 tokens a page.
 // A page side of one KV head is a matrix [contraction][outputs]:
 //   keys    contraction = d channels, outputs = 128 tokens   (scores = q · K)
 //   values  contraction = 128 tokens, outputs = d channels   (o = p · V)
-// so that keys and values share every kernel. Two tile layouts:
+// so keys and values share every kernel. There are two tile layouts:
 //   f16 tile   [contraction][outputs] IEEE half
 //   i8 tile    [contraction/4][outputs/16][16][4] int8: 64 bytes are 16 outputs x 4 contraction steps
 #pragma once
@@ -13,14 +13,14 @@
 
 namespace palimpsest {
 
-// Where the fields of one side of one page of one KV head lie, by the numbers that layout.gen.h gives them (kRotMean, ...). Written: a target.
+// Where the fields of one page side of one KV head are written. Fields have the numbers of layout.gen.h (kRotMean, ...).
 struct SideTarget {
   int format = kF16;
   uint8_t* field[kFieldsMax] = {};
   template <class T = uint8_t>
   __attribute__((always_inline)) T* at(int number) const { return reinterpret_cast<T*>(field[number]); }
 };
-// The same as it is read.
+// The same fields for reading.
 struct SideView {
   int format = kF16;
   const uint8_t* field[kFieldsMax] = {};
@@ -28,21 +28,21 @@ struct SideView {
   __attribute__((always_inline)) const T* at(int number) const { return reinterpret_cast<const T*>(field[number]); }
 };
 
-// A row of integers |x| <= 32512 as the integer dots of an instruction set read it (dot4.h), and what one of them is worth.
+// A row of integers |x| <= 32512 in the layout that the integer dot products of an instruction set read (dot4.h). step: the value of one unit.
 struct alignas(64) IntegerRow {
   int8_t bytes[2 * kContractionMax];
   int32_t correction;
   float step;
 };
 
-// Rows whose probabilities are made integers at once: 16 KB of them.
+// How many rows of probabilities are converted to integers at once; they take 13.5 KB.
 constexpr int kWeightRows = 24;
 
-// What the integers of a query row are made of: the row as it is, the rotated row, or the row with the scales of the channels of one page
-// multiplied in, which is done anew for every page.
+// What the integers of a query row are made from: the row itself, the rotated row, or the row multiplied by the channel scales of one page,
+// which is repeated for every page.
 enum Basis : int { kPlain = 0, kTurned = 1, kFolded = 2 };
 
-// Rows that meet a page: query heads at their positions, `perHead` of them for each of `heads` KV heads, and their online softmax.
+// The query rows that attend to a page, `perHead` for each of `heads` KV heads, and the state of their online softmax.
 // Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes by log2(e).
 struct PageRows {
   int count;                  // heads * perHead
@@ -50,25 +50,25 @@ struct PageRows {
   int perHead;
   int d;
   const float* q;             // [count][d]
-  IntegerRow* integers[3];    // [count] each, of q in one of the bases below
-  bool* ready;                // [2] whether those of q as it is and of the rotated q are there
-  bool* turnedBack;           // set where values went into mixedTurned, which has to be turned back in the end
+  IntegerRow* integers[3];    // [count] each: q in each Basis
+  bool* ready;                // [2] whether integers[kPlain] and integers[kTurned] are filled
+  bool* turnedBack;           // set once values are added to mixedTurned, which then has to be rotated back at the end
   const float* slope;         // [count], ALiBi; null for none
   const int* position;        // [count]
-  const int* first;           // [count] tokens of the page seen: first <= t < last
+  const int* first;           // [count] a row sees the tokens first <= t < last of the page
   const int* last;
-  float* scores;              // [count][128]; afterwards 2^(score - the largest of the row in this page)
+  float* scores;              // [count][128]; after the softmax 2^(score - the row's largest score in this page)
   float* max;                 // [count]
   float* sum;                 // [count]
   float* mixed;               // [count][d]
   float* mixedTurned;         // [count][d], values of rotated formats, still rotated
-  float* rowMass;             // [count] of this page: sum of 2^(score - max now)
-  int halfStride;             // tokens that a channel of f16 keys has room for: 128, less in an open page that grows
-  float skipShare;            // values that may be skipped are not read where that leaves out at most this share of the mass of each row; 0: never
-  float* skippedMass;         // [count] left out so far, relative to max
-  uint64_t* skipped;          // [2] heads of pages met whose values might be skipped, and those that were
+  float* rowMass;             // [count] of this page: sum of 2^(score - current max)
+  int halfStride;             // tokens that a channel of f16 keys has room for: 128, or fewer in an open page that still grows
+  float skipShare;            // skips values of formats that allow it while each row loses at most this share of its mass; 0: never
+  float* skippedMass;         // [count] mass skipped so far, relative to max
+  uint64_t* skipped;          // [2] how often the values of a head of a page could have been skipped, and how often they were
   float* rescale;             // [count] scratch from here on
-  float* share;               // [count] 2^(largest score of the row in this page - max now): what its probabilities are worth
+  float* share;               // [count] 2^(the row's largest score in this page - current max): the factor of its probabilities
   float* factor;              // [count]
   float* offset;              // [count]
   float* keyScales;           // [heads][128]
@@ -80,30 +80,30 @@ struct PageRows {
   float* decoded;             // [128][d]
 };
 
-// What each row received of each page of a run: mass[row * stride + page] relative to max[row * stride + page]. mass null: not asked for.
+// The mass that each row gives to each page of a run: mass[row * stride + page], relative to max[row * stride + page]. mass null: not recorded.
 struct PageNotes {
   float* mass = nullptr;
   float* max = nullptr;
   size_t stride = 0;
 };
 
-// Outputs of the next panel of packed weights (gemm_i8.h). What would leave a panel of 16 behind is cut in two: 64 is 32 and 32.
+// Outputs of the next panel of packed weights (gemm_i8.h), usually 48. With 49 to 64 left it is 32, because 48 would leave a panel of only 16.
 constexpr int gemmPanelOutputs(int left) { return left > 48 && left <= 64 ? 32 : left < 48 ? left : 48; }
 
-// Rows as products with packed weights read them (dense_products.h). blocks: of 32 inputs.
+// Input rows in the layout that products with packed weights read (dense_products.h).
 struct DenseRows {
   int8_t* bytes;   // [rows][blocks][64]
-  float* steps;    // [rows][blocks], what one integer is worth
-  int32_t* sums;   // [rows][blocks], of the integers
-  int blocks;
+  float* steps;    // [rows][blocks], the value of one unit of the integers
+  int32_t* sums;   // [rows][blocks], sums of the integers
+  int blocks;      // of 32 inputs
 };
 
 constexpr size_t kDenseWideRecord = 64 + 512;
 constexpr size_t kDenseNarrowRecord = 64 + 256;
-// Weights are asked for this many bytes before they are read.
+// Weights are prefetched this many bytes before they are read.
 constexpr size_t kDenseAhead = 4096;
 
-// outputs: of which the last panel of 16 may have fewer. bias: null, or one for every output of every panel.
+// Panels have 16 outputs; the last may have fewer. bias: null, or one number per output, padded to whole panels.
 struct DenseWeights {
   bool wide;
   const uint8_t* panels;
@@ -116,7 +116,7 @@ struct Kernels {
   const char* name;
 
   // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8).
-  // The only kernel that fuses where the hardware can: instruction sets differ in the last bits.
+  // Uses fused multiply-add where the hardware has it, as only densePanels does besides, so instruction sets differ in the last bits.
   void (*dotF16)(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
                  size_t yStride);
 
@@ -126,7 +126,7 @@ struct Kernels {
                 size_t yStride);
 
   // x[i][0..d) <- H*D*x (forward) or D*H*x (inverse), orthonormal. d in {64, 80, 96, 128, 256}.
-  // Bit-equal on every ISA: float32, no fused multiply-add, the order of operations of native/reference/rotation.ts.
+  // Bit-equal on every ISA: float32 without fused multiply-add, in the order of operations of native/reference/rotation.ts.
   void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);
 
   // Quantizes x[0..count) to int16: out = rint(x * (32512 / max|x|)), half to even, |out| <= 32512; returns s = max|x| / 32512.
@@ -136,7 +136,7 @@ struct Kernels {
   // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):
   //   newMax = max(max, row max); rescale[i] = 2^(max - newMax); share[i] = 2^(row max - newMax); p = 2^(score - row max) (0 where masked);
   //   rowMass[i] = share*sum(p) (relative to newMax); sum = sum*rescale + rowMass. An all-masked row changes nothing: p = share = 0, rescale = 1.
-  // p does not depend on what other pages hold: the largest is 1, which is what makes integers of them without another look.
+  // p does not depend on other pages: its largest value is 1, so it can be converted to integers without another pass.
   void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
                       float* share, float* rowMass);
 
@@ -159,49 +159,50 @@ struct Kernels {
   // line[p] += mass[p] * inverse * 2^(then[p] - max) for p < count, a multiple of 16. Unfused.
   void (*addShares)(const float* mass, const float* then, float max, float inverse, float* line, int count);
 
-  // The integers of x[0..d) = quantizeI16, d <= 256, in the layout of this instruction set.
+  // quantizeI16 of x[0..d), d <= 256, in the layout of this instruction set.
   void (*integerRow)(const float* x, int d, IntegerRow* out);
-  // The rows meet tokens [start, start + 128) of one page: scores, softmax, mixed values. sides: keys of every head, then values of every
-  // head, each of one format. visible: one past the last token that any row sees, at least 1.
+  // The rows attend to one page, tokens [start, start + 128): scores, softmax, mixed values. sides: the keys of every head, all in one format,
+  // then the values of every head, all in one format. visible: one past the last token that any row sees, at least 1.
   void (*attendPage)(const SideView* sides, const PageRows& rows, int start, int visible);
-  // The rows meet `pages` pages from token `start` on, all of which every row sees whole (rows.first is 0, rows.last 128); sides as in
-  // attendPage, page after page, `known` >= pages of them there: what comes next is asked for while a page is read.
+  // The rows attend to `pages` pages from token `start` on and see each of them whole (rows.first is 0, rows.last 128). sides: as in attendPage,
+  // page after page, for `known` >= pages pages, so that later pages can be prefetched while one is read.
   void (*attendRun)(const SideView* sides, int pages, int known, int start, const PageRows& rows, const PageNotes& notes);
-  // Mixes other values [heads] of the page met last by the probabilities in rows.scores.
+  // Mixes another version of the values [heads] of the page attended to last, with the probabilities in rows.scores.
   void (*mixPage)(const SideView* values, const PageRows& rows, int visible);
 
-  // Formats (native/formats/), in the order of operations of their references: what is stored is equal to the bit on every instruction set. Rows
-  // of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
-  // Writes one side in `count` formats of one family at once; fields that the family keeps go to the first target alone. Rows before firstRow
-  // (sinks) stay out of every code and mean.
+  // Formats (native/formats/). They follow the order of operations of their references, so stored bytes are the same on every instruction set.
+  // Rows of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
+  // Writes one side in `count` formats of one family at once; fields that the family shares are written to the first target only. Rows before
+  // firstRow (sinks) stay out of every code and mean.
   void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride);
-  // On codes alone, to a lower format of the family: fields that the family keeps are not written.
+  // Converts to a lower format of the family from the codes alone; fields that the family shares are not written.
   void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to);
-  // All 128 rows. Rows before firstRow are zeros where the format is coded.
+  // Decodes all 128 rows. In coded formats the rows before firstRow become zeros.
   void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride);
   // The levels of a side as an i8 tile; false when the format has none.
   bool (*levels)(const SideView& side, int d, int8_t* tile);
-  // Whether the bytes of a side could have been written by its encoder, as far as reading them depends on it.
+  // False if the side holds bytes that its encoder cannot write and that the kernels rely on not reading.
   bool (*isSound)(const SideView& side, int d);
 
   // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts: gemm_i8.h. contraction
-  // % 4 == 0 and <= 65536. a is readable in whole blocks of 8 rows. base: null, or rows baseStride apart (0: one row for all).
+  // % 4 == 0 and <= 65536. a must be readable in whole blocks of 8 rows. base: null, or rows baseStride apart (0: one row for all).
   void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
   // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. wide: xq8, else xq4.
   void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse);
-  // x: [128][width], destroyed. codes: 128*width bytes or half of that. scales: [128] f16 bits or int8 exponents. mean: [width], in units of meanScale.
+  // x: [128][width], overwritten. codes: 128*width bytes, or half of that (xq4). scales: [128] f16 bits, or int8 exponents (xq4).
+  // mean: [width], in units of meanScale.
   void (*encodeLatent)(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale);
-  // xq4: bytes (a multiple of 64) of codes -> twice as many levels in tile order.
+  // Unpacks `bytes` (a multiple of 64) bytes of xq4 codes into twice as many levels in tile order.
   void (*unpackLatent)(const uint8_t* codes, size_t bytes, int8_t* tile);
-  // y[i][c] += sum_t weights[i][t] * tile[t][c], 128 rows of a tile.
+  // y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
 
-  // The matrices around attention (dense_products.h). x[0..count) becomes row `row` of rows.
+  // The matrices around attention (dense_products.h). Converts x[0..count) to row `row` of rows.
   void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);
   // Outputs of panels [from, to) for n rows: y[t][o] = base[t][o] + bias[o] + sum_i x[t][i] * w[o][i], y and base [n][outputs]. base: null for 0.
-  // The second kernel that fuses where the hardware can.
+  // Uses fused multiply-add where the hardware has it.
   void (*densePanels)(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y);
   // Root-mean-square norm of one row; gate <- silu(gate) * up. Unfused.
   void (*denseNorm)(const float* x, const float* gain, float epsilon, int count, float* y);
@@ -210,10 +211,10 @@ struct Kernels {
 
 // Null when the build lacks the instruction set or the CPU cannot run it.
 const Kernels* kernelsFor(Isa isa);
-// The best one, or the forced one.
+// The best kernels that this CPU can run.
 const Kernels* bestKernels();
 
-// What one level of rot4 is worth in a row of this exponent, -127..127: 2^(exponent/16) over the divisor of its levels; 0 for -128 (rot.cc).
+// The value of one rot4 level in a row with this exponent, -127..127: 2^(exponent/16) / the divisor of the levels; 0 for -128 (rot.cc).
 float rot4Worth(int8_t exponent);
 
 }  // namespace palimpsest

@@ -1,11 +1,11 @@
-// Bit planes of the rot family -> i8 tile of decode levels. Integers only: equal on every instruction set.
+// Unpacks the bit planes of the rot family into an i8 tile of decode levels. It uses integers only, so every instruction set gives the same.
 //
-// The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; row = 64 bytes once unpacked.
+// The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; a row unpacks to 64 bytes.
 //   hi       the two high bits of the 4-bit code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i of row 4j+f.
-//   lo rot4  the two low bits, in the same way.
+//   lo rot4  the two low bits, in the same layout.
 //   lo rot3  the third bit alone. 64 plane bytes hold rows 8j..8j+7: bit f of byte i = lane i of row 8j+f.
 //   lo rot2  nothing.
-// A demotion keeps hi as it is and narrows or drops lo. Elements are a multiple of 512 (128 tokens, d a multiple of 4).
+// A demotion keeps hi as it is and narrows or drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
 #pragma once
 
 constexpr int8_t kZeroRow = -128;
@@ -15,7 +15,7 @@ INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : forma
 INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
 // 2^(exponent/16), 0 for a zero row.
 INLINE float scaleOf(int8_t exponent) { return exponent == kZeroRow ? 0.0f : kScaleValues[exponent + 127]; }
-// 2^e for -126 <= e <= 127, which no encoder leaves.
+// 2^e for -126 <= e <= 127; no encoder writes an e outside this range.
 INLINE float powerOfTwo(int e) {
   const int32_t field = (e + 127) * (1 << 23);
   float power;
@@ -23,7 +23,8 @@ INLINE float powerOfTwo(int e) {
   return power;
 }
 
-// Bits 4 * i and up of every byte. A vector of equal shifts, because gcc 12 spills sums around a shift by a number that it does not know.
+// Moves nibble i of every byte to its low bits. AVX-512 shifts by a vector of equal counts, because gcc 12 spills accumulators around a
+// shift by a single count that is not a constant.
 INLINE Bytes halfOf(Bytes v, size_t i) {
 #if defined(__AVX512BW__)
 #define PALIMPSEST_TIMES32(v) v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v
@@ -35,7 +36,7 @@ INLINE Bytes halfOf(Bytes v, size_t i) {
 #endif
 }
 
-// The low nibble of every byte: bits of a where mask (within the nibble) has them, else bits of b.
+// The low nibble of every byte: bits of a where the 4-bit mask is set, else bits of b.
 INLINE Bytes nibbleOf(Bytes a, Bytes b, int mask) {
 #if defined(__AVX512F__)
   return choose(a, b, splatByte(mask)) & splatByte(15);
@@ -54,8 +55,8 @@ struct LevelTables {
   }
 };
 
-// Rows of 64 levels, with `bias` added. Rows 4j + P and 4j + P + 2 come together, P = 0 or 1: their fields lie in the two nibbles of a byte. What
-// a nibble holds in which order is settled by the order of the table.
+// Rows of 64 levels, with `bias` added. Rows 4j + P and 4j + P + 2 (P = 0 or 1) are unpacked together, because their fields lie in the two
+// nibbles of a byte. The bits of a code may be in any order within its nibble: the tables are ordered to match.
 template <int Format>
 struct LevelRows {
   static constexpr bool kPaired = Format == kRot3;
@@ -68,13 +69,13 @@ struct LevelRows {
     for (int p = 0; p < 2; p++) tables[p] = loadTable(kTables.entries[p]) ^ splatByte(bias);
   }
 
-  // Vector `part` of both rows. Parity: j % 2 for rot3 where the compiler is to know it, or 2.
+  // Vector `part` of both rows. Parity (used by rot3): j % 2 if it is known at compile time, else 2.
   template <int P, int Parity>
   MEMBER void pair(size_t j, int part, Bytes& first, Bytes& second) const {
     const size_t within = static_cast<size_t>(part) * kVectorBytes;
     const Bytes h = loadBytes(hi + j * 64 + within);
     if constexpr (Format == kRot3) {
-      // Four rows are half of the bits of a byte of the 1-bit plane.
+      // Four rows take up half the bits of each byte of the 1-bit plane.
       const Bytes eight = loadBytes(lo + j / 2 * 64 + within);
       const Bytes l = Parity == 2 ? halfOf(eight, j % 2) : eight >> Parity * 4;
       first = nibbleOf(h, P == 0 ? l << 2 : l, P == 0 ? 3 : 12);
@@ -108,7 +109,7 @@ struct LevelRows {
   }
 };
 
-// Calls f with the rows of levels of a side.
+// Calls f with the LevelRows of a side.
 template <class F>
 INLINE void withLevels(int format, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
   switch (format) {

@@ -1,4 +1,4 @@
-// f(0), ..., f(N - 1) with the number known to the compiler: a loop that is unrolled too late leaves accumulators in memory.
+// Calls f(0), ..., f(N - 1) with compile-time numbers: accumulators of a loop that the compiler unrolls too late stay in memory.
 #pragma once
 
 template <int I>
@@ -13,7 +13,7 @@ INLINE void repeat(const F& f) {
   }
 }
 
-// f(Number<D>) for a head size that has a rotation and fits the integer tiles.
+// Calls f(Number<D>) for a head size that has a rotation and fits the integer tiles.
 template <class F>
 INLINE void withHeadDim(int d, const F& f) {
   switch (d) {

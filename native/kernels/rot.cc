@@ -1,4 +1,4 @@
-// What is compiled once about the rot family, for latents, which share the levels of rot4.
+// The part of the rot family that is compiled once: latents need it, because they share the levels of rot4.
 #include "kernels.h"
 #include "tables.gen.h"
 

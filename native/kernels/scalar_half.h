@@ -1,5 +1,5 @@
-// One float or half at a time; on CPUs with F16C in one instruction. Same result either way.
-// Inside isa.cc this text lies in the unnamed namespace of one instruction set, so every set has its own copy.
+// Converts one float or half at a time, with one instruction on CPUs with F16C; the result is the same either way.
+// isa.cc includes this file inside the unnamed namespace of one instruction set, so every set has its own copy.
 #pragma once
 
 static inline float halfToFloat(uint16_t h) {
@@ -34,7 +34,7 @@ static inline uint16_t floatToHalf(float x) {
   if (v > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | ((v >> 13) & 0x3ff));
   if (v >= 0x47800000) return sign | 0x7c00;
   if (v < 0x38800000) {
-    // Below 2^-14 the grid is 2^-24: adding 1/2 lets the float addition round to it.
+    // Below 2^-14 the grid is 2^-24; adding 1/2 makes the float addition round to that grid.
     float small;
     __builtin_memcpy(&small, &v, 4);
     small += 0.5f;
