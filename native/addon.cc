@@ -1,6 +1,6 @@
-// Translates between JavaScript and the cache: typed arrays in, a status out. Every argument is checked again here, so that
-// no call, however wrong, reaches memory it should not; the messages are those of native/cache.ts.
-// Each JavaScript environment has its own kernel choice. Handles may be closed and collected in any order: a pool lives as
+// Translates between JavaScript and the cache: typed arrays in, a status out. Every argument is checked again here, so that no
+// wrong call accesses memory that it should not; native/cache.ts supplies the error messages.
+// Each JavaScript environment has its own choice of kernels. Handles may be closed and collected in any order: a pool lives as
 // long as the last cache that uses it.
 #include <napi.h>
 
@@ -35,7 +35,7 @@ bool readBytes(const Napi::Value& value, uint64_t* bytes) {
   return true;
 }
 
-// Of a cache: undefined means that the pool alone bounds it.
+// The budget of a cache; undefined means that only the pool limits it.
 bool readCacheBudget(const Napi::Value& value, uint64_t* bytes) {
   *bytes = kNoBudget;
   return absent(value) || readBytes(value, bytes);
@@ -72,7 +72,7 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
     });
   }
 
-  // (Float64Array[6] <- budget, used, peak, reserved, its peak, audit). The audit is walked only when asked for.
+  // (Float64Array[6] <- budget, used, peak, reserved, its peak, audit). The audit is computed only when asked for.
   Napi::Value numbers(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<double> out;
@@ -181,7 +181,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
   }
 
   // (Float64Array[5] <- budget or infinity, used, peak, room left by cache and pool, audit), of a cache and all its forks.
-  // The audit is walked only when asked for.
+  // The audit is computed only when asked for.
   Napi::Value account(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<double> out;
@@ -224,7 +224,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return answer(info, kOk);
   }
 
-  // Calls of which the rest stands in other files.
+  // Calls whose bodies are in other files.
   template <Status (*call)(Cache&, const Info&)>
   Napi::Value with(const Info& info) {
     return guarded(info, [&]() -> Status { return cache_ ? settled(info, call(*cache_, info)) : kClosed; });
@@ -246,7 +246,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
   bool readLayer(const Napi::Value& value, int* layer) const { return readInt(value, 0, cache_->shape().layers - 1, layer); }
 
-  // A layer and one of its sealed pages, or with `open` the open page as well.
+  // Reads a layer and one of its sealed pages; with `open`, the open page is allowed too.
   bool readPage(const Info& info, bool open, int* layer, int* page) const {
     if (!readLayer(info[0], layer)) return false;
     return readInt(info[1], 0, cache_->layer(*layer).sealed() - (open ? 0 : 1), page);
@@ -334,7 +334,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (share): values that together hold at most this share of a row's mass may be left out; 0 reads all
+  // (share): values that together hold at most this share of a row's mass may be skipped; 0 reads all
   Napi::Value setSkipShare(const Info& info) {
     return guarded(info, [&]() -> Status {
       if (!cache_) return kClosed;
@@ -346,7 +346,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (layer, Float64Array [2]): heads of rot pages met while a share was set, and those whose values were not read
+  // (layer, Float64Array[2] <- heads of rot pages met while a share was set, those of them whose values were not read)
   Napi::Value skipped(const Info& info) {
     return guarded(info, [&]() -> Status {
       int layer;
@@ -425,7 +425,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
 // ---- Functions
 
-// () -> { isa, available, compiler, abi }: instruction sets by their number.
+// () -> { isa, available, compiler, abi }: instruction sets as numbers.
 Napi::Value describe(const Info& info) {
   Napi::Env env = info.Env();
   Napi::Object about = Napi::Object::New(env);
@@ -443,12 +443,12 @@ Napi::Value describe(const Info& info) {
 #else
   about.Set("compiler", Napi::String::New(env, "unknown"));
 #endif
-  // native/load.ts computes the same line and refuses a binary that says another.
+  // native/load.ts computes the same line and refuses a binary with a different one.
   about.Set("abi", Napi::String::New(env, kAbi));
   return about;
 }
 
-// (isa number): serves caches opened from now on.
+// (isa number): used by caches opened from now on.
 Napi::Value setIsa(const Info& info) {
   return guarded(info, [&]() -> Status {
     int isa;

@@ -1,4 +1,4 @@
-// The matrices around attention as JavaScript sees them: typed arrays in, a status out, every length checked (see addon.cc).
+// The JavaScript binding of the matrices around attention: typed arrays in, a status out, every length checked (see addon.cc).
 #include <cmath>
 #include <memory>
 
@@ -121,7 +121,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
     });
   }
 
-  // Runs `body` with a complete model and so many tokens.
+  // Runs `body` for `tokens` tokens if the model is complete.
   template <typename Body>
   Napi::Value run(const Info& info, int tokensAt, Body body) {
     return guarded(info, [&]() -> Status {
@@ -133,7 +133,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
     });
   }
 
-  // A float array of tokens * width.
+  // Reads a float array of tokens * width.
   static bool rowsOf(const Napi::Value& value, int tokens, int width, Span<float>* out) {
     return readFloats(value, out) && out->length == static_cast<uint64_t>(tokens) * width;
   }

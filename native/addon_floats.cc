@@ -1,4 +1,4 @@
-// Floats outside any cache, as JavaScript hands them over: rotary embedding and halves (see addon.cc).
+// The JavaScript binding of rotary embedding and half conversion, for arrays outside any cache (see addon.cc).
 #include <napi.h>
 
 #include "arguments.h"

@@ -1,4 +1,4 @@
-// Latents and packed weights as JavaScript sees them: typed arrays in, a status out, every length checked (see addon.cc).
+// The JavaScript binding of latents and packed weights: typed arrays in, a status out, every length checked (see addon.cc).
 #include <cmath>
 #include <memory>
 
@@ -78,7 +78,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (turned_ || !readArray(info[0], napi_int8_array, &levels) || !readInt(info[1], 0, kMaxRows, &rows)) return kBadArgument;
       if (!readFloats(info[2], &scale) || !readInt(info[3], 1, 2, &planes)) return kBadArgument;
       if ((!absent(info[4]) && !readFloats(info[4], &base)) || !readFloats(info[5], &out)) return kBadArgument;
-      // In 64 bits, which WebAssembly's size_t has not.
+      // Use 64 bits, because size_t has only 32 in WebAssembly.
       const uint64_t outputs = weights_->outputs(), contraction = weights_->contraction();
       if (levels.length != rows * contraction || scale.length != static_cast<uint64_t>(rows) || out.length != rows * outputs) return kBadShape;
       if (!absent(info[4]) && base.length != outputs) return kBadShape;
@@ -133,7 +133,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
   LatentScratch scratch_;
 };
 
-// Format, width and a page of them.
+// Reads a format, a width and a page of that format and width.
 bool readPage(const Info& info, int* format, int* width, Span<uint8_t>* page) {
   if (!readInt(info[0], 0, kLatentFormats - 1, format) || !readInt(info[1], 64, 16384, width)) return false;
   return latentWidthServed(*width) && readArray(info[2], napi_uint8_array, page) && reinterpret_cast<uintptr_t>(page->data) % 4 == 0;
@@ -186,7 +186,7 @@ Napi::Value mix(const Info& info) {
   });
 }
 
-// Floats that may be left out, finite.
+// Reads an optional array of finite floats.
 bool readOptional(const Napi::Value& value, Span<float>* out) { return absent(value) || (readFloats(value, out) && finite(*out)); }
 
 std::vector<float> copied(const Span<float>& x) { return std::vector<float>(x.data, x.data + x.length); }
@@ -232,7 +232,7 @@ Status setRotary(Cache& cache, const Info& info) {
   return cache.setRotary(std::move(table));
 }
 
-// (layer, page, latent format, or of what is restored, bytes Uint8Array | undefined to restore, Float64Array[1] <- bytes freed)
+// (layer, page, format of the latent or of the restored page, bytes Uint8Array | undefined to restore, Float64Array[1] <- bytes freed)
 Status moveLatent(Cache& cache, const Info& info, LatentOperation operation) {
   int layer, page, format;
   Span<double> out;

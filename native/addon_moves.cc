@@ -1,4 +1,4 @@
-// Moves and trials in the background for addon.cc, which see.
+// The part of the binding (addon.cc) for moves, trials, the page table and stored pages.
 #include <napi.h>
 
 #include <array>
@@ -12,7 +12,7 @@ namespace palimpsest {
 
 namespace {
 
-// What the page table says of a side that has no format.
+// The page table's entry for a side that has no format.
 constexpr uint8_t kNoFormat = 255;
 
 bool readPage(const Cache& cache, const Info& info, int* layer, int* page) {
@@ -85,7 +85,7 @@ Status startMoveCall(Cache& cache, const Info& info) {
   return cache.startMove(layer, page, sides, format);
 }
 
-// (wait, Float64Array[1 + 2 * moves under way] <- how many were finished, then of each its status and the bytes freed)
+// (wait, Float64Array[1 + 2 * moves under way] <- how many were finished, then for each its status and the bytes freed)
 Status finishMovesCall(Cache& cache, const Info& info) {
   Span<double> out;
   if (!info[0].IsBoolean()) return kBadArgument;
@@ -101,7 +101,7 @@ Status finishMovesCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
-// (layer, page, side, Float64Array[1] <- format): kUnsupported when the page has none
+// (layer, page, side, Float64Array[1] <- format); answers kUnsupported when the side has none
 Status formatCall(Cache& cache, const Info& info) {
   int layer, page, side;
   Span<double> out;
@@ -132,7 +132,7 @@ Status startTrialCall(Cache& cache, const Info& info) {
   return startTrial(cache, layer, page, candidates.data(), static_cast<int>(candidates.size()));
 }
 
-// (wait, Float64Array[1 + errors of all trials that were started] <- how many were finished, then the errors of those)
+// (wait, Float64Array[1 + errors of all started trials] <- how many were finished, then the errors of those)
 Status finishTrialsCall(Cache& cache, const Info& info) {
   Span<double> out;
   if (!info[0].IsBoolean()) return kBadArgument;
@@ -141,7 +141,7 @@ Status finishTrialsCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
-// (layer, page, Int32Array[2] <- bytes, width of the latent or 0; Uint8Array [bytes] <- or undefined: only the numbers)
+// (layer, page, Int32Array[2] <- bytes, width of the latent or 0; Uint8Array [bytes] <- or undefined to get only the numbers)
 Status exportPageCall(Cache& cache, const Info& info) {
   int layer, page;
   Span<int32_t> about;

@@ -1,4 +1,4 @@
-// The border with JavaScript: values are read without trusting them (each reader answers false for what is not exactly what
+// The border with JavaScript: values are read without trusting them (each reader answers false unless the value is exactly what
 // was asked for), and every call answers with a status.
 #pragma once
 #include <napi.h>
@@ -44,7 +44,7 @@ using Info = Napi::CallbackInfo;
 
 inline Napi::Value answer(const Info& info, Status status) { return Napi::Number::New(info.Env(), status); }
 
-// Runs a body that answers a status; running out of memory is one too.
+// Runs a body that answers a status, and turns exceptions about memory into one.
 template <typename Body>
 Napi::Value guarded(const Info& info, Body body) {
   try {

@@ -1,21 +1,21 @@
-# Three addons from one set of kernels, and a yardstick. Run by scripts/build-native.mjs, never by npm itself (a binding.gyp in the
-# repository root would be built on every install).
+# Three addons from one set of kernels, and one that measures memory. Run by scripts/build-native.mjs, never by npm itself (npm would build a
+# binding.gyp in the repository root on every install).
 #   palimpsest     the cache (addon.cc, cache/*.cc)
 #   kernels_test   single kernels on a chosen instruction set, and the thread pool, for tests only (test_*.cc)
-#   cache_test     the cache with allocations that fail when a test says so (test_allocations.cc)
+#   cache_test     the cache with allocations that fail when a test asks for it (test_allocations.cc)
 #   bench_stream   how fast this machine reads memory, for benches only (stream.cc)
 # -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
-# gyp has no flags per file, so each instruction set is a static library of the same source.
+# gyp has no flags per file, so each instruction set is a static library built from the same source.
 {
   'variables': {
-    # The published package carries no tests and no benches.
+    # The published package contains no tests and no benches.
     'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
     'bench_stream_type%': '<!(node -p "require(\'fs\').existsSync(\'stream.cc\') ? \'loadable_module\' : \'none\'")',
     'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
     'cache_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
-    # What a Debug build looks for.
+    # The sanitizers of a Debug build.
     'sanitizer%': 'address,undefined',
-    # 1: for other machines (scripts/prebuild.mjs). The C++ runtime comes along, symbols are left out.
+    # 1 builds for other machines (scripts/prebuild.mjs): the C++ runtime is linked in and symbols are stripped.
     'portable%': 0,
   },
   'conditions': [
@@ -64,15 +64,15 @@
     'include_dirs': ['<!(node -p "require(\'node-addon-api\').include_dir")', 'kernels'],
     'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED', 'NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS'],
     'cflags': ['-fPIC', '-O3', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
-    # What a common.gypi of installed headers may have put before ours.
+    # Remove flags that the common.gypi of installed headers may have set.
     'cflags!': ['-fno-exceptions'],
     'cflags_cc!': ['-fno-exceptions', '-fno-rtti', '-std=gnu++17'],
     'cflags_cc': ['-std=gnu++20', '-fexceptions'],
     'configurations': {
       'Release': {},
-      # Every access of every kernel is checked, by a call (the parameter) and not by instructions of its own; what undefined behaviour leaves out
-      # is what the address sanitizer sees anyway (null, object-size) and what loads through computed addresses would ask again for each of them
-      # (pointer-overflow). All of it inline takes gcc seven times as long: 210 s instead of 30 s for one instruction set.
+      # Every access of every kernel is checked, by a call (the --param) instead of inline instructions. The checks left out are those that the
+      # address sanitizer makes anyway (null, object-size) and one that would be repeated for every load through a computed address
+      # (pointer-overflow). With everything inline gcc takes seven times as long: 210 s instead of 30 s for one instruction set.
       'Debug': {
         'cflags': ['-g1', '-O1', '-fno-omit-frame-pointer', '-fsanitize=<(sanitizer)', '-fno-sanitize=null,object-size,pointer-overflow', '-fno-sanitize-recover=undefined', '--param', 'asan-instrumentation-with-call-threshold=0'],
         'ldflags': ['-fsanitize=<(sanitizer)'],

@@ -1,4 +1,4 @@
-// What one JavaScript environment has chosen.
+// The kernels chosen in one JavaScript environment, and the functions that the files of the addon share.
 #pragma once
 #include <napi.h>
 
@@ -19,9 +19,9 @@ void exportFloats(Napi::Env env, Napi::Object exports);
 void exportLatents(Napi::Env env, Napi::Object exports);
 // Adds the class of addon_dense.cc.
 void exportDense(Napi::Env env, Napi::Object exports);
-// Adds the function of test_allocations.cc, in the module for tests alone.
+// Adds the function of test_allocations.cc, in the test module only.
 void exportAllocations(Napi::Env env, Napi::Object exports);
-// Cache.latent(operation, ...): what a cache does with pages held as latents.
+// Cache.latent(operation, ...): the operations of a cache on latents.
 class Cache;
 Status latentCall(Cache& cache, const Napi::CallbackInfo& info);
 // Moves of pages, trials and the page table, in addon_moves.cc.
@@ -33,7 +33,7 @@ Status formatCall(Cache& cache, const Napi::CallbackInfo& info);
 Status trialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startTrialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishTrialsCall(Cache& cache, const Napi::CallbackInfo& info);
-// Stored bytes of a page, in addon_moves.cc too.
+// Stored bytes of a page, also in addon_moves.cc.
 Status exportPageCall(Cache& cache, const Napi::CallbackInfo& info);
 Status importPageCall(Cache& cache, const Napi::CallbackInfo& info);
 

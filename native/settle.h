@@ -1,4 +1,4 @@
-// What a call on a pool or a cache ends with: memory that lies idle goes back to the system, and V8 hears how much there is.
+// How a call on a pool or a cache ends: idle memory is returned to the system, and V8 is told how much there is.
 #pragma once
 #include <napi.h>
 
@@ -9,7 +9,7 @@
 
 namespace palimpsest {
 
-// Of what a pool holds, V8 is told changes of this size: what it does with the number is not cheap.
+// V8 is told about changes of at least this size only, because what it does with the number is not cheap.
 constexpr int64_t kTellBytes = int64_t{1} << 20;
 
 inline void tell(Napi::Env env, PagePool& pool, int64_t bytes) {
@@ -18,14 +18,14 @@ inline void tell(Napi::Env env, PagePool& pool, int64_t bytes) {
   pool.toldBytes = bytes;
 }
 
-// Ends a call that may have taken or freed memory: what lies idle goes back to the system, and V8 is told what lies outside of its heap.
+// Ends a call that may have taken or freed memory: idle memory is returned to the system, and V8 is told how much is outside its heap.
 inline void settle(Napi::Env env, PagePool& pool) {
   pool.settle();
   const int64_t bytes = static_cast<int64_t>(pool.reservedBytes());
   if (std::abs(bytes - pool.toldBytes) >= kTellBytes) tell(env, pool, bytes);
 }
 
-// Gives a handle's share of a pool up.
+// Gives up a handle's share of a pool.
 inline void letGo(Napi::Env env, std::shared_ptr<PagePool> pool) {
   if (!pool) return;
   settle(env, *pool);

@@ -1,9 +1,9 @@
-// How fast this machine reads memory: the yardstick that the benches stand beside. Not part of the package.
+// Measures how fast this machine reads memory, the yardstick for the benches. Not part of the package.
 //
-// One region in 2 MB pages where the system gives them, read once by n threads, each its own share from front to back. How far
-// ahead to prefetch and how many places of a share to read at once differs between machines, so opening tries a few ways and keeps
-// the fastest: nothing may beat the stream, so the stream must not be a slow one. One thread is timed by the processor time of the
-// process, several by the clock, as everything that is compared with it.
+// One region, in 2 MB pages where the system provides them, is read once by n threads, each reading its own share from front to back.
+// The best prefetch distance and number of places of a share to read at once differ between machines. Opening therefore tries a few
+// ways and keeps the fastest, so that nothing can beat the stream merely because the stream was slow. One thread is timed by the
+// processor time of the process, several by the clock, like everything that is compared with it.
 #include <napi.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct Reading {
 };
 constexpr Reading kReadings[] = {{2048, 1}, {4096, 1}, {8192, 1}, {16384, 1}, {2048, 2}, {4096, 4}};
 
-// Each reads `bytes` (a multiple of kStep times places) and returns something that depends on all of it.
+// Each of these reads `bytes` (a multiple of kStep times places) and returns a value that depends on all of them.
 // A prefetch past the end is harmless: it never faults.
 uint64_t readPlain(const uint8_t* at, size_t bytes, const Reading& how) {
   const size_t share = bytes / how.places;
@@ -179,7 +179,7 @@ class Stream : public Napi::ObjectWrap<Stream> {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  // Seconds for one pass over the region, from the moment every thread is there to the moment the last is done.
+  // The seconds of one pass over the region, from when every thread has started until the last is done.
   double pass(int threads, const Reading& how) {
     const size_t unit = kStep * 4;
     const size_t share = bytes_ / threads / unit * unit;
@@ -199,7 +199,7 @@ class Stream : public Napi::ObjectWrap<Stream> {
     for (std::thread& other : others) other.join();
     const double took = now(threads) - start;
     for (uint64_t sum : sums) sink_ ^= sum;
-    // What rounding to whole units left out counts as if it had taken as long.
+    // Rounding to whole units left out a few bytes; count them at the same speed.
     return took * static_cast<double>(bytes_) / static_cast<double>(share * threads);
   }
 
@@ -233,7 +233,7 @@ class Stream : public Napi::ObjectWrap<Stream> {
   volatile uint64_t sink_ = 0;
 };
 
-// ---- Products: the other ceiling. Sums that stay in registers; nothing is read.
+// ---- Products: the other limit. Sums stay in registers, and nothing is read from memory.
 
 constexpr int kRounds = 20000;
 constexpr int kSums = 24;
@@ -241,7 +241,7 @@ constexpr int kSums = 24;
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512vnni"))) double vnniProducts() {
   __m512i sum[kSums];
-  // Unrolled like the rest, or the sums live in memory.
+  // Unrolled like the loops below, because otherwise gcc keeps the sums in memory.
 #pragma GCC unroll 24
   for (int i = 0; i < kSums; i++) sum[i] = _mm512_setzero_si512();
   const __m512i bytes = _mm512_set1_epi8(3);
@@ -270,7 +270,7 @@ __attribute__((target("avx2"))) double wordProducts() {
 }
 #endif
 
-// () → int8 operations (a product and a sum are two) a second of one thread, or 0 where no way to do them is known
+// () → int8 operations per second of one thread (a product and a sum count as two), or 0 where no way to do them is known
 Napi::Value products(const Napi::CallbackInfo& info) {
   double operations = 0;
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Allocations that fail when a test says so: the cache once more (addon.cc, cache/*.cc) with an operator new of its own, linked so that
-// calls of this module reach it, and with parts that ask here before they are drafted (cache/pool.cc).
+// Allocations that fail when a test asks for it. The cache (addon.cc, cache/*.cc) is built again with its own operator new, linked so that
+// the calls of this module reach it, and asks here before it drafts a part (cache/pool.cc).
 #include <napi.h>
 
 #include <cstdlib>
@@ -11,8 +11,8 @@ namespace palimpsest {
 
 namespace {
 
-// Of the calling thread: threads in the background allocate nothing.
-thread_local int countdown = -1;  // allocations that still succeed; negative when none is to fail
+// Only for the calling thread: background threads allocate nothing.
+thread_local int countdown = -1;  // how many allocations still succeed; negative if none is to fail
 thread_local bool failsOnce = false;
 thread_local int failures = 0;
 
@@ -29,7 +29,7 @@ bool allocationFails() {
   return true;
 }
 
-// (how many succeed first, negative to let all succeed; whether one fails or every one from there on) -> how many have failed since the last call
+// (how many succeed first, negative to let all succeed; whether one fails or all from there on) -> how many have failed since the last call
 void exportAllocations(Napi::Env env, Napi::Object exports) {
   const auto failAllocations = [](const Napi::CallbackInfo& info) -> Napi::Value {
     const int failed = failures;

@@ -1,5 +1,5 @@
-// Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then what kernels.h lists.
-// Every length is checked here against the shapes given; a wrong call is a RangeError or TypeError, never a crash.
+// Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then the arguments listed in kernels.h.
+// Every length is checked here against the given shapes; a wrong call is a RangeError or TypeError, never a crash.
 #include <vector>
 
 #include "test_call.h"
@@ -141,9 +141,9 @@ void rope(const Napi::CallbackInfo& info) {
   kernels->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
 }
 
-// Formats. A side of one head lies in `bytes` as its fields do, each at a multiple of 64 (test_call.h).
+// Formats. `bytes` holds the fields of a side of one head, each at a multiple of 64 (test_call.h).
 
-// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): one family; the fields it keeps lie with the first.
+// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): formats of one family; the first one holds the shared fields.
 void encodeSides(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

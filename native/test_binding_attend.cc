@@ -1,4 +1,4 @@
-// Rows of several KV heads meet page after page, for tests: every format with any bytes in it, on a chosen instruction set.
+// Attention of rows of several KV heads over page after page, for tests: any format with any bytes, on a chosen instruction set.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -16,8 +16,8 @@ constexpr int kMostPages = 16;
 // (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
 //  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2],
 //  mass, top <- [rows][pages], of pages met in runs)
-// Page p is tokens [128p, 128p + 128), the last one only `last` of them. With sinkRows the first four tokens of page 0 are those. inRuns: pages that
-// every row sees whole are met in one call, as many as there are.
+// Page p is tokens [128p, 128p + 128), the last page only the first `last` of them. If sinkRows is given, it replaces the first four tokens of
+// page 0. inRuns: consecutive pages of which every row sees all tokens are met in one call.
 void attendPages(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

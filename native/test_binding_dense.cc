@@ -13,7 +13,7 @@ constexpr int kMostOutputs = 1024;
 constexpr int kMostRows = 64;
 
 // (isa, count, gain [count], epsilon, x [count], y <- [count], gate [count] <-, up [count])
-// The norm of x, and the gate in place.
+// Computes the norm of x into y, and the gate in place.
 void normAndGate(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
@@ -29,7 +29,7 @@ void normAndGate(const Napi::CallbackInfo& info) {
 
 // (isa, wide, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0],
 //  y <- [n][outputs], steps <- [n][blocks], sums <- [n][blocks])
-// panels: [ceil(outputs/16)][blocks] records of kernels/dense_products.h. Rows are made integers here, so their steps and sums are results too.
+// panels: [ceil(outputs/16)][blocks] records of kernels/dense_products.h. Rows are quantized here, so their steps and sums are results too.
 void densePanels(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

@@ -1,4 +1,4 @@
-// Arguments of a test binding's function, read one after the other; a wrong one is a RangeError or TypeError, never a crash.
+// Reads the arguments of a test binding's function one after the other; a wrong one is a RangeError or TypeError, never a crash.
 #pragma once
 #include <napi.h>
 
@@ -69,7 +69,7 @@ class Call {
     return reinterpret_cast<T*>(static_cast<uint8_t*>(typed.ArrayBuffer().Data()) + typed.ByteOffset());
   }
 
-  // The same, or an empty one. length: what is there, 0 or `count`.
+  // The same, or an empty array. length: 0 or `count`.
   template <class T>
   T* arrayOrNone(uint64_t count, size_t* length) {
     const Napi::Value value = info_[index_];
@@ -78,13 +78,13 @@ class Call {
     return array<T>(*length);
   }
 
-  // Elements of the typed array that comes next.
+  // The number of elements of the next argument, a typed array.
   uint64_t length() const {
     const Napi::Value value = info_[index_];
     return value.IsTypedArray() ? value.As<Napi::TypedArray>().ElementLength() : 0;
   }
 
-  // Elements spanned by n rows of `length` at `stride`.
+  // The number of elements spanned by n rows of `length` at `stride`.
   static uint64_t span(int n, int stride, int length) { return n == 0 ? 0 : static_cast<uint64_t>(n - 1) * stride + length; }
 
   [[noreturn]] void fail(const std::string& why) { throw Napi::RangeError::New(info_.Env(), "argument " + at() + " " + why); }
@@ -106,10 +106,10 @@ class Call {
   size_t index_ = 0;
 };
 
-// A side of one head as tests hold it: the fields of its format one after the other, each at a multiple of 64. A copy where a cache would have it.
+// A side of one head in tests: the fields of its format one after the other, each at a multiple of 64. It is a copy, aligned like a cache's.
 class TestSide {
  public:
-  // What the longest format takes.
+  // The size of the largest format.
   static size_t bytes(int d) {
     size_t most = 0;
     for (int format = 0; format < kFormatSlots; format++) {

@@ -1,4 +1,4 @@
-// Faults on purpose, in builds with sanitizers only: each must end up in a report, or the sanitizers look at nothing.
+// Deliberate faults, in sanitizer builds only: each must be reported, which shows that the sanitizers work.
 #if defined(PALIMPSEST_DEBUG)
 #include <cstdlib>
 #include <thread>
@@ -9,7 +9,7 @@ namespace palimpsest {
 
 namespace {
 
-// (isa, count): a kernel reads `count` floats of a block that holds one less.
+// (isa, count): a kernel reads `count` floats from a block that holds one fewer.
 Napi::Value overrunKernel(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
@@ -27,7 +27,7 @@ Napi::Value overflow(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), x + 1);
 }
 
-// Two threads count in one number without a lock.
+// Two threads increment one number without a lock.
 Napi::Value race(const Napi::CallbackInfo& info) {
   int shared = 0;
   const auto work = [&shared] {

@@ -1,4 +1,4 @@
-// The thread pool alone, for tests: what it promises cannot be seen through a cache, because results do not depend on it.
+// The thread pool by itself, for tests: its guarantees cannot be tested through a cache, because results do not depend on them.
 // Part of kernels_test, see binding.gyp.
 #include <napi.h>
 
@@ -22,14 +22,14 @@ int argument(const Napi::CallbackInfo& info, size_t index, int least, int most) 
   return static_cast<int>(number);
 }
 
-// (threads, rounds, most items, seed) -> { wrong, byOthers }: rounds of random size and work, for random many of the threads, no pause between
-// them; half of the threads come in the middle. Wrong is an item that did not run exactly once before each() returned, or ran beside another of
-// the same thread number, or on a thread that the round was not for.
+// (threads, rounds, most items, seed) -> { wrong, byOthers }: rounds of random size and work, for a random number of the threads, without pauses;
+// half of the threads are added midway. An item is wrong if it did not run exactly once before each() returned, ran at the same time as another
+// with the same thread number, or ran on a thread that the round was not for.
 Napi::Value threadRounds(const Napi::CallbackInfo& info) {
   const int count = argument(info, 0, 1, 64), rounds = argument(info, 1, 1, 1 << 20), most = argument(info, 2, 1, 4096);
   uint64_t random = static_cast<uint64_t>(argument(info, 3, 0, 1 << 30));
   Threads threads((count + 1) / 2);
-  // Not atomic: the end of each() is what orders them for the caller, and the thread sanitizer sees whether it does.
+  // Deliberately not atomic: the end of each() must order them for the caller, and the thread sanitizer checks that it does.
   std::vector<int> times(most);
   std::vector<unsigned> sums(most);
   std::vector<std::atomic<bool>> busy(count);
@@ -44,7 +44,7 @@ Napi::Value threadRounds(const Napi::CallbackInfo& info) {
     auto task = [&](int item, int thread) {
       if (thread >= allowed || busy[thread].exchange(true)) overlaps++;
       if (thread != 0) byOthers++;
-      // Otherwise a caller whose items take no time does them all.
+      // Without this, a caller whose items take no time would run them all.
       if (thread == 0 && round % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
       unsigned sum = 0;
       for (int i = 0; i < work; i++) sum = sum * 31 + static_cast<unsigned>(item + i);
@@ -80,7 +80,7 @@ void holdStill(int) {
   inHandler--;
 }
 
-// Runs one item on every thread at the same time and tells who they are.
+// Runs one item on every thread at the same time and returns the threads.
 std::vector<pthread_t> meetAll(Threads& threads) {
   std::vector<pthread_t> who(threads.count());
   std::atomic<int> here{0};
@@ -93,8 +93,8 @@ std::vector<pthread_t> meetAll(Threads& threads) {
   return who;
 }
 
-// (threads, rounds) -> items that the caller ran alone: every other thread is stopped in a signal handler, wherever it is, as if the system had
-// no time for it. Does not return if each() waits for one of them. Then they go on, and all meet once more.
+// (threads, rounds) -> how many items the caller ran. Every other thread is stopped in a signal handler, wherever it is, as if the system did
+// not schedule it; if each() waited for one of them, this would never return. Afterwards they go on, and every thread runs one more item.
 Napi::Value stoppedThreads(const Napi::CallbackInfo& info) {
   const int count = argument(info, 0, 2, 64), rounds = argument(info, 1, 1, 1 << 20);
   Threads threads(count);

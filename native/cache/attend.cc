@@ -13,14 +13,14 @@ namespace {
 
 // Rows that share one unpacked page: enough to hide the unpacking, few enough for the second-level cache.
 constexpr int kBlockRows = 64;
-// Rows of a head up to which a call reads pages head after head.
+// Up to this many rows per head, a call applies each page to all heads before it goes on to the next.
 constexpr int kDecodeRows = 8;
-// Pages beyond those at hand whose memory may be asked for.
+// Pages after the current group whose memory may be prefetched.
 constexpr int kPagesAhead = 8;
 constexpr int kPagesAtOnce = 16;
 
-// How one call is cut: blocks of query tokens, KV heads, and the history of each into ranges of pages. A decode step meets a page with all
-// heads before it goes on to the next, so that memory is read in the order of its addresses; a prompt goes head by head, because the rows
+// How one call is divided: by blocks of query tokens, by KV heads, and by ranges of pages of the history. A decode step applies a page to all
+// heads before it goes on to the next, so that memory is read in the order of its addresses. A prompt goes head by head, because the rows
 // of one head alone fill the second-level cache.
 struct Plan {
   int tokens;
@@ -31,7 +31,7 @@ struct Plan {
   int firstPosition;
   int pages;  // sealed pages plus the open one
   int items(int kvHeads) const { return kvHeads / headsAtOnce * blocks * ranges; }
-  // Results: one for every head, block and range.
+  // The number of results, one for every head, block and range.
   size_t lines(int kvHeads) const { return static_cast<size_t>(kvHeads) * blocks * ranges; }
   size_t line(int head, int block, int range) const { return (static_cast<size_t>(head) * blocks + block) * ranges + range; }
 };
@@ -45,14 +45,14 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
   plan.firstPosition = layer.length - tokens;
   plan.pages = layer.sealed() + 1;
   plan.headsAtOnce = plan.blockTokens * shape.group() <= kDecodeRows ? shape.kvHeads : 1;
-  // Few items (decode): cut the history as well.
+  // With few items (decode), divide the history as well.
   plan.ranges = 1;
   const int whole = plan.items(shape.kvHeads);
   if (threads > 1 && whole < 4 * threads && whole % threads != 0) plan.ranges = std::min(threads * kItemsAThread, plan.pages);
   return plan;
 }
 
-// Result of one line when the history is cut: [rows] max, [rows] sum, [rows][d] mixed, then per row [pages] mass, then [pages] max.
+// Result of one line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][pages] mass, [rows][pages] max.
 struct PartialShape {
   size_t rows;   // of one head
   size_t d;
@@ -60,10 +60,10 @@ struct PartialShape {
   size_t size() const { return rows * (2 + d + 2 * pages); }
 };
 
-// Where the query of a position is kept; negative when it is not.
+// The slot in which the query of a position is kept; negative when it is not kept.
 int keptSlot(int position) { return position % kTrialStride == kTrialStride - 1 ? position / kTrialStride % kTrialQueries : -1; }
 
-// Room for the queries that the last `tokens` positions of a layer leave: slots come as they are needed, so that a short cache has few.
+// Makes room for the kept queries of the last `tokens` positions. Slots are added as they are needed, so that a short cache has few.
 void reserveKept(KeptQueries& kept, const CacheShape& shape, int length, int tokens) {
   size_t slots = kept.lse.size() / shape.queryHeads;
   for (int position = std::max(length - tokens, length - kPageTokens); position < length; position++) {
@@ -83,7 +83,7 @@ class Call {
     partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), pages};
   }
 
-  // Everything that allocates, before any thread starts.
+  // Does everything that allocates, before any thread starts.
   void reserve() {
     const CacheShape& shape = cache_.shape();
     Workers& workers = cache_.workers();
@@ -149,7 +149,7 @@ class Call {
     }
   }
 
-  // Joins the ranges of every block in a fixed order.
+  // Merges the ranges of every block in a fixed order.
   void merge() {
     if (plan_.ranges == 1) return;
     const Kernels* kernels = cache_.kernels();
@@ -236,14 +236,14 @@ class Call {
     from = std::max(from, oldest / kPageTokens);
     to = std::min(to, newest / kPageTokens + 1);
     const int sealed = std::min(to, layer_.sealed());
-    // Some pages at a time: their sides in the order in which they are read, and those of the pages behind them, to be asked for ahead.
+    // Take a group of pages at a time: list their sides in reading order, followed by those of the next pages, which can then be prefetched.
     int known = from;
     for (int first = from; first < sealed; first += kPagesAtOnce) {
       const int end = std::min(sealed, first + kPagesAtOnce);
       if (known > first) std::memmove(static_cast<void*>(sides), sides + static_cast<size_t>(kPagesAtOnce) * 2 * heads, sizeof(SideView) * (known - first) * 2 * heads);
       for (const int last = std::min(sealed, end + kPagesAhead); known < last; known++) {
         SideView* at = sides + static_cast<size_t>(known - first) * 2 * heads;
-        // Pages are objects of their own: those of a while later are asked for now.
+        // Page objects are allocated one by one, so prefetch those needed a little later.
         __builtin_prefetch(layer_.pages[std::min(known + kPagesAhead, sealed - 1)].get());
         const Page& page = layer_.page(known);
         if (page.kind == kLatent) {
@@ -282,7 +282,7 @@ class Call {
     if (rows.page(sides, layer_.sealed() * kPageTokens, 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
   }
 
-  // Whether a page can be met in a run: nothing to restore, nothing masked.
+  // Whether a page can be met in a run: it has no sinks, is not a latent, and nothing of it is masked.
   bool isPlain(const QueryRows& rows, int page) const {
     return page > 0 && layer_.page(page).kind == kResident && rows.seesAll(page * kPageTokens, (page + 1) * kPageTokens);
   }
@@ -304,7 +304,7 @@ class Call {
     return scratch.query.sinks(exactK, exactV);
   }
 
-  // Adds what the page (or the sinks) just received, relative to the maximum of now.
+  // Adds the mass that the page (or the sinks) just received, relative to the present maximum.
   void noteMass(Scratch& scratch, int page) const {
     if (!observe_) return;
     const QueryRows& rows = scratch.query;
@@ -320,7 +320,7 @@ class Call {
     }
   }
 
-  // Probability that each page received, summed over rows, under the final maximum and sum.
+  // Adds the probability that each page received, summed over rows, given the final maximum and sum.
   void addMass(size_t index, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
     float* line = &cache_.workers().mass[index * partial_.pages];
     for (int r = 0; r < rows; r++) {
@@ -374,7 +374,7 @@ void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* 
 Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe) {
   Layer& layer = cache.layer(index);
   if (tokens <= 0 || tokens > layer.length) return kBadShape;
-  // Queries are kept as f16; with scale and slopes bounded (kLargestFactor) every score is a number then.
+  // Queries are kept as f16. Since scale and slopes are bounded as well (kLargestFactor), every score is then finite.
   const size_t elements = tokens * cache.shape().queryElements();
   if (!withinMagnitude(q, elements, kHalfMax)) return kBadValue;
   for (int t = 0; xNorms && t < tokens; t++) {
@@ -396,7 +396,7 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
   auto task = [&](int item, int thread) { call.run(item, thread); };
   cache.workers().threads.each(items, task, parallel ? threads : 1);
   call.merge();
-  // No page may let anything else in; should one have, it stays out of masses and kept queries.
+  // Every page was checked for finite rows. Should an output not be finite all the same, keep it out of the masses and kept queries.
   if (!withinMagnitude(out, elements, std::numeric_limits<float>::max())) return kBadValue;
   call.countMass();
   if (observe) keepQueries(cache, layer, q, out, lse, xNorms, tokens);

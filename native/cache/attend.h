@@ -1,11 +1,11 @@
-// Causal attention of the last T tokens of a layer over sinks, pages of every format and the open page: one softmax.
+// Causal attention of the last T tokens of a layer over sinks, pages of every format and the open page, in one softmax.
 #pragma once
 #include "layer.h"
 
 namespace palimpsest {
 
-// q: [T][H][d] -> out: [T][H][d]. xNorms: [T] or null. lse: [T][H] or null. observe: keep queries for trials, count mass per page.
-// kBadShape when the layer holds fewer than T tokens.
+// q: [T][H][d] -> out: [T][H][d]. xNorms: [T] or null. lse: [T][H] or null. observe: keep queries for trials and count mass per page.
+// Answers kBadShape when the layer holds fewer than T tokens.
 Status attend(Cache& cache, int layer, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe);
 
 }  // namespace palimpsest

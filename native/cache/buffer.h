@@ -1,4 +1,4 @@
-// Scratch memory that only grows: aligned for vectors, contents not kept when it grows.
+// Scratch memory, aligned for vectors. It only grows, and loses its contents when it does.
 #pragma once
 #include <cstddef>
 #include <new>

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kBlock = 32;   // inputs that share a scale
 constexpr int kPanel = 16;   // outputs
-// Rows that stay in the second cache while panels pass.
+// Bytes of rows that stay in the second-level cache while panels stream past.
 constexpr size_t kRowBytes = size_t{512} << 10;
 
 int blocksOf(int inputs) { return (inputs + kBlock - 1) / kBlock; }
 int panelsOf(int outputs) { return (outputs + kPanel - 1) / kPanel; }
 uint8_t* bytesOf(Block* block) { return reinterpret_cast<uint8_t*>(block) + kHeapUnit; }
 
-// The half nearest to x, where it is x to 2^-11.
+// Converts x to the nearest half; false unless that is within 2^-11 of x, relative to x.
 bool toHalfExactly(const Kernels* kernels, float x, uint16_t* half) {
   float back;
   kernels->toHalf(&x, half, 1);
@@ -89,7 +89,7 @@ Status Dense::setWide(int layer, int slot, const float* w) {
   const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot), blocks = blocksOf(inputs);
   Matrix& matrix = layers_[layer].matrix[slot];
   if (matrix.block) return kBadArgument;
-  // Before anything is placed: a matrix that was refused may be given again.
+  // Check before anything is allocated, so that a refused matrix can be set again.
   for (size_t i = 0; i < static_cast<size_t>(outputs) * inputs; i++) {
     if (!std::isfinite(w[i])) return kBadValue;
   }
@@ -105,7 +105,7 @@ Status Dense::setWide(int layer, int slot, const float* w) {
       for (int i = 0; i < count; i++) largest = std::max(largest, std::fabs(row[first + i]));
       const float scale = largest / 127.0f;
       std::memcpy(record + o % kPanel * 4, &scale, 4);
-      // Where the inverse would leave float32 the weights are zeros.
+      // Where the inverse would overflow float32, the weights become zero.
       const float inverse = largest > 0x1p-100f ? 127.0f / largest : 0.0f;
       uint8_t* codes = record + 64 + o % kPanel * 4;
       for (int i = 0; i < count; i++) codes[i / 4 * 64 + i % 4] = static_cast<uint8_t>(row[first + i] * inverse + 128.5f);
@@ -174,7 +174,7 @@ Dense::Product Dense::product(int layer, int slot, const float* base, float* y) 
   return {weights, base, y};
 }
 
-// Norms of rows of hidden size, as integers, into narrowRows_.
+// Normalizes rows of hidden size and quantizes them into narrowRows_.
 void Dense::norm(const float* x, int rows, const Buffer<float>& gain) {
   const int width = shape_.hidden;
   narrowRows_.grow(rows, width);
@@ -189,7 +189,7 @@ void Dense::norm(const float* x, int rows, const Buffer<float>& gain) {
   threads_.each((rows + 15) / 16, task);
 }
 
-// Panels of all products are shared out together: who computes an output changes nothing about it.
+// The panels of all products are distributed together; an output does not depend on the thread that computes it.
 void Dense::multiply(const Product* products, int count, const Quantized& rows, int n) {
   int panels = 0;
   double work = 0;
@@ -197,7 +197,7 @@ void Dense::multiply(const Product* products, int count, const Quantized& rows, 
     panels += panelsOf(products[i].weights.outputs);
     work += static_cast<double>(products[i].weights.outputs) * rows.view.blocks * 32 * n;
   }
-  // Pairs of panels meet many rows together, so items are of an even number.
+  // With many rows the kernel processes panels in pairs, so each item has an even number of them.
   const int parts = Threads::worthSharing(threads_.count(), work) ? threads_.count() * kItemsAThread : 1;
   const int share = std::max(2, ((panels + parts - 1) / parts + 1) / 2 * 2);
   const size_t perRow = static_cast<size_t>(rows.view.blocks) * 64;

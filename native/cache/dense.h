@@ -1,10 +1,10 @@
-// Everything of a Llama-shaped transformer but attention and rotary embedding: packed matrices, norms, and the four pieces of a step
-// (first, next, last, logits), cut where attention happens. Rows are float32 [T][width]; scratch holds kDenseSlice rows at a time.
+// Everything in a Llama-shaped transformer except attention and rotary embedding: packed matrices, norms, and the four pieces of a step
+// (first, next, last, logits), which is split where attention happens. Rows are float32 [T][width]; scratch holds kDenseSlice rows at a time.
 //
 //   wide     8 bits, symmetric, one float scale per 32 inputs of an output
 //   narrow   4 bits, half scale and half minimum per 32 inputs: w = scale * code + minimum, which is what Q4_0 and Q4_1 store
 //
-// Inputs that are no multiple of 32 are padded with zeros.
+// Inputs are padded with zeros to a multiple of 32.
 #pragma once
 #include <vector>
 
@@ -26,7 +26,7 @@ struct DenseShape {
   float epsilon;
 };
 
-// The layer behind the last one has the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of heads may be absent.
+// One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of heads may be absent.
 constexpr int kDenseSlice = 128;
 
 class Dense {
@@ -40,20 +40,20 @@ class Dense {
   bool has(int layer, int slot) const { return layer < shape_.layers ? slot < kDenseSlots : layer == shape_.layers && slot == kDenseQ; }
   int outputs(int layer, int slot) const;
   int inputs(int layer, int slot) const;
-  int normSize(int layer, int norm) const;  // 0: there is none
+  int normSize(int layer, int norm) const;  // 0 if there is no such norm
 
-  // w: [outputs][inputs]. kBadValue: not finite.
+  // w: [outputs][inputs]. Answers kBadValue when a weight is not finite.
   Status setWide(int layer, int slot, const float* w);
-  // codes: [outputs][inputs] below 16; scales, minima: [outputs][inputs / 32]. kUnsupported: inputs are no multiple of 32, or a scale or
-  // minimum is no half to 2^-11.
+  // codes: [outputs][inputs] below 16; scales, minima: [outputs][inputs / 32]. Answers kUnsupported when inputs is not a multiple of 32,
+  // or a half does not represent a scale or minimum to within 2^-11.
   Status setNarrow(int layer, int slot, const uint8_t* codes, const float* scales, const float* minima);
   Status setBias(int layer, int slot, const float* bias);
   Status setNorm(int layer, int norm, const float* gain);
-  // Whether nothing is missing.
+  // Whether every matrix and every required norm has been set.
   bool complete() const;
   size_t bytes() const { return bytes_; }
 
-  // Sizes are the caller's business: x [tokens][hidden], q [tokens][H * d], k and v [tokens][n * d], attention as q.
+  // The caller checks sizes: x [tokens][hidden], q [tokens][H * d], k and v [tokens][n * d], attention as q.
   void first(const float* x, int tokens, float* q, float* k, float* v);
   void next(int layer, const float* attention, const float* x, int tokens, float* xNext, float* q, float* k, float* v);
   void last(const float* attention, const float* x, int tokens, float* xNext);
@@ -71,7 +71,7 @@ class Dense {
     Buffer<float> norm[kDenseNorms];
     bool normed[kDenseNorms] = {};
   };
-  // Rows as the kernels read them.
+  // Rows quantized for the kernels.
   struct Quantized {
     Buffer<int8_t> bytes;
     Buffer<float> steps;
@@ -102,7 +102,7 @@ class Dense {
   Quantized narrowRows_;  // of hidden size
   Quantized headRows_;    // of attention
   Quantized wideRows_;    // of the intermediate size
-  Buffer<float> lines_;   // one row a thread
+  Buffer<float> lines_;   // one row per thread
   Buffer<float> middle_, gate_, up_;
 };
 

@@ -16,16 +16,16 @@ constexpr size_t kFirstChunk = size_t{256} << 10;
 constexpr size_t kHeader = kHeapUnit;
 static_assert(sizeof(Block) <= kHeader);
 
-// Free memory that is held although nothing is in it: this much, and one part in kIdleShare of what is in use. Less of it means that more is moved.
+// The most free memory that is held: this much, plus one part in kIdleShare of what is in use. With lower limits, more memory is moved.
 constexpr size_t kIdle = size_t{4} << 20;
 constexpr size_t kIdleShare = 25;
 
 #if defined(__linux__)
 constexpr bool kReturnsUnits = true;
-// Addresses only: memory comes as it is touched. One large chunk can be packed as a whole, many small ones cannot.
+// A chunk reserves addresses only; memory is allocated as it is touched. One large chunk can be packed as a whole, many small ones cannot.
 constexpr size_t kNextChunk = size_t{1} << 30;
 constexpr size_t kLargestChunk = size_t{1} << 30;
-constexpr size_t kEdge = 4096;  // holds the header of the first block, so that its bytes begin on a unit, and that of the end
+constexpr size_t kEdge = 4096;  // holds the first block's header, so that its bytes begin on a unit boundary, or that of the end
 #else
 constexpr bool kReturnsUnits = false;
 constexpr size_t kNextChunk = kUnit;
@@ -39,7 +39,7 @@ Block* after(Block* block) { return at(reinterpret_cast<uint8_t*>(block) + kHead
 
 size_t roundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Memory from the system: an edge, `bytes` that begin on a unit when they are whole units, and an edge.
+// Gets memory from the system: an edge, `bytes`, and another edge. If `bytes` is a multiple of the unit, they begin on a unit boundary.
 void* allocateChunk(size_t bytes) {
   const size_t size = bytes + 2 * kEdge;
 #if defined(__linux__)
@@ -52,7 +52,7 @@ void* allocateChunk(size_t bytes) {
   const uintptr_t mine = roundUp(from + kEdge, kUnit) - kEdge;
   if (mine > from) munmap(memory, mine - from);
   if (from + room > mine + size) munmap(reinterpret_cast<void*>(mine + size), from + room - mine - size);
-  madvise(reinterpret_cast<void*>(mine + kEdge), bytes, MADV_HUGEPAGE);  // a wish: nothing depends on it
+  madvise(reinterpret_cast<void*>(mine + kEdge), bytes, MADV_HUGEPAGE);  // only a hint, so its result does not matter
   return reinterpret_cast<void*>(mine);
 #elif defined(_WIN32)
   return _aligned_malloc(size, kHeader);
@@ -74,7 +74,7 @@ void freeChunk(void* memory, [[maybe_unused]] size_t bytes) {
 
 }  // namespace
 
-// Chunks are closed when their last block comes back; a heap outlives its blocks.
+// Nothing to free: chunks are closed when their last block is freed, and a heap outlives its blocks.
 Heap::~Heap() = default;
 
 int Heap::listOf(size_t size) {
@@ -92,7 +92,7 @@ void Heap::hold(size_t bytes) {
 
 size_t Heap::mostIdle() const { return kIdle + used_ / kIdleShare; }
 
-// Where units cannot go back there is nothing to gain.
+// Where units cannot be returned to the system there is nothing to gain.
 bool Heap::isWasteful() const { return kReturnsUnits && idleBytes() > mostIdle(); }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -125,7 +125,7 @@ void Heap::forget() {
   for (Block* block = lists_[0]; block; block = block->listAfter) block->found = 0;
 }
 
-// Every block that can, so that the sanitizer sees who still reads the old place.
+// Moves every movable block, so that the sanitizer detects any access to the old place.
 std::vector<std::pair<const Block*, Block*>> Heap::pack(bool (*isMovable)(const Block*)) {
   std::vector<std::pair<const Block*, Block*>> moves;
   for (Block* old = lists_[0]; old; old = old->listAfter) {
@@ -169,7 +169,7 @@ void Heap::unlink(Block* block) {
   }
 }
 
-// The first block that is large enough in its own list, else any of the next list that has one.
+// The first large enough block in the list for this size, otherwise a block from the next list that is not empty.
 Block* Heap::find(size_t size) {
   const int own = listOf(size);
   for (Block* block = lists_[own]; block; block = block->listAfter) {
@@ -183,7 +183,7 @@ Block* Heap::find(size_t size) {
   return nullptr;
 }
 
-// The whole units behind the header of a block: what the system can have back while the block is free.
+// The whole units after the header of a block, which can be returned to the system while the block is free.
 Heap::Range Heap::unitsIn(const Block* block) {
   if (!kReturnsUnits) return {0, 0};
   const uintptr_t from = roundUp(addressOf(block) + kHeader, kUnit);
@@ -199,7 +199,8 @@ void Heap::giveBack(Range range) {
   reserved_ -= range.size();
 }
 
-// The first is small, for small pools. Where all of a chunk is memory from the start they double, so that a large pool has few.
+// The first chunk is small, for small pools. Where a chunk takes memory as soon as it is opened, sizes double, so that a large pool has few
+// chunks.
 Block* Heap::openChunk(size_t size) {
   const size_t whole = roundUp(size, kUnit);
   if (whole < size) return nullptr;
@@ -214,7 +215,7 @@ Block* Heap::openChunk(size_t size) {
   first->capacity = chunk;
   first->before = nullptr;
   first->last = false;
-  // What nobody has written to takes no memory yet.
+  // Memory that nobody has written to is not allocated yet.
   first->returned = true;
   hold(chunk + 2 * kEdge - unitsIn(first).size());
   Block* end = after(first);
@@ -237,7 +238,7 @@ void Heap::closeChunk(Block* first) {
   if (chunks_.empty()) nextChunk_ = 0;
 }
 
-// Cuts a block that is in no list down to `size`; what is left becomes a free block, where it is worth one.
+// Shrinks a block that is in no list to `size`. The rest becomes a free block if it is large enough.
 void Heap::split(Block* block, size_t size) {
   if (block->capacity < size + kHeader + kHeapUnit) return;
   Block* end = after(block);
@@ -272,7 +273,7 @@ void Heap::give(Block* block) {
   release(block);
 }
 
-// Joins a block that is in no list with its free neighbours. If the system has units of one of them it gets those of the whole.
+// Joins a block that is in no list with its free neighbours. If units of one of them have been returned, all units of the result are.
 void Heap::release(Block* block) {
   Range returned[3];
   int parts = 0;
@@ -310,7 +311,7 @@ void Heap::release(Block* block) {
     giveBack({at, whole.to});
   }
   link(block);
-  // The only block of its chunk.
+  // It is the only block of its chunk.
   if (!block->before && after(block)->last) closeChunk(block);
 }
 
@@ -331,30 +332,30 @@ void Heap::forget() {
   }
 }
 
-// Blocks from one that is free up to `end`, and between them none that cannot move.
+// Consecutive blocks from a free one up to `end`, all of them free or movable.
 struct Heap::Stretch {
   Block* first;
   Block* end;
   size_t moving;  // bytes that would be copied
   size_t blocks;
-  size_t gain;    // bytes that the system would get
+  size_t gain;    // bytes that would be returned to the system
 };
 
-// For every free block the shortest stretch up to it that gives units back, and the longest ones there are: where short ones gain nothing,
-// because little lies between units that are gone already, a long one still does. The cheapest first.
+// For every free block, the shortest stretch ending there that returns units, and also the longest stretches: where short ones gain nothing,
+// because little lies between units that have already been returned, a long one still may. Sorted by copying per byte gained, least first.
 std::vector<Heap::Stretch> Heap::sparseStretches(bool (*isMovable)(const Block*)) const {
   struct Start {
     Block* block;
     size_t moving;    // bytes of blocks in use before it
     size_t blocks;
-    size_t returned;  // bytes that the system has, before it
+    size_t returned;  // bytes before it that have been returned to the system
   };
   std::vector<Stretch> found;
   for (const Chunk& chunk : chunks_) {
     std::vector<Start> run;
     Start now{chunk.first, 0, 0, 0};
     size_t shortest = 0;
-    // What becomes free lies at the end.
+    // Packing leaves the free space at the end.
     const auto stretch = [&](const Start& from, Block* end) {
       const size_t moving = now.moving - from.moving;
       const uintptr_t hole = roundUp(addressOf(from.block) + moving + kHeader, kUnit);
@@ -397,7 +398,7 @@ void Heap::packStretch(const Stretch& stretch, std::vector<std::pair<const Block
     Block* next = after(block);
     if (block->free) {
       unlink(block);
-      if (block->returned) reserved_ += unitsIn(block).size();  // given back again as part of the whole, below
+      if (block->returned) reserved_ += unitsIn(block).size();  // subtracted again below, as part of the hole
     } else {
       const size_t size = kHeader + block->capacity;
       Block* moved = at(place);

@@ -1,14 +1,14 @@
-// Memory of a pool: blocks of any multiple of 64 bytes, 64-byte aligned, cut from a few large chunks. A chunk is made of units of 2 MB,
-// huge pages where the system gives them: a cache is read from end to end at every step, and address translation would cost as much as the
-// reading. Neighbours that are free are joined, and a chunk that is free as a whole goes back to the system.
+// The memory of a pool: 64-byte aligned blocks, whose sizes are multiples of 64 bytes, cut from a few large chunks. A chunk consists of 2 MB
+// units, which are huge pages where the system provides them: every step reads a cache from end to end, and with small pages address
+// translation would cost as much as the reading. Free neighbours are joined, and a chunk that is entirely free goes back to the system.
 //
-// What is held beside the blocks in use is bounded. A unit that holds no block can go back to the system alone (trim), and where free
-// pieces lie scattered the blocks between them can be moved together (pack), if their owner knows how to find them again. Where the system
-// cannot take back a part of a mapping (Windows, WebAssembly) only whole chunks go.
+// The memory held beyond the blocks in use is bounded. A unit that contains no block can be returned to the system by itself (trim). Where
+// free pieces are scattered, the blocks between them can be moved together (pack), if their owner can find them again. Where the system
+// cannot take back part of a mapping (Windows, WebAssembly), only whole chunks are returned.
 //
-// Every block has 64 bytes in front of it, Block, which its owner may extend (see Part). The lists of free blocks live in these headers,
-// so giving back never allocates. One thread at a time.
-// Built with the address sanitizer every block is an allocation of its own, so that it sees each step beyond one.
+// Every block is preceded by a 64-byte header, Block, which its owner may extend (see Part). The lists of free blocks live in these headers,
+// so freeing a block never allocates. Only one thread may use a heap at a time.
+// In address sanitizer builds every block is its own allocation, so that the sanitizer detects any access beyond its end.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,12 +20,12 @@ namespace palimpsest {
 constexpr size_t kHeapUnit = 64;
 
 struct Block {
-  size_t capacity;     // bytes behind the header
+  size_t capacity;     // bytes after the header
   Block* before;       // neighbour at the lower address, null for the first of its chunk
   bool free;
-  bool last;           // the end of its chunk: no capacity, never free
-  bool returned;       // while free: the system has the units that lie within
-  uint32_t found;      // for the owner, who counts who knows of it; 0 when pack() asks
+  bool last;           // marks the end of its chunk: has no capacity and is never free
+  bool returned;       // while free: its whole units have been returned to the system
+  uint32_t found;      // for the owner, to count the references that it finds; forget() sets it to 0
   Block* listBefore;   // while free
   Block* listAfter;
 };
@@ -37,22 +37,22 @@ class Heap {
   Heap& operator=(const Heap&) = delete;
   ~Heap();
 
-  // size: a multiple of kHeapUnit, at least one. Null when the system has no memory. The bytes are not cleared.
+  // size: a positive multiple of kHeapUnit. Null when the system has no memory. The bytes are not cleared.
   Block* take(size_t size);
   void give(Block* block);
 
-  // What the system has given and not got back: blocks in use, headers, and what is free but held.
+  // Bytes held from the system: blocks in use, headers, and free memory that has not been returned.
   size_t reservedBytes() const { return reserved_; }
   size_t reservedPeakBytes() const { return reservedPeak_; }
-  // What is free but held, and whether that is more than may be.
+  // Free bytes that have not been returned, and whether they exceed the limit.
   size_t idleBytes() const { return reserved_ - used_; }
   bool isWasteful() const;
-  // Gives back units in which nothing is, as far as there is too much.
+  // Returns empty units to the system while too much is idle.
   void trim();
   // Sets `found` of every block in use to 0.
   void forget();
-  // Moves blocks together where that gives units back for the least copying, as far as too much is idle. isMovable: whether a block may move,
-  // bytes and header. → where each came from and is now, by the old address
+  // While too much is idle, moves blocks together where that returns units for the least copying. isMovable: whether a block may move, bytes
+  // and header. Returns the old and the new place of each moved block, sorted by the old address.
   std::vector<std::pair<const Block*, Block*>> pack(bool (*isMovable)(const Block*));
 
  private:
@@ -66,7 +66,7 @@ class Heap {
     uintptr_t to;
     size_t size() const { return to - from; }
   };
-  // Lists by size: exact for small blocks, 16 to every power of two above.
+  // Free lists by size: one per exact size for small blocks, 16 for every power of two above.
   static constexpr int kLists = 16 * 40;
   static int listOf(size_t size);
   static Range unitsIn(const Block* block);
@@ -84,12 +84,12 @@ class Heap {
   void giveBack(Range range);
   size_t mostIdle() const;
 
-  Block* lists_[kLists] = {};  // with the address sanitizer the first is that of all blocks in use
+  Block* lists_[kLists] = {};  // in address sanitizer builds the first one lists all blocks in use
   uint64_t filled_[kLists / 64] = {};
-  std::vector<Chunk> chunks_;        // by address
+  std::vector<Chunk> chunks_;        // sorted by address
   size_t reserved_ = 0;
   size_t reservedPeak_ = 0;
-  size_t used_ = 0;                  // blocks in use with their headers
+  size_t used_ = 0;                  // bytes of blocks in use and their headers
   size_t nextChunk_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Pages of a cache that are held as latents (layer.h, latent_pages.h): put away, looked at, made keys and values again.
+// Pages that a cache holds as latents (layer.h, latent_pages.h): holding, reading and restoring them.
 #include <algorithm>
 #include <cstring>
 
@@ -50,7 +50,7 @@ bool Cache::recomputesToHalves(const PageLatent& latent, int pageIndex) {
   return true;
 }
 
-// Empty when memory ran out.
+// The result is empty when memory ran out.
 PageLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* bytes) {
   const size_t size = latentBytes(format, layer.latent->width);
   PageLatent latent;
@@ -152,7 +152,7 @@ void Cache::prepareLatents(int index, int from, int to) {
     }
   }
   if (width == 0) return;
-  // Everything that allocates, before any thread starts.
+  // Do everything that allocates before any thread starts.
   for (int thread = 0; thread < options_.threads; thread++) {
     Scratch& scratch = workers_->scratch[thread];
     scratch.latentTiles.grow(2 * heads * tile);
@@ -170,7 +170,7 @@ void Cache::prepareLatents(int index, int from, int to) {
     if (block < 0) break;
     fresh.push_back({page, block});
   }
-  // A block is one item per head, because heads are recomputed apart.
+  // A block has one work item per head, because heads are recomputed separately.
   auto task = [&](int item, int thread) {
     const auto [page, block] = fresh[item / heads];
     const int head = item % static_cast<int>(heads);

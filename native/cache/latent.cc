@@ -22,7 +22,7 @@ T* grown(std::vector<T>& buffer, size_t size) {
 size_t codeBytes(int format, int width) { return static_cast<size_t>(kPageTokens) * width / (format == kXq8 ? 1 : 2); }
 size_t scaleBytes(int format) { return format == kXq8 ? kPageTokens * 2 : kPageTokens; }
 
-// The page's levels in the order of gemmI8, unpacked where they have to be.
+// The page's levels in the order of gemmI8, unpacked if necessary.
 const int8_t* levelsOf(const Kernels* kernels, const LatentView& view, LatentScratch& scratch) {
   if (view.format == kXq8) return reinterpret_cast<const int8_t*>(view.codes);
   int8_t* tile = grown(scratch.tile, static_cast<size_t>(kPageTokens) * view.width);
@@ -30,7 +30,7 @@ const int8_t* levelsOf(const Kernels* kernels, const LatentView& view, LatentScr
   return tile;
 }
 
-// What one level is worth in each row.
+// The value of one level step in each row.
 void rowWorths(const Kernels* kernels, const LatentView& view, float* worth) {
   if (view.format == kXq8) {
     kernels->fromHalf(static_cast<const uint16_t*>(view.scales), worth, kPageTokens);
@@ -44,7 +44,7 @@ void splitRows(const int16_t* x, int rows, int count, int depth, int8_t* packed)
   const int blocks = (2 * rows + kBlock - 1) / kBlock;
   std::memset(packed, 0, static_cast<size_t>(blocks) * kBlock * depth);
   for (int i = 0; i < rows; i++) {
-    // Four rows of x fill a block, so both planes of a row stand beside each other in one.
+    // Four rows of x fill a block, so both planes of a row are next to each other in the same block.
     int8_t* to = packed + static_cast<size_t>(i / 4) * kBlock * depth + i % 4 * 8;
     const int16_t* from = x + static_cast<size_t>(i) * count;
     for (int c = 0; c < count; c++) {
@@ -144,7 +144,7 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
       panelOutputs = gemmPanelOutputs(outputs - o);
     }
     std::memcpy(line.data(), w + static_cast<size_t>(o) * contraction, sizeof(float) * contraction);
-    // A latent row meets w turned: x·w = (Rx)·(Rw).
+    // Latent rows are rotated, so the weights must be too: x·w = (Rx)·(Rw).
     if (turned) kernels->rotateLatent(line.data(), 1, contraction, contraction, false);
     lowScale_[o] = kernels->quantizeI16(line.data(), contraction, codes.data());
     highScale_[o] = lowScale_[o] * 256.0f;

@@ -1,11 +1,11 @@
-// Pages held as what keys and values are recomputed from: packed weights, the bytes of a latent page, and the way back.
+// Pages held as latents, from which keys and values are recomputed: packed weights, the bytes of a latent page, and the recomputation.
 //
 //   bytes of a page   codes (xq8: 128*width, xq4: half), row scales (xq8: f16 bits, xq4: int8 k), mean int16 [width], mean scale float;
 //                     each part starts at a multiple of 64
-//   weights           int16 over one scale per output, as two int8 planes (w = 256 hi + lo), turned by the rotation of the latents, so that
-//                     nothing is turned back at run time. The high plane alone is the int8 rounding of the same weights.
+//   weights           int16 with one scale per output, as two int8 planes (w = 256 hi + lo), rotated like the latents, so that nothing has to
+//                     be rotated back at run time. The high plane alone is the int8 rounding of the same weights.
 //
-// A page's mean always meets both planes (two rows of work); the rows meet the high plane, or both where exactness is asked for.
+// A page's mean is always multiplied by both planes (two rows of work); the rows by the high plane, or by both where exactness is needed.
 #pragma once
 #include <vector>
 
@@ -26,30 +26,30 @@ struct LatentView {
 
 size_t latentBytes(int format, int width);
 LatentView latentView(int format, int width, const uint8_t* bytes);
-// Whether scales and mean are numbers: codes always are.
+// Whether scales and mean are finite. Codes always are.
 bool finiteLatent(const LatentView& view);
-// x: [128][width], destroyed. bytes: latentBytes, 4-byte aligned; padding is cleared.
+// x: [128][width], overwritten. bytes: latentBytes() of them, 4-byte aligned; padding is cleared.
 void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* bytes);
-// x: [128][width]. Rows before firstRow come out as the page's mean.
+// x: [128][width]. Rows that were before firstRow when the page was encoded decode to its mean.
 void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x);
 
 // Bytes of one plane of packed weights.
 size_t gemmWeightBytes(int contraction, int outputs);
-// Rows of levels [rows][contraction] -> the order gemmI8 reads; whole blocks of 8 rows, missing ones zero.
+// Reorders levels [rows][contraction] for gemmI8, in whole blocks of 8 rows; missing rows are zero.
 void packLevels(const int8_t* levels, int rows, int contraction, int8_t* packed);
 
 class PackedWeights {
  public:
-  // w: [outputs][contraction], finite. Any contraction <= 65536 (padded to a multiple of 4); turned: by the rotation of latents first.
+  // w: [outputs][contraction], finite. Any contraction <= 65536 (padded to a multiple of 4). turned: apply the rotation of latents first.
   PackedWeights(const Kernels* kernels, const float* w, int outputs, int contraction, bool turned);
 
   int outputs() const { return outputs_; }
   int contraction() const { return contraction_; }
-  // contraction, padded.
+  // The padded contraction.
   int depth() const { return (contraction_ + 3) / 4 * 4; }
   size_t bytes() const { return high_.size() + low_.size() + (highScale_.size() + lowScale_.size()) * sizeof(float); }
 
-  // y[t][o] = base[t][o] + rowScale[t] * sum_c a[t][c] * w[c][o]. a in the order of gemmI8. planes: 1 or 2.
+  // y[t][o] = base[t][o] + rowScale[t] * sum_c a[t][c] * w[c][o]. a: in the order of gemmI8. planes: 1 or 2.
   void multiply(const Kernels* kernels, const int8_t* a, int rows, const float* rowScale, int planes, const float* base, size_t baseStride,
                 float* y, size_t yStride) const;
 
@@ -62,14 +62,14 @@ class PackedWeights {
   std::vector<float> lowScale_;
 };
 
-// What recomputing a page needs; grows, never shrinks.
+// Scratch for recomputing a page; it never shrinks.
 struct LatentScratch {
   std::vector<int8_t> tile;
   std::vector<int8_t> rows;
   std::vector<int16_t> quantized;
   std::vector<float> base;
   std::vector<float> turned;
-  // What materialize() takes for one page.
+  // Allocates what materialize() needs for one page.
   void reserve(int width, int outputs);
   size_t bytes() const;
 };
@@ -78,9 +78,9 @@ struct LatentScratch {
 void materialize(const Kernels* kernels, const LatentView& view, const PackedWeights& weights, int planes, const float* bias, float* y,
                  size_t yStride, LatentScratch& scratch);
 
-// mixed[i][c] += sum_t p[i][t] x̂[t][c] in the rotated basis: what an attention over latents gathers page after page. p: [n][128].
+// mixed[i][c] += sum_t p[i][t] x̂[t][c] in the rotated basis: what attention over latents accumulates page by page. p: [n][128].
 void mixLatentPage(const Kernels* kernels, const LatentView& view, const float* p, int n, float* mixed, LatentScratch& scratch);
-// y[i][o] = bias[o]*mass[i] + sum_c mixed[i][c] w[c][o]: the values of what mixLatentPage gathered. bias and mass: both or neither.
+// y[i][o] = bias[o]*mass[i] + sum_c mixed[i][c] w[c][o]: the values for what mixLatentPage accumulated. bias and mass: both or neither.
 void finishMix(const Kernels* kernels, const float* mixed, int n, const PackedWeights& weights, const float* bias, const float* mass, float* y,
                size_t yStride, LatentScratch& scratch);
 

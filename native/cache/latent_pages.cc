@@ -48,7 +48,7 @@ void recomputeHead(const Kernels* kernels, const LatentLayer& layer, const Rotar
   const PackedWeights& weights = isKey ? layer.k[head] : layer.v[head];
   const size_t d = weights.outputs();
   const std::vector<float>& bias = isKey ? layer.kBias : layer.vBias;
-  // The error of int8 weights disappears beside that of xq4, not beside that of xq8.
+  // The error of int8 weights is negligible beside that of xq4, but not beside that of xq8.
   const int planes = latent.format == kXq8 ? 2 : 1;
   materialize(kernels, latent, weights, planes, bias.empty() ? nullptr : bias.data() + head * d, rows, d, scratch);
   if (!isKey) return;

@@ -1,8 +1,9 @@
-// What a cache keeps to hold pages as latents: the weights of a layer, the rotary table, the latent of a page, and blocks of keys and
-// values recomputed lately.
+// What a cache needs to hold pages as latents: the weights of a layer, the rotary table, the latent of a page, and blocks of recently
+// recomputed keys and values.
 //
-// A block is one page of one layer, all heads, as f16 tiles like those of the open page. Blocks are scratch within a stated size: attention
-// makes the pages it sees into blocks while there is room (the least recently used go first), and recomputes the rest as it meets them. Either way the tiles hold the same numbers.
+// A block is one page of one layer, all heads, as f16 tiles like those of the open page. Blocks are scratch memory of limited size:
+// attention recomputes the pages it sees into blocks while there is room (evicting the least recently used), and recomputes the rest when
+// it gets to them. Either way the tiles hold the same numbers.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,14 +14,14 @@
 
 namespace palimpsest {
 
-// What keys and values of one layer are recomputed with; shared by forks.
+// The weights that recompute keys and values of one layer; shared by forks.
 struct LatentLayer {
   int width;
   std::vector<PackedWeights> k;  // one per KV head
   std::vector<PackedWeights> v;
   std::vector<float> kBias;      // [n][d] or empty
   std::vector<float> vBias;
-  std::vector<float> kNorm;      // [d] gains of the norm of each key head, or empty
+  std::vector<float> kNorm;      // [d] gains of the norm applied to each key head, or empty
   float kNormEpsilon;
   size_t bytes() const;
 };
@@ -34,8 +35,8 @@ struct RotaryTable {
   int positions() const { return static_cast<int>(cos.size() / (rotaryDim / 2)); }
 };
 
-// A page's latent, or nothing, and what keys and values are recomputed with: whoever shares the page needs no weights of its own.
-// The id names the contents for as long as a cache and its forks live.
+// A page's latent, if it has one, with the weights that recompute keys and values: a cache that shares the page needs none of its own.
+// The id identifies the contents for as long as a cache and its forks live.
 struct PageLatent {
   int format = -1;
   uint64_t id = 0;
@@ -52,17 +53,17 @@ struct LatentBlock {
   Buffer<uint16_t> half;  // n K tiles [d][128], then n V tiles [128][d]
 };
 
-// Not for two calls at once, like the rest of a cache's scratch.
+// Like the rest of a cache's scratch, this serves one call at a time.
 struct LatentBlocks {
   size_t mostBytes = 0;
   uint64_t now = 0;
   uint64_t nextId = 1;
   std::vector<LatentBlock> blocks;
 
-  // Null when it is not there. Does not count as use.
+  // Null when there is no such block. Finding a block does not count as using it.
   const LatentBlock* find(uint64_t id) const;
-  // Index of a block of `elements` halves that has no id yet (whoever writes it gives it one); negative when there is no room beside what was
-  // used in this call.
+  // Index of a block of `elements` halves without an id, which the caller sets once the block is written; negative when the blocks used in
+  // this call leave no room.
   int claim(size_t elements);
   size_t bytes() const;
 };

@@ -7,7 +7,7 @@
 namespace palimpsest {
 
 bool withinMagnitude(const float* x, size_t count, float largest) {
-  // Counted rather than left early, and in 32 bits, so that the loop vectorizes.
+  // Count instead of leaving early, and in 32 bits, so that the loop vectorizes.
   for (size_t done = 0; done < count;) {
     const uint32_t chunk = static_cast<uint32_t>(std::min<size_t>(count - done, 1 << 20));
     uint32_t good = 0;
@@ -108,7 +108,7 @@ bool Cache::draftGrowth(const Layer& from, const Growth& growth, PartRef& open, 
   if (!open || (!sinks && growth.room == kPageTokens)) return false;
   std::memset(open.bytes(), 0, open.size());
   if (from.openRows() == 0) return true;
-  // Lines of keys are channels, those of values tokens.
+  // Keys are stored channel by channel, values token by token.
   const size_t channels = shape().rowElements(), d = shape().headDim, room = growth.room, rows = from.openRows(), roomBefore = openRoom(from);
   uint16_t* to = reinterpret_cast<uint16_t*>(open.bytes());
   const uint16_t* old = reinterpret_cast<const uint16_t*>(from.open.bytes());
@@ -138,7 +138,7 @@ size_t Cache::sealBytes() const {
   return 2 * sideBytes(options_.windowFormat, shape().kvHeads, shape().headDim);
 }
 
-// Rounds `count` tokens to f16 and puts them into the open page from row `row` on.
+// Rounds `count` tokens to f16 and writes them to the open page from row `row` on.
 void Cache::write(Layer& layer, const float* k, const float* v, int row, int count) {
   const size_t n = shape().kvHeads;
   const size_t d = shape().headDim;
@@ -190,7 +190,7 @@ void Cache::seal(Layer& layer, std::shared_ptr<Page> page) {
   layer.pages.push_back(std::move(page));
 }
 
-// Room for so many pages more, so that nothing fails when they are added.
+// Reserves room for `more` pages, so that adding them cannot fail.
 void Cache::reservePages(Layer& layer, int more) {
   const size_t pages = layer.pages.size() + more;
   if (layer.pages.capacity() < pages) layer.pages.reserve(std::max(pages, 2 * layer.pages.capacity()));
@@ -238,7 +238,7 @@ void Cache::materialize(int index, int pageIndex, bool isKey, int head, float* r
     const uint16_t* sinks = firstRow > 0 ? sinkRows(layer, isKey, head) : nullptr;
     return materializeHead(kernels_, page.side(isKey).view(side, head), isKey, side.headDim, firstRow, sinks, rows, stride);
   }
-  // Rows of a product have no gaps.
+  // Recomputed rows are contiguous, so another stride needs a copy.
   float* made = stride == d ? rows : scratch.keyRows.data();
   latentRows(layer, pageIndex, isKey, head, made, scratch.latent);
   for (int t = 0; made != rows && t < kPageTokens; t++) std::memcpy(rows + t * stride, made + t * d, sizeof(float) * d);
@@ -264,7 +264,7 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   }
 }
 
-// Kept transposed and scaled to the range of half, so that dotF16 serves it.
+// Keeps the sketch transposed and scaled to the range of half, so that dotF16 can use it.
 void Cache::setSketch(int index, const float* sketch) {
   Layer& layer = layers_[index];
   const size_t width = shape().queryElements();
@@ -320,7 +320,7 @@ CacheMemory Cache::memory() const {
   return memory;
 }
 
-// Sinks are written once, so those of a page that is sealed are shared as it is; open rows are copied.
+// Sinks are written once, when page 0 is sealed, and shared like sealed pages from then on; open rows are copied.
 std::unique_ptr<Cache> Cache::fork(Status* status) const {
   std::unique_ptr<Cache> twin(new Cache(account_, kernels_, options_));
   twin->workers_ = workers_;

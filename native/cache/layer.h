@@ -1,9 +1,11 @@
 // One cache: per layer one open page, the sinks, and sealed pages in position order. Append, seal, transcode, decode, fork.
-// Attention over it is attend.h, measuring a move is trial.h, how a page side moves is moves.h.
+// Attention over it is in attend.h, measuring a move in trial.h, and moving a page side in moves.h.
 //
-// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n. Open page of one layer: n K tiles [d][r] then n V tiles
-// [r][d], f16, with room for r tokens: none at first, then as many as come, rounded up to 16, 32, 64, 128. Once it has been full it stays so
-// large. Sinks of one layer: K rows [n][4][d] then V rows [n][4][d], f16, there when the open page has room for 128 and written when page 0 is sealed.
+// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n.
+// The open page of one layer is n K tiles [d][r], then n V tiles [r][d], f16. Its room r is 0 at first, grows with the tokens to 16, 32, 64
+// and 128, and never shrinks.
+// The sinks of one layer are K rows [n][4][d], then V rows [n][4][d], f16. They are allocated when the open page grows to 128 and written when
+// page 0 is sealed.
 #pragma once
 #include <deque>
 #include <memory>
@@ -18,7 +20,7 @@
 namespace palimpsest {
 
 constexpr float kHalfMax = 65504.0f;
-// Of the softmax scale and of slopes: times a product of rows within kHalfMax, or times a distance, still a number.
+// The largest softmax scale and slope: times a dot product of rows within kHalfMax, or times a distance, they still give a finite number.
 constexpr float kLargestFactor = 1e20f;
 
 struct CacheShape {
@@ -34,36 +36,36 @@ struct CacheShape {
 struct CacheOptions {
   CacheShape shape;
   int windowFormat;           // kQ8 or kF16
-  int threads = 1;            // that take part in a call at most
+  int threads = 1;            // the most that take part in a call
   float skipShare = 0;        // PageRows::skipShare of attention
   float scale;
   std::vector<int> window;    // [layers], 0 = all
   std::vector<float> slopes;  // [H] or empty
 };
 
-// What a sealed page is held as.
+// How a sealed page is held.
 enum PageKind : uint8_t {
   kResident = 0,  // keys and values, each in a format; a latent may be kept beside them
-  kLatent = 1,    // the latent alone, from which keys and values are recomputed; both sides are empty
+  kLatent = 1,    // only the latent, from which keys and values are recomputed; both sides are empty
 };
 
-// A sealed page. A cache and its forks share it as one object, so that a change is made once, for all who hold it, and counts once.
-// What a page was worth to attention is each cache's own (Layer::mass).
+// A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of them.
+// Each cache keeps its own record of the attention that the page received (Layer::mass).
 struct Page {
   PageSide k;
   PageSide v;
   PageLatent latent;
   PageKind kind = kResident;
-  uint8_t moving = 0;  // Sides that are under way
-  uint32_t walk = 0;   // the last one that visited its parts
+  uint8_t moving = 0;  // Sides with a move under way
+  uint32_t walk = 0;   // the last walk that visited its parts
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
   size_t bytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
 };
 
-// The last queries of a layer, for trials. Slot (position / 8) % 16.
+// Recent queries of a layer, for trials. Their slot is (position / 8) % 16.
 struct KeptQueries {
-  std::vector<uint16_t> q;       // [slots][H][d] half, as given: up to 16 slots, as they are needed
+  std::vector<uint16_t> q;       // [slots][H][d] half, as given; slots are added as needed, up to 16
   std::vector<uint16_t> output;  // [slots][H][d] half, attention output
   std::vector<float> lse;        // [slots][H]
   std::vector<float> norm = std::vector<float>(kTrialQueries, -1.0f);    // [16], negative when not given
@@ -77,7 +79,7 @@ struct Layer {
   std::vector<std::shared_ptr<Page>> pages;
   std::vector<double> mass;  // attention that each sealed page received
   double openMass = 0;
-  uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been left out, and that were
+  uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been skipped, and how many of them were
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
   float sketchScale = 0;
@@ -89,24 +91,24 @@ struct Layer {
   int openRows() const { return length - sealed() * kPageTokens; }
 };
 
-// What one thread needs while it works; kept between calls.
+// Working memory of one thread, kept between calls.
 struct Scratch {
   QueryRows query;
-  std::vector<SideView> sides;  // attend: of the next pages, in the order in which they are read
+  std::vector<SideView> sides;  // attend: sides of the next pages, in reading order
   Buffer<float> keyRows;    // [128][d]
   Buffer<float> valueRows;  // [128][d]
   Buffer<float> lines;      // attend: the sinks as float rows
   Buffer<uint8_t> codes;    // one head of one page side in any format
-  Buffer<float> base;       // trial: the page as it is now; attend: mass and maximum of every page
+  Buffer<float> base;       // trial: results for the page as it is now; attend: mass and maximum of every page
   LatentScratch latent;
   Buffer<uint16_t> latentTiles;  // a held page that has no block: n K tiles, then n V tiles
   size_t bytes() const;
 };
 
-// Threads and their scratch, shared by all caches of a pool (never used by two calls at once): as many as the cache with the most of them
-// asked for, of the largest shape. The first cache makes them, and they end with the last.
+// Threads and their scratch, shared by all caches of a pool and used by one call at a time. There are as many threads as any of the caches asked
+// for, with scratch for the largest shape. The first cache creates them, and they end with the last.
 struct Workers {
-  // Sees to it that there are so many.
+  // Makes sure that there are at least `count` threads.
   void grow(int count) {
     if (scratch.size() < static_cast<size_t>(count)) scratch.resize(count);
     threads.grow(count);
@@ -114,18 +116,18 @@ struct Workers {
   Threads threads{1};
   std::deque<Scratch> scratch;
   Buffer<float> partial;  // results of history ranges before they are merged
-  Buffer<float> mass;     // of every item and page
+  Buffer<float> mass;     // of every result line and page
   Buffer<uint64_t> skipped;  // [items][2]
   Buffer<float> delta;
   Mover mover;
   size_t bytes() const;
 };
 
-// A page as it comes from outside: nothing of it is believed. Of a page 0 the sinks stand behind it.
+// A page from outside, none of which is trusted. The bytes of page 0 are followed by the sinks.
 struct StoredPage {
   PageKind kind;
-  int formats[2];    // of keys and values; read when kind is kResident
-  int latentFormat;  // -1: none
+  int formats[2];    // of keys and values; used when kind is kResident
+  int latentFormat;  // -1 for none
   int latentWidth;
   const uint8_t* bytes;
   size_t size;
@@ -140,13 +142,13 @@ struct CacheMemory {
 
 // Whether every |x| <= largest; false for NaN.
 bool withinMagnitude(const float* x, size_t count, float largest);
-// As halves. What is beyond their range, as a code of 65,504 decodes to a little more than that, becomes the largest half and not infinity.
+// Converts to halves. What exceeds their range (a code of 65,504 decodes to slightly more) becomes the largest half, not infinity.
 void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t count);
 void clampToHalf(float* x, size_t count);
 
 class Cache : public PartOwner {
  public:
-  // Takes nothing of the budget: everything that counts comes with tokens.
+  // Uses none of the budget: everything that counts is allocated with tokens.
   static std::unique_ptr<Cache> open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options);
   ~Cache() override;
 
@@ -162,58 +164,59 @@ class Cache : public PartOwner {
 
   // k, v: [T][n][d]. All or nothing.
   Status append(int layer, const float* k, const float* v, int tokens);
-  // Moves one side of a page, or both, to a format: for everyone who holds the page. freed: bytes by which the account's count fell.
+  // Moves one side of a page, or both, to a format, for every cache that shares the page. freed: bytes by which the account's count fell.
   Status transcode(int layer, int page, Sides sides, int to, double* freed);
-  // The same in the background: the page stays as it is until finishMoves(). Refused, as transcode() and hold() are, while one of these sides is
-  // under way, here or in a fork. Its bytes count when it is put in place; until then nobody else gets their room.
+  // The same in the background: the page stays as it is until finishMoves(). Like transcode() and hold(), it is refused while one of these
+  // sides is already moving, here or in a fork. The new bytes count once they are in place; until then their room is reserved.
   Status startMove(int layer, int page, Sides sides, int to);
   size_t movesUnderWay() const { return moves_.size(); }
-  // Puts moves in place in the order of their start, up to the first that is not encoded, or all. results: [movesUnderWay()]. → how many
+  // Puts moves in place in the order of their start, up to the first that is not yet encoded, or (wait) all of them.
+  // results: [movesUnderWay()]. Returns how many it finished.
   size_t finishMoves(bool wait, MoveResult* results);
-  // out: [tokens][n][d]; page == sealed() means the open one.
+  // out: [tokens][n][d]. page == sealed() means the open page.
   void decode(int layer, int page, bool isKey, float* out);
-  // Keys or values of one head of a sealed page as rows `stride` apart, sinks exact, whatever the page is held as.
+  // Keys or values of one head of a sealed page as rows `stride` apart, with exact sinks, however the page is held.
   void materialize(int layer, int page, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const;
-  // Forgets the rows from `tokens` on in every layer; only rows that are still open can be forgotten. Mass is counted by the page, so what part
-  // of the open page's went to rows that stay is not known: it counts from nothing again.
+  // Forgets the rows from `tokens` on in every layer; only rows of the open page can be forgotten. Mass is counted per page, so the share of the
+  // remaining rows is unknown, and the open page's count starts from zero again.
   Status truncate(int tokens);
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;
   CacheMemory memory() const;
   size_t sealBytes() const;
-  // Bytes by which the count grows when so many tokens are appended to a layer.
+  // Bytes by which the count grows when `tokens` are appended to a layer.
   size_t appendBytes(int layer, int tokens) const;
   std::unique_ptr<Cache> fork(Status* status) const;
 
-  // Weights of a layer's latents; refused once it holds any. rotary: for all layers, null for none.
+  // Weights of a layer's latents; refused once the layer holds a latent. rotary: for all layers, null for none.
   Status setLatentLayer(int layer, std::shared_ptr<const LatentLayer> weights);
   Status setRotary(std::shared_ptr<const RotaryTable> rotary);
   void setLatentScratch(size_t bytes);
   // Replaces keys and values of a sealed page by its latent: latentBytes() of them. freed: as in transcode.
   Status hold(int layer, int page, int format, const uint8_t* bytes, double* freed);
-  // Puts the latent of a sealed page beside its keys and values; a page has one latent at most.
+  // Stores the latent of a sealed page beside its keys and values. A page has at most one latent.
   Status keep(int layer, int page, int format, const uint8_t* bytes);
-  // Makes keys and values of a page again from its latent, both in `format`. A held latent goes, a kept one stays.
+  // Recomputes keys and values of a page from its latent, both in `format`. A held latent is then freed, a kept one stays.
   Status restore(int layer, int page, int format, double* freed);
-  // Bytes of a sealed page as it is stored: parts of keys, of values, latent, and of page 0 the sinks.
+  // Bytes of a stored page: the parts of keys and of values, the latent, and the sinks for page 0.
   size_t storedBytes(int layer, int page) const;
   // out: [storedBytes()].
   void exportPage(int layer, int page, uint8_t* out) const;
-  // Puts a stored page behind the last one: kUnsupported unless the layer ends where a page does (or for a latent without weights), kBadShape
-  // when sizes disagree, kBadValue when a row would be no number. All or nothing.
+  // Adds a stored page after the last one. Answers kUnsupported unless the layer ends at a page boundary (or for a latent without weights),
+  // kBadShape when sizes disagree, kBadValue when a row would not be finite. All or nothing.
   Status importPage(int layer, const StoredPage& stored);
-  // Recomputes what attention over the pages [from, to) of a layer will read, as far as blocks have room.
+  // Recomputes the latent pages in [from, to) of a layer that attention will read, as far as blocks have room.
   void prepareLatents(int layer, int from, int to);
-  // Where one head of a held page is as f16 tiles: in its block, or in the scratch of the thread.
+  // Where the f16 tiles of one head of a held page are: in its block, or in the scratch of the thread.
   void latentViews(int layer, int page, int head, Scratch& scratch, SideView* k, SideView* v) const;
   // Recomputes some heads of a held page into the scratch, unless the page has a block.
   void fillLatent(int layer, int page, int firstHead, int heads, Scratch& scratch) const;
 
   void visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) override;
 
-  // Tokens that the open page has room for.
+  // How many tokens the open page has room for.
   int openRoom(const Layer& layer) const { return static_cast<int>(layer.open.size() / openBytes(1)); }
-  // The open page of one head, as a page side of format f16 whose channels of keys are openRoom() apart.
+  // The open page of one head, as an f16 page side whose key channels are openRoom() apart.
   SideView openView(const Layer& layer, bool isKey, int head) const;
   // Sink rows of one head, [4][d] half.
   const uint16_t* sinkRows(const Layer& layer, bool isKey, int head) const;
@@ -224,15 +227,16 @@ class Cache : public PartOwner {
   Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options);
   size_t openBytes(int room) const { return options_.shape.rowElements() * room * 4; }
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
-  // What appending so many tokens to a layer does to its open page.
+  // What appending `tokens` to a layer does to its memory.
   struct Growth {
     int seals = 0;      // pages that are sealed
-    int room = 0;       // of a larger open page; 0: that of now does
-    size_t added = 0;   // bytes
-    size_t freed = 0;   // of them, in the end
+    int room = 0;       // room of the larger open page, 0 if the present one is large enough
+    size_t added = 0;   // bytes allocated
+    size_t freed = 0;   // bytes of the open page that is replaced
   };
   Growth growthBy(const Layer& layer, int tokens) const;
-  // A larger open page with the rows of `from`, and sinks where they are due and not there; neither is counted yet. False when memory ran out.
+  // Drafts a larger open page with the rows of `from`, and the sinks if they are due and missing; neither is counted yet. False when memory
+  // ran out.
   bool draftGrowth(const Layer& from, const Growth& growth, PartRef& open, PartRef& sinks) const;
   // A page of the window format, not counted yet. Null when memory ran out.
   std::shared_ptr<Page> draftPage();
@@ -246,17 +250,17 @@ class Cache : public PartOwner {
   bool areHalves(const uint16_t* halves, size_t count) const;
   bool holdsNumbers(const Page& page, int pageIndex);
   bool rotaryReaches(int page) const { return !rotary_ || (page + 1) * kPageTokens <= rotary_->positions(); }
-  // Whether scales and mean of a latent are numbers, and all keys and values made of it are in the range of f16.
+  // Whether scales and mean of a latent are finite, and all keys and values recomputed from it are in the range of f16.
   bool recomputesToHalves(const PageLatent& latent, int page);
   // Whether a page has no latent yet and may get one now.
   bool mayHaveLatent(const Layer& layer, int page) const;
   PageLatent draftLatent(const Layer& layer, int format, const uint8_t* bytes);
-  // Keys or values of one head of a page that has a latent, sinks exact: [128][d].
+  // Keys or values of one head of a page that has a latent, with exact sinks: [128][d].
   void latentRows(const Layer& layer, int page, bool isKey, int head, float* rows, LatentScratch& scratch) const;
   // Both sides of one head, among the n K tiles and n V tiles of a page.
   void fillTiles(const Layer& layer, int page, int head, uint16_t* tiles, Scratch& scratch) const;
 
-  std::shared_ptr<Account> account_;  // shared with forks; first member: parts of the layers below are released before it
+  std::shared_ptr<Account> account_;  // shared with forks; the first member, so that the parts of the layers below are released before it
   const Kernels* kernels_;
   CacheOptions options_;
   SidePlaces places_[kFormatSlots];

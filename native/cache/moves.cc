@@ -10,7 +10,7 @@ namespace palimpsest {
 
 namespace {
 
-// Bytes of a side that a move leaves where they lie.
+// Bytes of a side that a move leaves in place.
 size_t keptBytes(const PageSide& old, int to) {
   size_t bytes = 0;
   for (int part = 0; part < kPartsMax; part++) {
@@ -115,7 +115,7 @@ void Mover::work() {
     task->run(*scratch);
     scratch.reset();
     lock.lock();
-    task->done.store(true);  // from here on it may be gone
+    task->done.store(true);  // from here on the task may no longer exist
     running_ = nullptr;
     idle_.notify_all();
   }
@@ -123,7 +123,7 @@ void Mover::work() {
 
 // ---- The cache
 
-// Checks a move, finds room for it and drafts what it will write. Changes nothing but the move.
+// Checks a move, checks that there is room for it, and drafts what it will write. Changes nothing but the move.
 Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& move) const {
   const Layer& layer = layers_[index];
   move.page = layer.pages[pageIndex];
@@ -156,7 +156,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
   return kOk;
 }
 
-// Puts complete sides in the place of the old ones. → bytes by which the account's count fell
+// Replaces the old sides by the finished ones. Returns the bytes by which the account's count fell.
 double Cache::putInPlace(Move& move) {
   const double before = static_cast<double>(account_->usedBytes());
   for (const bool isKey : {true, false}) {
@@ -198,7 +198,7 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
   return kOk;
 }
 
-// The budget may have been lowered since the start: then there may be no room in the end.
+// If the budget has been lowered since the start, there may be no room in the end.
 MoveResult Cache::commitMove(Move& move) {
   Page& page = *move.page;
   page.moving &= static_cast<uint8_t>(~move.sides);
@@ -220,7 +220,7 @@ size_t Cache::finishMoves(bool wait, MoveResult* results) {
     Move& move = *moves_[count];
     if (!move.done.load()) {
       if (!wait) break;
-      // Rather than wait for a thread that may not run, the caller does what is not begun.
+      // Rather than wait for a thread that may not run, the caller runs a move that has not begun.
       if (workers_->mover.take(&move)) move.run(scratch);
     }
     results[count] = commitMove(move);
@@ -233,7 +233,7 @@ void Cache::dropMoves() {
   for (const std::unique_ptr<Move>& move : moves_) {
     if (!move->done.load()) workers_->mover.take(move.get());
     account_->unclaim(move->added);
-    move->page->moving &= static_cast<uint8_t>(~move->sides);  // forks may have the page too
+    move->page->moving &= static_cast<uint8_t>(~move->sides);  // forks may share the page
   }
   moves_.clear();
   if (!workers_) return;  // a cache that could not be opened

@@ -1,11 +1,12 @@
-// Moves: one side of a page, or both, change their format. Each is planned (checked, and found room for), drafted, encoded and put in place. transcode() does
-// all of it in one call. startMove() leaves the encoding to a thread while the cache goes on, and finishMoves() puts in place what is encoded.
+// A move changes the format of one side of a page, or of both. Each move is planned (checked, and room found for it), drafted, encoded and put in
+// place. transcode() does all of this in one call. startMove() leaves the encoding to a background thread while the cache goes on, and
+// finishMoves() puts encoded moves in place.
 //
-// That thread reads a sealed page side, which nobody writes, and writes parts that nobody else knows of. Owners and counts of parts
-// change on the calling thread only, which also alone knows what is under way. Trials that are started run on it too (trial.h).
+// The background thread reads a sealed page side, which nobody writes, and writes parts that nobody else knows of. Only the calling thread
+// changes the owners and counts of parts and keeps the list of moves under way. Started trials run on the background thread too (trial.h).
 //
-// A page may be shared with forks. The move belongs to the cache that started it: when that one closes, the move is dropped and the page
-// stays as it is; when it finishes it, the page has changed for all of them. A fork that is made meanwhile shares the page as any other.
+// A page may be shared with forks. A move belongs to the cache that started it: if that cache closes, the move is dropped and the page stays
+// as it is; when it finishes the move, the page has changed for all of them. A fork made in the meantime shares the page like any other.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -25,7 +26,7 @@ struct Page;
 enum Sides : uint8_t { kKeys = 1, kValues = 2, kBothSides = 3 };
 constexpr Sides sideBit(bool isKey) { return isKey ? kKeys : kValues; }
 
-// One page side written in another format. Says nothing about whose it is, so that any thread may run it.
+// Writes one page side in another format. It refers to no cache, so that any thread may run it.
 struct Encoding {
   const Kernels* kernels;
   SideShape side;
@@ -39,7 +40,7 @@ struct Encoding {
 
 struct Scratch;
 
-// Work for the background thread. It lives until it is done or taken back.
+// Work for the background thread. It must live until it is done or taken back.
 struct Task {
   virtual ~Task() = default;
   // Must not fail, and touches nothing that the calling thread may change meanwhile.
@@ -51,32 +52,32 @@ struct Task {
 struct Move : Task {
   void run(Scratch& scratch) override;
   std::shared_ptr<Page> page;
-  uint8_t sides = 0;    // that are under way
-  uint8_t changed = 0;  // those of them that are in another format yet
-  PageSide from[2];     // hold the source: keys, values
+  uint8_t sides = 0;    // the sides under way
+  uint8_t changed = 0;  // those of them that are not yet in the target format
+  PageSide from[2];     // keep the source alive: keys, values
   PageSide to[2];
-  size_t added = 0;     // bytes that are drafted
+  size_t added = 0;     // drafted bytes
   Encoding encoding[2];
-  PartRef sinks;        // holds what encoding reads of them
+  PartRef sinks;        // keeps the sinks alive while they are read
 };
 
-// A trial that was started (trial.h). Changes nothing, so that it may end whenever it does.
+// A trial in the background (trial.h). It changes nothing, so it does not matter when it ends.
 struct StartedTrial : Task {
   const void* owner = nullptr;  // the cache
-  const Page* page = nullptr;   // which the cache holds
-  PageSide k;                   // hold what is read; empty once it is done and the page was to change
+  const Page* page = nullptr;   // held by the cache
+  PageSide k;                   // k, v and sinks keep alive what the trial reads; they are emptied once it is brought to its end
   PageSide v;
   PartRef sinks;
   std::vector<double> errors;
 };
 
-// How a move ended: kOk, or kBudgetExceeded when its bytes found no room in the end and the page is as it was.
+// How a move ended: kOk, or kBudgetExceeded when there was no room for its bytes in the end and the page is unchanged.
 struct MoveResult {
   Status status;
   double freed;  // as in transcode
 };
 
-// A thread that does what the caches of a pool give it, in the order in which it comes, and sleeps when there is nothing. The first task starts it.
+// A thread that runs the tasks of a pool's caches in the order in which they arrive, and sleeps when there are none. The first open() starts it.
 class Mover {
  public:
   Mover();
@@ -84,14 +85,14 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Everything that can fail: scratch for this head size and so many query rows of trials (0 for moves), and the thread.
+  // Does everything that can fail: allocates scratch for this head size and number of trial query rows (0 for moves), and starts the thread.
   void open(const Kernels* kernels, int headDim, int rows);
   void add(Task* task);
-  // True: the task was not begun, and the caller has it back. False: it is done, now at the latest.
+  // True: the task had not begun, and the caller has it back. False: it is done; the call waited for it if necessary.
   bool take(Task* task);
   size_t bytes() const;
 
-  // Known to the calling thread only.
+  // Used by the calling thread only.
   std::vector<std::unique_ptr<StartedTrial>> trials;  // in the order of their start
   std::vector<std::unique_ptr<StartedTrial>> spareTrials;
 
@@ -105,7 +106,7 @@ class Mover {
   Task* last_ = nullptr;
   Task* running_ = nullptr;
   bool stop_ = false;
-  // For the largest head size and the most rows yet. A task keeps the one that it began with, so that a larger one may take its place meanwhile.
+  // For the largest head size and the most rows so far. A running task keeps the scratch that it began with, so a larger one may replace it here.
   std::shared_ptr<Scratch> scratch_;
   int headDim_ = 0;
   int rows_ = 0;

@@ -24,7 +24,7 @@ bool PageSide::draft(Account& account, int newFormat, const SideShape& shape) {
     if (size == 0 || part[i]) continue;
     part[i] = account.draft(size);
     if (!part[i]) return false;
-    // Padding is zeros, so that equal pages have equal bytes, and bytes that leave the process say nothing else.
+    // Zero the padding, so that equal pages have equal bytes and exported bytes disclose nothing else.
     std::memset(part[i].bytes() + size - kPagePartAlign, 0, kPagePartAlign);
   }
   return true;

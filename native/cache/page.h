@@ -1,7 +1,7 @@
 // One side (K or V) of one sealed page, in any format: which parts it has, and where the fields of one head lie in them.
 //
-// A part is one allocation and holds the first of its fields of all heads, then the next field of all heads (layout.gen.h has the fields of
-// every format). How they are written and read is the format's own (native/formats/).
+// A part is one allocation. It holds its first field for all heads, then its next field for all heads (layout.gen.h lists the fields of every
+// format). Each format defines how they are written and read (native/formats/).
 #pragma once
 #include "../formats/format.h"
 #include "../kernels/kernels.h"
@@ -32,18 +32,18 @@ struct PageSide {
   int format = kF16;
   PartRef part[kPartsMax];
 
-  // Drafts every part that is not there yet; false when memory ran out. The caller counts them when the page is complete.
+  // Drafts every missing part; false when memory ran out. The caller counts them when the page is complete.
   bool draft(Account& account, int newFormat, const SideShape& shape);
   void count(Account& account) const;
   size_t bytes() const;
   SideView view(const SideShape& shape, int head) const;
   SideTarget target(const SideShape& shape, int head) const;
-  // Of heads [first, first + count). A decode step asks for them at every page, of every head.
+  // Views of the heads [first, first + count). A decode step needs those of every head at every page.
   void views(const SideShape& shape, int first, int count, SideView* out) const;
 };
 
 inline void PageSide::views(const SideShape& shape, int first, int count, SideView* out) const {
-  // Taken once for all heads: what is written into views might be anything to the compiler.
+  // Read once for all heads: the compiler must assume that the writes to `out` could change these values.
   const SidePlaces& places = shape.places[format];
   const int of = format;
   for (int h = 0; h < count; h++) out[h].format = of;
@@ -54,7 +54,7 @@ inline void PageSide::views(const SideShape& shape, int first, int count, SideVi
   }
 }
 
-// One head of a side as rows `stride` apart, sinks exact. sinks: of this head, [4][d] half; read when firstRow is not 0.
+// Decodes one head of a side to rows `stride` apart, with exact sinks. sinks: those of this head, [4][d] half; read when firstRow is not 0.
 void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride);
 
 }  // namespace palimpsest

@@ -95,7 +95,7 @@ size_t PagePool::auditBytes(const Account* account) const {
 
 void PagePool::settle() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Nothing is ever idle: everything moves now and then, for the sanitizer to watch.
+  // No memory is ever idle in this build, so move everything now and then for the sanitizer to check.
   if (++settled_ % 64 == 0) compact();
 #else
   if (!heap_.isWasteful()) {
@@ -103,7 +103,7 @@ void PagePool::settle() {
     return;
   }
   heap_.trim();
-  // When what is left could not be moved, there is no use in looking at every part again after every call.
+  // If the remaining parts could not be moved, it is useless to look at every part again after every call.
   if (!heap_.isWasteful() || (heap_.idleBytes() < idleBefore_ + kRetryBytes && ++settled_ % 64 != 0)) return;
   for (int round = 0; round < kRounds && heap_.isWasteful() && compact(); round++) {
   }
@@ -111,8 +111,7 @@ void PagePool::settle() {
 #endif
 }
 
-// Moves some parts together. → whether there were any
-// Parts that somebody else owns as well, a background task or a change that is not complete, stay where they are.
+// Moves some parts together, and returns whether it moved any. Parts that a background task or an incomplete change owns as well are not moved.
 bool PagePool::compact() {
   heap_.forget();
   visitParts([](PartRef& ref) { ref.part_->found++; });

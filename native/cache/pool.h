@@ -1,11 +1,10 @@
-// Memory that is counted. A pool holds any number of accounts: one for each cache and all its forks. An account has a budget of its
-// own, the pool has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane, one metadata block,
-// one open page), each 64-byte aligned, of one account, and owned by one or more pages: a fork shares its sealed pages, and the
-// last owner frees them.
+// Memory that is counted. A pool has any number of accounts, one for each cache and all its forks. An account has its own budget, the pool
+// has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane, one metadata block, one open page), each
+// 64-byte aligned. A part belongs to one account and has one or more owners: a fork shares its sealed pages, and the last owner frees them.
 //
-// A part is drafted first (allocated, not counted) and counted when the page it belongs to is complete, so that a change is
-// all or nothing: whoever drops a draft has changed nothing. Callers ask hasRoom() for the whole change before they draft.
-// Used from one thread only (the numbers are never touched by the thread pool).
+// A part is first drafted (allocated, not counted) and then counted when the page it belongs to is complete. This makes a change all or
+// nothing: dropping a draft changes nothing. Callers ask hasRoom() for the whole change before they draft.
+// One thread uses a pool; the thread pool never touches its numbers.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -22,7 +21,7 @@ namespace palimpsest {
 class Account;
 struct Workers;
 
-// The header of its own block: whoever has the part has its bytes without another look into memory.
+// The header of its own block, so that the address of its bytes follows from that of the part, without another memory access.
 struct Part : Block {
   size_t size;  // bytes asked for, and counted
   uint32_t owners;
@@ -62,18 +61,18 @@ class PartRef {
   Part* part_ = nullptr;
 };
 
-// Whoever holds parts can be walked, to be audited and to be told where a part has been moved.
+// Every holder of parts can be visited, to audit it and to update its references when parts have been moved.
 class PartOwner {
  public:
   virtual ~PartOwner() = default;
-  // Each part as often as it is owned here; what owners share is shown once a walk.
+  // Visits each part once per reference held here; what several owners share is visited once per walk.
   virtual void visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) = 0;
 };
 
-// Bytes that count, the most there were, and the most there may be.
+// The bytes counted, their peak, and their budget.
 class Tally {
  public:
-  // A budget may be larger than what this machine can address.
+  // A budget may be larger than this machine can address.
   explicit Tally(uint64_t budgetBytes) : budget_(budgetBytes) {}
 
   uint64_t budgetBytes() const { return budget_; }
@@ -81,12 +80,12 @@ class Tally {
   size_t peakBytes() const { return peak_; }
   // Bytes that may still be added beside what is used and claimed.
   uint64_t roomBytes() const { return uint64_t{used_} + claimed_ < budget_ ? budget_ - used_ - claimed_ : 0; }
-  // False (and nothing changed) when below what is used now.
+  // False (and nothing changes) when `bytes` is less than what is in use.
   bool setBudget(uint64_t bytes);
 
-  // Whether `bytes` more fit, once `freed` bytes that the same change gives back are gone, beside everything that is claimed.
+  // Whether `bytes` more fit beside everything that is claimed, given that the same change frees `freed` bytes.
   bool hasRoom(size_t bytes, size_t freed) const { return fits(uint64_t{bytes} + claimed_, freed); }
-  // The same for a change whose claim was just given up.
+  // The same for a change whose claim was just withdrawn, so that other claims are not counted.
   bool fits(uint64_t bytes, size_t freed) const { return used_ - freed <= budget_ && bytes <= budget_ - (used_ - freed); }
 
  protected:
@@ -106,19 +105,19 @@ class PagePool : public Tally {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // What the system has given and not got back: headers included, and what is free but held.
+  // Bytes held from the system, including headers and free memory that has not been returned.
   size_t reservedBytes() const { return heap_.reservedBytes(); }
   size_t reservedPeakBytes() const { return heap_.reservedPeakBytes(); }
-  // Gives memory back to the system, when too much of it lies idle; parts may move then. Between two calls only: nobody holds a pointer
-  // into a part but background tasks, and a part that they own as well stays where it is.
+  // Returns memory to the system when too much of it is idle; parts may move then. Call it between two calls only, when nobody but background
+  // tasks holds a pointer into a part; parts that those own as well are not moved.
   void settle();
-  // Sums the sizes of every distinct part that a living owner can reach, of one account or (null) of all; independent of usedBytes().
+  // The total size of the distinct parts that a living owner can reach, of one account or (null) of all; independent of usedBytes().
   size_t auditBytes(const Account* account = nullptr) const;
   void enter(PartOwner* owner) { owners_.push_back(owner); }
   void leave(PartOwner* owner);
 
-  std::weak_ptr<Workers> workers;  // of the caches that are open (layer.h)
-  int64_t toldBytes = 0;  // for the binding: what the garbage collector knows of reservedBytes()
+  std::weak_ptr<Workers> workers;  // of the open caches (layer.h)
+  int64_t toldBytes = 0;  // for the binding: the reservedBytes() last reported to the garbage collector
 
  private:
   friend class Account;
@@ -127,7 +126,7 @@ class PagePool : public Tally {
 
   Heap heap_;
   std::vector<PartOwner*> owners_;
-  size_t idleBefore_ = 0;  // after parts were moved last and too much was left
+  size_t idleBefore_ = 0;  // idle bytes that the last attempt to move parts left
   uint32_t settled_ = 0;
   mutable uint32_t walk_ = 0;
 };
@@ -145,7 +144,7 @@ class Account : public Tally {
   uint64_t roomBytes() const { return std::min(Tally::roomBytes(), pool_->roomBytes()); }
   bool hasRoom(size_t bytes, size_t freed = 0) const { return Tally::hasRoom(bytes, freed) && pool_->hasRoom(bytes, freed); }
   bool fits(uint64_t bytes, size_t freed) const;
-  // Room for drafts that will be counted later: nobody else gets it until then.
+  // Reserves room for drafts that will be counted later.
   void claim(size_t bytes);
   void unclaim(size_t bytes);
 

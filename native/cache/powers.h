@@ -1,5 +1,5 @@
-// 2^x and log2(x) of our own. C libraries differ in the last bits of theirs, and what merges ranges of a history or keeps a log-sum-exp must be
-// the same on every machine: plain double arithmetic in a fixed order, unfused (-ffp-contract=off), rounded to float once.
+// Our own 2^x and log2(x). C libraries differ in the last bits of theirs, but merged ranges of a history and kept log-sum-exps must be the
+// same on every machine: plain double arithmetic in a fixed order, unfused (-ffp-contract=off), rounded to float once.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -7,9 +7,9 @@
 
 namespace palimpsest {
 
-// The Taylor series of e^r for |r| <= ln(2)/2 ends at r^12/12!, which is below 1e-14 there.
+// The Taylor series of e^r for |r| <= ln(2)/2, up to r^12/12!, which is below 1e-14 there.
 inline float powerOfTwo(float x) {
-  if (!(x >= -200.0f)) return 0.0f;  // the least float is 2^-149
+  if (!(x >= -200.0f)) return 0.0f;  // the smallest positive float is 2^-149
   if (x > 200.0f) return std::numeric_limits<float>::infinity();
   const int whole = static_cast<int>(x < 0 ? x - 0.5f : x + 0.5f);
   const double r = (static_cast<double>(x) - whole) * 0.69314718055994530942;

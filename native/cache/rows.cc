@@ -43,7 +43,7 @@ void QueryRows::restart() {
   std::fill_n(mixedTurned.data(), n * headDim, 0.0f);
 }
 
-// Sets which tokens of the page each row sees; answers one past the last token any row sees, 0 for none.
+// Sets which tokens of the page each row sees. Returns one past the last token that any row sees, 0 for none.
 int QueryRows::mask(int start, int skip, int count) {
   int visible = 0;
   for (int r = 0; r < rows; r++) {
@@ -102,7 +102,7 @@ bool QueryRows::page(const SideView* sides, int start, int skip, int count) {
   return true;
 }
 
-// Positions rise along the rows of a head, and are the same for every head.
+// Positions ascend along the rows of a head and are the same for every head.
 bool QueryRows::seesAll(int start, int end) const {
   return position[0] >= end - 1 && (window == 0 || position[rows - 1] - window + 1 <= start);
 }

@@ -1,22 +1,22 @@
-// Query rows of one or several KV heads that meet page after page: scores, one online softmax, mixed values. Used by attend and by trials.
-// Holds the memory; the arithmetic is the kernels' (kernels/attend_page.h).
+// Query rows of one or several KV heads, to which page after page is applied (the rows "meet" the page): scores, one online softmax, mixed
+// values. Attention and trials use it. It holds the memory; the arithmetic is in the kernels (kernels/attend_page.h).
 //
 // Coded keys and values are read as integers: the row (or its probabilities times the token scales) is quantized to int16
-// once, the dot is exact, one factor follows. Rotated values gather in an accumulator of their own and are turned back once.
+// once, the dot product is exact, and one factor follows. Rotated values have an accumulator of their own and are rotated back once.
 #pragma once
 #include "buffer.h"
 #include "page.h"
 
 namespace palimpsest {
 
-// Scores and everything made of them (max, slopes) are in units of log2(e).
+// Scores, maxima and slopes are in units of log2(e).
 constexpr float kLog2E = 1.44269504f;
 
 struct QueryRows {
   const Kernels* kernels = nullptr;
   int headDim = 0;
   int rows = 0;     // of all heads, head after head
-  int heads = 1;    // KV heads met at once
+  int heads = 1;    // KV heads processed together
 
   // Set by the caller between begin() and the first page; q already holds the softmax scale times log2(e).
   Buffer<float> q;        // [rows][d]
@@ -25,35 +25,35 @@ struct QueryRows {
   bool alibi = false;
   int window = 0;         // tokens a row may look back, itself included; 0 = all
   float skipShare = 0;    // as in PageRows
-  int halfStride = kPageTokens;  // likewise
+  int halfStride = kPageTokens;  // as in PageRows
 
   // Results: sums of 2^score relative to max, values not divided by the sum.
   Buffer<float> max;      // [rows]
   Buffer<float> sum;      // [rows]
   Buffer<float> mixed;    // [rows][d]
-  // Heads of pages met since begin() whose values might be skipped, and those that were.
+  // Heads of pages met since begin() whose values could have been skipped, and how many of them were.
   uint64_t skipped[2] = {0, 0};
-  // Of the page met last: sum of 2^(score - max at that time).
+  // The sum of 2^(score - max at that time) over the last page met.
   Buffer<float> rowMass;  // [rows]
 
   // Grows the buffers where needed (the only place that allocates).
   void reserve(const Kernels* table, int dim, int rowCount, int headCount);
-  // New rows: forgets quantized copies and results.
+  // Starts new rows: forgets quantized copies and results.
   void begin(int rowCount, int headCount);
-  // The same rows once more, from an empty softmax.
+  // Starts the same rows again with an empty softmax.
   void restart();
-  // Meets tokens [start + skip, start + count) of one page; sides as in Kernels::attendPage. False when no row sees any of them (rowMass is
-  // then not valid).
+  // Meets tokens [start + skip, start + count) of one page; sides as in Kernels::attendPage. False when no row sees any of them; rowMass is
+  // then not valid.
   bool page(const SideView* sides, int start, int skip, int count);
-  // Whether every row sees tokens [start, end) whole.
+  // Whether every row sees all tokens [start, end).
   bool seesAll(int start, int end) const;
-  // Meets pages that every row sees whole, as in Kernels::attendRun.
+  // Meets pages of which every row sees all tokens, as in Kernels::attendRun.
   void run(const SideView* sides, int pages, int known, int start, const PageNotes& notes);
-  // Mixes other values of the one page met since begin() or restart(), by the same probabilities.
+  // Mixes other values for the one page met since begin() or restart(), with the same probabilities.
   void remix(const SideView& v);
   // Meets the sinks, float rows [heads][4][d] at positions 0..3.
   bool sinks(const float* k, const float* v);
-  // Turns what rotated formats gathered back and adds it to mixed.
+  // Rotates the sums of rotated formats back and adds them to mixed.
   void finish();
   size_t bytes() const;
 

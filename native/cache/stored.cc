@@ -1,5 +1,4 @@
-// The stored bytes of a sealed page, out of a cache and into one (layer.h). What stands around them, so that they say what they are, is
-// native/stored.ts.
+// Exports the bytes of a sealed page from a cache and imports them into one (layer.h). native/stored.ts adds the header that describes them.
 #include <cstring>
 
 #include "layer.h"
@@ -8,7 +7,7 @@ namespace palimpsest {
 
 namespace {
 
-// Rows of a page are at most this large: f16 holds 65,504, and a code rounds by less than that again.
+// The largest value in the rows of a page: f16 holds up to 65,504, and the rounding of a code adds less than that again.
 constexpr float kLargestRow = 131072.0f;
 
 struct Piece {
@@ -16,7 +15,7 @@ struct Piece {
   size_t size;
 };
 
-// Everything that a page is stored in, in the order of the stored bytes: keys, values, latent.
+// All memory of a page, in the order of the stored bytes: keys, values, latent.
 std::vector<Piece> piecesOf(const Page& page) {
   std::vector<Piece> pieces;
   for (const PageSide* side : {&page.k, &page.v}) {
@@ -49,7 +48,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   const bool hasLatent = stored.latentFormat >= 0;
   if (stored.kind == kLatent && !hasLatent) return kBadArgument;
   if (hasLatent && (!layer.latent || layer.latent->width != stored.latentWidth || !rotaryReaches(pageIndex))) return kUnsupported;
-  // All sizes follow from the formats, and are compared with what is there before anything is allocated.
+  // All sizes follow from the formats and are compared with the given size before anything is allocated.
   size_t pageBytes = hasLatent ? latentBytes(stored.latentFormat, stored.latentWidth) : 0;
   for (const int format : stored.formats) {
     if (stored.kind == kLatent) continue;
@@ -95,14 +94,14 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   return kOk;
 }
 
-// Whether halves are all numbers of f16.
+// Whether all halves are finite.
 bool Cache::areHalves(const uint16_t* halves, size_t count) const {
   std::vector<float> rows(count);
   kernels_->fromHalf(halves, rows.data(), count);
   return withinMagnitude(rows.data(), count, kHalfMax);
 }
 
-// Whether every row of a page decodes to a number, and a latent to rows that f16 holds.
+// Whether every row of a page decodes to finite values, and a latent to rows within the range of f16.
 bool Cache::holdsNumbers(const Page& page, int pageIndex) {
   const size_t d = shape().headDim, elements = d * kPageTokens;
   Scratch& scratch = workers_->scratch[0];
@@ -113,7 +112,7 @@ bool Cache::holdsNumbers(const Page& page, int pageIndex) {
       if (page.kind == kLatent) continue;
       const SideView view = page.side(isKey).view(side, head);
       if (!kernels_->isSound(view, side.headDim)) return false;
-      // The rows of sinks as well: nothing comes of them, but they are met with the others.
+      // The rows of the sinks are checked too: their results are not used, but attention may compute them with the others.
       kernels_->decode(view, isKey, side.headDim, 0, rows, d);
       if (!withinMagnitude(rows, elements, kLargestRow)) return false;
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kStopped = -1;
 constexpr int kAll = 1 << 30;
-// Items of a round, and above them the number of threads that may take them.
+// The low bits of left_ count the items of a round; the bits above hold the number of threads that may take them.
 constexpr int kItemBits = 24;
 constexpr int kItemsMost = (1 << kItemBits) - 1;
 static_assert(kThreadsMax < 1 << (31 - kItemBits));
@@ -19,7 +19,7 @@ int itemsOf(int left) { return left & kItemsMost; }
 bool mayTake(int left, int thread) { return left > 0 && thread < left >> kItemBits; }
 
 #if defined(__wasm__)
-// One thread: nobody to wait for.
+// There is only one thread, so there is nobody to wait for.
 void sleepWhile(const std::atomic<int>&, int) { __builtin_trap(); }
 void wake(std::atomic<int>&, int) {}
 #else
@@ -69,15 +69,15 @@ void Threads::run(int items, int threads, Call call, void* context) {
   items_ = items;
   done_.store(0);
   left_.store(threads << kItemBits | items);
-  // One that may take nothing might be woken in the place of one that may.
+  // If not all threads may take items, wake all of them: otherwise one that may take none could be woken in place of one that may.
   wake(left_, threads < count() ? kAll : std::min(items, threads) - 1);
   while (runOne(0)) {
   }
   for (int done = done_.load(); done != items; done = done_.load()) sleepWhile(done_, done);
 }
 
-// Takes an item and runs it; false when none is left for this thread. What it took belongs to the round of now, even if `left` was read in
-// an earlier one: that round ended with nothing left, and this one cannot end before the item that was taken is done.
+// Takes an item and runs it; false when none is left for this thread. The item belongs to the current round even if `left` was read in an
+// earlier one: that round ended with nothing left, and the current one cannot end before the item taken from it is done.
 bool Threads::runOne(int thread) {
   int left = left_.load();
   do {

@@ -1,9 +1,9 @@
-// A few threads that sleep until there is work. each() runs task(context, item, thread) for every item and returns when
-// all are done; the calling thread takes part as thread 0. Items are independent, so who runs which changes no result.
-// Tasks must not throw. With one thread nothing is started. A call may be for the first few threads only: then no other takes an item.
+// A few threads that sleep until there is work. each() runs task(item, thread) for every item and returns when all are done; the
+// calling thread takes part as thread 0. Items are independent, so the results do not depend on which thread runs which item.
+// Tasks must not throw. With one thread, no other thread is started. A call may be limited to the first few threads.
 //
-// The caller waits for nothing but items that another thread has begun: a thread that wakes late, or that the system does
-// not let run at all, finds nothing left and sleeps on. There is no lock that a sleeping thread could hold.
+// The caller waits only for items that another thread has begun. A thread that wakes late, or that the system does not schedule at all,
+// finds nothing left and goes back to sleep. There is no lock that a sleeping thread could hold.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -12,31 +12,32 @@
 
 namespace palimpsest {
 
-// A WebAssembly module has one.
+// A WebAssembly module has only one thread.
 #if defined(__wasm__)
 constexpr bool kHasThreads = false;
 #else
 constexpr bool kHasThreads = true;
 #endif
 
-// Items a thread should find: who comes late takes fewer, and nobody waits long for the last one.
+// Items to make per thread: a thread that comes late then takes fewer, and nobody waits long for the last one.
 constexpr int kItemsAThread = 3;
 
 class Threads {
  public:
   explicit Threads(int count);
   ~Threads();
-  // Starts threads until there are so many. Between two calls only.
+  // Starts threads until there are `count`. Call it between two calls of each() only.
   void grow(int count);
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
 
   int count() const { return static_cast<int>(workers_.size()) + 1; }
-  // Whether so many multiplications are better shared, where there is somebody to share them with: a sleeping thread of a virtual machine begins some 50 us after it was called, and
-  // 8 million are 100 to 200 us on AVX-512 (measured on two virtual cores of a Zen 5; below that two threads took up to twice as long as one).
+  // Whether this many multiplications are worth sharing between threads. On a virtual machine a sleeping thread starts some 50 us after it is
+  // woken, and 8 million multiplications take 100 to 200 us on AVX-512 (measured on two virtual cores of a Zen 5; with fewer, two threads took
+  // up to twice as long as one).
   static bool worthSharing(int threads, double multiplications) { return threads > 1 && multiplications >= 1 << 23; }
 
-  // threads: how many take part at most.
+  // threads: the most that take part.
   template <typename Task>
   void each(int items, Task& task, int threads) {
     run(items, std::min(threads, count()), [](void* context, int item, int thread) { (*static_cast<Task*>(context))(item, thread); }, &task);
@@ -54,13 +55,13 @@ class Threads {
   bool runOne(int thread);
 
   std::vector<std::thread> workers_;
-  // The round: written while nothing is left, read by whoever has taken an item, so never at the same time.
+  // The current round. It is written while no item is left and read only by threads that have taken an item, so never both at once.
   Call call_ = nullptr;
   void* context_ = nullptr;
   int items_ = 0;
-  // On lines of their own: every thread writes them.
-  alignas(64) std::atomic<int> left_{0};  // items that nobody has taken, and above them the threads that may; 0 when none is left, kStopped at the end
-  alignas(64) std::atomic<int> done_{0};  // items that are finished
+  // Each on its own cache line, because every thread writes them.
+  alignas(64) std::atomic<int> left_{0};  // low bits: items not yet taken; high bits: threads that may take them; 0: none left; or kStopped
+  alignas(64) std::atomic<int> done_{0};  // finished items
 };
 
 }  // namespace palimpsest

@@ -9,7 +9,7 @@ namespace palimpsest {
 
 namespace {
 
-// Slots whose query comes after the page and sees all of it.
+// Slots whose query comes after the page and sees the whole page.
 std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, int page) {
   const int window = cache.options().window[index];
   const int start = page * kPageTokens;
@@ -23,8 +23,8 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   return slots;
 }
 
-// Where one head of a side is written in each format, 64-byte aligned inside scratch.codes, which has it twice. Fields that a family keeps are
-// there once for all of it.
+// Where one head of a side is written in each format, 64-byte aligned inside scratch.codes, which has room for two. Fields that all formats of
+// a family keep are there only once.
 class Carving {
  public:
   explicit Carving(int headDim) {
@@ -57,19 +57,19 @@ class Carving {
   size_t bytes_ = 0;
 };
 
-// Of a kept query's mass: less than this cannot be told from nothing, because query and output are kept as halves (2^-11 of them, and with
-// large scores more of a mass). trial.h says what a trial does then.
+// The smallest share of a kept query's mass that can be told from nothing, because query and output are kept as halves (an error of 2^-11 in
+// each, and of more in a mass if scores are large). trial.h explains what a trial does below it.
 constexpr float kKnownShare = 1.0f / 64;
 
 int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
 
-// What has been done for one side of one head.
+// What has already been prepared for one side of one head.
 struct Prepared {
   bool decoded = false;
   bool encoded[kFormatSlots] = {};
 };
 
-// One trial. It reads the cache's options, and of the layer what it is given: nothing that changes when the cache goes on.
+// One trial. It reads the cache's options and what it is given from the layer, none of which changes while the cache goes on.
 class Trial {
  public:
   Trial(const Cache& cache, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept, std::vector<int> slots, const uint16_t* sketch,
@@ -80,15 +80,15 @@ class Trial {
   int queries() const { return static_cast<int>(slots_.size()); }
   int heads() const { return cache_.shape().kvHeads; }
 
-  // Makes the scratch of a thread this trial's, and allocates what it lacks for so many queries.
+  // Prepares a thread's scratch for this trial, and allocates what is missing for `queries` queries.
   void reserve(Scratch& scratch, int queries) const {
     reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group());
   }
 
-  // Numbers that run() leaves behind, of all heads.
+  // The number of floats that run() writes for all heads.
   size_t resultSize() const { return static_cast<size_t>(cache_.shape().kvHeads) * count_ * queries() * width(); }
 
-  // One KV head: the page as it is, then each candidate. results: [heads][candidates][queries][width()].
+  // Evaluates one KV head: the page as it is, then each candidate. results: [heads][candidates][queries][width()].
   void run(int head, Scratch& scratch, float* results) const {
     QueryRows& rows = scratch.query;
     load(rows, head);
@@ -106,8 +106,8 @@ class Trial {
     std::copy_n(rows.max.data(), rows.rows, base.max);
     std::copy_n(rows.sum.data(), rows.rows, base.sum);
     std::copy_n(rows.mixed.data(), rows.rows * d, base.mixed);
-    // Values first: they are mixed by the probabilities that the page as it is has just left. A candidate for both sides comes after those for
-    // either, which need one side encoded at a time.
+    // Candidates for values come first, because they use the probabilities that the page as it is has just produced. Candidates for both sides
+    // come last; the others need only one side encoded at a time.
     for (const Sides sides : {kValues, kKeys, kBothSides}) {
       Prepared prepared[2];
       for (int i = 0; i < count_; i++) {
@@ -126,10 +126,10 @@ class Trial {
     }
   }
 
-  // Numbers that measure() needs room for.
+  // The number of floats that measure() needs as scratch.
   size_t measureSize() const { return queries() + std::max<size_t>(cache_.shape().queryElements(), width()); }
 
-  // Mean over the queries of the norm of o' - o: through the sketch and against the residual stream, or against o.
+  // The mean over the queries of the norm of o' - o: sketched and relative to the residual stream, or relative to o.
   void measure(const float* results, float* room, double* errors) const {
     const int n = queries();
     float* against = room;
@@ -162,7 +162,7 @@ class Trial {
   }
 
  private:
-  // The rows as the page is, and room for what a candidate changes.
+  // The results for the page as it is, and room for the differences that a candidate makes.
   struct Base {
     float* max;
     float* sum;
@@ -171,7 +171,7 @@ class Trial {
     float* powers;
   };
 
-  // Numbers of o' - o that are kept of a query and head: its sketch, or the sum of its squares.
+  // The number of floats kept of o' - o for each query and head: its sketch, or the sum of its squares.
   size_t width() const { return sketch_ != nullptr ? kSketchRows : 1; }
 
   float norm(const float* x, size_t count) const { return std::sqrt(cache_.kernels()->dot(x, x, static_cast<int>(count))); }
@@ -197,7 +197,7 @@ class Trial {
     }
   }
 
-  // Sinks are exact before and after, so they are left out of both sides of the difference.
+  // Sinks are exact before and after, so both sides of the difference leave them out.
   void meet(QueryRows& rows, const SideView& k, const SideView& v) const {
     const SideView sides[] = {k, v};
     rows.page(sides, pageIndex_ * kPageTokens, firstRow(), kPageTokens);
@@ -206,7 +206,7 @@ class Trial {
 
   int firstRow() const { return pageIndex_ == 0 ? kSinkTokens : 0; }
 
-  // One side in another format. `sides`: whose candidates are being tried; their formats of one family are encoded together.
+  // One side in another format. `sides`: the candidates being tried are those for these sides; their formats of one family are encoded together.
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
     if (format == now.format) return now;
     const int d = cache_.shape().headDim;
@@ -241,14 +241,14 @@ class Trial {
     return view;
   }
 
-  // o' - o of every row, when the page as it is gives way to what rows met last. → out [queries][width()]
+  // Writes o' - o of every row, when what the rows met last replaces the page as it is. out: [queries][width()]
   void compare(int head, const QueryRows& rows, const Base& base, float* out) const {
     const CacheShape& shape = cache_.shape();
     const Kernels* kernels = cache_.kernels();
     const int group = shape.group();
     const size_t d = shape.headDim;
     const int n = rows.rows;
-    // All mass, that of the page before and after, relative to the largest of the three.
+    // The whole mass, that of the page before and that of the page after, relative to the largest of the three.
     float* all = base.powers;
     float* before = all + n;
     float* after = all + 2 * n;
@@ -268,7 +268,7 @@ class Trial {
       const float left = std::max(0.0f, all[r] - now) + then;
       const uint16_t* output = &kept_.output[slots_[r / group] * shape.queryElements() + column * d];
       float* delta = base.delta + r * d;
-      // The page may hold more than all: of large scores the log-sum-exp is rounded by more than it is above them.
+      // The page may hold more than the whole mass: the rounding of a large log-sum-exp can exceed its distance to the largest score.
       if (left < kKnownShare * std::max(all[r], now)) {
         kernels->blendRow(1.0f / rows.sum[r], &rows.mixed[r * d], 0.0f, base.mixed + r * d, -1.0f, output, delta, static_cast<int>(d));
         continue;
@@ -277,7 +277,7 @@ class Trial {
       kernels->blendRow(after[r] * inverse, &rows.mixed[r * d], -before[r] * inverse, base.mixed + r * d, (now - then) * inverse, output, delta,
                         static_cast<int>(d));
     }
-    // Head by head, while the differences are at hand; measure() adds the heads up.
+    // Reduce head by head, while the differences are in the cache; measure() adds up the heads.
     const size_t wide = group * d;
     if (sketch_ != nullptr) {
       kernels->dotF16(sketch_ + head * wide * kSketchRows, static_cast<int>(wide), kSketchRows, kSketchRows, base.delta, queries(), wide, out,
@@ -293,7 +293,7 @@ class Trial {
   const PageSide& v_;
   const KeptQueries& kept_;
   const std::vector<int> slots_;
-  const uint16_t* sketch_;  // null: none
+  const uint16_t* sketch_;  // null if there is none
   const float sketchScale_;
   const uint16_t* keySinks_;
   const uint16_t* valueSinks_;
@@ -315,7 +315,7 @@ Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   return kOk;
 }
 
-// One that owns what it reads.
+// A started trial, which owns what it reads.
 struct OwnTrial : StartedTrial {
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;
@@ -325,7 +325,7 @@ struct OwnTrial : StartedTrial {
   std::unique_ptr<const Trial> trial;
 
   void run(Scratch& scratch) override {
-    trial->reserve(scratch, trial->queries());  // room is there (startTrial), but others use it too
+    trial->reserve(scratch, trial->queries());  // allocates nothing (startTrial did), but other tasks use this scratch too
     for (int head = 0; head < trial->heads(); head++) trial->run(head, scratch, results.data());
     trial->measure(results.data(), room.data(), errors.data());
   }
@@ -374,7 +374,7 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   const Layer& layer = cache.layer(index);
   Workers& workers = cache.workers();
   Mover& mover = workers.mover;
-  // For the most queries there can be: the thread and the caller may both have to do it.
+  // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the trial.
   mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group());
   std::unique_ptr<OwnTrial> own;
   if (mover.spareTrials.empty()) {
@@ -418,7 +418,7 @@ size_t startedErrors(const Cache& cache) {
 
 namespace {
 
-// As in finishMoves: what is not begun is done here.
+// As in finishMoves, the caller runs a trial that has not begun.
 void bringToEnd(Workers& workers, StartedTrial& trial) {
   if (trial.done.load()) return;
   if (workers.mover.take(&trial)) trial.run(workers.scratch[0]);
@@ -448,7 +448,7 @@ size_t finishTrials(Cache& cache, bool wait, double* errors) {
     trial->k = PageSide();
     trial->v = PageSide();
     trial->sinks = PartRef();
-    // Its memory serves the next one.
+    // The next trial reuses its memory.
     mover.spareTrials.push_back(std::move(trial));
     count++;
   }

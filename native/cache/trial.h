@@ -1,15 +1,16 @@
-// What would attention lose if one page side were in another format? Measured on the kept queries of the layer by swapping
-// the page's contribution. Changes nothing.
+// A trial measures what attention would lose if one page side, or both, were in another format. It swaps the page's contribution to the kept
+// queries of the layer and changes nothing.
 //
-// A kept query has its log-sum-exp and its output o. With (l, s) the exp-sum and the value sum of the page as it is and
-// (l', s') of the page as it would be, all in one maximum where the kept sum is L:
+// A kept query has its log-sum-exp and its output o. Let (l, s) be the exp-sum and the value sum of the page as it is, (l', s') those of the
+// page as it would be, and L the kept sum, all relative to one maximum:
 //   o' - o = ((s' - l'·o) - (s - l·o)) / (L - l + l')
-// Written as a difference, the rounding of o is multiplied by (l - l') / (L - l + l'): it hardly matters while the page keeps about the mass
-// that it had. o and its sum are those of the moment when the query was asked: a page that changed its format since is compared with
-// its bytes of now, weighted by what it was then; L - l is kept from falling below zero for that reason.
+// In this form the rounding of o is multiplied by (l - l') / (L - l + l'), so it hardly matters while the page keeps about the same mass.
+// o and L were recorded when the query was asked. If the page has changed its format since, l and s come from its present bytes, which can
+// exceed what L contains; L - l is therefore kept from falling below zero.
 //
-// A page that held all mass and would lose nearly all of it leaves a divisor that is rounding alone. Below 1/64 of L (kKnownShare) the rest is
-// therefore taken as nothing: o' is what the page alone would give, s' / l'. Both are means of values then, and |o' - o| <= 2 max|v|.
+// If a page held all the mass and would lose nearly all of it, the divisor consists of rounding alone. When the divisor is below 1/64 of L
+// (kKnownShare), the rest of the history is therefore ignored: o' is what the page alone would give, s' / l'. Both outputs are then means of
+// values, and |o' - o| <= 2 max|v|.
 #pragma once
 #include "layer.h"
 
@@ -21,19 +22,19 @@ struct TrialCandidate {
   int format;
 };
 
-// errors: [count]; NaN when no kept query sees the page whole. kUnsupported for a candidate that transcode would refuse.
+// errors: [count]; NaN when no kept query sees the whole page. Answers kUnsupported for a candidate that transcode would refuse.
 Status trial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count, double* errors);
 
-// What one thread needs for `rows` query rows of a head.
+// Allocates what one thread needs for `rows` query rows of a head.
 void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows);
 
-// The same on the background thread, on the queries that are kept now. The page's bytes of now live until it is finished.
+// The same on the background thread, with the queries kept now. The page's present bytes are kept until the trial is finished.
 Status startTrial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count);
-// How many errors all trials have that were started and not finished.
+// The number of errors that the started and unfinished trials of a cache will report.
 size_t startedErrors(const Cache& cache);
-// Errors of trials in the order of their start, up to the first that has not ended, or of all. → how many trials that were
+// Writes the errors of trials in the order of their start, up to the first that has not ended, or (wait) of all. Returns the number of trials.
 size_t finishTrials(Cache& cache, bool wait, double* errors);
-// Brings those of one page to their end without answering yet, whichever cache started them: it is about to change.
+// Completes the trials of a page that is about to change, whichever cache started them. finishTrials() reports their results later.
 void endTrials(Workers& workers, const Page& page);
 
 }  // namespace palimpsest

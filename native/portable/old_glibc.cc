@@ -1,7 +1,7 @@
 // Lets a prebuilt addon run on a glibc older than the one it was built with. glibc 2.34 moved its thread functions from libpthread
-// to libc and gave them a new version there; the old versions are still offered, with the same meaning, so that every machine
-// has them. The linker sends each call here (wrapped.flags), and the call goes on to the old version.
-// Only in builds with portable=1 (scripts/prebuild.mjs), which also checks what the binary asks for in the end.
+// to libc and gave them a new symbol version there. It still provides the old versions, with the same meaning, so every machine has
+// them. The linker redirects each call to this file (wrapped.flags), which calls the old version.
+// Used only in builds with portable=1; scripts/prebuild.mjs makes them and also checks which versions the finished binary needs.
 #include <pthread.h>
 
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ int __wrap_pthread_key_delete(pthread_key_t key) { return old_pthread_key_delete
 void* __wrap_pthread_getspecific(pthread_key_t key) { return old_pthread_getspecific(key); }
 int __wrap_pthread_setspecific(pthread_key_t key, const void* value) { return old_pthread_setspecific(key, value); }
 
-// glibc 2.32 and later say here whether there is one thread only, so that counters need no lock. Ours says: assume more.
+// In glibc 2.32 and later this tells whether the process has a single thread, so that counters need no lock. Ours always says that it has more.
 char __libc_single_threaded = 0;
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// What the module exports to native/wasm.ts, and what stands in for an exception. See napi.h.
+// What the module exports to native/wasm.ts, and what replaces exceptions. See napi.h.
 #include "napi.h"
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include <typeinfo>
 #include <vector>
 
-// Throws in JavaScript. kind: 0 memory ran out, 1 TypeError, 2 RangeError.
+// Throws in JavaScript. kind: 0 for out of memory, 1 for TypeError, 2 for RangeError.
 __attribute__((import_module("palimpsest"), import_name("fail"), noreturn)) void failInJavaScript(int kind, const char* text, size_t length);
 
 namespace Napi {
@@ -70,7 +70,7 @@ std::string Value::text() const {
 
 Value String::New(Env, const std::string& text) { return Value(std::make_shared<std::string>(quoted(text))); }
 
-// The closing bracket is put when the text is read: members may still come.
+// text() adds the closing bracket, because more members may follow.
 void Object::Set(const char* name, const Value& value) { *json_ += (json_->empty() ? '{' : ',') + quoted(name) + ':' + value.text(); }
 void Array::Set(uint32_t, const Value& value) { *json_ += (json_->empty() ? '[' : ',') + value.text(); }
 
@@ -85,7 +85,7 @@ using namespace Napi;
 
 #define EXPORT(name) extern "C" __attribute__((export_name(#name)))
 
-// The JSON of everything that can be called. Once, before anything else.
+// Answers the JSON of everything that can be called. Called once, before anything else.
 EXPORT(surface) void surface() { resultText = kInit(Env(), Object::New(Env())).text(); }
 
 EXPORT(slotsAddress) Slot* slotsAddress() { return slots; }
@@ -93,7 +93,7 @@ EXPORT(numberAddress) double* numberAddress() { return &resultNumber; }
 EXPORT(textAddress) const char* textAddress() { return resultText.data(); }
 EXPORT(textLength) size_t textLength() { return resultText.size(); }
 
-// Room for the arrays of one call; kept and grown by JavaScript. Null when there is no memory.
+// Memory for the arrays of one call, which JavaScript keeps and enlarges. Null when there is none.
 EXPORT(allocate) void* allocate(size_t bytes) { return aligned_alloc(64, (bytes + 63) / 64 * 64); }
 EXPORT(release) void release(void* bytes) { free(bytes); }
 
@@ -116,7 +116,7 @@ EXPORT(call) uint32_t call(uint32_t callee, Wrapped* it, size_t count) {
   return result.kind();
 }
 
-// ---- In place of exceptions
+// ---- Replacement of exceptions
 
 static void* orFail(void* bytes) {
   if (!bytes) failInJavaScript(0, nullptr, 0);
@@ -134,7 +134,7 @@ void operator delete[](void* bytes, size_t) noexcept { free(bytes); }
 
 extern "C" {
 
-// Exceptions are thrown one at a time and never seen again.
+// Exceptions are thrown one at a time and never caught, so one buffer is enough.
 void* __cxa_allocate_exception(size_t size) throw() {
   alignas(16) static char room[256];
   if (size > sizeof room) abort();
@@ -142,7 +142,7 @@ void* __cxa_allocate_exception(size_t size) throw() {
 }
 void __cxa_free_exception(void*) throw() {}
 
-// An error of Napi has left its text; any other exception here is one of the standard library's, about memory.
+// An error of Napi has stored its text; any other exception here comes from the standard library and is about memory.
 void __cxa_throw(void*, std::type_info*, void* (*)(void*)) {
   const int kind = errorKind;
   errorKind = 0;

@@ -1,9 +1,9 @@
-// The part of node-addon-api that addon.cc and test_binding.cc use, for WebAssembly: the same sources make both bindings, so that
-// they cannot drift apart. JavaScript's half is native/wasm.ts, which copies typed arrays in before a call and back after it.
+// The part of node-addon-api that addon.cc and test_binding.cc use, for WebAssembly: both bindings are built from the same sources, so
+// they cannot drift apart. The JavaScript half is native/wasm.ts, which copies typed arrays in before a call and back after it.
 //
-// There are no exceptions here. What C++ throws ends the call: JavaScript throws in its place and sets the stack back, so
-// destructors between are skipped. That costs the memory of the locals and nothing else, for code that allocates before it
-// changes anything (it must: the native addon unwinds at the same places).
+// There are no exceptions here. A C++ throw ends the call: JavaScript throws instead and resets the stack, so the destructors in between
+// do not run. This leaks the memory of the local variables and does no other harm, because all code allocates before it changes anything
+// (as it must for the native addon too, which unwinds at the same places).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ struct napi_type_tag {
 namespace Napi {
 class Env;
 }
-// The garbage collector of a module's JavaScript has its whole memory before it.
+// Nothing to report: the garbage collector already knows the whole memory of a module.
 inline void napi_adjust_external_memory(const Napi::Env&, int64_t, int64_t*) {}
 
 namespace Napi {
@@ -91,7 +91,7 @@ class Value {
 
  protected:
   Slot slot_{};
-  std::shared_ptr<std::string> json_;  // of kJson, shared by copies as JavaScript's objects are
+  std::shared_ptr<std::string> json_;  // for kJson; copies share it, like references to a JavaScript object
 };
 
 class Number : public Value {
@@ -225,7 +225,7 @@ class ObjectWrap {
   }
 };
 
-// An error is made to be thrown at once: its text waits for that.
+// An error is created only to be thrown at once, so its text is stored until then.
 class Error {
  protected:
   static void keep(int kind, const std::string& text);
