@@ -1,57 +1,57 @@
 /**
- * A format as frozen data: everything that anybody asks of it is computed from these fields. One file of this folder describes one
- * family of formats and holds its readable reference; the C++ file of the same name beside it makes it fast.
+ * A format as frozen data, from which everything else about it is computed. Each TypeScript file of a family in this folder describes
+ * its formats and holds their readable reference; the C++ file of the same name beside it is the fast implementation.
  */
 import { PAGE_TOKENS } from '../layout.ts';
 import type { ReferenceCodec } from '../reference/codec.ts';
 
-/** How far down a format lies. A layer's storage state names the lowest tier that its pages may enter. */
+/** Tiers of formats, from the best down. A layer's storage state names the lowest tier that its pages may enter. */
 export const TIERS = ['exact', 'warm', 'archive'] as const;
 export type Tier = (typeof TIERS)[number];
 
 /** Head sizes that have a rotation and fit the integer tiles. */
 export const CODED_HEAD_DIMS: readonly number[] = [64, 80, 96, 128, 256];
 
-/** What one head holds of one page: bits an element, bytes a token, a channel, and whatever else the head has. */
+/** One field that a head stores per page: bits per element, bytes per token, per channel and per head. */
 export interface Field {
   readonly name: string;
   readonly elementBits?: number;
   readonly tokenBytes?: number;
   readonly channelBytes?: number;
   readonly headBytes?: number;
-  /** The same in every format of the family, so that a demotion on codes keeps it. */
+  /** The field is the same in every format of the family, so a demotion keeps it. */
   readonly kept?: boolean;
 }
 
-/** One allocation: the first field of all heads, then the next field of all heads. A part whose first field is kept is shared by a demotion. */
+/** One allocation: the first field of all heads, then the next field of all heads, and so on. A demotion shares a part whose first field is kept. */
 export interface Allocation {
   readonly fields: readonly Field[];
 }
 
 export interface FormatDescriptor {
   readonly name: string;
-  /** The number that crosses to C++ and never changes: 0 to 63. */
+  /** The number of the format in C++, 0 to 63, which never changes. */
   readonly id: number;
-  /** Quality: the lower, the better. Gaps leave room between formats. */
+  /** Quality: lower is better. Gaps leave room for formats in between. */
   readonly rank: number;
   readonly tier: Tier;
   /** Bits of one code, metadata not included. */
   readonly codeBits: number;
   /** Formats that a page side may come from: every better one, or those named. */
   readonly from: 'better' | readonly string[];
-  /** A page may be sealed in it. */
+  /** Whether a page may be sealed in it. */
   readonly window: boolean;
-  /** A move within the family works on codes alone, without the rows. */
+  /** Whether a move within the family works on codes alone, without the rows. */
   readonly nested: boolean;
   readonly headDims: 'any' | readonly number[];
   /** Keys are stored after RoPE in every native format. */
   readonly rope: 'post';
   readonly rotated: boolean;
-  /** Allocations of one page side, in order; a part without bytes is not made. */
+  /** Allocations of one page side, in order; a part without bytes is not allocated. */
   readonly parts: readonly Allocation[];
   /** The paper or measurement it comes from. */
   readonly source: string;
-  /** Raised with every change of what the bytes mean. */
+  /** Raised with every change in what the bytes mean. */
   readonly layoutVersion: number;
 }
 

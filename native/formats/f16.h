@@ -1,4 +1,4 @@
-// f16: an f16 tile (kernels.h), rows as they came, sinks among them. The largest half stands for what is beyond it.
+// f16: the rows in an f16 tile (kernels.h), sinks included. Values beyond the largest half saturate to it.
 #pragma once
 
 struct F16 {
@@ -24,7 +24,7 @@ struct F16 {
       for (int t = 0; t < kPageTokens; t++) fromHalf(half + t * d, x + t * stride, d);
       return;
     }
-    // Square by square, so that neither side is walked with a stride of its own.
+    // Transposes square blocks, so that both the tile and the rows are accessed in whole vectors.
     for (int c = 0; c < d; c += kLanes) {
       const int channels = d - c < kLanes ? d - c : kLanes;
       for (int t = 0; t < kPageTokens; t += kLanes) {

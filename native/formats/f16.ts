@@ -1,8 +1,8 @@
 /**
- * f16: IEEE 754 binary16 as it is, the format of the open page and of a window that must stay exact.
+ * f16: plain IEEE 754 binary16, the format of the open page and of a window that must stay exact.
  *
- * Bytes: keys [channels][tokens], values [tokens][channels], so that scores and mixing are the same product. 16 bits an element.
- * When not to use it: wherever q8 will do; q8 costs 1e-5 of divergence and half the bytes.
+ * Bytes: little-endian, keys [channels][tokens], values [tokens][channels], so that scores and mixing are the same product. 16 bits per element.
+ * When not to use it: wherever q8 will do, which takes half the bytes at a divergence of 1e-5.
  */
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';
@@ -16,7 +16,7 @@ export interface HalfHead extends Head {
 
 const f16: ReferenceCodec<HalfHead> = {
   format: 'f16',
-  // Half a unit in the last of eleven places; below 2^-14 numbers are subnormal and lose places.
+  // Half a unit in the last of eleven binary places; numbers below 2^-14 are subnormal and have fewer places.
   tolerance: { relative: 2 ** -11, smallest: 1e-2, largest: 1e4 },
   encode: (rows, headDim, firstRow = 0) => ({
     format: 'f16',

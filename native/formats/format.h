@@ -1,4 +1,4 @@
-// What the layout of a format says (native/layout.gen.h, written from the TypeScript descriptions beside this file).
+// What follows from the layout of a format (native/layout.gen.h, written from the TypeScript descriptions beside this file).
 #pragma once
 #include "../layout.gen.h"
 
@@ -6,7 +6,7 @@ namespace palimpsest {
 
 constexpr bool isFormat(int id) { return id >= 0 && id < kFormatSlots && kFormats[id].name != nullptr; }
 
-// Whether a side is codes. The other one, f16, is what the open page is in: it holds its rows as they came, the sinks among them.
+// Whether a format stores codes. f16, the format of the open page, does not: it holds the rows themselves, sinks included.
 constexpr bool isCoded(int format) { return format != kF16; }
 
 // Bytes of one field of one head.
@@ -17,7 +17,7 @@ constexpr size_t fieldBytes(const FieldLayout& field, int headDim) {
 
 constexpr size_t alignedPart(size_t bytes) { return (bytes + kPagePartAlign - 1) / kPagePartAlign * kPagePartAlign; }
 
-// Bytes of one part of a page side, 0 when the format makes none of it.
+// Bytes of one part of a page side, 0 when the format has no such part.
 constexpr size_t partBytes(int format, int part, int kvHeads, int headDim) {
   size_t bytes = 0;
   for (int i = 0; i < kFormats[format].fields; i++) {
@@ -31,11 +31,11 @@ constexpr size_t sideBytes(int format, int kvHeads, int headDim) {
   return bytes;
 }
 
-// Whether a page side may go from one format to another, sizes apart.
+// Whether a page side may go from one format to another; servesHeadDim checks the head size.
 constexpr bool isMove(int from, int to) { return from == to || (kFormats[to].from >> from & 1) != 0; }
-// Whether a move works on codes alone.
+// Whether a move is a demotion, which works on codes alone.
 constexpr bool isDemotion(int from, int to) { return kFormats[from].isNested && kFormats[from].family == kFormats[to].family && from != to; }
-// Whether a demotion leaves a part where it lies: one whose first field is the same in the whole family.
+// Whether a demotion leaves a part in place, which it does if the part's first field is the same in the whole family.
 constexpr bool isPartKept(int format, int part) {
   for (int i = 0; i < kFormats[format].fields; i++) {
     if (kFormats[format].field[i].part == part) return kFormats[format].field[i].isKept;

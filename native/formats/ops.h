@@ -1,32 +1,32 @@
 // What the C++ file of a family of formats defines: a struct of static functions, compiled once per instruction set (kernels/isa.cc). The
-// family is named in its file as in TypeScript, with a capital: rot.ts describes rot4, rot3 and rot2, and rot.h defines Rot.
+// struct has the name of the TypeScript file with a capital: rot.ts describes rot4, rot3 and rot2, and rot.h defines Rot.
 //
-// Always there:
-//   kMember                                     one of the family; its fields are those of all but for the bits of an element
+// Required:
+//   kMember                                     one format of the family; all of them have the same fields, except for the bits per element
 //   encode(targets, count, isKey, d, firstRow, x, stride)
 //   decode(side, isKey, d, firstRow, x, stride)                                                        (both as in Kernels)
-// With these alone a format works everywhere: attention decodes its page and takes the products of floats (kernels/attend_page.h).
+// With these alone a format works everywhere: attention decodes its page and multiplies floats (kernels/attend_page.h).
 //
-// Levels. The format is integers of a byte times scales, and attention multiplies integers:
-//   levels(side, d, tile)                       the int8 levels as an i8 tile: its own, or written into `tile`
-//   kBasis                                      what the levels are of: the rows as they are, or rotated; kFolded: see prepareKeys
-//   prepareKeys(k, rows, head)                  keyScales of every token; factor and offset of every row: a score is
+// Levels, for formats that store int8 integers times scales, so that attention can multiply integers:
+//   levels(side, d, tile)                       the int8 levels as an i8 tile, either the stored one or written to `tile`
+//   kBasis                                      whether the levels are of the plain or the rotated rows; kFolded: see prepareKeys
+//   prepareKeys(k, rows, head)                  sets keyScales of every token and factor and offset of every row: a score is
 //                                               (x . levels[t]) * (keyScales[t] * factor) + offset
-//                                               kFolded: also the integers of the rows times what the channels of this page are worth (foldRows)
-//   prepareValues(v, rows, head)                valueScales of every token as multiples of valueSteps
-// Of these, prepareKeys or prepareValues may be missing: that side is decoded then.
+//                                               kFolded: also the integers of the rows times the channel scales of this page (foldRows)
+//   prepareValues(v, rows, head)                sets valueScales of every token as multiples of valueSteps
+// prepareKeys or prepareValues may be missing: attention then decodes that side.
 //
-// Where there is something to gain or to add:
-//   demote(from, isKey, d, to)                  nested families: on codes alone
-//   isSound(side, d)                            when not all bytes that an encoder cannot write are harmless
-//   score, mix                                  products of its own (f16)
-//   addToScores(k, rows, head)                  what scores get beside the product: outliers
-//   addToMix(v, rows, head)                     what rows.mixed gets beside the product: means, outliers
-//   kMaySkip                                    values may be left out where their mass is small (kernels/attend_page.h)
-//   withLevelRows(side, bias, f)                levels in registers, without a tile (coded.h)
+// Optional:
+//   demote(from, isKey, d, to)                  for nested families: conversion from codes alone
+//   isSound(side, d)                            for formats where bytes that no encoder writes can do harm
+//   score, mix                                  products of the format's own (f16)
+//   addToScores(k, rows, head)                  adds to the scores what the product lacks: outliers
+//   addToMix(v, rows, head)                     adds to rows.mixed what the product lacks: means, outliers
+//   kMaySkip                                    values may be skipped where their mass is small (kernels/attend_page.h)
+//   kHasLevelRows, withLevelRows(side, bias, f) unpacks levels in registers, without a tile (kernels/coded.h)
 //
-// No exceptions, no allocation, no standard header with inline functions; float operations in an order that is the same on every instruction
-// set, so that stored bytes and scores are equal to the bit.
+// There are no exceptions, no allocation and no standard headers with inline functions. Float operations run in the same order on every
+// instruction set, so that stored bytes and scores are bit-equal.
 #pragma once
 
 template <class F>

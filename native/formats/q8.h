@@ -34,7 +34,7 @@ struct Q8 {
     }
   }
 
-  // -128 is no level: kernels may take it as they like.
+  // -128 is not a level, and kernels may differ in how they treat it.
   static bool isSound(const SideView& side, int d) {
     const int8_t* tile = side.at<int8_t>(kQ8Codes);
     bool isSound = true;

@@ -1,14 +1,14 @@
-// rot4, rot3, rot2 (rot.ts): what attention does with their bit planes, exponents and means. Planes and levels: kernels/planes.h; writing them:
-// kernels/encode_rot.h; reading them back: kernels/decode_rot.h.
+// rot4, rot3, rot2 (rot.ts): how attention uses their bit planes, exponents and means. Planes and levels: kernels/planes.h; encoding:
+// kernels/encode_rot.h; decoding: kernels/decode_rot.h.
 #pragma once
 
-// unit * 2^((exponent - shift) / 16) of every token, 0 of a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend on the
-// power of two: with unit = 1 these are the bits of kScaleValues.
+// unit * 2^((exponent - shift) / 16) of every token, 0 for a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend
+// on the power of two, so with unit = 1 the results have the bits of kScaleValues.
 INLINE void rotScales(const int8_t* exponents, int shift, float unit, float* out) {
   alignas(64) float mantissa[16];
   for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
 #if defined(__AVX512F__)
-  // What j << 19 leaves of j & 15 below the exponent is taken out of the table.
+  // Adding j << 19 also adds j & 15 below the exponent, so the table has that subtracted.
   const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
   const __m512i table = _mm512_sub_epi32(_mm512_load_si512(mantissa), below);
   for (int t = 0; t < kPageTokens; t += 16) {
@@ -43,7 +43,7 @@ INLINE int largestExponent(const int8_t* exponents) {
   __m256i top = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(exponents));
   for (int t = 32; t < kPageTokens; t += 32) top = _mm256_max_epi8(top, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(exponents + t)));
   const __m128i most = _mm_max_epi8(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-  // 127 - exponent is unsigned, and the least 16-bit number is found by one instruction.
+  // 127 - exponent is unsigned, so that one instruction finds the smallest 16-bit number.
   const __m128i least = _mm_xor_si128(most, _mm_set1_epi8(127));
   return 127 - _mm_extract_epi16(_mm_minpos_epu16(_mm_min_epu8(least, _mm_srli_epi16(least, 8))), 0);
 #else
@@ -109,7 +109,7 @@ struct Rot {
     for (int r = first; r < end; r++) rows.offset[r] = dot(rows.q + static_cast<size_t>(r) * d, mean, d);
   }
 
-  // The largest scale of the page is 32512 steps.
+  // A step is the largest scale of the page over 32512.
   static MEMBER void prepareValues(const SideView& v, const PageRows& rows, int head) {
     const int8_t* exponents = v.at<int8_t>(kRotExponents);
     const int most = largestExponent(exponents);
@@ -117,7 +117,7 @@ struct Rot {
     rows.valueSteps[head] = scaleOf(static_cast<int8_t>(most)) / kIntegerMax * unitOf(v);
   }
 
-  // The mean of the page, by the mass of the page.
+  // Adds the mean of the page times the mass of the page.
   static MEMBER void addToMix(const SideView& v, const PageRows& rows, int head) {
     const int d = rows.d;
     const int first = head * rows.perHead, end = first + rows.perHead;
@@ -127,6 +127,6 @@ struct Rot {
   }
 
  private:
-  // What a level is worth where the scale of the row is 1.
+  // The value of one level in a row whose scale is 1.
   static MEMBER float unitOf(const SideView& side) { return 1.0f / static_cast<float>(divisorOf(side.format)) * powerOfTwo(*side.at<int8_t>(kRotReference)); }
 };

@@ -1,35 +1,36 @@
 /**
  * rot4, rot3, rot2: rotated Gaussian codes with an unbiased scale, nested in bit planes.
  *
- * Per page of 128 rows and head, keys after RoPE, values as they are, all rows times 2^−e:
- *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; the decoded mean is taken away
+ * For each head of a page of 128 rows, keys after RoPE, values unchanged, and all rows multiplied by 2^−e:
+ *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; μ̂ is the decoded mean
  *   rotate  y = H·D·(x − μ̂)                                                                                       (rotation.ts)
  *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian              (lloydmax.ts)
- *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, each width with decode levels u of its own: integers over a divisor       (tables.gen.ts)
+ *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2; each width has its own decode levels u, integers over a divisor           (tables.gen.ts)
  *   scale   t = ⟨y,y⟩ / ⟨y,u⟩, so that ⟨x̂,x⟩ = ⟨x,x⟩ along y; stored as k, t = 2^(k/16), |k| ≤ 127
  *   decode  x̂ = 2^e·(μ̂ + t·D·H·u)
- * The scale is larger than the one of least squares: it costs squared error and wins in attention, where a shrunken key
- * means a flattened softmax. Without the mean it would do harm.
+ * The scale is larger than that of least squares. It costs squared error but helps attention, where a shrunken key
+ * flattens the softmax. Without subtracting the mean it would do harm.
  *
- * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to the mean exactly. Sinks (rows before firstRow) likewise; they stay
- * out of the mean and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, every code has the sign of its y; the guard makes a zero row.
+ * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to the mean exactly. So do sinks (rows before firstRow), which stay
+ * out of the mean and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, because every code has the sign of its y; if it were, the guard would make a
+ * zero row.
  *
- * The reference e is 0 unless scales would saturate. Let r be the rms of y in each row that is not zero, coded with e = 0, and L and S the
- * whole octaves ⌊log₂ r⌋ of the largest and the smallest:
+ * The reference e is 0 unless scales would saturate. Let r be the rms of y in each row that is not zero, computed with e = 0, and L and S the
+ * whole octaves ⌊log₂ r⌋ of the largest and the smallest r:
  *   L > 6    e = L − 6
  *   S < −7   e = min(0, L − 3)
- * Whole octaves move between e and k, so rows that saturate with neither e decode to the same bits. t is r or a little more; with codes as far
- * from a Gaussian as they can be it is 10.6·r, which leaves room above L = 3 and may saturate above L = 6. A row of t < 2^(e−8), which is 2^−14
- * of the largest where e > 0 and 2^−10 where e < 0, decodes as one of t = 2^(e−127/16).
+ * Only whole octaves move between e and k, so a row that saturates neither with e nor with 0 decodes to the same bits with both. t is r or a
+ * little more; for codes as far from a Gaussian as possible it is 10.6·r, which has room above L = 3 and may saturate above L = 6. A row with
+ * t < 2^(e−8), which is 2^−14 of the largest where e > 0 and 2^−10 where e < 0, decodes as if t were 2^(e−127/16).
  *
  * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8, rot2
  * none; k 128; means d, their scale 2, e 1. That is b + 8/d + (8 + 24/d)/128 bits per element: b + 0.19 at d = 64.
  * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes.
  *
- * Source: measured on SmolLM2-135M (README of this room); randomized Hadamard rotation as in QuaRot, Gaussian tables as in
- * Lloyd and Max, unbiased scale from the project's own trials.
- * When not to use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits where the layer
- * does not tolerate it.
+ * Source: measured on SmolLM2-135M (README of this room); the randomized Hadamard rotation is that of QuaRot, the Gaussian tables are those
+ * of Lloyd and Max, and the unbiased scale comes from the project's own trials.
+ * When not to use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits in layers that
+ * do not tolerate it.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
@@ -43,7 +44,7 @@ import { CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
 
-/** Bits of one code of a width: 4, 3 or 2. */
+/** Bits per code: 4, 3 or 2. */
 const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
 
 /** k of a zero row. */
@@ -87,7 +88,7 @@ function unbiasedScale(y: Float32Array, yy: number, codes: Uint8Array, format: R
   return yu > 0 ? Math.fround(Math.fround(yy * divisor) / yu) : 0;
 }
 
-/** Every part of a head but its reference, as if that were 0, and ⌊log₂ r⌋ of each row that is not zero. */
+/** Every part of a head except its reference, as if that were 0, and ⌊log₂ r⌋ of each row that is not zero. */
 function encodeRows(format: RotName, rows: Float32Array, headDim: number, firstRow: number) {
   const { means, meanScale } = encodeMean(rows, headDim, firstRow);
   const scale = fromHalf(meanScale);
@@ -117,7 +118,7 @@ const halfExponent = (x: number): number => {
   return ((bits! >> 23) - 127) >> 1;
 };
 
-/** e of a page and head: see above. */
+/** e of a page and head, as described at the top of this file. */
 function referenceOf(octaves: readonly number[]): number {
   const largest = Math.max(...octaves);
   if (largest > 6) return largest - 6;
@@ -134,7 +135,7 @@ function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: 
 
 /**
  * Narrows codes without the rows: c >> difference, t' = t·⟨u,u⟩/⟨u,u'⟩ with integer sums, each conversion and operation rounded
- * to float32. Means and reference stay.
+ * to float32. Means and reference stay the same.
  */
 export function demote(head: EncodedHead, to: RotName): EncodedHead {
   const from = rotName(head.format);
@@ -160,13 +161,13 @@ export function demote(head: EncodedHead, to: RotName): EncodedHead {
   return { ...head, format: to, codes, rowScales };
 }
 
-/** 2^e·t over the divisor of the levels, float32: what one integer level is worth in row t. */
+/** The value of one integer level in row t: 2^e times the row's scale over the divisor of the levels, in float32. */
 function levelWorth(head: EncodedHead, t: number): number {
   const scale = Math.fround(rotScale(signed(head.rowScales[t]!)) * 2 ** head.reference);
   return Math.fround(scale / ROT_LEVELS[rotName(head.format)].divisor);
 }
 
-/** What one integer of the mean is worth. */
+/** The value of one unit of the integer means. */
 export const meanUnit = (head: EncodedHead): number => Math.fround(fromHalf(head.meanScale) * 2 ** head.reference);
 
 function decode(head: EncodedHead): Float32Array {
@@ -240,7 +241,7 @@ function rotName(format: string): RotName {
   return format as RotName;
 }
 
-/** What one width decodes to: relative squared error on a Gaussian 0.0091, 0.0345 and 0.1324 (test/unit/native/rot.test.ts), as its root. */
+/** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0345 and 0.1324 (test/unit/native/rot.test.ts), rounded up. */
 const codec = (format: RotName, relative: number): ReferenceCodec<EncodedHead> => ({
   format,
   tolerance: { relative, smallest: 1e-6, largest: 1e5 },

@@ -1,5 +1,5 @@
-// Bytes of codes: narrowing, tile order, sums and counts by a table of sixteen. What encoding and demotion share.
-// Every sum and every comparison is that of the reference, so all of it gives equal bits on every instruction set.
+// What encoding and demotion share: narrowing codes to bytes, tile order, sums, and lookups and counts in a table of sixteen.
+// Every sum and every comparison is that of the reference, so every instruction set gives the same bits.
 #pragma once
 
 typedef int32_t UnalignedI __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
@@ -36,7 +36,7 @@ INLINE VecI loadUnsigned(const uint8_t* p) {
 #endif
 }
 
-// Sixteen floats, looked up by the low four bits of a lane.
+// A table of sixteen floats, looked up by the low four bits of a lane.
 struct Sixteen {
   VecF part[kParts];
 };
@@ -60,22 +60,22 @@ INLINE VecF lookUpFloat(const Sixteen& table, VecI index) {
 #endif
 }
 
-// How many of the first fifteen entries, which ascend, are below v: a search by halves where a look-up is one instruction or three.
-// An entry in the middle may be NaN (an infinite row times the bound 0): no value is above it, in either way of counting.
+// How many of the first fifteen entries, which ascend, are below v. It is a binary search where a lookup takes only one or three instructions.
+// The middle entry may be NaN (an infinite row times the bound 0): both ways of counting find no value above it.
 INLINE VecI countBelow(const Sixteen& bounds, VecF v) {
 #if defined(__AVX512F__)
   __m512i count = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(v, _mm512_permutexvar_ps(_mm512_set1_epi32(7), bounds.part[0]), _CMP_GT_OQ),
                                          _mm512_set1_epi32(8));
 #pragma GCC unroll 3
   for (int step = 4; step >= 1; step /= 2) {
-    // count is a multiple of 2 * step, so the bits do not meet
+    // count is a multiple of 2 * step, so count and step - 1 share no bits
     const __m512i at = _mm512_add_epi32(count, _mm512_set1_epi32(step - 1));
     const __mmask16 above = _mm512_cmp_ps_mask(v, _mm512_permutexvar_ps(at, bounds.part[0]), _CMP_GT_OQ);
     count = _mm512_mask_add_epi32(count, above, count, _mm512_set1_epi32(step));
   }
   return reinterpret_cast<VecI>(count);
 #elif defined(__AVX2__)
-  // The first answer chooses one half of the table for the rest of the search.
+  // The first comparison chooses the half of the table for the rest of the search.
   const __m256 upper = _mm256_cmp_ps(v, _mm256_permutevar8x32_ps(bounds.part[0], _mm256_set1_epi32(7)), _CMP_GT_OQ);
   __m256i count = _mm256_setzero_si256();
 #pragma GCC unroll 3
@@ -94,7 +94,7 @@ INLINE VecI countBelow(const Sixteen& bounds, VecF v) {
 #endif
 }
 
-// Vectors that hold kLanes / L rows of L lanes each: twice the rows of half the lanes, lane i + lane i + L/2.
+// a and b hold kLanes / L rows of L lanes each. The result holds the rows of both with half the lanes: lane i + lane i + L/2.
 template <int L>
 INLINE VecF addHalves(VecF a, VecF b) {
   VecI low{};
@@ -107,19 +107,19 @@ INLINE void addHalvesOf(VecF* v) {
   for (int i = 0; i < L / 2; i++) v[i] = addHalves<L>(v[2 * i], v[2 * i + 1]);
   if constexpr (L > 2) addHalvesOf<L / 2>(v);
 }
-// Lane i of the result: the lanes of v[i] added up in halves, lane j + lane j + half for half = kLanes/2 .. 1. Destroys v.
+// Lane i of the result is the sum of the lanes of v[i], added in halves: lane j + lane j + half for half = kLanes/2 .. 1. Overwrites v.
 INLINE VecF sumsOfLanes(VecF (&v)[kLanes]) {
   addHalvesOf<kLanes>(v);
   return v[0];
 }
 
 // The first steps of the sum of D floats padded with zeros to a power of two: v[i] += v[i + half] for half = size/2 .. kLanes.
-// The lanes of the result are the rest of the tree. Destroys v.
+// The lanes of the result still have to be added for the rest of the tree. Overwrites v.
 template <int D>
 INLINE VecF treeSum(VecF (&v)[D / kLanes]) {
   constexpr int kCount = D / kLanes;
   constexpr int kHalf = (D <= 64 ? 32 : D <= 128 ? 64 : 128) / kLanes;
-  // A missing partner is +0: x + 0 is x but for the sign of a zero, and a sum is only asked whether it is above zero.
+  // A missing partner counts as +0 and need not be added: x + 0 differs from x only in the sign of a zero, which no use of a sum depends on.
 #pragma GCC unroll 6
   for (int half = kHalf; half >= 1; half /= 2) {
 #pragma GCC unroll 32
@@ -131,17 +131,17 @@ INLINE VecF treeSum(VecF (&v)[D / kLanes]) {
 }
 
 // Exponents: -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a power of two
-// (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up apart.
+// (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up separately.
 INLINE VecI scaleExponents(VecF t) {
   const VecI mantissa = (bits(t) & 0x007fffff) | 0x3f800000;
   const VecI octave = (bits(t) >> 23) - 127;
   const float* first = kScaleBounds + 127;  // the lowest bound above 1
   VecI exponents = octave * 16 + countBelow(loadSixteen(first), fromBits(mantissa)) - (fromBits(mantissa) > splat(first[15]));
   exponents = exponents > 127 ? splatI(127) : exponents;
-  return t > splat(kScaleBounds[0]) ? exponents : splatI(-127);  // also where t is NaN or they are too low
+  return t > splat(kScaleBounds[0]) ? exponents : splatI(-127);  // also for NaN and for exponents that are too low
 }
 
-// Rows of kLanes words become columns.
+// Transposes kLanes rows of kLanes words.
 template <int Step = 1>
 INLINE void transpose(VecI (&v)[kLanes]) {
   if constexpr (Step < kLanes) {
@@ -159,10 +159,10 @@ INLINE void transpose(VecI (&v)[kLanes]) {
   }
 }
 
-// Bytes of a row of codes that vectors of words touch.
+// Bytes of a row of codes, rounded up to whole vectors of words.
 constexpr int wholeWords(int d) { return (d + 4 * kLanes - 1) / (4 * kLanes) * 4 * kLanes; }
 
-// Tokens [first, first + kLanes) of a tile of keys as rows of `stride` bytes, wholeWords(d) of which are written.
+// Copies tokens [first, first + kLanes) of a tile of keys to rows of `stride` bytes, of which wholeWords(d) are written.
 INLINE void rowsOfTile(const int8_t* tile, int d, int first, int8_t* rows, int stride) {
   for (int c = 0; c < d; c += 4 * kLanes) {
     VecI v[kLanes];

@@ -1,7 +1,7 @@
-// Decoding of the rot family, the arithmetic of native/reference/rot.ts in the same order. A row stays in registers from its levels to its values.
+// Decodes the rot family with the arithmetic of native/formats/rot.ts, in the same order. A row stays in registers from levels to values.
 #pragma once
 
-// x^ = mean + t * (HD)^T u. y holds the levels times their factor.
+// Rotates a row back, for x^ = mean + t * (HD)^T u. y holds t * u on entry.
 template <int D>
 INLINE void turnBack(VecF (&y)[D / kLanes]) {
   if constexpr (D == 80 || D == 96) {

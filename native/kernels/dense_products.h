@@ -1,7 +1,8 @@
 // Products of float rows with 4- or 8-bit weights: the matrices of a model around attention.
 //   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * code) + min[o][b] * sum(x16))
-// Rows become int16 per block of 32 (quantizeI16: 1.5e-5 of the block's largest), sums of products are exact in int32 (32 * 255 * 32512 < 2^31),
-// what follows fuses where the hardware can, so instruction sets differ in the last bits. A row gives the same bits alone and among others.
+// Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), and sums of products are exact in int32
+// (32 * 255 * 32512 < 2^31). After that, fused multiply-add is used where the hardware has it, so instruction sets differ in the last bits.
+// A row gives the same bits alone as among others.
 //
 //   weights  panels of 16 outputs, each a linear stream of one record per block (the last panel is padded with zeros):
 //              wide    [16] float scales, 8 x 64 bytes: byte i of output o in line j is input 4j + i, code = level + 128
@@ -9,8 +10,8 @@
 //   rows     64 bytes per block, as dot4.h places them
 #pragma once
 
-constexpr int kDenseVectors = 16 / kLanes;  // of a panel
-// Rows and panels that are met at once: what the registers hold.
+constexpr int kDenseVectors = 16 / kLanes;  // vectors in the outputs of a panel
+// How many rows and panels are multiplied at once: as many as the registers hold.
 #if defined(__AVXVNNI__)
 constexpr int kDenseRows = 3, kDensePanels = 1;
 #else
@@ -40,7 +41,7 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
   const int32_t* sums = x.sums + static_cast<size_t>(row) * blocks;
   VecF total[R][P][V] = {};
   for (int block = 0; block < blocks; block++, w += kRecord, bytes += 64) {
-    // A single row reads each weight once: memory is asked for in the order of addresses.
+    // A single row reads each weight once, so the weights are prefetched in the order of addresses.
     if (R == 1) {
       for (size_t line = 0; line < kRecord; line += 64) __builtin_prefetch(w + kDenseAhead + line);
     }
@@ -85,7 +86,7 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
   }
 }
 
-// R rows from `row` meet P panels from `panel`.
+// Multiplies R rows from `row` by P panels from `panel`.
 template <int R, int P, bool Wide>
 INLINE void denseStore(const DenseWeights& w, int panel, const DenseRows& x, int row, const float* base, float* y) {
   alignas(64) float out[R * P * 16];
@@ -117,7 +118,7 @@ template <bool Wide>
 INLINE void denseAll(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
   int panel = from;
   if constexpr (kDensePanels > 1) {
-    // One row reads panel after panel, a linear stream.
+    // A single row reads one panel after another, as a linear stream.
     for (; n > 1 && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Wide>(w, panel, x, n, base, y);
   }
   for (; panel < to; panel++) densePanelRows<1, Wide>(w, panel, x, n, base, y);

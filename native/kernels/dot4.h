@@ -1,22 +1,22 @@
-// Vectors of bytes, and the product of unsigned bytes with signed ones, four to a lane and exact in int32. In nothing else do the integer kernels
-// of the instruction sets differ:
+// Vectors of bytes, and the dot product of four unsigned with four signed bytes per lane, exact in int32. This is all in which the integer
+// kernels of the instruction sets differ:
 //   AVX-512 VNNI, AVX-VNNI   vpdpbusd
-//   NEON dotprod             sdot, where both factors are signed
-//   others                   on int16, bytes 0, 2 and bytes 1, 3 of a lane apart: vpmaddwd and its likes; NEON widens and adds
-// Levels are signed bytes. As factors they have kBias added, and -kBias * sum(x) is what a sum starts with.
+//   NEON dotprod             sdot, which takes two signed factors
+//   others                   products of int16, first bytes 0 and 2, then bytes 1 and 3 of a lane: vpmaddwd and its like; NEON widens and adds
+// Levels are signed bytes. As factors they have kBias added, and a sum starts with -kBias * sum(x) to correct for it.
 // Rows x of 16-bit integers, |x| <= 32512, take eight bytes for a quad (four x). Where bytes are multiplied, these are two planes,
-// hi = (x + 128) >> 8 and lo = int8(x), x = 256 hi + lo; elsewhere x0, x2, x1, x3. A row meets levels in these two parts.
+// hi = (x + 128) >> 8 and lo = int8(x), x = 256 hi + lo; elsewhere x0, x2, x1, x3. These two parts are multiplied by levels separately.
 #pragma once
 
 constexpr int kVectorBytes = kLanes * 4;
-constexpr int kRowVectors = 64 / kVectorBytes;  // of one row of a tile
+constexpr int kRowVectors = 64 / kVectorBytes;  // vectors in one row of a tile
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kRegisters = 32;
 #else
 constexpr int kRegisters = 16;
 #endif
 
-// Bytes in lanes of 16 bits, so that they can be shifted; what comes over from the next byte is masked away.
+// Bytes in lanes of 16 bits, so that they can be shifted; the bits that cross over from the neighbouring byte are masked off.
 typedef uint16_t Bytes __attribute__((vector_size(kVectorBytes)));
 typedef uint16_t UnalignedBytes __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
 INLINE Bytes loadBytes(const void* p) { return *static_cast<const UnalignedBytes*>(p); }
@@ -32,7 +32,7 @@ INLINE Bytes choose(Bytes a, Bytes b, Bytes mask) {
 #endif
 }
 
-// Sixteen bytes, and those at the bytes of `index`, 0 to 15. A vector is also a table of its own for each 16 of its bytes.
+// A table of sixteen bytes, and a lookup of its entries by the bytes of `index`, 0 to 15. Each 16 bytes of a vector have their own table.
 #if defined(__AVX512BW__)
 INLINE Bytes loadTable(const int8_t* t) { return reinterpret_cast<Bytes>(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(t)))); }
 INLINE Bytes lookUp(Bytes table, Bytes index) {
@@ -60,7 +60,7 @@ INLINE Bytes lookUp(Bytes table, Bytes index) {
 }
 #endif
 
-// Lanes of a and then of b as int16.
+// The lanes of a, then those of b, as int16.
 INLINE Bytes narrowed(VecI a, VecI b) {
 #if defined(__AVX512BW__)
   const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
@@ -79,7 +79,7 @@ INLINE Bytes narrowed(VecI a, VecI b) {
 #endif
 }
 
-// Four bytes, straight from memory into every lane. As assembly because gcc 12 copies and spills accumulators around the intrinsics.
+// Broadcasts four bytes from memory to every lane. It is assembly because gcc 12 copies and spills accumulators around the intrinsics.
 INLINE VecI splatFour(const int8_t* p) {
 #if defined(__AVX2__)
   VecI v;
@@ -121,7 +121,7 @@ INLINE void dot4(Dots& sum, Levels levels, Quad x) {
 #endif
 }
 
-// Sums of levels times a row of 16-bit integers, and the registers that a sum and its levels take.
+// Sums of levels times a row of 16-bit integers, and how many registers a sum and its levels take.
 struct RowDots {
   Dots part[2];
 };
@@ -156,7 +156,7 @@ INLINE Quad asQuad(VecI bytes) {
 #if defined(__aarch64__)
 constexpr int kSumRegisters = 2;
 struct Dots {
-  VecI low, high;  // the two products of a lane side by side
+  VecI low, high;  // the two products of a lane stay side by side
 };
 INLINE Dots startDots(int32_t v) { return {VecI{v, 0, v, 0}, VecI{v, 0, v, 0}}; }
 INLINE VecI sumsOf(const Dots& sum) { return vpaddq_s32(sum.low, sum.high); }
@@ -179,7 +179,7 @@ INLINE void addPairs(Dots& sum, VecI a, VecI b) {
 #elif defined(__wasm_simd128__)
   sum += reinterpret_cast<VecI>(wasm_i32x4_dot_i16x8(reinterpret_cast<v128_t>(a), reinterpret_cast<v128_t>(b)));
 #else
-  // Levels are not negative: the upper half of a needs no sign.
+  // Levels are not negative, so the upper half of a needs no sign extension.
   sum += (a & 0xffff) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif
 }
@@ -199,7 +199,7 @@ INLINE Bytes planes(Bytes x) { return x; }
 
 #endif
 
-// 16-bit integers as a row has them.
+// 16-bit integers in the layout of a row.
 INLINE Bytes quadsOf(Bytes x) {
 #if defined(__SSE2__) && !defined(__AVX2__)
   return reinterpret_cast<Bytes>(_mm_shufflehi_epi16(_mm_shufflelo_epi16(reinterpret_cast<__m128i>(x), 0xd8), 0xd8));
@@ -208,7 +208,7 @@ INLINE Bytes quadsOf(Bytes x) {
 #endif
 }
 
-// count: a multiple of 4. No x is read beyond it. → the sum of x
+// Writes a row and returns the sum of x. count: a multiple of 4; nothing is read beyond it.
 INLINE int32_t placeRow(const int16_t* x, int count, int8_t* out) {
   int32_t sum = 0;
   for (int i = 0; i < count; i++) sum += x[i];
@@ -222,7 +222,7 @@ INLINE int32_t placeRow(const int16_t* x, int count, int8_t* out) {
 
 INLINE void splitRow(const int16_t* x, int count, IntegerRow& out) { out.correction = -kBias * placeRow(x, count, out.bytes); }
 
-// sum[b] += level[b] . quad for B vectors of levels; quad: the eight bytes of a row.
+// sum[b] += level[b] . quad for B vectors of levels; quad: eight bytes of a row.
 template <int B>
 INLINE void addQuad(RowDots* sum, const Levels* level, const int8_t* quad) {
 #if defined(__AVX2__)

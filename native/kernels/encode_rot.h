@@ -1,8 +1,8 @@
-// Encoding of the rot family, the arithmetic of native/reference/rot.ts in the same order: float32, unfused, sums as zero-padded
-// halving trees. A row stays in registers from the mean to its codes. Plane layout: planes.h.
+// Encodes the rot family with the arithmetic of native/formats/rot.ts, in the same order: float32, unfused, sums as zero-padded
+// halving trees. A row stays in registers from the subtraction of the mean to its codes. Plane layout: planes.h.
 #pragma once
 
-// Where the widths of the family go: index 0, 1, 2 is rot4, rot3, rot2; widths with exponents null are left out.
+// Where the widths of the family are written. Index 0, 1, 2 is rot4, rot3, rot2; widths whose exponents are null are not written.
 struct RotTargets {
   uint8_t* hi = nullptr;
   uint8_t* lo[3] = {nullptr, nullptr, nullptr};
@@ -19,12 +19,12 @@ INLINE Sixteen levelsByCode(int format) {
   return loadSixteen(level);
 }
 
-// Sums of the columns from firstRow as halving trees over 128 rows; rows before firstRow count as zeros.
+// Column sums as halving trees over 128 rows; rows before firstRow count as zeros.
 template <int D>
 INLINE void columnSums(const float* x, size_t stride, int firstRow, float* sums) {
   constexpr int kResidues = 8, kDepth = kPageTokens / kResidues;
   for (int c = 0; c < D; c += kLanes) {
-    // The tree adds rows 64 apart first, then 32 … 1: rows that are equal modulo 8 meet before any others.
+    // The tree adds rows 64 apart first, then 32 … 1, so rows that are equal modulo 8 are added before any others.
     VecF part[kResidues];
     for (int r = 0; r < kResidues; r++) {
       VecF v[kDepth];
@@ -53,7 +53,7 @@ INLINE VecF largestOf(const float* x, int count) {
   return top;
 }
 
-// x / scale rounded to the nearest integer, halves to even, clamped to +-127: in the low byte of each lane. scale > 0.
+// The low byte of each lane is x / scale, clamped to +-127 and rounded to the nearest integer, halves to even. scale > 0.
 INLINE VecI divideToCodes(VecF x, float scale) {
   const VecF most = splat(127.0f);
   VecF code = x / splat(scale);
@@ -62,7 +62,7 @@ INLINE VecI divideToCodes(VecF x, float scale) {
   return bits(code + kRoundMagic);
 }
 
-// Column means of the rows from firstRow, quantized to int8 with one f16 scale. decoded[c] is what the codes stand for.
+// Column means of the rows from firstRow on, quantized to int8 with one f16 scale. decoded[c]: the dequantized mean.
 template <int D>
 INLINE void encodeMean(const float* x, size_t stride, int firstRow, int8_t* mean, uint16_t* meanScale, float* decoded) {
   float average[D];
@@ -77,7 +77,7 @@ INLINE void encodeMean(const float* x, size_t stride, int firstRow, int8_t* mean
   for (int c = 0; c < D; c++) decoded[c] = static_cast<float>(mean[c]) * scale;
 }
 
-// y = H*D*(row - mean), the order of rotate.h.
+// y = H*D*(row - mean), in the order of operations of rotate.h.
 template <int D>
 INLINE void rotateRow(const float* row, const float* mean, VecF (&y)[D / kLanes]) {
   if constexpr (D == 80 || D == 96) {
@@ -97,7 +97,7 @@ INLINE void rotateRow(const float* row, const float* mean, VecF (&y)[D / kLanes]
   }
 }
 
-// Four rows of 64 codes in tile order -> 64 bytes of the 2-bit plane of bits At, At + 1.
+// Packs bits At and At + 1 of four rows of 64 codes in tile order into 64 bytes of a 2-bit plane.
 template <int At>
 INLINE void packPairs(const uint8_t* codes, size_t elements, uint8_t* plane) {
   const VecI pair = splatI(0x03030303);
@@ -112,7 +112,7 @@ INLINE void packPairs(const uint8_t* codes, size_t elements, uint8_t* plane) {
   }
 }
 
-// Eight rows -> 64 bytes of the 1-bit plane of rot3: bit 1 of the 4-bit code.
+// Packs eight rows into 64 bytes of the 1-bit plane of rot3, which holds bit 1 of the 4-bit code.
 INLINE void packThird(const uint8_t* codes, size_t elements, uint8_t* plane) {
   const VecI one = splatI(0x01010101);
   for (size_t j = 0; j < elements / 8; j += 64) {
@@ -126,10 +126,10 @@ INLINE void packThird(const uint8_t* codes, size_t elements, uint8_t* plane) {
   }
 }
 
-// Below every octave of a float.
+// A number below the octave of every float.
 constexpr int kNoOctave = -1000;
 
-// Unrolled, the codes of a row stay in registers; four lanes need more of them than there are.
+// When unrolled, the codes of a row stay in registers; with four lanes there are too few registers for that.
 constexpr int kUnroll = kLanes == 4 ? 1 : 16;
 
 // floor(log2 rms) of the largest and the smallest row that is not a zero row.
@@ -138,7 +138,7 @@ struct Octaves {
   int smallest;
 };
 
-// Every part of a head but its reference, as if that were 0.
+// Encodes every part of a head except its reference, as if that were 0.
 template <int D>
 static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
   constexpr int kCount = D / kLanes;
@@ -151,7 +151,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
 
   VecI largest = splatI(kNoOctave), smallest = splatI(-kNoOctave);
   alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
-  // As many rows at a time as a vector has lanes, so that what there is one of per row fills a vector.
+  // As many rows at a time as a vector has lanes, so that quantities with one number per row fill a vector.
   for (int first = 0; first < kPageTokens; first += kLanes) {
     alignas(64) VecF y[kLanes][kCount];
     VecF v[kCount], partial[kLanes];
@@ -173,7 +173,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
     smallest = (yy > splat(0.0f)) & (octave < smallest) ? octave : smallest;
     float rms[kLanes];
     store(rms, square);
-    // Nothing is above the bounds of a zero row: its codes become 0.
+    // A zero row gets NaN bounds, which nothing is above, so its codes become 0.
     for (int row = 0; row < kLanes; row++) rms[row] = __builtin_sqrtf(rms[row]);
     store(rms, yy > splat(0.0f) ? load(rms) : splat(__builtin_nanf("")));
 
@@ -217,7 +217,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
   return octaves;
 }
 
-// The reference e of a page and head whose rows have such an rms: native/formats/rot.ts says why.
+// The reference e of a page and head whose rows have these octaves; native/formats/rot.ts says why.
 INLINE int referenceOf(const Octaves& rows) {
   if (rows.largest > 6) return rows.largest - 6;
   return rows.smallest < -7 && rows.largest < 3 ? rows.largest - 3 : 0;
@@ -240,16 +240,16 @@ static void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, in
   withHeadDim(d, [&](auto dim) MEMBER { encodeRotOf<dim.value>(isKey, x, stride, firstRow, targets); });
 }
 
-// ---- Demotion: on codes alone.
+// ---- Demotion, from codes alone.
 
-// The four upper bits of each byte's 2-bit fields: bit 2f + 1 -> bit f.
+// The upper bits of the four 2-bit fields of each byte: bit 2f + 1 -> bit f.
 INLINE VecI upperBits(VecI fields) {
   VecI v = (fields >> 1) & 0x55555555;
   v = (v | v >> 1) & 0x33333333;
   return (v | v >> 2) & 0x0f0f0f0f;
 }
 
-// sums[t] of a[e] * b[e] over the elements of token t, both in tile order. |a * b| < 2^14, so int32 holds any 256 of them.
+// sums[t] = sum of a[e] * b[e] over the elements e of token t, both in tile order. |a * b| < 2^14, so int32 holds the sum of any 256 of them.
 static void tokenSums(bool isKey, int d, const int8_t* a, const int8_t* b, int32_t* sums) {
   // Elements 4i..4i+3 of a tile row belong to token i (keys) or to four tokens in turn (values).
   int32_t wide[kPageTokens * 4];
@@ -281,7 +281,7 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
                       int8_t* exponentsOut) {
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
   if (to == kRot3) {
-    // Rows 4j..4j+3 of the old 2-bit plane give half a byte of the new 1-bit plane each.
+    // Each group of rows 4j..4j+3 of the old 2-bit plane gives half of each byte of the new 1-bit plane.
     for (size_t j = 0; j < elements / 8; j += 64) {
       for (int i = 0; i < 64; i += kLanes * 4) {
         const VecI first = upperBits(loadWords(lo + j * 2 + i)), second = upperBits(loadWords(lo + j * 2 + 64 + i));
@@ -296,7 +296,7 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
   tokenSums(isKey, d, fine, fine, squares);
   tokenSums(isKey, d, fine, coarse, products);
   for (int t = 0; t < kPageTokens; t += kLanes) {
-    // Sums stay under 2^23 and float32(sum * divisor) is one rounding of an exact product under 2^31.
+    // Sums are below 2^23, and float32(sum * divisor) rounds once, from an exact product below 2^31.
     const VecF square = __builtin_convertvector(loadWords(squares + t) * divisorOf(to), VecF);
     const VecF product = __builtin_convertvector(loadWords(products + t) * divisorOf(from), VecF);
     float scale[kLanes];

@@ -1,14 +1,14 @@
 // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]): int8 activations times int8 weights. The sums are exact in
-// int32, what follows is unfused float32, so every instruction set gives equal bits.
+// int32 and the rest is unfused float32, so every instruction set gives the same bits.
 //
 //   a   [rows/8][contraction/4][8][4] int8: 32 bytes are 8 rows x 4 steps of the contraction, so a block of 8 rows is one linear stream
 //   w   panels of 48 outputs (the last ones 16 or 32, gemmPanelOutputs): [contraction/4][outputs of the panel][4] bytes, weight + 128 (gemmWeightBytes,
-//       packWeights in native/cache/latent.cc). Unsigned, because vpdpbusd wants one unsigned operand; 128 * sum(a) is taken away again.
+//       packWeights in native/cache/latent.cc). Unsigned, because vpdpbusd takes one unsigned operand; 128 * sum(a) is subtracted again.
 //
-// A block of 8 rows x 3 vectors has 24 accumulators: enough to hide the latency of vpdpbusd twice over, and 11 loads for 24 products.
+// A block of 8 rows x 3 vectors has 24 accumulators, enough to hide the latency of vpdpbusd twice over, and needs 11 loads for 24 products.
 #pragma once
 
-// Rows and groups of 16 outputs that are met at once: what the registers hold.
+// How many rows and groups of 16 outputs are multiplied at once: as many as the registers hold.
 #if defined(__AVX512VNNI__)
 constexpr int kGemmRows = 8, kGemmGroups = 3;
 #elif defined(__AVX512BW__)
@@ -16,7 +16,7 @@ constexpr int kGemmRows = 4, kGemmGroups = 3;
 #else
 constexpr int kGemmRows = kLanes == 8 ? 4 : 2, kGemmGroups = 1;
 #endif
-constexpr int kGemmBlock = 8;  // rows of a block of a
+constexpr int kGemmBlock = 8;  // rows in a block of a
 
 struct GemmOutput {
   const float* rowScale;     // of the block's first row
@@ -27,7 +27,7 @@ struct GemmOutput {
   size_t yStride;
 };
 
-// 16 sums of one row.
+// Writes the outputs for 16 sums of one row, or for the first `count` of them.
 INLINE void gemmFinish(const int32_t* sums, const GemmOutput& out, int row, int column, int count) {
   alignas(64) float line[16], scale[16], start[16];
   const float* factor = out.columnScale + column;
@@ -56,7 +56,7 @@ template <int R, int B>
 static __attribute__((noinline)) void gemmBlock(const int8_t* a, const uint8_t* w, size_t stepBytes, int steps, const int32_t* start, int column,
                                                 int count, const GemmOutput& out) {
   Dots sum[R][B];
-  // Unrolled everywhere, or the sums live in memory.
+  // Every loop over the sums is unrolled; otherwise they would live in memory.
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
 #pragma GCC unroll 4

@@ -1,8 +1,8 @@
-// Latents of a page: what keys and values are recomputed from. The arithmetic of native/reference/latent.ts in the same order: float32,
-// unfused, sums as zero-padded halving trees; codes, scales and means are bit-equal on every instruction set.
+// Latents of a page, from which keys and values are recomputed. The arithmetic is that of native/reference/latent.ts in the same order:
+// float32, unfused, sums as zero-padded halving trees. Codes, scales and means are bit-equal on every instruction set.
 //
-// A latent row has `width` channels, a multiple of 16 from 64 on. It is rotated, the mean of the page is taken away, and what is left is
-// coded with one scale per row. Levels stand in the order that gemmI8 reads:
+// A latent row has `width` channels, a multiple of 16 and at least 64. It is rotated, the mean of the page is subtracted, and the rest is
+// coded with one scale per row. Levels are in the order that gemmI8 reads:
 //   tile   [128/8][width/4][8][4] int8
 //   xq8    the tile as it is
 //   xq4    64 bytes hold rows 2j (low nibbles) and 2j + 1 (high nibbles) of 64 tile bytes each; level = kRot4Levels[code]
@@ -16,7 +16,7 @@ INLINE int largestPowerOfTwo(int width) {
   return p;
 }
 
-// Draws of splitmix64 as signs: bit 63 set means -1.
+// Signs drawn from splitmix64: bit 63 set means -1.
 INLINE void latentSigns(uint64_t seed, int width, float* signs) {
   uint64_t state = seed;
   for (int i = 0; i < width; i++) {
@@ -33,7 +33,7 @@ INLINE void multiplyBy(float* x, const float* by, int count) {
   for (int i = 0; i < count; i += kLanes) store(x + i, load(x + i) * load(by + i));
 }
 
-// Butterflies at distance 1 .. size/2 and one multiplication by float32(1/sqrt size). size: a power of two from 64 on.
+// Butterflies at distance 1 .. size/2 and one multiplication by float32(1/sqrt size). size: a power of two, at least 64.
 INLINE void hadamardInMemory(float* x, int size) {
   for (int at = 0; at < size; at += 64) {
     VecF v[64 / kLanes];
@@ -54,8 +54,8 @@ INLINE void hadamardInMemory(float* x, int size) {
   for (int i = 0; i < size; i += kLanes) store(x + i, load(x + i) * norm);
 }
 
-// Signs, a Hadamard transform of the first p channels (p the largest power of two that fits), and where that is not all of them signs and a
-// transform of the last p: orthonormal, and every channel reaches at least p others.
+// Signs, then a Hadamard transform of the first p channels (p is the largest power of two that fits). If that is not all of them, signs and a
+// transform of the last p follow. The result is orthonormal, and every channel reaches at least p others.
 static void rotateLatent(float* x, int n, size_t stride, int width, bool inverse) {
   alignas(64) float first[kMaxLatentWidth], second[kMaxLatentWidth];
   const int p = largestPowerOfTwo(width);
@@ -79,12 +79,12 @@ static void rotateLatent(float* x, int n, size_t stride, int width, bool inverse
   clearUpperHalves();
 }
 
-// Sum as a zero-padded halving tree. Destroys v. count: a multiple of 16.
+// Sum as a zero-padded halving tree. Overwrites v. count: a multiple of 16.
 INLINE float latentTreeSum(float* v, int count) {
   int half = largestPowerOfTwo(count);
   if (half == count) half /= 2;
   for (int here = count; half >= 16; here = half, half /= 2) {
-    // A missing partner is +0: x + 0 is x but for the sign of a zero, and a sum is only asked whether it is above zero.
+    // A missing partner counts as +0 and need not be added: x + 0 differs from x only in the sign of a zero, which no use of a sum depends on.
     for (int i = 0; i < here - half; i += kLanes) store(v + i, load(v + i) + load(v + i + half));
   }
   for (half = 8; half >= 1; half /= 2) {
@@ -93,11 +93,11 @@ INLINE float latentTreeSum(float* v, int count) {
   return v[0];
 }
 
-// The exponent of the unbiased scale <z,z>/<z,u>, and the codes of a row whose mean is gone. Room: [width].
+// Writes the codes of a row without its mean and returns the exponent of its unbiased scale <z,z>/<z,u>. room: [width].
 INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Sixteen& levels, float* room, uint8_t* codes) {
   for (int c = 0; c < width; c += kLanes) store(room + c, load(z + c) * load(z + c));
   const float zz = latentTreeSum(room, width);
-  // Nothing is above the bounds of a zero row: its codes become 0.
+  // A zero row gets NaN bounds, which nothing is above, so its codes become 0.
   const float r = zz > 0.0f ? __builtin_sqrtf(zz / static_cast<float>(width)) : __builtin_nanf("");
   Sixteen bounds;
   for (int i = 0; i < kParts; i++) bounds.part[i] = unit.part[i] * r;
@@ -112,7 +112,7 @@ INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Six
   return static_cast<int8_t>(scaleExponents(splat((zz * static_cast<float>(kRot4Divisor)) / zu))[0]);
 }
 
-// f16 bits of the scale of a row, and its int8 codes.
+// Writes the int8 codes of a row and returns the f16 bits of its scale.
 INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
   const uint16_t half = floatToHalf(largestLane(largestOf(z, width)) / 127.0f);
   const float scale = halfToFloat(half);
@@ -120,9 +120,9 @@ INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
   return half;
 }
 
-// x: [128][width], destroyed. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 exponents, xq8 [128] f16 bits.
+// x: [128][width], overwritten. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 exponents, xq8 [128] f16 bits.
 static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale) {
-  if (width < 64) __builtin_unreachable();  // or gcc warns of arrays that no loop fills
+  if (width < 64) __builtin_unreachable();  // without this, gcc warns about arrays that no loop fills
   rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false);
   alignas(64) float average[kMaxLatentWidth], room[kMaxLatentWidth];
   const VecF rows = splat(static_cast<float>(kPageTokens - firstRow));
@@ -147,7 +147,7 @@ static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* 
       if (wide) static_cast<uint16_t*>(scales)[t] = codeRow8(z, width, line);
       else static_cast<int8_t*>(scales)[t] = codeRow4(z, width, unit, levels, room, line);
     }
-    // The row's bytes go where z stood; whole blocks of 8 rows are put in tile order below.
+    // The row's codes overwrite z; whole blocks of 8 rows are put in tile order below.
     __builtin_memcpy(z, line, static_cast<size_t>(width));
     if (t % 8 != 7) continue;
     for (int from = 0; from < width; from += 256) {
@@ -169,7 +169,7 @@ static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* 
   clearUpperHalves();
 }
 
-// The nibbles of xq4 -> tile of levels. bytes: a multiple of 64, of the codes.
+// Unpacks the nibbles of xq4 into a tile of levels. bytes: of the codes, a multiple of 64.
 static void unpackLatent(const uint8_t* codes, size_t bytes, int8_t* tile) {
   const Bytes table = loadTable(kRot4Levels), low = splatByte(15);
   for (size_t i = 0; i < bytes; i += 64) {
@@ -182,12 +182,12 @@ static void unpackLatent(const uint8_t* codes, size_t bytes, int8_t* tile) {
   clearUpperHalves();
 }
 
-// y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile, for n rows of weights. y: [n][width]. Sums of 4 interleaved rows
-// in 2 parts for each of 8, whatever the vector width: equal bits on every instruction set.
+// y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile, for n rows of weights. y: [n][width]. Each channel has 8 partial sums,
+// one per row of a block, which are then added in halves at every vector width, so every instruction set gives the same bits.
 static void mixLatent(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride) {
   const int steps = width / 4;
   for (int i = 0; i < n; i++) {
-    // The weight of row r of a block stands four times in lanes 4r .. 4r+3 of its 32.
+    // The weight of row r of a block is repeated in lanes 4r .. 4r+3 of the block's 32.
     alignas(64) float spread[kPageTokens * 4];
     for (int t = 0; t < kPageTokens; t++) {
       for (int s = 0; s < 4; s++) spread[t * 4 + s] = weights[i * weightStride + t];

@@ -1,9 +1,9 @@
 // x <- H*D*x and back. The order of operations is that of native/reference/rotation.ts, so every instruction set gives the same bits:
 // signs; butterflies at distance 1, 2, 4, ...: (a, b) -> (a + b, a - b); for d = 96 and 80 then a dense sum over the 12 or 20
-// blocks, block 0 first; one multiplication by float32(1/sqrt d). H is symmetric, so the inverse runs the same and signs last.
+// blocks, block 0 first; one multiplication by float32(1/sqrt d). H is symmetric, so the inverse is the same with the signs last.
 #pragma once
 
-// partner + v, v negated in the lanes whose number has that bit. A product with 1 or -1 is exact, so fusing changes no bit.
+// partner + v, with v negated in the lanes whose number has that bit. A product with 1 or -1 is exact, so fusing changes no bit.
 template <int Bit>
 INLINE VecF addSigned(VecF partner, VecF v) {
 #if defined(__AVX2__) || defined(__aarch64__)
@@ -15,7 +15,7 @@ INLINE VecF addSigned(VecF partner, VecF v) {
 #endif
 }
 
-// Lanes of a vector at distance 1, 2, 4, 8 inside it: exchange partners, negate the upper one of each pair, add.
+// Butterflies at distance 1, 2, 4, 8 within a vector: exchange partners, negate the upper one of each pair, add.
 INLINE VecF butterfly1(VecF v) {
 #if defined(__AVX512F__)
   const VecI partner = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
@@ -42,7 +42,7 @@ INLINE VecF butterfly4(VecF v) {
 #elif defined(__AVX2__)
   const VecI partner = {4, 5, 6, 7, 0, 1, 2, 3};
 #else
-  const VecI partner = {0, 1, 2, 3};  // distance 4 is between registers here: never called
+  const VecI partner = {0, 1, 2, 3};  // never called: distance 4 is between registers here
 #endif
   return addSigned<4>(shuffled(v, partner), v);
 }
@@ -106,7 +106,7 @@ INLINE Four butterflies4(Four v) {
   return shuffled(v, by2) + reinterpret_cast<Four>(reinterpret_cast<FourI>(v) ^ flip2);
 }
 
-// H_Blocks (x) H_Inner, Inner 4 or 8: butterflies inside each block, then the dense sum over blocks.
+// Multiplies by H_Blocks (x) H_Inner, Inner 4 or 8: butterflies inside each block, then the dense sum over blocks.
 template <int Blocks, int Inner>
 INLINE void rotateProduct(float* x, const int8_t (&matrix)[Blocks][Blocks], float norm, bool inverse) {
   constexpr int kFours = Inner / 4;
@@ -124,7 +124,7 @@ INLINE void rotateProduct(float* x, const int8_t (&matrix)[Blocks][Blocks], floa
       v[b][1] = low - high;
     }
   }
-  // Unrolled, so that every sign is known to the compiler. Column 0 of both matrices is all ones.
+  // The loops are unrolled so that the compiler knows every sign. Column 0 of both matrices is all ones.
 #pragma GCC unroll 20
   for (int row = 0; row < Blocks; row++) {
 #pragma GCC unroll 2

@@ -1,4 +1,4 @@
-// Small row operations. Unfused, sums in 16 interleaved parts: equal bits on every instruction set.
+// Small row operations. They are unfused and sum in 16 interleaved parts, so every instruction set gives the same bits.
 #pragma once
 
 static void axpy(float a, const float* x, float* y, int count) {
@@ -28,9 +28,9 @@ static float dot(const float* a, const float* b, int count) {
 }
 
 constexpr float kIntegerMax = 32512.0f;
-// Below this the inverse would leave float32: such rows count as zero.
+// Rows whose maximum is below this count as zero; the inverse of a much smaller one would overflow float32.
 constexpr float kLeastMaximum = 0x1p-100f;
-// Above this a scale is not a number that any format holds.
+// No format holds a scale above this.
 constexpr float kLargestMaximum = 0x1p100f;
 
 static float quantizeI16(const float* x, int count, int16_t* out) {

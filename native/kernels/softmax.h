@@ -1,13 +1,13 @@
-// Online softmax over one page of scores, and the exponential it needs. Scores are in units of log2(e): whoever scales the queries has
-// multiplied by it, so that 2^x is all that is left to compute.
-// Unfused, fixed order of sums: equal bits on every instruction set.
+// Online softmax over one page of scores, and the exponential it needs. Scores are in units of log2(e): the scaling of the queries includes
+// that factor, so only 2^x is left to compute.
+// Operations are unfused and sums have a fixed order, so every instruction set gives the same bits.
 #pragma once
 
 // 2^x for x <= 0; 0 below -100 (the true value is under 7.9e-31, and its products with scales stay far from denormals) and for NaN.
-// x * 2^23 as an integer has floor(x) in the place of an exponent, and below it the rest, which is put behind the exponent of 1: m in [1, 2).
-// The polynomial (degree 4) is a minimax fit of 2^(m - 1) there: relative error below 3.1e-6, rising, exactly 1 at m = 1, never 2. That is what
-// rounding a difference of scores of up to 100 does as well; one degree more is 2% of attention over codes.
-// N vectors step by step, because one alone is a chain of operations that each wait for the one before.
+// x * 2^23 as an integer has floor(x) in the exponent's place and the fraction below it. With the exponent of 1 the fraction becomes m in [1, 2).
+// The polynomial (degree 4) is a minimax fit of 2^(m - 1) there: relative error below 3.1e-6, rising, exactly 1 at m = 1, never 2. Rounding a
+// difference of scores of up to 100 causes as large an error; one more degree would cost 2% of the time of attention over codes.
+// N vectors go through each step together, because in a single one each operation waits for the one before.
 constexpr float kExponentUnit = 0x1p23f;
 constexpr float kLeastPower = -100.0f;
 template <int N>
@@ -16,7 +16,7 @@ INLINE void powersOfTwo(VecF (&x)[N]) {
   VecI whole[N];
 #define PALIMPSEST_EACH for (int i = 0; i < N; i++)
 #if defined(__AVX512F__)
-  // What is out of range of the conversion is left out at the end.
+  // Lanes out of the conversion's range are masked to zero at the end.
   __mmask16 counts[N];
   PALIMPSEST_EACH counts[i] = _mm512_cmp_ps_mask(x[i], splat(kLeastPower), _CMP_GE_OQ);
   PALIMPSEST_EACH whole[i] = reinterpret_cast<VecI>(_mm512_cvttps_epi32(x[i] * kExponentUnit));
@@ -44,10 +44,10 @@ INLINE void powersOfTwo(VecF (&x)[N]) {
 #undef PALIMPSEST_EACH
 }
 
-// Vectors of one such step: as many as the registers hold.
+// How many vectors go through powersOfTwo together: as many as the registers hold.
 constexpr int kPowerVectors = kLanes == 16 ? 8 : 4;
 
-// The largest score of a row; with a mask, what lies outside [first, last) becomes -inf.
+// The largest score of a row. With a mask, scores outside [first, last) become -inf.
 template <bool Masked>
 INLINE float largestScore(float* s, int first, int last) {
   const VecF lowest = splat(-__builtin_inff());
@@ -65,7 +65,7 @@ INLINE float largestScore(float* s, int first, int last) {
   return largestLane(top);
 }
 
-// Scores -> 2^(score - max); answers their sum.
+// Replaces scores by 2^(score - max) and returns their sum.
 INLINE float probabilities(float* s, float max) {
   Parts total{};
   for (int i = 0; i < kPageTokens / kLanes; i += kPowerVectors) {
@@ -80,7 +80,7 @@ INLINE float probabilities(float* s, float max) {
 
 static void softmaxPage(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
                         float* share, float* rowMass) {
-  // All maxima first: a power that waits for its maximum would hold up the rows behind it.
+  // All maxima come first: a power that waits for its maximum would delay the rows after it.
   constexpr int kBlock = 24;
   for (int at = 0; at < n; at += kBlock) {
     const int end = at + kBlock < n ? at + kBlock : n;
@@ -123,7 +123,7 @@ static void powers(float* x, int count) {
   }
 }
 
-// line[p] += mass[p] * inverse * 2^(then[p] - max) for count (a multiple of 16) pages: what each page received under the final maximum and sum.
+// line[p] += mass[p] * inverse * 2^(then[p] - max) for count (a multiple of 16) pages: the share of each page under the final maximum and sum.
 static void addShares(const float* mass, const float* then, float max, float inverse, float* line, int count) {
   for (int i = 0; i < count; i += kLanes) {
     VecF shift[1] = {load(then + i) - max};

@@ -23,12 +23,12 @@ typedef float UnalignedF __attribute__((vector_size(kLanes * 4), aligned(4), may
 
 INLINE VecF load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
 INLINE void store(float* p, VecF v) { *reinterpret_cast<UnalignedF*>(p) = v; }
-// Taking zero away changes nothing, not even the sign of a zero: the compiler knows, and only copies.
+// Subtracting zero changes nothing, not even the sign of a zero, so the compiler only broadcasts.
 INLINE VecF splat(float v) { return v - VecF{}; }
 INLINE VecI splatI(int32_t v) { return VecI{} + v; }
 INLINE VecI bits(VecF v) { return reinterpret_cast<VecI>(v); }
 INLINE VecF fromBits(VecI v) { return reinterpret_cast<VecF>(v); }
-// a > b ? a : b, which is what the instruction does as well
+// a > b ? a : b, which is also what the instruction computes
 INLINE VecF larger(VecF a, VecF b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
@@ -40,7 +40,7 @@ INLINE VecF larger(VecF a, VecF b) {
 }
 INLINE VecF magnitude(VecF v) { return fromBits(bits(v) & 0x7fffffff); }
 
-// Lane i of the result is lane index[i] of a, or of a and then b. index is a constant once inlined: one instruction or two.
+// Lane i of the result is lane index[i] of a, or of a followed by b. index is a constant once inlined, so this takes one or two instructions.
 #if defined(__clang__)
 template <class V, class I>
 INLINE V shuffled(V a, I index) {
@@ -75,7 +75,7 @@ INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 #endif
 }
 
-// Adding and taking away 1.5 * 2^23 rounds |v| < 2^22 to the nearest integer, halves to even; the low bits of the sum hold it.
+// Adding 1.5 * 2^23 rounds |v| < 2^22 to the nearest integer, halves to even; the low bits of the sum hold that integer.
 constexpr float kRoundMagic = 12582912.0f;
 constexpr int32_t kRoundMagicBits = 0x4B400000;
 INLINE VecI rounded(VecF v) {
@@ -88,7 +88,7 @@ INLINE VecI rounded(VecF v) {
 #endif
 }
 
-// kLanes signed bytes.
+// kLanes signed bytes as floats.
 INLINE VecF loadSigned(const int8_t* p) {
 #if defined(__AVX512F__)
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
@@ -109,7 +109,7 @@ INLINE VecI iota() {
   return v;
 }
 
-// Sums of 16 interleaved parts are combined in halves (8, 4, 2, 1), whatever the width: equal bits everywhere.
+// Sums of 16 interleaved parts are combined in halves (8, 4, 2, 1) at every vector width, so the bits are the same everywhere.
 constexpr int kParts = 16 / kLanes;
 struct Parts {
   VecF part[kParts];
@@ -158,8 +158,8 @@ INLINE float largestLane(VecF m) {
 }
 #endif
 
-// Called last by kernels whose caller goes on with SSE: the compiler clears the upper halves only where it used them as vectors;
-// a CPU may count xmm16-31 as well, and then every SSE instruction of the caller is slow (measured: three times at d = 80).
+// Called last by kernels whose caller continues with SSE. The compiler clears the upper halves only where it used them as vectors;
+// on some CPUs xmm16-31 count as well, and then every SSE instruction of the caller is slow (three times slower, measured at d = 80).
 INLINE void clearUpperHalves() {
 #if defined(__AVX__)
   _mm256_zeroupper();

@@ -5,7 +5,7 @@ import { PAGE_TOKENS, type Side } from '../layout.ts';
 export interface Head {
   readonly format: string;
   readonly headDim: number;
-  /** Rows before this are sinks: kept elsewhere, exact. Their codes are 0 and their scale stands for zero. */
+  /** Rows before this are sinks, which are kept elsewhere and exact. Here their codes and scales stand for zero. */
   readonly firstRow: number;
 }
 
@@ -19,7 +19,7 @@ export interface EncodedHead extends Head {
   readonly means: Int8Array;
   /** rot: f16 bits of the scale of the means; q8: 0. */
   readonly meanScale: number;
-  /** rot: e, where row scales and means are multiples of 2^e; q8: 0. */
+  /** rot: e; row scales and means are in units of 2^e. q8: 0. */
   readonly reference: number;
 }
 
@@ -29,31 +29,31 @@ export interface ReferenceCodec<H extends Head = Head> {
   encode(rows: Float32Array, headDim: number, firstRow?: number, side?: Side): H;
   /** x̂: [128, d]. Rows before firstRow are zeros. */
   decode(head: H): Float32Array;
-  /** q·k̂ for each row, from codes: nothing is decoded. [128] */
+  /** q·k̂ for each row, computed from codes without decoding. [128] */
   scores(query: Float32Array, head: H): Float64Array;
-  /** Σ weights[t]·v̂_t, from codes: nothing is decoded. [d] */
+  /** Σ weights[t]·v̂_t, computed from codes without decoding. [d] */
   mix(weights: Float32Array, head: H): Float64Array;
-  /** Every field of the format as its bytes lie in memory, by name. */
+  /** The bytes in memory of every field of the format, by name. */
   stored(head: H, side: Side): Readonly<Record<string, Uint8Array>>;
-  /** For formats that are nested: the head in a lower format of the family, from codes alone. */
+  /** For nested formats: the head in a lower format of the family, from codes alone. */
   demote?(head: H, to: string): H;
   /**
-   * The shared suite compares the kernels with these. `relative`: RMS error of rows of any magnitude from `smallest` to `largest` (their rms)
-   * over their own rms, on a Gaussian.
+   * Limits that the shared suite checks the kernels against. `relative`: RMS error of Gaussian rows over their own rms, for an rms from
+   * `smallest` to `largest`.
    */
   readonly tolerance: { readonly relative: number; readonly smallest: number; readonly largest: number };
 }
 
 /**
- * Index of (token, channel) in the i8 tile of one head: [contraction/4][outputs/16][16][4]. Keys contract over channels and put
- * out tokens; values contract over tokens and put out channels.
+ * Index of (token, channel) in the i8 tile of one head: [contraction/4][outputs/16][16][4]. For keys, channels are contracted and tokens
+ * are the outputs; for values, tokens are contracted and channels are the outputs.
  */
 export function tileOffset(side: Side, headDim: number, token: number, channel: number): number {
   const [contraction, output, outputs] = side === 'k' ? [channel, token, PAGE_TOKENS] : [token, channel, headDim];
   return Math.floor(contraction / 4) * outputs * 4 + output * 4 + (contraction % 4);
 }
 
-/** Codes [128, d] in tile order. */
+/** Codes [128, d] rearranged in tile order. */
 export function toTile(side: Side, headDim: number, codes: Uint8Array): Uint8Array {
   const tile = new Uint8Array(codes.length);
   for (let t = 0; t < PAGE_TOKENS; t++) {
@@ -62,6 +62,6 @@ export function toTile(side: Side, headDim: number, codes: Uint8Array): Uint8Arr
   return tile;
 }
 
-/** Numbers as their bytes. */
+/** The bytes of an array of numbers. */
 export const bytesOf = (x: Int8Array | Uint16Array | Int16Array): Uint8Array =>
   new Uint8Array(x.buffer, x.byteOffset, x.byteLength);

@@ -1,17 +1,17 @@
 /**
- * float32 arithmetic as the kernels do it: every operation rounded once, halves to even, sums in a fixed order.
- * What is written here is part of the formats: change it only together with every kernel.
+ * float32 arithmetic as in the kernels: every operation is rounded once, halves to even, and sums have a fixed order.
+ * This arithmetic is part of the formats: change it only together with every kernel.
  */
 
-/** Rounds to the nearest integer, halves to the even one. For |x| < 2^51. */
+/** Rounds to the nearest integer, halves to even. For |x| < 2^51. */
 export function roundHalfEven(x: number): number {
   const magic = 3 * 2 ** 51;
   return x + magic - magic;
 }
 
 /**
- * Sum as a zero-padded halving tree: the values are padded with +0 to a power of two; then for half = size/2, size/4 … 1
- * v[i] = v[i] + v[i + half], each addition in float32.
+ * Sum as a zero-padded halving tree: the values are padded with +0 to a power of two, size; then for half = size/2, size/4 … 1
+ * v[i] = v[i] + v[i + half] for i < half, each addition in float32.
  */
 export function treeSum(values: ArrayLike<number>): number {
   let half = 1;

@@ -1,7 +1,6 @@
 /**
- * f16: IEEE 754 binary16, rounded half to even. Two bytes an element, little-endian, no metadata: 16 bits per element.
- * Subnormals are kept; beyond 65519.99 a value becomes infinite, which the cache refuses before it stores anything.
- * When not to use it: wherever q8 will do; q8 costs 1e-5 of divergence and half the bytes.
+ * Conversion to and from IEEE 754 binary16, rounded half to even. Subnormals are kept. From 65520 on a value becomes infinite, but the cache
+ * refuses such values before it stores anything.
  */
 
 const word = new DataView(new ArrayBuffer(4));
@@ -21,7 +20,7 @@ export function toHalf(x: number): number {
   const floor = Math.floor(steps);
   const rest = steps - floor;
   const rounded = rest > 0.5 || (rest === 0.5 && floor % 2 === 1) ? floor + 1 : floor;
-  // rounded is at most 2048: carrying into the exponent is what adding does.
+  // rounded is at most 2048; the addition carries into the exponent.
   return sign | (rounded + (exponent + 14) * 1024);
 }
 

@@ -1,17 +1,17 @@
 /**
- * xq8, xq4: a page of layer inputs (latents), from which keys and values are recomputed. After XQuant (Tomar et al., arXiv 2508.10395),
- * whose linear groups lose to the rotation of this house by far (README of this room).
+ * xq8, xq4: a page of layer inputs (latents), from which keys and values are recomputed. The idea is that of XQuant (Tomar et al.,
+ * arXiv 2508.10395), whose linear groups are far less accurate than the rotation used here (README of this room).
  *
  * Per page of 128 rows of `width` channels (the normed layer input for MHA, its part in the column space of [W_k | W_v] for GQA):
- *   rotate  y = R·x: signs, a Hadamard transform of the first p channels, p the largest power of two that fits; if that is not all of
- *           them, signs and a transform of the last p. Orthonormal. The weights are turned once instead of every page back.
- *   mean    μ_c = (Σ_t y_tc) / rows as int16 over max|μ|/32512: normed inputs have channels that hardly vary, and they are the largest
+ *   rotate  y = R·x: signs, then a Hadamard transform of the first p channels, p being the largest power of two that fits; if that is not
+ *           all of them, signs and a transform of the last p. R is orthonormal. The weights are rotated once, so no page is rotated back.
+ *   mean    μ_c = (Σ_t y_tc) / rows as int16 over max|μ|/32512: the largest channels of normed inputs hardly vary
  *   code    of z = y − μ̂. xq4: the 4-bit Lloyd-Max code and unbiased scale of rot4 (rot.ts); xq8: int8, s = f16(max|z| / 127)
  *   decode  x̂ = Rᵀ(μ̂ + worth_t·level)
  * Rows before firstRow (sinks) stay out of mean and codes; they decode to the mean.
  *
- * Bytes: codes in tile order [128/8][width/4][8][4] (xq4: 64 bytes hold tile bytes of two rows of 64, the first in the low nibbles), row
- * scales, means, the scale of the means; each part starts at a multiple of 64. 4 + 8/width + 16/128 bits an element (xq8: 8 + 16/width + 1/8).
+ * Bytes: codes in tile order [128/8][width/4][8][4] (xq4: 64 bytes hold two rows of 64 tile bytes, the first in the low nibbles), row
+ * scales, means, the scale of the means; each part starts at a multiple of 64. 4 + 8/width + 16/128 bits per element (xq8: 8 + 16/width + 1/8).
  * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded keys and values.
  */
 import { assert } from '../error.ts';
@@ -52,7 +52,7 @@ function signs(seed: number, count: number): Float32Array {
 }
 
 const kept = new Map<string, Float32Array>();
-/** The same few diagonals are asked for again and again. */
+/** The signs of a seed, kept because the same few diagonals are used again and again. */
 function diagonal(seed: number, count: number): Float32Array {
   const key = `${seed} ${count}`;
   let found = kept.get(key);
@@ -121,7 +121,7 @@ export function encodeLatent(format: LatentName, x: Float32Array, width: number,
   return { format, width, codes, rowScales, means, meanScale };
 }
 
-/** int16 over max/32512; all zero when the largest is under 2^-100. */
+/** Quantizes to int16 in steps of max/32512, or to all zeros when the largest magnitude is below 2^-100. */
 function quantizeI16(x: Float32Array): { values: Int16Array; scale: number } {
   const max = x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   if (!(max >= 2 ** -100)) return { values: new Int16Array(x.length), scale: 0 };
@@ -155,7 +155,7 @@ function codeRow4(z: Float32Array): { codes: Uint8Array; scale: number } {
   return { codes, scale: k & 0xffff };
 }
 
-/** What one level is worth in row t: float32. */
+/** The value of one level in row t, in float32. */
 export function latentWorth({ format, rowScales }: EncodedLatent, t: number): number {
   const bits = rowScales[t]!;
   if (format === 'xq8') return fromHalf(bits);

@@ -1,5 +1,5 @@
 /**
- * The Lloyd-Max quantizer of N(0,1): levels are the means of their cells, bounds the midpoints between levels.
+ * The Lloyd-Max quantizer of N(0,1): levels are the means of their cells, and bounds are the midpoints between levels.
  * S. Lloyd 1957/1982, J. Max 1960. The tables in tables.gen.ts hold its 16 levels to five decimals.
  */
 import { ROT_BOUNDS } from './tables.gen.ts';
