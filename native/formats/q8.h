@@ -1,4 +1,4 @@
-// q8: symmetric int8 codes in the i8 tile, one f16 scale per row. The arithmetic of q8.ts.
+// q8: symmetric int8 codes in the i8 tile, one f16 scale per row. The arithmetic is that of q8.ts.
 #pragma once
 
 struct Q8 {

@@ -37,7 +37,7 @@ INLINE void makeIntegers(const PageRows& rows) {
   }
 }
 
-// Converts token scales to multiples of the returned step, of which the largest scale has 32512.
+// Converts token scales to multiples of the returned step; the largest becomes 32512.
 static float scalesAsMultiples(float* scale) {
   VecF top = splat(0.0f);
   for (int t = 0; t < kPageTokens; t += kLanes) top = larger(load(scale + t), top);

@@ -1,5 +1,5 @@
-// Vectors of bytes, and the dot product of four unsigned with four signed bytes per lane, exact in int32. This is all in which the integer
-// kernels of the instruction sets differ:
+// Vectors of bytes, and the dot product of four unsigned with four signed bytes per lane, exact in int32. The integer kernels of the
+// instruction sets differ only in how they compute this product:
 //   AVX-512 VNNI, AVX-VNNI   vpdpbusd
 //   NEON dotprod             sdot, which takes two signed factors
 //   others                   products of int16, first bytes 0 and 2, then bytes 1 and 3 of a lane: vpmaddwd and its like; NEON widens and adds

@@ -1,6 +1,6 @@
 // y[i][o] = sum_c x[i][c] * m[c][o] over an f16 tile [contraction][outputs].
 // A block of R rows x B column vectors of accumulators stays in registers; each loaded vector of halves serves R rows.
-// Each output has one accumulator, to which c adds in ascending order, with fused multiply-add where the hardware has it.
+// Each output has one accumulator, summed in ascending order of c, with fused multiply-add where the hardware has it.
 #pragma once
 
 template <int R, int B>
@@ -10,7 +10,7 @@ INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const fl
   for (int c = 0; c < contraction; c++) {
     if (ahead != nullptr) fetch(*ahead, c);
     const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
-    // Of factors and values, the fewer stay in registers, and the others are loaded one at a time.
+    // With 8 lanes, the fewer of factors and values stay in registers and the others are loaded one at a time; otherwise the factors stay.
     if constexpr (R <= B || kLanes != 8) {
       VecF factor[R];
       for (int r = 0; r < R; r++) factor[r] = splat(x[r * xStride + c]);
@@ -92,7 +92,7 @@ static void dotHalf(const uint16_t* m, int contraction, int outputs, int rowStri
     }
   }
 #else
-  // 16 registers hold 8 to 12 accumulators, which it takes to hide the latency at two additions per step.
+  // 16 registers hold 8 to 12 accumulators, enough to hide the latency of two additions per step.
   int i = 0;
   for (; n - i >= 4; i += 4) rowsF16<4, 3>(m, contraction, outputs, rowStride, x + i * xStride, xStride, y + i * yStride, yStride, i == 0 ? whole : nullptr);
   const float* xi = x + i * xStride;

@@ -2,8 +2,8 @@
 // int32 and the rest is unfused float32, so every instruction set gives the same bits.
 //
 //   a   [rows/8][contraction/4][8][4] int8: 32 bytes are 8 rows x 4 steps of the contraction, so a block of 8 rows is one linear stream
-//   w   panels of 48 outputs (the last ones 16 or 32, gemmPanelOutputs): [contraction/4][outputs of the panel][4] bytes, weight + 128 (gemmWeightBytes,
-//       packWeights in native/cache/latent.cc). Unsigned, because vpdpbusd takes one unsigned operand; 128 * sum(a) is subtracted again.
+//   w   panels of 48 outputs (the last ones 16 or 32, gemmPanelOutputs): [contraction/4][outputs of the panel][4] bytes, weight + 128
+//       (PackedWeights in native/cache/latent.h). Unsigned, as vpdpbusd takes one unsigned operand; 128 * sum(a) is subtracted again.
 //
 // A block of 8 rows x 3 vectors has 24 accumulators, enough to hide the latency of vpdpbusd twice over, and needs 11 loads for 24 products.
 #pragma once

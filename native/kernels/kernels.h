@@ -1,7 +1,7 @@
 // Every kernel of the project. Kernels take pointers, lengths and strides; they have no exceptions, allocation, globals or policy.
 // Each source is compiled once per instruction set; dispatch.cc chooses among the resulting tables.
 //
-// Legend: d head_dim, n KV heads, g query heads per KV head, P = 128 tokens a page.
+// Legend: d head_dim, n KV heads, g query heads per KV head, P = 128 tokens per page.
 // A page side of one KV head is a matrix [contraction][outputs]:
 //   keys    contraction = d channels, outputs = 128 tokens   (scores = q · K)
 //   values  contraction = 128 tokens, outputs = d channels   (o = p · V)
@@ -38,8 +38,8 @@ struct alignas(64) IntegerRow {
 // How many rows of probabilities are converted to integers at once; they take 13.5 KB.
 constexpr int kWeightRows = 24;
 
-// What the integers of a query row are made from: the row itself, the rotated row, or the row multiplied by the channel scales of one page,
-// which is repeated for every page.
+// What the integers of a query row are made from: the row itself, the rotated row, or the row multiplied by the channel scales of one page
+// (these integers are computed again for every page).
 enum Basis : int { kPlain = 0, kTurned = 1, kFolded = 2 };
 
 // The query rows that attend to a page, `perHead` for each of `heads` KV heads, and the state of their online softmax.
@@ -116,7 +116,7 @@ struct Kernels {
   const char* name;
 
   // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8).
-  // Uses fused multiply-add where the hardware has it, as only densePanels does besides, so instruction sets differ in the last bits.
+  // Uses fused multiply-add where the hardware has it, so instruction sets differ in the last bits. Only densePanels does so too.
   void (*dotF16)(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
                  size_t yStride);
 
@@ -130,7 +130,7 @@ struct Kernels {
   void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);
 
   // Quantizes x[0..count) to int16: out = rint(x * (32512 / max|x|)), half to even, |out| <= 32512; returns s = max|x| / 32512.
-  // All-zero, or max|x| < 2^-100: out = 0 and s = 0. Bit-equal on every ISA.
+  // If max|x| < 2^-100, out and s are 0. Bit-equal on every ISA.
   float (*quantizeI16)(const float* x, int count, int16_t* out);
 
   // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):

@@ -1,4 +1,4 @@
-// Unpacks the bit planes of the rot family into an i8 tile of decode levels. It uses integers only, so every instruction set gives the same.
+// Unpacks the bit planes of the rot family into an i8 tile of decode levels. It uses integers only, so the result is the same on every ISA.
 //
 // The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; a row unpacks to 64 bytes.
 //   hi       the two high bits of the 4-bit code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i of row 4j+f.
