@@ -23,15 +23,17 @@ size_t keptBytes(const PageSide& old, int to) {
 
 void Encoding::run(float* rows) const {
   const int d = side.headDim;
+  const FormatLayout& layout = kFormats[to->format];
+  // What a demotion copies: fields that stay the same, in parts that do not.
+  int copied[kFieldsMax], copies = 0;
+  for (int i = 0; i < layout.fields; i++) {
+    if (layout.field[i].isKept && !isPartKept(to->format, layout.field[i].part)) copied[copies++] = i;
+  }
   for (int head = 0; head < side.kvHeads; head++) {
     const SideView source = from->view(side, head);
     const SideTarget target = to->target(side, head);
     if (isDemotion(from->format, to->format)) {
-      const FormatLayout& layout = kFormats[to->format];
-      for (int i = 0; i < layout.fields; i++) {
-        if (!layout.field[i].isKept || isPartKept(to->format, layout.field[i].part)) continue;
-        std::memcpy(target.field[i], source.field[i], fieldBytes(layout.field[i], d));
-      }
+      for (int i = 0; i < copies; i++) std::memcpy(target.field[copied[i]], source.field[copied[i]], side.places[to->format].field[copied[i]].headBytes);
       kernels->demote(source, side.isKey, d, target);
       continue;
     }

@@ -25,14 +25,19 @@ struct F16 {
       return;
     }
     // Transposes square blocks, so that both the tile and the rows are accessed in whole vectors.
-    for (int c = 0; c < d; c += kLanes) {
-      const int channels = d - c < kLanes ? d - c : kLanes;
+    int c = 0;
+    for (; c + kLanes <= d; c += kLanes) {
       for (int t = 0; t < kPageTokens; t += kLanes) {
-        VecI v[kLanes] = {};
-        for (int i = 0; i < channels; i++) v[i] = bits(loadHalf(half + (c + i) * kPageTokens + t));
+        VecI v[kLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; i++) v[i] = bits(loadHalf(half + (c + i) * kPageTokens + t));
         transpose(v);
-        for (int i = 0; i < kLanes; i++) __builtin_memcpy(x + (t + i) * stride + c, &v[i], sizeof(float) * channels);
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; i++) store(x + (t + i) * stride + c, fromBits(v[i]));
       }
+    }
+    for (; c < d; c++) {
+      for (int t = 0; t < kPageTokens; t++) x[t * stride + c] = halfToFloat(half[c * kPageTokens + t]);
     }
   }
 

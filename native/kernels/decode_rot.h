@@ -27,11 +27,13 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
   const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * reference;
   for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
   const float divisor = static_cast<float>(divisorOf(side.format));
+  float factors[kPageTokens];
+  for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
   alignas(64) int8_t rows[kLanes][wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
     if (isKey && t % kLanes == 0) rowsOfTile(tile, D, t, rows[0], wholeWords(D));
     if (t < firstRow) continue;
-    const float factor = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
+    const float factor = factors[t];
     VecF y[kVectors];
     if (isKey) {
 #pragma GCC unroll 16
