@@ -7,11 +7,11 @@
 #pragma once
 
 // Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a quad. Parity: planes.h.
-template <int R, int Parity, int First = 0, class Rows, class Done>
+template <bool Weights, int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int B = vectorsFor<R>(), kPasses = 4 / B * kRowVectors;
   for (int part = 0; part < kRowVectors; part++) {
-    Sums<R, B> sums(x);
+    Sums<R, B, Weights> sums(x);
     for (int q = 0; q < quads; q++) {
       if (q % kPasses == 0) fetch(ahead, (static_cast<size_t>(group * kPasses + First * kRowVectors + part) * quads + q) / kPasses);
       Bytes levels[B];
@@ -24,21 +24,21 @@ INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const I
       });
     });
   }
-  if constexpr (First + 1 < 4 / B) sumGroup<R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
+  if constexpr (First + 1 < 4 / B) sumGroup<Weights, R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
 }
 
 // tile: the levels, with kBias added if the format can also unpack in registers (HasLevelRows); null to unpack in registers.
 // quads x outputs: keys d/4 x 128, values 32 x d.
-template <class F, int R, class Done>
+template <bool Weights, class F, int R, class Done>
 INLINE void sumSide(const SideView& side, const int8_t* tile, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  if (tile != nullptr) return sumTile<R>(tile, HasLevelRows<F> ? kBias : 0, quads, outputs, x, ahead, done);
+  if (tile != nullptr) return sumTile<Weights, R>(tile, HasLevelRows<F> ? kBias : 0, quads, outputs, x, ahead, done);
   if constexpr (HasLevelRows<F> && R < kUnpackedRows) {
-    F::withLevelRows(side, kBias, [&](const auto& rows) MEMBER {
+    F::withLevelRows(side, kBiasFor<Weights>, [&](const auto& rows) MEMBER {
       const int groups = outputs / 64;
       for (int group = 0; group < groups; group++) {
-        if (!rows.kPaired || (groups > 1 && group % 2 == 0)) sumGroup<R, 0>(rows, quads, groups, group, x, ahead, done);
-        else if (groups > 1) sumGroup<R, rows.kPaired ? 1 : 0>(rows, quads, groups, group, x, ahead, done);
-        else sumGroup<R, rows.kPaired ? 2 : 0>(rows, quads, 1, 0, x, ahead, done);
+        if (!rows.kPaired || (groups > 1 && group % 2 == 0)) sumGroup<Weights, R, 0>(rows, quads, groups, group, x, ahead, done);
+        else if (groups > 1) sumGroup<Weights, R, rows.kPaired ? 1 : 0>(rows, quads, groups, group, x, ahead, done);
+        else sumGroup<Weights, R, rows.kPaired ? 2 : 0>(rows, quads, 1, 0, x, ahead, done);
       }
     });
   }
@@ -47,7 +47,7 @@ INLINE void sumSide(const SideView& side, const int8_t* tile, int quads, int out
 template <class F, int R>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t* tile, const float* scale, int d, const IntegerRow* x,
                                                  const float* factor, const float* offset, float* y, const Ahead& ahead) {
-  sumSide<F, R>(k, tile, d / 4, kPageTokens, x, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<false, F, R>(k, tile, d / 4, kPageTokens, x, ahead, [&](int r, int o, VecI sum) MEMBER {
     store(y + r * kPageTokens + o, __builtin_convertvector(sum, VecF) * (load(scale + o) * factor[r]) + offset[r]);
   });
 }
@@ -55,7 +55,7 @@ static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t
 template <class F, int R>
 static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int d, const IntegerRow* weights, float* y,
                                                const Ahead& ahead) {
-  sumSide<F, R>(v, tile, kPageTokens / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<true, F, R>(v, tile, kPageTokens / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + __builtin_convertvector(sum, VecF) * weights[r].step);
   });
@@ -96,8 +96,9 @@ INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   for (int t = 0; t < kPageTokens; t += 2 * kLanes) {
     const VecI first = weight(t), second = weight(t + kLanes);
     sum += first + second;
-    storeBytes(out.bytes + t * 2, quadsOf(narrowed(first, second)));
+    storeBytes(out.bytes + t * 2, quadsOf<true>(narrowed(first, second)));
   }
+  out.correction = 0;
   // Sums below 2^24 are exact as floats.
-  out.correction = -kBias * static_cast<int32_t>(sumParts({__builtin_convertvector(sum, VecF)}));
+  if constexpr (kBiasFor<true> != 0) out.correction = -kBias * static_cast<int32_t>(sumParts({__builtin_convertvector(sum, VecF)}));
 }

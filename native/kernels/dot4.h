@@ -3,7 +3,8 @@
 //   AVX-512 VNNI, AVX-VNNI   vpdpbusd
 //   NEON dotprod             sdot, which takes two signed factors
 //   others                   products of int16, first bytes 0 and 2, then bytes 1 and 3 of a lane: vpmaddwd and its like; NEON widens and adds
-// Levels are signed bytes. As factors they have kBias added, and a sum starts with -kBias * sum(x) to correct for it.
+// Levels are signed bytes. As factors they have kBias added, and a sum starts with -kBias * sum(x) to correct for it. Where the instruction
+// takes unsigned bytes for the other factor, rows of weights are that factor, and levels stay as they are (kBiasFor).
 // Rows x of 16-bit integers, |x| <= 32512, take eight bytes for a quad (four x). Where bytes are multiplied, these are two planes,
 // hi = (x + 128) >> 8 and lo = int8(x), x = 256 hi + lo; elsewhere x0, x2, x1, x3. These two parts are multiplied by levels separately.
 #pragma once
@@ -127,7 +128,16 @@ struct RowDots {
 };
 constexpr int kSumRegisters = 2, kLevelRegisters = 1;
 INLINE RowDots startRow(int32_t v) { return {{splatI(0), splatI(v)}}; }
-template <int Part> INLINE void addPart(RowDots& sum, Levels levels, VecI x) { dot4(sum.part[Part], levels, x); }
+// On x86 weights, which have no sign, are the unsigned factor, so that levels keep theirs and nothing has to be corrected.
+#if defined(__aarch64__)
+constexpr bool kUnsignedWeights = false;
+#else
+constexpr bool kUnsignedWeights = true;
+#endif
+template <int Part, bool Weights> INLINE void addPart(RowDots& sum, Levels levels, VecI x) {
+  if constexpr (Weights && kUnsignedWeights) dot4(sum.part[Part], x, levels);
+  else dot4(sum.part[Part], levels, x);
+}
 INLINE VecI sumsOf(const RowDots& sum) { return (sum.part[0] << 8) + sum.part[1]; }
 
 constexpr int8_t kQuadOrder[16] = {1, 3, 5, 7, 0, 2, 4, 6, 9, 11, 13, 15, 8, 10, 12, 14};
@@ -190,21 +200,27 @@ INLINE void dot4(Dots& sum, const Levels& levels, const Quad& x) {
 }
 
 constexpr int kLevelRegisters = 2;
+constexpr bool kUnsignedWeights = false;
 typedef Dots RowDots;
 INLINE RowDots startRow(int32_t v) { return startDots(v); }
-template <int Part> INLINE void addPart(RowDots& sum, const Levels& levels, VecI x) { addPairs(sum, levels.part[Part], x); }
+template <int Part, bool> INLINE void addPart(RowDots& sum, const Levels& levels, VecI x) { addPairs(sum, levels.part[Part], x); }
 
 constexpr int8_t kQuadOrder[16] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
 INLINE Bytes planes(Bytes x) { return x; }
 
 #endif
 
+// What is added to levels that are multiplied by queries, or by weights.
+template <bool Weights>
+constexpr int kBiasFor = Weights && kUnsignedWeights ? 0 : kBias;
+
 // 16-bit integers in the layout of a row.
+template <bool Weights = false>
 INLINE Bytes quadsOf(Bytes x) {
 #if defined(__SSE2__) && !defined(__AVX2__)
   return reinterpret_cast<Bytes>(_mm_shufflehi_epi16(_mm_shufflelo_epi16(reinterpret_cast<__m128i>(x), 0xd8), 0xd8));
 #else
-  return lookUp(planes(x), loadTable(kQuadOrder));
+  return lookUp(Weights && kUnsignedWeights ? x : planes(x), loadTable(kQuadOrder));
 #endif
 }
 
@@ -223,18 +239,18 @@ INLINE int32_t placeRow(const int16_t* x, int count, int8_t* out) {
 INLINE void splitRow(const int16_t* x, int count, IntegerRow& out) { out.correction = -kBias * placeRow(x, count, out.bytes); }
 
 // sum[b] += level[b] . quad for B vectors of levels; quad: eight bytes of a row.
-template <int B>
+template <int B, bool Weights = false>
 INLINE void addQuad(RowDots* sum, const Levels* level, const int8_t* quad) {
 #if defined(__AVX2__)
   repeat<2>([&](auto part) MEMBER {
     const VecI x = splatFour(quad + part.value * 4);
-    repeat<B>([&](auto b) MEMBER { addPart<part.value>(sum[b.value], level[b.value], x); });
+    repeat<B>([&](auto b) MEMBER { addPart<part.value, Weights>(sum[b.value], level[b.value], x); });
   });
 #else
   const VecI first = splatFour(quad), second = splatFour(quad + 4);
   repeat<B>([&](auto b) MEMBER {
-    addPart<0>(sum[b.value], level[b.value], first);
-    addPart<1>(sum[b.value], level[b.value], second);
+    addPart<0, Weights>(sum[b.value], level[b.value], first);
+    addPart<1, Weights>(sum[b.value], level[b.value], second);
   });
 #endif
 }

@@ -38,7 +38,7 @@ INLINE void eachBlock(int n, const F& f) {
 }
 
 // Sums of products of R rows of integers with B vectors of levels.
-template <int R, int B>
+template <int R, int B, bool Weights>
 struct Sums {
   RowDots of[R][B];
 
@@ -49,19 +49,19 @@ struct Sums {
   MEMBER void add(const Bytes* levels, const IntegerRow* x, int q) {
     Levels level[B];
     repeat<B>([&](auto b) MEMBER { level[b.value] = asLevels(levels[b.value]); });
-    repeat<R>([&](auto r) MEMBER { addQuad<B>(of[r.value], level, x[r.value].bytes + q * 8); });
+    repeat<R>([&](auto r) MEMBER { addQuad<B, Weights>(of[r.value], level, x[r.value].bytes + q * 8); });
   }
 };
 
 // Calls done(row, first output, sums) for kLanes outputs at a time. tile: levels with `bias` added.
-template <int R, int B, class Done>
+template <bool Weights, int R, int B, class Done>
 INLINE void sumTileBlock(const int8_t* tile, int bias, int quads, size_t rowBytes, int o, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int kOutputs = B * kLanes, kPasses = 64 / kOutputs;
-  Sums<R, B> sums(x);
+  Sums<R, B, Weights> sums(x);
   for (int q = 0; q < quads; q++) {
     if (q % kPasses == 0) fetch(ahead, (static_cast<size_t>(o / kOutputs) * quads + q) / kPasses);
     Bytes levels[B];
-    repeat<B>([&](auto b) MEMBER { levels[b.value] = loadBytes(tile + q * rowBytes + o * 4 + b.value * kVectorBytes) ^ splatByte(kBias ^ bias); });
+    repeat<B>([&](auto b) MEMBER { levels[b.value] = loadBytes(tile + q * rowBytes + o * 4 + b.value * kVectorBytes) ^ splatByte(kBiasFor<Weights> ^ bias); });
     sums.add(levels, x, q);
   }
   repeat<R>([&](auto r) MEMBER {
@@ -69,14 +69,14 @@ INLINE void sumTileBlock(const int8_t* tile, int bias, int quads, size_t rowByte
   });
 }
 
-template <int R, class Done>
+template <bool Weights, int R, class Done>
 INLINE void sumTile(const int8_t* tile, int bias, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int B = vectorsFor<R>();
   const size_t rowBytes = static_cast<size_t>(outputs) * 4;
   int o = 0;
-  for (; o + B * kLanes <= outputs; o += B * kLanes) sumTileBlock<R, B>(tile, bias, quads, rowBytes, o, x, ahead, done);
+  for (; o + B * kLanes <= outputs; o += B * kLanes) sumTileBlock<Weights, R, B>(tile, bias, quads, rowBytes, o, x, ahead, done);
   if constexpr (B > 1) {
-    for (; o < outputs; o += kLanes) sumTileBlock<R, 1>(tile, bias, quads, rowBytes, o, x, ahead, done);
+    for (; o < outputs; o += kLanes) sumTileBlock<Weights, R, 1>(tile, bias, quads, rowBytes, o, x, ahead, done);
   }
 }
 
@@ -86,7 +86,7 @@ static __attribute__((noinline)) void rowsI8(const int8_t* tile, int contraction
   IntegerRow rows[R];
   for (int r = 0; r < R; r++) splitRow(x + r * xStride, contraction, rows[r]);
   const Ahead nothing = {reinterpret_cast<const uint8_t*>(tile), reinterpret_cast<const uint8_t*>(tile), 0, 0, false};
-  sumTile<R>(tile, 0, contraction / 4, outputs, rows, nothing, [&](int r, int o, VecI sum) MEMBER { storeBytes(y + r * yStride + o, reinterpret_cast<Bytes>(sum)); });
+  sumTile<false, R>(tile, 0, contraction / 4, outputs, rows, nothing, [&](int r, int o, VecI sum) MEMBER { storeBytes(y + r * yStride + o, reinterpret_cast<Bytes>(sum)); });
 }
 
 static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y, size_t yStride) {
