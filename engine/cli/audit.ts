@@ -10,6 +10,7 @@ import {
   entryText,
   explain,
   explanationText,
+  findSession,
   openAuditIndex,
   openLogQuery,
   parseEntryId,
@@ -55,7 +56,10 @@ export function decisionFilter(settings: Settings, nowMs: number): DecisionFilte
 }
 
 export async function list(settings: Settings): Promise<void> {
-  const rows = await openLogQuery(log(settings)).decisions(decisionFilter(settings, Date.now()));
+  const filter = decisionFilter(settings, Date.now());
+  const { session } = filter;
+  const named = session === undefined ? {} : { session: findSession(log(settings), session) };
+  const rows = await openLogQuery(log(settings)).decisions({ ...filter, ...named });
   print(settings, rows, (columns) => decisionsText(rows, columns));
 }
 
