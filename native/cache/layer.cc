@@ -18,16 +18,11 @@ bool withinMagnitude(const float* x, size_t count, float largest) {
   return true;
 }
 
-void clampToHalf(float* x, size_t count) {
-  for (size_t i = 0; i < count; i++) x[i] = std::min(kHalfMax, std::max(-kHalfMax, x[i]));
-}
-
 void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t count) {
   float line[256];
   for (size_t done = 0; done < count; done += 256) {
     const size_t some = std::min<size_t>(256, count - done);
-    std::copy_n(x + done, some, line);
-    clampToHalf(line, some);
+    for (size_t i = 0; i < some; i++) line[i] = std::min(kHalfMax, std::max(-kHalfMax, x[done + i]));
     kernels->toHalf(line, halves + done, some);
   }
 }

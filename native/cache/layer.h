@@ -144,7 +144,6 @@ struct CacheMemory {
 bool withinMagnitude(const float* x, size_t count, float largest);
 // Converts to halves. What exceeds their range (a code of 65,504 decodes to slightly more) becomes the largest half, not infinity.
 void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t count);
-void clampToHalf(float* x, size_t count);
 
 class Cache : public PartOwner {
  public:

@@ -115,7 +115,8 @@ INLINE void withLevels(int format, const uint8_t* hi, const uint8_t* lo, int bia
   switch (format) {
     case kRot4: f(LevelRows<kRot4>(hi, lo, bias)); break;
     case kRot3: f(LevelRows<kRot3>(hi, lo, bias)); break;
-    default: f(LevelRows<kRot2>(hi, lo, bias)); break;
+    case kRot2: f(LevelRows<kRot2>(hi, lo, bias)); break;
+    default: __builtin_trap();
   }
 }
 
