@@ -25,7 +25,11 @@ export {
 export type {
   Because,
   Decision,
+  Estimate,
+  FormatEstimates,
   FormChange,
+  Law,
+  LogRange,
   Outcome,
   Policy,
   PolicyContext,

@@ -7,6 +7,7 @@ import { uniformPolicy } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
 export { STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
+export * from './law.ts';
 export { type Change, Layers } from './layers.ts';
 export {
   type LayerAction,

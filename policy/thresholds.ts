@@ -3,6 +3,7 @@
  * "Measured" means: on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
 import { KvError } from '../native/index.ts';
+import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
 
 /** The error law KLD ≈ c·Σ g·ε²: c was 3 to 4 over 56 runs (r = .95); 4 is the cautious end. Gains are 1 without evidence. */
@@ -176,7 +177,7 @@ const ORDERED: readonly (readonly [lower: ThresholdId, higher: ThresholdId])[] =
   ['quality.watched.leave', 'quality.degraded.leave'],
 ];
 
-/** Checks what a policy relies on: ranges, order, one gain per layer and side. Unknown ids pass. Throws 'bad-thresholds'. */
+/** Checks what a policy relies on: ranges, order, one gain and one coefficient per layer and side. Unknown ids pass. Throws 'bad-thresholds'. */
 export function checkThresholds(set: ThresholdSet, layers: number): void {
   const refuse = (message: string, values: Readonly<Record<string, unknown>>): never => {
     throw new KvError('bad-thresholds', message, {
@@ -206,4 +207,5 @@ export function checkThresholds(set: ThresholdSet, layers: number): void {
       refuse(`${gains.length} gains for ${layers} layers`, { side, gains: gains.length, layers });
     for (const [layer, gain] of gains.entries()) within(`gain of layer ${layer} ${side}`, gain, 1e-3, 1e3);
   }
+  if (set.law !== undefined) checkLaw(set.law, layers);
 }

@@ -3,6 +3,7 @@
  * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
  */
 import type { FormatName, Side, WindowName } from '../native/index.ts';
+import type { Law } from './law.ts';
 
 /** Where a threshold's value came from. */
 export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
@@ -21,8 +22,20 @@ export interface Threshold {
   readonly source: string;
   /** Sample count behind a learned value, 0 for a default. */
   readonly samples: number;
+  /** Standard deviation of the logarithm of a learned value, where it was estimated. */
+  readonly sd?: number;
   /** Log entries (sequence numbers) that a learned value rests on. */
   readonly evidence: readonly number[];
+}
+
+/** A stretch of one series of a log that learned values rest on. */
+export interface LogRange {
+  /** Id of the log. */
+  readonly logId: string;
+  /** Its first entry (sequence number). */
+  readonly from: number;
+  /** Its last entry. */
+  readonly to: number;
 }
 
 /** Everything a policy is allowed to know beforehand. */
@@ -35,6 +48,10 @@ export interface ThresholdSet {
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
   /** The constant c of that law. */
   readonly c: number;
+  /** What was learned of the way from errors to divergence; absent where nothing was, and in logs of earlier versions. */
+  readonly law?: Law;
+  /** Where in which logs the evidence for all of this stands, so that it is not counted twice when files are merged; absent when not known. */
+  readonly ranges?: readonly LogRange[];
 }
 
 /** One measured candidate table of a page side, when the page became movable (exact content still at hand). */

@@ -97,6 +97,16 @@ const side = oneOf('k', 'v');
 const origin = oneOf('default', 'learned', 'file', 'option', 'controller');
 const gains = object({ k: reals, v: reals });
 
+const estimate = object({ value: real, sd: real, samples: real });
+const perSide = (check: Check): Check => object({ k: list(check), v: list(check) });
+const law = object({
+  coefficient: perSide(estimate),
+  text: estimate,
+  offset: estimate,
+  fade: estimate,
+  epsilon: perSide(record(format, estimate)),
+});
+
 const thresholds = object({
   version: oneOf(1),
   thresholds: record(
@@ -108,11 +118,14 @@ const thresholds = object({
       origin,
       source: text,
       samples: whole,
+      sd: optional(real),
       evidence: list(whole),
     }),
   ),
   gains,
   c: real,
+  law: optional(law),
+  ranges: optional(list(object({ logId: text, from: whole, to: whole }))),
 });
 const because = object({ threshold: text, measured: real, bound: real, unit: text, origin, rule: text });
 const errors = record(format, real);

@@ -3,6 +3,8 @@ import { expect, test } from 'vitest';
 import {
   checkThresholds,
   defaultThresholds,
+  type Estimate,
+  type Law,
   type ThresholdId,
   type ThresholdSet,
   thresholdOf,
@@ -47,6 +49,39 @@ test.each<[string, (set: ThresholdSet) => unknown]>([
 ])('%s is refused', (_name, change) => {
   expect(() => checkThresholds(change(defaultThresholds(2)) as ThresholdSet, 2)).toThrow(
     expect.objectContaining({ code: 'bad-thresholds' }),
+  );
+});
+
+const one: Estimate = { value: 1, sd: 0.5, samples: 0 };
+const law: Law = {
+  coefficient: { k: [one, one], v: [one, one] },
+  text: one,
+  offset: one,
+  fade: one,
+  epsilon: { k: [{ rot4: one }, {}], v: [] },
+};
+
+test('a law of as many layers passes, and survives as JSON', () => {
+  const set = { ...defaultThresholds(2), law, ranges: [{ logId: 'a', from: 0, to: 9 }] };
+  checkThresholds(set, 2);
+  checkThresholds(JSON.parse(JSON.stringify(set)), 2);
+});
+
+test.each<[path: string, change: (law: Law) => unknown]>([
+  ['law.coefficient.k has 1 entries for 2 layers', (l) => ({ ...l, coefficient: { ...l.coefficient, k: [one] } })],
+  ['law.coefficient.v.1.sd', (l) => ({ ...l, coefficient: { ...l.coefficient, v: [one, { ...one, sd: -1 }] } })],
+  ['law.coefficient.k is no list', (l) => ({ ...l, coefficient: undefined })],
+  ['law.text.value', (l) => ({ ...l, text: { ...one, value: 0 } })],
+  ['law.offset.value', (l) => ({ ...l, offset: undefined })],
+  ['law.fade.samples', (l) => ({ ...l, fade: { ...one, samples: Number.NaN } })],
+  ['law.epsilon.v has 1 entries', (l) => ({ ...l, epsilon: { k: [], v: [{}] } })],
+  ['law.epsilon.k.0 names rot5', (l) => ({ ...l, epsilon: { k: [{ rot5: one }, {}], v: [] } })],
+  ['law.epsilon.k.1.rot2.value', (l) => ({ ...l, epsilon: { k: [{}, { rot2: { ...one, value: 1e13 } }], v: [] } })],
+  ['law.epsilon.k.1 is missing', (l) => ({ ...l, epsilon: { k: [{}, null], v: [] } })],
+])('%s: a law that cannot be used is refused', (path, change) => {
+  const set = { ...defaultThresholds(2), law: change(law) as Law };
+  expect(() => checkThresholds(set, 2)).toThrow(
+    expect.objectContaining({ code: 'bad-thresholds', message: expect.stringContaining(path) }),
   );
 });
 

@@ -1,0 +1,77 @@
+/**
+ * What was learned of how errors of pages reach the output: KLD ≈ Σ coefficient[side][layer] · ε² · fade(age). Every number is held
+ * as a logarithm with its standard deviation, because errors and divergences spread over decades and are never negative.
+ */
+import { type FormatName, isFormatName, KvError, type Side } from '../native/index.ts';
+
+/** One learned number in logarithms: what is known of ln value. */
+export interface Estimate {
+  /** The number itself, always > 0. */
+  readonly value: number;
+  /** Standard deviation of its logarithm. */
+  readonly sd: number;
+  /** Sessions or probes that it rests on; 0 for an assumption. */
+  readonly samples: number;
+}
+
+/** Estimates per format; formats that nobody measured are absent. */
+export type FormatEstimates = Readonly<Partial<Record<FormatName, Estimate>>>;
+
+/** KLD ≈ Σ coefficient[side][layer] · ε² · fade(age): what an error of a page does to the output. */
+export interface Law {
+  /** Expected divergence in nats per ε², [layers] per side. */
+  readonly coefficient: { readonly k: readonly Estimate[]; readonly v: readonly Estimate[] };
+  /** Factor by which one text differs from another: spread only, its value is 1 before anything was measured. */
+  readonly text: Estimate;
+  /** ε of later queries: ln ε_later = ln ε + ln offset − fade·ln(age in pages). */
+  readonly offset: Estimate;
+  /** The exponent of that age. */
+  readonly fade: Estimate;
+  /** A layer × side table for callers without trials: typical ε per format, [layers]; may be empty. */
+  readonly epsilon: { readonly k: readonly FormatEstimates[]; readonly v: readonly FormatEstimates[] };
+}
+
+/** Far beyond anything measured: coefficients are 0.01 to 1e3 nats, ε 1e-4 to 1. */
+export const ESTIMATE_MAX = 1e12;
+/** e^±50 is beyond the range of values on both sides. */
+export const ESTIMATE_SD_MAX = 50;
+export const SAMPLES_MAX = 1e9;
+
+const SIDES: readonly Side[] = ['k', 'v'];
+
+/** Checks lengths and ranges of a law. Throws 'bad-thresholds' with the path of the first number that cannot be used. */
+export function checkLaw(law: Law, layers: number): void {
+  const refuse = (id: string, what: string): never => {
+    throw new KvError('bad-thresholds', `${id} ${what}`, {
+      values: { id, layers },
+      hint: 'leave the law out, or take one from an exported file',
+    });
+  };
+  const list = <T>(values: readonly T[], id: string, mayBeEmpty: boolean): readonly T[] => {
+    if (!Array.isArray(values)) return refuse(id, 'is no list');
+    if (values.length === layers || (mayBeEmpty && values.length === 0)) return values;
+    return refuse(id, `has ${values.length} entries for ${layers} layers`);
+  };
+  const estimate = (given: Estimate | undefined, id: string): void => {
+    const within = (name: 'value' | 'sd' | 'samples', least: number, most: number): void => {
+      const number: unknown = given?.[name];
+      if (!(typeof number === 'number' && number >= least && number <= most))
+        refuse(`${id}.${name}`, `is ${String(number)}, not within ${least} to ${most}`);
+    };
+    within('value', 1 / ESTIMATE_MAX, ESTIMATE_MAX);
+    within('sd', 0, ESTIMATE_SD_MAX);
+    within('samples', 0, SAMPLES_MAX);
+  };
+  for (const name of ['text', 'offset', 'fade'] as const) estimate(law[name], `law.${name}`);
+  for (const side of SIDES) {
+    const id = `law.coefficient.${side}`;
+    for (const [layer, one] of list(law.coefficient?.[side], id, false).entries()) estimate(one, `${id}.${layer}`);
+    const table = `law.epsilon.${side}`;
+    for (const [layer, formats] of list(law.epsilon?.[side], table, true).entries()) {
+      for (const [format, one] of Object.entries(formats ?? refuse(`${table}.${layer}`, 'is missing'))) {
+        if (!isFormatName(format)) refuse(`${table}.${layer}`, `names ${format}, which is no format`);
+        estimate(one, `${table}.${layer}.${format}`);
+      }
+    }
+  }
+}
