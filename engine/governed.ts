@@ -136,7 +136,7 @@ export class Governed {
     // The policy has checked the thresholds.
     kv.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
-    this.trials = new TrialQueue(kv, context, plan.policy.needsTrials, this.counts, this.spent);
+    this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
     this.mover = new Mover(id, kv, log, this.counts, this.spent, (move, bytesBefore) => this.#tell(move, bytesBefore));
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents = options.latents === undefined ? null : new Latents(options.latents, kv, shape);
@@ -280,6 +280,7 @@ export class Governed {
     trials: readonly TrialReport[],
     outcomes: readonly Outcome[],
     changes: readonly FormChange[],
+    again: readonly TrialReport[],
   ): Situation {
     const { budgetBytes } = this;
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
@@ -299,6 +300,7 @@ export class Governed {
       trials,
       outcomes,
       ...(changes.length === 0 ? {} : { changes }),
+      ...(again.length === 0 ? {} : { again }),
     };
   }
 

@@ -184,6 +184,8 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;
+  // Asked for only where pages leave the window: by then every trial that was started has been waited for.
+  let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain();
   let pressing = false;
   for (let round = 0; round < ROUNDS_MAX; ) {
     // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only the last plans.
@@ -195,7 +197,9 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
       fresh.length <= TOLD_AT_ONCE ? fresh : fresh.slice(0, TOLD_AT_ONCE),
       mover.takeOutcomes(TOLD_AT_ONCE),
       isWhole ? mover.takeChanges() : [],
+      again,
     );
+    again = NO_TRIALS;
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     mover.write('situation', { situation });
     const decisions = policy.decide(situation);

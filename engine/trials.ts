@@ -14,17 +14,22 @@ import {
   TRIAL_CANDIDATES,
   type TrialCandidate,
 } from '../native/index.ts';
-import type { Decision, PolicyContext, TrialReport } from '../policy/index.ts';
+import { type Decision, type Policy, type PolicyContext, type TrialReport, thresholdOf } from '../policy/index.ts';
 import type { LayerCounts, Spent } from './mover.ts';
 
 const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = (['k', 'v'] as const).flatMap((side) =>
   TRIAL_CANDIDATES.map((format) => ({ side, format })),
 );
-const NOTHING = new Float64Array(0);
+/** Of a page that is tried again: one format of each side. The errors of the others are taken to have changed in the same proportion. */
+const TRIAL_AGAIN: Readonly<Record<Side, TrialCandidate & { readonly side: Side }>> = {
+  k: { side: 'k', format: 'rot3' },
+  v: { side: 'v', format: 'rot2' },
+};
 /** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
 const SPREAD_TOKENS = 48;
 /** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
 const AT_ONCE = 5;
+const NOTHING = new Float64Array(0);
 const NO_REPORTS: readonly TrialReport[] = [];
 
 interface PageOfLayer {
@@ -32,10 +37,19 @@ interface PageOfLayer {
   readonly page: number;
 }
 
+type Candidates = readonly (TrialCandidate & { readonly side: Side })[];
+
+interface Started extends PageOfLayer {
+  readonly candidates: Candidates;
+  readonly isAgain: boolean;
+}
+
 export class TrialQueue {
   readonly #cache: KvCache;
   readonly #context: PolicyContext;
   readonly #needsTrials: boolean;
+  /** Pages behind a page when it is tried again, as long as it has the format that it was sealed in. */
+  readonly #ages: readonly number[];
   readonly #counts: readonly LayerCounts[];
   readonly #spent: Spent;
   /** Pages that have come to be tried. */
@@ -44,44 +58,59 @@ export class TrialQueue {
   #due = 0;
   // All three in the order of pages.
   #waiting: PageOfLayer[] = [];
-  #started: (PageOfLayer & { readonly isTried: boolean })[] = [];
+  #started: Started[] = [];
   #found: TrialReport[] = [];
+  /** Pages that are to be tried again, and what was found. Nobody waits for them, so they come after the others. */
+  #waitingAgain: PageOfLayer[] = [];
+  #foundAgain: TrialReport[] = [];
   /** Reported already: what a fork is told of pages that it shares. */
   #reported: TrialReport[] = [];
 
   constructor(
     cache: KvCache,
     context: PolicyContext,
-    needsTrials: boolean,
+    policy: Pick<Policy, 'needsTrials' | 'triesAgain'>,
     counts: readonly LayerCounts[],
     spent: Spent,
   ) {
     this.#cache = cache;
     this.#context = context;
-    this.#needsTrials = needsTrials;
+    this.#needsTrials = policy.needsTrials;
+    const ages = policy.triesAgain === true ? thresholdOf(context.thresholds, 'trial.again').value : 0;
+    this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#counts = counts;
     this.#spent = spent;
   }
 
   /** Counts `tokensNew`: in proportion, more trials of waiting pages become due. */
   pass(tokensNew: number): void {
-    if (this.#waiting.length > 0) this.#due += this.#share(tokensNew);
+    if (this.#queued > 0) this.#due += this.#share(tokensNew);
   }
 
   /** Enough trials are due that it pays to start them. */
   get areDue(): boolean {
-    return this.#waiting.length > 0 && this.#due >= Math.min(AT_ONCE, this.#waiting.length);
+    return this.#queued > 0 && this.#due >= Math.min(AT_ONCE, this.#queued);
+  }
+
+  get #queued(): number {
+    return this.#waiting.length + this.#waitingAgain.length;
   }
 
   /**
    * Takes in the pages that leave the window with the page that is open now, from its middle on. By then half a page of queries
-   * sees them whole; reading a page at a time they are tried on all of them.
+   * sees them whole; reading a page at a time they are tried on all of them. Older pages are due to be tried again at the same time.
    */
   admit(tokens: number, tokensNew: number): void {
     const pages = Math.max(0, halvesReached(tokens) - 1);
-    if (pages > this.#admitted && this.#waiting.length === 0) this.#due = this.#share(tokensNew);
-    for (; this.#admitted < pages; this.#admitted++)
-      for (let layer = 0; layer < this.#context.layers; layer++) this.#waiting.push({ layer, page: this.#admitted });
+    if (pages > this.#admitted && this.#queued === 0) this.#due = this.#share(tokensNew);
+    const { layers } = this.#context;
+    for (; this.#admitted < pages; this.#admitted++) {
+      for (let layer = 0; layer < layers; layer++) this.#waiting.push({ layer, page: this.#admitted });
+      for (const age of this.#ages) {
+        const page = this.#admitted - age + 1;
+        for (let layer = 0; page >= 0 && layer < layers; layer++) this.#waitingAgain.push({ layer, page });
+      }
+    }
   }
 
   /** Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported. */
@@ -90,12 +119,26 @@ export class TrialQueue {
     const start = performance.now();
     const count = Math.floor(this.#due);
     this.#due -= count;
-    for (const { layer, page } of this.#waiting.splice(0, count)) {
-      const isTried = this.#isTried({ layer, page });
-      if (isTried) this.#cache.startTrial(layer, page, FIRST_TRIAL);
-      this.#started.push({ layer, page, isTried });
-    }
+    const first = this.#waiting.splice(0, count);
+    for (const place of first) this.#start(place, this.#isTried(place) ? FIRST_TRIAL : [], false);
+    for (const place of this.#waitingAgain.splice(0, count - first.length))
+      this.#start(place, this.#candidatesAgain(place), true);
     this.#spent.trialMs += performance.now() - start;
+  }
+
+  #start({ layer, page }: PageOfLayer, candidates: Candidates, isAgain: boolean): void {
+    if (candidates.length > 0) this.#cache.startTrial(layer, page, candidates);
+    else if (isAgain) return;
+    this.#started.push({ layer, page, candidates, isAgain });
+  }
+
+  /** Of the sides that still have the format that they were sealed in. */
+  #candidatesAgain({ layer, page }: PageOfLayer): Candidates {
+    const { windowFormat, skipLayers } = this.#context;
+    if (skipLayers.includes(layer)) return [];
+    return SIDES.filter((side) => this.#cache.format(layer, page, side) === windowFormat).map(
+      (side) => TRIAL_AGAIN[side],
+    );
   }
 
   /** Reports of pages that have left the window since the last time; what is still untried of them is tried now. */
@@ -110,6 +153,14 @@ export class TrialQueue {
     return ready;
   }
 
+  /** What trying pages again has found since the last time. Called behind `reports`, at points that do not depend on how fast trials are. */
+  reportsAgain(): readonly TrialReport[] {
+    const { windowFormat } = this.#context;
+    const found = this.#foundAgain.filter((report) => this.#asItIs(report).from === windowFormat);
+    this.#foundAgain = [];
+    return found;
+  }
+
   /** The report with the format that the page has now: a fork that shares it may have moved it since, or it may have been restored. */
   #asItIs(report: TrialReport): TrialReport {
     const from = this.#cache.format(report.layer, report.page, report.side);
@@ -121,7 +172,10 @@ export class TrialQueue {
     this.#admitted = parent.#admitted;
     this.#due = parent.#due;
     for (const report of [...parent.#reported, ...parent.#found]) this.#found.push(report);
-    this.#waiting = [...parent.#started, ...parent.#waiting];
+    const startedFirst = parent.#started.filter(({ isAgain }) => !isAgain);
+    this.#waiting = [...startedFirst, ...parent.#waiting];
+    this.#waitingAgain = [...parent.#started.filter(({ isAgain }) => isAgain), ...parent.#waitingAgain];
+    this.#foundAgain = [...parent.#foundAgain];
   }
 
   /** Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once more when they leave it. */
@@ -132,6 +186,8 @@ export class TrialQueue {
     const isOut = ({ page }: { readonly page: number }): boolean => page < movablePages(tokens);
     this.#admitted = Math.min(this.#admitted, sealed);
     this.#waiting = this.#waiting.filter(isThere);
+    this.#waitingAgain = this.#waitingAgain.filter(isOut);
+    this.#foundAgain = this.#foundAgain.filter(isOut);
     this.#found = [...this.#reported.filter((report) => !isOut(report)), ...this.#found].filter(isThere);
     this.#reported = this.#reported.filter(isOut);
   }
@@ -165,8 +221,12 @@ export class TrialQueue {
     this.#collect(true);
     if (count === 0) return;
     const start = performance.now();
-    for (const { layer, page } of this.#waiting.splice(0, count))
-      this.#report(layer, page, this.#isTried({ layer, page }) ? this.#cache.trial(layer, page, FIRST_TRIAL) : NOTHING);
+    for (const place of this.#waiting.splice(0, count)) {
+      const { layer, page } = place;
+      const candidates = this.#isTried(place) ? FIRST_TRIAL : [];
+      const errors = candidates.length > 0 ? this.#cache.trial(layer, page, candidates) : NOTHING;
+      this.#report({ ...place, candidates, isAgain: false }, errors);
+    }
     this.#spent.trialMs += performance.now() - start;
   }
 
@@ -178,24 +238,25 @@ export class TrialQueue {
     let at = 0;
     let done = 0;
     for (; done < this.#started.length; done++) {
-      const { layer, page, isTried } = this.#started[done]!;
+      const started = this.#started[done]!;
+      const isTried = started.candidates.length > 0;
       if (isTried && at === found.length) break;
-      this.#report(layer, page, isTried ? found[at++]! : NOTHING);
+      this.#report(started, isTried ? found[at++]! : NOTHING);
     }
     this.#started.splice(0, done);
     this.#spent.trialMs += performance.now() - start;
   }
 
-  /** `errors`: of FIRST_TRIAL, or nothing. */
-  #report(layer: number, page: number, errors: Float64Array): void {
-    for (let at = 0; at < FIRST_TRIAL.length; at += TRIAL_CANDIDATES.length) {
-      const { side } = FIRST_TRIAL[at]!;
+  /** `errors`: of the candidates. Every side of a first trial is reported, also where nothing was tried. */
+  #report({ layer, page, candidates, isAgain }: Started, errors: Float64Array): void {
+    for (const side of SIDES) {
       const epsilon: Partial<Record<FormatName, number>> = {};
-      for (let i = at; i < at + TRIAL_CANDIDATES.length && i < errors.length; i++) {
-        // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is reported.
-        if (Number.isFinite(errors[i])) epsilon[FIRST_TRIAL[i]!.format] = errors[i]!;
-      }
-      this.#found.push({ layer, page, side, from: this.#cache.format(layer, page, side), epsilon });
+      // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is reported.
+      for (const [i, candidate] of candidates.entries())
+        if (candidate.side === side && Number.isFinite(errors[i])) epsilon[candidate.format] = errors[i]!;
+      const report = { layer, page, side, from: this.#cache.format(layer, page, side), epsilon };
+      if (!isAgain) this.#found.push(report);
+      else if (Object.keys(epsilon).length > 0) this.#foundAgain.push(report);
     }
     this.#counts[layer]!.tried += errors.length;
   }

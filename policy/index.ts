@@ -1,7 +1,7 @@
 /** WHY move it? Situation → decisions, and nothing else: no clock, no chance, no files. The room's only entry. */
 import { KvError } from '../native/index.ts';
 import { agePolicy } from './policies/age.ts';
-import { pricePolicy } from './policies/price.ts';
+import { price, priceOne } from './policies/price.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { uniformPolicy } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
@@ -37,7 +37,8 @@ const plain =
 
 /** id → policy from its options. The first is the default under a budget. */
 export const policies: Readonly<Record<string, (options: Readonly<Record<string, unknown>>) => Policy>> = {
-  price: plain(pricePolicy),
+  price: plain(price),
+  'price-1': plain(priceOne),
   uniform: plain(uniformPolicy),
   age: plain(agePolicy),
   table: tablePolicy,
@@ -45,8 +46,13 @@ export const policies: Readonly<Record<string, (options: Readonly<Record<string,
   none: plain(nonePolicy),
 };
 
-/** A policy by name. Options are data, since they stand in the log. Throws 'unsupported' for an unknown name, 'bad-config' for options that do not fit. */
-export function createPolicy(id: string, options: Readonly<Record<string, unknown>> = {}): Policy {
+/** Earlier versions of policies, by the name and version that stand in a log. */
+const EARLIER: Readonly<Record<string, Policy>> = { 'price 1': priceOne };
+
+/** A policy by name, or the version of it that a log names. Options are data, since they stand in the log. Throws 'unsupported' for an unknown name, 'bad-config' for options that do not fit. */
+export function createPolicy(id: string, options: Readonly<Record<string, unknown>> = {}, version?: number): Policy {
+  const earlier = EARLIER[`${id} ${version}`];
+  if (earlier !== undefined) return plain(earlier)(options);
   const create = Object.hasOwn(policies, id) ? policies[id] : undefined;
   if (create === undefined) {
     throw new KvError('unsupported', `unknown policy '${id}'`, {

@@ -27,6 +27,9 @@ export class Offers {
   readonly #bytes: readonly number[];
   readonly #lowest: readonly number[];
   readonly #skip: Uint8Array;
+  /** Times that a slot was measured. */
+  #tries = new Uint16Array(SLOTS);
+  readonly #averages: boolean;
   readonly #ready: SlotHeap;
   readonly #resting: SlotHeap;
   /** ε² per slot and format, [slots, FORMAT_COUNT]. */
@@ -39,8 +42,10 @@ export class Offers {
   #restsDone = 0;
   #tokens = 0;
 
-  constructor(context: PolicyContext) {
+  /** `averages`: a repeated trial is averaged with those before it. Otherwise it counts only where it is worse, as in version 1 of the price policy. */
+  constructor(context: PolicyContext, averages: boolean) {
     this.#context = context;
+    this.#averages = averages;
     this.sides = new Sides(context);
     this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name]);
     this.#lowest = SIDES.map((side) => rank(context.floor?.[side] ?? LOWEST_FORMAT));
@@ -60,8 +65,38 @@ export class Offers {
     if (slot >= this.next.length) this.#grow();
     fillEpsilon2(this.#epsilon2, slot * FORMAT_COUNT, report.epsilon);
     this.triedAt[slot] = tokens;
+    this.#tries[slot] = 1;
     this.#aim[slot] = this.sides.format[slot]!;
     this.reprice(slot);
+  }
+
+  /**
+   * A page side was tried again while it still had its first format. The error of each format becomes the mean of its trials; one that was
+   * not tried this time is taken to have changed in proportion to one that was. Reports of sides that are not known, or have moved, are passed over.
+   */
+  again({ layer, page, side, from, epsilon }: TrialReport, tokens: number): void {
+    const slot = this.sides.find(layer, page, SIDES.indexOf(side));
+    if (slot < 0 || this.sides.pending[slot] === 1 || this.sides.format[slot] !== rank(from)) return;
+    const at = slot * FORMAT_COUNT;
+    let ratio = -1;
+    for (let format = 0; format < FORMAT_COUNT && ratio < 0; format++) {
+      const measured = epsilon[FORMAT_NAMES[format]!];
+      const known = this.#epsilon2[at + format]!;
+      if (measured !== undefined && known > 0) ratio = this.#meanRatio(slot, Math.sqrt(known), measured);
+    }
+    if (ratio < 0) return;
+    for (let format = 0; format < FORMAT_COUNT; format++)
+      if (this.#epsilon2[at + format]! > 0) this.#epsilon2[at + format]! *= ratio * ratio;
+    this.#tries[slot]! += 1;
+    this.triedAt[slot] = tokens;
+    this.#aim[slot] = this.sides.format[slot]!;
+    this.reprice(slot);
+  }
+
+  /** By what factor the mean of a slot's trials changes with another one. */
+  #meanRatio(slot: number, mean: number, measured: number): number {
+    const tries = this.#tries[slot]!;
+    return (tries * mean + measured) / ((tries + 1) * mean);
   }
 
   /**
@@ -215,7 +250,11 @@ export class Offers {
     const at = slot * FORMAT_COUNT;
     const base = Math.max(0, this.#epsilon2[at + from]!);
     const predicted = this.#epsilon2[at + to]! - base;
-    if (predicted > 0 ? measured <= predicted && !refused : measured <= 0) return;
+    if (this.#averages && predicted > 0) {
+      const ratio = this.#meanRatio(slot, Math.sqrt(predicted), Math.sqrt(measured));
+      measured = predicted * ratio * ratio;
+      this.#tries[slot]! += 1;
+    } else if (predicted > 0 ? measured <= predicted && !refused : measured <= 0) return;
     for (let format = from + 1; format < FORMAT_COUNT; format++) {
       const known = this.#epsilon2[at + format]!;
       if (known === UNTRIED) continue;
@@ -229,6 +268,7 @@ export class Offers {
     this.next = grown(this.next, new Uint8Array(size));
     this.price = grown(this.price, new Float64Array(size));
     this.triedAt = grown(this.triedAt, new Float64Array(size));
+    this.#tries = grown(this.#tries, new Uint16Array(size));
     this.#epsilon2 = grown(this.#epsilon2, new Float64Array(size * FORMAT_COUNT));
     this.#aim = grown(this.#aim, new Uint8Array(size));
     this.#restUntil = grown(this.#restUntil, new Float64Array(size));

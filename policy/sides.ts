@@ -183,7 +183,7 @@ export class Sides {
 }
 
 /** `target` with the content of `source` at its start. */
-export function grown<A extends Int32Array | Uint8Array | Float64Array>(source: A, target: A): A {
+export function grown<A extends Int32Array | Uint8Array | Uint16Array | Float64Array>(source: A, target: A): A {
   target.set(source);
   return target;
 }

@@ -64,6 +64,13 @@ const DEFINITIONS = {
     source:
       'a repeated trial exceeds the first for 9% of pages up to one page behind the window, 4% up to four, 1.5% up to eight, 0.3% beyond (measured, 21,300 trials)',
   },
+  'trial.again': {
+    value: 4,
+    unit: 'pages',
+    min: 0,
+    max: 64,
+    source: `${CHOSEN}`,
+  },
   'pressure.enter': {
     value: 0.95,
     unit: 'share',

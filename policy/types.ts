@@ -134,6 +134,8 @@ export interface Situation {
   readonly outcomes: readonly Outcome[];
   /** What others have changed, behind the outcomes and before the trials; absent when nothing was. */
   readonly changes?: readonly FormChange[];
+  /** Pages that were tried again while they still have the format they were sealed in, behind the trials; absent when none was. */
+  readonly again?: readonly TrialReport[];
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */
@@ -227,6 +229,8 @@ export interface Policy {
   readonly version: number;
   /** True when the engine must run trials for pages that become movable. */
   readonly needsTrials: boolean;
+  /** True when pages are to be tried again later, as the threshold 'trial.again' says. */
+  readonly triesAgain?: boolean;
   /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */
   open(context: PolicyContext): PolicySession;
 }

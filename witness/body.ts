@@ -133,6 +133,8 @@ const place = { layer: count, page: count, side, from: format };
 
 const changes = list(object({ ...place, to: format }), 1);
 
+const trials = object({ ...place, epsilon: errors });
+
 const situation = object({
   index: count,
   tokens: whole,
@@ -146,9 +148,10 @@ const situation = object({
   lowMemory: flag,
   stepLatencyMsP95: real,
   stepLatencyBudgetMs: nullable(real),
-  trials: list(object({ ...place, epsilon: errors })),
+  trials: list(trials),
   outcomes: list(object({ ...place, to: format, accepted: flag, epsilonNow: nullable(real), bytesFreed: difference })),
   changes: optional(changes),
+  again: optional(list(trials, 1)),
 });
 
 const BODIES: Readonly<Record<EntryKind, Check>> = {

@@ -17,7 +17,7 @@ import { findSession, readLog } from './read.ts';
 import { type Entry, NO_SESSION } from './types.ts';
 
 /** A policy by the id and the options that stand in the log: for policies of one's own. */
-export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>) => Policy;
+export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>, version: number) => Policy;
 
 /** What deciding again has shown. */
 export interface ReplayReport {
@@ -140,7 +140,7 @@ class Replay {
     const { policy, context } = open.body;
     this.session = open.session;
     this.#name = `${policy.id}@${policy.version}`;
-    const created = create(policy.id, policy.options);
+    const created = create(policy.id, policy.options, policy.version);
     if (created.id !== policy.id || created.version !== policy.version) {
       this.#differs(open.seq, 'policy', this.#name, `${created.id}@${created.version}`);
     }

@@ -39,7 +39,7 @@ function because(it: Because): string {
 
 function situation(it: Situation): string {
   return (
-    `{"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)}${it.changes === undefined ? '' : `,"changes":${list(it.changes, change)}`}` +
+    `{${it.again === undefined ? '' : `"again":${list(it.again, trial)},`}"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)}${it.changes === undefined ? '' : `,"changes":${list(it.changes, change)}`}` +
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)},"lowMemory":${it.lowMemory},"movesMax":${number(it.movesMax)}` +
     `,"outcomes":${list(it.outcomes, outcome)},"sealBytes":${number(it.sealBytes)}` +

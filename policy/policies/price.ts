@@ -46,13 +46,16 @@ class PriceSession implements PolicySession {
   readonly #worst: Float64Array;
   readonly #worstAt: Float64Array;
 
-  constructor(context: PolicyContext) {
+  readonly #version: number;
+
+  constructor(context: PolicyContext, version: number) {
+    this.#version = version;
     checkThresholds(context.thresholds, context.layers);
     const threshold = (id: ThresholdId): Threshold => thresholdOf(context.thresholds, id);
     this.context = context;
-    this.offers = new Offers(context);
+    this.offers = new Offers(context, version > 1);
     this.layers = new Layers(context.layers, context.thresholds);
-    this.price = threshold('price.start').value;
+    this.price = version === 1 ? threshold('price.start').value : 0;
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
     this.#bounds = {
@@ -83,7 +86,7 @@ class PriceSession implements PolicySession {
   summary(): PolicySummary {
     const { layers, offers } = this;
     return {
-      priceThreshold: this.price,
+      priceThreshold: this.#version === 1 || this.priceSet ? this.price : 0,
       predictedKld: this.predictedKld,
       layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
       layerEpsilonMax: [...offers.layerEpsilonMax],
@@ -97,6 +100,8 @@ class PriceSession implements PolicySession {
     const { offers } = this;
     this.urgent = situation.urgent;
     this.#tokens = tokens;
+    if (!this.priceSet && this.#movesEarly(situation))
+      this.price = thresholdOf(this.context.thresholds, 'price.start').value;
     const page = pageOf(tokens);
     const fresh = page !== this.#page || situation.outcomes.length > 0;
     if (page !== this.#page) this.#pagePrice = this.price;
@@ -108,6 +113,7 @@ class PriceSession implements PolicySession {
     offers.forget(tokens);
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
+    for (const report of situation.again ?? []) offers.again(report, tokens);
     if (fresh)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
     this.#signal(situation);
@@ -126,7 +132,7 @@ class PriceSession implements PolicySession {
 
   #fill(plan: Plan, situation: Situation): Decision[] {
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
-    else if (this.price > 0) this.#early(plan, this.price);
+    else if (this.price > 0 && this.#movesEarly(situation)) this.#early(plan, this.price);
     // Moves that were held back may have to be made after all.
     plan.restore();
     this.#closeDeficit(plan);
@@ -212,7 +218,7 @@ class PriceSession implements PolicySession {
     );
     layers.setAll('pressure', pressure);
     let demand = kldBudget !== null && budgetBytes === null ? 1 : pressure;
-    if (this.price > 0 && budgetBytes !== null)
+    if (this.price > 0 && this.#movesEarly(situation) && budgetBytes !== null)
       demand = Math.max(demand, (this.#projected(situation) ?? 0) / Math.max(1, budgetBytes));
     layers.setAll('demand', demand);
     layers.setAll('latency', stepLatencyBudgetMs === null ? 0 : stepLatencyMsP95 / stepLatencyBudgetMs);
@@ -237,6 +243,14 @@ class PriceSession implements PolicySession {
     if (epsilon < this.#faded(layer)) return;
     this.#worst[layer] = epsilon;
     this.#worstAt[layer] = this.#page;
+  }
+
+  /**
+   * Whether moves at or under λ are made before they must be. Bytes that were paid for then stay unused for a while, which costs quality, and all
+   * that is gained is that later steps have less to do. So it is done only against a latency budget; version 1 did it whenever it knew a price.
+   */
+  #movesEarly({ stepLatencyBudgetMs }: Situation): boolean {
+    return this.#version === 1 || stepLatencyBudgetMs !== null;
   }
 
   /** Moves at or under λ before they must be made, as long as the budget is foreseen to bind. */
@@ -366,9 +380,14 @@ function bothBind({ budgetBytes, kldBudget, tokens }: Situation, deficitBytes: n
   );
 }
 
-export const pricePolicy: Policy = {
+/** The policy of a version: 1 as it decided until issue 11, kept for its logs and for comparison, or the present one. */
+const pricePolicy = (version: number): Policy => ({
   id: 'price',
-  version: 1,
+  version,
   needsTrials: true,
-  open: (context) => new PriceSession(context),
-};
+  triesAgain: version > 1,
+  open: (context) => new PriceSession(context, version),
+});
+
+export const priceOne: Policy = pricePolicy(1);
+export const price: Policy = pricePolicy(2);

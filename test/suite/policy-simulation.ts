@@ -101,6 +101,7 @@ export interface Run {
   /** Factor on the error that a repeated trial measures against the predicted one; 1 by default. */
   readonly drift?: (decision: Decision, tokens: number) => number | null;
   readonly lowMemoryFrom?: number;
+  readonly stepLatencyBudgetMs?: number;
   /** Once at so many tokens, all behind so many others are taken back. */
   readonly back?: { readonly at: number; readonly to: number };
 }
@@ -136,6 +137,7 @@ export function simulate(run: Run): Result {
   let { back } = run;
   const session = new Session(policy, context, budgetBytes, kldBudget, tokensExpected, epsilon, run.drift ?? (() => 1));
   for (let tokens = chunk; tokens <= run.tokens; tokens += chunk) {
+    session.stepLatencyBudgetMs = run.stepLatencyBudgetMs ?? null;
     session.lowMemory = run.lowMemoryFrom !== undefined && tokens >= run.lowMemoryFrom;
     session.makeRoom(tokens - chunk);
     session.append(tokens, chunk);
@@ -149,6 +151,7 @@ export function simulate(run: Run): Result {
 
 class Session {
   lowMemory = false;
+  stepLatencyBudgetMs: number | null = null;
   readonly #policy: PolicySession;
   readonly #needsTrials: boolean;
   readonly #context: PolicyContext;
@@ -267,7 +270,7 @@ class Session {
       urgent,
       lowMemory: this.lowMemory,
       stepLatencyMsP95: 0,
-      stepLatencyBudgetMs: null,
+      stepLatencyBudgetMs: this.stepLatencyBudgetMs,
       trials,
       outcomes: this.#outcomes,
     };

@@ -12,7 +12,7 @@ const OPTIONS: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
     ),
   },
 };
-const KEEP_BUDGETS = ['price', 'uniform', 'age'];
+const KEEP_BUDGETS = ['price', 'price-1', 'uniform', 'age'];
 
 for (const id of Object.keys(policies)) {
   policySuite(id, {
@@ -26,6 +26,7 @@ for (const id of Object.keys(policies)) {
 test('every policy says what it needs', () => {
   expect(Object.keys(policies).map((id) => [id, createPolicy(id, OPTIONS[id] ?? {}).needsTrials])).toEqual([
     ['price', true],
+    ['price-1', true],
     ['uniform', false],
     ['age', false],
     ['table', false],

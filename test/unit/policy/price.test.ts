@@ -5,10 +5,7 @@ import {
   createPolicy,
   type Decision,
   defaultThresholds,
-  type Outcome,
   type PolicyContext,
-  type PolicySession,
-  type Situation,
   type ThresholdId,
   type ThresholdSet,
   type TrialReport,
@@ -23,9 +20,9 @@ import {
   sideKey,
   simulate,
 } from '../../suite/policy-simulation.ts';
+import { Hand, price, report } from './hand.ts';
 import { hull } from './hull.ts';
 
-const price = createPolicy('price');
 const withThreshold = (layers: number, values: Partial<Record<ThresholdId, number>>): ThresholdSet => {
   const set = defaultThresholds(layers);
   const changed = Object.entries(values).map(([id, value]) => [
@@ -35,54 +32,6 @@ const withThreshold = (layers: number, values: Partial<Record<ThresholdId, numbe
   return { ...set, thresholds: { ...set.thresholds, ...Object.fromEntries(changed) } };
 };
 const moves = (result: Result): Decision[] => result.entries.flatMap(({ decisions }) => decisions);
-
-/** A session by hand: one call per scheduling point, outcomes as told. */
-class Hand {
-  readonly context: PolicyContext;
-  readonly policy: PolicySession;
-  index = 0;
-  outcomes: Outcome[] = [];
-
-  constructor(context: PolicyContext) {
-    this.context = context;
-    this.policy = price.open(context);
-  }
-
-  decide(change: Partial<Situation>): readonly Decision[] {
-    const situation: Situation = {
-      index: this.index++,
-      tokens: 384,
-      bytes: 1_000_000,
-      sealBytes: 0,
-      budgetBytes: 10_000_000,
-      kldBudget: null,
-      tokensExpected: null,
-      movesMax: 1000,
-      urgent: false,
-      lowMemory: false,
-      stepLatencyMsP95: 0,
-      stepLatencyBudgetMs: null,
-      trials: [],
-      outcomes: this.outcomes,
-      ...change,
-    };
-    this.outcomes = [];
-    return this.policy.decide(JSON.parse(JSON.stringify(situation)) as Situation);
-  }
-
-  settle(decision: Decision, accepted: boolean, epsilonNow: number | null = null): void {
-    const { layer, page, side, from, to, bytesFreed } = decision;
-    this.outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed: accepted ? bytesFreed : 0 });
-  }
-}
-
-const report = (layer: number, page: number, side: 'k' | 'v', epsilon: TrialReport['epsilon']): TrialReport => ({
-  layer,
-  page,
-  side,
-  from: 'q8',
-  epsilon,
-});
 
 describe('water', () => {
   test('without evidence nothing moves before the budget binds', () => {
@@ -250,10 +199,11 @@ describe('while there is time', () => {
     expect(compared).toBeGreaterThan(50);
   });
 
-  test('learned evidence moves cheap pages early, at or under its price, and not while steps are slow', () => {
+  test('a known price moves cheap pages early where a latency budget asks for it, and not while steps are slow', () => {
     const start = result.summary.priceThreshold / 2;
     const learned = { ...context, thresholds: withThreshold(6, { 'price.start': start }) };
-    const early = simulate({ policy: price, context: learned, tokens, budgetBytes, chunk: 1 });
+    const latency = { stepLatencyBudgetMs: 20 };
+    const early = simulate({ policy: price, context: learned, tokens, budgetBytes, chunk: 1, ...latency });
     const first = early.entries.find(({ decisions }) => decisions.length > 0)!;
     expect(first.situation.tokens).toBeLessThan(
       result.entries.find(({ decisions }) => decisions.length > 0)!.situation.tokens,
@@ -265,9 +215,19 @@ describe('while there is time', () => {
     // A budget that will not bind asks for nothing early.
     expect(
       moves(
-        simulate({ policy: price, context: learned, tokens, budgetBytes: Math.floor(0.6 * f16Bytes(context, tokens)) }),
+        simulate({
+          policy: price,
+          context: learned,
+          tokens,
+          budgetBytes: Math.floor(0.6 * f16Bytes(context, tokens)),
+          ...latency,
+        }),
       ),
     ).toEqual([]);
+    // Bytes that were paid for are used: without a latency budget a known price changes nothing.
+    expect(moves(simulate({ policy: price, context: learned, tokens, budgetBytes, chunk: 1 }))).toEqual(
+      moves(simulate({ policy: price, context, tokens, budgetBytes, chunk: 1 })),
+    );
     const hand = new Hand(learned);
     const slow = { stepLatencyMsP95: 30, stepLatencyBudgetMs: 20, tokensExpected: 128 * 60, budgetBytes: 2_000_000 };
     const trials = Array.from({ length: 6 }, (_, layer) =>
@@ -343,14 +303,31 @@ describe('judging', () => {
     });
   });
 
-  test('a refused move is planned again at what was measured, without another trial', () => {
+  test('a refused move is planned again at the mean of both measurements, without another trial', () => {
     const hand = new Hand(contextOf({ layers: 1 }));
     const decision = old(hand);
     hand.settle(decision, false, 0.03);
     const [again] = hand.decide({ tokens: 610, bytes: 9_999_000, sealBytes: 5000, urgent: true });
     expect(again).toMatchObject({ layer: 0, page: 0, side: 'k', to: 'rot4', retry: false });
-    expect(again!.epsilonTo).toBeCloseTo(0.03, 12);
-    expect(again!.price).toBeCloseTo(decision.price! * 9, 12);
+    expect(again!.epsilonTo).toBeCloseTo(0.02, 12);
+    expect(again!.price).toBeCloseTo(decision.price! * 4, 12);
+  });
+
+  test('a page that was tried again is planned at the mean of its trials, and other formats change in proportion', () => {
+    const hand = new Hand(contextOf({ layers: 1 }));
+    const trials = [report(0, 0, 'k', { rot4: 0.01, rot3: 0.02 }), report(0, 0, 'v', {})];
+    const deficit = { bytes: 9_999_000, sealBytes: 5000, urgent: true } as const;
+    const again = [report(0, 0, 'k', { rot3: 0.04 }), report(0, 7, 'k', { rot3: 0.04 })];
+    hand.decide({ trials });
+    hand.decide({ tokens: 512, again });
+    const [decision] = hand.decide({ tokens: 512, ...deficit });
+    expect(decision).toMatchObject({ layer: 0, page: 0, side: 'k', to: 'rot4', retry: false });
+    expect(decision!.epsilonTo).toBeCloseTo(0.015, 12);
+    hand.settle(decision!, true);
+    // The form that the report is about is gone.
+    hand.decide({ tokens: 520, again });
+    const [next] = hand.decide({ tokens: 900, ...deficit, urgent: true });
+    expect(next!.epsilonTo).toBeCloseTo(0.03, 12);
   });
 
   // Later errors that are now larger, now smaller than their trial, many of them refused: the budget holds all the same.
