@@ -18,7 +18,7 @@ import type { Runtime } from './runtime.ts';
 import { outputSketches } from './sketch.ts';
 import { endPrompt, fork, runStep, type StepTimes, takeBack } from './step.ts';
 import { StopText } from './stop.ts';
-import type { Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from './types.ts';
+import type { Generated, GenerateOptions, LayerRows, Prompt, SessionOptions, SessionReport } from './types.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   /** As in SessionOptions, or a policy of one's own: in the thread that runs it, since what decides cannot be sent to another. */
@@ -30,6 +30,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly fingerprint?: Fingerprint;
   /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool;
+  /** Sees the rows of each layer before the cache does. */
+  readonly onRows?: (rows: LayerRows) => void;
 }
 
 export class Session {
@@ -333,9 +335,9 @@ export class Session {
 
   async #step(ids: readonly number[]): Promise<void> {
     try {
-      await runStep(this.runtime, this.governed, this.#rope, Int32Array.from(ids), this.times, (hidden) =>
-        this.#keep(ids, hidden),
-      );
+      const keep = (hidden: Float32Array): void => this.#keep(ids, hidden);
+      const { onRows } = this.setup;
+      await runStep(this.runtime, this.governed, this.#rope, Int32Array.from(ids), this.times, keep, onRows);
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.
       this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;

@@ -20,6 +20,7 @@ import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
 import type { RopeTable } from './model/rope.ts';
 import type { Runtime } from './runtime.ts';
+import type { LayerRows } from './types.ts';
 
 export interface StepTimes {
   denseMs: number;
@@ -38,7 +39,7 @@ const NO_TRIALS: readonly TrialReport[] = [];
 
 /**
  * Runs `tokenIds` (at most up to the next page boundary) through all layers. `keep` gets the residual stream after the last layer, [T, m],
- * when the tokens are in the cache and before anything is decided.
+ * when the tokens are in the cache and before anything is decided; `onRows` the rows of each layer before the cache does.
  */
 export async function runStep(
   runtime: Runtime,
@@ -47,6 +48,7 @@ export async function runStep(
   tokenIds: Int32Array,
   times: StepTimes,
   keep: (hidden: Float32Array) => void,
+  onRows?: (rows: LayerRows) => void,
 ): Promise<void> {
   const { dense, model } = runtime;
   const { layers, queryHeads, kvHeads, headDim, hiddenSize, rotaryDim, ropeInterleaved } = model.config;
@@ -68,6 +70,7 @@ export async function runStep(
     lap('denseMs');
     rope(q, tokens, queryHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
     rope(k, tokens, kvHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
+    onRows?.({ layer, position, tokens, q, k, v, x });
     cache.append(layer, k, v, cache.inputs(layer, x, tokens));
     cache.kv.attend(layer, q, attention, { xNorms: rowNorms(x, tokens, hiddenSize, position) });
     lap('attentionMs');

@@ -102,6 +102,22 @@ export interface Progress {
 /** Text as it is, messages for the chat template, or token ids. */
 export type Prompt = string | readonly ChatMessage[] | readonly number[];
 
+/** What goes into one layer of a cache in one step, and what is asked of it. T tokens, H query and n KV heads of d channels, m the residual stream. */
+export interface LayerRows {
+  readonly layer: number;
+  /** Of the first token. */
+  readonly position: number;
+  readonly tokens: number;
+  /** [T, H, d], after RoPE. */
+  readonly q: Float32Array;
+  /** [T, n, d], after RoPE. */
+  readonly k: Float32Array;
+  /** [T, n, d] */
+  readonly v: Float32Array;
+  /** [T, m], what enters the layer. */
+  readonly x: Float32Array;
+}
+
 /** What a generation made, and how fast. */
 export interface Generated {
   /** All text, without the stop string. */

@@ -51,6 +51,7 @@ interface CommandText {
 // The modules of a command are loaded only when it runs.
 const audit = () => import('./audit.ts');
 const thresholds = () => import('./thresholds.ts');
+const trace = () => import('./trace.ts');
 
 const COMMANDS: readonly CommandText[] = [
   {
@@ -196,6 +197,19 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
   },
 ];
 
+const TRACE_COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'record',
+    does: 'Run a prompt with the exact cache and record what its cache held and was asked, without text or token ids.',
+    examples: [
+      'palimpsest trace record -m smollm2-135m -p novel.txt -o novel.trace --measure price@25%',
+      'palimpsest trace record -m reference -p story.txt -o story.trace --sample layers=3 --max-bytes 16MiB',
+    ],
+    settings: [...ENGINE, 'prompt', 'tokens', 'output', 'sample', 'maxBytes', 'measure', 'seed', 'progress', 'json'],
+    act: async (settings) => (await trace()).record(settings),
+  },
+];
+
 const THRESHOLD_COMMANDS: readonly CommandText[] = [
   {
     usage: 'show [file]',
@@ -272,6 +286,10 @@ Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted.`,
   for (const command of AUDIT_COMMANDS) add(auditing, command);
   const learned = root.command('thresholds').description('What was learned, as a file that another machine can use.');
   for (const command of THRESHOLD_COMMANDS) add(learned, command);
+  const tracing = root
+    .command('trace')
+    .description('A run as a file, over which caches are simulated without the model.');
+  for (const command of TRACE_COMMANDS) add(tracing, command);
   return root;
 }
 

@@ -8,6 +8,7 @@ import { parse as parseToml } from 'smol-toml';
 import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair, readRegular, unknownName } from '../../native/index.ts';
 import { policies } from '../../policy/index.ts';
 import { parseBudget } from '../budget.ts';
+import { parseSample } from '../trace/sample.ts';
 
 export interface Setting {
   readonly flags: string;
@@ -36,6 +37,12 @@ export const real = (least: number, most: number) => bounded(least, most, false)
 /** Throws if this is not a budget for any length of prompt. Its bytes are computed when the length is known. */
 const budget = (text: string): string => {
   parseBudget(text, 2 ** 40);
+  return text;
+};
+
+/** Throws if this is not a sample. Whether a model has so many layers is seen when it is loaded. */
+const sample = (text: string): string => {
+  parseSample(text);
   return text;
 };
 
@@ -164,6 +171,23 @@ export const SETTINGS = {
     flags: '--caches <list>',
     help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
   },
+  output: { flags: '-o, --output <file>', help: 'the trace to write' },
+  sample: {
+    flags: '--sample <counts>',
+    help: 'how many layers, KV heads and queries of a page to record (default: layers and heads as many as fit, queries=32), e.g. layers=10,heads=2,queries=64',
+    parse: sample,
+  },
+  maxBytes: {
+    flags: '--max-bytes <bytes>',
+    help: 'most bytes of the trace (256MiB)',
+    default: '256MiB',
+    parse: budget,
+  },
+  measure: {
+    flags: '--measure <list>',
+    help: 'caches that really run over the same tokens, for comparison with simulations, e.g. price@25%,uniform@25%',
+  },
+  trace: { flags: '--trace <file...>', help: 'traces to simulate over' },
   recall: {
     flags: '--recall <documents>',
     help: 'recall documents (five questions each) per cache',

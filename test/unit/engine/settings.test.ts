@@ -71,6 +71,8 @@ describe('settings', () => {
       skipLayers: '0,2-3',
       topP: '0.5',
       side: 'k',
+      sample: 'layers=2',
+      maxBytes: '1MiB',
     };
     for (const name of names.filter((other) => other !== 'config')) {
       const setting: Setting = SETTINGS[name];
