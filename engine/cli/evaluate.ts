@@ -7,7 +7,8 @@ import { interruptible } from './interrupt.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text } from './options.ts';
 import { readText } from './read-text.ts';
 
-function caches(settings: Settings): string[] {
+/** The caches that were named, each for parseCache(). Throws 'bad-argument'. */
+export function cachesOf(settings: Settings): string[] {
   const list = text(settings, 'caches');
   if (list !== undefined) {
     const items = list
@@ -34,7 +35,7 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
   const texts: { name: string; content: string }[] = [];
   for (const path of paths)
     texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
-  const specs = caches(settings).map(parseCache);
+  const specs = cachesOf(settings).map(parseCache);
   await interruptible(async (signal) => {
     // Weights in 8 bits would add noise to every comparison, so weights are f32 unless others are requested.
     const { model, dense, threads, isa, binding, cacheDir } = engineOptions({ dense: 'exact', ...settings });

@@ -97,6 +97,13 @@ const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
   },
   {
+    usage: 'simulate',
+    does: 'Run caches over recorded runs without the model: bytes, errors of attention, predicted and measured divergence.',
+    examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,rot4:rot2'],
+    settings: ['trace', 'caches', 'kvBudget', 'policy', 'cacheTypeK', 'cacheTypeV', 'thresholds', 'config', 'json'],
+    act: async (settings) => (await import('./simulate.ts')).simulate(settings),
+  },
+  {
     usage: 'inspect <path>',
     does: 'What a model, threshold file, log, index or state folder contains; refuses what is broken and says why.',
     examples: [
@@ -202,7 +209,7 @@ const TRACE_COMMANDS: readonly CommandText[] = [
     usage: 'record',
     does: 'Run a prompt with the exact cache and record what its cache held and was asked, without text or token ids.',
     examples: [
-      'palimpsest trace record -m smollm2-135m -p novel.txt -o novel.trace --measure price@25%',
+      'palimpsest trace record -m smollm2-135m -p novel.txt --tokens 2048 -o novel.trace --measure price@25%',
       'palimpsest trace record -m reference -p story.txt -o story.trace --sample layers=3 --max-bytes 16MiB',
     ],
     settings: [...ENGINE, 'prompt', 'tokens', 'output', 'sample', 'maxBytes', 'measure', 'seed', 'progress', 'json'],

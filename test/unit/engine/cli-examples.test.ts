@@ -21,6 +21,8 @@ const COMMANDS = [
   'inspect',
   'fetch',
   'doctor',
+  'trace record',
+  'simulate',
   ...['list', 'sessions', 'show', 'explain', 'similar', 'verify', 'replay', 'query', 'reindex'].map(
     (word) => `audit ${word}`,
   ),
@@ -53,6 +55,7 @@ const COMPLETE = /^(start|doctor|audit (list|sessions|verify|reindex)|thresholds
 const STANDS_FOR: Readonly<Record<string, string>> = {
   MODEL: 'reference',
   PATH: 'reference',
+  TRACE: 'novel.trace',
   'FILE…': 'novel.txt',
   ID: '17',
   SESSION: '0c42f114',

@@ -1,0 +1,80 @@
+/** Simulates caches over a recorded run: what each would have cost in bytes, and what it would have done to the attention of later queries. */
+import type { ThresholdSet } from '../../policy/index.ts';
+import { f16CacheBytes } from '../budget.ts';
+import type { CacheSpec } from '../evaluate/evaluate.ts';
+import { predictKld } from './divergence.ts';
+import { Errors, laterPage } from './later.ts';
+import { runPolicy } from './policy-run.ts';
+import type { Trace } from './reader.ts';
+import type { Simulated } from './simulated.ts';
+
+/** A trace with what every simulation over it needs: the outputs of the exact cache for later queries. */
+export class Simulator {
+  readonly trace: Trace;
+  readonly #thresholds: ThresholdSet;
+  readonly #sketches: readonly Float32Array[];
+  /** The first page whose queries are judged. */
+  readonly #later: number;
+  /** [later pages][layers] of [queries, H, d]. */
+  readonly #exact: readonly Float32Array[][];
+
+  /** `thresholds`: of the whole model. Throws 'bad-argument' for a run that is too short, and what reading a trace throws. */
+  constructor(trace: Trace, thresholds: ThresholdSet) {
+    this.trace = trace;
+    this.#thresholds = thresholds;
+    this.#later = laterPage(trace);
+    this.#sketches = trace.header.sampling.layers.map((_, layer) => trace.sketch(layer));
+    const exact: Float32Array[][] = Array.from({ length: trace.pages - this.#later }, () => []);
+    runPolicy(trace, { exact: true }, this.#sampled, [], (page, layer, _, outputs) => {
+      if (page >= this.#later) exact[page - this.#later]![layer] = outputs;
+    });
+    this.#exact = exact;
+  }
+
+  /** Runs one of our policies. Throws what its session would throw. */
+  policy({ name, options }: CacheSpec): Simulated {
+    const start = performance.now();
+    const errors = new Errors(this.#sketches);
+    const run = runPolicy(this.trace, options, this.#sampled, this.#sketches, (page, layer, rows, outputs) => {
+      if (page < this.#later) return;
+      const exact = this.#exact[page - this.#later]![layer]!;
+      const width = outputs.length / rows.queryRows.length;
+      for (const [query, norm] of rows.norms.entries()) {
+        const at = query * width;
+        errors.add(layer, exact.subarray(at, at + width), outputs.subarray(at, at + width), norm);
+      }
+    });
+    return this.#report(name, errors, { ...run, droppedMass: 0, seconds: (performance.now() - start) / 1000 });
+  }
+
+  #report(
+    cache: string,
+    errors: Errors,
+    run: Pick<Simulated, 'bytes' | 'bytesPeak' | 'predictedKld' | 'decisions' | 'droppedMass' | 'seconds'>,
+  ): Simulated {
+    const { header, shape, measured } = this.trace;
+    const { squares, mean } = errors;
+    return {
+      cache,
+      ...run,
+      bytesF16: f16CacheBytes(shape, header.tokens),
+      epsilon: mean,
+      squares,
+      errorKld: predictKld(squares, header.sampling.layers, header.shape.layers, this.#thresholds),
+      meanKld: measured.find((one) => one.cache === cache)?.meanKld ?? null,
+    };
+  }
+
+  /** The thresholds of the layers that were sampled. */
+  get #sampled(): ThresholdSet {
+    const { gains, law, ...rest } = this.#thresholds;
+    const { layers } = this.trace.header.sampling;
+    const of = <T>(list: readonly T[]): T[] => (list.length === 0 ? [] : layers.map((layer) => list[layer]!));
+    const both = <T>({ k, v }: { readonly k: readonly T[]; readonly v: readonly T[] }): { k: T[]; v: T[] } => ({
+      k: of(k),
+      v: of(v),
+    });
+    const coefficients = law && { ...law, coefficient: both(law.coefficient), epsilon: both(law.epsilon) };
+    return { ...rest, gains: both(gains), ...(coefficients && { law: coefficients }) };
+  }
+}
