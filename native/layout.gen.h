@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "2 formats=5 layout=a944489bbc6523d482e7529b3a4d6c8c";
+constexpr char kAbi[] = "2 formats=6 layout=4d99f31569e4a81297b4982050844a41";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -34,8 +34,8 @@ constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };
 constexpr int kDenseNorms = 4;
 
-enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4 };
-constexpr int kFormatSlots = 5;
+enum FormatId : int { kF16 = 0, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5 };
+constexpr int kFormatSlots = 6;
 constexpr int kFieldsMax = 6;
 constexpr int kPartsMax = 3;
 // Numbers of the fields of a family.
@@ -76,6 +76,8 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
      .from = 0x7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
     {.name = "rot2", .family = 2, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true,
      .from = 0xfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot1", .family = 2, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true,
+     .from = 0x1full, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
 };
 
 }  // namespace palimpsest

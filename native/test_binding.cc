@@ -143,7 +143,7 @@ void rope(const Napi::CallbackInfo& info) {
 
 // Formats. `bytes` holds the fields of a side of one head, each at a multiple of 64 (test_call.h).
 
-// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): formats of one family; the first one holds the shared fields.
+// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): formats of one family; of a shared field, only the first that has it is written.
 void encodeSides(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
@@ -161,8 +161,11 @@ void encodeSides(const Napi::CallbackInfo& info) {
   std::vector<SideTarget> targets;
   for (int i = 0; i < count; i++) {
     targets.push_back(all.target(formats[i], d, size * i));
-    for (int f = 0; i > 0 && f < kFormats[formats[i]].fields; f++) {
-      if (kFormats[formats[i]].field[f].isKept) targets[i].field[f] = targets[0].field[f];
+    for (int f = 0; f < kFormats[formats[i]].fields; f++) {
+      const FieldLayout& field = kFormats[formats[i]].field[f];
+      for (int j = i - 1; field.isKept && j >= 0; j--) {
+        if (kFormats[formats[j]].field[f].elementBits == field.elementBits) targets[i].field[f] = targets[j].field[f];
+      }
     }
   }
   kernels->encode(targets.data(), count, isKey, d, firstRow, x, static_cast<size_t>(stride));

@@ -22,6 +22,7 @@ const ROT_LEVELS = {
   rot4: { divisor: 46, positive: [6, 18, 30, 43, 58, 74, 95, 126] },
   rot3: { divisor: 55, positive: [14, 43, 77, 123] },
   rot2: { divisor: 79, positive: [39, 127] },
+  rot1: { divisor: 75, positive: [94] },
 };
 
 const mirror = (positive) => [...positive.map((v) => -v).reverse(), ...positive];

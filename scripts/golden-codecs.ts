@@ -64,7 +64,7 @@ export function storedCodes(head: EncodedHead, side: Side): Uint8Array {
 export function goldenVectors(): GoldenVector[] {
   const pages = [...CODED_HEAD_DIMS.map((headDim) => [headDim, 0] as const), [64, -20] as const, [64, 8] as const];
   return pages.flatMap(([headDim, power]) =>
-    [CODECS.q8, CODECS.rot4, CODECS.rot3, CODECS.rot2].map((codec): GoldenVector => {
+    [CODECS.q8, CODECS.rot4, CODECS.rot3, CODECS.rot2, CODECS.rot1].map((codec): GoldenVector => {
       const head = codec.encode(goldenRows(headDim, power), headDim, GOLDEN_FIRST_ROW);
       const [k, v] = SIDES.map((side) => sha256(storedCodes(head, side)));
       return {

@@ -14,7 +14,7 @@ namespace {
 size_t keptBytes(const PageSide& old, int to) {
   size_t bytes = 0;
   for (int part = 0; part < kPartsMax; part++) {
-    if (isDemotion(old.format, to) && isPartKept(to, part)) bytes += old.part[part].size();
+    if (isDemotion(old.format, to) && isPartKept(old.format, to, part)) bytes += old.part[part].size();
   }
   return bytes;
 }
@@ -27,7 +27,8 @@ void Encoding::run(float* rows) const {
   // What a demotion copies: fields that stay the same, in parts that do not.
   int copied[kFieldsMax], copies = 0;
   for (int i = 0; i < layout.fields; i++) {
-    if (layout.field[i].isKept && !isPartKept(to->format, layout.field[i].part)) copied[copies++] = i;
+    const bool isThere = side.places[to->format].field[i].headBytes > 0;
+    if (layout.field[i].isKept && isThere && !isPartKept(from->format, to->format, layout.field[i].part)) copied[copies++] = i;
   }
   for (int head = 0; head < side.kvHeads; head++) {
     const SideView source = from->view(side, head);
@@ -150,7 +151,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     PageSide& fresh = move.to[isKey ? 0 : 1];
     from = page.side(isKey);
     for (int part = 0; part < kPartsMax; part++) {
-      if (isDemotion(from.format, to) && isPartKept(to, part)) fresh.part[part] = from.part[part];
+      if (isDemotion(from.format, to) && isPartKept(from.format, to, part)) fresh.part[part] = from.part[part];
     }
     if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
     move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh};

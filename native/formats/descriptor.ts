@@ -19,7 +19,7 @@ export interface Field {
   readonly tokenBytes?: number;
   readonly channelBytes?: number;
   readonly headBytes?: number;
-  /** The field is the same in every format of the family, so a demotion keeps it. */
+  /** The field is the same in every format of the family that stores as many bits of an element in it, so a demotion among them keeps it. */
   readonly kept?: boolean;
 }
 

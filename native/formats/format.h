@@ -35,10 +35,11 @@ constexpr size_t sideBytes(int format, int kvHeads, int headDim) {
 constexpr bool isMove(int from, int to) { return from == to || (kFormats[to].from >> from & 1) != 0; }
 // Whether a move is a demotion, which works on codes alone.
 constexpr bool isDemotion(int from, int to) { return kFormats[from].isNested && kFormats[from].family == kFormats[to].family && from != to; }
-// Whether a demotion leaves a part in place, which it does if the part's first field is the same in the whole family.
-constexpr bool isPartKept(int format, int part) {
-  for (int i = 0; i < kFormats[format].fields; i++) {
-    if (kFormats[format].field[i].part == part) return kFormats[format].field[i].isKept;
+// Whether a demotion leaves a part in place, which it does if the part's first field is the same in both formats.
+constexpr bool isPartKept(int from, int to, int part) {
+  for (int i = 0; i < kFormats[to].fields; i++) {
+    const FieldLayout& field = kFormats[to].field[i];
+    if (field.part == part) return field.isKept && field.elementBits == kFormats[from].field[i].elementBits;
   }
   return false;
 }

@@ -10,7 +10,7 @@ INLINE void withFormat(int format, const Call& f) {
   switch (format) {
     case kF16: return f(F16{});
     case kQ8: return f(Q8{});
-    case kRot4: case kRot3: case kRot2: return f(Rot{});
+    case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});
     default: __builtin_trap();
   }
 }

@@ -4,7 +4,7 @@ import * as q8 from './q8.ts';
 import * as rot from './rot.ts';
 
 /** A format of one side of a page, best first: how its keys or values are stored. */
-export type FormatName = 'f16' | 'q8' | 'rot4' | 'rot3' | 'rot2';
+export type FormatName = 'f16' | 'q8' | 'rot4' | 'rot3' | 'rot2' | 'rot1';
 /** A format that a page may be sealed in, while it is in the window of the newest tokens. */
 export type WindowName = 'f16' | 'q8';
 

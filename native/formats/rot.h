@@ -1,4 +1,4 @@
-// rot4, rot3, rot2 (rot.ts): how attention uses their bit planes, exponents and means. Planes and levels: kernels/planes.h; encoding:
+// rot4, rot3, rot2, rot1 (rot.ts): how attention uses their bit planes, exponents and means. Planes and levels: kernels/planes.h; encoding:
 // kernels/encode_rot.h; decoding: kernels/decode_rot.h.
 #pragma once
 
@@ -66,14 +66,14 @@ struct Rot {
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
     RotTargets all;
-    all.hi = targets->at(kRotHigh);
     all.mean = targets->at<int8_t>(kRotMean);
     all.meanScale = targets->at<uint16_t>(kRotMeanScale);
     all.reference = targets->at<int8_t>(kRotReference);
     for (int i = 0; i < count; i++) {
-      const int width = targets[i].format - kRot4;
+      const int format = targets[i].format, width = widthOf(format);
       all.exponents[width] = targets[i].at<int8_t>(kRotExponents);
-      all.lo[width] = targets[i].format == kRot2 ? nullptr : targets[i].at(kRotLow);
+      if (format != kRot2) all.lo[width] = targets[i].at(kRotLow);
+      if (format != kRot1) all.hi = targets[i].at(kRotHigh);
     }
     encodeRotWidths(isKey, x, stride, d, firstRow, all);
   }

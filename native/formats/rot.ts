@@ -1,15 +1,15 @@
 /**
- * rot4, rot3, rot2: rotated Gaussian codes with an unbiased scale, nested in bit planes.
+ * rot4, rot3, rot2, rot1: rotated Gaussian codes with an unbiased scale, nested in bit planes.
  *
  * For each head of a page of 128 rows, keys after RoPE, values unchanged, and all rows multiplied by 2^−e:
  *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; μ̂ is the decoded mean
  *   rotate  y = H·D·(x − μ̂)                                                                                       (rotation.ts)
  *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian              (lloydmax.ts)
- *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2; each width has its own decode levels u, integers over a divisor           (tables.gen.ts)
+ *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, c₁ = c₄ >> 3; each width has decode levels u, integers over a divisor      (tables.gen.ts)
  *   scale   t = ⟨y,y⟩ / ⟨y,u⟩, so that ⟨x̂,x⟩ = ⟨x,x⟩ along y; stored as k, t = 2^(k/16), |k| ≤ 127
  *   decode  x̂ = 2^e·(μ̂ + t·D·H·u)
  * The scale is larger than that of least squares. It costs squared error but helps attention, where a shrunken key
- * flattens the softmax. Without subtracting the mean it would do harm.
+ * flattens the softmax. Without subtracting the mean it would do harm. rot1 has the levels ±√(π/2), with which t is the rms of a Gaussian row.
  *
  * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to the mean exactly. So do sinks (rows before firstRow), which stay
  * out of the mean and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, because every code has the sign of its y; if it were, the guard would make a
@@ -20,17 +20,18 @@
  *   L > 6    e = L − 6
  *   S < −7   e = min(0, L − 3)
  * Only whole octaves move between e and k, so a row that saturates neither with e nor with 0 decodes to the same bits with both. t is r or a
- * little more; for codes as far from a Gaussian as possible it is 10.6·r, which has room above L = 3 and may saturate above L = 6. A row with
+ * little more; for codes as far from a Gaussian as possible it is 12.8·r, which has room above L = 3 and may saturate above L = 6. A row with
  * t < 2^(e−8), which is 2^−14 of the largest where e > 0 and 2^−10 where e < 0, decodes as if t were 2^(e−127/16).
  *
- * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8, rot2
- * none; k 128; means d, their scale 2, e 1. That is b + 8/d + (8 + 24/d)/128 bits per element: b + 0.19 at d = 64.
- * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes.
+ * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4, rot1 none; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8,
+ * rot2 none, rot1 the code, 128·d/8; k 128; means d, their scale 2, e 1. That is b + 8/d + (8 + 24/d)/128 bits per element: b + 0.19 at d = 64.
+ * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes. Demotion to rot1 moves the
+ * sign bits of hi to a lo plane of their own.
  *
  * Source: measured on SmolLM2-135M (README of this room); the randomized Hadamard rotation is that of QuaRot, the Gaussian tables are those
  * of Lloyd and Max, and the unbiased scale comes from the project's own trials.
  * When not to use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits in layers that
- * do not tolerate it.
+ * do not tolerate it; for keys at 1 bit anywhere.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
@@ -44,8 +45,13 @@ import { CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
 
-/** Bits per code: 4, 3 or 2. */
+/** Bits per code: 4, 3, 2 or 1. */
 const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
+/** Bits in the hi plane and in the lo plane. */
+const planeBits = (format: RotName): readonly [hi: number, lo: number] => {
+  const bits = codeBits(format);
+  return bits < 2 ? [0, bits] : [2, bits - 2];
+};
 
 /** k of a zero row. */
 const ZERO_ROW = -128;
@@ -217,12 +223,12 @@ function mix(weights: Float32Array, head: EncodedHead): Float64Array {
 
 /**
  * The bit planes of a head as stored. Codes in tile order (codec.ts) form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3:
- * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of rot3's 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
+ * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of a 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
  */
 export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uint8Array } {
-  const lowBits = codeBits(rotName(head.format)) - 2;
+  const [highBits, lowBits] = planeBits(rotName(head.format));
   const tile = toTile(side, head.headDim, head.codes);
-  const hi = new Uint8Array(tile.length / 4);
+  const hi = new Uint8Array((tile.length * highBits) / 8);
   const lo = new Uint8Array((tile.length * lowBits) / 8);
   const put = (plane: Uint8Array, bits: number, index: number, value: number): void => {
     const perByte = 8 / bits;
@@ -230,7 +236,7 @@ export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uin
     plane[Math.floor(row / perByte) * 64 + (index % 64)]! |= value << (bits * (row % perByte));
   };
   for (const [i, code] of tile.entries()) {
-    put(hi, 2, i, code >> lowBits);
+    if (highBits > 0) put(hi, highBits, i, code >> lowBits);
     if (lowBits > 0) put(lo, lowBits, i, code & (2 ** lowBits - 1));
   }
   return { hi, lo };
@@ -241,7 +247,7 @@ function rotName(format: string): RotName {
   return format as RotName;
 }
 
-/** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0345 and 0.1324 (test/unit/native/rot.test.ts), rounded up. */
+/** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0345, 0.1324 and 0.57 (test/unit/native/rot.test.ts), rounded up. */
 const codec = (format: RotName, relative: number): ReferenceCodec<EncodedHead> => ({
   format,
   tolerance: { relative, smallest: 1e-6, largest: 1e5 },
@@ -277,8 +283,8 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     rope: 'post',
     rotated: true,
     parts: [
-      { fields: [{ name: 'high', elementBits: 2, kept: true }] },
-      { fields: [{ name: 'low', elementBits: codeBits(name) - 2 }] },
+      { fields: [{ name: 'high', elementBits: planeBits(name)[0], kept: true }] },
+      { fields: [{ name: 'low', elementBits: planeBits(name)[1] }] },
       {
         fields: [
           { name: 'exponents', tokenBytes: 1 },
@@ -296,6 +302,12 @@ export const formats = [
   define('rot4', 2, 20, 'warm'),
   define('rot3', 3, 30, 'archive'),
   define('rot2', 4, 40, 'archive'),
+  define('rot1', 5, 50, 'archive'),
 ] as const;
 
-export const codecs = { rot4: codec('rot4', 0.1), rot3: codec('rot3', 0.19), rot2: codec('rot2', 0.38) } as const;
+export const codecs = {
+  rot4: codec('rot4', 0.1),
+  rot3: codec('rot3', 0.19),
+  rot2: codec('rot2', 0.38),
+  rot1: codec('rot1', 0.8),
+} as const;

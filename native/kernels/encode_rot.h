@@ -2,11 +2,11 @@
 // halving trees. A row stays in registers from the subtraction of the mean to its codes. Plane layout: planes.h.
 #pragma once
 
-// Where the widths of the family are written. Index 0, 1, 2 is rot4, rot3, rot2; widths whose exponents are null are not written.
+// Where the widths of the family are written, by widthOf. Widths whose exponents are null are not written, and planes that are null neither.
 struct RotTargets {
   uint8_t* hi = nullptr;
-  uint8_t* lo[3] = {nullptr, nullptr, nullptr};
-  int8_t* exponents[3] = {nullptr, nullptr, nullptr};
+  uint8_t* lo[kWidths] = {};
+  int8_t* exponents[kWidths] = {};
   int8_t* mean = nullptr;
   uint16_t* meanScale = nullptr;
   int8_t* reference = nullptr;
@@ -112,15 +112,16 @@ INLINE void packPairs(const uint8_t* codes, size_t elements, uint8_t* plane) {
   }
 }
 
-// Packs eight rows into 64 bytes of the 1-bit plane of rot3, which holds bit 1 of the 4-bit code.
-INLINE void packThird(const uint8_t* codes, size_t elements, uint8_t* plane) {
+// Packs bit At of eight rows into 64 bytes of a 1-bit plane.
+template <int At>
+INLINE void packBits(const uint8_t* codes, size_t elements, uint8_t* plane) {
   const VecI one = splatI(0x01010101);
   for (size_t j = 0; j < elements / 8; j += 64) {
     for (int i = 0; i < 64; i += kLanes * 4) {
       const uint8_t* row = codes + j * 8 + i;
       VecI packed{};
 #pragma GCC unroll 8
-      for (int f = 0; f < 8; f++) packed |= ((loadWords(row + f * 64) >> 1) & one) << f;
+      for (int f = 0; f < 8; f++) packed |= ((loadWords(row + f * 64) >> At) & one) << f;
       storeWords(plane + j + i, packed);
     }
   }
@@ -144,7 +145,8 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
   constexpr int kCount = D / kLanes;
   alignas(64) float mean[D];
   encodeMean<D>(x, stride, firstRow, targets.mean, targets.meanScale, mean);
-  const Sixteen levels[3] = {levelsByCode(kRot4), levelsByCode(kRot3), levelsByCode(kRot2)};
+  Sixteen levels[kWidths];
+  for (int width = 0; width < kWidths; width++) levels[width] = levelsByCode(kWidthFormats[width]);
   float padded[16];
   for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
   const Sixteen unit = loadSixteen(padded);
@@ -177,7 +179,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
     for (int row = 0; row < kLanes; row++) rms[row] = __builtin_sqrtf(rms[row]);
     store(rms, yy > splat(0.0f) ? load(rms) : splat(__builtin_nanf("")));
 
-    VecF products[3][kLanes];
+    VecF products[kWidths][kLanes];
     for (int row = 0; row < kLanes; row++) {
       Sixteen bounds;
       for (int i = 0; i < kParts; i++) bounds.part[i] = unit.part[i] * rms[row];
@@ -187,7 +189,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
         code[i] = countBelow(bounds, y[row][i]);
         storeLowBytes(codes + (first + row) * D + i * kLanes, code[i]);
       }
-      for (int width = 0; width < 3; width++) {
+      for (int width = 0; width < kWidths; width++) {
         if (!targets.exponents[width]) continue;
 #pragma GCC unroll kUnroll
         for (int i = 0; i < kCount; i++) v[i] = y[row][i] * lookUpFloat(levels[width], code[i]);
@@ -195,10 +197,10 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
       }
     }
     // The exponent of the unbiased scale <y,y> / <y,u>
-    for (int width = 0; width < 3; width++) {
+    for (int width = 0; width < kWidths; width++) {
       if (!targets.exponents[width]) continue;
       const VecF yu = sumsOfLanes(products[width]);
-      const VecI exponents = scaleExponents((yy * static_cast<float>(divisorOf(kRot4 + width))) / yu);
+      const VecI exponents = scaleExponents((yy * static_cast<float>(kDivisors[width])) / yu);
       const VecI some = (yy > splat(0.0f)) & (yu > splat(0.0f));
       storeLowBytes(targets.exponents[width] + first, some ? exponents : splatI(kZeroRow));
     }
@@ -206,9 +208,10 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
 
   alignas(64) uint8_t tile[kPageTokens * D];
   placeInTile<D>(isKey, codes, tile);
-  packPairs<2>(tile, sizeof tile, targets.hi);
+  if (targets.hi) packPairs<2>(tile, sizeof tile, targets.hi);
   if (targets.lo[0]) packPairs<0>(tile, sizeof tile, targets.lo[0]);
-  if (targets.lo[1]) packThird(tile, sizeof tile, targets.lo[1]);
+  if (targets.lo[1]) packBits<1>(tile, sizeof tile, targets.lo[1]);
+  if (targets.lo[3]) packBits<3>(tile, sizeof tile, targets.lo[3]);
   Octaves octaves = {kNoOctave, -kNoOctave};
   for (int i = 0; i < kLanes; i++) {
     octaves.largest = largest[i] > octaves.largest ? largest[i] : octaves.largest;
@@ -280,11 +283,12 @@ static void tokenSums(bool isKey, int d, const int8_t* a, const int8_t* b, int32
 static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* exponents, uint8_t* loOut,
                       int8_t* exponentsOut) {
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
-  if (to == kRot3) {
+  if (to == kRot3 || to == kRot1) {
     // Each group of rows 4j..4j+3 of the old 2-bit plane gives half of each byte of the new 1-bit plane.
+    const uint8_t* pairs = to == kRot1 ? hi : lo;
     for (size_t j = 0; j < elements / 8; j += 64) {
       for (int i = 0; i < 64; i += kLanes * 4) {
-        const VecI first = upperBits(loadWords(lo + j * 2 + i)), second = upperBits(loadWords(lo + j * 2 + 64 + i));
+        const VecI first = upperBits(loadWords(pairs + j * 2 + i)), second = upperBits(loadWords(pairs + j * 2 + 64 + i));
         storeWords(loOut + j + i, first | second << 4);
       }
     }

@@ -5,14 +5,21 @@
 //   lo rot4  the two low bits, in the same layout.
 //   lo rot3  the third bit alone. 64 plane bytes hold rows 8j..8j+7: bit f of byte i = lane i of row 8j+f.
 //   lo rot2  nothing.
-// A demotion keeps hi as it is and narrows or drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
+//   lo rot1  the code, its sign bit, in the layout of rot3's; there is no hi.
+// A demotion to rot3 or rot2 keeps hi as it is and narrows or drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
 #pragma once
 
 constexpr int8_t kZeroRow = -128;
 
-constexpr const int8_t* levelsOf(int format) { return format == kRot4 ? kRot4Levels : format == kRot3 ? kRot3Levels : kRot2Levels; }
-INLINE int divisorOf(int format) { return format == kRot4 ? kRot4Divisor : format == kRot3 ? kRot3Divisor : kRot2Divisor; }
-INLINE int bitsOf(int format) { return format == kRot4 ? 4 : format == kRot3 ? 3 : 2; }
+// The widths of the family, from 4 bits down to 1.
+constexpr int kWidths = 4;
+constexpr int widthOf(int format) { return format == kRot4 ? 0 : format == kRot3 ? 1 : format == kRot2 ? 2 : 3; }
+constexpr int kWidthFormats[kWidths] = {kRot4, kRot3, kRot2, kRot1};
+constexpr const int8_t* kLevels[kWidths] = {kRot4Levels, kRot3Levels, kRot2Levels, kRot1Levels};
+constexpr int kDivisors[kWidths] = {kRot4Divisor, kRot3Divisor, kRot2Divisor, kRot1Divisor};
+constexpr const int8_t* levelsOf(int format) { return kLevels[widthOf(format)]; }
+INLINE int divisorOf(int format) { return kDivisors[widthOf(format)]; }
+INLINE int bitsOf(int format) { return 4 - widthOf(format); }
 // 2^(exponent/16), 0 for a zero row.
 INLINE float scaleOf(int8_t exponent) { return exponent == kZeroRow ? 0.0f : kScaleValues[exponent + 127]; }
 // 2^e for -126 <= e <= 127; no encoder writes an e outside this range.
@@ -51,6 +58,16 @@ struct LevelTables {
     for (int i = 0; i < 16; i++) {
       entries[0][i] = levelsOf(format)[format == kRot4 ? i : format == kRot3 ? (i & 3) << 1 | (i >> 2 & 1) : i & 3];
       entries[1][i] = levelsOf(format)[format == kRot4 ? i : i >> (format == kRot3 ? 1 : 2)];
+    }
+  }
+};
+
+// Tables of rot1: one lookup finds the level of row f in a nibble that holds bits of four rows.
+struct SignTables {
+  int8_t entries[4][16];
+  constexpr SignTables() : entries() {
+    for (int f = 0; f < 4; f++) {
+      for (int i = 0; i < 16; i++) entries[f][i] = kRot1Levels[i >> f & 1];
     }
   }
 };
@@ -109,6 +126,26 @@ struct LevelRows {
   }
 };
 
+// One byte of the plane has bits of eight rows, those of four in each nibble.
+template <>
+struct LevelRows<kRot1> {
+  static constexpr bool kPaired = true;
+  const uint8_t* lo;
+  Bytes tables[4];
+
+  MEMBER LevelRows(const uint8_t*, const uint8_t* low, int bias) : lo(low) {
+    static constexpr SignTables kTables;
+    for (int f = 0; f < 4; f++) tables[f] = loadTable(kTables.entries[f]) ^ splatByte(bias);
+  }
+
+  template <int First, int B, int Parity>
+  MEMBER void at(size_t j, int part, Bytes* out) const {
+    const Bytes eight = loadBytes(lo + j / 2 * 64 + static_cast<size_t>(part) * kVectorBytes);
+    const Bytes four = (Parity == 2 ? halfOf(eight, j % 2) : eight >> Parity * 4) & splatByte(15);
+    repeat<B>([&](auto b) MEMBER { out[b.value] = lookUp(tables[First + b.value * (4 / B)], four); });
+  }
+};
+
 // Calls f with the LevelRows of a side.
 template <class F>
 INLINE void withLevels(int format, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
@@ -116,6 +153,7 @@ INLINE void withLevels(int format, const uint8_t* hi, const uint8_t* lo, int bia
     case kRot4: f(LevelRows<kRot4>(hi, lo, bias)); break;
     case kRot3: f(LevelRows<kRot3>(hi, lo, bias)); break;
     case kRot2: f(LevelRows<kRot2>(hi, lo, bias)); break;
+    case kRot1: f(LevelRows<kRot1>(hi, lo, bias)); break;
     default: __builtin_trap();
   }
 }

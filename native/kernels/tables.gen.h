@@ -16,9 +16,14 @@ constexpr int8_t kRot3Levels[16] = {
 constexpr int8_t kRot2Levels[16] = {
     -127, -39, 39, 127, -127, -39, 39, 127, -127, -39, 39, 127, -127, -39, 39, 127,
 };
+// rot1, repeated to 16 entries for byte look-ups
+constexpr int8_t kRot1Levels[16] = {
+    -94, 94, -94, 94, -94, 94, -94, 94, -94, 94, -94, 94, -94, 94, -94, 94,
+};
 constexpr int kRot4Divisor = 46;
 constexpr int kRot3Divisor = 55;
 constexpr int kRot2Divisor = 79;
+constexpr int kRot1Divisor = 75;
 
 // code = number of bounds b with y > float(r * b)
 constexpr float kRotBounds[15] = {

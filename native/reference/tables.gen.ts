@@ -5,6 +5,7 @@ export const ROT_LEVELS = {
   rot4: { divisor: 46, levels: [-126, -95, -74, -58, -43, -30, -18, -6, 6, 18, 30, 43, 58, 74, 95, 126] },
   rot3: { divisor: 55, levels: [-123, -77, -43, -14, 14, 43, 77, 123] },
   rot2: { divisor: 79, levels: [-127, -39, 39, 127] },
+  rot1: { divisor: 75, levels: [-94, 94] },
 } as const;
 
 /** code = number of bounds b with y > fround(r * b) */

@@ -39,6 +39,8 @@ describe('tables', () => {
     ['rot4', 0.0095],
     ['rot3', 0.03485],
     ['rot2', 0.1203],
+    // The level is that of an unbiased scale, √(π/2), and not the centroid: π/2 − 1.
+    ['rot1', 0.5708],
   ] as const)('decode levels of %s: symmetric, ascending, MSE %f', (name, mse) => {
     const { divisor, levels } = ROT_LEVELS[name];
     const step = 16 / levels.length;
@@ -75,10 +77,11 @@ describe.each(Object.keys(AWKWARD))('rot on %s', (name) => {
     EncodedHead
   >;
 
-  test('codes nest: c3 = c4 >> 1, c2 = c4 >> 2, by encoding and by demotion', () => {
+  test('codes nest: c3 = c4 >> 1, c2 = c4 >> 2, c1 = c4 >> 3, by encoding and by demotion', () => {
     for (const [to, bits] of [
       ['rot3', 1],
       ['rot2', 2],
+      ['rot1', 3],
     ] as const) {
       const narrowed = heads.rot4.codes.map((code) => code >> bits);
       expect(heads[to].codes).toEqual(narrowed);
@@ -88,6 +91,7 @@ describe.each(Object.keys(AWKWARD))('rot on %s', (name) => {
       expect(demote(heads.rot4, to).reference).toBe(heads.rot4.reference);
     }
     expect(demote(demote(heads.rot4, 'rot3'), 'rot2').codes).toEqual(heads.rot2.codes);
+    expect(demote(demote(heads.rot4, 'rot3'), 'rot1').codes).toEqual(heads.rot1.codes);
   });
 
   test('everything decodes to finite numbers; zero rows decode to the mean exactly', () => {
@@ -185,7 +189,7 @@ describe('reference', () => {
 describe('error on a Gaussian', () => {
   // Relative squared error of the rows without their mean, at d = 64, stored scale included.
   const SEED = 3;
-  const expected = { rot4: 0.0091, rot3: 0.0345, rot2: 0.1324 };
+  const expected = { rot4: 0.0091, rot3: 0.0345, rot2: 0.1324, rot1: 0.57 };
   const pages = Array.from({ length: 12 }, (_, i) => gaussianRows(64, SEED + i));
 
   const error = (heads: EncodedHead[], format: RotName): number => {
@@ -212,7 +216,7 @@ describe('error on a Gaussian', () => {
   });
 
   test('demotion costs no more than 3% over direct encoding', () => {
-    for (const format of ['rot3', 'rot2'] as const) {
+    for (const format of ['rot3', 'rot2', 'rot1'] as const) {
       const measured = error(
         pages.map((rows) => demote(CODECS.rot4.encode(rows, 64), format)),
         format,
@@ -282,7 +286,7 @@ describe.each(CODED_HEAD_DIMS)('layout at d = %i', (d) => {
     const rows = gaussianRows(d, 41);
     for (const format of ROT) {
       const head = CODECS[format].encode(rows, d);
-      const lowBits = FORMATS[format].codeBits - 2;
+      const [highBits, lowBits] = FORMATS[format].parts.flatMap(({ fields }) => fields.map((one) => one.elementBits ?? 0));
       for (const side of SIDES) {
         const { hi, lo } = planes(head, side);
         for (let t = 0; t < PAGE_TOKENS; t++) {
@@ -290,14 +294,14 @@ describe.each(CODED_HEAD_DIMS)('layout at d = %i', (d) => {
             const at = tileOffset(side, d, t, c);
             const row = Math.floor(at / 64);
             const lane = at % 64;
-            const high = (hi[(row >> 2) * 64 + lane]! >> (2 * (row & 3))) & 3;
+            const high = highBits === 2 ? (hi[(row >> 2) * 64 + lane]! >> (2 * (row & 3))) & 3 : 0;
             const low =
               lowBits === 2
                 ? (lo[(row >> 2) * 64 + lane]! >> (2 * (row & 3))) & 3
                 : lowBits === 1
                   ? (lo[(row >> 3) * 64 + lane]! >> (row & 7)) & 1
                   : 0;
-            if (((high << lowBits) | low) !== head.codes[t * d + c]) {
+            if (((high << lowBits!) | low) !== head.codes[t * d + c]) {
               expect.fail(`${format} ${side} token ${t} channel ${c}`);
             }
           }
