@@ -3,11 +3,13 @@ import {
   type CacheShape,
   CODED_HEAD_DIMS,
   FORMAT_NAMES,
+  FORMATS,
   type FormatName,
   type FormatPair,
   KvError,
-  LOWEST_FORMAT,
+  LOWEST_FORMATS,
   parsePair,
+  type Side,
   WINDOW_FORMAT,
 } from '../native/index.ts';
 import {
@@ -75,7 +77,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   if (budgetBytes !== null) {
     const window = { k: windowFormat, v: windowFormat } as const;
     const lowest = (layer: number): FormatPair =>
-      skipLayers.includes(layer) || policy.id === 'none' ? window : (set?.[layer % set.length] ?? lowestPair(floor));
+      skipLayers.includes(layer) || policy.id === 'none'
+        ? window
+        : (set?.[layer % set.length] ?? lowestPair(floor, policy.lowest));
     const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
     checkBudget(shape, budgetBytes, tokensExpected, { pairs, windowFormat });
   }
@@ -154,9 +158,11 @@ function policyOf(
   return { policy: createPolicy(id, policyOptions), policyOptions };
 }
 
-/** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
-function lowestPair(floor: FormatPair | null): FormatPair {
-  const { k, v } = floor ?? { k: LOWEST_FORMAT, v: LOWEST_FORMAT };
+/** The lowest pair that a policy goes to: 2-bit keys stand only beside values below 4 bits. */
+function lowestPair(floor: FormatPair | null, lowest: FormatPair = LOWEST_FORMATS): FormatPair {
+  const least = (side: Side): FormatName =>
+    floor !== null && FORMATS[floor[side]].rank < FORMATS[lowest[side]].rank ? floor[side] : lowest[side];
+  const [k, v] = [least('k'), least('v')];
   return { k: isUselessPair(k, v) ? 'rot3' : k, v };
 }
 

@@ -11,14 +11,15 @@ import {
   SIDES,
   type Side,
   sealedPages,
+  servesSide,
   TRIAL_CANDIDATES,
   type TrialCandidate,
 } from '../native/index.ts';
 import { type Decision, type Policy, type PolicyContext, type TrialReport, thresholdOf } from '../policy/index.ts';
 import type { LayerCounts, Spent } from './mover.ts';
 
-const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = (['k', 'v'] as const).flatMap((side) =>
-  TRIAL_CANDIDATES.map((format) => ({ side, format })),
+const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = SIDES.flatMap((side) =>
+  TRIAL_CANDIDATES.filter((format) => servesSide(format, side)).map((format) => ({ side, format })),
 );
 /** Of a page that is tried again: one format of each side. The errors of the others are taken to have changed in the same proportion. */
 const TRIAL_AGAIN: Readonly<Record<Side, TrialCandidate & { readonly side: Side }>> = {

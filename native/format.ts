@@ -55,8 +55,13 @@ export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 export const WINDOW_FORMAT: WindowName = 'q8';
 /** The formats that a page may be demoted to once it has left the window, best first. */
 export const TRIAL_CANDIDATES: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
-/** The coarsest format. */
-export const LOWEST_FORMAT: FormatName = FORMAT_NAMES.at(-1)!;
+/** Whether policies put a side in a format. */
+export const servesSide = (format: FormatName, side: Side): boolean => (FORMATS[format].sides ?? SIDES).includes(side);
+/** The coarsest format of each side. */
+export const LOWEST_FORMATS: FormatPair = Object.freeze({
+  k: FORMAT_NAMES.findLast((name) => servesSide(name, 'k'))!,
+  v: FORMAT_NAMES.findLast((name) => servesSide(name, 'v'))!,
+});
 
 /** Whether a side of a page may move from one format to another, if both serve the head size. */
 export function isMove(from: FormatName, to: FormatName): boolean {

@@ -2,7 +2,7 @@
  * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
-import { FORMAT_NAMES, FORMATS, LOWEST_FORMAT, SIDES } from '../native/index.ts';
+import { FORMAT_NAMES, FORMATS, LOWEST_FORMATS, SIDES } from '../native/index.ts';
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
 import { grown, Sides, SLOTS } from './sides.ts';
@@ -47,8 +47,11 @@ export class Offers {
     this.#context = context;
     this.#averages = averages;
     this.sides = new Sides(context);
-    this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name]);
-    this.#lowest = SIDES.map((side) => rank(context.floor?.[side] ?? LOWEST_FORMAT));
+    // A log of an earlier version does not name every format of today, and a step to one that it does not name saves nothing.
+    this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name] ?? Number.POSITIVE_INFINITY);
+    this.#lowest = SIDES.map((side) =>
+      Math.min(rank(context.floor?.[side] ?? LOWEST_FORMATS[side]), rank(LOWEST_FORMATS[side])),
+    );
     this.#skip = new Uint8Array(context.layers);
     for (const layer of context.skipLayers) this.#skip[layer] = 1;
     this.layerKld = new Float64Array(context.layers);

@@ -2,7 +2,7 @@
  * The nouns of a decision. Everything here is plain data that survives JSON unchanged: a decision must be repeatable
  * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
  */
-import type { FormatName, Side, WindowName } from '../native/index.ts';
+import type { FormatName, FormatPair, Side, WindowName } from '../native/index.ts';
 import type { Law } from './law.ts';
 
 /** Where a threshold's value came from. */
@@ -231,6 +231,8 @@ export interface Policy {
   readonly needsTrials: boolean;
   /** True when pages are to be tried again later, as the threshold 'trial.again' says. */
   readonly triesAgain?: boolean;
+  /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: a budget that they cannot keep is refused before any work. */
+  readonly lowest?: FormatPair;
   /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */
   open(context: PolicyContext): PolicySession;
 }

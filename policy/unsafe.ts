@@ -2,7 +2,7 @@
  * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy may plan one:
  * policies ask before they plan, tests walk every state that can be reached and find none.
  */
-import { FORMATS, type FormatName, KvError, type Side } from '../native/index.ts';
+import { FORMATS, type FormatName, KvError, type Side, servesSide } from '../native/index.ts';
 import { rank } from './ladder.ts';
 
 export interface Move {
@@ -47,6 +47,12 @@ export const UNSAFE: readonly Unsafe[] = [
     applies: ({ movable }) => !movable,
   },
   {
+    id: 'other-side',
+    reason:
+      'the format is for the other side: 1-bit keys beside 2-bit values cost two to six times what 2-bit keys beside 1-bit values cost (measured)',
+    applies: ({ side, to }) => !servesSide(to, side),
+  },
+  {
     id: 'keys-below-values',
     reason:
       '2-bit keys beside values of 4 bits or more: 2-bit keys cost twenty times what 2-bit values cost (measured), so the bytes are better taken from the values',
@@ -69,10 +75,12 @@ export function unsafe(move: Move): Unsafe | null {
 
 /** Checks a K:V pair that a person asked for. Throws 'unsupported' for one that nothing should be set to. */
 export function checkPair(k: FormatName, v: FormatName): void {
-  if (!isUselessPair(k, v)) return;
-  const reason = UNSAFE.find(({ id }) => id === 'keys-below-values')!.reason;
+  const isOtherSide = !servesSide(k, 'k') || !servesSide(v, 'v');
+  if (!isOtherSide && !isUselessPair(k, v)) return;
+  const rule = isOtherSide ? 'other-side' : 'keys-below-values';
+  const reason = UNSAFE.find(({ id }) => id === rule)!.reason;
   throw new KvError('unsupported', `${k}:${v} is not served: ${reason}`, {
     values: { k, v },
-    hint: 'use rot4:rot2, rot3:rot2 or rot2:rot2 (keys:values)',
+    hint: 'use rot4:rot2, rot3:rot2, rot2:rot2 or rot2:rot1 (keys:values)',
   });
 }

@@ -2,7 +2,7 @@
  * A format as frozen data, from which everything else about it is computed. Each TypeScript file of a family in this folder describes
  * its formats and holds their readable reference; the C++ file of the same name beside it is the fast implementation.
  */
-import { PAGE_TOKENS } from '../layout.ts';
+import { PAGE_TOKENS, type Side } from '../layout.ts';
 import type { ReferenceCodec } from '../reference/codec.ts';
 
 /** Tiers of formats, from the best down. A layer's storage state names the lowest tier that its pages may enter. */
@@ -39,6 +39,8 @@ export interface FormatDescriptor {
   readonly codeBits: number;
   /** Formats that a page side may come from: every better one, or those named. */
   readonly from: 'better' | readonly string[];
+  /** The sides that policies put in this format: both, if none are named. The cache itself serves either side. */
+  readonly sides?: readonly Side[];
   /** Whether a page may be sealed in it. */
   readonly window: boolean;
   /** Whether a move within the family works on codes alone, without the rows. */

@@ -34,7 +34,7 @@
  * do not tolerate it; for keys at 1 bit anywhere.
  */
 import { assert } from '../error.ts';
-import { PAGE_TOKENS, type Side } from '../layout.ts';
+import { PAGE_TOKENS, SIDES, type Side } from '../layout.ts';
 import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { roundHalfEven, treeDot, treeSum } from '../reference/float32.ts';
 import { fromHalf, toHalf } from '../reference/half.ts';
@@ -269,7 +269,7 @@ const codec = (format: RotName, relative: number): ReferenceCodec<EncodedHead> =
   },
 });
 
-const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier) =>
+const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
   defineFormat({
     name,
     id,
@@ -277,6 +277,7 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     tier,
     codeBits: codeBits(name),
     from: 'better',
+    sides,
     window: false,
     nested: true,
     headDims: CODED_HEAD_DIMS,
@@ -302,7 +303,7 @@ export const formats = [
   define('rot4', 2, 20, 'warm'),
   define('rot3', 3, 30, 'archive'),
   define('rot2', 4, 40, 'archive'),
-  define('rot1', 5, 50, 'archive'),
+  define('rot1', 5, 50, 'archive', ['v']),
 ] as const;
 
 export const codecs = {

@@ -3,7 +3,7 @@
  * the expected length: what a program without measurements can do best at equal bytes, and so the yardstick. Where the
  * length is not known the steps are taken as the cache grows.
  */
-import { forecastMovablePages, sealedPages } from '../../native/index.ts';
+import { forecastMovablePages, SIDES, sealedPages } from '../../native/index.ts';
 import { STEPS } from '../ladder.ts';
 import type { Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
@@ -25,7 +25,9 @@ class UniformAim implements Aim {
 
   constructor(context: PolicyContext) {
     this.#context = context;
-    this.#steps = context.windowFormat === 'f16' ? [{ k: 'f16', v: 'f16' }, ...STEPS] : STEPS;
+    // A log of an earlier version does not name every format of today.
+    const known = STEPS.filter((pair) => SIDES.every((side) => Object.hasOwn(context.pageBytes, pair[side])));
+    this.#steps = context.windowFormat === 'f16' ? [{ k: 'f16', v: 'f16' }, ...known] : known;
   }
 
   steer(situation: Situation, _sides: Sides, lackBytes: number): boolean {

@@ -23,10 +23,11 @@ const SIDES: readonly Side[] = ['k', 'v'];
 /** The moves that are measured. */
 const MOVES: Readonly<Record<string, readonly FormatName[]>> = {
   f16: ['q8', 'rot4', 'rot2'],
-  q8: ['rot4', 'rot3', 'rot2'],
-  rot4: ['rot3', 'rot2'],
+  q8: ['rot4', 'rot3', 'rot2', 'rot1'],
+  rot4: ['rot3', 'rot2', 'rot1'],
   rot3: ['rot2'],
-  rot2: [],
+  rot2: ['rot1'],
+  rot1: [],
 };
 
 interface Measured extends Subject {

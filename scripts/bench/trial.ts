@@ -1,5 +1,13 @@
 /** Measures what a trial costs: the kept queries over one page, with every lower format of both sides. */
-import { type FormatName, PAGE_TOKENS, SKETCH_ROWS, TRIAL_QUERIES, type TrialCandidate } from '../../native/index.ts';
+import {
+  type FormatName,
+  PAGE_TOKENS,
+  SIDES,
+  SKETCH_ROWS,
+  servesSide,
+  TRIAL_QUERIES,
+  type TrialCandidate,
+} from '../../native/index.ts';
 import { type Arena, layersInTurn, openArena } from './arena.ts';
 import { type Bench, rowOf } from './bench.ts';
 import { sideBySide } from './measure.ts';
@@ -9,8 +17,8 @@ import { columns, figure } from './table.ts';
 const PAGES = 32;
 const GOAL_US = 100;
 const CANDIDATES: Readonly<Record<string, readonly FormatName[]>> = {
-  q8: ['rot4', 'rot3', 'rot2'],
-  rot4: ['rot3', 'rot2'],
+  q8: ['rot4', 'rot3', 'rot2', 'rot1'],
+  rot4: ['rot3', 'rot2', 'rot1'],
 };
 
 export async function trial(bench: Bench): Promise<void> {
@@ -39,8 +47,8 @@ export async function trialAt(bench: Bench, shape: Shape, threads: number): Prom
     }
     const subjects = arenas.map(({ cache, pair, layers }) => {
       const formats = CANDIDATES[pair.k]!;
-      const candidates = (['k', 'v'] as const).flatMap((side) =>
-        formats.map((format): TrialCandidate => ({ side, format })),
+      const candidates = SIDES.flatMap((side) =>
+        formats.filter((format) => servesSide(format, side)).map((format): TrialCandidate => ({ side, format })),
       );
       const next = layersInTurn(layers);
       return {

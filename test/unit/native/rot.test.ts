@@ -286,7 +286,9 @@ describe.each(CODED_HEAD_DIMS)('layout at d = %i', (d) => {
     const rows = gaussianRows(d, 41);
     for (const format of ROT) {
       const head = CODECS[format].encode(rows, d);
-      const [highBits, lowBits] = FORMATS[format].parts.flatMap(({ fields }) => fields.map((one) => one.elementBits ?? 0));
+      const [highBits, lowBits] = FORMATS[format].parts.flatMap(({ fields }) =>
+        fields.map((one) => one.elementBits ?? 0),
+      );
       for (const side of SIDES) {
         const { hi, lo } = planes(head, side);
         for (let t = 0; t < PAGE_TOKENS; t++) {

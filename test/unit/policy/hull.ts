@@ -1,5 +1,5 @@
 /** The whole way down of one page side, rung by rung, as tests look at it. */
-import { FORMAT_NAMES, type FormatName, LOWEST_FORMAT } from '../../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, LOWEST_FORMATS } from '../../../native/index.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice } from '../../../policy/ladder.ts';
 
 export interface Rung {
@@ -17,7 +17,7 @@ export function hull(
   epsilon: Readonly<Partial<Record<FormatName, number>>>,
   pageBytes: Readonly<Record<FormatName, number>>,
   weight: number,
-  lowest: FormatName = LOWEST_FORMAT,
+  lowest: FormatName = LOWEST_FORMATS.v,
 ): Rung[] {
   const bytes = FORMAT_NAMES.map((name) => pageBytes[name]);
   const row = new Float64Array(FORMAT_COUNT);

@@ -152,10 +152,11 @@ describe('a very small run', () => {
         'demote f32>q8',
         'demote rot4>rot3',
         'demote rot3>rot2',
-        'demote rot2>f32',
+        'demote rot2>rot1',
+        'demote rot1>f32',
         'demote attend',
         'demote attend beside q8>rot4',
-        'trial q8>rot4,rot3,rot2',
+        'trial q8>rot4,rot3,rot2,rot1',
       ]),
     );
   });
