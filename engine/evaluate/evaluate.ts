@@ -20,14 +20,13 @@ export interface CacheSpec {
   readonly options: SessionOptions;
 }
 
-/** The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB' or 'price@kld:0.02'. */
+/** The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or, with the lowest formats allowed, 'price@25%@rot2:rot2'. */
 export function parseCache(text: string): CacheSpec {
   const name = text.trim();
   if (name === 'exact' || name === 'f16') return { name, options: { exact: true } };
-  const at = name.indexOf('@');
-  if (at < 0) return { name, options: { policy: 'fixed', cacheTypes: parsePair(name) } };
-  const policy = name.slice(0, at);
-  const budget = name.slice(at + 1);
+  const [policy = '', budget, floor] = name.split('@');
+  if (budget === undefined) return { name, options: { policy: 'fixed', cacheTypes: parsePair(name) } };
+  const lowest = floor === undefined ? {} : { cacheTypes: parsePair(floor) };
   if (budget.startsWith('kld:')) {
     const kldBudget = Number(budget.slice(4));
     if (!Number.isFinite(kldBudget) || kldBudget <= 0)
@@ -35,9 +34,9 @@ export function parseCache(text: string): CacheSpec {
         values: { given: text },
         hint: 'write a number after kld:, as in price@kld:0.02',
       });
-    return { name, options: { policy, kldBudget } };
+    return { name, options: { policy, kldBudget, ...lowest } };
   }
-  return { name, options: { policy, kvBudget: budget } };
+  return { name, options: { policy, kvBudget: budget, ...lowest } };
 }
 
 export interface EvaluateText {

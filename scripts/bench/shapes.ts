@@ -40,7 +40,7 @@ export const pairs = (text: string): Pair[] => text.split(',').map(parsePair);
 export const SHAPES = shapes('9/3x64,16/4x64,8/8x64,12/4x128,8/8x128');
 /** The other head sizes that quantized formats serve. */
 export const OTHER_SHAPES = shapes('16/4x80,9/3x96,8/4x256');
-export const PAIRS = pairs('f16,q8,rot4:rot4,rot4:rot2,rot3:rot2,rot2:rot2,rot2:rot1');
+export const PAIRS = pairs('f16,q8,rot4:rot4,rot4:rot2,rot3:rot2,rot2:rot2');
 
 /** Roughly normal numbers of variance 1, the same on every machine: each is the sum of three uniform ones. */
 export function gaussians(count: number, random: () => number): Float32Array {

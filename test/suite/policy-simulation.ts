@@ -84,7 +84,8 @@ export function epsilonOf(seed: number): (layer: number, page: number, side: Sid
     const ofLayer = random(seed * 7919 + layer * 31 + sideIndex)();
     const own = random(seed * 104729 + layer * 8191 + page * 131 + sideIndex);
     const base = (side === 'k' ? 0.012 : 0.003) * Math.exp(1.4 * (ofLayer - 0.5) + 1.2 * (own() - 0.5));
-    return { rot4: base, rot3: base * (1.8 + 0.4 * own()), rot2: base * (3.4 + own()) };
+    const keys = { rot4: base, rot3: base * (1.8 + 0.4 * own()), rot2: base * (3.4 + own()) };
+    return side === 'k' ? keys : { ...keys, rot1: base * (6.8 + 2 * own()) };
   };
 }
 

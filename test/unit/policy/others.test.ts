@@ -1,7 +1,7 @@
 /** The policies to compare with, and the names by which policies are made: what each rule asks for, in pages a person can count. */
 import { describe, expect, test } from 'vitest';
 import { FORMAT_NAMES, type FormatName } from '../../../native/index.ts';
-import { createPolicy, isUselessPair, policies } from '../../../policy/index.ts';
+import { createPolicy, isUselessPair, type PolicyContext, policies } from '../../../policy/index.ts';
 import { pairsOf } from '../../suite/policy.ts';
 import { contextOf, f16Bytes, simulate } from '../../suite/policy-simulation.ts';
 
@@ -29,6 +29,7 @@ describe('uniform', () => {
     [0.26, ['rot4:rot4', 'rot4:rot2']],
     [0.225, ['rot4:rot2', 'rot3:rot2']],
     [0.19, ['rot3:rot2', 'rot2:rot2']],
+    [0.155, ['rot2:rot2', 'rot2:rot1']],
   ])('%d of f16: %j', (share, steps) => {
     const result = run('uniform', share);
     const counts = count(pairsOf(result, LAYERS).flatMap((pairs) => pairs.slice(0, 40)));
@@ -108,6 +109,7 @@ test.each<[string, string, Record<string, unknown>, string]>([
   ['fixed with an unknown format', 'fixed', { k: 'rot4', v: 'rot5' }, 'bad-config'],
   ['fixed with more than it takes', 'fixed', { k: 'rot4', v: 'rot4', x: 1 }, 'bad-config'],
   ['2-bit keys beside 4-bit values', 'fixed', { k: 'rot2', v: 'rot4' }, 'unsupported'],
+  ['1-bit keys', 'fixed', { k: 'rot1', v: 'rot1' }, 'unsupported'],
   ['a table without rows', 'table', { layers: [] }, 'bad-config'],
   ['a table of nothing', 'table', { layers: [null] }, 'bad-config'],
   ['a table with 2-bit keys beside 8-bit values', 'table', { layers: [{ k: 'rot2', v: 'q8' }] }, 'unsupported'],
@@ -115,9 +117,26 @@ test.each<[string, string, Record<string, unknown>, string]>([
   expect(() => createPolicy(id, options)).toThrow(expect.objectContaining({ code }));
 });
 
-test('useless pairs are exactly 2-bit keys beside 4 bits or more', () => {
+test('useless pairs are exactly keys of 2 bits or fewer beside values of 4 bits or more', () => {
   const useless = FORMAT_NAMES.flatMap((k) => FORMAT_NAMES.filter((v) => isUselessPair(k, v)).map((v) => `${k}:${v}`));
-  expect(useless).toEqual(['rot2:f16', 'rot2:q8', 'rot2:rot4']);
+  expect(useless).toEqual(['rot2', 'rot1'].flatMap((k) => ['f16', 'q8', 'rot4'].map((v) => `${k}:${v}`)));
+});
+
+// Logs of the time before rot1 do not name it: what they hold is decided again as it was.
+test.each(['price', 'uniform', 'age'])('%s does not use a format that its context does not name', (id) => {
+  const { rot1: _unknown, ...pageBytes } = context.pageBytes;
+  const tokens = 42 * 128;
+  const session = { policy: createPolicy(id), tokens, budgetBytes: Math.floor(0.185 * f16Bytes(context, tokens)) };
+  const old = simulate({ ...session, context: { ...context, pageBytes: pageBytes as PolicyContext['pageBytes'] } });
+  const today = simulate({ ...session, context: { ...context, floor: { k: 'rot2', v: 'rot2' } } });
+  expect(old.entries.some(({ decisions }) => decisions.some(({ to }) => to === 'rot2'))).toBe(true);
+  expect(old.entries.map(({ decisions }) => decisions)).toEqual(today.entries.map(({ decisions }) => decisions));
+});
+
+test('price takes values to one bit where the budget asks for it, and never keys', () => {
+  const { formats } = run('price', 0.16);
+  const sides = [...formats].filter(([, format]) => format === 'rot1').map(([key]) => key.at(-1));
+  expect(new Set(sides)).toEqual(new Set(['v']));
 });
 
 // What a user gets who asks for nothing or for a budget: the first policy of the list, and neither the age rule nor the fixed steps.
