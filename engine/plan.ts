@@ -67,7 +67,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     policy.id === 'fixed' && pair !== undefined ? [pair] : policy.id === 'table' ? (types as FormatPair[]) : null;
   // A fixed f16 side must never have been 8-bit.
   const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
-  const floor = set === null ? (pair ?? null) : null;
+  const floor = set === null ? floorOf(pair, policy.lowest) : null;
   if (!exact && kldBudget !== undefined && !policy.needsTrials) {
     throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
       values: { policy: policy.id, kldBudget },
@@ -77,9 +77,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   if (budgetBytes !== null) {
     const window = { k: windowFormat, v: windowFormat } as const;
     const lowest = (layer: number): FormatPair =>
-      skipLayers.includes(layer) || policy.id === 'none'
-        ? window
-        : (set?.[layer % set.length] ?? lowestPair(floor, policy.lowest));
+      skipLayers.includes(layer) || policy.id === 'none' ? window : (set?.[layer % set.length] ?? lowestPair(floor));
     const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
     checkBudget(shape, budgetBytes, tokensExpected, { pairs, windowFormat });
   }
@@ -158,11 +156,19 @@ function policyOf(
   return { policy: createPolicy(id, policyOptions), policyOptions };
 }
 
-/** The lowest pair that a policy goes to: 2-bit keys stand only beside values below 4 bits. */
-function lowestPair(floor: FormatPair | null, lowest: FormatPair = LOWEST_FORMATS): FormatPair {
-  const least = (side: Side): FormatName =>
-    floor !== null && FORMATS[floor[side]].rank < FORMATS[lowest[side]].rank ? floor[side] : lowest[side];
-  const [k, v] = [least('k'), least('v')];
+/** The lowest formats that a session allows: those asked for, as far as its policy goes down to them. */
+function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined): FormatPair | null {
+  if (asked === undefined) return lowest ?? null;
+  const finer = (side: Side): FormatName => {
+    const least = (lowest ?? LOWEST_FORMATS)[side];
+    return FORMATS[asked[side]].rank < FORMATS[least].rank ? asked[side] : least;
+  };
+  return { k: finer('k'), v: finer('v') };
+}
+
+/** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
+function lowestPair(floor: FormatPair | null): FormatPair {
+  const { k, v } = floor ?? LOWEST_FORMATS;
   return { k: isUselessPair(k, v) ? 'rot3' : k, v };
 }
 

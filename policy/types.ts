@@ -231,7 +231,7 @@ export interface Policy {
   readonly needsTrials: boolean;
   /** True when pages are to be tried again later, as the threshold 'trial.again' says. */
   readonly triesAgain?: boolean;
-  /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: a budget that they cannot keep is refused before any work. */
+  /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its sessions. */
   readonly lowest?: FormatPair;
   /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */
   open(context: PolicyContext): PolicySession;

@@ -66,4 +66,4 @@ class AgeAim implements Aim {
   }
 }
 
-export const agePolicy = followPolicy('age', 1, (context) => new AgeAim(context), OLD);
+export const agePolicy = followPolicy('age', 1, (context) => new AgeAim(context), { lowest: OLD });

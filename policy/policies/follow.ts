@@ -2,15 +2,7 @@
  * Policies that set a format per page side by rule and try nothing: an aim says where each side should be, and this follows
  * it, oldest pages first, values before keys (so that 2-bit keys never stand beside fine values).
  */
-import {
-  FORMAT_NAMES,
-  FORMATS,
-  type FormatName,
-  KvError,
-  LOWEST_FORMATS,
-  SIDES,
-  type Side,
-} from '../../native/index.ts';
+import { FORMAT_NAMES, FORMATS, type FormatName, KvError, SIDES, type Side } from '../../native/index.ts';
 import { rank } from '../ladder.ts';
 import { Sides } from '../sides.ts';
 import { checkThresholds } from '../thresholds.ts';
@@ -68,9 +60,9 @@ export function followPolicy(
   id: string,
   version: number,
   aim: (context: PolicyContext) => Aim,
-  lowest = LOWEST_FORMATS,
+  more: Pick<Policy, 'lowest'> = {},
 ): Policy {
-  return { id, version, needsTrials: false, lowest, open: (context) => new FollowSession(id, context, aim(context)) };
+  return { ...more, id, version, needsTrials: false, open: (context) => new FollowSession(id, context, aim(context)) };
 }
 
 function follow(situation: Situation, state: FollowSession): Decision[] {

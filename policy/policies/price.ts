@@ -386,6 +386,7 @@ const pricePolicy = (version: number): Policy => ({
   version,
   needsTrials: true,
   triesAgain: version > 1,
+  ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
   open: (context) => new PriceSession(context, version),
 });
 

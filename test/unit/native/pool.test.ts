@@ -143,7 +143,7 @@ describe('PagePool', () => {
         for (const side of ['k', 'v'] as const) {
           for (const format of FORMAT_NAMES) {
             cache.transcode(0, 0, side, format);
-            const other = side === 'k' ? 'f16' : 'rot2';
+            const other = side === 'k' ? 'f16' : FORMAT_NAMES.at(-1)!;
             expect(pool.usedBytes).toBe(
               rest + pageBytes(format, kvHeads, headDim) + pageBytes(other, kvHeads, headDim),
             );

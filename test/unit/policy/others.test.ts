@@ -147,7 +147,7 @@ test('what is never a default is none', () => {
       policy: createPolicy(Object.keys(policies)[0]!),
       context,
       tokens: 5376,
-      budgetBytes: Math.floor(0.22 * f16Bytes(context, 5376)),
+      budgetBytes: Math.floor(0.18 * f16Bytes(context, 5376)),
     }),
     LAYERS,
   );

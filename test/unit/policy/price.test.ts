@@ -337,7 +337,7 @@ describe('judging', () => {
       policy: price,
       context,
       tokens: 2560,
-      budgetBytes: Math.floor(0.25 * f16Bytes(context, 2560)),
+      budgetBytes: Math.floor(0.22 * f16Bytes(context, 2560)),
       chunk: 1,
       drift: ({ layer, page }, tokens) => ((layer + page + tokens) % 5 === 0 ? 2.5 : 0.7),
     });
