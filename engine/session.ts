@@ -12,6 +12,7 @@ import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { modelLatents } from './model-latents.ts';
 import type { Spent } from './mover.ts';
+import { Probe } from './probe.ts';
 import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
@@ -44,6 +45,7 @@ export class Session {
   readonly #rope: RopeTable;
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
+  #probe: Probe | null = null;
   #closed = false;
   #freed = false;
   #busy = false;
@@ -284,6 +286,16 @@ export class Session {
     return forked;
   }
 
+  /**
+   * A probe of the cache as it is now, which keeps what is read from now on until it or another one takes its place. Moves that are made
+   * meanwhile are not part of what it compares with, so it is used before the next ones. Throws as Probe.open does.
+   */
+  probe(layers: readonly number[]): Probe {
+    this.#ready();
+    this.#probe = Probe.open(this.runtime, this.governed, this.#rope, layers);
+    return this.#probe;
+  }
+
   /** As PolicyCache.restore, between two calls. */
   restore(layer: number, page: number, format?: FormatName): number {
     this.#ready();
@@ -336,7 +348,10 @@ export class Session {
   async #step(ids: readonly number[]): Promise<void> {
     try {
       const keep = (hidden: Float32Array): void => this.#keep(ids, hidden);
-      const { onRows } = this.setup;
+      const onRows = (rows: LayerRows): void => {
+        this.#probe?.add(rows);
+        this.setup.onRows?.(rows);
+      };
       await runStep(this.runtime, this.governed, this.#rope, Int32Array.from(ids), this.times, keep, onRows);
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.
@@ -348,6 +363,7 @@ export class Session {
   /** The cache holds these tokens now; `hidden` is the residual stream behind the last layer. */
   #keep(ids: readonly number[], hidden: Float32Array): void {
     const width = this.runtime.model.config.hiddenSize;
+    this.#probe?.output(hidden);
     this.tokens.push(...ids);
     this.#lastHidden = hidden.slice((ids.length - 1) * width, ids.length * width);
     const keep = this.setup.compareTokens ?? 0;
