@@ -2,7 +2,7 @@
  * The cache for people who bring their own runtime: they project, we keep, attend and decide. Synchronous, in the caller's
  * thread (a worker is fine); one step is append + attention for every layer in order.
  */
-import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
+import { loadThresholdFile, type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
 import { type CacheShape, checkKeys, type FormatName, KvError, type PagePool } from '../native/index.ts';
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
 import type { FailureMode, WitnessLog } from '../witness/index.ts';
@@ -67,6 +67,8 @@ export interface OpenCacheOptions {
   readonly stateDir?: string;
   /** What to do when the log cannot be written. Default 'block'. */
   readonly onLogFailure?: FailureMode;
+  /** A Qdrant server where caches of the same `modelDigest` on other machines share what they learned. Needs stateDir. Default: none. */
+  readonly qdrant?: QdrantOptions;
   /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned, else the built-in ones. */
   readonly thresholds?: ThresholdSet;
   /** Likewise a file of them, that saveThresholds wrote. */
@@ -115,6 +117,7 @@ const CACHE_OPTIONS: Names<OpenCacheOptions> = {
   outputSketch: true,
   stateDir: true,
   onLogFailure: true,
+  qdrant: true,
   thresholds: true,
   thresholdsPath: true,
   modelDigest: true,
@@ -125,14 +128,14 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   checkKeys(options, CACHE_OPTIONS, 'openCache');
   checkShape(options);
   // Refuse bad options before making a folder.
-  const { stateDir, thresholdsPath, latents, onLogFailure = 'block' } = options;
+  const { stateDir, thresholdsPath, latents, onLogFailure = 'block', qdrant } = options;
   const plan = (thresholds: ThresholdSet): SessionPlan =>
     planWithLatents(shapeOf(options), requestOf(options), thresholds, latents);
   const { budgetBytes } = plan(options.thresholds ?? defaultThresholds(options.layers));
   for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
     if (path !== undefined && (typeof path !== 'string' || path === ''))
       throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: String(path) } });
-  const state = stateDir === undefined ? null : await openState(stateDir, onLogFailure);
+  const state = stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant);
   try {
     const start = await startOf(options, budgetBytes, state);
     return PolicyCache.open(options, plan(start.thresholds), state, start);

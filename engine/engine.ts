@@ -74,6 +74,7 @@ export class Engine {
       cacheDir: options.cacheDir,
       stateDir: stateDir === null ? null : resolve(stateDir ?? '.palimpsest'),
       onLogFailure: options.onLogFailure ?? 'block',
+      qdrant: options.qdrant,
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);

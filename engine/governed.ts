@@ -3,7 +3,7 @@
  * latents, and the log that it is written to. A `Session` is this plus a model and tokens, a `PolicyCache` this plus the caller's arrays.
  * In what order its parts act is said in step.ts.
  */
-import type { Fingerprint, Lookup } from '../memory/index.ts';
+import type { Fingerprint, Lookup, SharedStatus } from '../memory/index.ts';
 import {
   type CacheMemory,
   type CacheShape,
@@ -240,6 +240,11 @@ export class Governed {
       neighbours: lookup.neighbours,
       thresholds: context.thresholds,
     });
+  }
+
+  /** The server that start values were asked of, as it was then; null: none was. */
+  get shared(): SharedStatus | null {
+    return this.#options.evidence?.lookup?.shared ?? null;
   }
 
   /** The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it. Whoever asked closes it. */

@@ -3,7 +3,7 @@
  * Knows nothing of threads; worker.ts carries its calls and events.
  */
 import { existsSync } from 'node:fs';
-import { saveThresholdFile } from '../memory/index.ts';
+import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
 import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
 import type { FailureMode } from '../witness/index.ts';
 import { f16CacheBytes, forecast, memoryBytes, parseBudget } from './budget.ts';
@@ -21,6 +21,7 @@ import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions } f
 export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
+  readonly qdrant?: QdrantOptions | undefined;
 }
 
 /** What was loaded, and what runs it. */
@@ -82,13 +83,13 @@ export class Host {
   }
 
   static async open(options: HostOptions): Promise<Host> {
-    const { stateDir, onLogFailure } = options;
+    const { stateDir, onLogFailure, qdrant } = options;
     // Refuse a bad folder before loading a model, and make a new folder only once there is a model to use it.
-    let state = stateDir !== null && existsSync(stateDir) ? await openState(stateDir, onLogFailure) : null;
+    let state = stateDir !== null && existsSync(stateDir) ? await openState(stateDir, onLogFailure, qdrant) : null;
     let runtime: Runtime | null = null;
     try {
       runtime = await Runtime.open(options);
-      if (stateDir !== null) state ??= await openState(stateDir, onLogFailure);
+      if (stateDir !== null) state ??= await openState(stateDir, onLogFailure, qdrant);
       return new Host(runtime, state);
     } catch (error) {
       await state?.close();

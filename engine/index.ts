@@ -1,4 +1,19 @@
 /** palimpsest: what the package exports. Importing it has no effects; models, databases and threads start when asked for. */
+
+export {
+  type Condition,
+  type Experience,
+  type Filter,
+  type Fingerprint,
+  type FormatShares,
+  fingerprint,
+  type Measurements,
+  type Neighbour,
+  type QdrantOptions,
+  type SessionRecord,
+  type SharedStatus,
+  type VectorId,
+} from '../memory/index.ts';
 export {
   BINDING_NAMES,
   type BindingName,
@@ -76,6 +91,7 @@ export type { MemoryUsage, QualityFeedback } from './governed.ts';
 export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
+export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
 export type {
   CacheTypes,
   Divergence,

@@ -1,6 +1,5 @@
 /** What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it. */
 import {
-  experienceOf,
   type Fingerprint,
   fingerprint,
   type Lookup,
@@ -14,6 +13,7 @@ import { readEntry } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import type { Governed } from './governed.ts';
 import { measureWork } from './measure.ts';
+import { formatShares } from './report.ts';
 
 /** Thresholds to start with, and where they came from. */
 export interface StartValues {
@@ -64,7 +64,7 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   return { thresholds: lookup.thresholds, lookup, fingerprint: print };
 }
 
-/** Writes the 'close' entry and, once it is on disk, the experience. A session that logged nothing leaves nothing behind. */
+/** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */
 export async function leave(
   cache: Governed,
   book: ThresholdBook | null,
@@ -88,10 +88,10 @@ export async function leave(
     fingerprint: [...printOf(shape, tokens, cache.plan.budgetBytes, measureWork(cache.kv, cache.masses))],
     gains,
     c,
+    formats: formatShares(cache),
     reason,
   });
   if (book === null || seq === null) return;
   await log.flush();
-  const experience = experienceOf(readEntry(log.dir, openSeq), readEntry(log.dir, seq));
-  if (experience !== null) await book.record(experience);
+  await book.record(readEntry(log.dir, openSeq), readEntry(log.dir, seq));
 }

@@ -13,6 +13,7 @@ export const ENGINE_OPTIONS: Names<EngineOptions> = {
   cacheDir: true,
   stateDir: true,
   onLogFailure: true,
+  qdrant: true,
 };
 
 export const SESSION_OPTIONS: Names<SessionOptions> = {

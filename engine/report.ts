@@ -36,9 +36,21 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     summary,
     ...spent,
     ...model,
+    shared: cache.shared,
     logPath: log?.dir ?? null,
     acknowledgedSeq: log?.acknowledgedSeq ?? -1,
     missingEntries: log?.missingOf(cache.id) ?? 0,
+  };
+}
+
+/** Share of all sealed pages that each format has, for keys and for values; empty without pages. */
+export function formatShares({ shape, kv }: Governed): { k: Record<string, number>; v: Record<string, number> } {
+  const tables = Array.from({ length: shape.layers }, (_, layer) => kv.table(layer));
+  const sharesOf = (ids: readonly number[]): Record<string, number> =>
+    Object.fromEntries(Object.entries(countFormats(ids)).map(([name, count]) => [name, count / ids.length]));
+  return {
+    k: sharesOf(tables.flatMap(({ kFormat }) => [...kFormat])),
+    v: sharesOf(tables.flatMap(({ vFormat }) => [...vFormat])),
   };
 }
 
@@ -62,7 +74,7 @@ function layerReport({ shape, kv, counts, length }: Governed, layer: number, sta
   };
 }
 
-function countFormats(ids: Uint8Array): Record<string, number> {
+function countFormats(ids: Iterable<number>): Record<string, number> {
   const counts: Record<string, number> = {};
   for (const id of ids) counts[FORMAT_NAMES[id]!] = (counts[FORMAT_NAMES[id]!] ?? 0) + 1;
   return counts;

@@ -4,13 +4,21 @@
  * stands in the log.
  */
 import { existsSync, mkdirSync } from 'node:fs';
-import { dirname, join } from 'node:path';
-import { openThresholdBook, type ThresholdBook } from '../memory/index.ts';
-import { KvError } from '../native/index.ts';
+import { dirname, join, resolve } from 'node:path';
+import {
+  type BookOptions,
+  checkQdrantOptions,
+  openThresholdBook,
+  type QdrantOptions,
+  type SharedStatus,
+  type ThresholdBook,
+} from '../memory/index.ts';
+import { given, KvError } from '../native/index.ts';
 import {
   type Entry,
   type FailureMode,
   lockWriter,
+  NO_SESSION,
   openWitnessLog,
   readLog,
   readLogId,
@@ -51,19 +59,27 @@ const lessons =
   (known: readonly number[]): Iterable<Entry> =>
     readLog(logDir(dir), { from: known, kinds: ['open', 'close'] });
 
-export async function openState(dir: string, mode: FailureMode): Promise<State> {
+export async function openState(dir: string, mode: FailureMode, qdrant?: QdrantOptions): Promise<State> {
+  if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
   const log = await openWitnessLog({ dir: logDir(dir), mode });
+  const onShared = ({ url, trouble, waiting }: SharedStatus): void => {
+    log.append(NO_SESSION, 'note', { what: 'qdrant', url, trouble, waiting });
+  };
   try {
-    const { book, lock } = await keepBook(dir, log.id);
+    const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
     return {
       dir,
       log,
       book,
       close: async () => {
-        await log.close();
-        await book.close();
-        lock?.release();
+        try {
+          // What it says of its server still goes into the log.
+          await book.close();
+        } finally {
+          await log.close();
+          lock?.release();
+        }
       },
     };
   } catch (error) {
@@ -73,7 +89,13 @@ export async function openState(dir: string, mode: FailureMode): Promise<State> 
 }
 
 /** Opens the book to keep it, or to read it while another process keeps it: then `lock` is null. */
-async function keepBook(dir: string, logId: string): Promise<{ book: ThresholdBook; lock: WriterLock | null }> {
+type Shared = Pick<BookOptions, 'shared' | 'onShared'>;
+
+async function keepBook(
+  dir: string,
+  logId: string,
+  shared: Shared,
+): Promise<{ book: ThresholdBook; lock: WriterLock | null }> {
   makeFolder(memoryDir(dir));
   let lock: WriterLock | null = null;
   try {
@@ -87,6 +109,8 @@ async function keepBook(dir: string, logId: string): Promise<{ book: ThresholdBo
       logId,
       entries: lessons(dir),
       readOnly: lock === null,
+      stateDir: resolve(dir),
+      ...shared,
     });
     return { book, lock };
   } catch (error) {
@@ -96,17 +120,23 @@ async function keepBook(dir: string, logId: string): Promise<{ book: ThresholdBo
 }
 
 /** Opens the book for reading only: nothing in the folder changes, and nobody is locked out. Throws 'not-found' without a log, 'bad-log'. */
-export async function readBook(dir: string): Promise<ThresholdBook> {
+export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook> {
   const logId = readLogId(logDir(dir));
   if (logId === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });
-  return openThresholdBook({ dir: memoryDir(dir), logId, entries: lessons(dir), readOnly: true });
+  return openThresholdBook({
+    dir: memoryDir(dir),
+    logId,
+    entries: lessons(dir),
+    readOnly: true,
+    ...given<Shared>({ shared: qdrant && { ...qdrant, send: false } }),
+  });
 }
 
 /** Makes the book again from the log. → experiences. Throws 'locked' while another process keeps it. */
-export async function rebuildBook(dir: string): Promise<number> {
+export async function rebuildBook(dir: string, qdrant?: QdrantOptions): Promise<number> {
   const logId = readLogId(logDir(dir));
   if (logId === null) return 0;
-  const { book, lock } = await keepBook(dir, logId);
+  const { book, lock } = await keepBook(dir, logId, given<Shared>({ shared: qdrant }));
   try {
     if (lock === null)
       throw new KvError('locked', `another process keeps the book in ${memoryDir(dir)}`, {

@@ -1,4 +1,6 @@
 /** The package's public types: what a caller gives and gets. Units are last in every name. */
+
+import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
 import type { BindingName, CacheMemory, FormatName, FormatPair, Isa, LatentName, Side } from '../native/index.ts';
 import type { PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
@@ -28,6 +30,8 @@ export interface EngineOptions {
   readonly stateDir?: string | null;
   /** What to do when the log cannot be written. Default 'block'. */
   readonly onLogFailure?: FailureMode;
+  /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
+  readonly qdrant?: QdrantOptions;
 }
 
 /** Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the cache small. */
@@ -219,6 +223,8 @@ export interface SessionReport {
   readonly denseMs: number;
   /** Time in attention. */
   readonly attentionMs: number;
+  /** The server of shared experience as it was when the session asked it for start values; null: it asked none. */
+  readonly shared: SharedStatus | null;
   /** Folder of the log; null: nothing is written. */
   readonly logPath: string | null;
   /** Entries of this session that the disk refused and that the log does not hold (mode drop). */

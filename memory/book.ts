@@ -8,9 +8,21 @@ import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
 import type { Threshold, ThresholdSet } from '../policy/index.ts';
 import { C_DEFAULT, evidenceOf, lawConstant, type Sample, startPrice } from './estimate.ts';
-import { checkExperience, experiencesOf, type LoggedEntry } from './experience.ts';
+import type { Filter } from './filter.ts';
 import { checkFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
 import { openVectorIndex } from './open-index.ts';
+import { openQdrantIndex } from './qdrant-index.ts';
+import { checkQdrantOptions, type QdrantOptions } from './qdrant-server.ts';
+import {
+  checkSession,
+  type LogPlace,
+  SESSION_FIELDS,
+  type SessionRecord,
+  sessionOf,
+  sessionsOf,
+  type TimedEntry,
+} from './session-record.ts';
+import { allOf, SharedIndex, type SharedStatus } from './shared-index.ts';
 import {
   checkThresholdTarget,
   type EvidenceLog,
@@ -21,7 +33,8 @@ import {
   toThresholdSet,
   writeThresholdFile,
 } from './threshold-file.ts';
-import type { Experience, Fingerprint, Lookup, Neighbour, VectorIndex } from './types.ts';
+import type { Experience, Fingerprint, Lookup } from './types.ts';
+import { type Neighbour, nearestFirst, type VectorEntry, type VectorIndex } from './vector.ts';
 
 /** Number of sessions asked for. A larger number only adds sessions that are farther away. Chosen, not measured. */
 const NEIGHBOURS = 8;
@@ -32,21 +45,32 @@ const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;
 
-/** Seqs that each writer of a log has for himself. */
-const WRITER_SEQS = 2 ** 32;
-
 export interface BookOptions {
   /** Folder of the book, created when missing; null: memory only. */
   readonly dir: string | null;
-  /** Id of the log that experiences come from; a book of another log is thrown away. */
+  /** Id of the log that sessions are told in; a book of another log is thrown away. */
   readonly logId: string;
+  /** State folder that the log is in, as others are told. Default: none. */
+  readonly stateDir?: string | null;
   /**
    * 'open' and 'close' entries of that log in order (others are passed over): all, or without those that a writer made before any of
    * his entries in `known`. Called to rebuild and to catch up.
    */
-  readonly entries: (known: readonly number[]) => Iterable<LoggedEntry>;
+  readonly entries: (known: readonly number[]) => Iterable<TimedEntry>;
   /** Changes nothing in `dir`: for callers that only ask, and where another process keeps the book. */
   readonly readOnly?: boolean;
+  /** A server that this book shares its sessions with; `send: false` only asks there. Default: none. */
+  readonly shared?: QdrantOptions & { readonly send?: boolean };
+  /** Told when the server goes away or comes back. */
+  readonly onShared?: (status: SharedStatus) => void;
+}
+
+/** Where a book looks things up. */
+export interface BookStatus {
+  /** The local index: 'hnsw', or 'exact' where its library is missing. */
+  readonly index: string;
+  /** The server; null: none was named. */
+  readonly shared: SharedStatus | null;
 }
 
 export interface LookupQuery {
@@ -60,19 +84,21 @@ export interface LookupQuery {
 }
 
 export interface ThresholdBook {
-  readonly count: number;
-  /** Seqs of the experiences in the book, ascending. */
+  readonly status: BookStatus;
+  /** Seqs of the sessions in the book, ascending. */
   readonly seqs: readonly number[];
   /** Why the index was built again when it was opened; null when it was good. */
   readonly rebuilt: string | null;
-  /** Start values for a session. Never throws for want of evidence. */
+  /** Sessions of this log that taught something. */
+  count(): Promise<number>;
+  /** Start values for a session. Never throws for want of evidence, nor for a server that is away. */
   lookup(query: LookupQuery): Promise<Lookup>;
-  /** Adds what a session taught and saves. The same seq again replaces. Throws 'bad-argument', 'io'. */
-  record(experience: Experience): Promise<void>;
-  /** The k experiences nearest to a fingerprint, of any model. */
-  similar(fingerprint: Fingerprint, k: number): Promise<Neighbour<Experience>[]>;
-  /** Forgets everything and reads it again from the log. → experiences */
-  rebuildFrom(entries: Iterable<LoggedEntry>): Promise<number>;
+  /** Adds the session that these entries are of, and saves. The same again replaces. Throws 'io'. */
+  record(open: TimedEntry, close: TimedEntry): Promise<void>;
+  /** The k sessions nearest to a fingerprint, of any model unless the filter says otherwise; those of other machines too where a server is shared. */
+  nearestSessions(fingerprint: Fingerprint, k: number, filter?: Filter): Promise<Neighbour<SessionRecord>[]>;
+  /** Forgets everything and reads it again from the log. → sessions that taught something */
+  rebuildFrom(entries: Iterable<TimedEntry>): Promise<number>;
   /** What to export for a model: what was imported for it, as long as nothing was learned here; else what all its sessions here say. */
   exportFile(
     target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
@@ -85,28 +111,33 @@ interface Weighted {
   readonly experience: Experience;
   readonly weight: number;
   readonly sameModel: boolean;
+  /** Of this log. */
+  readonly isOurs: boolean;
 }
 
-/** The index knows an experience by a number of 32 bits, the log by its seq. */
-class Labels extends Map<number, number> {
-  next = 0;
-
-  override set(seq: number, label: number): this {
-    this.next = Math.max(this.next, label + 1);
-    return super.set(seq, label);
-  }
-}
+/** Those of a model's sessions that taught something. */
+const TEACHES = { field: 'teaches', equals: true } as const;
 
 class Book implements ThresholdBook {
   readonly #dir: string | null;
-  readonly #index: VectorIndex<Experience>;
-  readonly #labels: Labels;
+  readonly #place: LogPlace;
+  readonly #index: VectorIndex<SessionRecord>;
+  readonly #shared: SharedIndex<SessionRecord> | null;
+  readonly #sends: boolean;
+  readonly #seqs = new Set<number>();
   #rebuilt: string | null;
 
-  constructor(dir: string | null, index: VectorIndex<Experience>, labels: Labels, rebuilt: string | null) {
+  constructor(
+    { dir, logId, stateDir = null, shared }: BookOptions,
+    index: VectorIndex<SessionRecord>,
+    server: SharedIndex<SessionRecord> | null,
+    rebuilt: string | null,
+  ) {
     this.#dir = dir;
+    this.#place = { log: logId, stateDir };
     this.#index = index;
-    this.#labels = labels;
+    this.#shared = server;
+    this.#sends = shared?.send ?? true;
     this.#rebuilt = rebuilt;
   }
 
@@ -114,43 +145,57 @@ class Book implements ThresholdBook {
     return this.#rebuilt;
   }
 
-  get count(): number {
-    return this.#index.count;
+  get status(): BookStatus {
+    return { index: this.#index.kind, shared: this.#shared?.status ?? null };
   }
 
   get seqs(): number[] {
-    return [...this.#labels.keys()].sort((a, b) => a - b);
+    return [...this.#seqs].sort((a, b) => a - b);
+  }
+
+  count(): Promise<number> {
+    return this.#index.count({ filter: { must: [TEACHES] } });
   }
 
   async lookup(query: LookupQuery): Promise<Lookup> {
     checkFingerprint(query.fingerprint);
     checkLayers(query.layers);
     const near = await this.#near(query);
-    const weighted = near.map(({ distance, payload }): Weighted => {
+    const weighted = near.map(({ id, distance, payload }): Weighted => {
       const sameModel = payload.modelDigest === query.modelDigest;
       const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * (sameModel ? 1 : FAMILY_WEIGHT);
-      return { experience: payload, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel };
+      const isOurs = id.log === this.#place.log;
+      return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, isOurs };
     });
     return {
       thresholds: this.#estimate(weighted, query),
-      neighbours: near.map(({ distance, payload }) => ({
+      neighbours: near.map(({ id: { log, seq }, distance, payload }) => ({
         session: payload.session,
         distance: Math.round(distance * 1e6) / 1e6,
-        seq: payload.seq,
+        seq,
+        ...(log === this.#place.log ? {} : { log }),
       })),
+      shared: this.status.shared,
     };
   }
 
   /** Same model first; the rest of the k places goes to its family. */
-  async #near(query: LookupQuery): Promise<Neighbour<Experience>[]> {
-    const same = await this.#index.search(query.fingerprint, NEIGHBOURS, (e) => e.modelDigest === query.modelDigest);
+  async #near({ fingerprint, modelDigest, family }: LookupQuery): Promise<Neighbour<SessionRecord>[]> {
+    const model = { field: 'modelDigest', equals: modelDigest } as const;
+    const same = await this.#search(fingerprint, NEIGHBOURS, { must: [TEACHES, model] });
     if (same.length === NEIGHBOURS) return same;
-    const kin = await this.#index.search(
-      query.fingerprint,
-      NEIGHBOURS - same.length,
-      (e) => e.modelDigest !== query.modelDigest && e.family === query.family,
-    );
+    const kin = await this.#search(fingerprint, NEIGHBOURS - same.length, {
+      must: [TEACHES, { field: 'family', equals: family }],
+      mustNot: [model],
+    });
     return [...same, ...kin];
+  }
+
+  /** Sessions of this log from its own index, those of others from the server. */
+  async #search(fingerprint: Fingerprint, k: number, filter: Filter): Promise<Neighbour<SessionRecord>[]> {
+    const near = await this.#index.search(fingerprint, k, { filter });
+    if (this.#shared === null) return near;
+    return [...near, ...(await this.#shared.search(fingerprint, k, filter))].sort(nearestFirst).slice(0, k);
   }
 
   #estimate(
@@ -180,7 +225,11 @@ class Book implements ThresholdBook {
         origin: 'learned',
         source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
         samples: among.length,
-        evidence: among.map((w) => w.experience.seq).sort((x, y) => x - y),
+        // The entries of other machines stand in other logs.
+        evidence: among
+          .filter((w) => w.isOurs)
+          .map((w) => w.experience.seq)
+          .sort((x, y) => x - y),
       };
       return true;
     };
@@ -203,42 +252,66 @@ class Book implements ThresholdBook {
     };
   }
 
-  async record(experience: Experience): Promise<void> {
-    await this.#add(checkExperience(experience));
+  async record(open: TimedEntry, close: TimedEntry): Promise<void> {
+    const session = sessionOf(open, close, this.#place, FINGERPRINT_DIM);
+    if (session === null) return;
+    await this.#add([session]);
     await this.#index.save();
+    await this.#sync();
   }
 
-  #add(experience: Experience): Promise<void> {
-    return addTo(this.#index, this.#labels, experience);
+  async #add(sessions: readonly VectorEntry<SessionRecord>[]): Promise<void> {
+    await this.#index.add(sessions);
+    for (const session of sessions) {
+      this.#seqs.add(session.id.seq);
+      this.#shared?.add(session);
+    }
   }
 
-  async similar(fingerprint: Fingerprint, k: number): Promise<Neighbour<Experience>[]> {
+  async #sync(): Promise<void> {
+    if (this.#sends) await this.#shared?.sync(this.#index);
+  }
+
+  async nearestSessions(fingerprint: Fingerprint, k: number, filter: Filter = {}): Promise<Neighbour<SessionRecord>[]> {
     checkFingerprint(fingerprint);
-    return this.#index.search(fingerprint, k);
+    return this.#search(fingerprint, k, filter);
   }
 
-  async rebuildFrom(entries: Iterable<LoggedEntry>): Promise<number> {
-    await this.#index.clear();
-    this.#labels.clear();
-    for (const experience of experiencesOf(entries)) await this.#add(experience);
+  async rebuildFrom(entries: Iterable<TimedEntry>): Promise<number> {
+    await this.#index.remove({});
+    this.#seqs.clear();
+    await this.#add([...sessionsOf(entries, this.#place, FINGERPRINT_DIM)]);
     await this.#index.save();
-    return this.count;
+    if (this.#sends) await this.#shared?.restart(true);
+    await this.#sync();
+    return this.count();
+  }
+
+  /** Takes over what is in the index, and brings it up to the log. */
+  async start(entries: BookOptions['entries']): Promise<void> {
+    const newest = new Map<number, VectorEntry<SessionRecord>>();
+    for (const item of await allOf(this.#index)) {
+      this.#seqs.add(item.id.seq);
+      const { writer } = item.payload;
+      if (item.id.seq > (newest.get(writer)?.id.seq ?? -1)) newest.set(writer, item);
+    }
+    if (this.#rebuilt === null) await this.#catchUp(entries, [...newest.values()]);
+    await this.#sync();
   }
 
   /**
    * Takes in sessions that ended in the log but not in the book: their process was killed in between. A log that no longer has the newest
    * session known of a writer was cut, or went on differently from an older copy: then everything is read again.
    */
-  async catchUp(entries: BookOptions['entries']): Promise<void> {
-    const count = this.#labels.size;
+  async #catchUp(entries: BookOptions['entries'], newest: readonly VectorEntry<SessionRecord>[]): Promise<void> {
     const read = [...entries(this.seqs)].filter(isEdge);
-    const gone = this.#newest().find((known) => !read.some((entry) => isEndOf(entry, known)));
+    const gone = newest.find((known) => !read.some((entry) => isEndOf(entry, known)));
     if (gone !== undefined) {
-      this.#rebuilt = `the log has no session ${gone.session} that ended with entry ${gone.seq}`;
+      this.#rebuilt = `the log has no session ${gone.payload.session} that ended with entry ${gone.id.seq}`;
       await this.rebuildFrom(entries([]));
       return;
     }
-    const late = read.filter(({ seq }) => !this.#labels.has(seq));
+    const late = read.filter(({ seq }) => !this.#seqs.has(seq));
     const opened = new Set<string>();
     let isWhole = true;
     for (const { kind, session } of late) {
@@ -246,32 +319,27 @@ class Book implements ThresholdBook {
       else isWhole &&= opened.has(session);
     }
     // This session was open while another one ended, so its 'open' entry stands further back.
-    for (const experience of experiencesOf(isWhole ? late : entries([]))) {
-      if (!this.#labels.has(experience.seq)) await this.#add(experience);
-    }
-    if (this.#labels.size > count) await this.#index.save();
-  }
-
-  /** The experience with the highest seq of every writer. Its entry is there only with all that the writer wrote before it. */
-  #newest(): Experience[] {
-    const newest = new Map<number, Experience>();
-    for (const [, experience] of this.#index.entries()) {
-      const writer = Math.floor(experience.seq / WRITER_SEQS);
-      if (experience.seq > (newest.get(writer)?.seq ?? -1)) newest.set(writer, experience);
-    }
-    return [...newest.values()];
+    const sessions = sessionsOf(isWhole ? late : entries([]), this.#place, FINGERPRINT_DIM);
+    const fresh = [...sessions].filter(({ id }) => !this.#seqs.has(id.seq));
+    if (fresh.length === 0) return;
+    await this.#add(fresh);
+    await this.#index.save();
   }
 
   async exportFile(
     target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
     log: EvidenceLog | null,
   ): Promise<ThresholdFile> {
-    const all = [...this.#index.entries()]
-      .map(([, experience]) => experience)
-      .filter(({ modelDigest }) => modelDigest === target.modelDigest);
+    const model = { field: 'modelDigest', equals: target.modelDigest } as const;
+    const all = await allOf(this.#index, { must: [TEACHES, model] });
     const imported = this.#importedFor(target.modelDigest);
     if (all.length === 0 && imported !== null) return imported;
-    const weighted = all.map((experience) => ({ experience, weight: 1, sameModel: true }));
+    const weighted = all.map(({ payload }) => ({
+      experience: payload.experience!,
+      weight: 1,
+      sameModel: true,
+      isOurs: true,
+    }));
     const query = {
       modelDigest: target.modelDigest,
       layers: target.shape.layers,
@@ -288,6 +356,8 @@ class Book implements ThresholdBook {
   }
 
   async close(): Promise<void> {
+    await this.#sync();
+    await this.#shared?.close();
     await this.#index.close();
   }
 }
@@ -302,14 +372,14 @@ export function importThresholds(dir: string, file: ThresholdFile, target: Thres
   writeThresholdFile(importedPath(dir, file.model.digest), file);
 }
 
-/** Whether this entry ended the session that the experience was made from. */
-const isEndOf = ({ kind, seq, session, body }: LoggedEntry, known: Experience): boolean =>
+/** Whether this entry ended that session. */
+const isEndOf = ({ kind, seq, session, body }: TimedEntry, known: VectorEntry<SessionRecord>): boolean =>
   kind === 'close' &&
-  seq === known.seq &&
-  session === known.session &&
-  JSON.stringify((body as Partial<Experience>).fingerprint) === JSON.stringify(known.fingerprint);
+  seq === known.id.seq &&
+  session === known.payload.session &&
+  JSON.stringify((body as Partial<Experience>).fingerprint?.map(Math.fround)) === JSON.stringify(known.vector);
 
-const isEdge = (entry: LoggedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
+const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
 
 const importedPath = (dir: string, modelDigest: string): string =>
   join(dir, `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
@@ -326,30 +396,32 @@ function checkLayers(layers: number): void {
  * 'missing-dependency'. One process at a time may keep the book of a folder; any number may read it.
  */
 export async function openThresholdBook(options: BookOptions): Promise<ThresholdBook> {
-  const { dir, logId, entries } = options;
-  const labels = new Labels();
-  const opened = await openVectorIndex<Experience>(
+  const { dir, logId, stateDir = null, entries, shared } = options;
+  const server = shared === undefined ? null : await openShared(shared, options);
+  const opened = await openVectorIndex<SessionRecord>(
     {
       dim: FINGERPRINT_DIM,
+      fields: SESSION_FIELDS,
       dir: dir === null ? null : join(dir, 'experiences'),
       origin: `log ${logId}, fingerprint ${FINGERPRINT_VERSION}`,
       readOnly: options.readOnly ?? false,
-      check: checkExperience,
+      check: checkSession,
     },
-    async (index) => {
-      for (const experience of experiencesOf(entries([]))) await addTo(index, labels, experience);
-    },
+    (index) => index.add([...sessionsOf(entries([]), { log: logId, stateDir }, FINGERPRINT_DIM)]),
   );
-  for (const [label, { seq }] of opened.index.entries()) labels.set(seq, label);
-  const book = new Book(dir, opened.index, labels, opened.rebuilt);
-  if (opened.rebuilt === null) await book.catchUp(entries);
+  const book = new Book(options, opened.index, server, opened.rebuilt);
+  await book.start(entries);
   return book;
 }
 
-/** The same seq again replaces. */
-async function addTo(index: VectorIndex<Experience>, labels: Labels, experience: Experience): Promise<void> {
-  const { seq, fingerprint } = experience;
-  const label = labels.get(seq) ?? labels.next;
-  await index.add(label, fingerprint, experience);
-  labels.set(seq, label);
+async function openShared(shared: QdrantOptions, { logId, onShared = () => {} }: BookOptions) {
+  const { origin } = checkQdrantOptions(shared);
+  const index = await openQdrantIndex<SessionRecord>({
+    ...shared,
+    dim: FINGERPRINT_DIM,
+    version: FINGERPRINT_VERSION,
+    fields: SESSION_FIELDS,
+    check: checkSession,
+  });
+  return new SharedIndex(index, origin, logId, onShared);
 }

@@ -1,65 +1,92 @@
-/** The vector index that looks at every vector. It is right by construction, serves as the reference of the other one, and lives in memory only. */
+/** The vector index that looks at every vector. It is right by construction, serves as the reference of the others, and lives in memory only. */
 import { KvError } from '../native/index.ts';
-import type { Neighbour, VectorIndex } from './types.ts';
-import { checkDim, checkK, checkLabel, checkVector, nearestFirst, passes, squaredDistance } from './vector.ts';
+import type { Fields, Filter } from './filter.ts';
+import { Rows } from './rows.ts';
+import {
+  checkEntries,
+  checkK,
+  checkShape,
+  checkVector,
+  Deadline,
+  type Limits,
+  type Narrowed,
+  Nearest,
+  type Neighbour,
+  type Page,
+  squaredDistance,
+  type VectorEntry,
+  type VectorIndex,
+} from './vector.ts';
 
-class ExactIndex<T> implements VectorIndex<T> {
+class ExactIndex<T extends object> implements VectorIndex<T> {
   readonly kind = 'exact';
   readonly dim: number;
-  readonly #rows = new Map<number, { readonly vector: readonly number[]; readonly payload: T }>();
+  readonly fields: Fields;
+  #rows: Rows<T>;
+  #vectors: number[][] = [];
   #closed = false;
 
-  constructor(dim: number) {
-    checkDim(dim);
+  constructor(dim: number, fields: Fields) {
+    checkShape(dim, fields);
     this.dim = dim;
-  }
-
-  get count(): number {
-    return this.#rows.size;
+    this.fields = fields;
+    this.#rows = new Rows(fields);
   }
 
   #live(): void {
     if (this.#closed) throw new KvError('closed', 'the vector index was closed');
   }
 
-  async add(label: number, vector: readonly number[], payload: T): Promise<void> {
+  async add(entries: readonly VectorEntry<T>[], limits?: Limits): Promise<void> {
     this.#live();
-    checkLabel(label);
-    this.#rows.set(label, { vector: checkVector(vector, this.dim).map(Math.fround), payload });
+    new Deadline(limits).check();
+    for (const { id, vector, payload } of checkEntries(entries, this.dim))
+      this.#vectors[this.#rows.put(id, payload)] = vector as number[];
   }
 
-  async search(vector: readonly number[], k: number, filter?: (payload: T) => boolean): Promise<Neighbour<T>[]> {
+  async search(vector: readonly number[], k: number, options?: Narrowed): Promise<Neighbour<T>[]> {
     this.#live();
     checkK(k);
-    const query = checkVector(vector, this.dim).map(Math.fround);
-    const found: Neighbour<T>[] = [];
-    for (const [label, row] of this.#rows) {
-      if (filter !== undefined && !passes(filter, row.payload)) continue;
-      found.push({ label, distance: squaredDistance(query, row.vector), payload: row.payload });
+    const query = checkVector(vector, this.dim);
+    const nearest = new Nearest<T>(k);
+    for (const row of this.#rows.passing(options)) {
+      const distance = squaredDistance(query, this.#vectors[row]!);
+      nearest.offer(distance, () => ({ id: this.#rows.id(row), distance, payload: this.#rows.payload(row) }));
     }
-    return found.sort(nearestFirst).slice(0, k);
+    return nearest.sorted();
   }
 
-  *entries(): Generator<readonly [number, T]> {
-    for (const [label, { payload }] of this.#rows) yield [label, payload];
+  async list(options?: Parameters<VectorIndex<T>['list']>[0]): Promise<Page<T>> {
+    this.#live();
+    return this.#rows.list(options, (row) => this.#vectors[row]!);
+  }
+
+  async count(options?: Narrowed): Promise<number> {
+    this.#live();
+    return this.#rows.count(options);
+  }
+
+  async remove(filter: Filter, limits?: Limits): Promise<void> {
+    this.#live();
+    const gone = new Set(this.#rows.passing({ filter, ...limits }));
+    const [rows, vectors] = [this.#rows, this.#vectors];
+    this.#rows = new Rows(this.fields);
+    this.#vectors = vectors.filter((_, row) => !gone.has(row));
+    for (let row = 0; row < rows.size; row++) if (!gone.has(row)) this.#rows.put(rows.id(row), rows.payload(row));
   }
 
   async save(): Promise<void> {
     this.#live();
   }
 
-  async clear(): Promise<void> {
-    this.#live();
-    this.#rows.clear();
-  }
-
   async close(): Promise<void> {
     this.#closed = true;
-    this.#rows.clear();
+    this.#rows = new Rows(this.fields);
+    this.#vectors = [];
   }
 }
 
-/** An empty index of vectors of `dim` numbers. save() keeps nothing. */
-export function createExactIndex<T>(dim: number): VectorIndex<T> {
-  return new ExactIndex<T>(dim);
+/** An empty index of vectors of `dim` numbers, whose payloads have these fields to filter by. save() keeps nothing. */
+export function createExactIndex<T extends object>(dim: number, fields: Fields = {}): VectorIndex<T> {
+  return new ExactIndex<T>(dim, fields);
 }

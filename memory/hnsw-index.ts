@@ -11,18 +11,25 @@ import { join } from 'node:path';
 import type { HierarchicalNSW } from 'hnswlib-node';
 import { z } from 'zod';
 import { KvError, parseJson, readRegular, replaceFile, syncFile, syncFolder, writeSynced } from '../native/index.ts';
+import type { Fields, Filter } from './filter.ts';
 import { checkHnswFile } from './hnsw-file.ts';
-import type { Neighbour, VectorIndex } from './types.ts';
+import { Rows } from './rows.ts';
 import {
-  checkDim,
+  checkEntries,
   checkK,
-  checkLabel,
+  checkShape,
   checkVector,
+  Deadline,
   DIM_MAX,
-  LABEL_MAX,
-  nearestFirst,
-  passes,
+  isVectorId,
+  type Limits,
+  type Narrowed,
+  Nearest,
+  type Neighbour,
+  type Page,
   squaredDistance,
+  type VectorEntry,
+  type VectorIndex,
 } from './vector.ts';
 
 const MANIFEST = 'manifest.json';
@@ -34,15 +41,21 @@ const REINDEX = 'rebuild it with: palimpsest audit reindex';
 const M = 16;
 const EF_CONSTRUCTION = 100;
 /** Candidates per search; recall .999 at 100,000 × 64 (measured). */
-const EF_SEARCH = 64;
+const efOf = (count: number): number => (count > 200_000 ? 128 : 64);
 const SEED = 100;
 /** Up to here a scan of everything costs under a millisecond or two and is exact. Chosen. */
 const EXACT_BELOW = 512;
 const CAPACITY_START = 256;
+/** Under a filter so many times k candidates are asked for, and so many times more while too few of them pass. */
+const OVERFETCH = 4;
+/** Beyond this many candidates a scan takes no longer. */
+const CANDIDATES_MAX = 4096;
 
 export interface HnswOptions<T = unknown> {
   /** Numbers in a vector. */
   readonly dim: number;
+  /** Payload fields that filters may name. Default: none. */
+  readonly fields?: Fields;
   /** Folder of the saved index, created by save(); null: memory only. */
   readonly dir: string | null;
   /** What the vectors were made from, e.g. the id of a log and the version of the fingerprint: another origin on disk is 'bad-index'. */
@@ -57,13 +70,12 @@ export interface HnswOptions<T = unknown> {
 
 const manifestBody = z.strictObject({
   kind: z.literal('palimpsest-vector-index'),
-  schemaVersion: z.literal(1),
+  schemaVersion: z.literal(2),
   origin: z.string().max(1000),
   dim: z.int().min(1).max(DIM_MAX),
   space: z.literal('l2'),
   m: z.int().min(2).max(256),
   efConstruction: z.int().min(1).max(10_000),
-  efSearch: z.int().min(1).max(10_000),
   generation: z.int().min(1),
   count: z
     .int()
@@ -158,76 +170,69 @@ function readNamed(dir: string, part: VectorIndexManifest['vectors']): Uint8Arra
 }
 
 /** A digest says that the file is the one that was written, not that it was written by us: every line is checked as well. */
-function readPayloads<T>(
+function readPayloads<T extends object>(
   dir: string,
   bytes: Uint8Array,
   count: number,
-  check: HnswOptions<T>['check'],
-): Map<number, T> {
-  const payloads = new Map<number, T>();
+  { check, fields = {} }: Pick<HnswOptions<T>, 'check' | 'fields'>,
+): Rows<T> {
+  const rows = new Rows<T>(fields);
   try {
     for (const line of new TextDecoder('utf-8', { fatal: true }).decode(bytes).split('\n')) {
       if (line === '') continue;
-      const [label, payload] = payloadLine.parse(JSON.parse(line));
-      payloads.set(label, check === undefined ? (payload as T) : check(payload as T));
+      const [log, seq, payload] = JSON.parse(line) as [string, number, T];
+      const row = rows.size;
+      if (!isVectorId({ log, seq }) || typeof payload !== 'object' || payload === null) throw new Error('no payload');
+      if (rows.put({ log, seq }, check === undefined ? payload : check(payload)) !== row)
+        throw new Error('an id twice');
     }
   } catch (cause) {
     throw damaged(dir, 'its payloads cannot be read', cause);
   }
-  if (payloads.size !== count) throw damaged(dir, `${payloads.size} payloads for ${count} vectors`);
-  return payloads;
+  if (rows.size !== count) throw damaged(dir, `${rows.size} payloads for ${count} vectors`);
+  return rows;
 }
 
-const payloadLine = z.tuple([z.int().min(0).max(LABEL_MAX), z.unknown()]);
-
-interface Contents<T> {
-  readonly manifest: VectorIndexManifest;
-  readonly payloads: Map<number, T>;
-}
-
-/** Checks everything about a saved index before the library sees it. Throws 'bad-index'. */
-function checkFiles<T>(dir: string, manifest: VectorIndexManifest, check?: HnswOptions<T>['check']): Contents<T> {
+/** Checks everything about a saved index before the library sees it. A label is the number of a payload's line. Throws 'bad-index'. */
+function checkFiles<T extends object>(
+  dir: string,
+  manifest: VectorIndexManifest,
+  options: Pick<HnswOptions<T>, 'check' | 'fields'> = {},
+): Rows<T> {
   const vectors = readNamed(dir, manifest.vectors);
-  const payloads = readPayloads(dir, readNamed(dir, manifest.payloads), manifest.count, check);
+  const rows = readPayloads(dir, readNamed(dir, manifest.payloads), manifest.count, options);
   const labels = checkHnswFile(vectors, { ...manifest, capacityMax: Math.max(CAPACITY_START, 2 * manifest.count) });
-  if (!labels.every((label) => payloads.has(label))) throw damaged(dir, 'a vector without a payload');
-  return { manifest, payloads };
+  if (!labels.every((label) => label < rows.size)) throw damaged(dir, 'a vector without a payload');
+  return rows;
 }
 
 /** What a saved index says about itself, after every check but without loading it. Throws 'not-found', 'bad-index'. */
 export function inspectIndex(dir: string): VectorIndexManifest {
   const manifest = readVectorIndexManifest(dir);
   if (manifest === null) throw new KvError('not-found', `there is no vector index in ${dir}`, { values: { dir } });
-  return checkFiles(dir, manifest).manifest;
+  checkFiles(dir, manifest);
+  return manifest;
 }
 
-class HnswIndex<T> implements VectorIndex<T> {
+class HnswIndex<T extends object> implements VectorIndex<T> {
   readonly kind = 'hnsw';
   readonly dim: number;
+  readonly fields: Fields;
   readonly #library: typeof import('hnswlib-node');
-  readonly #dir: string | null;
-  readonly #origin: string;
-  readonly #check: HnswOptions<T>['check'];
-  readonly #readOnly: boolean;
-  readonly #exactBelow: number;
+  readonly #options: HnswOptions<T>;
+  /** The library knows a vector by the number of its row. */
   #graph: HierarchicalNSW;
-  #payloads: Map<number, T>;
+  #rows: Rows<T>;
   #closed = false;
 
   constructor(library: typeof import('hnswlib-node'), options: HnswOptions<T>) {
     this.dim = options.dim;
+    this.fields = options.fields ?? {};
+    checkShape(this.dim, this.fields);
     this.#library = library;
-    this.#dir = options.dir;
-    this.#origin = options.origin ?? '';
-    this.#check = options.check;
-    this.#readOnly = options.readOnly ?? false;
-    this.#exactBelow = options.exactBelow ?? EXACT_BELOW;
+    this.#options = options;
     this.#graph = this.#emptyGraph();
-    this.#payloads = new Map();
-  }
-
-  get count(): number {
-    return this.#payloads.size;
+    this.#rows = new Rows(this.fields);
   }
 
   #live(): void {
@@ -237,21 +242,18 @@ class HnswIndex<T> implements VectorIndex<T> {
   #emptyGraph(): HierarchicalNSW {
     const graph = new this.#library.HierarchicalNSW('l2', this.dim);
     graph.initIndex({ maxElements: CAPACITY_START, m: M, efConstruction: EF_CONSTRUCTION, randomSeed: SEED });
-    graph.setEf(EF_SEARCH);
     return graph;
   }
 
   /** Takes over what is on disk. Throws 'bad-index' and leaves this index as it was. */
   load(): void {
-    const dir = this.#dir;
+    const { dir, origin = '' } = this.#options;
     const manifest = dir === null ? null : readVectorIndexManifest(dir);
     if (dir === null || manifest === null) return;
     if (manifest.dim !== this.dim)
       throw damaged(dir, `it holds vectors of ${manifest.dim} numbers, wanted ${this.dim}`);
-    if (manifest.origin !== this.#origin) {
-      throw damaged(dir, `it was made from '${manifest.origin}', wanted '${this.#origin}'`);
-    }
-    const { payloads } = checkFiles(dir, manifest, this.#check);
+    if (manifest.origin !== origin) throw damaged(dir, `it was made from '${manifest.origin}', wanted '${origin}'`);
+    const rows = checkFiles(dir, manifest, this.#options);
     const graph = new this.#library.HierarchicalNSW('l2', this.dim);
     try {
       graph.readIndexSync(join(dir, manifest.vectors.file));
@@ -260,62 +262,89 @@ class HnswIndex<T> implements VectorIndex<T> {
     }
     // A loaded graph has room for exactly what it holds.
     if (graph.getMaxElements() < CAPACITY_START) graph.resizeIndex(CAPACITY_START);
-    graph.setEf(manifest.efSearch);
     this.#graph = graph;
-    this.#payloads = payloads;
+    this.#rows = rows;
   }
 
-  async add(label: number, vector: readonly number[], payload: T): Promise<void> {
+  async add(entries: readonly VectorEntry<T>[], limits?: Limits): Promise<void> {
     this.#live();
-    checkLabel(label);
-    const plain = checkVector(vector, this.dim);
-    const isNew = !this.#payloads.has(label);
-    const capacity = this.#graph.getMaxElements();
-    if (isNew && this.#graph.getCurrentCount() >= capacity) this.#graph.resizeIndex(capacity * 2);
-    this.#graph.addPoint(plain, label);
-    this.#payloads.set(label, payload);
+    new Deadline(limits).check();
+    for (const { id, vector, payload } of checkEntries(entries, this.dim)) {
+      const row = this.#rows.put(id, payload);
+      const capacity = this.#graph.getMaxElements();
+      if (row >= capacity) this.#graph.resizeIndex(capacity * 2);
+      this.#graph.addPoint(vector as number[], row);
+    }
   }
 
-  async search(vector: readonly number[], k: number, filter?: (payload: T) => boolean): Promise<Neighbour<T>[]> {
+  async search(vector: readonly number[], k: number, options: Narrowed = {}): Promise<Neighbour<T>[]> {
     this.#live();
     checkK(k);
     const query = checkVector(vector, this.dim);
-    if (this.count === 0) return [];
-    if (this.count < this.#exactBelow) return this.#scan(query, k, filter);
+    const { filter } = options;
+    const deadline = new Deadline(options);
+    const rows = this.#rows;
+    if (filter !== undefined) rows.check(filter);
+    const { exactBelow = EXACT_BELOW } = this.#options;
     // Filters run here, on ever more candidates: inside the library one that throws would end the process.
-    for (let wanted = filter === undefined ? k : 4 * k; wanted < this.count / 4; wanted *= 4) {
-      this.#graph.setEf(Math.max(EF_SEARCH, wanted));
+    for (
+      let wanted = filter === undefined ? k : OVERFETCH * k;
+      rows.size >= exactBelow && wanted < rows.size / OVERFETCH && wanted <= CANDIDATES_MAX;
+      wanted *= OVERFETCH
+    ) {
+      deadline.check();
+      this.#graph.setEf(Math.max(efOf(rows.size), wanted));
       const found = this.#graph.searchKnn(query, wanted);
-      const kept: Neighbour<T>[] = [];
+      const nearest = new Nearest<T>(k);
+      let kept = 0;
       for (let i = 0; i < found.neighbors.length; i++) {
-        const label = found.neighbors[i]!;
-        const payload = this.#payloads.get(label)!;
-        if (filter !== undefined && !passes(filter, payload)) continue;
-        kept.push({ label, distance: found.distances[i]!, payload });
+        const row = found.neighbors[i]!;
+        if (filter !== undefined && !rows.passes(row, filter)) continue;
+        kept++;
+        const distance = found.distances[i]!;
+        nearest.offer(distance, () => ({ id: rows.id(row), distance, payload: rows.payload(row) }));
       }
-      if (kept.length >= k) return kept.sort(nearestFirst).slice(0, k);
+      if (kept >= k) return nearest.sorted();
     }
-    return this.#scan(query, k, filter);
+    return this.#scan(query, k, options);
   }
 
-  #scan(query: number[], k: number, filter?: (payload: T) => boolean): Neighbour<T>[] {
-    const rounded = query.map(Math.fround);
-    const found: Neighbour<T>[] = [];
-    for (const [label, payload] of this.#payloads) {
-      if (filter !== undefined && !passes(filter, payload)) continue;
-      found.push({ label, distance: squaredDistance(rounded, this.#graph.getPoint(label)), payload });
+  /** Looks at everything: few vectors, or a filter that few of them pass. */
+  #scan(query: number[], k: number, options: Narrowed): Neighbour<T>[] {
+    const nearest = new Nearest<T>(k);
+    for (const row of this.#rows.passing(options)) {
+      const distance = squaredDistance(query, this.#graph.getPoint(row));
+      nearest.offer(distance, () => ({ id: this.#rows.id(row), distance, payload: this.#rows.payload(row) }));
     }
-    return found.sort(nearestFirst).slice(0, k);
+    return nearest.sorted();
   }
 
-  entries(): Iterable<readonly [number, T]> {
-    return this.#payloads;
+  async list(options?: Parameters<VectorIndex<T>['list']>[0]): Promise<Page<T>> {
+    this.#live();
+    return this.#rows.list(options, (row) => this.#graph.getPoint(row));
+  }
+
+  async count(options?: Narrowed): Promise<number> {
+    this.#live();
+    return this.#rows.count(options);
+  }
+
+  /** A graph without them is made from the rest: what the library only marks as deleted would stay in its files. */
+  async remove(filter: Filter, limits?: Limits): Promise<void> {
+    this.#live();
+    const gone = new Set(this.#rows.passing({ filter, ...limits }));
+    const [rows, graph] = [this.#rows, this.#graph];
+    this.#rows = new Rows(this.fields);
+    this.#graph = this.#emptyGraph();
+    for (let row = 0; row < rows.size; row++)
+      if (!gone.has(row))
+        await this.add([{ id: rows.id(row), vector: graph.getPoint(row), payload: rows.payload(row) }]);
   }
 
   async save(): Promise<void> {
     this.#live();
-    const dir = this.#dir;
-    if (dir === null || this.#readOnly) return;
+    const { dir, readOnly = false, origin = '' } = this.#options;
+    if (dir === null || readOnly) return;
     try {
       mkdirSync(dir, { recursive: true });
       let last = 0;
@@ -331,7 +360,11 @@ class HnswIndex<T> implements VectorIndex<T> {
       this.#graph.writeIndexSync(`${vectorsPath}.part`);
       syncFile(`${vectorsPath}.part`);
       const vectors = readFileSync(`${vectorsPath}.part`);
-      const lines = [...this.#payloads].map(([label, payload]) => `${JSON.stringify([label, payload])}\n`);
+      const lines: string[] = [];
+      for (let row = 0; row < this.#rows.size; row++) {
+        const { log, seq } = this.#rows.id(row);
+        lines.push(`${JSON.stringify([log, seq, this.#rows.payload(row)])}\n`);
+      }
       const payloads = Buffer.from(lines.join(''));
       writeSynced(`${payloadsPath}.part`, payloads);
       renameSync(`${vectorsPath}.part`, vectorsPath);
@@ -340,15 +373,14 @@ class HnswIndex<T> implements VectorIndex<T> {
 
       const body: VectorIndexManifest = {
         kind: 'palimpsest-vector-index',
-        schemaVersion: 1,
-        origin: this.#origin,
+        schemaVersion: 2,
+        origin,
         dim: this.dim,
         space: 'l2',
         m: M,
         efConstruction: EF_CONSTRUCTION,
-        efSearch: EF_SEARCH,
         generation,
-        count: this.count,
+        count: this.#rows.size,
         vectors: { file: vectorsFile(generation), bytes: vectors.length, sha256: sha256(vectors) },
         payloads: { file: payloadsFile(generation), bytes: payloads.length, sha256: sha256(payloads) },
       };
@@ -367,27 +399,21 @@ class HnswIndex<T> implements VectorIndex<T> {
     }
   }
 
-  async clear(): Promise<void> {
-    this.#live();
-    this.#graph = this.#emptyGraph();
-    this.#payloads = new Map();
-  }
-
   async close(): Promise<void> {
     this.#closed = true;
-    this.#payloads = new Map();
+    this.#rows = new Rows(this.fields);
+    this.#graph = this.#emptyGraph();
   }
 }
 
 /** Opens what is saved in `dir`, or an empty index. Throws 'bad-index' when the files cannot be trusted, 'missing-dependency'. */
-export async function openHnswIndex<T>(options: HnswOptions<T>): Promise<VectorIndex<T>> {
-  checkDim(options.dim);
+export async function openHnswIndex<T extends object>(options: HnswOptions<T>): Promise<VectorIndex<T>> {
   const index = new HnswIndex<T>(await loadLibrary(), options);
   index.load();
   return index;
 }
 
-export interface OpenedIndex<T> {
+export interface OpenedIndex<T extends object> {
   readonly index: VectorIndex<T>;
   /** Why it was built again, one sentence; null when the saved one was good. */
   readonly rebuilt: string | null;
@@ -397,11 +423,10 @@ export interface OpenedIndex<T> {
  * Opens the saved index; when it cannot be trusted (or there is none), fills an empty one by `rebuild` and saves it.
  * Throws what `rebuild` throws, and 'missing-dependency'.
  */
-export async function openOrRebuildHnswIndex<T>(
+export async function openOrRebuildHnswIndex<T extends object>(
   options: HnswOptions<T>,
   rebuild: (index: VectorIndex<T>) => Promise<void>,
 ): Promise<OpenedIndex<T>> {
-  checkDim(options.dim);
   const index = new HnswIndex<T>(await loadLibrary(), options);
   let reason: string | null = null;
   try {

@@ -1,6 +1,6 @@
 /** Lists as text, as wide as the terminal (`columns`; Infinity cuts nothing). JSON output is the same rows, unchanged. */
 
-import type { Experience, Neighbour } from '../memory/index.ts';
+import type { Neighbour, SessionRecord } from '../memory/index.ts';
 import {
   brief,
   bytesText,
@@ -101,8 +101,8 @@ export function sessionsText(rows: readonly SessionRow[], columns = Number.POSIT
   return [table(all, rows, columns), '', legend(all, columns)].join('\n');
 }
 
-const SIMILAR_COLUMNS: readonly Column<Neighbour<Experience>>[] = [
-  { title: 'entry', value: ({ payload }) => entryId(payload.seq) },
+const SIMILAR_COLUMNS: readonly Column<Neighbour<SessionRecord>>[] = [
+  { title: 'entry', value: ({ id }) => entryId(id.seq) },
   { title: 'distance', value: ({ distance }) => distance.toFixed(4), means: 'of the fingerprints; 0 is the same work' },
   { title: 'tokens', value: ({ payload }) => String(payload.tokens) },
   { title: 'bits', value: ({ payload }) => payload.effectiveBits.toFixed(2), means: 'per number of the cache' },
@@ -120,11 +120,11 @@ const SIMILAR_COLUMNS: readonly Column<Neighbour<Experience>>[] = [
 ];
 
 /** `audit similar`: sessions nearest first, with the divergence that was measured, or else the one that their policy predicted. */
-export function similarText(near: readonly Neighbour<Experience>[], columns = Number.POSITIVE_INFINITY): string {
+export function similarText(near: readonly Neighbour<SessionRecord>[], columns = Number.POSITIVE_INFINITY): string {
   if (near.length === 0) return 'No other session is in the index yet.';
-  const session = sessionColumn<Experience>(columns);
+  const session = sessionColumn<SessionRecord>(columns);
   const all = [
-    { ...session, value: ({ payload }: Neighbour<Experience>) => session.value(payload) },
+    { ...session, value: ({ payload }: Neighbour<SessionRecord>) => session.value(payload) },
     ...SIMILAR_COLUMNS,
   ];
   return [table(all, near, columns), '', legend(all, columns)].join('\n');

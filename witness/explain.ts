@@ -284,7 +284,10 @@ function tellThreshold({ because, threshold, neighbours }: Facts): string {
     parts.push(`It rests on ${plural(threshold.samples, 'earlier session')}${entries}.`);
   }
   if (threshold.origin === 'learned' && neighbours.length > 0) {
-    const near = neighbours.map((one) => `${one.session} (distance ${brief(one.distance)}, entry ${entryId(one.seq)})`);
+    const near = neighbours.map(({ session, distance, seq, log }) => {
+      const where = log === undefined ? '' : ` of log ${log}`;
+      return `${session} (distance ${brief(distance)}, entry ${entryId(seq)}${where})`;
+    });
     parts.push(`The sessions most like this one were ${shortList(near)}.`);
   } else if (threshold.samples === 0) parts.push('No earlier session stands behind it.');
   return parts.join(' ');

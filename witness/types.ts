@@ -54,6 +54,8 @@ export interface LikeSession {
   readonly distance: number;
   /** Of the entry that ended it. */
   readonly seq: number;
+  /** The log of another machine that the entry stands in; left out: this one. */
+  readonly log?: string;
 }
 export interface EvidenceBody {
   readonly fingerprint: readonly number[];
@@ -99,6 +101,8 @@ export interface CloseBody {
   readonly fingerprint: readonly number[];
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
   readonly c: number;
+  /** Share of the sealed pages in each format; left out in logs of earlier versions. */
+  readonly formats?: { readonly k: Readonly<Record<string, number>>; readonly v: Readonly<Record<string, number>> };
   readonly reason: 'done' | 'aborted' | 'error';
 }
 export interface RecoveredBody {

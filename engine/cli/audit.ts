@@ -26,7 +26,7 @@ import {
   verifyText,
 } from '../../witness/index.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
-import { flag, number, type Settings, text } from './options.ts';
+import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 import { ProgressLine } from './progress.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
@@ -136,8 +136,8 @@ export async function similar(settings: Settings, id: string): Promise<void> {
       { values: { session: entry.session } },
     );
   const limit = number(settings, 'limit') ?? 5;
-  const book = await readBook(stateDir(settings));
-  const all = await book.similar(fingerprint, limit + 1);
+  const book = await readBook(stateDir(settings), qdrantOptions(settings));
+  const all = await book.nearestSessions(fingerprint, limit + 1);
   await book.close();
   const near = all.filter(({ payload }) => payload.session !== entry.session).slice(0, limit);
   print(settings, near, (columns) => similarText(near, columns));
@@ -150,7 +150,7 @@ function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
 
 export async function reindex(settings: Settings): Promise<void> {
   // The book comes first, because another process may keep it. In that case neither of the two is made again.
-  const experiences = await rebuildBook(stateDir(settings));
+  const experiences = await rebuildBook(stateDir(settings), qdrantOptions(settings));
   const index = await openSql(settings, true);
   const { entries } = index.report;
   await index.close();

@@ -2,6 +2,7 @@
 import { existsSync, statSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { resolve } from 'node:path';
+import { QdrantServer } from '../../memory/index.ts';
 import {
   type BindingName,
   bytesText,
@@ -22,7 +23,7 @@ import { forecast } from '../budget.ts';
 import { chooseDense } from '../model/dense-choice.ts';
 import { loadModel } from '../model/load.ts';
 import { defaultThreads } from '../runtime.ts';
-import { flag, number, type Settings, text } from './options.ts';
+import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
   const binding = text(settings, 'binding') as BindingName | undefined;
@@ -67,6 +68,7 @@ export async function doctor(settings: Settings): Promise<void> {
       modelSummary: model.summary,
       stateDir: state,
       stateExists: existsSync(state),
+      experience: await experienceOf(settings),
       forecast: cost,
     };
     if (flag(settings, 'json')) {
@@ -88,6 +90,7 @@ export async function doctor(settings: Settings): Promise<void> {
         `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
       ],
       ['state', `${state}${facts.stateExists ? '' : ' (not there yet)'}`],
+      ['experience', experienceText(facts.experience)],
     ];
     process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${printable(value)}`).join('\n')}\n\n`);
     process.stdout.write(
@@ -109,4 +112,36 @@ export async function doctor(settings: Settings): Promise<void> {
   } finally {
     model.weights.close();
   }
+}
+
+interface SharedFacts {
+  /** Address of the Qdrant server; null: none was asked for. */
+  readonly url: string | null;
+  readonly version: string | null;
+  /** Why it cannot be used; null: it can. */
+  readonly trouble: string | null;
+  /** Whether a key would cross the network readable by anybody. */
+  readonly keyInTheOpen: boolean;
+}
+
+async function experienceOf(settings: Settings): Promise<SharedFacts> {
+  const options = qdrantOptions(settings);
+  if (options === undefined) return { url: null, version: null, trouble: null, keyInTheOpen: false };
+  const server = await QdrantServer.open(options);
+  const { protocol, hostname } = new URL(server.url);
+  const isHere = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(hostname);
+  const keyInTheOpen = options.apiKey !== undefined && protocol === 'http:' && !isHere;
+  try {
+    return { url: server.url, version: await server.version(), trouble: null, keyInTheOpen };
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    return { url: server.url, version: null, trouble: error.message, keyInTheOpen };
+  }
+}
+
+function experienceText({ url, version, trouble, keyInTheOpen }: SharedFacts): string {
+  if (url === null) return 'of this state folder alone (--qdrant-url shares it with other machines)';
+  if (trouble !== null) return `of this state folder alone: ${trouble}`;
+  const warning = keyInTheOpen ? '; its key crosses the network readable: use https' : '';
+  return `shared through Qdrant ${version} at ${url}${warning}`;
 }

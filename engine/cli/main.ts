@@ -10,7 +10,8 @@ import { guardOutput } from './output.ts';
 import { addSettings, readSettings, type SettingName } from './settings.ts';
 
 const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
-const STATE: readonly SettingName[] = ['state', 'onLogFailure'];
+const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
+const STATE: readonly SettingName[] = ['state', 'onLogFailure', ...SHARED];
 const CACHE: readonly SettingName[] = [
   'kvBudget',
   'kldBudget',
@@ -126,7 +127,7 @@ const COMMANDS: readonly CommandText[] = [
     usage: 'doctor',
     does: 'What is requested and what is effective: kernels, threads, formats, model, state; memory for a length.',
     examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
-    settings: [...ENGINE, 'tokens', 'state', 'json'],
+    settings: [...ENGINE, 'tokens', 'state', ...SHARED, 'json'],
     act: async (settings) => (await import('./doctor.ts')).doctor(settings),
   },
 ];
@@ -168,7 +169,7 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     usage: 'similar <id>',
     does: 'Sessions whose work was like that of this entry.',
     examples: ['palimpsest audit similar 17 --limit 3'],
-    settings: ['limit', ...AUDIT],
+    settings: ['limit', ...SHARED, ...AUDIT],
     act: async (settings, args) => (await audit()).similar(settings, args[0]!),
   },
   {
@@ -199,7 +200,7 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     usage: 'reindex',
     does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
     examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],
-    settings: ['database', ...AUDIT],
+    settings: ['database', ...SHARED, ...AUDIT],
     act: async (settings) => (await audit()).reindex(settings),
   },
 ];

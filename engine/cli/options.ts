@@ -1,4 +1,5 @@
 /** Converts settings to the options of the library. */
+import { checkQdrantOptions, type QdrantOptions } from '../../memory/index.ts';
 import { type BindingName, type FormatPair, given, type Isa, KvError, parsePair } from '../../native/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
@@ -25,7 +26,21 @@ export function engineOptions(settings: Settings): EngineOptions {
     cacheDir: text(settings, 'cache') ?? '.cache',
     stateDir: text(settings, 'state') ?? '.palimpsest',
     onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
+    qdrant: qdrantOptions(settings),
   });
+}
+
+/** The server that the settings name; undefined: none. */
+export function qdrantOptions(settings: Settings): QdrantOptions | undefined {
+  const url = text(settings, 'qdrantUrl');
+  if (url === undefined) return undefined;
+  const options = given<QdrantOptions>({
+    url,
+    apiKey: text(settings, 'qdrantApiKey'),
+    collection: text(settings, 'qdrantCollection'),
+  });
+  checkQdrantOptions(options);
+  return options;
 }
 
 /** The pair of formats of --cache-type-k and -v. If only one is given, the other is f16, as in other programs with these flags. The first may also be a K:V pair. */

@@ -44,6 +44,8 @@ export function memoryRows(report: SessionReport): ReportRow[] {
       `${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}; ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included; ${bytesText(report.reservedPeakBytes)} of memory held for it at its peak; scratch for trials ${bytesText(report.scratchBytes)}`,
     ],
   ];
+  if (report.shared !== null && report.shared.trouble !== null)
+    rows.push(['Qdrant', `away, so only sessions of this machine were asked: ${report.shared.trouble}`]);
   if (report.policy === 'none' && report.layers.some(({ kPages }) => (kPages.q8 ?? 0) > 0))
     rows.push(['Policy', 'none: without a budget sealed pages stay 8-bit; --kv-budget 25% lets them go lower']);
   return rows;

@@ -150,6 +150,15 @@ export const SETTINGS = {
     parse: folder,
   },
   cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
+  qdrantUrl: {
+    flags: '--qdrant-url <url>',
+    help: 'Qdrant server where sessions are shared with other machines (default: none)',
+  },
+  qdrantApiKey: { flags: '--qdrant-api-key <key>', help: 'its key; better given in the environment or a file' },
+  qdrantCollection: {
+    flags: '--qdrant-collection <name>',
+    help: 'what the names of its collections begin with (default: palimpsest)',
+  },
   onLogFailure: {
     flags: '--on-log-failure <mode>',
     help: 'when the log cannot be written',

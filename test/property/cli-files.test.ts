@@ -154,7 +154,8 @@ describe(`files with one change each (seed ${SEED})`, () => {
     const random = seeded(SEED + 2);
     const source = join(dir, 'index');
     const index = await openHnswIndex<{ n: number }>({ dir: source, dim: 4 });
-    for (let n = 0; n < 20; n++) await index.add(n, Array.from({ length: 4 }, random), { n });
+    for (let n = 0; n < 20; n++)
+      await index.add([{ id: { log: 'a', seq: n }, vector: Array.from({ length: 4 }, random), payload: { n } }]);
     await index.save();
     await index.close();
     expect(await outcome('unchanged', () => inspected(source))).toBe('read');

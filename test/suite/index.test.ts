@@ -10,9 +10,10 @@ import {
   openHnswIndex,
   openOrRebuildHnswIndex,
   readVectorIndexManifest,
+  type VectorIndex,
 } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
-import { refusal, vectorIndexSuite } from './index.ts';
+import { entry, refusal, type Thing, vectorIndexSuite } from './index.ts';
 import { clustered, random } from './index-data.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'palimpsest-index-'));
@@ -20,15 +21,17 @@ afterAll(() => rmSync(root, { recursive: true, force: true }));
 let folders = 0;
 const fresh = (): string => join(root, String(folders++));
 
-vectorIndexSuite('exact scan', async (dim) => createExactIndex(dim));
-vectorIndexSuite('hnsw', async (dim) => openHnswIndex({ dim, dir: null, exactBelow: 0 }));
-vectorIndexSuite('hnsw with its scan of small indexes', async (dim) => openHnswIndex({ dim, dir: null }));
+vectorIndexSuite('exact scan', async (dim, fields) => createExactIndex(dim, fields));
+vectorIndexSuite('hnsw', async (dim, fields) => openHnswIndex({ dim, fields, dir: null, exactBelow: 0 }));
+vectorIndexSuite('hnsw with its scan of small indexes', async (dim, fields) =>
+  openHnswIndex({ dim, fields, dir: null }),
+);
 
 const DIM = 4;
 const vectors = clustered(300, DIM, 5, 99);
 async function saved(dir: string, count = 300): Promise<void> {
-  const index = await openHnswIndex<{ name: string }>({ dim: DIM, dir, origin: 'log-a' });
-  for (let i = 0; i < count; i++) await index.add(i, vectors[i]!, { name: `p${i}` });
+  const index = await openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a' });
+  await index.add(vectors.slice(0, count).map((vector, seq) => entry(seq, vector)));
   await index.save();
   await index.close();
 }
@@ -38,25 +41,26 @@ describe('files of the hnsw index', () => {
   test('what is saved comes back', async () => {
     const dir = fresh();
     await saved(dir);
-    const index = await openHnswIndex<{ name: string }>({ dim: DIM, dir, origin: 'log-a', exactBelow: 0 });
-    expect(index.count).toBe(300);
+    const index = await openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a', exactBelow: 0 });
+    expect(await index.count()).toBe(300);
     for (let i = 0; i < 300; i += 7) {
-      expect((await index.search(vectors[i]!, 1))[0]).toEqual({ label: i, distance: 0, payload: { name: `p${i}` } });
+      const { id, payload } = entry(i, []);
+      expect((await index.search(vectors[i]!, 1))[0]).toEqual({ id, distance: 0, payload });
     }
-    for (let i = 300; i < 600; i++) await index.add(i, [i, i, i, i], { name: `late ${i}` });
+    for (let i = 300; i < 600; i++) await index.add([entry(i, [i, i, i, i], { name: `late ${i}` })]);
     await index.save();
     expect(readdirSync(dir).sort()).toEqual(['manifest.json', 'payloads.2.jsonl', 'vectors.2.hnsw']);
-    const again = await openHnswIndex<{ name: string }>({ dim: DIM, dir, origin: 'log-a' });
-    expect(again.count).toBe(600);
+    const again = await openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a' });
+    expect(await again.count()).toBe(600);
     expect((await again.search([450, 450, 450, 450], 1))[0]!.payload.name).toBe('late 450');
   });
 
   test('an empty index can be saved and loaded', async () => {
     const dir = fresh();
     await saved(dir, 0);
-    const index = await openHnswIndex({ dim: DIM, dir, origin: 'log-a' });
-    expect(index.count).toBe(0);
-    await index.add(1, [1, 2, 3, 4], {});
+    const index = await openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a' });
+    expect(await index.count()).toBe(0);
+    await index.add([entry(1, [1, 2, 3, 4])]);
     expect(await index.search([1, 2, 3, 4], 1)).toHaveLength(1);
   });
 
@@ -65,7 +69,7 @@ describe('files of the hnsw index', () => {
     const dir = fresh();
     await saved(dir, 20);
     expect((await refusal(() => openHnswIndex({ dim: DIM + 1, dir, origin: 'log-a' }))).code).toBe('bad-index');
-    const error = await refusal(() => openHnswIndex({ dim: DIM, dir, origin: 'log-b' }));
+    const error = await refusal(() => openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-b' }));
     expect(error.code).toBe('bad-index');
     expect(error.hint).toContain('reindex');
   });
@@ -86,14 +90,14 @@ describe('files of the hnsw index', () => {
         const bad = Buffer.from(good);
         bad[position] = bad[position]! ^ (1 << Math.floor(next() * 8));
         writeFileSync(path, bad);
-        const error = await refusal(() => openHnswIndex({ dim: DIM, dir, origin: 'log-a' }));
+        const error = await refusal(() => openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a' }));
         expect(error.code, `${name} byte ${position}, seed ${seed}`).toBe('bad-index');
         tried += 1;
       }
       writeFileSync(path, good);
     }
     expect(tried).toBeGreaterThan(500);
-    expect((await openHnswIndex({ dim: DIM, dir, origin: 'log-a' })).count).toBe(60);
+    expect(await (await openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a' })).count()).toBe(60);
     expect(inspectIndex(dir)).toMatchObject({ dim: DIM, count: 60, origin: 'log-a', space: 'l2' });
     expect(() => inspectIndex(fresh())).toThrow(expect.objectContaining({ code: 'not-found' }));
     writeFileSync(join(dir, 'vectors.1.hnsw'), 'nonsense');
@@ -127,7 +131,7 @@ describe('files of the hnsw index', () => {
       const body = { ...manifest, vectors: { ...manifest.vectors, bytes: bytes.length, sha256: sha256(bytes) } };
       writeFileSync(join(dir, 'manifest.json'), `${JSON.stringify({ body, sha256: sha256(JSON.stringify(body)) })}\n`);
       try {
-        const index = await openHnswIndex({ dim: DIM, dir, origin: 'log-a', exactBelow: 0 });
+        const index = await openHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a', exactBelow: 0 });
         const found = await index.search(vectors[0]!, 3);
         expect(found.every((n) => Number.isFinite(n.distance))).toBe(true);
       } catch (error) {
@@ -142,18 +146,15 @@ describe('files of the hnsw index', () => {
   // Tries the way back: damaged files, missing files, no files; the rebuild runs, says why, and its result is saved.
   test('openOrRebuild builds again and says why', async () => {
     const dir = fresh();
-    const rebuild = async (index: {
-      add(l: number, v: readonly number[], p: { name: string }): Promise<void>;
-    }): Promise<void> => {
-      for (let i = 0; i < 50; i++) await index.add(i, vectors[i]!, { name: `p${i}` });
-    };
-    const open = () => openOrRebuildHnswIndex<{ name: string }>({ dim: DIM, dir, origin: 'log-a' }, rebuild);
+    const rebuild = (index: VectorIndex<Thing>): Promise<void> =>
+      index.add(vectors.slice(0, 50).map((vector, seq) => entry(seq, vector)));
+    const open = () => openOrRebuildHnswIndex<Thing>({ dim: DIM, dir, origin: 'log-a' }, rebuild);
     expect((await open()).rebuilt).toContain('no saved');
     expect((await open()).rebuilt).toBeNull();
     writeFileSync(join(dir, 'vectors.1.hnsw'), 'nonsense');
     const opened = await open();
     expect(opened.rebuilt).toContain('vectors.1.hnsw');
-    expect(opened.index.count).toBe(50);
+    expect(await opened.index.count()).toBe(50);
     expect((await open()).rebuilt).toBeNull();
     rmSync(join(dir, 'payloads.2.jsonl'));
     expect((await open()).rebuilt).toContain('payloads.2.jsonl');
@@ -181,8 +182,8 @@ describe('files of the hnsw index', () => {
       expect(acknowledged, 'the child saved at least once').toBeGreaterThan(100);
       const copy = fresh();
       cpSync(dir, copy, { recursive: true });
-      const index = await openHnswIndex({ dim: DIM, dir: copy, origin: 'log-a' });
-      expect(index.count, `round ${round}, seed ${seed}`).toBeGreaterThanOrEqual(acknowledged);
+      const index = await openHnswIndex<Thing>({ dim: DIM, dir: copy, origin: 'log-a' });
+      expect(await index.count(), `round ${round}, seed ${seed}`).toBeGreaterThanOrEqual(acknowledged);
       await index.save();
       expect(readdirSync(copy)).toHaveLength(3);
     }

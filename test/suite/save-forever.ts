@@ -2,9 +2,10 @@
 import { openHnswIndex } from '../../memory/index.ts';
 import { clustered } from './index-data.ts';
 
-const index = await openHnswIndex<{ name: string }>({ dim: 4, dir: process.argv[2]!, origin: 'log-a' });
-for (let label = index.count; ; ) {
-  for (const vector of clustered(20, 4, 5, label)) await index.add(label, vector, { name: `p${label++}` });
+const index = await openHnswIndex({ dim: 4, dir: process.argv[2]!, origin: 'log-a' });
+for (let seq = await index.count(); ; seq += 20) {
+  const vectors = clustered(20, 4, 5, seq);
+  await index.add(vectors.map((vector, i) => ({ id: { log: 'a', seq: seq + i }, vector, payload: {} })));
   await index.save();
-  process.stdout.write(`${index.count}\n`);
+  process.stdout.write(`${await index.count()}\n`);
 }

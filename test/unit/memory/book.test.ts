@@ -15,6 +15,7 @@ import {
   type LoggedEntry,
   lawConstant,
   openThresholdBook,
+  sessionOf,
   startPrice,
   toThresholdFile,
 } from '../../../memory/index.ts';
@@ -69,6 +70,13 @@ function sessionEntries(
     { seq, session, kind: 'close', body: close },
   ];
 }
+
+/** The same of a session that taught this. */
+const taught = (seq: number, change: Partial<Experience> = {}): [LoggedEntry, LoggedEntry] => {
+  const { modelDigest: digest, family: architecture } = learned(seq, change);
+  const [open, close] = sessionEntries(seq, { body: change });
+  return [{ ...open!, body: { ...(open!.body as object), model: { digest, architecture } } }, close!];
+};
 
 /** Other payloads in a saved index, with digests that are right for them. */
 function forge(dir: string, payloads: string): void {
@@ -149,11 +157,11 @@ describe('lookup', () => {
   // Ten sessions of this model, one far away in pressure: the near ones decide, and the evidence names them.
   test('the nearest sessions of the same model decide', async () => {
     const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
-    for (let i = 1; i <= 7; i++) await book.record(learned(i));
+    for (let i = 1; i <= 7; i++) await book.record(...taught(i));
     const relaxed = fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 4096, pressure: null });
-    await book.record(learned(90, { priceThreshold: 1, fingerprint: relaxed }));
-    await book.record(learned(91, { modelDigest: 'm2', priceThreshold: 1e-3 }));
-    await book.record(learned(92, { modelDigest: 'm3', family: 'qwen2', priceThreshold: 1e-3 }));
+    await book.record(...taught(90, { priceThreshold: 1, fingerprint: relaxed }));
+    await book.record(...taught(91, { modelDigest: 'm2', priceThreshold: 1e-3 }));
+    await book.record(...taught(92, { modelDigest: 'm3', family: 'qwen2', priceThreshold: 1e-3 }));
     const { thresholds, neighbours } = await book.lookup(query);
     const price = thresholds.thresholds['price.start']!;
     expect(price.origin).toBe('learned');
@@ -168,8 +176,8 @@ describe('lookup', () => {
 
   test('another model of the family helps a little, a foreign one not at all', async () => {
     const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
-    await book.record(learned(1, { modelDigest: 'm2' }));
-    await book.record(learned(2, { modelDigest: 'm3', family: 'qwen2' }));
+    await book.record(...taught(1, { modelDigest: 'm2' }));
+    await book.record(...taught(2, { modelDigest: 'm3', family: 'qwen2' }));
     const { thresholds, neighbours } = await book.lookup(query);
     expect(neighbours.map((n) => n.seq)).toEqual([1]);
     const price = thresholds.thresholds['price.start']!.value;
@@ -179,7 +187,7 @@ describe('lookup', () => {
 
   test('compared sessions teach c, with their evidence', async () => {
     const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
-    for (let i = 1; i <= 5; i++) await book.record(learned(i, { meanKld: 0.01 }));
+    for (let i = 1; i <= 5; i++) await book.record(...taught(i, { meanKld: 0.01 }));
     const { thresholds } = await book.lookup(query);
     expect(thresholds.c).toBeLessThan(3);
     expect(thresholds.c).toBeGreaterThan(2);
@@ -191,21 +199,21 @@ describe('lookup', () => {
     expect(thresholds.gains).toEqual({ k: [1, 1], v: [1, 1] });
   });
 
-  test('bad fingerprints and experiences are refused', async () => {
+  test('bad fingerprints are refused, and sessions that make no sense teach nothing', async () => {
     const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
     await expect(book.lookup({ ...query, fingerprint: [1] })).rejects.toThrow(KvError);
     await expect(book.lookup({ ...query, layers: -1 })).rejects.toThrow(KvError);
     for (const change of [
       { priceThreshold: Number.NaN },
       { c: 0 },
-      { seq: -1 },
-      { seq: 2 ** 53 },
       { fingerprint: [1] },
+      { fingerprint: here.map(() => Number.NaN) },
       { meanKld: Infinity },
     ]) {
-      await expect(book.record(learned(1, change))).rejects.toMatchObject({ code: 'bad-argument' });
+      await book.record(...taught(1, change));
     }
-    expect(book.count).toBe(0);
+    await expect(book.record(...taught(2 ** 53))).rejects.toMatchObject({ code: 'bad-argument' });
+    expect(await book.count()).toBe(0);
   });
 });
 
@@ -231,8 +239,8 @@ describe('the log is the truth', () => {
     const open = (logId = 'a') =>
       openThresholdBook({ dir, logId, entries: (known) => log.filter((e) => e.seq >= Math.max(0, ...known)) });
     const first = await open();
-    expect([first.count, first.seqs.at(-1)]).toEqual([2, 4]);
-    await first.record(learned(6));
+    expect([await first.count(), first.seqs.at(-1)]).toEqual([2, 4]);
+    await first.record(...taught(6));
     await first.close();
     log.push(...sessionEntries(6));
 
@@ -240,14 +248,14 @@ describe('the log is the truth', () => {
     log.splice(4, 0, { ...sessionEntries(9)[0]!, seq: 5 });
     log.push(sessionEntries(9)[1]!);
     const second = await open();
-    expect([second.rebuilt, second.count, second.seqs.at(-1)]).toEqual([null, 4, 9]);
+    expect([second.rebuilt, await second.count(), second.seqs.at(-1)]).toEqual([null, 4, 9]);
     await second.close();
 
     const file = readdirSync(join(dir, 'experiences')).find((name) => name.endsWith('.hnsw'))!;
     writeFileSync(join(dir, 'experiences', file), 'broken');
     const third = await open();
     expect(third.rebuilt).toContain(file);
-    expect(third.count).toBe(4);
+    expect(await third.count()).toBe(4);
     await third.close();
     expect((await open('b')).rebuilt).toContain('log a');
   });
@@ -280,20 +288,27 @@ describe('a saved book', () => {
 
   // Payloads of a wrong kind under right digests, as somebody who can compute a digest would leave them.
   test('with nonsense under right digests is read again, and never a TypeError', async () => {
+    const { payload: good } = sessionOf(...taught(2), { log: 'a', stateDir: null }, here.length)!;
     const nonsense: unknown[] = [
-      ...[null, 1, 'x', [], {}, [0], [0, null], ['0', {}], [-1, {}], [2 ** 40, {}], [0, {}, {}]],
-      [0, { ...learned(2), fingerprint: [1, 2] }],
-      [0, { ...learned(2), gains: { k: 'x', v: [] } }],
-      [0, { ...learned(2), meanKld: 'x' }],
-      [0, { ...learned(2), modelDigest: null }],
-      [0, { ...learned(2), seq: 1.5 }],
+      ...[null, 1, 'x', [], {}, ['a'], ['a', 2], ['a', 2, null], [0, 2, good], ['a', -1, good], ['a', 1.5, good]],
+      ...[
+        { ...good, tokens: -1 },
+        { ...good, modelDigest: null },
+        { ...good, teaches: false },
+        { ...good, formats: 7 },
+      ].map((payload) => ['a', 2, payload]),
+      ...[{ fingerprint: [1, 2] }, { gains: { k: 'x', v: [] } }, { meanKld: 'x' }, { seq: 1.5 }].map((change) => [
+        'a',
+        2,
+        { ...good, experience: { ...learned(2), ...change } },
+      ]),
     ];
     for (const line of nonsense) {
       const { dir, log, open } = await saved(2);
       forge(join(dir, 'experiences'), `${JSON.stringify(line)}\n`);
       const book = await open(log);
       expect(book.rebuilt, JSON.stringify(line)).toContain('payloads');
-      expect((await book.similar(here, 3)).map(({ payload }) => payload)).toEqual([learned(2)]);
+      expect(await book.nearestSessions(here, 3)).toEqual([{ id: { log: 'a', seq: 2 }, distance: 0, payload: good }]);
       await book.close();
     }
   });
@@ -324,9 +339,12 @@ describe('imported thresholds', () => {
   const target = { modelDigest: 'm1', shape: { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 } };
   test('stand where nothing was learned, and are exported again byte for byte', async () => {
     const teacher = await openThresholdBook({ dir: null, logId: 'teacher', entries: noEntries });
-    for (let i = 1; i <= 4; i++) await teacher.record(learned(i, { meanKld: 0.01, gains: { k: [2, 1], v: [1, 1] } }));
-    const taught = await teacher.exportFile({ ...target, family: 'llama' }, { id: 'teacher', acknowledgedSeq: 4 });
-    const exported = { ...taught, gains: { k: [2, 1], v: [0.5, 1] } };
+    for (let i = 1; i <= 4; i++) await teacher.record(...taught(i, { meanKld: 0.01, gains: { k: [2, 1], v: [1, 1] } }));
+    const learnedThere = await teacher.exportFile(
+      { ...target, family: 'llama' },
+      { id: 'teacher', acknowledgedSeq: 4 },
+    );
+    const exported = { ...learnedThere, gains: { k: [2, 1], v: [0.5, 1] } };
 
     const dir = fresh();
     const open = () => openThresholdBook({ dir, logId: 'pupil', entries: noEntries });
@@ -345,9 +363,9 @@ describe('imported thresholds', () => {
     expect(thresholds.c).toBe(exported.c);
 
     // Fewer samples of its own do not outweigh the file; as many do.
-    for (let i = 1; i <= 3; i++) await again.record(learned(i));
+    for (let i = 1; i <= 3; i++) await again.record(...taught(i));
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('file');
-    await again.record(learned(4));
+    await again.record(...taught(4));
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('learned');
   });
 
@@ -359,7 +377,7 @@ describe('imported thresholds', () => {
     const file = toThresholdFile({ version: 1, thresholds: {}, gains, c: 4 }, target, null);
     importThresholds(dir, file, target);
     for (let i = 1; i <= 9; i++) {
-      await book.record(learned(i, { gains: (await book.lookup(query)).thresholds.gains }));
+      await book.record(...taught(i, { gains: (await book.lookup(query)).thresholds.gains }));
       expect((await book.lookup(query)).thresholds.gains).toEqual(gains);
     }
     expect((await book.exportFile({ ...target, family: 'llama' }, null)).gains).toEqual(gains);
@@ -367,7 +385,7 @@ describe('imported thresholds', () => {
 
   test('a lookup can be written to a file', async () => {
     const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
-    await book.record(learned(1));
+    await book.record(...taught(1));
     const { thresholds } = await book.lookup(query);
     expect(formatThresholdFile(toThresholdFile(thresholds, target, null))).toContain('price.start');
   });

@@ -10,13 +10,20 @@ vi.mock('hnswlib-node', () => {
 const { openVectorIndex } = await import('../../../memory/open-index.ts');
 
 test('without its library the vector index looks at every vector', async () => {
-  const { index, rebuilt } = await openVectorIndex<string>({ dim: 2, dir: null, origin: 'a test' }, async (empty) => {
-    await empty.add(1, [0, 0], 'origin');
-    await empty.add(2, [3, 4], 'far');
-  });
+  const { index, rebuilt } = await openVectorIndex<{ name: string }>(
+    { dim: 2, dir: null, origin: 'a test' },
+    async (empty) => {
+      await empty.add([
+        { id: { log: 'a', seq: 1 }, vector: [0, 0], payload: { name: 'origin' } },
+        { id: { log: 'a', seq: 2 }, vector: [3, 4], payload: { name: 'far' } },
+      ]);
+    },
+  );
   expect(index.kind).toBe('exact');
   expect(rebuilt).toContain('hnswlib-node');
-  expect(await index.search([3, 3], 1)).toMatchObject([{ label: 2, payload: 'far', distance: 1 }]);
+  expect(await index.search([3, 3], 1)).toMatchObject([
+    { id: { log: 'a', seq: 2 }, payload: { name: 'far' }, distance: 1 },
+  ]);
 });
 
 test('what the log says is wrong is not hidden by that', async () => {

@@ -182,13 +182,14 @@ describe('list', () => {
   // Two neighbours, one of which was compared with the exact cache: the other shows what its policy predicted, and says so.
   it('says of a similar session what divergence was measured, or else predicted', () => {
     const payload = {
-      ...{ seq: 7, session: 'one\u001b[2J', modelDigest: 'd', family: 'llama', fingerprint: [], priceThreshold: 2e-9 },
-      ...{ gains: { k: [], v: [] }, c: 4, effectiveBits: 4.25, meanKld: 0.0123, predictedKld: 0.04, tokens: 900 },
+      ...{ session: 'one\u001b[2J', modelDigest: 'd', family: 'llama', policy: 'price', priceThreshold: 2e-9 },
+      ...{ effectiveBits: 4.25, meanKld: 0.0123, predictedKld: 0.04, tokens: 900, kvBytes: 1, decisions: 0 },
+      ...{ formats: null, reason: 'done', endMs: null, stateDir: null, writer: 0, teaches: false, experience: null },
     };
-    const other = { ...payload, seq: 2 ** 32 + 9, session: 'two', meanKld: null };
+    const other = { ...payload, session: 'two', meanKld: null };
     const text = similarText([
-      { label: 0, distance: 0.25, payload },
-      { label: 1, distance: 0.5, payload: other },
+      { id: { log: 'a', seq: 7 }, distance: 0.25, payload },
+      { id: { log: 'a', seq: 2 ** 32 + 9 }, distance: 0.5, payload: other },
     ]);
     expect(text).toMatch(/^one\\x1b\[2J +7 +0\.2500 +900 +4\.25 +2\.00e-9 +0\.0123 +measured$/m);
     expect(text).toMatch(/^two +1:9 +0\.5000 +900 +4\.25 +2\.00e-9 +0\.04 +predicted$/m);
