@@ -128,6 +128,7 @@ export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<Thr
     logId,
     entries: lessons(dir),
     readOnly: true,
+    stateDir: resolve(dir),
     ...given<Shared>({ shared: qdrant && { ...qdrant, send: false } }),
   });
 }

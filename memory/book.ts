@@ -15,7 +15,6 @@ import { openQdrantIndex } from './qdrant-index.ts';
 import { checkQdrantOptions, type QdrantOptions } from './qdrant-server.ts';
 import {
   checkSession,
-  type LogPlace,
   SESSION_FIELDS,
   type SessionRecord,
   sessionOf,
@@ -120,7 +119,8 @@ const TEACHES = { field: 'teaches', equals: true } as const;
 
 class Book implements ThresholdBook {
   readonly #dir: string | null;
-  readonly #place: LogPlace;
+  readonly #log: string;
+  readonly #stateDir: string | null;
   readonly #index: VectorIndex<SessionRecord>;
   readonly #shared: SharedIndex<SessionRecord> | null;
   readonly #sends: boolean;
@@ -134,7 +134,8 @@ class Book implements ThresholdBook {
     rebuilt: string | null,
   ) {
     this.#dir = dir;
-    this.#place = { log: logId, stateDir };
+    this.#log = logId;
+    this.#stateDir = stateDir;
     this.#index = index;
     this.#shared = server;
     this.#sends = shared?.send ?? true;
@@ -164,7 +165,7 @@ class Book implements ThresholdBook {
     const weighted = near.map(({ id, distance, payload }): Weighted => {
       const sameModel = payload.modelDigest === query.modelDigest;
       const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * (sameModel ? 1 : FAMILY_WEIGHT);
-      const isOurs = id.log === this.#place.log;
+      const isOurs = id.log === this.#log;
       return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, isOurs };
     });
     return {
@@ -173,7 +174,7 @@ class Book implements ThresholdBook {
         session: payload.session,
         distance: Math.round(distance * 1e6) / 1e6,
         seq,
-        ...(log === this.#place.log ? {} : { log }),
+        ...(log === this.#log ? {} : { log }),
       })),
       shared: this.status.shared,
     };
@@ -193,7 +194,8 @@ class Book implements ThresholdBook {
 
   /** Sessions of this log from its own index, those of others from the server. */
   async #search(fingerprint: Fingerprint, k: number, filter: Filter): Promise<Neighbour<SessionRecord>[]> {
-    const near = await this.#index.search(fingerprint, k, { filter });
+    const found = await this.#index.search(fingerprint, k, { filter });
+    const near = found.map((one) => ({ ...one, payload: { ...one.payload, stateDir: this.#stateDir } }));
     if (this.#shared === null) return near;
     return [...near, ...(await this.#shared.search(fingerprint, k, filter))].sort(nearestFirst).slice(0, k);
   }
@@ -253,7 +255,7 @@ class Book implements ThresholdBook {
   }
 
   async record(open: TimedEntry, close: TimedEntry): Promise<void> {
-    const session = sessionOf(open, close, this.#place, FINGERPRINT_DIM);
+    const session = sessionOf(open, close, this.#log, FINGERPRINT_DIM);
     if (session === null) return;
     await this.#add([session]);
     await this.#index.save();
@@ -280,7 +282,7 @@ class Book implements ThresholdBook {
   async rebuildFrom(entries: Iterable<TimedEntry>): Promise<number> {
     await this.#index.remove({});
     this.#seqs.clear();
-    await this.#add([...sessionsOf(entries, this.#place, FINGERPRINT_DIM)]);
+    await this.#add([...sessionsOf(entries, this.#log, FINGERPRINT_DIM)]);
     await this.#index.save();
     if (this.#sends) await this.#shared?.restart(true);
     await this.#sync();
@@ -319,7 +321,7 @@ class Book implements ThresholdBook {
       else isWhole &&= opened.has(session);
     }
     // This session was open while another one ended, so its 'open' entry stands further back.
-    const sessions = sessionsOf(isWhole ? late : entries([]), this.#place, FINGERPRINT_DIM);
+    const sessions = sessionsOf(isWhole ? late : entries([]), this.#log, FINGERPRINT_DIM);
     const fresh = [...sessions].filter(({ id }) => !this.#seqs.has(id.seq));
     if (fresh.length === 0) return;
     await this.#add(fresh);
@@ -396,7 +398,7 @@ function checkLayers(layers: number): void {
  * 'missing-dependency'. One process at a time may keep the book of a folder; any number may read it.
  */
 export async function openThresholdBook(options: BookOptions): Promise<ThresholdBook> {
-  const { dir, logId, stateDir = null, entries, shared } = options;
+  const { dir, logId, entries, shared } = options;
   const server = shared === undefined ? null : await openShared(shared, options);
   const opened = await openVectorIndex<SessionRecord>(
     {
@@ -407,14 +409,14 @@ export async function openThresholdBook(options: BookOptions): Promise<Threshold
       readOnly: options.readOnly ?? false,
       check: checkSession,
     },
-    (index) => index.add([...sessionsOf(entries([]), { log: logId, stateDir }, FINGERPRINT_DIM)]),
+    (index) => index.add([...sessionsOf(entries([]), logId, FINGERPRINT_DIM)]),
   );
   const book = new Book(options, opened.index, server, opened.rebuilt);
   await book.start(entries);
   return book;
 }
 
-async function openShared(shared: QdrantOptions, { logId, onShared = () => {} }: BookOptions) {
+async function openShared(shared: QdrantOptions, { logId, stateDir = null, onShared = () => {} }: BookOptions) {
   const { origin } = checkQdrantOptions(shared);
   const index = await openQdrantIndex<SessionRecord>({
     ...shared,
@@ -423,5 +425,6 @@ async function openShared(shared: QdrantOptions, { logId, onShared = () => {} }:
     fields: SESSION_FIELDS,
     check: checkSession,
   });
-  return new SharedIndex(index, origin, logId, onShared);
+  const told = (session: SessionRecord): SessionRecord => ({ ...session, stateDir });
+  return new SharedIndex(index, origin, logId, told, onShared);
 }

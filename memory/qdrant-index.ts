@@ -114,13 +114,14 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
         hint: 'name another with --qdrant-collection',
       });
     const indexed = found.data.result?.payload_schema ?? {};
-    for (const [field, field_schema] of Object.entries({ ...this.fields, ...ID_FIELDS })) {
-      const field_name = pathOf(field);
-      if (Object.hasOwn(indexed, field_name)) continue;
+    const missing = Object.entries({ ...this.fields, ...ID_FIELDS }).filter(
+      ([field]) => !Object.hasOwn(indexed, pathOf(field)),
+    );
+    // Filters are right before their indexes are made, only slower.
+    for (const [field, field_schema] of missing)
       await this.#server.call(left(), (calls, init) =>
-        calls.createFieldIndex({ collection_name, field_name, field_schema, wait: true }, init),
+        calls.createFieldIndex({ collection_name, field_name: pathOf(field), field_schema, wait: false }, init),
       );
-    }
   }
 
   /** Returns when the server has written them to its log. */
@@ -145,6 +146,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
   async search(vector: readonly number[], k: number, options: Narrowed = {}): Promise<Neighbour<T>[]> {
     checkK(k);
     const query = checkVector(vector, this.dim);
+    const narrowed = this.#narrowed(options);
     const { data } = await this.#call(options, (calls, init) =>
       calls.queryPoints(
         {
@@ -153,7 +155,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
           limit: k,
           with_payload: true,
           params: { hnsw_ef: Math.max(EF_SEARCH, k) },
-          ...this.#narrowed(options),
+          ...narrowed,
         },
         init,
       ),
@@ -169,6 +171,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
   async list(options: Parameters<VectorIndex<T>['list']>[0] = {}): Promise<Page<T>> {
     const { after = null, limit = PAGE_DEFAULT } = options;
     checkK(limit);
+    const narrowed = this.#narrowed(options);
     const { data } = await this.#call(options, (calls, init) =>
       calls.scrollPoints(
         {
@@ -177,22 +180,25 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
           with_payload: true,
           with_vector: true,
           ...(after === null ? {} : { offset: after }),
-          ...this.#narrowed(options),
+          ...narrowed,
         },
         init,
       ),
     );
     const items = (data.result?.points ?? []).flatMap(({ payload, vector }) => {
       const stored = this.#stored(payload);
-      return stored === null || !Array.isArray(vector) ? [] : [{ ...stored, vector: vector as number[] }];
+      return stored === null || !Array.isArray(vector)
+        ? []
+        : [{ ...stored, vector: (vector as number[]).map(Math.fround) }];
     });
     const next = data.result?.next_page_offset;
     return { items, next: typeof next === 'string' ? next : null };
   }
 
   async count(options: Narrowed = {}): Promise<number> {
+    const narrowed = this.#narrowed(options);
     const { data } = await this.#call(options, (calls, init) =>
-      calls.countPoints({ collection_name: this.collection, exact: true, ...this.#narrowed(options) }, init),
+      calls.countPoints({ collection_name: this.collection, exact: true, ...narrowed }, init),
     );
     return data.result?.count ?? 0;
   }

@@ -1,7 +1,8 @@
 /**
  * Calls of a Qdrant server through its official client: within a deadline, tried again where that can help, and with one kind of error. Of the
  * client only the typed calls are used, because what it does by itself does not suit a library: it prints warnings, takes port 6333 for
- * https://host:443, has one time limit for all calls and follows redirects, to which it would send the key.
+ * https://host:443, has one time limit for all calls, follows redirects, to which it would send the key, and of a Retry-After keeps the first
+ * digit, which is why that is not looked at.
  */
 import type { QdrantClient } from '@qdrant/js-client-rest';
 import { KvError } from '../native/index.ts';
@@ -124,9 +125,10 @@ export class QdrantServer {
       } catch (error) {
         failed = error;
       }
+      if (failed instanceof KvError) throw failed;
       deadline.check();
       const trouble = this.#troubleOf(failed);
-      const pauseMs = Math.random() * Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** attempt) + retryAfterMs(failed);
+      const pauseMs = Math.random() * Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** attempt);
       if (!mayPass(failed) || attempt === ATTEMPTS || deadline.leftMs <= pauseMs) throw trouble;
       await new Promise((resolve) => setTimeout(resolve, pauseMs));
       deadline.check();
@@ -176,8 +178,3 @@ function mayPass(error: unknown): boolean {
   const status = statusOf(error);
   return status === null || status === 429 || (status >= 500 && status !== 507);
 }
-
-const retryAfterMs = (error: unknown): number => {
-  const seconds = Number((error as { retry_after?: unknown }).retry_after);
-  return seconds > 0 ? seconds * 1000 : 0;
-};

@@ -42,7 +42,7 @@ export interface SessionRecord {
   readonly reason: string;
   /** Milliseconds since the epoch at its end; null: not known. */
   readonly endMs: number | null;
-  /** State folder on its machine; null: none was named. */
+  /** State folder on its machine; null: not told. It is told with the answer and to a server, and stands in no file of the folder. */
   readonly stateDir: string | null;
   /** Series of the log that its process wrote. */
   readonly writer: number;
@@ -59,7 +59,6 @@ export const SESSION_FIELDS = {
   family: 'keyword',
   policy: 'keyword',
   reason: 'keyword',
-  stateDir: 'keyword',
   writer: 'integer',
   tokens: 'integer',
   kvBytes: 'integer',
@@ -124,19 +123,11 @@ export interface TimedEntry extends LoggedEntry {
   readonly timeMs?: number;
 }
 
-/** Where a log is. */
-export interface LogPlace {
-  /** Id of the log. */
-  readonly log: string;
-  /** State folder; null: none. */
-  readonly stateDir: string | null;
-}
-
 /** The session that these two entries are of; null when it has no tokens, no fingerprint of `dim` numbers, or entries of a version that is not read here. */
 export function sessionOf(
   open: TimedEntry,
   close: TimedEntry,
-  { log, stateDir }: LogPlace,
+  log: string,
   dim: number,
 ): VectorEntry<SessionRecord> | null {
   const opened = openPart.safeParse(open.body);
@@ -153,7 +144,7 @@ export function sessionOf(
     family: model.architecture,
     policy: policy.id,
     endMs: close.timeMs ?? null,
-    stateDir,
+    stateDir: null,
     writer: Math.floor(close.seq / WRITER_SEQS),
     teaches: experience !== null,
     experience,
@@ -164,7 +155,7 @@ export function sessionOf(
 /** Sessions of a log, in the order in which they ended. Only 'open' and 'close' entries are looked at. */
 export function* sessionsOf(
   entries: Iterable<TimedEntry>,
-  place: LogPlace,
+  log: string,
   dim: number,
 ): Generator<VectorEntry<SessionRecord>, void, undefined> {
   const opened = new Map<string, TimedEntry>();
@@ -177,7 +168,7 @@ export function* sessionsOf(
     if (entry.kind !== 'close') continue;
     const open = opened.get(entry.session);
     opened.delete(entry.session);
-    const session = open === undefined ? null : sessionOf(open, entry, place, dim);
+    const session = open === undefined ? null : sessionOf(open, entry, log, dim);
     if (session !== null) yield session;
   }
 }

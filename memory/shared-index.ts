@@ -30,6 +30,8 @@ export class SharedIndex<T extends object> {
   readonly #index: VectorIndex<T>;
   readonly #url: string;
   readonly #log: string;
+  /** A payload as others are told it. */
+  readonly #told: (payload: T) => T;
   readonly #onChange: (status: SharedStatus) => void;
   #trouble: string | null = null;
   #failures = 0;
@@ -42,7 +44,14 @@ export class SharedIndex<T extends object> {
   #pending: VectorEntry<T>[] = [];
   #last: Promise<void> = Promise.resolve();
 
-  constructor(index: VectorIndex<T>, url: string, log: string, onChange: (status: SharedStatus) => void) {
+  constructor(
+    index: VectorIndex<T>,
+    url: string,
+    log: string,
+    told: (payload: T) => T,
+    onChange: (status: SharedStatus) => void,
+  ) {
+    this.#told = told;
     this.#index = index;
     this.#url = url;
     this.#log = log;
@@ -97,7 +106,7 @@ export class SharedIndex<T extends object> {
     const limits = (): Limits => ({ deadlineMs: Math.max(0, untilMs - performance.now()) });
     if (this.#isUnsure) await this.#compare(local, limits);
     const sent = this.#pending.slice();
-    await this.#index.add(sent, limits());
+    await this.#tell(sent, limits());
     this.#pending.splice(0, sent.length);
   }
 
@@ -115,10 +124,17 @@ export class SharedIndex<T extends object> {
         ranges.push(range.slice(half), range.slice(0, half));
         continue;
       }
-      if (there !== range.length) await this.#index.add(range, limits());
+      if (there !== range.length) await this.#tell(range, limits());
       this.#uncompared -= range.length;
     }
     this.#isUnsure = false;
+  }
+
+  #tell(entries: readonly VectorEntry<T>[], limits: Limits): Promise<void> {
+    return this.#index.add(
+      entries.map((entry) => ({ ...entry, payload: this.#told(entry.payload) })),
+      limits,
+    );
   }
 
   async #countOf(range: readonly VectorEntry<T>[], limits: Limits): Promise<number> {

@@ -288,7 +288,7 @@ describe('a saved book', () => {
 
   // Payloads of a wrong kind under right digests, as somebody who can compute a digest would leave them.
   test('with nonsense under right digests is read again, and never a TypeError', async () => {
-    const { payload: good } = sessionOf(...taught(2), { log: 'a', stateDir: null }, here.length)!;
+    const { payload: good } = sessionOf(...taught(2), 'a', here.length)!;
     const nonsense: unknown[] = [
       ...[null, 1, 'x', [], {}, ['a'], ['a', 2], ['a', 2, null], [0, 2, good], ['a', -1, good], ['a', 1.5, good]],
       ...[

@@ -1,0 +1,352 @@
+/**
+ * Sessions of several machines in one collection of a real Qdrant server: they teach each other, and whatever happens to the server, no session
+ * fails, nothing that a log holds is lost, and what the server lacks is sent when it is back. PALIMPSEST_KILL_ROUNDS asks for more kills.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { openCache } from '../../engine/cache.ts';
+import { openSessionIndex } from '../../engine/sessions.ts';
+import { logDir } from '../../engine/state.ts';
+import {
+  type BookOptions,
+  fingerprint,
+  type LoggedEntry,
+  openQdrantIndex,
+  openThresholdBook,
+  SESSION_FIELDS,
+  type SessionRecord,
+  sessionsOf,
+  type ThresholdBook,
+} from '../../memory/index.ts';
+import { readLog } from '../../witness/index.ts';
+import { random } from './index-data.ts';
+import { Line, NO_BINARY, QdrantProcess, removeServers } from './qdrant-server.ts';
+
+const KILL_ROUNDS = Number(process.env['PALIMPSEST_KILL_ROUNDS'] ?? 8);
+const here = fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 4096, pressure: 0.25 });
+const query = { modelDigest: 'm1', family: 'llama', fingerprint: here, layers: 2 };
+const root = mkdtempSync(join(tmpdir(), 'palimpsest-shared-'));
+let server: QdrantProcess;
+let names = 0;
+const fresh = (): string => `c${names++}`;
+
+/** The two entries of a session that ended at `seq`. */
+function sessionAt(seq: number, price = 1e-8): [LoggedEntry, LoggedEntry] {
+  const session = `s${seq}`;
+  const open = { model: { name: 'x', digest: 'm1', architecture: 'llama' }, policy: { id: 'price', version: 1 } };
+  const close = {
+    ...{ tokens: 4096, kvBytes: 1000, kvBytesF16: 4000, effectiveBits: 4, decisions: 3, refused: 1, reason: 'done' },
+    ...{
+      priceThreshold: price,
+      predictedKld: 0.02,
+      meanKld: null,
+      fingerprint: here,
+      gains: { k: [1, 1], v: [1, 1] },
+      c: 4,
+    },
+  };
+  return [
+    { seq: seq - 1, session, kind: 'open', body: open },
+    { seq, session, kind: 'close', body: close },
+  ];
+}
+
+/** A machine: a log, and books that are opened over it. */
+class Machine {
+  readonly log: LoggedEntry[] = [];
+  readonly notes: string[] = [];
+  readonly id: string;
+  readonly #collection: string;
+  readonly #dir: string;
+  book!: ThresholdBook;
+
+  constructor(id: string, collection: string) {
+    this.id = id;
+    this.#collection = collection;
+    this.#dir = mkdtempSync(join(root, 'machine-'));
+  }
+
+  async open(url = server.url, change: Partial<BookOptions> = {}): Promise<ThresholdBook> {
+    this.book = await openThresholdBook({
+      dir: this.#dir,
+      logId: this.id,
+      stateDir: `/state/${this.id}`,
+      entries: (known) => this.log.filter(({ seq }) => seq >= Math.max(0, ...known)),
+      shared: { url, collection: this.#collection },
+      onShared: ({ trouble }) => this.notes.push(trouble === null ? 'back' : 'away'),
+      ...change,
+    });
+    return this.book;
+  }
+
+  /** Opens it until the server has all: a busy machine may take more than the two seconds that one opening waits for that. */
+  async catchUp(): Promise<void> {
+    for (let tries = 0; tries < 50; tries++) {
+      await this.book?.close();
+      await this.open();
+      if (this.book.status.shared!.waiting === 0) return;
+    }
+  }
+
+  async record(seq: number, price?: number): Promise<void> {
+    const entries = sessionAt(seq, price);
+    this.log.push(...entries);
+    await this.book.record(...entries);
+  }
+
+  /** What the server has of this log, asked without the book. */
+  async there(): Promise<number[]> {
+    const index = await openQdrantIndex<SessionRecord>({
+      ...{ url: server.url, collection: this.#collection, dim: here.length, fields: SESSION_FIELDS, version: 2 },
+    });
+    const seqs: number[] = [];
+    for (let after: string | null = null; ; ) {
+      const filter = { must: [{ field: 'log', equals: this.id }] };
+      const page: Awaited<ReturnType<typeof index.list>> = await index.list({
+        filter,
+        after,
+        limit: 5000,
+        deadlineMs: 30_000,
+      });
+      seqs.push(...page.items.map(({ id }) => id.seq));
+      if (page.next === null) return seqs.sort((a, b) => a - b);
+      after = page.next;
+    }
+  }
+
+  get ends(): number[] {
+    return [...sessionsOf(this.log, this.id, here.length)].map(({ id }) => id.seq).sort((a, b) => a - b);
+  }
+}
+
+describe.skipIf(NO_BINARY !== null)(`sessions on a Qdrant server${NO_BINARY === null ? '' : ` (${NO_BINARY})`}`, () => {
+  beforeAll(async () => {
+    server = await QdrantProcess.start();
+  });
+  afterEach(async () => {
+    await server.start();
+  });
+  afterAll(async () => {
+    await removeServers();
+    rmSync(root, { recursive: true, force: true });
+  });
+
+  // A machine that knows nothing asks; its start values come from another's sessions, and the evidence says whose they are.
+  test('teach another machine', async () => {
+    const [teacher, pupil] = [new Machine('teacher', 'lesson'), new Machine('pupil', 'lesson')];
+    await teacher.open();
+    for (let n = 1; n <= 5; n++) await teacher.record(2 * n);
+    await teacher.catchUp();
+    expect(teacher.book.status).toEqual({ index: 'hnsw', shared: { url: server.url, trouble: null, waiting: 0 } });
+    await pupil.open();
+    await pupil.record(2, 1e-7);
+    await pupil.catchUp();
+    const { book } = pupil;
+    const { thresholds, neighbours, shared } = await book.lookup(query);
+    expect(thresholds.thresholds['price.start']).toMatchObject({ origin: 'learned', samples: 6, evidence: [2] });
+    expect(neighbours.map(({ log, seq }) => [log, seq])).toEqual(
+      [[undefined, 2], ...[2, 4, 6, 8, 10].map((seq) => ['teacher', seq])].sort(
+        (a, b) => Number(a[1]) - Number(b[1]) || (a[0] === undefined ? -1 : 1),
+      ),
+    );
+    expect(shared).toEqual({ url: server.url, trouble: null, waiting: 0 });
+    // Whose session it was, and where.
+    const near = await book.nearestSessions(here, 10, { mustNot: [{ field: 'log', equals: 'pupil' }] });
+    expect(near).toHaveLength(5);
+    expect(near[0]).toMatchObject({
+      id: { log: 'teacher' },
+      payload: { stateDir: '/state/teacher', writer: 0, kvBytes: 1000 },
+    });
+    for (const machine of [teacher, pupil]) await machine.book.close();
+    // Nothing is asked twice, and nothing is sent by somebody who only reads.
+    const reader = await new Machine('reader', 'lesson').open(server.url, {
+      shared: { url: server.url, collection: 'lesson', send: false },
+    });
+    await reader.record(...sessionAt(2));
+    expect((await reader.nearestSessions(here, 100)).map(({ id }) => id.log).sort()).toEqual([
+      'pupil',
+      'reader',
+      ...new Array(5).fill('teacher'),
+    ]);
+    await reader.close();
+    expect(await new Machine('reader', 'lesson').there()).toEqual([]);
+  });
+
+  test('wait for a server that is away, and are sent when it is back', async () => {
+    const machine = new Machine('m', fresh());
+    await server.kill();
+    await machine.open();
+    for (let n = 1; n <= 3; n++) await machine.record(2 * n);
+    const { thresholds, shared } = await machine.book.lookup(query);
+    expect(thresholds.thresholds['price.start']!.evidence).toEqual([2, 4, 6]);
+    expect(shared!.trouble).toContain('was not reached');
+    expect(machine.notes).toEqual(['away']);
+    await server.start();
+    // It is left alone for a second or two, then the next session's end sends everything.
+    for (let n = 4; machine.book.status.shared!.trouble !== null; n++) {
+      expect(n).toBeLessThan(100);
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      await machine.record(2 * n);
+    }
+    expect(machine.notes).toEqual(['away', 'back']);
+    expect(machine.book.status.shared!.waiting).toBe(0);
+    expect(await machine.there()).toEqual(machine.ends);
+    await machine.book.close();
+  });
+
+  // A process that ends while the server is away leaves it to the next one, which has only the log and the local index.
+  test('are sent by the next process, holes in the middle too', async () => {
+    const machine = new Machine('m', fresh());
+    await machine.open();
+    for (let n = 1; n <= 900; n++) machine.log.push(...sessionAt(2 * n));
+    await machine.book.close();
+    await machine.catchUp();
+    expect(await machine.there()).toEqual(machine.ends);
+    const index = await openQdrantIndex<SessionRecord>({
+      ...{ url: server.url, collection: `c${names - 1}`, dim: here.length, fields: SESSION_FIELDS, version: 2 },
+    });
+    await index.remove({ must: [{ field: 'seq', range: { min: 700, max: 720 } }] });
+    await index.remove({ must: [{ field: 'seq', oneOf: [2, 1800] }] });
+    expect((await machine.there()).length).toBe(900 - 11 - 2);
+    await machine.book.close();
+    await machine.catchUp();
+    expect(await machine.there()).toEqual(machine.ends);
+    // A log that was cut: what is no longer in it is taken from the server as well.
+    await machine.book.close();
+    machine.log.splice(1000);
+    await machine.open();
+    expect(machine.book.rebuilt).toContain('the log has no session');
+    await machine.catchUp();
+    expect(await machine.there()).toEqual(machine.ends);
+    await machine.book.close();
+    // A server that lost everything gets everything again.
+    await index.remove({});
+    await machine.catchUp();
+    expect(await machine.there()).toEqual(machine.ends);
+    expect(await machine.book.rebuildFrom(machine.log)).toBe(500);
+    await machine.catchUp();
+    expect(await machine.there()).toEqual(machine.ends);
+    await machine.book.close();
+  });
+
+  test('cost a server that hangs one wait, and then none', async () => {
+    const line = await Line.open(server.port);
+    const machine = new Machine('m', fresh());
+    await machine.open(line.url);
+    line.delayMs = 60_000;
+    const start = performance.now();
+    await machine.book.lookup(query);
+    expect(performance.now() - start).toBeLessThan(2500);
+    const again = performance.now();
+    for (let n = 1; n <= 3; n++) await machine.record(2 * n);
+    expect((await machine.book.lookup(query)).neighbours).toHaveLength(3);
+    expect(performance.now() - again).toBeLessThan(500);
+    expect(machine.book.status.shared!.trouble).toContain('did not answer within');
+    await machine.book.close();
+    await line.close();
+    await machine.catchUp();
+    expect(await machine.there()).toEqual([2, 4, 6]);
+    await machine.book.close();
+  });
+
+  // The server is killed at random moments while three machines begin and end sessions; in the end it has all of them.
+  test(`survive ${KILL_ROUNDS} kills of the server`, async () => {
+    const seed = Number(process.env['PALIMPSEST_SEED'] ?? Date.now() % 1e9);
+    const next = random(seed);
+    const collection = fresh();
+    const machines = ['x', 'y', 'z'].map((id) => new Machine(id, collection));
+    for (const machine of machines) await machine.open();
+    let seq = 0;
+    let sent = 0;
+    for (let round = 0; round < KILL_ROUNDS; round++) {
+      let isDown = false;
+      const crash = new Promise<void>((resolve) => setTimeout(resolve, next() * 150)).then(async () => {
+        await server.kill();
+        isDown = true;
+        await new Promise((resolve) => setTimeout(resolve, next() * 300));
+        await server.start();
+      });
+      let isOver = false;
+      crash.then(() => (isOver = true));
+      while (!isOver) {
+        const machine = machines[Math.floor(next() * 3)]!;
+        const { neighbours } = await machine.book.lookup(query);
+        expect(neighbours.length).toBeLessThanOrEqual(8);
+        seq += 2;
+        await machine.record(seq);
+        if (!isDown && machine.book.status.shared!.trouble === null) sent++;
+        // Now and then a process ends and another begins.
+        if (next() < 0.05) {
+          await machine.book.close();
+          await machine.open();
+        }
+      }
+      await crash;
+    }
+    for (const machine of machines) await machine.book.close();
+    for (const machine of machines) await machine.catchUp();
+    expect(sent, `seed ${seed}`).toBeGreaterThan(0);
+    for (const machine of machines) {
+      expect(machine.book.status.shared, `seed ${seed}`).toMatchObject({ trouble: null, waiting: 0 });
+      expect(await machine.there(), `seed ${seed}, ${machine.id}`).toEqual(machine.ends);
+      expect(await machine.book.count()).toBe(machine.ends.length);
+      await machine.book.close();
+    }
+  });
+
+  // The whole way: caches in two state folders on one server, the server away in between, its notes in the log, and the session index.
+  test('of caches come back as start values, and the log says when the server was away', async () => {
+    const qdrant = { url: server.url, collection: fresh() };
+    const dirs = [join(root, 'first'), join(root, 'second')] as const;
+    const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
+    const run = async (stateDir: string) => {
+      const cache = await openCache({
+        ...shape,
+        kvBudget: '50%',
+        tokensExpected: 1024,
+        modelDigest: 'm',
+        stateDir,
+        qdrant,
+      });
+      const next = random(5);
+      for (let page = 0; page < 8; page++) {
+        const rows = (heads: number): Float32Array =>
+          Float32Array.from({ length: 128 * heads * 64 }, () => next() - 0.5);
+        cache.append(0, rows(2), rows(2));
+        cache.attention(0, rows(2));
+      }
+      const report = cache.report();
+      await cache.close();
+      return report;
+    };
+    const first = await run(dirs[0]);
+    expect(first.shared).toEqual({ url: server.url, trouble: null, waiting: 0 });
+    await run(dirs[1]);
+    const [evidence] = [...readLog(logDir(dirs[1]), { kinds: ['evidence'] })];
+    expect((evidence!.body as { neighbours: object[] }).neighbours).toMatchObject([
+      { session: first.session, log: expect.any(String) },
+    ]);
+    await server.kill();
+    const alone = await run(dirs[1]);
+    expect(alone.shared!.trouble).toContain('was not reached');
+    const notes = [...readLog(logDir(dirs[1]), { kinds: ['note'] })].map(({ body }) => body);
+    expect(notes).toMatchObject([{ what: 'qdrant', url: server.url, trouble: expect.stringContaining('not reached') }]);
+    await server.start();
+    await run(dirs[1]);
+    const sessions = await openSessionIndex({ stateDir: null, qdrant });
+    const near = await sessions.nearestSessions(here.slice(), 10);
+    expect(near).toHaveLength(4);
+    expect(near.filter(({ payload }) => payload.stateDir === dirs[0]).map(({ payload }) => payload.session)).toEqual([
+      first.session,
+    ]);
+    const shares = Object.values(near[0]!.payload.formats!.k).reduce((a, b) => a + b, 0);
+    expect(shares).toBeCloseTo(1, 10);
+    await sessions.close();
+    // What a folder's own files say names no folder.
+    const local = await openSessionIndex({ stateDir: dirs[0] });
+    expect((await local.nearestSessions(here.slice(), 10)).map(({ payload }) => payload.stateDir)).toEqual([dirs[0]]);
+    await local.close();
+  });
+});
