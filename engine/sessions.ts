@@ -31,6 +31,7 @@ export interface SessionIndex {
    * when the index is opened again. A server that is away is passed over, and `shared` says so. Throws 'bad-shape', 'bad-argument'.
    */
   nearestSessions(fingerprint: Fingerprint, k: number, filter?: Filter): Promise<Neighbour<SessionRecord>[]>;
+  /** Frees the index. */
   close(): Promise<void>;
 }
 

@@ -1,6 +1,13 @@
 /** What a search may be narrowed to. A filter is data, so that the embedded indexes and a server are asked the same question. */
 import { KvError } from '../native/index.ts';
-import type { VectorId } from './vector.ts';
+
+/** Names a vector wherever it was made: the log that tells of it, and the entry there. */
+export interface VectorId {
+  /** Id of the log. */
+  readonly log: string;
+  /** Sequence number of the entry. */
+  readonly seq: number;
+}
 
 /** Kinds of payload fields: texts and booleans are compared for equality, integers also by range, floats by range alone. */
 export type FieldKind = 'keyword' | 'integer' | 'float' | 'bool';
@@ -17,7 +24,9 @@ export type Condition =
 
 /** What passes meets all of `must` and none of `mustNot`. */
 export interface Filter {
+  /** Default: none, so everything passes. */
   readonly must?: readonly Condition[];
+  /** Default: none. */
   readonly mustNot?: readonly Condition[];
 }
 

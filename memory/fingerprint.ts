@@ -9,8 +9,11 @@ import type { Fingerprint } from './types.ts';
 export interface Measurements {
   /** Layers of the model. */
   readonly layers: number;
+  /** Query heads of a layer. */
   readonly queryHeads: number;
+  /** Key and value heads of a layer. */
   readonly kvHeads: number;
+  /** Numbers in a head. */
   readonly headDim: number;
   /** Tokens in the cache, or expected. */
   readonly tokens: number;

@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import type { Schemas } from '@qdrant/js-client-rest';
 import { KvError } from '../native/index.ts';
-import { type Condition, checkFilter, type Fields, type Filter, ID_FIELDS } from './filter.ts';
+import { type Condition, checkFilter, type Fields, type Filter, ID_FIELDS, type VectorId } from './filter.ts';
 import { checkQdrantOptions, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
 import {
   checkEntries,
@@ -21,7 +21,6 @@ import {
   PAGE_DEFAULT,
   type Page,
   type VectorEntry,
-  type VectorId,
   type VectorIndex,
 } from './vector.ts';
 

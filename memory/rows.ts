@@ -1,6 +1,6 @@
 /** What the embedded indexes keep beside their vectors: numbered rows of ids and payloads. */
-import { checkFilter, type Fields, type Filter, passes } from './filter.ts';
-import { checkK, Deadline, type Narrowed, PAGE_DEFAULT, type Page, type VectorId } from './vector.ts';
+import { checkFilter, type Fields, type Filter, passes, type VectorId } from './filter.ts';
+import { checkK, Deadline, type Narrowed, PAGE_DEFAULT, type Page } from './vector.ts';
 
 /** Rows between two looks at the clock: a few tenths of a millisecond. */
 const ROWS_PER_LOOK = 1024;

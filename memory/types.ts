@@ -9,16 +9,27 @@ export type Fingerprint = readonly number[];
 export interface Experience {
   /** Log sequence number of the session's close entry: its identity, and where the evidence is. */
   readonly seq: number;
+  /** Its id in the log. */
   readonly session: string;
+  /** SHA-256 of the model's weights. */
   readonly modelDigest: string;
+  /** Architecture of the model. */
   readonly family: string;
+  /** The work that it did. */
   readonly fingerprint: Fingerprint;
+  /** Price per byte, in nats, that it ended with. */
   readonly priceThreshold: number;
+  /** Per layer. */
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
+  /** Constant of the error law. */
   readonly c: number;
+  /** Bits per number of the cache. */
   readonly effectiveBits: number;
+  /** Measured divergence in nats; null: it was not compared. */
   readonly meanKld: number | null;
+  /** The divergence that was predicted. */
   readonly predictedKld: number;
+  /** Tokens in the cache. */
   readonly tokens: number;
 }
 

@@ -1,14 +1,6 @@
 /** What a vector index is, and what every one checks before anything reaches its core: the embedded one is C++ and trusts its caller. */
 import { KvError } from '../native/index.ts';
-import { checkFields, type Fields, type Filter } from './filter.ts';
-
-/** Names a vector wherever it was made: the log that tells of it, and the entry there. */
-export interface VectorId {
-  /** Id of the log. */
-  readonly log: string;
-  /** Sequence number of the entry. */
-  readonly seq: number;
-}
+import { checkFields, type Fields, type Filter, type VectorId } from './filter.ts';
 
 /** A vector with what is known about it. */
 export interface VectorEntry<T> {

@@ -7,8 +7,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 const BINARY = join(import.meta.dirname, '..', '..', '..', 'shared', 'bin', 'qdrant');
-/** What tests that need a server of their own are skipped for. */
-export const NO_BINARY = existsSync(BINARY) ? null : 'needs a Qdrant to start: ../shared/bin/qdrant';
+/** Whether tests can start a server of their own. */
+export const HAS_BINARY = existsSync(BINARY);
 
 /** A port below those that the system gives to connections, so that no connection takes it before the server does. */
 export async function freePort(): Promise<number> {

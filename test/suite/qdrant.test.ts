@@ -12,7 +12,7 @@ import { openQdrantIndex, pointId, QdrantServer, type VectorEntry, type VectorIn
 import { KvError } from '../../native/index.ts';
 import { entry, refusal, THING_FIELDS, type Thing, vectorIndexSuite } from './index.ts';
 import { clustered, random } from './index-data.ts';
-import { freePort, Line, NO_BINARY, QdrantProcess, removeServers } from './qdrant-server.ts';
+import { freePort, HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
 
 const given = process.env['QDRANT_URL'];
 const KEY = given === undefined ? 'key-of-the-tests' : process.env['QDRANT_API_KEY'];
@@ -23,7 +23,7 @@ const run = `test-${process.pid}-${Date.now()}`;
 let collections = 0;
 
 beforeAll(async () => {
-  if (given !== undefined || NO_BINARY !== null) return;
+  if (given !== undefined || !HAS_BINARY) return;
   server = await QdrantProcess.start({ apiKey: KEY! });
   url = server.url;
 });
@@ -49,11 +49,9 @@ const open = (dim: number, change: object = {}): Promise<VectorIndex<Thing>> =>
     ...change,
   });
 
-if (given !== undefined || NO_BINARY === null) vectorIndexSuite('qdrant', (dim, fields) => open(dim, { fields }));
-else test.skip(`vector index: qdrant (${NO_BINARY}, or QDRANT_URL)`, () => {});
-
-const own = NO_BINARY === null ? describe : describe.skip;
-const title = (what: string): string => (NO_BINARY === null ? what : `${what} (${NO_BINARY})`);
+describe.skipIf(given === undefined && !HAS_BINARY)('on a server (needs QDRANT_URL or ../shared/bin/qdrant)', () => {
+  vectorIndexSuite('qdrant', (dim, fields) => open(dim, { fields }));
+});
 
 test('the name of a point follows from log and seq, and is a UUID', () => {
   const ids = [0, 1, 2 ** 32, 2 ** 52 + 1].flatMap((seq) => ['a', 'b', ''].map((log) => pointId({ log, seq })));
@@ -135,7 +133,7 @@ test('nobody at that address is said soon', async () => {
   expect((await refusal(() => index.count({ deadlineMs: 30 }))).code).toMatch(/network|aborted/);
 });
 
-own(title('a Qdrant server'), () => {
+describe.skipIf(!HAS_BINARY)('a Qdrant server (needs ../shared/bin/qdrant)', () => {
   test('refuses another key, and says what to do', async () => {
     const index = await open(2, { apiKey: 'wrong' });
     const error = await refusal(() => index.count());
@@ -278,7 +276,7 @@ own(title('a Qdrant server'), () => {
     await mortal.remove();
   });
 
-  const canMount = NO_BINARY === null && spawnSync('unshare', ['-rm', 'true']).status === 0;
+  const canMount = HAS_BINARY && spawnSync('unshare', ['-rm', 'true']).status === 0;
   // Its disk is a mount of its own that is filled from outside, by way of its process.
   test.skipIf(!canMount)(
     'whose disk is full refuses, and takes it when there is room again (needs unshare)',
@@ -289,7 +287,7 @@ own(title('a Qdrant server'), () => {
       });
       const index = await open(64, { url: small.url, apiKey: undefined });
       await index.add([entry(0, new Array(64).fill(0))]);
-      const fill = join(`/proc/${small.pid}/root`, small.dir, 'data', 'ballast');
+      const fill = join('/proc', String(small.pid), 'root', small.dir, 'data', 'ballast');
       spawnSync('sh', ['-c', `dd if=/dev/zero of='${fill}' bs=64k 2>/dev/null`]);
       let added = 1;
       const failed = await refusal(async () => {

@@ -22,7 +22,7 @@ import {
 } from '../../memory/index.ts';
 import { readLog } from '../../witness/index.ts';
 import { random } from './index-data.ts';
-import { Line, NO_BINARY, QdrantProcess, removeServers } from './qdrant-server.ts';
+import { HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
 
 const KILL_ROUNDS = Number(process.env['PALIMPSEST_KILL_ROUNDS'] ?? 8);
 const here = fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 4096, pressure: 0.25 });
@@ -121,7 +121,7 @@ class Machine {
   }
 }
 
-describe.skipIf(NO_BINARY !== null)(`sessions on a Qdrant server${NO_BINARY === null ? '' : ` (${NO_BINARY})`}`, () => {
+describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/qdrant)', () => {
   beforeAll(async () => {
     server = await QdrantProcess.start();
   });
