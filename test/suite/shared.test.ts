@@ -262,14 +262,14 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     let sent = 0;
     for (let round = 0; round < KILL_ROUNDS; round++) {
       let isDown = false;
+      let isOver = false;
       const crash = new Promise<void>((resolve) => setTimeout(resolve, next() * 150)).then(async () => {
         await server.kill();
         isDown = true;
         await new Promise((resolve) => setTimeout(resolve, next() * 300));
         await server.start();
+        isOver = true;
       });
-      let isOver = false;
-      crash.then(() => (isOver = true));
       while (!isOver) {
         const machine = machines[Math.floor(next() * 3)]!;
         const { neighbours } = await machine.book.lookup(query);
