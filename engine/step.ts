@@ -157,8 +157,8 @@ export function settle(cache: Governed, tokensNew: number): void {
     pacing.reached(tokens);
     cache.masses.note(tokens);
     trials.admit(tokens, tokensNew);
-    // A step that plans starts no trials; they can wait for the next step.
-    if (trials.areDue && !planIsDue) trials.start();
+    // A step of one token that plans starts no trials; they can wait for the next step.
+    if (trials.areDue && (!planIsDue || tokensNew > 1)) trials.start();
     const reports = trials.reports(tokens);
     if (reports.length > 0) pacing.idle = false;
     else if (!planIsDue) return;

@@ -21,11 +21,18 @@ import type { LayerCounts, Spent } from './mover.ts';
 const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = SIDES.flatMap((side) =>
   TRIAL_CANDIDATES.filter((format) => servesSide(format, side)).map((format) => ({ side, format })),
 );
-/** Of a page that is tried again: one format of each side. The errors of the others are taken to have changed in the same proportion. */
-const TRIAL_AGAIN: Readonly<Record<Side, TrialCandidate & { readonly side: Side }>> = {
-  k: { side: 'k', format: 'rot3' },
-  v: { side: 'v', format: 'rot2' },
+type Candidates = readonly (TrialCandidate & { readonly side: Side })[];
+
+/** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
+const TRIAL_AGAIN: Readonly<Record<Side, Candidates>> = {
+  k: [
+    { side: 'k', format: 'rot3' },
+    { side: 'k', format: 'rot2' },
+  ],
+  v: [{ side: 'v', format: 'rot2' }],
 };
+/** Older pages take turns: a prime, so that the layers do not all try the same one. */
+const TURN = 7919;
 /** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
 const SPREAD_TOKENS = 48;
 /** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
@@ -37,8 +44,6 @@ interface PageOfLayer {
   readonly layer: number;
   readonly page: number;
 }
-
-type Candidates = readonly (TrialCandidate & { readonly side: Side })[];
 
 interface Started extends PageOfLayer {
   readonly candidates: Candidates;
@@ -107,11 +112,16 @@ export class TrialQueue {
     const { layers } = this.#context;
     for (; this.#admitted < pages; this.#admitted++) {
       for (let layer = 0; layer < layers; layer++) this.#waiting.push({ layer, page: this.#admitted });
-      for (const age of this.#ages) {
-        const page = this.#admitted - age + 1;
-        for (let layer = 0; page >= 0 && layer < layers; layer++) this.#waitingAgain.push({ layer, page });
-      }
+      for (let layer = 0; layer < layers; layer++) this.#admitAgain(layer, this.#admitted);
     }
+  }
+
+  /** Pages of a layer that are tried again when `newest` comes to be tried: those of certain ages, and one older page in turn. */
+  #admitAgain(layer: number, newest: number): void {
+    const pages = this.#ages.map((age) => newest - age + 1).filter((page) => page >= 0);
+    const older = newest - this.#ages.length;
+    if (this.#ages.length > 0 && older > 0) pages.push((newest * TURN + layer) % older);
+    for (const page of pages) this.#waitingAgain.push({ layer, page });
   }
 
   /** Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported. */
@@ -133,13 +143,13 @@ export class TrialQueue {
     this.#started.push({ layer, page, candidates, isAgain });
   }
 
-  /** Of the sides that still have the format that they were sealed in. */
+  /** One format of each side that is lower than the present one; a side in the lowest is not tried. */
   #candidatesAgain({ layer, page }: PageOfLayer): Candidates {
-    const { windowFormat, skipLayers } = this.#context;
-    if (skipLayers.includes(layer)) return [];
-    return SIDES.filter((side) => this.#cache.format(layer, page, side) === windowFormat).map(
-      (side) => TRIAL_AGAIN[side],
-    );
+    if (this.#context.skipLayers.includes(layer)) return [];
+    return SIDES.flatMap((side) => {
+      const { rank } = FORMATS[this.#cache.format(layer, page, side)];
+      return TRIAL_AGAIN[side].filter(({ format }) => FORMATS[format].rank > rank).slice(0, 1);
+    });
   }
 
   /** Reports of pages that have left the window since the last time; what is still untried of them is tried now. */
@@ -156,8 +166,7 @@ export class TrialQueue {
 
   /** What trying pages again has found since the last time. Called behind `reports`, at points that do not depend on how fast trials are. */
   reportsAgain(): readonly TrialReport[] {
-    const { windowFormat } = this.#context;
-    const found = this.#foundAgain.filter((report) => this.#asItIs(report).from === windowFormat);
+    const found = this.#foundAgain.filter((report) => this.#asItIs(report).from === report.from);
     this.#foundAgain = [];
     return found;
   }

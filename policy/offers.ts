@@ -3,8 +3,11 @@
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
 import { FORMAT_NAMES, FORMATS, LOWEST_FORMATS, SIDES } from '../native/index.ts';
+import { ageOf, Divergence } from './divergence.ts';
+import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
+import type { Law } from './law.ts';
 import { grown, Sides, SLOTS } from './sides.ts';
 import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
@@ -20,8 +23,9 @@ export class Offers {
   price = new Float64Array(SLOTS);
   /** Tokens in the cache when the side was last measured. */
   triedAt = new Float64Array(SLOTS);
-  /** Predicted KLD that moved sides cost, per layer, and the worst ε committed to. */
+  /** Predicted KLD that moved sides cost, per layer, and the worst ε committed to. Used by version 1; `divergence` is what it costs at the present age. */
   readonly layerKld: Float64Array;
+  readonly divergence: Divergence;
   readonly layerEpsilonMax: Float64Array;
   readonly #context: PolicyContext;
   readonly #bytes: readonly number[];
@@ -29,7 +33,11 @@ export class Offers {
   readonly #skip: Uint8Array;
   /** Times that a slot was measured. */
   #tries = new Uint16Array(SLOTS);
-  readonly #averages: boolean;
+  /** ε² as it is known now over that of the first trial. */
+  #change = new Float64Array(SLOTS);
+  /** Divergence per ε², [layers][sides]. */
+  readonly #weights: Float64Array;
+  readonly #fading: Fading | null;
   readonly #ready: SlotHeap;
   readonly #resting: SlotHeap;
   /** ε² per slot and format, [slots, FORMAT_COUNT]. */
@@ -42,10 +50,20 @@ export class Offers {
   #restsDone = 0;
   #tokens = 0;
 
-  /** `averages`: a repeated trial is averaged with those before it. Otherwise it counts only where it is worse, as in version 1 of the price policy. */
-  constructor(context: PolicyContext, averages: boolean) {
+  /**
+   * With a law, a repeated trial is averaged with those before it, and errors fade. Without one (version 1 of the price policy) it counts only
+   * where it is worse, nothing fades, and c·g takes the place of the law.
+   */
+  constructor(context: PolicyContext, law: Law | null) {
     this.#context = context;
-    this.#averages = averages;
+    this.#fading = law === null ? null : new Fading(law);
+    this.divergence = new Divergence(context.layers, this.#fading);
+    const { c, gains } = context.thresholds;
+    this.#weights = Float64Array.from({ length: 2 * context.layers }, (_, at) => {
+      const side = SIDES[at % 2]!;
+      const gain = gains[side][at >> 1]!;
+      return law === null ? c * gain : law.coefficient[side][at >> 1]!.value * gain;
+    });
     this.sides = new Sides(context);
     // A log of an earlier version does not name every format of today, and a step to one that it does not name saves nothing.
     this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name] ?? Number.POSITIVE_INFINITY);
@@ -69,27 +87,37 @@ export class Offers {
     fillEpsilon2(this.#epsilon2, slot * FORMAT_COUNT, report.epsilon);
     this.triedAt[slot] = tokens;
     this.#tries[slot] = 1;
+    this.#change[slot] = 1;
     this.#aim[slot] = this.sides.format[slot]!;
     this.reprice(slot);
   }
 
   /**
-   * A page side was tried again while it still had its first format. The error of each format becomes the mean of its trials; one that was
-   * not tried this time is taken to have changed in proportion to one that was. Reports of sides that are not known, or have moved, are passed over.
+   * A page side was tried again. How the first trial's error compares with this one tells how errors fade. Where the side still has its
+   * first format, the error of each format becomes the mean of its trials; one that was not tried this time is taken to have changed in
+   * proportion to one that was. Reports of sides that are not known, or have moved since, are passed over.
    */
   again({ layer, page, side, from, epsilon }: TrialReport, tokens: number): void {
     const slot = this.sides.find(layer, page, SIDES.indexOf(side));
     if (slot < 0 || this.sides.pending[slot] === 1 || this.sides.format[slot] !== rank(from)) return;
     const at = slot * FORMAT_COUNT;
-    let ratio = -1;
-    for (let format = 0; format < FORMAT_COUNT && ratio < 0; format++) {
-      const measured = epsilon[FORMAT_NAMES[format]!];
-      const known = this.#epsilon2[at + format]!;
-      if (measured !== undefined && known > 0) ratio = this.#meanRatio(slot, Math.sqrt(known), measured);
-    }
-    if (ratio < 0) return;
+    const now = rank(from);
+    const to = FORMAT_NAMES.findIndex(
+      (name, format) => epsilon[name] !== undefined && this.#epsilon2[at + format]! > 0,
+    );
+    if (to < 0) return;
+    const measured = epsilon[FORMAT_NAMES[to]!]!;
+    const weight = this.weight(slot);
+    this.#fading?.learn(
+      ageOf(page, tokens),
+      this.cost(slot, now, to) / this.#change[slot]!,
+      weight * measured * measured,
+    );
+    if (from !== this.#context.windowFormat) return;
+    const ratio = this.#meanRatio(slot, Math.sqrt(this.#epsilon2[at + to]!), measured);
     for (let format = 0; format < FORMAT_COUNT; format++)
       if (this.#epsilon2[at + format]! > 0) this.#epsilon2[at + format]! *= ratio * ratio;
+    this.#change[slot]! *= ratio * ratio;
     this.#tries[slot]! += 1;
     this.triedAt[slot] = tokens;
     this.#aim[slot] = this.sides.format[slot]!;
@@ -118,7 +146,7 @@ export class Offers {
     } else {
       committed = this.epsilon(slot, to) ?? 0;
       const layer = outcome.layer;
-      this.layerKld[layer]! += this.cost(slot, from, to);
+      this.#commit(slot, this.cost(slot, from, to));
       this.layerEpsilonMax[layer] = Math.max(this.layerEpsilonMax[layer]!, committed);
       this.#restUntil[slot] = restUntil;
       this.#rests.push({ slot, until: restUntil });
@@ -135,9 +163,7 @@ export class Offers {
   forget(tokens: number): void {
     for (const slot of this.sides.forget(tokens)) {
       this.hide(slot);
-      const layer = this.sides.layer[slot]!;
-      const cost = this.cost(slot, rank(this.#context.windowFormat), this.sides.format[slot]!);
-      this.layerKld[layer] = Math.max(0, this.layerKld[layer]! - cost);
+      this.#commit(slot, -this.cost(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
     }
   }
 
@@ -146,10 +172,8 @@ export class Offers {
     const slot = this.sides.change(change);
     if (slot < 0) return;
     const [from, to] = [rank(change.from), rank(change.to)];
-    const { layer } = change;
     const isFiner = to < from;
-    const cost = isFiner ? -this.cost(slot, to, from) : this.cost(slot, from, to);
-    this.layerKld[layer] = Math.max(0, this.layerKld[layer]! + cost);
+    this.#commit(slot, isFiner ? -this.cost(slot, to, from) : this.cost(slot, from, to));
     this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : 0;
     this.#aim[slot] = to;
     this.reprice(slot);
@@ -191,9 +215,18 @@ export class Offers {
     return this.#bytes[from]! - this.#bytes[to]!;
   }
 
-  /** Predicted KLD of the next step. */
+  /** Predicted KLD of the next step, at the present age of its page. */
   nextCost(slot: number): number {
-    return this.cost(slot, this.#aim[slot]!, this.next[slot]!);
+    const cost = this.cost(slot, this.#aim[slot]!, this.next[slot]!);
+    if (this.#fading === null) return cost;
+    return (cost / this.#change[slot]!) * this.#fading.energyAt(ageOf(this.sides.page[slot]!, this.#tokens));
+  }
+
+  /** Books what a move costs, negative where one was taken back. */
+  #commit(slot: number, cost: number): void {
+    const layer = this.sides.layer[slot]!;
+    this.layerKld[layer] = Math.max(0, this.layerKld[layer]! + cost);
+    this.divergence.add(layer, this.sides.page[slot]!, cost / this.#change[slot]!);
   }
 
   /** Rank that the plan takes a slot to. */
@@ -220,10 +253,9 @@ export class Offers {
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
   }
 
-  /** c·g of a slot's layer and side. */
+  /** Divergence per ε² of a slot's layer and side. */
   weight(slot: number): number {
-    const { thresholds } = this.#context;
-    return thresholds.c * thresholds.gains[SIDES[this.sides.side[slot]!]!][this.sides.layer[slot]!]!;
+    return this.#weights[2 * this.sides.layer[slot]! + this.sides.side[slot]!]!;
   }
 
   /** c·g·(ε_to² − ε_from²), never below 0. */
@@ -253,9 +285,13 @@ export class Offers {
     const at = slot * FORMAT_COUNT;
     const base = Math.max(0, this.#epsilon2[at + from]!);
     const predicted = this.#epsilon2[at + to]! - base;
-    if (this.#averages && predicted > 0) {
+    if (this.#fading !== null && predicted > 0) {
+      const weight = this.weight(slot);
+      const age = ageOf(this.sides.page[slot]!, this.#tokens);
+      this.#fading.learn(age, (weight * predicted) / this.#change[slot]!, weight * measured);
       const ratio = this.#meanRatio(slot, Math.sqrt(predicted), Math.sqrt(measured));
       measured = predicted * ratio * ratio;
+      this.#change[slot]! *= ratio * ratio;
       this.#tries[slot]! += 1;
     } else if (predicted > 0 ? measured <= predicted && !refused : measured <= 0) return;
     for (let format = from + 1; format < FORMAT_COUNT; format++) {
@@ -272,6 +308,7 @@ export class Offers {
     this.price = grown(this.price, new Float64Array(size));
     this.triedAt = grown(this.triedAt, new Float64Array(size));
     this.#tries = grown(this.#tries, new Uint16Array(size));
+    this.#change = grown(this.#change, new Float64Array(size));
     this.#epsilon2 = grown(this.#epsilon2, new Float64Array(size * FORMAT_COUNT));
     this.#aim = grown(this.#aim, new Uint8Array(size));
     this.#restUntil = grown(this.#restUntil, new Float64Array(size));

@@ -5,6 +5,7 @@
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
 import { forecastMovablePages, KvError, movablePages, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
+import { defaultLaw, type Law } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
@@ -34,7 +35,7 @@ class PriceSession implements PolicySession {
   urgent = false;
   readonly #price: Readonly<Record<'slack' | 'rise', Threshold>>;
   readonly #bounds: Readonly<
-    Record<'dwell' | 'trialAge' | 'settled' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld', number>
+    Record<'dwell' | 'trialAge' | 'settled' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld' | 'past', number>
   >;
   /** λ when the current page began: it may rise only so far within one page. */
   #pagePrice: number;
@@ -47,13 +48,16 @@ class PriceSession implements PolicySession {
   readonly #worstAt: Float64Array;
 
   readonly #version: number;
+  /** null in version 1. */
+  readonly #law: Law | null;
 
   constructor(context: PolicyContext, version: number) {
     this.#version = version;
     checkThresholds(context.thresholds, context.layers);
     const threshold = (id: ThresholdId): Threshold => thresholdOf(context.thresholds, id);
     this.context = context;
-    this.offers = new Offers(context, version > 1);
+    this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
+    this.offers = new Offers(context, this.#law);
     this.layers = new Layers(context.layers, context.thresholds);
     this.price = version === 1 ? threshold('price.start').value : 0;
     this.#pagePrice = this.price;
@@ -69,13 +73,16 @@ class PriceSession implements PolicySession {
       lowMemory: threshold('pressure.low-memory').value,
       epsilon: threshold('quality.epsilon').value,
       kld: threshold('quality.kld').value,
+      past: threshold('divergence.past').value,
     };
     this.#worst = new Float64Array(context.layers);
     this.#worstAt = new Float64Array(context.layers);
   }
 
   get predictedKld(): number {
-    return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
+    if (this.#law === null) return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
+    const { divergence } = this.offers;
+    return this.#law.text.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
   }
 
   decide(situation: Situation): Decision[] {
@@ -85,12 +92,13 @@ class PriceSession implements PolicySession {
 
   summary(): PolicySummary {
     const { layers, offers } = this;
+    const layerKld = this.#law === null ? offers.layerKld : offers.divergence.byLayer(this.#tokens);
     return {
       priceThreshold: this.#version === 1 || this.priceSet ? this.price : 0,
       predictedKld: this.predictedKld,
       layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
       layerEpsilonMax: [...offers.layerEpsilonMax],
-      layerKld: [...offers.layerKld],
+      layerKld: [...layerKld],
     };
   }
 
@@ -107,6 +115,7 @@ class PriceSession implements PolicySession {
     if (page !== this.#page) this.#pagePrice = this.price;
     this.#page = page;
     offers.wake(tokens);
+    offers.divergence.pass(tokens);
     for (const outcome of situation.outcomes) {
       this.#remember(outcome.layer, offers.settle(outcome, tokens, tokens + this.#bounds.dwell));
     }
@@ -280,10 +289,29 @@ class PriceSession implements PolicySession {
   #spend(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
     const { sides } = this.offers;
+    if (this.#law !== null) {
+      this.#spendNow(plan, kldBudget, this.#law);
+      return;
+    }
     const expected =
       tokensExpected === null ? 0 : 2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected));
     const allowed = kldBudget * Math.min(1, sides.known / Math.max(1, expected));
     const committed = this.predictedKld;
+    while (plan.hasRoom) {
+      const slot = plan.next(true);
+      if (slot < 0 || committed + plan.kld + this.offers.nextCost(slot) > allowed) return;
+      this.#setPrice(this.offers.price[slot]!);
+      plan.take(slot, 'price');
+    }
+  }
+
+  /**
+   * The cheapest moves until what all moves cost at the present age of their pages reaches the budget, at its cautious end and with what will
+   * stay of it in later rows. Costs fade, so what they leave of the budget is spent on further moves.
+   */
+  #spendNow(plan: Plan, kldBudget: number, { text }: Law): void {
+    const allowed = kldBudget / (text.value * Math.exp(text.sd) * (1 + this.#bounds.past));
+    const committed = this.offers.divergence.total(this.#tokens);
     while (plan.hasRoom) {
       const slot = plan.next(true);
       if (slot < 0 || committed + plan.kld + this.offers.nextCost(slot) > allowed) return;
