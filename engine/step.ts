@@ -188,7 +188,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   let bytes = cache.usedBytes;
   let fresh = trials;
   // Asked for only where pages leave the window: by then every trial that was started has been waited for.
-  let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain();
+  let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain(TOLD_AT_ONCE / 2);
   let pressing = false;
   for (let round = 0; round < ROUNDS_MAX; ) {
     // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only the last plans.

@@ -29,7 +29,10 @@ const TRIAL_AGAIN: Readonly<Record<Side, Candidates>> = {
     { side: 'k', format: 'rot3' },
     { side: 'k', format: 'rot2' },
   ],
-  v: [{ side: 'v', format: 'rot2' }],
+  v: [
+    { side: 'v', format: 'rot2' },
+    { side: 'v', format: 'rot1' },
+  ],
 };
 /** Older pages take turns: a prime, so that the layers do not all try the same one. */
 const TURN = 7919;
@@ -164,11 +167,11 @@ export class TrialQueue {
     return ready;
   }
 
-  /** What trying pages again has found since the last time. Called behind `reports`, at points that do not depend on how fast trials are. */
-  reportsAgain(): readonly TrialReport[] {
+  /** What trying pages again has found since the last time, the first `most` of it. Called behind `reports`, at points that do not depend on how fast trials are. */
+  reportsAgain(most: number): readonly TrialReport[] {
     const found = this.#foundAgain.filter((report) => this.#asItIs(report).from === report.from);
-    this.#foundAgain = [];
-    return found;
+    this.#foundAgain = found.slice(most);
+    return found.slice(0, most);
   }
 
   /** The report with the format that the page has now: a fork that shares it may have moved it since, or it may have been restored. */

@@ -92,3 +92,10 @@ export function defaultLaw(layers: number): Law {
     epsilon: { k: [], v: [] },
   };
 }
+
+/** What is known after one more measurement of the same number, whose logarithm has this standard deviation: the mean of both by their precisions. */
+export function observed({ value, sd, samples }: Estimate, measured: number, measuredSd: number): Estimate {
+  const [before, now] = [1 / Math.max(1e-12, sd ** 2), 1 / Math.max(1e-12, measuredSd ** 2)];
+  const mean = (before * Math.log(value) + now * Math.log(measured)) / (before + now);
+  return { value: Math.exp(mean), sd: 1 / Math.sqrt(before + now), samples: samples + 1 };
+}

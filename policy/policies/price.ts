@@ -85,6 +85,11 @@ class PriceSession implements PolicySession {
     return this.#law.text.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
   }
 
+  /** What moves of this sum will add to predictedKld. */
+  #nats(cost: number): number {
+    return this.#law === null ? cost : this.#law.text.value * cost;
+  }
+
   decide(situation: Situation): Decision[] {
     this.#absorb(situation);
     return this.#plan(situation);
@@ -93,12 +98,14 @@ class PriceSession implements PolicySession {
   summary(): PolicySummary {
     const { layers, offers } = this;
     const layerKld = this.#law === null ? offers.layerKld : offers.divergence.byLayer(this.#tokens);
+    const share =
+      this.#law === null ? 1 : this.predictedKld / Math.max(Number.MIN_VALUE, offers.divergence.total(this.#tokens));
     return {
       priceThreshold: this.#version === 1 || this.priceSet ? this.price : 0,
       predictedKld: this.predictedKld,
       layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
       layerEpsilonMax: [...offers.layerEpsilonMax],
-      layerKld: [...layerKld],
+      layerKld: Array.from(layerKld, (kld) => kld * share),
     };
   }
 
@@ -342,7 +349,7 @@ class PriceSession implements PolicySession {
         return;
       }
       if (this.offers.price[slot]! > cap) return;
-      const kld = committed + plan.kld + this.offers.nextCost(slot);
+      const kld = committed + this.#nats(plan.kld + this.offers.nextCost(slot));
       const isOver = kldBudget !== null && kld > kldBudget;
       // Both budgets bind: the one that is not ranked first gives way, that in bytes by the engine's hand.
       const { priority } = this.context;
@@ -365,7 +372,8 @@ class PriceSession implements PolicySession {
       bytes + sealBytes - this.offers.sides.pendingBytes - plan.freed > target
     ) {
       const slot = plan.next(false);
-      if (slot < 0 || (kldBudget !== null && committed + plan.kld + this.offers.nextCost(slot) > kldBudget)) return;
+      if (slot < 0 || (kldBudget !== null && committed + this.#nats(plan.kld + this.offers.nextCost(slot)) > kldBudget))
+        return;
       plan.take(slot, 'low-memory');
     }
   }

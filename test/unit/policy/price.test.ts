@@ -64,7 +64,7 @@ describe('water', () => {
       to: 'rot4',
       epsilonFrom: 0,
       epsilonTo: 0.005,
-      price: expect.closeTo((4 * 0.005 ** 2) / bytesFreed, 15),
+      price: expect.closeTo(0.005 ** 2 / bytesFreed, 15),
       bytesFreed,
       retry: false,
       because: {
@@ -356,15 +356,16 @@ describe('divergence budget', () => {
     for (const kldBudget of [0.002, 0.01, 0.05, 0.2]) {
       const { summary, bytes } = run(kldBudget);
       expect(summary.predictedKld).toBeLessThanOrEqual(kldBudget);
-      expect(summary.predictedKld).toBeGreaterThan(0.8 * kldBudget);
+      // The cautious end of what is assumed of an unknown text is e^0.5 above its middle, and later rows will carry more.
+      expect(summary.predictedKld).toBeGreaterThan(0.5 * Math.exp(-0.5) * kldBudget);
       expect(bytes).toBeLessThan(before);
       before = bytes;
     }
     expect(moves(run(0))).toEqual([]);
   });
 
-  test('its sum is Σ c·g·ε² over what was moved', () => {
-    const result = run(0.05);
+  test('in version 1 its sum is Σ c·g·ε² over what was moved', () => {
+    const result = run(0.05, { policy: createPolicy('price-1') });
     // What was planned at the very end has no outcome yet.
     const last = result.entries
       .at(-1)!
@@ -373,15 +374,22 @@ describe('divergence budget', () => {
     expect(result.summary.layerKld.reduce((sum, kld) => sum + kld, 0)).toBeCloseTo(result.summary.predictedKld, 12);
   });
 
+  test('errors fade with age, so what is predicted is less than the sum of what was paid, and layers share it', () => {
+    const { summary, epsilon2 } = run(0.05);
+    expect(summary.predictedKld).toBeLessThan(0.8 * epsilon2);
+    expect(summary.layerKld.reduce((sum, kld) => sum + kld, 0)).toBeCloseTo(summary.predictedKld, 12);
+  });
+
   test('beside a byte budget it is a ceiling; when both bind the error names both', () => {
     const budgetBytes = Math.floor(0.25 * f16Bytes(context, 4096));
     const free = simulate({ policy: price, context, tokens: 4096, budgetBytes });
-    const wide = run(free.summary.predictedKld * 1.01, { budgetBytes });
+    // It was more on the way, before errors faded.
+    const wide = run(free.summary.predictedKld * 3, { budgetBytes });
     expect(wide.bytes).toBe(free.bytes);
-    expect(() => run(free.summary.predictedKld * 0.5, { budgetBytes })).toThrow(
+    expect(() => run(free.summary.predictedKld * 0.3, { budgetBytes })).toThrow(
       expect.objectContaining({
         code: 'budget-too-small',
-        values: expect.objectContaining({ budgetBytes, kldBudget: free.summary.predictedKld * 0.5 }),
+        values: expect.objectContaining({ budgetBytes, kldBudget: free.summary.predictedKld * 0.3 }),
       }),
     );
   });
