@@ -22,6 +22,15 @@ export { type Band, Scan, type Step } from './scan.ts';
 export { checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
 export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
+export {
+  type Kept,
+  type Observed,
+  pyramidCapacity,
+  type Yardstick,
+  type YardstickContext,
+  type YardstickSession,
+  yardsticks,
+} from './yardsticks/index.ts';
 
 const plain =
   (policy: Policy) =>

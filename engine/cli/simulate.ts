@@ -34,11 +34,11 @@ export async function simulate(settings: Settings): Promise<void> {
             ? defaultThresholds(shape.layers)
             : await loadThresholdFile(thresholdsPath, { modelDigest: model.digest, shape });
         const simulator = new Simulator(trace, thresholds);
-        for (const spec of specs) {
-          if (signal.aborted) throw new KvError('aborted', 'aborted between two caches');
-          rows.push({ ...simulator.policy(spec), trace: basename(path) });
+        for (const simulated of simulator.run(specs)) {
+          rows.push({ ...simulated, trace: basename(path) });
           // Lets Ctrl-C be noticed.
           await new Promise((resolve) => setImmediate(resolve));
+          if (signal.aborted) throw new KvError('aborted', 'aborted between two caches');
         }
       } finally {
         trace.close();

@@ -1,12 +1,14 @@
 /** Simulates caches over a recorded run: what each would have cost in bytes, and what it would have done to the attention of later queries. */
-import type { ThresholdSet } from '../../policy/index.ts';
-import { f16CacheBytes } from '../budget.ts';
+import { KvError, PAGE_TOKENS } from '../../native/index.ts';
+import { type ThresholdSet, yardsticks } from '../../policy/index.ts';
+import { f16CacheBytes, parseBudget } from '../budget.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
 import { predictKld } from './divergence.ts';
 import { Errors, laterPage } from './later.ts';
 import { runPolicy } from './policy-run.ts';
 import type { Trace } from './reader.ts';
 import type { Simulated } from './simulated.ts';
+import { runYardsticks, type YardstickRequest } from './yardstick-run.ts';
 
 /** A trace with what every simulation over it needs: the outputs of the exact cache for later queries. */
 export class Simulator {
@@ -29,6 +31,50 @@ export class Simulator {
       if (page >= this.#later) exact[page - this.#later]![layer] = outputs;
     });
     this.#exact = exact;
+  }
+
+  /** Runs caches in the order in which they come, yardsticks after policies. Throws what a session would throw, 'unsupported' for an unknown policy. */
+  *run(specs: readonly CacheSpec[]): Generator<Simulated> {
+    const requests = specs.map((spec) => ({ spec, request: this.#yardstick(spec) }));
+    for (const { spec, request } of requests) if (request === null) yield this.policy(spec);
+    const asked = requests.flatMap(({ spec, request }) => (request === null ? [] : [{ spec, request }]));
+    if (asked.length === 0) return;
+    const start = performance.now();
+    const later = this.#later * PAGE_TOKENS;
+    const runs = runYardsticks(
+      this.trace,
+      asked.map(({ request }) => request),
+      this.#sketches,
+      later,
+    );
+    // What all of them share is counted in equal parts.
+    const own = runs.reduce((sum, { ms }) => sum + ms, 0);
+    const sharedMs = (performance.now() - start - own) / runs.length;
+    for (const [at, run] of runs.entries()) {
+      yield this.#report(asked[at]!.spec.name, run.errors, {
+        bytes: run.bytes,
+        bytesPeak: Math.max(...run.stepBytes),
+        predictedKld: null,
+        decisions: [],
+        droppedMass: run.droppedMass / run.judged,
+        seconds: (run.ms + sharedMs) / 1000,
+      });
+    }
+  }
+
+  /** The yardstick that a cache names; null for a policy. Throws 'bad-argument' when it has no budget in bytes. */
+  #yardstick({ name, options }: CacheSpec): YardstickRequest | null {
+    const yardstick = options.policy === undefined ? undefined : yardsticks.get(options.policy);
+    if (yardstick === undefined) return null;
+    if (options.kvBudget === undefined)
+      throw new KvError('bad-argument', `'${name}' needs a budget in bytes`, {
+        values: { given: name },
+        hint: `as in ${yardstick.id}@25%`,
+      });
+    const { shape, header } = this.trace;
+    const f16Bytes = f16CacheBytes(shape, header.tokens);
+    const budgetTokens = Math.floor((parseBudget(options.kvBudget, f16Bytes) * header.tokens) / f16Bytes);
+    return { yardstick, budgetTokens };
   }
 
   /** Runs one of our policies. Throws what its session would throw. */

@@ -1,0 +1,14 @@
+/** Yardsticks by their names. */
+import { h2o } from './h2o.ts';
+import { scissorhands } from './scissorhands.ts';
+import { pyramidkv, snapkv } from './snapkv.ts';
+import { streaming } from './streaming.ts';
+import { ageTiers, anchors } from './tiers.ts';
+import type { Yardstick } from './types.ts';
+
+export { pyramidCapacity } from './snapkv.ts';
+export type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from './types.ts';
+
+export const yardsticks: ReadonlyMap<string, Yardstick> = new Map(
+  [ageTiers, anchors, h2o, streaming, snapkv, pyramidkv, scissorhands].map((one) => [one.id, one]),
+);
