@@ -99,8 +99,8 @@ const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'simulate',
-    does: 'Run caches over recorded runs without the model: bytes, errors of attention, predicted and measured divergence.',
-    examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,rot4:rot2'],
+    does: 'Run policies and yardsticks over recorded runs without the model: bytes, errors of attention, predicted and measured divergence.',
+    examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,h2o@25%,streaming@25%'],
     settings: ['trace', 'caches', 'kvBudget', 'policy', 'cacheTypeK', 'cacheTypeV', 'thresholds', 'config', 'json'],
     act: async (settings) => (await import('./simulate.ts')).simulate(settings),
   },

@@ -77,25 +77,34 @@ function columns(rows: Float32Array, width: number, first: number, count: number
   return out;
 }
 
-/** q·k, each from its place on. */
+/** q·k, each from its place on; `width` is a multiple of 4, as of all coded heads. */
 export function dot(q: Float32Array, qAt: number, k: Float32Array, kAt: number, width: number): number {
   let a = 0;
   let b = 0;
-  for (let c = 0; c < width; c += 2) {
-    a += q[qAt + c]! * k[kAt + c]!;
-    b += q[qAt + c + 1]! * k[kAt + c + 1]!;
+  let c = 0;
+  let d = 0;
+  for (let i = 0; i < width; i += 4) {
+    a += q[qAt + i]! * k[kAt + i]!;
+    b += q[qAt + i + 1]! * k[kAt + i + 1]!;
+    c += q[qAt + i + 2]! * k[kAt + i + 2]!;
+    d += q[qAt + i + 3]! * k[kAt + i + 3]!;
   }
-  return a + b;
+  return a + b + c + d;
 }
 
-/** Scores to probabilities, in place. → the logarithm of their sum */
-export function softmax(scores: Float32Array): number {
+/** ln Σ e^score */
+export function logSumExp(scores: Float32Array): number {
   let max = Number.NEGATIVE_INFINITY;
-  for (const score of scores) max = Math.max(max, score);
+  for (let i = 0; i < scores.length; i++) if (scores[i]! > max) max = scores[i]!;
   let sum = 0;
-  for (let i = 0; i < scores.length; i++) sum += scores[i] = Math.exp(scores[i]! - max);
-  for (let i = 0; i < scores.length; i++) scores[i]! /= sum;
+  for (let i = 0; i < scores.length; i++) sum += Math.exp(scores[i]! - max);
   return max + Math.log(sum);
+}
+
+/** Turns scores into probabilities, in place. */
+export function softmax(scores: Float32Array): void {
+  const whole = logSumExp(scores);
+  for (let i = 0; i < scores.length; i++) scores[i] = Math.exp(scores[i]! - whole);
 }
 
 /** Turns the rotated channels of a query `distance` positions on; `radians` and `interleaved` as in the header of the trace. */

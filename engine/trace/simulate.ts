@@ -74,6 +74,12 @@ export class Simulator {
     const { shape, header } = this.trace;
     const f16Bytes = f16CacheBytes(shape, header.tokens);
     const budgetTokens = Math.floor((parseBudget(options.kvBudget, f16Bytes) * header.tokens) / f16Bytes);
+    const laterTokens = yardstick.when === 'prompt' ? header.tokens - this.#later * PAGE_TOKENS : 0;
+    if (budgetTokens <= laterTokens)
+      throw new KvError('budget-too-small', `'${name}' has room for ${budgetTokens} tokens`, {
+        values: { given: name, budgetTokens, laterTokens },
+        hint: `${yardstick.id} chooses once and keeps all ${laterTokens} tokens that follow`,
+      });
     return { yardstick, budgetTokens };
   }
 

@@ -3,15 +3,17 @@
  * holds only masks them. Tokens come in steps of sixteen, and room for a step is made before it, so the bytes never exceed the budget; a yardstick
  * that chooses once holds the whole prompt until then. Ranks are made of exact keys; outputs of the formats that tokens are kept in.
  */
-import { assert, FORMAT_NAMES, FORMATS, type FormatName, PAGE_TOKENS } from '../../native/index.ts';
+import { assert, FORMAT_NAMES, type FormatName, PAGE_TOKENS } from '../../native/index.ts';
 import type { Yardstick, YardstickContext, YardstickSession } from '../../policy/index.ts';
 import { sideBytes } from '../budget.ts';
-import { dot, softmax, TraceLayer, turned } from './head.ts';
+import { dot, logSumExp, softmax, TraceLayer, turned } from './head.ts';
 import { Errors } from './later.ts';
 import type { Trace } from './reader.ts';
 
 /** Two queries of trials, and two of the keys between them on average. */
 const STEP_TOKENS = 16;
+/** Formats are places in FORMAT_NAMES, best first. */
+const EXACT = FORMAT_NAMES.indexOf('f16');
 
 /** A yardstick with what it may hold. */
 export interface YardstickRequest {
@@ -105,7 +107,8 @@ class Head {
   readonly #scores: readonly (readonly Float32Array[])[];
   /** Likewise: the logarithm of the sum over all tokens. */
   readonly #sums: readonly number[][];
-  readonly #rows = new Map<FormatName, { readonly k: Float32Array; readonly v: Float32Array }>();
+  /** By format. */
+  readonly #rows: { readonly k: Float32Array; readonly v: Float32Array }[] = [];
 
   constructor(trace: Trace, layer: TraceLayer, head: number, context: YardstickContext, slidingWindow: number | null) {
     const { headDim, kvHeads, queryHeads } = trace.shape;
@@ -115,7 +118,7 @@ class Head {
     this.#context = context;
     this.#window = slidingWindow ?? Number.POSITIVE_INFINITY;
     this.#group = queryHeads / kvHeads;
-    const { k } = this.#in('f16');
+    const { k } = this.#in(EXACT);
     const heads = Array.from({ length: this.#group }, (_, j) => layer.queries(head * this.#group + j));
     this.#queries = heads;
     this.#scores = heads.map((q) =>
@@ -126,12 +129,12 @@ class Head {
         return scores;
       }),
     );
-    this.#sums = this.#scores.map((queries) => queries.map((scores) => softmax(scores.slice())));
+    this.#sums = this.#scores.map((queries) => queries.map(logSumExp));
   }
 
   /** Attention of a query over all tokens, into its place in `out` [H, d]. */
   exact(query: number, out: Float32Array): void {
-    const { v } = this.#in('f16');
+    const { v } = this.#in(EXACT);
     for (let j = 0; j < this.#group; j++) {
       const shares = this.#scores[j]![query]!.slice();
       softmax(shares);
@@ -152,52 +155,47 @@ class Head {
     const session: YardstickSession = yardstick.open(this.#context);
     const { positions, tokens } = this.#layer;
     let held: number[] = [];
-    const formats = new Map<number, FormatName>();
-    const formatOf = (position: number): FormatName => formats.get(position) ?? 'f16';
-    const bytesOf = (kept: readonly number[]): number =>
-      kept.reduce((sum, position) => sum + tokenBytes[formatOf(position)], 0);
+    let bytes = 0;
+    // Formats by position: all tokens come as f16.
+    const formats = new Uint8Array(tokens).fill(EXACT);
     let query = 0;
     for (let start = 0; start < tokens; start += STEP_TOKENS) {
       const end = Math.min(tokens, start + STEP_TOKENS);
       const isDue =
         yardstick.when === 'prompt'
           ? start === promptTokens
-          : bytesOf(held) + (end - start) * tokenBytes.f16 > budgetTokens * tokenBytes.f16;
+          : bytes + (end - start) * tokenBytes.f16 > budgetTokens * tokenBytes.f16;
       if (isDue) {
         const room = budgetTokens - (yardstick.when === 'prompt' ? tokens - promptTokens : end - start);
         held = this.#keep(session, held, Math.max(0, room), formats);
-        const excess = bytesOf(held) - Math.max(0, room) * tokenBytes.f16;
+        bytes = held.reduce((sum, position) => sum + tokenBytes[FORMAT_NAMES[formats[position]!]!], 0);
+        const excess = bytes - Math.max(0, room) * tokenBytes.f16;
         // What chooses once may give its layers different shares.
         assert(yardstick.when === 'prompt' || excess <= 1e-6, `${yardstick.id} keeps ${excess} bytes more than it may`);
       }
       for (let token = start; token < end; token++) held.push(token);
-      run.stepBytes[start / STEP_TOKENS]! += bytesOf(held);
+      bytes += (end - start) * tokenBytes.f16;
+      run.stepBytes[start / STEP_TOKENS]! += bytes;
       const from = query;
       while (query < positions.length && positions[query]! < end) query++;
       if (yardstick.observes) this.#observe(session, held, from, query);
       for (let judged = Math.max(first, from); judged < query; judged++) {
-        run.droppedMass += this.#judge(yardstick, held, judged, formatOf, outputs[judged - first]!);
+        run.droppedMass += this.#judge(yardstick, held, judged, formats, outputs[judged - first]!);
         run.judged += this.#group;
       }
     }
   }
 
   /** What a yardstick keeps of `held`: positions that were there, in formats that are no better. */
-  #keep(
-    session: YardstickSession,
-    held: readonly number[],
-    budgetTokens: number,
-    formats: Map<number, FormatName>,
-  ): number[] {
+  #keep(session: YardstickSession, held: readonly number[], budgetTokens: number, formats: Uint8Array): number[] {
     const before = new Set(held);
     const kept = session.keep(held, budgetTokens);
     for (const [at, position] of kept.tokens.entries()) {
       assert(before.has(position), `token ${position} is kept, but was dropped`);
       assert(at === 0 || position > kept.tokens[at - 1]!, `token ${position} is out of order`);
-      const now = formats.get(position) ?? 'f16';
-      const format = kept.formats?.[at] ?? 'f16';
-      assert(FORMATS[format].rank >= FORMATS[now].rank, `token ${position} goes from ${now} up to ${format}`);
-      formats.set(position, format);
+      const format = FORMAT_NAMES.indexOf(kept.formats?.[at] ?? 'f16');
+      assert(format >= formats[position]!, `token ${position} goes up from ${formats[position]} to ${format}`);
+      formats[position] = format;
     }
     return [...kept.tokens];
   }
@@ -228,7 +226,7 @@ class Head {
     { positions }: Yardstick,
     held: readonly number[],
     query: number,
-    formatOf: (position: number) => FormatName,
+    formats: Uint8Array,
     out: Float32Array,
   ): number {
     const { headDim } = this.#trace.shape;
@@ -237,17 +235,16 @@ class Head {
     let dropped = 0;
     for (let j = 0; j < this.#group; j++) {
       const shares = this.#masked(this.#scores[j]![query]!, held);
-      const kept = shares.reduce((sum, score) => sum + Math.exp(score - this.#sums[j]![query]!), 0);
-      dropped += Math.max(0, 1 - kept);
+      dropped += seen === position + 1 ? 0 : Math.max(0, 1 - Math.exp(logSumExp(shares) - this.#sums[j]![query]!));
       const q = this.#queries[j]!.subarray(query * headDim, (query + 1) * headDim);
       let turn = { by: 0, q };
       for (let at = 0; at < seen; at++) {
         const token = held[at]!;
         if (token < this.#first(position)) continue;
-        const format = formatOf(token);
+        const format = formats[token]!;
         // By places, a token is nearer to the query by as many as were dropped between the two.
         const nearer = positions === 'slot' ? position - token - (seen - 1 - at) : 0;
-        if (format === 'f16' && nearer === 0) continue;
+        if (format === EXACT && nearer === 0) continue;
         if (nearer !== turn.by)
           turn = { by: nearer, q: nearer === 0 ? q : turned(q, -nearer, this.#trace.header.rotary) };
         shares[at] = dot(turn.q, 0, this.#in(format).k, token * headDim, headDim);
@@ -258,7 +255,7 @@ class Head {
         out,
         shares,
         (at) => held[at]!,
-        (token) => this.#in(formatOf(token)).v,
+        (token) => this.#in(formats[token]!).v,
       );
     }
     return dropped;
@@ -287,12 +284,9 @@ class Head {
     return Math.max(0, position - this.#window + 1);
   }
 
-  #in(format: FormatName): { readonly k: Float32Array; readonly v: Float32Array } {
-    const known = this.#rows.get(format);
-    if (known !== undefined) return known;
-    const rows = this.#layer.rows(this.#head, format);
-    this.#rows.set(format, rows);
-    return rows;
+  #in(format: number): { readonly k: Float32Array; readonly v: Float32Array } {
+    this.#rows[format] ??= this.#layer.rows(this.#head, FORMAT_NAMES[format]!);
+    return this.#rows[format]!;
   }
 }
 

@@ -5,7 +5,7 @@
  * stand for positions: kept in the order of the cache, they would be credited to the wrong tokens after the first move.
  */
 import type { FormatName } from '../../native/index.ts';
-import { best, Scores, SINKS, split } from './tokens.ts';
+import { Scores, SINKS, split } from './tokens.ts';
 import type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from './types.ts';
 
 const TAIL_TOKENS = 64;
@@ -35,7 +35,10 @@ abstract class TierSession implements YardstickSession {
     const price = TIERS.map((format) => tokenBytes[format]);
     const { tokens, best: hot } = this.order(held);
     const tierOf = (position: number, least: number): number => Math.max(this.#tiers.get(position) ?? 0, least);
+    const formatsOf = (kept: readonly number[]): FormatName[] => kept.map((position) => TIERS[tierOf(position, 0)]!);
     const budget = budgetTokens * price[0]!;
+    if (held.reduce((sum, position) => sum + price[tierOf(position, 0)]!, 0) <= budget)
+      return { tokens: held, formats: formatsOf(held) };
     // Everything beyond the best goes to the lowest tier; what room that leaves lifts the next in order to the middle one.
     const chosen = new Map<number, number>();
     let bytes = 0;
@@ -54,7 +57,7 @@ abstract class TierSession implements YardstickSession {
     this.#tiers.clear();
     const kept = [...chosen.keys()].sort((a, b) => a - b);
     for (const position of kept) this.#tiers.set(position, chosen.get(position)!);
-    return { tokens: kept, formats: kept.map((position) => TIERS[chosen.get(position)!]!) };
+    return { tokens: kept, formats: formatsOf(kept) };
   }
 }
 
@@ -87,8 +90,7 @@ class AnchorSession extends TierSession {
       RECENT_TOKENS,
     );
     const ranked = [...older].sort((a, b) => score(b) - score(a) || b - a);
-    const anchors = best(older, ANCHORS, score).length;
-    return { tokens: [...sinks, ...recent, ...ranked], best: sinks.length + recent.length + anchors };
+    return { tokens: [...sinks, ...recent, ...ranked], best: sinks.length + recent.length + ANCHORS };
   }
 }
 
