@@ -58,7 +58,7 @@ function leastBudget(): number {
 describe('a session behind a prompt that ends on a page boundary', () => {
   // Reads the same prompt twice, once with the promise that more follows: only then is the seal of its last page paid with the prompt.
   it('pays for its last page with the prompt when tokens follow, and not before they are certain', async () => {
-    const budget = Math.round(leastBudget() * 1.1);
+    const budget = Math.round(leastBudget() * 1.2);
     const read = async (tokensFollow: boolean): Promise<{ session: Session; kept: Kept[]; entries: number }> => {
       const kept: Kept[] = [];
       const session = open(budget, kept);
@@ -89,7 +89,7 @@ describe('a session behind a prompt that ends on a page boundary', () => {
   it('does so in generate(), and not when the answer is empty', async () => {
     const run = async (stop: boolean): Promise<number> => {
       const kept: Kept[] = [];
-      const session = open(Math.round(leastBudget() * 1.1), kept);
+      const session = open(Math.round(leastBudget() * 1.2), kept);
       // An end right behind the prompt, whatever the model would say.
       const { config } = runtime.model;
       if (stop) for (let id = 0; id < config.vocabSize; id++) (config.eosIds as number[]).push(id);
