@@ -6,15 +6,15 @@ import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
 import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
 import type { FailureMode } from '../witness/index.ts';
-import { f16CacheBytes, forecast, memoryBytes, parseBudget } from './budget.ts';
+import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
 import type { QualityFeedback } from './governed.ts';
-import { leave, startValues } from './learn.ts';
+import { leave, setupOf } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
 import { tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
-import { Session, type SessionSetup } from './session.ts';
+import { Session } from './session.ts';
 import { openState, type State } from './state.ts';
 import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions } from './types.ts';
 
@@ -203,18 +203,6 @@ export class Host {
     return session;
   }
 
-  async #setup(options: SessionOptions): Promise<SessionSetup> {
-    const { model, shape } = this.#runtime;
-    const { config, digest } = model;
-    const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
-    const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
-    const start = await startValues(
-      { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
-      this.#state?.book ?? null,
-    );
-    return { ...options, ...start, log: options.witness === false ? null : (this.#state?.log ?? null) };
-  }
-
   #tokenize({ prompt, tokensMax }: { prompt: Prompt; tokensMax: number }): number[] {
     return tokenize(this.#runtime.model.tokenizer, prompt, true, tokensMax);
   }
@@ -223,7 +211,10 @@ export class Host {
     checkOptions(options);
     // One set of threads, and one heap, for all sessions.
     this.#pool ??= openPool(memoryBytes());
-    const session = Session.open(this.#runtime, { ...(await this.#setup(options)), pool: this.#pool });
+    const session = Session.open(this.#runtime, {
+      ...(await setupOf(this.#runtime, options, this.#state)),
+      pool: this.#pool,
+    });
     this.#sessions.set(session.id, session);
     return session;
   }
@@ -262,7 +253,7 @@ export class Host {
     try {
       const result = await tour(
         this.#runtime,
-        await this.#setup(params.session),
+        await setupOf(this.#runtime, params.session, this.#state),
         params.tour,
         (event: TourEvent) => emit(event),
         signal,

@@ -9,11 +9,14 @@ import {
 } from '../memory/index.ts';
 import type { CacheShape } from '../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
-import { readEntry } from '../witness/index.ts';
-import { f16CacheBytes } from './budget.ts';
+import { readEntry, type WitnessLog } from '../witness/index.ts';
+import { f16CacheBytes, parseBudget } from './budget.ts';
 import type { Governed } from './governed.ts';
 import { measureWork } from './measure.ts';
 import { formatShares } from './report.ts';
+import type { Runtime } from './runtime.ts';
+import type { SessionSetup } from './session.ts';
+import type { SessionOptions } from './types.ts';
 
 /** Thresholds to start with, and where they came from. */
 export interface StartValues {
@@ -62,6 +65,22 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
   const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
   return { thresholds: lookup.thresholds, lookup, fingerprint: print };
+}
+
+/** What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones. Where `log` is null nothing is written. */
+export async function setupOf(
+  { model, shape }: Runtime,
+  options: SessionOptions,
+  state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
+): Promise<SessionSetup> {
+  const { config, digest } = model;
+  const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
+  const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
+  const start = await startValues(
+    { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
+    state?.book ?? null,
+  );
+  return { ...options, ...start, log: options.witness === false ? null : (state?.log ?? null) };
 }
 
 /** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */

@@ -17,6 +17,7 @@ import { given, KvError } from '../native/index.ts';
 import {
   type Entry,
   type FailureMode,
+  isLogDir,
   lockWriter,
   NO_SESSION,
   openWitnessLog,
@@ -119,18 +120,29 @@ async function keepBook(
   }
 }
 
-/** Opens the book for reading only: nothing in the folder changes, and nobody is locked out. Throws 'not-found' without a log, 'bad-log'. */
-export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook> {
-  const logId = readLogId(logDir(dir));
-  if (logId === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });
+/**
+ * The book as the next session would find it, for reading only: nothing in the folder changes, and nobody is locked out. → null where nothing was
+ * written, imported or shared. Throws 'bad-log'.
+ */
+export async function findBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook | null> {
+  const logId = isLogDir(logDir(dir)) ? readLogId(logDir(dir)) : null;
+  const isKept = existsSync(memoryDir(dir));
+  if (logId === null && !isKept && qdrant === undefined) return null;
   return openThresholdBook({
-    dir: memoryDir(dir),
-    logId,
-    entries: lessons(dir),
+    dir: logId !== null || isKept ? memoryDir(dir) : null,
+    logId: logId ?? '',
+    entries: logId === null ? () => [] : lessons(dir),
     readOnly: true,
     stateDir: resolve(dir),
     ...given<Shared>({ shared: qdrant && { ...qdrant, send: false } }),
   });
+}
+
+/** As findBook. Throws 'not-found' where there is none. */
+export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook> {
+  const book = await findBook(dir, qdrant);
+  if (book === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });
+  return book;
 }
 
 /** Makes the book again from the log. → experiences. Throws 'locked' while another process keeps it. */

@@ -1,8 +1,20 @@
 /** `palimpsest evaluate` compares caches with the exact one on the user's texts. */
 import { basename } from 'node:path';
-import { type Column, columnsOf, jsonText, KvError, percent, printable, table, wrap } from '../../native/index.ts';
+import {
+  type Column,
+  columnsOf,
+  given,
+  jsonText,
+  KvError,
+  percent,
+  plural,
+  printable,
+  table,
+  wrap,
+} from '../../native/index.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
 import { Runtime } from '../runtime.ts';
+import { findBook } from '../state.ts';
 import { interruptible } from './interrupt.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text } from './options.ts';
 import { readText } from './read-text.ts';
@@ -35,10 +47,16 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
   const texts: { name: string; content: string }[] = [];
   for (const path of paths)
     texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
-  const specs = cachesOf(settings).map(parseCache);
+  const thresholdsPath = text(settings, 'thresholds');
+  const specs = cachesOf(settings)
+    .map(parseCache)
+    .map(({ name, options }) => ({ name, options: { ...options, ...given({ thresholdsPath }) } }));
   await interruptible(async (signal) => {
     // Weights in 8 bits would add noise to every comparison, so weights are f32 unless others are requested.
-    const { model, dense, threads, isa, binding, cacheDir } = engineOptions({ dense: 'exact', ...settings });
+    const options = engineOptions({ dense: 'exact', ...settings });
+    const { model, dense, threads, isa, binding, cacheDir, stateDir, qdrant } = options;
+    const book = await findBook(stateDir!, qdrant);
+    const sessions = (await book?.count()) ?? null;
     const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
     // Rows are collected as they come, so that they are printed even if the rest fails or is interrupted.
     const rows: EvaluateRow[] = [];
@@ -51,6 +69,7 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
         windows: number(settings, 'windows') ?? 1,
         recallDocuments: number(settings, 'recall') ?? 0,
         seed: number(settings, 'seed') ?? 0,
+        book,
         signal,
         onRow: (row) => {
           rows.push(row);
@@ -62,25 +81,31 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
       complete = true;
     } finally {
       printRows(rows);
+      if (rows.length > 0)
+        process.stdout.write(`\n${wrap(beginning(sessions, stateDir!, thresholdsPath), columnsOf(process.stdout))}\n`);
       if (flag(settings, 'json') && (complete || rows.length > 0)) {
         const { model, dense, native } = runtime;
         process.stdout.write(
-          `${jsonText({ model: model.name, dense: dense.name, isa: native.isa, complete, rows })}\n`,
+          `${jsonText({ model: model.name, dense: dense.name, isa: native.isa, sessions: sessions ?? 0, complete, rows })}\n`,
         );
       }
+      await book?.close();
       await runtime.close();
     }
   });
+}
+
+/** What the caches of these rows started from. */
+function beginning(sessions: number | null, stateDir: string, thresholdsPath: string | undefined): string {
+  if (thresholdsPath !== undefined) return `Every cache started from ${printable(thresholdsPath)}.`;
+  if (sessions === null) return 'Every cache started from the built-in thresholds.';
+  return `Every cache started from what ${plural(sessions, 'session')} in ${printable(stateDir)} taught, as the next session there would. Nothing was written.`;
 }
 
 function printRows(rows: readonly EvaluateRow[]): void {
   const columns = columnsOf(process.stdout);
   if (rows.some((row) => row.windows > 0)) process.stdout.write(`${qualityTable(rows, columns)}\n`);
   if (rows.some((row) => row.asked > 0)) process.stdout.write(`\n${recallTable(rows, columns)}\n`);
-  if (rows.length > 0)
-    process.stdout.write(
-      `\n${wrap('Every cache started from the built-in thresholds; the state folder was neither read nor written.', columns)}\n`,
-    );
 }
 
 const NAMES: readonly Column<EvaluateRow>[] = [

@@ -76,7 +76,7 @@ const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'evaluate',
-    does: 'Perplexity, divergence, recall and bits of caches against the exact one. Every cache starts from the built-in thresholds: the state folder is neither read nor written.',
+    does: 'Perplexity, divergence, recall and bits of caches against the exact one. Every cache starts as the next session of the state folder would; nothing is written there.',
     examples: [
       'palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 \\',
       '    --caches q8,rot4:rot2,price@25%,uniform@25%',
@@ -93,6 +93,9 @@ const COMMANDS: readonly CommandText[] = [
       'policy',
       'cacheTypeK',
       'cacheTypeV',
+      'state',
+      ...SHARED,
+      'thresholds',
       'json',
     ],
     act: async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),

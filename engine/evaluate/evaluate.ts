@@ -3,8 +3,9 @@
  * same tokens. Text is read in chunks that end at page boundaries, so the scored tokens, the last ones of each window, attend to a
  * quantized history.
  */
+import type { ThresholdBook } from '../../memory/index.ts';
 import { given, KvError, parsePair } from '../../native/index.ts';
-import { defaultThresholds } from '../../policy/index.ts';
+import { setupOf } from '../learn.ts';
 import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
@@ -53,6 +54,8 @@ export interface EvaluateRequest {
   /** The number of recall documents for each text, with five questions each. */
   readonly recallDocuments: number;
   readonly seed: number;
+  /** What earlier sessions taught: every cache starts from it, as a session of an engine with this state folder would. It is only read. */
+  readonly book?: ThresholdBook | null;
   readonly signal?: AbortSignal;
   readonly onRow?: (row: EvaluateRow) => void;
 }
@@ -102,7 +105,7 @@ const emptyTally = () => ({
  * receives a row for everything that was measured, even if the work fails or is aborted later.
  */
 export async function evaluate(runtime: Runtime, request: EvaluateRequest): Promise<EvaluateRow[]> {
-  checkCaches(runtime, request);
+  await checkCaches(runtime, request);
   const windows = request.texts.map((text) => windowsOf(runtime, request, text));
   if (request.recallDocuments > 0) for (const text of request.texts) documentOf(runtime, request, text, 0);
   const rows: EvaluateRow[] = [];
@@ -150,7 +153,7 @@ function toRow(text: string, cache: string, tokens: number, tally: Tally): Evalu
 }
 
 /** Throws if the windows are longer than the context of the model, or if a cache cannot be opened for so many tokens. */
-function checkCaches(runtime: Runtime, request: EvaluateRequest): void {
+async function checkCaches(runtime: Runtime, request: EvaluateRequest): Promise<void> {
   const { config, tokenizer } = runtime.model;
   if (request.tokens > config.contextLength) {
     throw new KvError(
@@ -164,17 +167,18 @@ function checkCaches(runtime: Runtime, request: EvaluateRequest): void {
     ...(request.windows > 0 ? [request.tokens] : []),
     ...(request.recallDocuments > 0 ? [documentLength(tokenizer, request.tokens - asked) + asked] : []),
   ];
-  for (const { options } of request.caches) for (const length of lengths) open(runtime, options, length).close();
+  for (const { options } of request.caches)
+    for (const length of lengths) (await open(runtime, request, options, length)).close();
 }
 
-function open(runtime: Runtime, options: SessionOptions, tokensExpected: number): Session {
-  return Session.open(runtime, {
-    ...options,
-    tokensExpected,
-    compareTokens: SCORED_TOKENS,
-    log: null,
-    thresholds: defaultThresholds(runtime.shape.layers),
-  });
+async function open(
+  runtime: Runtime,
+  { book = null }: EvaluateRequest,
+  options: SessionOptions,
+  tokensExpected: number,
+): Promise<Session> {
+  const asked = { ...options, tokensExpected, compareTokens: SCORED_TOKENS };
+  return Session.open(runtime, await setupOf(runtime, asked, { book, log: null }));
 }
 
 /** The windows of a text, each with BOS if the model uses it. Throws 'bad-argument' if the text is too short. */
@@ -215,7 +219,7 @@ async function scoreWindows(
 ): Promise<void> {
   const { hiddenSize } = runtime.model.config;
   for (const tokens of windows) {
-    const exactRows = await using(open(runtime, { exact: true }, tokens.length), async (exact) => {
+    const exactRows = await using(await open(runtime, request, { exact: true }, tokens.length), async (exact) => {
       await exact.read(tokens, reading(request));
       return exact.hiddenRows();
     });
@@ -223,7 +227,7 @@ async function scoreWindows(
     const targets = Int32Array.from([...tokens.slice(tokens.length - scored + 1), NO_TARGET]);
     for (const [i, cache] of request.caches.entries()) {
       const tally = tallies[i]!;
-      await using(open(runtime, cache.options, tokens.length), async (session) => {
+      await using(await open(runtime, request, cache.options, tokens.length), async (session) => {
         const start = performance.now();
         await session.read(tokens, reading(request));
         tally.readMs += performance.now() - start;
@@ -259,8 +263,8 @@ async function scoreRecall(
   const asked = questionTokens(runtime.model.tokenizer);
   for (let index = 0; index < request.recallDocuments; index++) {
     const document = documentOf(runtime, request, text, index);
-    const count = (options: SessionOptions): Promise<number> =>
-      using(open(runtime, options, document.tokens.length + asked), async (session) => {
+    const count = async (options: SessionOptions): Promise<number> =>
+      using(await open(runtime, request, options, document.tokens.length + asked), async (session) => {
         await session.read(document.tokens, reading(request));
         let recalled = 0;
         for (const question of document.questions)

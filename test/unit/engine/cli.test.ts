@@ -446,7 +446,7 @@ describe('evaluate', () => {
       model: 'reference',
       rows: [{ cache: 'q8' }, { cache: 'rot4:rot2' }],
     });
-    expect(result.out).toContain('read nor written.');
+    expect(result.out).toContain('from the built-in thresholds.');
     expect(readdirSync(dir)).not.toContain('.palimpsest');
     expectRefused(
       await palimpsest(['evaluate', '-m', 'reference', '--text', prompt, '--tokens', '4000']),

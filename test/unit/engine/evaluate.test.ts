@@ -1,14 +1,22 @@
 // Evaluation and the demonstration on the reference model: what cannot be done is refused before anything is read, an abort at any
 // moment closes every session and keeps what was measured, and writing speed counts what was written.
+import { readdirSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { compareWithExact } from '../../../engine/evaluate/compare.ts';
 import { type EvaluateRequest, type EvaluateRow, evaluate, parseCache } from '../../../engine/evaluate/evaluate.ts';
 import { documentLength, questionTokens } from '../../../engine/evaluate/recall.ts';
 import { type TourEvent, tour, writingSpeed } from '../../../engine/evaluate/tour.ts';
+import { setupOf } from '../../../engine/learn.ts';
 import { Runtime } from '../../../engine/runtime.ts';
 import { Session } from '../../../engine/session.ts';
+import { memoryDir, openState, readBook } from '../../../engine/state.ts';
+import { importThresholds } from '../../../memory/index.ts';
 import { sealsBetween } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
-import { codeOf, MODEL, refused } from './on-reference.ts';
+import { scratchFolders } from '../witness/folder.ts';
+import { codeOf, ids, MODEL, openEngine, refused, written } from './on-reference.ts';
+
+const folder = scratchFolders();
 
 const TEXT = Array.from({ length: 900 }, (_, i) => `In the year ${i} the river rose to the mill and fell again.`).join(
   ' ',
@@ -103,6 +111,41 @@ describe('evaluate', () => {
     expect(rows.every(({ scored, meanKld }) => scored === 512 && meanKld > 0)).toBe(true);
     expect(open).toBe(0);
   });
+});
+
+it('finds for a state folder what the next session there comes to, and changes nothing in it', async () => {
+  const dir = folder();
+  const tokens = [...(runtime.model.tokenizer.addBos ? [runtime.model.tokenizer.bosId!] : [])];
+  tokens.push(...runtime.model.tokenizer.encode(TEXT).slice(0, 1500 - tokens.length));
+  const ask = request(['price@25%'], { tokens: tokens.length, windows: 1 });
+  const text = { name: 'river', content: runtime.model.tokenizer.decode(tokens) };
+
+  const engine = await openEngine(dir);
+  for (const seed of [1, 2, 3]) await (await written(engine, { kvBudget: '25%' }, ids(1400, seed))).close();
+  await engine.close();
+  // Gains that change what moves show that the folder is heard.
+  const target = { modelDigest: runtime.model.digest, shape: runtime.shape };
+  const learned = (await readBook(dir))!;
+  const file = await learned.exportFile({ ...target, family: runtime.model.config.architecture }, null);
+  await learned.close();
+  importThresholds(memoryDir(dir), { ...file, gains: { k: [9, 1, 1, 1, 1, 0.1], v: [1, 1, 1, 1, 1, 9] } }, target);
+  const before = readdirSync(dir, { recursive: true });
+
+  const book = (await readBook(dir))!;
+  const [row] = await evaluate(runtime, { ...ask, texts: [text], book });
+  await book.close();
+  expect(readdirSync(dir, { recursive: true }), 'evaluate only reads').toEqual(before);
+  const [unread] = await evaluate(runtime, { ...ask, texts: [text] });
+  expect(row!.meanKld, 'with and without the folder').not.toBe(unread!.meanKld);
+
+  const state = await openState(dir, 'block');
+  const options = { kvBudget: '25%', policy: 'price', tokensExpected: tokens.length, compareTokens: 512 };
+  const session = Session.open(runtime, await setupOf(runtime, options, state));
+  await session.read(tokens);
+  const { meanKld } = await compareWithExact(session, new AbortController().signal);
+  session.close();
+  await state.close();
+  expect(row!.meanKld).toBe(meanKld);
 });
 
 describe('the demonstration', () => {
