@@ -19,6 +19,9 @@ import {
 import { STEPS } from '../policy/index.ts';
 import type { KvBudget } from './types.ts';
 
+/** The format of the open page where nothing else is asked for. */
+export const OPEN_FORMAT: WindowName = 'f16';
+
 const UNITS: Readonly<Record<string, number>> = {
   '': 1,
   b: 1,
@@ -72,8 +75,16 @@ export function f16CacheBytes(shape: CacheShape, tokens: number): number {
   return tokens * shape.layers * shape.kvHeads * shape.headDim * 4;
 }
 
+/** What is in the window: the format of the open page, that of sealed pages, and how many newer tokens keep a sealed page there. */
+export interface Window {
+  readonly openFormat: WindowName;
+  readonly windowFormat: WindowName;
+  readonly windowTokens: number;
+}
+
 /** Open pages and sinks of a session that has filled a page: what no move can free. */
-export const fixedBytes = (shape: CacheShape): number => openBytes(shape, PAGE_TOKENS);
+export const fixedBytes = (shape: CacheShape, openFormat: WindowName): number =>
+  openBytes(shape, PAGE_TOKENS, openFormat);
 
 /** Bytes that a cache would take at a length. */
 export interface Forecast {
@@ -87,31 +98,43 @@ export interface Forecast {
   readonly pairs: readonly { readonly pair: string; readonly bytes: number; readonly effectiveBits: number }[];
 }
 
-/** Bytes at `tokens` when all movable pages are in (k, v) and one sealed page stays in the window format. */
-export function bytesAt(shape: CacheShape, tokens: number, k: FormatName, v: FormatName, window: FormatName): number {
-  const movable = forecastMovablePages(tokens);
-  const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
-  const inWindow = sealedPages(tokens) - movable;
-  return openBytes(shape, tokens) + shape.layers * (movable * (side(k) + side(v)) + inWindow * 2 * side(window));
+/** Most bytes up to `tokens` when all movable pages are in the pair of their layer, and those in the window in its format. */
+export function bytesAt(shape: CacheShape, tokens: number, pairs: readonly FormatPair[], window: Window): number {
+  const { layers, kvHeads, headDim } = shape;
+  const side = (format: FormatName): number => pageBytes(format, kvHeads, headDim);
+  const low = pairs.reduce((sum, { k, v }) => sum + side(k) + side(v), 0);
+  let most = 0;
+  // A page that leaves the window takes more before than a page that grows behind it, so that what counts may be a page back.
+  for (let at = Math.max(0, tokens - PAGE_TOKENS); at <= tokens; at++) {
+    const movable = forecastMovablePages(at, window.windowTokens);
+    const inWindow = layers * (sealedPages(at) - movable) * 2 * side(window.windowFormat);
+    most = Math.max(most, openBytes(shape, at, window.openFormat) + movable * low + inWindow);
+  }
+  return most;
 }
 
 export function forecast(shape: CacheShape, tokens: number): Forecast {
   const f16Bytes = f16CacheBytes(shape, tokens);
+  const window: Window = { openFormat: OPEN_FORMAT, windowFormat: WINDOW_FORMAT, windowTokens: PAGE_TOKENS };
   return {
     tokens,
     f16Bytes,
-    fixedBytes: openBytes(shape, tokens),
+    fixedBytes: openBytes(shape, tokens, OPEN_FORMAT),
     pairs: STEPS.map(({ k, v }) => {
-      const bytes = bytesAt(shape, tokens, k, v, WINDOW_FORMAT);
+      const bytes = bytesAt(
+        shape,
+        tokens,
+        Array.from({ length: shape.layers }, () => ({ k, v })),
+        window,
+      );
       return { pair: `${k}:${v}`, bytes, effectiveBits: f16Bytes === 0 ? 0 : (16 * bytes) / f16Bytes };
     }),
   };
 }
 
-/** The lowest pair of formats that pages of each layer may reach, and the format in which pages are sealed. */
-export interface Least {
+/** The lowest pair of formats that pages of each layer may reach, and the window. */
+export interface Least extends Window {
   readonly pairs: readonly FormatPair[];
-  readonly windowFormat: WindowName;
 }
 
 /** The source page of a move lives until the new one is complete: one page side must always fit beside the rest. */
@@ -121,26 +144,23 @@ export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, wind
     windowFormat === WINDOW_FORMAT ? 0 : pageBytes[WINDOW_FORMAT],
   );
 
-/** Refuses a byte budget that cannot be kept at this length (null: a page or more) even with the lowest formats each layer may use, and says how much is missing. */
-export function checkBudget(
-  shape: CacheShape,
-  budgetBytes: number,
-  tokensExpected: number | null,
-  { pairs, windowFormat }: Least,
-): void {
+/** The least byte budget that can be kept at this length (null: a page or more), with the lowest formats that each layer may use. */
+export function leastBudget(shape: CacheShape, tokensExpected: number | null, least: Least): number {
+  const spare = spareBytes(sideBytes(shape), least.windowFormat);
+  return bytesAt(shape, tokensExpected ?? PAGE_TOKENS, least.pairs, least) + spare;
+}
+
+/** Refuses a byte budget that cannot be kept at this length, and says how much is missing. */
+export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpected: number | null, least: Least): void {
+  const { pairs, windowFormat, openFormat } = least;
   const tokens = tokensExpected ?? PAGE_TOKENS;
-  const side = (format: FormatName): number => pageBytes(format, shape.kvHeads, shape.headDim);
-  const movable = forecastMovablePages(tokens);
-  const inWindow = (sealedPages(tokens) - movable) * shape.layers * 2 * side(windowFormat);
-  const pages = pairs.reduce((sum, { k, v }) => sum + movable * (side(k) + side(v)), 0);
-  const spare = spareBytes(sideBytes(shape), windowFormat);
-  const neededBytes = openBytes(shape, tokens) + inWindow + pages + spare;
+  const neededBytes = leastBudget(shape, tokensExpected, least);
   if (budgetBytes >= neededBytes) return;
   throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
     values: {
       budgetBytes,
       neededBytes,
-      windowBytes: fixedBytes(shape) + shape.layers * 2 * side(windowFormat),
+      windowBytes: fixedBytes(shape, openFormat) + shape.layers * 2 * sideBytes(shape)[windowFormat],
       tokens,
       lowest: [...new Set(pairs.map(({ k, v }) => `${k}:${v}`))].join(' '),
       formats: FORMAT_NAMES.join(' '),
@@ -163,9 +183,9 @@ export function memoryBytes(): number {
 }
 
 /** Refuses a cache that does not fit this machine's memory. Counted are open pages, kept queries and, without a budget, all pages at the planned length. */
-export function checkMemory(shape: CacheShape, pagesBytes: number): void {
+export function checkMemory(shape: CacheShape, pagesBytes: number, openFormat: WindowName): void {
   const queries = shape.layers * 2 * TRIAL_QUERIES * shape.queryHeads * shape.headDim * 4;
-  const neededBytes = Math.max(fixedBytes(shape), pagesBytes) + queries;
+  const neededBytes = Math.max(fixedBytes(shape, openFormat), pagesBytes) + queries;
   const memory = memoryBytes();
   if (neededBytes <= memory) return;
   const { layers, queryHeads, kvHeads, headDim } = shape;

@@ -3,7 +3,14 @@
  * thread (a worker is fine); one step is append + attention for every layer in order.
  */
 import { loadThresholdFile, type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
-import { type CacheShape, checkKeys, type FormatName, KvError, type PagePool } from '../native/index.ts';
+import {
+  type CacheShape,
+  checkKeys,
+  type FormatName,
+  KvError,
+  type PagePool,
+  type WindowName,
+} from '../native/index.ts';
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
 import type { FailureMode, WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
@@ -46,6 +53,10 @@ export interface OpenCacheOptions {
   readonly cacheTypes?: CacheTypes;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
+  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default f16. */
+  readonly openFormat?: WindowName;
+  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where the budget needs it. */
+  readonly windowTokens?: number;
   /** Factor on q·k, default 1/sqrt(headDim). */
   readonly scale?: number;
   /** Tokens that a query may look back, itself included, one entry per layer; null: all. Default: all. */
@@ -108,6 +119,8 @@ const CACHE_OPTIONS: Names<OpenCacheOptions> = {
   cacheTypes: true,
   skipLayers: true,
   stepLatencyBudgetMs: true,
+  openFormat: true,
+  windowTokens: true,
   scale: true,
   slidingWindow: true,
   alibiSlopes: true,

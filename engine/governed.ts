@@ -14,6 +14,7 @@ import {
   latentBytes,
   openKvCache,
   openPool,
+  PAGE_TOKENS,
   type PagePool,
   sealedPages,
 } from '../native/index.ts';
@@ -214,6 +215,12 @@ export class Governed {
 
   get usedBytes(): number {
     return this.kv.usedBytes;
+  }
+
+  /** Tokens that are best read at once: up to where the next page fills up or leaves the window. */
+  get tokensAtOnce(): number {
+    const { windowTokens = PAGE_TOKENS } = this.plan.context;
+    return windowTokens - (this.length % windowTokens);
   }
 
   get peakBytes(): number {
@@ -427,6 +434,7 @@ function openNative(
     ...(budgetBytes === null ? {} : { budgetBytes }),
     ...native,
     windowFormat: plan.context.windowFormat,
+    openFormat: plan.context.openFormat ?? 'f16',
     ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
   });
   try {

@@ -25,6 +25,8 @@ export const SESSION_OPTIONS: Names<SessionOptions> = {
   skipLayers: true,
   tokensExpected: true,
   stepLatencyBudgetMs: true,
+  openFormat: true,
+  windowTokens: true,
   exact: true,
   witness: true,
   latents: true,

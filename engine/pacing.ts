@@ -2,7 +2,7 @@
  * Pacing: at which tokens something is decided, how many moves one plan may hold and how many bytes it makes room for ahead. What is
  * never touched in a step need not be fetched from memory in it, so a step does something worth the waking up or nothing at all.
  */
-import { isPageFull, nextHalf, sealedPages } from '../native/index.ts';
+import { isPageFull, nextPoint, openRows, PAGE_TOKENS, partOfPage, roomFor, sealedPages } from '../native/index.ts';
 import type { PolicyContext } from '../policy/index.ts';
 import { RecentLatency } from './latency.ts';
 
@@ -41,11 +41,11 @@ export class Pacing {
   }
 
   reached(tokens: number): void {
-    this.#nextPoint = nextHalf(tokens);
+    this.#nextPoint = nextPoint(tokens, this.#context.windowTokens);
   }
 
   takeBack(tokens: number): void {
-    this.#nextPoint = nextHalf(tokens);
+    this.#nextPoint = nextPoint(tokens, this.#context.windowTokens);
     this.idle = false;
   }
 
@@ -62,13 +62,20 @@ export class Pacing {
   }
 
   /**
-   * Bytes that the next seal of all layers will need beyond what the page that leaves the window gives back in the two steps around the
-   * boundary. None at a full page: whether more tokens come at all is not known yet, and making room for them is the next step's work.
+   * Bytes that the next seal of all layers will need, or the next growth of open pages in 8 bits, beyond what the page that leaves the window
+   * just before gives back in the two steps around that point. None at a full page: whether more tokens come at all is not known yet, and
+   * making room for them is the next step's work.
    */
   aheadBytes(tokens: number, usedBytes: number): number {
     if (isPageFull(tokens)) return 0;
-    const share = Math.min(1, this.#movesAtBoundary / this.#context.layers);
-    return Math.round(this.#sealBytes - share * this.#givenBack(tokens, usedBytes));
+    const { layers, openFormat = 'f16', windowTokens = PAGE_TOKENS } = this.#context;
+    const share = Math.min(1, this.#movesAtBoundary / layers);
+    const leaving = Math.round(share * this.#givenBack(tokens, usedBytes));
+    if (openFormat === 'f16') return this.#sealBytes - leaving;
+    // A page with room for half as many tokens takes half the bytes.
+    const room = roomFor(openRows(tokens));
+    const growth = partOfPage(this.#sealBytes, room === PAGE_TOKENS ? roomFor(1) : room);
+    return Math.max(0, Math.round(growth) - (room === windowTokens ? leaving : 0));
   }
 
   /** Of one step. */

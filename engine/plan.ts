@@ -8,9 +8,12 @@ import {
   type FormatPair,
   KvError,
   LOWEST_FORMATS,
+  PAGE_TOKENS,
   parsePair,
   type Side,
   WINDOW_FORMAT,
+  WINDOW_TOKENS,
+  type WindowName,
 } from '../native/index.ts';
 import {
   createPolicy,
@@ -20,7 +23,18 @@ import {
   type Priority,
   type ThresholdSet,
 } from '../policy/index.ts';
-import { bytesAt, checkBudget, checkMemory, f16CacheBytes, fixedBytes, parseBudget, sideBytes } from './budget.ts';
+import {
+  bytesAt,
+  checkBudget,
+  checkMemory,
+  f16CacheBytes,
+  fixedBytes,
+  leastBudget,
+  OPEN_FORMAT,
+  parseBudget,
+  sideBytes,
+  type Window,
+} from './budget.ts';
 import type { CacheTypes, KvBudget } from './types.ts';
 
 export interface PlanRequest {
@@ -32,6 +46,8 @@ export interface PlanRequest {
   readonly cacheTypes?: CacheTypes | undefined;
   readonly skipLayers?: readonly number[] | undefined;
   readonly stepLatencyBudgetMs?: number | undefined;
+  readonly openFormat?: WindowName | undefined;
+  readonly windowTokens?: number | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
 }
@@ -67,6 +83,10 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     policy.id === 'fixed' && pair !== undefined ? [pair] : policy.id === 'table' ? (types as FormatPair[]) : null;
   // A fixed f16 side must never have been 8-bit.
   const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
+  if (!exact && windowFormat === 'f16' && (request.openFormat ?? 'f16') !== 'f16')
+    throw new KvError('bad-argument', `pages in f16 are not open in ${request.openFormat}`, {
+      values: { openFormat: request.openFormat, windowFormat },
+    });
   const floor = set === null ? floorOf(pair, policy.lowest) : null;
   if (!exact && kldBudget !== undefined && !policy.needsTrials) {
     throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
@@ -74,15 +94,26 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       hint: "use policy 'price'",
     });
   }
+  const asItIs = { k: windowFormat, v: windowFormat } as const;
+  const openFormat = windowFormat === 'f16' ? 'f16' : (request.openFormat ?? OPEN_FORMAT);
+  let window: Window = { openFormat, windowFormat, windowTokens: request.windowTokens ?? PAGE_TOKENS };
   if (budgetBytes !== null) {
-    const window = { k: windowFormat, v: windowFormat } as const;
     const lowest = (layer: number): FormatPair =>
-      skipLayers.includes(layer) || policy.id === 'none' ? window : (set?.[layer % set.length] ?? lowestPair(floor));
+      skipLayers.includes(layer) || policy.id === 'none' ? asItIs : (set?.[layer % set.length] ?? lowestPair(floor));
     const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
-    checkBudget(shape, budgetBytes, tokensExpected, { pairs, windowFormat });
+    // A budget that cannot hold a whole page of newer tokens in the window may hold half of one.
+    const smaller = { ...window, windowTokens: Math.min(...WINDOW_TOKENS) };
+    const isTight = budgetBytes < leastBudget(shape, tokensExpected, { ...window, pairs });
+    if (isTight && request.windowTokens === undefined) window = smaller;
+    checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs });
   }
-  const untouched = bytesAt(shape, tokensExpected ?? 0, windowFormat, windowFormat, windowFormat);
-  checkMemory(shape, budgetBytes === null ? untouched : 0);
+  const untouched = bytesAt(
+    shape,
+    tokensExpected ?? 0,
+    Array.from({ length: shape.layers }, () => asItIs),
+    window,
+  );
+  checkMemory(shape, budgetBytes === null ? untouched : 0, openFormat);
   if (kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
     throw new KvError(
       'budget-too-small',
@@ -107,7 +138,10 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       headDim: shape.headDim,
       windowFormat,
       pageBytes: sideBytes(shape),
-      fixedBytes: fixedBytes(shape),
+      fixedBytes: fixedBytes(shape, openFormat),
+      // Left out where they are what logs of earlier versions mean.
+      ...(openFormat === 'f16' ? {} : { openFormat }),
+      ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
       thresholds,
       skipLayers: [...skipLayers],
       floor,
@@ -183,13 +217,16 @@ function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | und
 const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
 
 /** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
-function checkRequest(
-  { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs }: PlanRequest,
-  layers: number,
-): void {
+function checkRequest(request: PlanRequest, layers: number): void {
+  const { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs } = request;
+  const { openFormat, windowTokens } = request;
   const refuse = (message: string, given: unknown): never => {
     throw new KvError('bad-argument', message, { values: { given: String(given) } });
   };
+  if (openFormat !== undefined && openFormat !== 'f16' && openFormat !== WINDOW_FORMAT)
+    refuse(`openFormat must be 'f16' or '${WINDOW_FORMAT}'`, openFormat);
+  if (windowTokens !== undefined && !WINDOW_TOKENS.includes(windowTokens))
+    refuse(`windowTokens must be ${WINDOW_TOKENS.join(' or ')}`, windowTokens);
   if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
     refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
   if (priority !== undefined && priority !== 'bytes' && priority !== 'kld')

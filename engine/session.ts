@@ -3,7 +3,7 @@
  * that end at page boundaries and generates token by token.
  */
 import type { Fingerprint, Lookup } from '../memory/index.ts';
-import { type FormatName, type KvCache, KvError, type PagePool, rowsLeft } from '../native/index.ts';
+import { type FormatName, type KvCache, KvError, type PagePool } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { Governed } from './governed.ts';
@@ -181,7 +181,7 @@ export class Session {
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
-      const chunk = tokenIds.slice(at, at + rowsLeft(this.tokens.length));
+      const chunk = tokenIds.slice(at, at + this.governed.tokensAtOnce);
       await this.#forward(chunk);
       at += chunk.length;
       options.onProgress?.({

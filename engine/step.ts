@@ -38,7 +38,7 @@ const TOLD_AT_ONCE = 2048;
 const NO_TRIALS: readonly TrialReport[] = [];
 
 /**
- * Runs `tokenIds` (at most up to the next page boundary) through all layers. `keep` gets the residual stream after the last layer, [T, m],
+ * Runs `tokenIds` (at most cache.tokensAtOnce) through all layers. `keep` gets the residual stream after the last layer, [T, m],
  * when the tokens are in the cache and before anything is decided; `onRows` the rows of each layer before the cache does.
  */
 export async function runStep(
@@ -131,7 +131,8 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
  */
 export function takeBack(cache: Governed, way: WayBack): void {
   const taken = cache.length - way.tokens;
-  const isTold = movablePages(cache.length) > movablePages(way.tokens);
+  const { windowTokens } = cache.plan.context;
+  const isTold = movablePages(cache.length, windowTokens) > movablePages(way.tokens, windowTokens);
   cache.goBack(way);
   if (!isTold || cache.hasFailed) return;
   cache.mover.write('note', { takenBack: taken, tokens: way.tokens });
@@ -140,7 +141,7 @@ export function takeBack(cache: Governed, way: WayBack): void {
 
 /** Called when a prompt has been read and tokens will follow. Where the prompt ends on a page boundary, sealing its last page is its own work and not that of the first token written. */
 export function endPrompt(cache: Governed): void {
-  if (isPageFull(cache.length)) makeRoom(cache, PAGE_TOKENS);
+  if (isPageFull(cache.length)) makeRoom(cache, cache.tokensAtOnce);
 }
 
 /** At the token boundary, after `tokensNew` were appended to every layer: trials of pages that leave the window, and the moves they lead to. */

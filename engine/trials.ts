@@ -5,9 +5,9 @@
 import {
   FORMATS,
   type FormatName,
-  halvesReached,
   type KvCache,
   movablePages,
+  PAGE_TOKENS,
   SIDES,
   type Side,
   sealedPages,
@@ -36,8 +36,8 @@ const TRIAL_AGAIN: Readonly<Record<Side, Candidates>> = {
 };
 /** Older pages take turns: a prime, so that the layers do not all try the same one. */
 const TURN = 7919;
-/** Tokens over which the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
-const SPREAD_TOKENS = 48;
+/** The part of the window over whose tokens the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
+const SPREAD = 3 / 8;
 /** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
 const AT_ONCE = 5;
 const NOTHING = new Float64Array(0);
@@ -106,11 +106,11 @@ export class TrialQueue {
   }
 
   /**
-   * Takes in the pages that leave the window with the page that is open now, from its middle on. By then half a page of queries
-   * sees them whole; reading a page at a time they are tried on all of them. Older pages are due to be tried again at the same time.
+   * Takes in the pages that leave the window next, once half of the tokens that keep them there have come. Their queries see these pages
+   * whole; reading a page at a time they are tried on all of them. Older pages are due to be tried again at the same time.
    */
   admit(tokens: number, tokensNew: number): void {
-    const pages = Math.max(0, halvesReached(tokens) - 1);
+    const pages = movablePages(tokens, this.#windowTokens / 2);
     if (pages > this.#admitted && this.#queued === 0) this.#due = this.#share(tokensNew);
     const { layers } = this.#context;
     for (; this.#admitted < pages; this.#admitted++) {
@@ -157,7 +157,7 @@ export class TrialQueue {
 
   /** Reports of pages that have left the window since the last time; what is still untried of them is tried now. */
   reports(tokens: number): readonly TrialReport[] {
-    const movable = movablePages(tokens);
+    const movable = movablePages(tokens, this.#windowTokens);
     const first = this.#found[0] ?? this.#started[0] ?? this.#waiting[0];
     if (first === undefined || first.page >= movable) return NO_REPORTS;
     this.#try(this.#waiting.filter(({ page }) => page < movable).length);
@@ -196,7 +196,7 @@ export class TrialQueue {
     this.#collect(true);
     const sealed = sealedPages(tokens);
     const isThere = ({ page }: { readonly page: number }): boolean => page < sealed;
-    const isOut = ({ page }: { readonly page: number }): boolean => page < movablePages(tokens);
+    const isOut = ({ page }: { readonly page: number }): boolean => page < movablePages(tokens, this.#windowTokens);
     this.#admitted = Math.min(this.#admitted, sealed);
     this.#waiting = this.#waiting.filter(isThere);
     this.#waitingAgain = this.#waitingAgain.filter(isOut);
@@ -216,7 +216,11 @@ export class TrialQueue {
 
   /** Trials that belong to so many tokens. */
   #share(tokens: number): number {
-    return (this.#context.layers * tokens) / SPREAD_TOKENS;
+    return (this.#context.layers * tokens) / (SPREAD * this.#windowTokens);
+  }
+
+  get #windowTokens(): number {
+    return this.#context.windowTokens ?? PAGE_TOKENS;
   }
 
   /** A page that a fork has already moved is not tried, because its earlier form is gone. */

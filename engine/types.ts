@@ -1,7 +1,15 @@
 /** The package's public types: what a caller gives and gets. Units are last in every name. */
-
 import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
-import type { BindingName, CacheMemory, FormatName, FormatPair, Isa, LatentName, Side } from '../native/index.ts';
+import type {
+  BindingName,
+  CacheMemory,
+  FormatName,
+  FormatPair,
+  Isa,
+  LatentName,
+  Side,
+  WindowName,
+} from '../native/index.ts';
 import type { PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
@@ -52,6 +60,10 @@ export interface SessionOptions {
   readonly tokensExpected?: number;
   /** p95 of the decode steps that is wished for: above it pages move only when they must. Default: none. */
   readonly stepLatencyBudgetMs?: number;
+  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default f16. */
+  readonly openFormat?: WindowName;
+  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where the budget needs it. */
+  readonly windowTokens?: number;
   /** f16 throughout, nothing is ever moved. Default false. */
   readonly exact?: boolean;
   /** Write decisions to the log, default true when the engine has a state folder. */

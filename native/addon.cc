@@ -138,7 +138,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return object.CheckTypeTag(&kCacheTag) ? Unwrap(object) : nullptr;
   }
 
-  // (pool, Int32Array[6]: layers, H, n, d, window format, threads; scale, Int32Array windows [layers], Float32Array slopes [H or 0],
+  // (pool, Int32Array[7]: layers, H, n, d, window format, threads, open format; scale, Int32Array windows [layers], Float32Array slopes [H or 0],
   // budget bytes or undefined)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -147,18 +147,20 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       Span<float> slopes;
       if (cache_) return kBadArgument;
       if (!pool) return kClosed;
-      if (!readArray(info[1], napi_int32_array, &shape) || shape.length != 6) return kBadShape;
+      if (!readArray(info[1], napi_int32_array, &shape) || shape.length != 7) return kBadShape;
       uint64_t budget;
       if (!readCacheBudget(info[5], &budget)) return kBadArgument;
       if (!info[2].IsNumber() || !readArray(info[3], napi_int32_array, &windows) || !readFloats(info[4], &slopes)) return kBadArgument;
       CacheOptions options;
       options.shape = {shape.data[0], shape.data[1], shape.data[2], shape.data[3]};
       options.windowFormat = shape.data[4];
+      options.openFormat = shape.data[6];
       const int threads = shape.data[5];
       const CacheShape& s = options.shape;
       if (s.layers < 1 || s.layers > kLayersMax || s.kvHeads < 1 || s.queryHeads < s.kvHeads || s.queryHeads > kHeadsMax) return kBadArgument;
       if (s.queryHeads % s.kvHeads != 0 || s.headDim < 8 || s.headDim > kHeadDimMax || s.headDim % 8 != 0) return kBadArgument;
       if (!isFormat(options.windowFormat) || !kFormats[options.windowFormat].isWindow) return kBadArgument;
+      if (options.openFormat != kF16 && options.openFormat != options.windowFormat) return kBadArgument;
       if (!servesHeadDim(options.windowFormat, s.headDim)) return kUnsupported;
       if (threads < 1 || threads > kThreadsMax) return kBadArgument;
       options.threads = kHasThreads ? threads : 1;

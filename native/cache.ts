@@ -445,7 +445,7 @@ class NativeCache implements KvCache {
 export function openKvCache(options: KvCacheOptions): KvCache {
   record(options, 'options');
   const pool = NativePool.handleOf(options.pool);
-  const { shape, windowFormat, scale, threads, windows, slopes } = checkedOptions(options);
+  const { shape, windowFormat, openFormat, scale, threads, windows, slopes } = checkedOptions(options);
   const scratchBytes = integer(
     options.latentScratchBytes ?? held.LATENT_SCRATCH_BYTES,
     'latentScratchBytes',
@@ -463,6 +463,7 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     shape.headDim,
     FORMATS[windowFormat].id,
     threads,
+    FORMATS[openFormat].id,
   );
   check(handle.open(pool, numbers, scale, windows, slopes, budgetBytes), 'open a cache');
   held.setLatentScratch(handle, scratchBytes);

@@ -6,7 +6,7 @@ import { KvError } from './error.ts';
 import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
 import { type BUILT_IN_CODECS, FAMILIES, type FormatName, type WindowName } from './formats/index.gen.ts';
 import { registeredFamilies } from './formats/registry.ts';
-import { PAGE_PART_ALIGN, SIDES, type Side } from './layout.ts';
+import { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, type Side } from './layout.ts';
 
 export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
 export type { FormatName, WindowName } from './formats/index.gen.ts';
@@ -77,10 +77,11 @@ export function servesHeadDim(format: FormatName, headDim: number): boolean {
 
 const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PAGE_PART_ALIGN;
 
-/** The bytes that one side of a sealed page takes in the pool, padding included. */
-export function pageBytes(format: FormatName, kvHeads: number, headDim: number): number {
+/** The bytes that one side of a page takes in the pool, padding included. `room`: tokens that there is room for, fewer than a page where it is open. */
+export function pageBytes(format: FormatName, kvHeads: number, headDim: number, room: number = PAGE_TOKENS): number {
   return FORMATS[format].parts.reduce(
-    (sum, { fields }) => sum + align(kvHeads * fields.reduce((bytes, field) => bytes + fieldBytes(field, headDim), 0)),
+    (sum, { fields }) =>
+      sum + align(kvHeads * fields.reduce((bytes, field) => bytes + fieldBytes(field, headDim, room), 0)),
     0,
   );
 }

@@ -3,9 +3,14 @@
  * The cache, the engine and the policies all use these functions instead of dividing by PAGE_TOKENS themselves.
  *
  * The open page is sealed by the first token after it, so a length that is a multiple of PAGE_TOKENS ends with a page that is full
- * but still open. A sealed page is in the window, and may not move, until a whole page of newer tokens follows it.
+ * but still open. A sealed page is in the window, and may not move, until `windowTokens` newer tokens follow it: a whole page unless a
+ * session chose less. Halfway to that point a page comes to be tried.
  */
 import { PAGE_TOKENS } from './format.ts';
+import { OPEN_ROWS_LEAST } from './layout.ts';
+
+/** How many newer tokens may be what keeps a sealed page in the window. */
+export const WINDOW_TOKENS: readonly number[] = [PAGE_TOKENS, PAGE_TOKENS / 2];
 
 const HALF_PAGE = PAGE_TOKENS / 2;
 
@@ -30,20 +35,36 @@ export const openRows = (tokens: number): number => tokens - sealedPages(tokens)
 export const sealsBetween = (tokens: number, tokensNew: number): number =>
   sealedPages(tokens + tokensNew) - sealedPages(tokens);
 
-/** How many pages are followed by a whole page of newer tokens. The others are in the window and may not move. */
-export const movablePages = (tokens: number): number => Math.max(0, Math.floor(tokens / PAGE_TOKENS) - 1);
+/** For how many rows a page that grows with its rows has room: 16, twice as many, and so on. */
+export function roomFor(rows: number): number {
+  let room = rows === 0 ? 0 : OPEN_ROWS_LEAST;
+  while (room < rows) room *= 2;
+  return room;
+}
+
+/** The length up to which an open page that grows with its rows has room. */
+export const roomEnd = (tokens: number): number => tokens - openRows(tokens) + roomFor(openRows(tokens));
+
+/** How many pages are followed by so many newer tokens. The others are in the window and may not move. */
+export const movablePages = (tokens: number, windowTokens: number = PAGE_TOKENS): number =>
+  Math.max(0, Math.floor((tokens - windowTokens) / PAGE_TOKENS));
 
 /** How many tokens have been appended since a page left the window; negative while it is in the window. */
 export const tokensBehind = (page: number, tokens: number): number => tokens - (page + 2) * PAGE_TOKENS;
 
 /**
- * How many pages a forecast takes as movable: all sealed ones but the newest. When a page has just become full, this is one less than
- * movablePages(), because the newest sealed page has only just left the window and a forecast is cautious.
+ * How many pages a forecast takes as movable: those that were so a token before. A page that has only just left the window has not moved
+ * yet, and a forecast is cautious.
  */
-export const forecastMovablePages = (tokens: number): number => Math.max(0, sealedPages(tokens) - 1);
+export const forecastMovablePages = (tokens: number, windowTokens: number = PAGE_TOKENS): number =>
+  movablePages(tokens - 1, windowTokens);
 
 /** How many pages have been filled at least to the middle. */
 export const halvesReached = (tokens: number): number => Math.floor((tokens + HALF_PAGE) / PAGE_TOKENS);
 
-/** The first length after `tokens` at which half a page ends. */
-export const nextHalf = (tokens: number): number => (Math.floor(tokens / HALF_PAGE) + 1) * HALF_PAGE;
+/** What so many tokens are of `bytes` that a page takes. */
+export const partOfPage = (bytes: number, tokens: number): number => (bytes * tokens) / PAGE_TOKENS;
+
+/** The first length after `tokens` at which a page may come to be tried or leave the window. */
+export const nextPoint = (tokens: number, windowTokens: number = PAGE_TOKENS): number =>
+  (Math.floor((2 * tokens) / windowTokens) + 1) * (windowTokens / 2);

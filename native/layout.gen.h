@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "2 formats=6 layout=31888d9c424806c08d8b1d80ee9f2b54";
+constexpr char kAbi[] = "3 formats=6 layout=31888d9c424806c08d8b1d80ee9f2b54";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

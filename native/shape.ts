@@ -1,8 +1,9 @@
 /** Checks the options with which a cache is opened. */
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, WINDOW_FORMAT } from './format.ts';
-import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, OPEN_ROWS_LEAST, SINK_TOKENS, THREADS_MAX } from './layout.ts';
+import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, pageBytes, WINDOW_FORMAT, type WindowName } from './format.ts';
+import { openRows, roomFor } from './geometry.ts';
+import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, SINK_TOKENS, THREADS_MAX } from './layout.ts';
 import { checkHeadDim } from './moves.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
@@ -11,12 +12,19 @@ const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
 
 /**
  * The bytes of open pages and sinks when every layer holds so many tokens. There is room for 16 rows at first, which is doubled as tokens
- * come until it is a whole page, and then there are the sinks. After the first page this no longer changes, and no move can free it.
+ * come until it is a whole page. An f16 page then keeps its room, and the sinks come with it; a coded one becomes the sealed page, the next
+ * begins anew, and the sinks are there from the first token on. No move can free these bytes.
  */
-export function openBytes({ layers, kvHeads, headDim }: CacheShape, tokens: number): number {
-  let room = tokens === 0 ? 0 : OPEN_ROWS_LEAST;
-  while (room < Math.min(tokens, PAGE_TOKENS)) room *= 2;
-  return layers * kvHeads * headDim * 4 * (room + (room === PAGE_TOKENS ? SINK_TOKENS : 0));
+export function openBytes(
+  { layers, kvHeads, headDim }: CacheShape,
+  tokens: number,
+  openFormat: WindowName = 'f16',
+): number {
+  const isCoded = openFormat !== 'f16';
+  const room = roomFor(isCoded ? openRows(tokens) : Math.min(tokens, PAGE_TOKENS));
+  const hasSinks = isCoded ? tokens > 0 : room === PAGE_TOKENS;
+  const sinkBytes = hasSinks ? 4 * SINK_TOKENS * kvHeads * headDim : 0;
+  return layers * (2 * pageBytes(openFormat, kvHeads, headDim, room) + sinkBytes);
 }
 
 function checkedShape(shape: CacheShape): CacheShape {
@@ -54,6 +62,9 @@ export function checkedOptions(options: KvCacheOptions) {
       windowFormat: show(windowFormat),
     });
   checkHeadDim(windowFormat, shape.headDim, "open the cache with windowFormat: 'f16'");
+  const openFormat = options.openFormat ?? 'f16';
+  if (openFormat !== 'f16' && openFormat !== windowFormat)
+    fail(`openFormat must be 'f16' or the window format, '${windowFormat}'`, { openFormat: show(openFormat) });
   const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
   if (typeof scale !== 'number' || !isFactor(scale))
     fail('scale must be a number of at most 1e20 in size', { scale: show(scale) });
@@ -68,5 +79,5 @@ export function checkedOptions(options: KvCacheOptions) {
     });
   }
   if (!slopes.every(isFactor)) throw new KvError('bad-value', 'alibiSlopes must be at most 1e20 in size');
-  return { shape, windowFormat, scale, threads, windows, slopes };
+  return { shape, windowFormat, openFormat, scale, threads, windows, slopes };
 }

@@ -67,6 +67,8 @@ export interface KvCacheOptions {
   readonly budgetBytes?: number;
   /** The format that a page gets when it is sealed: q8 (the default) or f16. Head sizes that q8 does not serve need f16. */
   readonly windowFormat?: WindowName;
+  /** The format of the page that tokens are appended to: f16, or the window format, in which rows are then coded as they come. Default f16. */
+  readonly openFormat?: WindowName;
   /** The factor that q·k is multiplied by: at most 1e20 in size, by default 1/sqrt(d). */
   readonly scale?: number;
   /** For each layer, how many tokens a query may attend to, its own included. Null means all of them. */

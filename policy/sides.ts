@@ -49,7 +49,7 @@ export class Sides {
     const format = rank(from);
     const bad =
       !isIndex(layer, this.#context.layers) ||
-      !isIndex(page, movablePages(tokens)) ||
+      !isIndex(page, movablePages(tokens, this.#context.windowTokens)) ||
       sideIndex < 0 ||
       format < 0 ||
       FORMAT_NAMES.some(
@@ -62,7 +62,7 @@ export class Sides {
         `a trial report of layer ${layer} page ${page} ${side} at ${tokens} tokens cannot be`,
         {
           values: { layer, page, side, from, tokens, known: this.#slots.has(key) },
-          hint: 'report each page side once, when a whole page of newer tokens stands behind it, with finite errors',
+          hint: 'report each page side once, when it has left the window, with finite errors',
         },
       );
     }
@@ -124,7 +124,7 @@ export class Sides {
    * move under way stay until its outcome is told. → slots that are forgotten
    */
   forget(tokens: number): readonly number[] {
-    const pages = movablePages(tokens);
+    const pages = movablePages(tokens, this.#context.windowTokens);
     if (this.pageMax < pages) return NONE;
     const slots: number[] = [];
     this.pageMax = -1;
@@ -192,7 +192,7 @@ const isIndex = (value: number, end: number): boolean => Number.isInteger(value)
 
 /** Bytes of a session of this length if its movable page sides take `sideBytes` each on average and the page in the window keeps its format. */
 export function bytesAt(context: PolicyContext, tokens: number, sideBytes: number): number {
-  const movable = forecastMovablePages(tokens);
+  const movable = forecastMovablePages(tokens, context.windowTokens);
   const window = (sealedPages(tokens) - movable) * context.pageBytes[context.windowFormat];
   return context.fixedBytes + 2 * context.layers * (movable * sideBytes + window);
 }

@@ -110,7 +110,7 @@ export interface Situation {
   readonly tokens: number;
   /** KV bytes allocated now. */
   readonly bytes: number;
-  /** Bytes that the next seal of all layers needs. */
+  /** Bytes that the next seal of all layers needs, or the next growth of their open pages where these are in 8 bits. */
   readonly sealBytes: number;
   /** null: no byte budget. */
   readonly budgetBytes: number | null;
@@ -198,6 +198,10 @@ export interface PolicyContext {
   readonly headDim: number;
   /** Format that a page gets when it is sealed. */
   readonly windowFormat: WindowName;
+  /** Format of the page that tokens are appended to; absent: f16, as in logs of earlier versions. */
+  readonly openFormat?: WindowName;
+  /** Newer tokens that must follow a sealed page before it may move; absent: a page of them, likewise. */
+  readonly windowTokens?: number;
   /** Bytes of one page side per format, all heads. */
   readonly pageBytes: Readonly<Record<FormatName, number>>;
   /** Bytes of the session that no move can free: open pages and sinks. */

@@ -4,7 +4,7 @@
  * The checks are plain functions because a log has tens of thousands of entries: a schema library, which copies what it checks,
  * took a third of the time that it takes to verify a log.
  */
-import { isFormatName, KvError } from '../native/index.ts';
+import { isFormatName, KvError, WINDOW_TOKENS } from '../native/index.ts';
 import type { EntryKind } from './types.ts';
 
 /** The first thing that is wrong, and the names of the fields that lead to it. */
@@ -164,6 +164,8 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
       kvHeads: count,
       headDim: count,
       windowFormat: format,
+      openFormat: optional(format),
+      windowTokens: optional(oneOf(...WINDOW_TOKENS)),
       pageBytes: record(text, whole),
       fixedBytes: whole,
       thresholds,

@@ -19,6 +19,8 @@ const CACHE: readonly SettingName[] = [
   'cacheTypeK',
   'cacheTypeV',
   'skipLayers',
+  'openFormat',
+  'windowTokens',
   'stepLatencyBudget',
   'thresholds',
 ];

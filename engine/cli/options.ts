@@ -1,6 +1,14 @@
 /** Converts settings to the options of the library. */
 import { checkQdrantOptions, type QdrantOptions } from '../../memory/index.ts';
-import { type BindingName, type FormatPair, given, type Isa, KvError, parsePair } from '../../native/index.ts';
+import {
+  type BindingName,
+  type FormatPair,
+  given,
+  type Isa,
+  KvError,
+  parsePair,
+  type WindowName,
+} from '../../native/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
@@ -72,6 +80,8 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
     kldBudget: number(settings, 'kldBudget'),
     stepLatencyBudgetMs: number(settings, 'stepLatencyBudget'),
     policy,
+    openFormat: text(settings, 'openFormat') as WindowName | undefined,
+    windowTokens: number(settings, 'windowTokens'),
     cacheTypes: types,
     skipLayers: settings['skipLayers'] as number[] | undefined,
     thresholdsPath: text(settings, 'thresholds'),

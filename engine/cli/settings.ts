@@ -116,6 +116,16 @@ export const SETTINGS = {
     help: 'layers that stay in the window format, e.g. 0,28-29',
     parse: layerList,
   },
+  openFormat: {
+    flags: '--open-format <type>',
+    help: 'format of the page that tokens are appended to: q8 or f16 (default: f16)',
+    choices: ['f16', 'q8'],
+  },
+  windowTokens: {
+    flags: '--window-tokens <n>',
+    help: 'newer tokens that keep a sealed page in the window (default: 128, or 64 where the budget needs it)',
+    parse: whole(1, 128),
+  },
   policy: {
     flags: '--policy <id>',
     help: 'what moves pages (default: price under a budget)',

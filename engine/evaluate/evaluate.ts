@@ -4,7 +4,7 @@
  * quantized history.
  */
 import type { ThresholdBook } from '../../memory/index.ts';
-import { given, KvError, parsePair } from '../../native/index.ts';
+import { given, KvError, parsePair, type WindowName } from '../../native/index.ts';
 import { setupOf } from '../learn.ts';
 import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
@@ -21,9 +21,24 @@ export interface CacheSpec {
   readonly options: SessionOptions;
 }
 
-/** The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or, with the lowest formats allowed, 'price@25%@rot2:rot2'. */
+/**
+ * The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or, with the lowest
+ * formats allowed, 'price@25%@rot2:rot2', and of one with another window: 'price@25%+f16' has its open page in f16, 'price@25%+64' sealed pages that move after 64 newer tokens.
+ */
 export function parseCache(text: string): CacheSpec {
-  const name = text.trim();
+  const [cache, ...window] = text.trim().split('+') as [string, ...string[]];
+  const { name, options } = parseBare(cache, text);
+  const windowTokens = window.find((part) => /^[0-9]+$/.test(part));
+  const openFormat = window.find((part) => part !== windowTokens) as WindowName | undefined;
+  const given = {
+    ...(openFormat === undefined ? {} : { openFormat }),
+    ...(windowTokens === undefined ? {} : { windowTokens: Number(windowTokens) }),
+  };
+  return { name: [name, ...window].join('+'), options: { ...options, ...given } };
+}
+
+function parseBare(cache: string, text: string): CacheSpec {
+  const name = cache.trim();
   if (name === 'exact' || name === 'f16') return { name, options: { exact: true } };
   const [policy = '', budget, floor] = name.split('@');
   if (budget === undefined) return { name, options: { policy: 'fixed', cacheTypes: parsePair(name) } };

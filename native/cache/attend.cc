@@ -274,12 +274,13 @@ class Call {
       }
     }
     if (to <= layer_.sealed()) return;
-    for (int h = 0; h < heads; h++) {
-      sides[h] = cache_.openView(layer_, true, firstHead + h);
-      sides[heads + h] = cache_.openView(layer_, false, firstHead + h);
-    }
-    rows.halfStride = cache_.openRoom(layer_);
-    if (rows.page(sides, layer_.sealed() * kPageTokens, 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
+    const OpenPage& open = layer_.open;
+    open.k.views(cache_.openShape(true, open.room), firstHead, heads, sides);
+    open.v.views(cache_.openShape(false, open.room), firstHead, heads, sides + heads);
+    const bool hasSinks = layer_.sealed() == 0 && cache_.codesOpenRows();
+    if (hasSinks && meetSinks(scratch, firstHead)) noteMass(scratch, 0);
+    rows.room = open.room;
+    if (rows.page(sides, layer_.sealed() * kPageTokens, hasSinks ? kSinkTokens : 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
   }
 
   // Whether a page can be met in a run: it has no sinks, is not a latent, and nothing of it is masked.

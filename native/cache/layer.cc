@@ -55,6 +55,9 @@ std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kerne
 Cache::Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options)
     : account_(std::move(account)), kernels_(kernels), options_(std::move(options)) {
   for (int format = 0; format < kFormatSlots; format++) places_[format] = sidePlaces(format, shape().kvHeads, shape().headDim);
+  for (int room = kOpenRowsLeast; room <= kPageTokens; room *= 2) {
+    openPlaces_[roomIndex(room)][options_.openFormat] = sidePlaces(options_.openFormat, shape().kvHeads, shape().headDim, room);
+  }
 }
 
 Cache::~Cache() {
@@ -64,7 +67,9 @@ Cache::~Cache() {
 
 void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) {
   for (Layer& layer : layers_) {
-    visit(layer.open);
+    for (PageSide* side : {&layer.open.k, &layer.open.v}) {
+      for (PartRef& part : side->part) visit(part);
+    }
     visit(layer.sinks);
     for (const std::shared_ptr<Page>& page : layer.pages) {
       if (page->walk == walk) continue;  // a fork has shown it
@@ -77,40 +82,75 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
   }
 }
 
-SideView Cache::openView(const Layer& layer, bool isKey, int head) const {
-  const size_t elements = static_cast<size_t>(shape().headDim) * openRoom(layer);
-  SideView view;
-  view.field[kF16Halves] = layer.open.bytes() + ((isKey ? 0 : shape().kvHeads) + head) * elements * sizeof(uint16_t);
-  return view;
-}
-
 Cache::Growth Cache::growthBy(const Layer& layer, int tokens) const {
-  const int seals = (layer.length + tokens - 1) / kPageTokens - layer.sealed();
-  const int rows = seals > 0 ? kPageTokens : layer.openRows() + tokens;
-  Growth growth{seals, 0, sealBytes() * seals, 0};
-  if (rows <= openRoom(layer)) return growth;
-  for (growth.room = kOpenRowsLeast; growth.room < rows;) growth.room *= 2;
-  growth.added += openBytes(growth.room);
-  growth.freed = layer.open.size();
-  if (growth.room == kPageTokens && !layer.sinks) growth.added += sinkBytes();
+  Growth growth;
+  growth.seals = std::max(0, (layer.length + tokens - 1) / kPageTokens - layer.sealed());
+  const int rows = growth.seals > 0 ? kPageTokens : layer.openRows() + tokens;
+  if (rows > layer.open.room) {
+    growth.room = roomFor(rows);
+    growth.added += openBytes(growth.room);
+    growth.freed = layer.open.bytes();
+  }
+  if (growth.seals > 0 && codesOpenRows()) {
+    growth.lastRoom = roomFor(layer.openRows() + tokens - growth.seals * kPageTokens);
+    growth.added += openBytes(kPageTokens) * (growth.seals - 1) + openBytes(growth.lastRoom);
+  } else {
+    growth.added += sealBytes() * growth.seals;
+  }
+  growth.sinks = !layer.sinks && (codesOpenRows() ? rows > 0 : growth.room == kPageTokens);
+  if (growth.sinks) growth.added += sinkBytes();
   return growth;
 }
 
-bool Cache::draftGrowth(const Layer& from, const Growth& growth, PartRef& open, PartRef& sinks) const {
+bool Cache::draftOpen(int room, OpenPage& open) const {
+  open.room = room;
+  for (const bool isKey : {true, false}) {
+    PageSide& side = open.side(isKey);
+    if (room == 0) continue;
+    if (!side.draft(*account_, options_.openFormat, openShape(isKey, room), room)) return false;
+    // Attention computes rows that are not there yet as well, before it masks them.
+    for (PartRef& part : side.part) {
+      if (part) std::memset(part.bytes(), 0, part.size());
+    }
+  }
+  return true;
+}
+
+void Cache::countOpen(const Layer& layer) const {
+  layer.open.k.count(*account_);
+  layer.open.v.count(*account_);
+}
+
+// Copies the rows of a field of one head to where they are in an open page with other room. What belongs to a token lies together, but keys are
+// stored channel by channel (f16) or four channels at a time (codes): each of these stripes has room for the same tokens.
+static void copyField(const FieldLayout& field, bool isKey, int d, const uint8_t* from, int room, uint8_t* to, int toRoom) {
+  const int stripes = !isKey || field.elementBits == 0 ? 1 : field.elementBits == 16 ? d : d / 4;
+  const size_t bytes = fieldBytes(field, d, room) / stripes, toBytes = fieldBytes(field, d, toRoom) / stripes;
+  for (int i = 0; i < stripes; i++) std::memcpy(to + i * toBytes, from + i * bytes, std::min(bytes, toBytes));
+}
+
+bool Cache::draftGrowth(const Layer& from, const Growth& growth, OpenPage& open, PartRef& sinks) const {
+  if (growth.sinks) {
+    sinks = account_->draft(sinkBytes());
+    if (!sinks) return false;
+    if (from.sinks) std::memcpy(sinks.bytes(), from.sinks.bytes(), sinks.size());
+    else std::memset(sinks.bytes(), 0, sinks.size());
+  }
   if (growth.room == 0) return true;
-  open = account_->draft(openBytes(growth.room));
-  if (!sinks && growth.room == kPageTokens) sinks = account_->draft(sinkBytes());
-  if (!open || (!sinks && growth.room == kPageTokens)) return false;
-  std::memset(open.bytes(), 0, open.size());
-  if (from.openRows() == 0) return true;
-  // Keys are stored channel by channel, values token by token.
-  const size_t channels = shape().rowElements(), d = shape().headDim, room = growth.room, rows = from.openRows(), roomBefore = openRoom(from);
-  uint16_t* to = reinterpret_cast<uint16_t*>(open.bytes());
-  const uint16_t* old = reinterpret_cast<const uint16_t*>(from.open.bytes());
-  for (size_t c = 0; c < channels; c++) std::memcpy(to + c * room, old + c * roomBefore, rows * sizeof(uint16_t));
-  to += channels * room;
-  old += channels * roomBefore;
-  for (int head = 0; head < shape().kvHeads; head++) std::memcpy(to + head * room * d, old + head * roomBefore * d, rows * d * sizeof(uint16_t));
+  OpenPage larger;
+  if (!draftOpen(growth.room, larger)) return false;
+  for (const bool isKey : {true, false}) {
+    if (from.openRows() == 0) continue;
+    const SideShape before = openShape(isKey, from.open.room), after = openShape(isKey, growth.room);
+    for (int head = 0; head < shape().kvHeads; head++) {
+      const SideView rows = from.open.side(isKey).view(before, head);
+      const SideTarget target = larger.side(isKey).target(after, head);
+      for (int i = 0; i < kFormats[options_.openFormat].fields; i++) {
+        copyField(kFormats[options_.openFormat].field[i], isKey, shape().headDim, rows.field[i], from.open.room, target.field[i], growth.room);
+      }
+    }
+  }
+  open = std::move(larger);
   return true;
 }
 
@@ -133,56 +173,70 @@ size_t Cache::sealBytes() const {
   return 2 * sideBytes(options_.windowFormat, shape().kvHeads, shape().headDim);
 }
 
-// Rounds `count` tokens to f16 and writes them to the open page from row `row` on.
+// Writes `count` tokens to the open page from row `row` on, in its format.
 void Cache::write(Layer& layer, const float* k, const float* v, int row, int count) {
-  const size_t n = shape().kvHeads;
-  const size_t d = shape().headDim;
-  const size_t room = openRoom(layer);
-  uint16_t line[256];
-  for (size_t head = 0; head < n; head++) {
-    uint16_t* keys = const_cast<uint16_t*>(openView(layer, true, static_cast<int>(head)).at<uint16_t>(kF16Halves));
-    uint16_t* values = const_cast<uint16_t*>(openView(layer, false, static_cast<int>(head)).at<uint16_t>(kF16Halves));
-    for (int t = 0; t < count; t++) {
-      const size_t from = (t * n + head) * d;
-      kernels_->toHalf(k + from, line, d);
-      for (size_t c = 0; c < d; c++) keys[c * room + row + t] = line[c];
-      kernels_->toHalf(v + from, values + (row + t) * d, d);
+  const size_t n = shape().kvHeads, d = shape().headDim;
+  for (const bool isKey : {true, false}) {
+    const float* rows = isKey ? k : v;
+    const SideShape side = openShape(isKey, layer.open.room);
+    for (size_t head = 0; head < n; head++) {
+      const SideTarget target = layer.open.side(isKey).target(side, static_cast<int>(head));
+      for (int t = 0; t < count; t++) {
+        const float* x = rows + (t * n + head) * d;
+        if (codesOpenRows() && layer.sealed() == 0 && row + t < kSinkTokens) {
+          kernels_->toHalf(x, const_cast<uint16_t*>(sinkRows(layer, isKey, static_cast<int>(head))) + (row + t) * d, d);
+        } else {
+          kernels_->writeRow(target, isKey, shape().headDim, layer.open.room, row + t, x);
+        }
+      }
     }
   }
 }
 
-std::shared_ptr<Page> Cache::draftPage() {
-  auto page = std::make_shared<Page>();
+bool Cache::draftSeal(int nextRoom, Seal& seal) {
+  seal.page = std::make_shared<Page>();
+  if (codesOpenRows()) return draftOpen(nextRoom, seal.next);
   for (const bool isKey : {true, false}) {
-    if (!page->side(isKey).draft(*account_, options_.windowFormat, sideShape(isKey))) return nullptr;
+    if (!seal.page->side(isKey).draft(*account_, options_.windowFormat, sideShape(isKey))) return false;
   }
-  return page;
+  return true;
 }
 
-// Moves the full open page into `page` (already drafted) and empties it.
-void Cache::seal(Layer& layer, std::shared_ptr<Page> page) {
+void Cache::seal(Layer& layer, Seal seal) {
+  Page& page = *seal.page;
+  if (codesOpenRows()) {
+    page.k = std::move(layer.open.k);
+    page.v = std::move(layer.open.v);
+    layer.open = std::move(seal.next);
+    countOpen(layer);
+  } else {
+    encodeOpen(layer, page);
+  }
+  layer.mass.push_back(layer.openMass);
+  layer.openMass = 0;
+  layer.pages.push_back(std::move(seal.page));
+}
+
+// Encodes an open page in f16 to a page, and writes the sinks.
+void Cache::encodeOpen(Layer& layer, Page& page) {
   const int d = shape().headDim;
   const int firstRow = layer.pages.empty() ? kSinkTokens : 0;
-  Scratch& scratch = workers_->scratch[0];
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
     for (int head = 0; head < side.kvHeads; head++) {
-      const SideView open = openView(layer, isKey, head);
-      const SideTarget target = page->side(isKey).target(side, head);
+      const SideView open = layer.open.side(isKey).view(side, head);
+      const SideTarget target = page.side(isKey).target(side, head);
       if (options_.windowFormat == kF16 && firstRow == 0) {
         std::memcpy(target.field[kF16Halves], open.field[kF16Halves], sizeof(uint16_t) * d * kPageTokens);
         continue;
       }
-      float* rows = scratch.keyRows.data();
+      float* rows = workers_->scratch[0].keyRows.data();
       kernels_->decode(open, isKey, d, firstRow, rows, d);
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
       kernels_->encode(&target, 1, isKey, d, firstRow, rows, d);
     }
-    page->side(isKey).count(*account_);
+    page.side(isKey).count(*account_);
   }
-  layer.mass.push_back(layer.openMass);
-  layer.openMass = 0;
-  layer.pages.push_back(std::move(page));
 }
 
 // Reserves room for `more` pages, so that adding them cannot fail.
@@ -199,22 +253,22 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   if (!withinMagnitude(k, row * tokens, kHalfMax) || !withinMagnitude(v, row * tokens, kHalfMax)) return kBadValue;
   const Growth growth = growthBy(layer, tokens);
   if (growth.added > 0 && !account_->hasRoom(growth.added, growth.freed)) return kBudgetExceeded;
-  std::vector<std::shared_ptr<Page>> fresh(growth.seals);
-  for (std::shared_ptr<Page>& page : fresh) {
-    page = draftPage();
-    if (!page) return kNoMemory;
+  std::vector<Seal> seals(growth.seals);
+  for (int i = 0; i < growth.seals; i++) {
+    if (!draftSeal(i + 1 < growth.seals ? kPageTokens : growth.lastRoom, seals[i])) return kNoMemory;
   }
   reservePages(layer, growth.seals);
-  PartRef open = layer.open, sinks = layer.sinks;
+  OpenPage open = layer.open;
+  PartRef sinks = layer.sinks;
   if (!draftGrowth(layer, growth, open, sinks)) return kNoMemory;
   // From here on nothing can fail.
   layer.open = std::move(open);
   layer.sinks = std::move(sinks);
-  account_->count(layer.open);
+  countOpen(layer);
   account_->count(layer.sinks);
   int sealed = 0;
   for (int done = 0; done < tokens;) {
-    if (layer.openRows() == kPageTokens) seal(layer, std::move(fresh[sealed++]));
+    if (layer.openRows() == kPageTokens) seal(layer, std::move(seals[sealed++]));
     const int count = std::min(tokens - done, kPageTokens - layer.openRows());
     write(layer, k + done * row, v + done * row, layer.openRows(), count);
     layer.length += count;
@@ -242,20 +296,30 @@ void Cache::materialize(int index, int pageIndex, bool isKey, int head, float* r
 void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
   const Layer& layer = layers_[index];
   const size_t d = shape().headDim, stride = shape().rowElements();
-  const bool isOpen = pageIndex == layer.sealed();
+  if (pageIndex < layer.sealed()) {
+    for (int head = 0; head < shape().kvHeads; head++) materialize(index, pageIndex, isKey, head, out + head * d, stride, workers_->scratch[0]);
+    return;
+  }
+  const int rows = layer.openRows(), firstRow = codesOpenRows() && pageIndex == 0 ? kSinkTokens : 0;
+  if (rows == 0) return;
+  // The rows as those of a page with room for 128 tokens, which the kernels decode whole.
+  Scratch& scratch = workers_->scratch[0];
+  scratch.codes.grow(openBytes(kPageTokens));
+  const SideShape side = openShape(isKey, layer.open.room);
   for (int head = 0; head < shape().kvHeads; head++) {
-    float* to = out + head * d;
-    if (!isOpen) {
-      materialize(index, pageIndex, isKey, head, to, stride, workers_->scratch[0]);
-      continue;
+    SideView view = layer.open.side(isKey).view(side, head);
+    std::memset(scratch.codes.data(), 0, openBytes(kPageTokens));
+    size_t at = 0;
+    for (int i = 0; i < side.places[view.format].fields; i++) {
+      const FieldLayout& field = kFormats[view.format].field[i];
+      copyField(field, isKey, side.headDim, view.field[i], layer.open.room, scratch.codes.data() + at, kPageTokens);
+      view.field[i] = scratch.codes.data() + at;
+      at += alignedPart(fieldBytes(field, side.headDim));
     }
-    const uint16_t* open = openView(layer, isKey, head).at<uint16_t>(kF16Halves);
-    const size_t room = openRoom(layer);
-    uint16_t line[kHeadDimMax];
-    for (size_t t = 0; t < static_cast<size_t>(layer.openRows()); t++) {
-      for (size_t c = 0; isKey && c < d; c++) line[c] = open[c * room + t];
-      kernels_->fromHalf(isKey ? line : open + t * d, to + t * stride, d);
-    }
+    float* decoded = scratch.keyRows.data();
+    kernels_->decode(view, isKey, side.headDim, firstRow, decoded, d);
+    if (firstRow > 0) restoreSinks(layer, isKey, head, decoded, d);
+    for (int t = 0; t < rows; t++) std::memcpy(out + head * d + t * stride, decoded + t * d, sizeof(float) * d);
   }
 }
 
@@ -276,13 +340,27 @@ void Cache::setSketch(int index, const float* sketch) {
   layer.sketchScale = scale;
 }
 
+// Clears what belongs to the tokens of the open page from `row` on: attention takes the largest scale of a page as the unit of all.
+void Cache::forgetRows(Layer& layer, int row) {
+  layer.openMass = 0;
+  for (const bool isKey : {true, false}) {
+    for (int head = 0; head < shape().kvHeads && layer.open.room > 0; head++) {
+      const SideTarget target = layer.open.side(isKey).target(openShape(isKey, layer.open.room), head);
+      for (int i = 0; i < kFormats[options_.openFormat].fields; i++) {
+        const size_t bytes = kFormats[options_.openFormat].field[i].tokenBytes;
+        std::memset(target.field[i] + row * bytes, 0, (layer.open.room - row) * bytes);
+      }
+    }
+  }
+}
+
 Status Cache::truncate(int tokens) {
   for (const Layer& layer : layers_) {
     if (tokens > layer.length) return kBadArgument;
     if (tokens < layer.sealed() * kPageTokens) return kUnsupported;
   }
   for (Layer& layer : layers_) {
-    if (tokens < layer.length) layer.openMass = 0;
+    if (tokens < layer.length) forgetRows(layer, tokens - layer.sealed() * kPageTokens);
     layer.length = tokens;
     for (int& position : layer.kept.position) {
       if (position >= tokens) position = -1;
@@ -304,7 +382,7 @@ CacheMemory Cache::memory() const {
   CacheMemory memory{0, 0, 0, workers_->bytes() + latents_->bytes()};
   for (const auto& move : moves_) memory.scratch += move->added;
   for (const Layer& layer : layers_) {
-    memory.open += layer.open.size();
+    memory.open += layer.open.bytes();
     memory.sinks += layer.sinks.size();
     for (const std::shared_ptr<Page>& page : layer.pages) memory.pages += page->bytes();
     if (layer.latent) memory.scratch += layer.latent->bytes();
@@ -315,7 +393,7 @@ CacheMemory Cache::memory() const {
   return memory;
 }
 
-// Sinks are written once, when page 0 is sealed, and shared like sealed pages from then on; open rows are copied.
+// Once page 0 is sealed, sinks do not change and are shared like sealed pages; open rows are copied.
 std::unique_ptr<Cache> Cache::fork(Status* status) const {
   std::unique_ptr<Cache> twin(new Cache(account_, kernels_, options_));
   twin->workers_ = workers_;
@@ -325,7 +403,7 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   std::vector<Growth> growths;
   size_t needed = 0;
   for (Layer& layer : twin->layers_) {
-    layer.open = PartRef();
+    layer.open = OpenPage();
     if (layer.sealed() == 0) layer.sinks = PartRef();
     growths.push_back(layer.openRows() > 0 ? growthBy(layer, 0) : Growth{});
     needed += growths.back().added;
@@ -342,7 +420,7 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   }
   account_->pool()->enter(twin.get());
   for (Layer& layer : twin->layers_) {
-    account_->count(layer.open);
+    countOpen(layer);
     account_->count(layer.sinks);
   }
   *status = kOk;

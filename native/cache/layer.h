@@ -2,10 +2,11 @@
 // Attention over it is in attend.h, measuring a move in trial.h, and moving a page side in moves.h.
 //
 // Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n.
-// The open page of one layer is n K tiles [d][r], then n V tiles [r][d], f16. Its room r is 0 at first, grows with the tokens to 16, 32, 64
-// and 128, and never shrinks.
-// The sinks of one layer are K rows [n][4][d], then V rows [n][4][d], f16. They are allocated when the open page grows to 128 and written when
-// page 0 is sealed.
+// The open page of one layer has the fields of a page side in its format, for as many tokens as it has room for: 0 at first, then 16, 32, 64
+// and 128 as tokens come. An open page in f16 is encoded when it is sealed and keeps its room. One in a coded format has its rows coded as
+// they come, so it becomes the sealed page as it is, and the next one begins without room.
+// The sinks of one layer are K rows [n][4][d], then V rows [n][4][d], f16. With an open page in f16 they are allocated when it grows to 128 and
+// written when page 0 is sealed; a coded one has them beside it from the first token on, because sinks are not coded.
 #pragma once
 #include <deque>
 #include <memory>
@@ -36,6 +37,7 @@ struct CacheShape {
 struct CacheOptions {
   CacheShape shape;
   int windowFormat;           // kQ8 or kF16
+  int openFormat = kF16;      // kF16, or the window format
   int threads = 1;            // the most that take part in a call
   float skipShare = 0;        // PageRows::skipShare of attention
   float scale;
@@ -63,6 +65,16 @@ struct Page {
   size_t bytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
 };
 
+// The page that tokens are appended to.
+struct OpenPage {
+  PageSide k;
+  PageSide v;
+  int room = 0;  // tokens
+  PageSide& side(bool isKey) { return isKey ? k : v; }
+  const PageSide& side(bool isKey) const { return isKey ? k : v; }
+  size_t bytes() const { return k.bytes() + v.bytes(); }
+};
+
 // Recent queries of a layer, for trials. Their slot is (position / 8) % 16.
 struct KeptQueries {
   std::vector<uint16_t> q;       // [slots][H][d] half, as given; slots are added as needed, up to 16
@@ -74,7 +86,7 @@ struct KeptQueries {
 
 struct Layer {
   int length = 0;
-  PartRef open;
+  OpenPage open;
   PartRef sinks;
   std::vector<std::shared_ptr<Page>> pages;
   std::vector<double> mass;  // attention that each sealed page received
@@ -213,10 +225,10 @@ class Cache : public PartOwner {
 
   void visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit) override;
 
-  // How many tokens the open page has room for.
-  int openRoom(const Layer& layer) const { return static_cast<int>(layer.open.size() / openBytes(1)); }
-  // The open page of one head, as an f16 page side whose key channels are openRoom() apart.
-  SideView openView(const Layer& layer, bool isKey, int head) const;
+  // The shape of a side of an open page with this room, which is not 0.
+  SideShape openShape(bool isKey, int room) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim, openPlaces_[roomIndex(room)]}; }
+  // Whether the rows of an open page are codes, beside which the sinks are kept.
+  bool codesOpenRows() const { return isCoded(options_.openFormat); }
   // Sink rows of one head, [4][d] half.
   const uint16_t* sinkRows(const Layer& layer, bool isKey, int head) const;
   // Overwrites rows 0..3 with the exact sinks.
@@ -224,23 +236,42 @@ class Cache : public PartOwner {
 
  private:
   Cache(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options);
-  size_t openBytes(int room) const { return options_.shape.rowElements() * room * 4; }
+  static constexpr int kRooms = 4;  // 16, 32, 64, 128
+  static int roomFor(int rows) {
+    int room = rows > 0 ? kOpenRowsLeast : 0;
+    while (room < rows) room *= 2;
+    return room;
+  }
+  static int roomIndex(int room) { return room == 16 ? 0 : room == 32 ? 1 : room == 64 ? 2 : 3; }
+  size_t openBytes(int room) const { return room == 0 ? 0 : 2 * sideBytes(options_.openFormat, shape().kvHeads, shape().headDim, room); }
   size_t sinkBytes() const { return options_.shape.rowElements() * kSinkTokens * 4; }
   // What appending `tokens` to a layer does to its memory.
   struct Growth {
     int seals = 0;      // pages that are sealed
     int room = 0;       // room of the larger open page, 0 if the present one is large enough
+    int lastRoom = 0;   // room of the open page after the last seal, where open pages become sealed ones
+    bool sinks = false; // whether sinks are allocated
     size_t added = 0;   // bytes allocated
     size_t freed = 0;   // bytes of the open page that is replaced
   };
   Growth growthBy(const Layer& layer, int tokens) const;
-  // Drafts a larger open page with the rows of `from`, and the sinks if they are due and missing; neither is counted yet. False when memory
-  // ran out.
-  bool draftGrowth(const Layer& from, const Growth& growth, PartRef& open, PartRef& sinks) const;
-  // A page of the window format, not counted yet. Null when memory ran out.
-  std::shared_ptr<Page> draftPage();
+  // Drafts a larger open page with the rows of `from`, and the sinks if they are due; neither is counted yet. False when memory ran out.
+  bool draftGrowth(const Layer& from, const Growth& growth, OpenPage& open, PartRef& sinks) const;
+  // An empty open page, not counted yet. False when memory ran out.
+  bool draftOpen(int room, OpenPage& open) const;
+  void countOpen(const Layer& layer) const;
+  // What sealing one page needs, not counted yet.
+  struct Seal {
+    std::shared_ptr<Page> page;  // with the sides that an open page in f16 is encoded to
+    OpenPage next;               // the open page after it, where the present one becomes the sealed page
+  };
+  // Drafts a seal after which there is room for `nextRoom` tokens where a new open page follows. False when memory ran out.
+  bool draftSeal(int nextRoom, Seal& seal);
   static void reservePages(Layer& layer, int more);
-  void seal(Layer& layer, std::shared_ptr<Page> page);
+  // Makes the full open page a sealed one.
+  void seal(Layer& layer, Seal seal);
+  void encodeOpen(Layer& layer, Page& page);
+  void forgetRows(Layer& layer, int row);
   Status draftMove(int layer, int page, Sides sides, int to, Move& move) const;
   double putInPlace(Move& move);
   MoveResult commitMove(Move& move);
@@ -263,6 +294,7 @@ class Cache : public PartOwner {
   const Kernels* kernels_;
   CacheOptions options_;
   SidePlaces places_[kFormatSlots];
+  SidePlaces openPlaces_[kRooms][kFormatSlots];  // of the open format, by room
   std::shared_ptr<Workers> workers_;
   std::shared_ptr<LatentBlocks> latents_;  // shared with forks
   std::shared_ptr<const RotaryTable> rotary_;

@@ -4,23 +4,23 @@
 
 namespace palimpsest {
 
-SidePlaces sidePlaces(int format, int kvHeads, int headDim) {
+SidePlaces sidePlaces(int format, int kvHeads, int headDim, int room) {
   SidePlaces places;
   places.fields = kFormats[format].fields;
   size_t end[kPartsMax] = {};
   for (int i = 0; i < places.fields; i++) {
     const FieldLayout& field = kFormats[format].field[i];
-    const size_t bytes = fieldBytes(field, headDim);
+    const size_t bytes = fieldBytes(field, headDim, room);
     places.field[i] = {field.part, end[field.part], bytes};
     end[field.part] += kvHeads * bytes;
   }
   return places;
 }
 
-bool PageSide::draft(Account& account, int newFormat, const SideShape& shape) {
+bool PageSide::draft(Account& account, int newFormat, const SideShape& shape, int room) {
   format = newFormat;
   for (int i = 0; i < kPartsMax; i++) {
-    const size_t size = partBytes(format, i, shape.kvHeads, shape.headDim);
+    const size_t size = partBytes(format, i, shape.kvHeads, shape.headDim, room);
     if (size == 0 || part[i]) continue;
     part[i] = account.draft(size);
     if (!part[i]) return false;

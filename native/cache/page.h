@@ -1,4 +1,4 @@
-// One side (K or V) of one sealed page, in any format: which parts it has, and where the fields of one head lie in them.
+// One side (K or V) of one page, in any format: which parts it has, and where the fields of one head lie in them.
 //
 // A part is one allocation. It holds its first field for all heads, then its next field for all heads (layout.gen.h lists the fields of every
 // format). Each format defines how they are written and read (native/formats/).
@@ -19,7 +19,7 @@ struct SidePlaces {
   int fields = 0;
   Place field[kFieldsMax] = {};
 };
-SidePlaces sidePlaces(int format, int kvHeads, int headDim);
+SidePlaces sidePlaces(int format, int kvHeads, int headDim, int room = kPageTokens);
 
 struct SideShape {
   bool isKey;
@@ -33,7 +33,7 @@ struct PageSide {
   PartRef part[kPartsMax];
 
   // Drafts every missing part; false when memory ran out. The caller counts them when the page is complete.
-  bool draft(Account& account, int newFormat, const SideShape& shape);
+  bool draft(Account& account, int newFormat, const SideShape& shape, int room = kPageTokens);
   void count(Account& account) const;
   size_t bytes() const;
   SideView view(const SideShape& shape, int head) const;

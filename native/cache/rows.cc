@@ -28,7 +28,7 @@ void QueryRows::begin(int rowCount, int headCount) {
   heads = headCount;
   ready[kPlain] = ready[kTurned] = false;
   skipShare = 0;
-  halfStride = kPageTokens;
+  room = kPageTokens;
   skipped[0] = skipped[1] = 0;
   restart();
 }
@@ -77,7 +77,7 @@ PageRows QueryRows::view() {
   view.mixed = mixed.data();
   view.mixedTurned = mixedTurned.data();
   view.rowMass = rowMass.data();
-  view.halfStride = halfStride;
+  view.room = room;
   view.skipShare = skipShare;
   view.skippedMass = skippedMass.data();
   view.skipped = skipped;

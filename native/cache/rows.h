@@ -25,7 +25,7 @@ struct QueryRows {
   bool alibi = false;
   int window = 0;         // tokens a row may look back, itself included; 0 = all
   float skipShare = 0;    // as in PageRows
-  int halfStride = kPageTokens;  // as in PageRows
+  int room = kPageTokens;  // as in PageRows
 
   // Results: sums of 2^score relative to max, values not divided by the sum.
   Buffer<float> max;      // [rows]

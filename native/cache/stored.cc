@@ -58,9 +58,9 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   if (stored.size != pageBytes + (pageIndex == 0 ? sinkBytes() : 0)) return kBadShape;
   PartRef sinkPart = layer.sinks;
   const bool needsSinks = pageIndex == 0 && !sinkPart;
-  if (!account_->hasRoom(pageBytes + (isOpenFull ? sealBytes() : 0) + (needsSinks ? sinkBytes() : 0))) return kBudgetExceeded;
-  std::shared_ptr<Page> before = isOpenFull ? draftPage() : nullptr;
-  if (isOpenFull && !before) return kNoMemory;
+  if (!account_->hasRoom(pageBytes + (isOpenFull && !codesOpenRows() ? sealBytes() : 0) + (needsSinks ? sinkBytes() : 0))) return kBudgetExceeded;
+  Seal before;
+  if (isOpenFull && !draftSeal(0, before)) return kNoMemory;
   if (needsSinks && !(sinkPart = account_->draft(sinkBytes()))) return kNoMemory;
   auto page = std::make_shared<Page>();
   page->kind = stored.kind;

@@ -67,8 +67,8 @@ export interface Family {
 /** Freezes a descriptor and keeps its exact type. */
 export const defineFormat = <const F extends FormatDescriptor>(format: F): F => Object.freeze(format);
 
-/** Bytes of a field for one head. */
-export function fieldBytes(field: Field, headDim: number): number {
+/** Bytes of a field for one head with room for so many tokens. */
+export function fieldBytes(field: Field, headDim: number, room: number = PAGE_TOKENS): number {
   const { elementBits = 0, tokenBytes = 0, channelBytes = 0, headBytes = 0 } = field;
-  return (PAGE_TOKENS * headDim * elementBits) / 8 + PAGE_TOKENS * tokenBytes + headDim * channelBytes + headBytes;
+  return (room * headDim * elementBits) / 8 + room * tokenBytes + headDim * channelBytes + headBytes;
 }

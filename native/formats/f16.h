@@ -18,6 +18,14 @@ struct F16 {
     }
   }
 
+  static void writeRow(const SideTarget& to, bool isKey, int d, int room, int row, const float* x) {
+    uint16_t* half = to.at<uint16_t>(kF16Halves);
+    if (!isKey) return toHalf(x, half + row * d, d);
+    uint16_t line[kHeadDimMax];
+    toHalf(x, line, d);
+    for (int c = 0; c < d; c++) half[c * room + row] = line[c];
+  }
+
   static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
     const uint16_t* half = side.at<uint16_t>(kF16Halves);
     if (!isKey) {
@@ -45,7 +53,7 @@ struct F16 {
     const int n = rows.perHead, d = rows.d;
     const size_t first = static_cast<size_t>(head) * n;
     const Ahead ahead = aheadOf(next, k, kPageTokens);
-    dotHalf(k.at<uint16_t>(kF16Halves), d, (visible + 7) / 8 * 8, rows.halfStride, rows.q + first * d, n, d, rows.scores + first * kPageTokens, kPageTokens,
+    dotHalf(k.at<uint16_t>(kF16Halves), d, (visible + 7) / 8 * 8, rows.room, rows.q + first * d, n, d, rows.scores + first * kPageTokens, kPageTokens,
             next != nullptr ? &ahead : nullptr);
   }
 

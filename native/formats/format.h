@@ -9,25 +9,25 @@ constexpr bool isFormat(int id) { return id >= 0 && id < kFormatSlots && kFormat
 // Whether a format stores codes. f16, the format of the open page, does not: it holds the rows themselves, sinks included.
 constexpr bool isCoded(int format) { return format != kF16; }
 
-// Bytes of one field of one head.
-constexpr size_t fieldBytes(const FieldLayout& field, int headDim) {
-  return static_cast<size_t>(kPageTokens) * headDim * field.elementBits / 8 + static_cast<size_t>(kPageTokens) * field.tokenBytes +
+// Bytes of one field of one head. room: tokens that there is room for, fewer than 128 in an open page that still grows.
+constexpr size_t fieldBytes(const FieldLayout& field, int headDim, int room = kPageTokens) {
+  return static_cast<size_t>(room) * headDim * field.elementBits / 8 + static_cast<size_t>(room) * field.tokenBytes +
          static_cast<size_t>(headDim) * field.channelBytes + field.headBytes;
 }
 
 constexpr size_t alignedPart(size_t bytes) { return (bytes + kPagePartAlign - 1) / kPagePartAlign * kPagePartAlign; }
 
 // Bytes of one part of a page side, 0 when the format has no such part.
-constexpr size_t partBytes(int format, int part, int kvHeads, int headDim) {
+constexpr size_t partBytes(int format, int part, int kvHeads, int headDim, int room = kPageTokens) {
   size_t bytes = 0;
   for (int i = 0; i < kFormats[format].fields; i++) {
-    if (kFormats[format].field[i].part == part) bytes += kvHeads * fieldBytes(kFormats[format].field[i], headDim);
+    if (kFormats[format].field[i].part == part) bytes += kvHeads * fieldBytes(kFormats[format].field[i], headDim, room);
   }
   return alignedPart(bytes);
 }
-constexpr size_t sideBytes(int format, int kvHeads, int headDim) {
+constexpr size_t sideBytes(int format, int kvHeads, int headDim, int room = kPageTokens) {
   size_t bytes = 0;
-  for (int part = 0; part < kPartsMax; part++) bytes += partBytes(format, part, kvHeads, headDim);
+  for (int part = 0; part < kPartsMax; part++) bytes += partBytes(format, part, kvHeads, headDim, room);
   return bytes;
 }
 

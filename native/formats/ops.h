@@ -17,6 +17,8 @@
 // prepareKeys or prepareValues may be missing: attention then decodes that side.
 //
 // Optional:
+//   writeRow(to, isKey, d, room, row, x)        for formats that a page may be open in, whose rows do not depend on each other. Their score,
+//                                               mix, prepareKeys and prepareValues read no further than rows.room
 //   demote(from, isKey, d, to)                  for nested families: conversion from codes alone
 //   isSound(side, d)                            for formats where bytes that no encoder writes can do harm
 //   score, mix                                  products of the format's own (f16)
@@ -31,6 +33,8 @@
 
 template <class F>
 concept HasDemote = requires(const SideView& from, const SideTarget& to) { F::demote(from, true, 64, to); };
+template <class F>
+concept WritesRows = requires(const SideTarget& to, const float* x) { F::writeRow(to, true, 64, 16, 0, x); };
 template <class F>
 concept ChecksBytes = requires(const SideView& side) { F::isSound(side, 64); };
 template <class F>

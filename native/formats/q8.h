@@ -9,6 +9,20 @@ struct Q8 {
     withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride); });
   }
 
+  static void writeRow(const SideTarget& to, bool isKey, int d, int room, int row, const float* x) {
+    alignas(64) uint8_t codes[kHeadDimMax + kLanes * 4];
+    const uint16_t scale = rowCodes(x, d, codes);
+    to.at<uint16_t>(kQ8RowScales)[row] = scale;
+    uint8_t* tile = to.at(kQ8Codes);
+    // Keys: 64 bytes are 16 tokens x 4 channels; values: 16 channels x 4 tokens.
+    if (isKey) {
+      for (int c = 0; c < d; c += 4) __builtin_memcpy(tile + c * room + row * 4, codes + c, 4);
+    } else {
+      uint8_t* quad = tile + (row & ~3) * d + (row & 3);
+      for (int c = 0; c < d; c++) quad[c * 4] = codes[c];
+    }
+  }
+
   static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
     const int8_t* tile = side.at<int8_t>(kQ8Codes);
     const uint16_t* scales = side.at<uint16_t>(kQ8RowScales);
@@ -45,7 +59,7 @@ struct Q8 {
   static MEMBER const int8_t* levels(const SideView& side, int, int8_t*) { return side.at<int8_t>(kQ8Codes); }
 
   static MEMBER void prepareKeys(const SideView& k, const PageRows& rows, int head) {
-    fromHalf(k.at<uint16_t>(kQ8RowScales), rows.keyScales + head * kPageTokens, kPageTokens);
+    fromHalf(k.at<uint16_t>(kQ8RowScales), rows.keyScales + head * kPageTokens, rows.room);
     const int first = head * rows.perHead, end = first + rows.perHead;
     for (int r = first; r < end; r++) rows.factor[r] = rows.integers[kPlain][r].step;
     for (int r = first; r < end; r++) rows.offset[r] = 0.0f;
@@ -53,22 +67,31 @@ struct Q8 {
 
   static MEMBER void prepareValues(const SideView& v, const PageRows& rows, int head) {
     float* scale = rows.valueScales + head * kPageTokens;
-    fromHalf(v.at<uint16_t>(kQ8RowScales), scale, kPageTokens);
+    fromHalf(v.at<uint16_t>(kQ8RowScales), scale, rows.room);
+    for (int t = rows.room; t < kPageTokens; t++) scale[t] = 0.0f;
     rows.valueSteps[head] = scalesAsMultiples(scale);
   }
 
  private:
+  // Writes the codes of one row. Returns its scale, half.
+  static MEMBER uint16_t rowCodes(const float* x, int d, uint8_t* codes) {
+    const uint16_t half = floatToHalf(largestLane(largestOf(x, d)) / 127.0f);
+    const float scale = halfToFloat(half);
+    for (int c = 0; c < d; c += kLanes) storeLowBytes(codes + c, scale > 0.0f ? divideToCodes(load(x + c), scale) : VecI{});
+    return half;
+  }
+
   template <int D>
   static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
     alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
     uint16_t* scales = to.at<uint16_t>(kQ8RowScales);
     for (int t = 0; t < kPageTokens; t++) {
-      const float* row = x + t * stride;
-      scales[t] = t < firstRow ? 0 : floatToHalf(largestLane(largestOf(row, D)) / 127.0f);
-      const float scale = halfToFloat(scales[t]);
-      for (int c = 0; c < D; c += kLanes) {
-        storeLowBytes(codes + t * D + c, scale > 0.0f ? divideToCodes(load(row + c), scale) : VecI{});
+      if (t >= firstRow) {
+        scales[t] = rowCodes(x + t * stride, D, codes + t * D);
+        continue;
       }
+      scales[t] = 0;
+      for (int c = 0; c < D; c += kLanes) storeLowBytes(codes + t * D + c, VecI{});
     }
     placeInTile<D>(isKey, codes, to.at(kQ8Codes));
   }

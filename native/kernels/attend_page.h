@@ -67,7 +67,7 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
     F::score(k, rows, head, visible, next);
   } else if constexpr (kKeysAreIntegers<F>) {
     const size_t first = static_cast<size_t>(head) * rows.perHead;
-    scoreCoded<F>(k, rows.tile, rows.keyScales + head * kPageTokens, rows.d, rows.integers[F::kBasis] + first, rows.perHead, rows.factor + first,
+    scoreCoded<F>(k, rows.tile, rows.room, rows.keyScales + head * kPageTokens, rows.d, rows.integers[F::kBasis] + first, rows.perHead, rows.factor + first,
                   rows.offset + first, rows.scores + first * kPageTokens, next);
     if constexpr (AddsToScores<F>) F::addToScores(k, rows, head);
   } else {
@@ -98,7 +98,7 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int
     F::mix(v, rows, first, n, visible, next);
   } else if constexpr (kValuesAreIntegers<F>) {
     float* target = (F::kBasis == kTurned ? rows.mixedTurned : rows.mixed) + first * rows.d;
-    mixCoded<F>(v, rows.tile, rows.d, rows.weights + first % kWeightRows, n, target, next);
+    mixCoded<F>(v, rows.tile, rows.room, rows.d, rows.weights + first % kWeightRows, n, target, next);
   } else {
     const int d = rows.d;
     F::decode(v, false, d, 0, rows.decoded, d);
@@ -236,6 +236,14 @@ static void attendRun(const SideView* sides, int pages, int known, int start, co
 
 static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
   withFormat(targets->format, [&](auto format) MEMBER { format.encode(targets, count, isKey, d, firstRow, x, stride); });
+  clearUpperHalves();
+}
+
+static void writeRow(const SideTarget& target, bool isKey, int d, int room, int row, const float* x) {
+  withFormat(target.format, [&](auto format) MEMBER {
+    if constexpr (WritesRows<decltype(format)>) format.writeRow(target, isKey, d, room, row, x);
+    else __builtin_trap();  // never reached: a cache is not opened with such a format
+  });
   clearUpperHalves();
 }
 

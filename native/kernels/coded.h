@@ -44,18 +44,19 @@ INLINE void sumSide(const SideView& side, const int8_t* tile, int quads, int out
   }
 }
 
-template <class F, int R>
-static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t* tile, const float* scale, int d, const IntegerRow* x,
+// Whole: a page has room for 128 tokens, and the compiler knows it; otherwise for `room`.
+template <class F, int R, bool Whole>
+static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t* tile, int room, const float* scale, int d, const IntegerRow* x,
                                                  const float* factor, const float* offset, float* y, const Ahead& ahead) {
-  sumSide<false, F, R>(k, tile, d / 4, kPageTokens, x, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<false, F, R>(k, tile, d / 4, Whole ? kPageTokens : room, x, ahead, [&](int r, int o, VecI sum) MEMBER {
     store(y + r * kPageTokens + o, __builtin_convertvector(sum, VecF) * (load(scale + o) * factor[r]) + offset[r]);
   });
 }
 
-template <class F, int R>
-static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int d, const IntegerRow* weights, float* y,
+template <class F, int R, bool Whole>
+static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int room, int d, const IntegerRow* weights, float* y,
                                                const Ahead& ahead) {
-  sumSide<true, F, R>(v, tile, kPageTokens / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<true, F, R>(v, tile, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + __builtin_convertvector(sum, VecF) * weights[r].step);
   });
@@ -70,22 +71,35 @@ INLINE const int8_t* tileFor(const SideView& side, int d, bool unpacked, int8_t*
   return room;
 }
 
+// Calls f with whether the side has room for 128 tokens. Only formats that a page may be open in may have room for fewer.
+template <class F, class Call>
+INLINE void withRoom(int room, const Call& f) {
+  if constexpr (WritesRows<F>) {
+    if (room != kPageTokens) return f(Number<0>{});
+  }
+  f(Number<1>{});
+}
+
 template <class F>
-static void scoreCoded(const SideView& k, int8_t* room, const float* scale, int d, const IntegerRow* x, int n, const float* factor,
+static void scoreCoded(const SideView& k, int8_t* levels, int room, const float* scale, int d, const IntegerRow* x, int n, const float* factor,
                        const float* offset, float* y, const SideView* next) {
-  const int8_t* tile = tileFor<F>(k, d, n >= kUnpackedRows, room);
+  const int8_t* tile = tileFor<F>(k, d, n >= kUnpackedRows, levels);
   const Ahead ahead = aheadOf(next, k, kElementsAStep), none = aheadOf(nullptr, k, 0);
-  eachBlock(n, [&](auto r, int i) MEMBER {
-    scoreBlock<F, r.value>(k, tile, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
+  withRoom<F>(room, [&](auto whole) MEMBER {
+    eachBlock(n, [&](auto r, int i) MEMBER {
+      scoreBlock<F, r.value, decltype(whole)::value != 0>(k, tile, room, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
+    });
   });
 }
 
 template <class F>
-static void mixCoded(const SideView& v, int8_t* room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= kUnpackedRows, room);
+static void mixCoded(const SideView& v, int8_t* levels, int room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
+  const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= kUnpackedRows, levels);
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
-  eachBlock(n, [&](auto r, int i) MEMBER {
-    mixBlock<F, r.value>(v, tile, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
+  withRoom<F>(room, [&](auto whole) MEMBER {
+    eachBlock(n, [&](auto r, int i) MEMBER {
+      mixBlock<F, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
+    });
   });
 }
 

@@ -76,6 +76,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     NAMED(attendRun),
     NAMED(mixPage),
     NAMED(encode),
+    NAMED(writeRow),
     NAMED(demote),
     NAMED(decode),
     NAMED(levels),

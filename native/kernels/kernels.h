@@ -63,7 +63,7 @@ struct PageRows {
   float* mixed;               // [count][d]
   float* mixedTurned;         // [count][d], values of rotated formats, still rotated
   float* rowMass;             // [count] of this page: sum of 2^(score - current max)
-  int halfStride;             // tokens that a channel of f16 keys has room for: 128, or fewer in an open page that still grows
+  int room;                   // tokens that the sides have room for: 128, or fewer in an open page that still grows
   float skipShare;            // skips values of formats that allow it while each row loses at most this share of its mass; 0: never
   float* skippedMass;         // [count] mass skipped so far, relative to max
   uint64_t* skipped;          // [2] how often the values of a head of a page could have been skipped, and how often they were
@@ -175,6 +175,8 @@ struct Kernels {
   // Writes one side in `count` formats of one family at once; fields that the family shares are written to the first target only. Rows before
   // firstRow (sinks) stay out of every code and mean.
   void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride);
+  // Writes row `row` of one side of an open page with room for `room` tokens, in a format that a page may be open in.
+  void (*writeRow)(const SideTarget& target, bool isKey, int d, int room, int row, const float* x);
   // Converts to a lower format of the family from the codes alone; fields that the family shares are not written.
   void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to);
   // Decodes all 128 rows. In coded formats the rows before firstRow become zeros.

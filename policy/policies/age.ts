@@ -29,7 +29,8 @@ class AgeAim implements Aim {
     const before = [this.#young, this.#newest];
     this.#newest = (sides.pageMax + 1) * layers;
     this.#reserve += lackBytes;
-    if (budgetBytes !== null) this.#young = Math.min(this.#young, this.#fit(budgetBytes, pagesAhead(situation)));
+    if (budgetBytes !== null)
+      this.#young = Math.min(this.#young, this.#fit(budgetBytes, pagesAhead(situation, this.#context)));
     return this.#young !== before[0] || this.#newest !== before[1];
   }
 

@@ -1,5 +1,5 @@
 /** One plan of the price policy: the offers it takes, what they free and cost, and the decisions that they become. */
-import { FORMAT_NAMES, pageEnd, SIDES } from '../../native/index.ts';
+import { FORMAT_NAMES, pageEnd, roomEnd, SIDES } from '../../native/index.ts';
 import { TIER_RANK } from '../ladder.ts';
 import type { Layers } from '../layers.ts';
 import type { Offers } from '../offers.ts';
@@ -25,13 +25,18 @@ export interface PlanState {
   because(measured: number, bound: number): Because;
 }
 
-/** False when the session is expected to end before another page is sealed. */
-export function sealComes({ tokens, tokensExpected, urgent }: Situation): boolean {
-  return urgent || tokensExpected === null || tokens > tokensExpected || pageEnd(tokens) < tokensExpected;
+/** False when the session is expected to end before another page is sealed, or an open page in 8 bits grows. */
+export function sealComes(
+  { tokens, tokensExpected, urgent }: Situation,
+  { openFormat = 'f16' }: Pick<PolicyContext, 'openFormat'>,
+): boolean {
+  const end = openFormat === 'f16' ? pageEnd(tokens) : roomEnd(tokens);
+  return urgent || tokensExpected === null || tokens > tokensExpected || end < tokensExpected;
 }
 
-/** Bytes that the next seal takes; 0 when none is expected. */
-export const sealAhead = (situation: Situation): number => (sealComes(situation) ? situation.sealBytes : 0);
+/** Bytes that this takes; 0 when none is expected. */
+export const sealAhead = (situation: Situation, context: Pick<PolicyContext, 'openFormat'>): number =>
+  sealComes(situation, context) ? situation.sealBytes : 0;
 
 /** One plan under construction. */
 export class Plan {
@@ -129,7 +134,7 @@ export class Plan {
   #because(price: number, rule: Rule): Because {
     const state = this.#state;
     const { budgetBytes, kldBudget, bytes } = this.situation;
-    const sealBytes = sealAhead(this.situation);
+    const sealBytes = sealAhead(this.situation, state.context);
     if (rule === 'price')
       return state.because(price, kldBudget !== null && budgetBytes === null ? state.price : this.#startPrice);
     const low = rule === 'low-memory';

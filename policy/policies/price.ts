@@ -226,7 +226,7 @@ class PriceSession implements PolicySession {
   #signal(situation: Situation): void {
     const { layers } = this;
     const { budgetBytes, kldBudget, bytes, stepLatencyMsP95, stepLatencyBudgetMs } = situation;
-    const needed = bytes + sealAhead(situation) - this.offers.sides.pendingBytes;
+    const needed = bytes + sealAhead(situation, this.context) - this.offers.sides.pendingBytes;
     const low = this.lowMemoryBytes(situation);
     const pressure = Math.max(
       budgetBytes === null ? 0 : needed / Math.max(1, budgetBytes),
@@ -273,17 +273,20 @@ class PriceSession implements PolicySession {
   #early(plan: Plan, price: number): void {
     const { situation } = plan;
     const { budgetBytes, bytes, tokens, tokensExpected } = situation;
-    if (budgetBytes === null || !sealComes(situation)) return;
+    if (budgetBytes === null || !sealComes(situation, this.context)) return;
     const { sides } = this.offers;
     const projected = this.#projected(situation);
     // By how much the end will exceed the budget, and how much of that one byte freed now takes away.
     const scale =
       projected === null || tokensExpected === null
         ? 1
-        : (2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected))) / sides.known;
+        : (2 *
+            this.context.layers *
+            forecastMovablePages(Math.max(tokens, tokensExpected), this.context.windowTokens)) /
+          sides.known;
     let over =
       projected === null
-        ? bytes + sealAhead(situation) - sides.pendingBytes - this.#bounds.relaxed * budgetBytes
+        ? bytes + sealAhead(situation, this.context) - sides.pendingBytes - this.#bounds.relaxed * budgetBytes
         : projected - budgetBytes;
     while (over > 0 && plan.hasRoom) {
       const slot = plan.next(true);
@@ -301,7 +304,9 @@ class PriceSession implements PolicySession {
       return;
     }
     const expected =
-      tokensExpected === null ? 0 : 2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected));
+      tokensExpected === null
+        ? 0
+        : 2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected), this.context.windowTokens);
     const allowed = kldBudget * Math.min(1, sides.known / Math.max(1, expected));
     const committed = this.predictedKld;
     while (plan.hasRoom) {
@@ -334,9 +339,9 @@ class PriceSession implements PolicySession {
   #closeDeficit(plan: Plan): void {
     const { budgetBytes, kldBudget, tokens, bytes, urgent } = plan.situation;
     if (budgetBytes === null) return;
-    const sealBytes = sealAhead(plan.situation);
+    const sealBytes = sealAhead(plan.situation, this.context);
     const { sides } = this.offers;
-    const movable = movablePages(tokens);
+    const movable = movablePages(tokens, this.context.windowTokens);
     if (!urgent && sides.known < 2 * this.context.layers * movable) return;
     const cap = urgent || this.#pagePrice === 0 ? Number.POSITIVE_INFINITY : this.#pagePrice * this.#price.rise.value;
     const committed = this.predictedKld;
@@ -364,7 +369,7 @@ class PriceSession implements PolicySession {
   #shrink(plan: Plan): void {
     const target = this.lowMemoryBytes(plan.situation);
     const { bytes, kldBudget } = plan.situation;
-    const sealBytes = sealAhead(plan.situation);
+    const sealBytes = sealAhead(plan.situation, this.context);
     const committed = this.predictedKld;
     while (
       target !== null &&

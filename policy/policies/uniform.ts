@@ -3,7 +3,7 @@
  * the expected length: what a program without measurements can do best at equal bytes, and so the yardstick. Where the
  * length is not known the steps are taken as the cache grows.
  */
-import { forecastMovablePages, SIDES, sealedPages } from '../../native/index.ts';
+import { forecastMovablePages, PAGE_TOKENS, partOfPage, SIDES, sealedPages } from '../../native/index.ts';
 import { STEPS } from '../ladder.ts';
 import type { Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
@@ -35,7 +35,7 @@ class UniformAim implements Aim {
     const { budgetBytes } = situation;
     if (budgetBytes === null) return false;
     this.#reserve += lackBytes;
-    const pages = pagesAhead(situation);
+    const pages = pagesAhead(situation, this.#context);
     const key = `${budgetBytes} ${pages} ${this.#reserve}`;
     if (key === this.#seen) return false;
     this.#seen = key;
@@ -72,17 +72,18 @@ class UniformAim implements Aim {
 }
 
 /** Movable pages of one layer to reckon with: those of the expected end, and beyond it those of the next seal. */
-export function pagesAhead({ tokens, tokensExpected }: Situation): number {
+export function pagesAhead({ tokens, tokensExpected }: Situation, { windowTokens }: PolicyContext): number {
   return tokensExpected !== null && tokens <= tokensExpected
-    ? forecastMovablePages(tokensExpected)
+    ? forecastMovablePages(tokensExpected, windowTokens)
     : sealedPages(tokens);
 }
 
 /** What a budget leaves for pages that may move: without open pages, sinks, the window's page and layers that stay as they are. */
 export function movableBytes(context: PolicyContext, budgetBytes: number, pages: number): number {
-  const { layers, fixedBytes, pageBytes, windowFormat, skipLayers } = context;
-  const window = 2 * pageBytes[windowFormat];
-  return budgetBytes - fixedBytes - layers * window - new Set(skipLayers).size * pages * window;
+  const { layers, fixedBytes, pageBytes, windowFormat, windowTokens = PAGE_TOKENS, skipLayers } = context;
+  const page = 2 * pageBytes[windowFormat];
+  const window = layers * partOfPage(page, windowTokens);
+  return budgetBytes - fixedBytes - window - new Set(skipLayers).size * pages * page;
 }
 
 /** Numbers of all units (page · layers + layer) that may move. */

@@ -180,19 +180,21 @@ export function withCache(
   }
 }
 
-/** Rows, moves and options of a cache of one layer. What stays f16, the open page, holds zeros: their part is exact. */
+/** Rows, moves and options of a cache of one layer. An open page in f16 holds zeros: their part is exact. */
 function chosenCache(random: Random) {
   const d = one(random, [64, 64, 80, 96, 128]);
   const heads = whole(random, 1, 2);
   const group = whole(random, 1, 4);
   const pages = whole(random, 1, 3);
-  const open = whole(random, 1, 40);
+  const open = whole(random, 1, PAGE_TOKENS);
+  const openFormat = one(random, [F16, WINDOW]);
   const tokens = pages * PAGE_TOKENS + open;
   const row = heads * d;
   const spread = one(random, [1, 1, 20, 0.01]);
   const side = (): Float32Array => {
     const x = new Float32Array(tokens * row);
-    for (let i = 0; i < pages * PAGE_TOKENS * row; i++) x[i] = spread * gaussian(random);
+    const exact = openFormat === F16 ? open : 0;
+    for (let i = 0; i < (tokens - exact) * row; i++) x[i] = spread * gaussian(random);
     if (random() < 0.3) for (let i = 0; i < SINK_TOKENS * row; i++) x[i]! *= 50;
     return x;
   };
@@ -201,7 +203,7 @@ function chosenCache(random: Random) {
   const slopes = Float32Array.from({ length: random() < 0.3 ? heads * group : 0 }, () => random());
   const scale = one(random, [1 / Math.sqrt(d), 1 / Math.sqrt(d), 1, 0]);
   return {
-    ...{ d, heads, group, pages, open, tokens, row, scale, slopes },
+    ...{ d, heads, group, pages, open, openFormat, tokens, row, scale, slopes },
     says: `d ${d}, heads ${heads} of ${group}, tokens ${tokens}, moves ${moves.length}`,
     /** Formats of all sides afterwards. */
     fill(cache: CacheHandle): Uint8Array {
@@ -241,7 +243,7 @@ function movesFor(random: Random, pages: number, count: number): PageMove[] {
 /** A cache from append to attention: sealed in 8 bits, moved here and there on codes, decoded, attended by one token or many. */
 function cached(random: Random): Case {
   const chosen = chosenCache(random);
-  const { d, heads, group, open, tokens, row, scale, slopes } = chosen;
+  const { d, heads, group, open, openFormat, tokens, row, scale, slopes } = chosen;
   const count = one(random, [1, 1, whole(random, 2, open)]);
   const q = Float32Array.from({ length: Math.min(count, open) * row * group }, () => gaussian(random));
   const window = one(random, [0, 0, whole(random, 1, tokens)]);
@@ -249,12 +251,18 @@ function cached(random: Random): Case {
     shape: `${chosen.says}, queries ${count}, window ${window}`,
     run({ binary, isa }) {
       const results: Numbers[] = [];
-      withCache(binary, isa, [1, heads * group, heads, d, WINDOW, 1], { scale, window, slopes }, (cache) => {
-        chosen.fill(cache);
-        const out = new Float32Array(q.length);
-        succeed(cache.attend(0, q, out, undefined, undefined, true), 'attend');
-        results.push(out, ...chosen.decoded(cache));
-      });
+      withCache(
+        binary,
+        isa,
+        [1, heads * group, heads, d, WINDOW, 1, openFormat],
+        { scale, window, slopes },
+        (cache) => {
+          chosen.fill(cache);
+          const out = new Float32Array(q.length);
+          succeed(cache.attend(0, q, out, undefined, undefined, true), 'attend');
+          results.push(out, ...chosen.decoded(cache));
+        },
+      );
       return results;
     },
   };
@@ -266,7 +274,7 @@ function cached(random: Random): Case {
  */
 function tried(random: Random): Case {
   const chosen = chosenCache(random);
-  const { d, heads, group, pages, open, row, scale, slopes } = chosen;
+  const { d, heads, group, pages, open, openFormat, row, scale, slopes } = chosen;
   const q = Float32Array.from({ length: open * row * group }, () => gaussian(random));
   const norms = Float32Array.from({ length: open }, () => 1 + random());
   const sketch = Float32Array.from({ length: random() < 0.5 ? SKETCH_ROWS * row * group : 0 }, () => gaussian(random));
@@ -276,38 +284,44 @@ function tried(random: Random): Case {
     shape: `${chosen.says}, queries ${open}, candidates ${candidates.length}, sketch ${sketch.length > 0}`,
     run({ binary, isa }) {
       const results: Numbers[] = [];
-      withCache(binary, isa, [1, heads * group, heads, d, WINDOW, 1], { scale, window: 0, slopes }, (cache) => {
-        const now = chosen.fill(cache);
-        if (sketch.length > 0) succeed(cache.setSketch(0, sketch), 'setSketch');
-        succeed(cache.attend(0, q, new Float32Array(q.length), norms, undefined, true), 'attend');
-        const isOpen = ({ page, side, to }: PageMove): boolean => isDown(now[2 * page + side]!, to);
-        const lists = Array.from({ length: pages }, (_, page) =>
-          Uint8Array.from(
-            candidates.filter((move) => move.page === page && isOpen(move)).flatMap(({ side, to }) => [side, to]),
-          ),
-        );
-        const atOnce = lists.map((moves, page) => {
-          const errors = new Float64Array(moves.length / 2);
-          succeed(cache.trial(0, page, moves, errors), 'trial');
-          return errors;
-        });
-        for (const [page, moves] of lists.entries()) succeed(cache.startTrial(0, page, moves), 'startTrial');
-        const errors = Float64Array.from(atOnce.flatMap((list) => [...list]));
-        // Of half of them the pages are moved away beneath.
-        const started = new Float64Array(1 + errors.length);
-        const finish = (): void => succeed(cache.finishTrials(true, started), 'finishTrials');
-        if (later.length % 2 === 0) finish();
-        let under = 0;
-        for (const move of later.filter(isOpen)) {
-          if (cache.startMove(0, move.page, move.side, move.to) === 0) under++;
-        }
-        const moved = new Float64Array(1 + 2 * under);
-        succeed(cache.finishMoves(true, moved), 'finishMoves');
-        if (later.length % 2 === 1) finish();
-        const both = [Float64Array.of(pages, ...errors), started];
-        if (!both[0]!.every((error, i) => Object.is(error, both[1]![i]))) throw new Error('a started trial differs');
-        results.push(errors, moved, ...chosen.decoded(cache));
-      });
+      withCache(
+        binary,
+        isa,
+        [1, heads * group, heads, d, WINDOW, 1, openFormat],
+        { scale, window: 0, slopes },
+        (cache) => {
+          const now = chosen.fill(cache);
+          if (sketch.length > 0) succeed(cache.setSketch(0, sketch), 'setSketch');
+          succeed(cache.attend(0, q, new Float32Array(q.length), norms, undefined, true), 'attend');
+          const isOpen = ({ page, side, to }: PageMove): boolean => isDown(now[2 * page + side]!, to);
+          const lists = Array.from({ length: pages }, (_, page) =>
+            Uint8Array.from(
+              candidates.filter((move) => move.page === page && isOpen(move)).flatMap(({ side, to }) => [side, to]),
+            ),
+          );
+          const atOnce = lists.map((moves, page) => {
+            const errors = new Float64Array(moves.length / 2);
+            succeed(cache.trial(0, page, moves, errors), 'trial');
+            return errors;
+          });
+          for (const [page, moves] of lists.entries()) succeed(cache.startTrial(0, page, moves), 'startTrial');
+          const errors = Float64Array.from(atOnce.flatMap((list) => [...list]));
+          // Of half of them the pages are moved away beneath.
+          const started = new Float64Array(1 + errors.length);
+          const finish = (): void => succeed(cache.finishTrials(true, started), 'finishTrials');
+          if (later.length % 2 === 0) finish();
+          let under = 0;
+          for (const move of later.filter(isOpen)) {
+            if (cache.startMove(0, move.page, move.side, move.to) === 0) under++;
+          }
+          const moved = new Float64Array(1 + 2 * under);
+          succeed(cache.finishMoves(true, moved), 'finishMoves');
+          if (later.length % 2 === 1) finish();
+          const both = [Float64Array.of(pages, ...errors), started];
+          if (!both[0]!.every((error, i) => Object.is(error, both[1]![i]))) throw new Error('a started trial differs');
+          results.push(errors, moved, ...chosen.decoded(cache));
+        },
+      );
       return results;
     },
     bounds: ([errors]) => [Float64Array.from(errors!, (error) => 1e-4 * error + 1e-6)],

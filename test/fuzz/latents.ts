@@ -109,12 +109,13 @@ function heldLatent(random: Random): Case {
   const to = whole(random, Q8, 4);
   const q = normals(random, row);
   const sinks = bytes(random, 4 * row);
+  const openFormat = one(random, [0, Q8]);
   return {
     shape: `${LATENT_NAMES[format]}, width ${m}, d ${d}, heads ${heads}, pages ${pages}, rotary ${rotary}, to format ${to}`,
     run({ binary, isa }) {
       const results: Float32Array[] = [];
       const options = { scale: 1 / Math.sqrt(d), window: 0, slopes: new Float32Array(0) };
-      withCache(binary, isa, [1, heads, heads, d, Q8, 1], options, (cache) => {
+      withCache(binary, isa, [1, heads, heads, d, Q8, 1, openFormat], options, (cache) => {
         const rows = new Float32Array(tokens * row);
         rows.set(Float32Array.from(sinks, (byte) => byte / 64));
         succeed(cache.append(0, rows, rows), 'append');

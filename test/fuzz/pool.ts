@@ -175,7 +175,15 @@ class Session {
     const headDim = one(random, [64, 80, 128]);
     const heads = whole(random, 1, 2);
     const windowFormat = one(random, [FORMATS.q8.id, FORMATS.q8.id, FORMATS.f16.id]);
-    const shape = [whole(random, 1, 2), heads * whole(random, 1, 4), heads, headDim, windowFormat, whole(random, 1, 3)];
+    const shape = [
+      whole(random, 1, 2),
+      heads * whole(random, 1, 4),
+      heads,
+      headDim,
+      windowFormat,
+      whole(random, 1, 3),
+      one(random, [FORMATS.f16.id, windowFormat]),
+    ];
     const layers = shape[0]!;
     const windows = Int32Array.from({ length: layers }, () => one(random, [0, 0, 200]));
     const [skip, hasLatents] = [one(random, [0, 0.05]), random() < 0.5];

@@ -75,7 +75,12 @@ function fill(
 const tolerance = (formats: readonly FormatName[]) =>
   formats.every((name) => name === 'f16') ? F16_TOLERANCE : CODED_TOLERANCE;
 
-function compare(cache: KvCache, q: Float32Array, options: { window?: number | null; slopes?: Float32Array }): void {
+function compare(
+  cache: KvCache,
+  q: Float32Array,
+  options: { window?: number | null; slopes?: Float32Array },
+  openFormat: FormatName = 'f16',
+): void {
   const { queryHeads, headDim } = cache.shape;
   const tokens = q.length / (queryHeads * headDim);
   const out = new Float32Array(q.length);
@@ -87,7 +92,7 @@ function compare(cache: KvCache, q: Float32Array, options: { window?: number | n
     formatOf(cache, 0, page, 'k'),
     formatOf(cache, 0, page, 'v'),
   ]);
-  const bound = tolerance(formats.flat());
+  const bound = tolerance([openFormat, ...formats.flat()]);
   expect(relativeError(out, expected.out)).toBeLessThan(bound);
   expect(rowError(out, expected.out, headDim)).toBeLessThan(WORST_ROW * bound);
   for (let i = 0; i < lse.length; i++) expect(Math.abs(lse[i]! - expected.lse[i]!)).toBeLessThan(10 * bound);
@@ -103,6 +108,7 @@ const settings = fc.record({
   kvHeads: fc.constantFrom(1, 2, 3),
   length: fc.oneof(fc.integer({ min: 1, max: 520 }), fc.constantFrom(1, 127, 128, 129, 255, 256, 257, 384)),
   tokens: fc.oneof(fc.constantFrom(1, 2), fc.integer({ min: 1, max: 40 })),
+  openFormat: fc.constantFrom('f16' as const, 'q8' as const),
   chunks: fc.array(fc.integer({ min: 1, max: 300 }), { minLength: 1, maxLength: 4 }),
   window: fc.option(fc.integer({ min: 1, max: 400 })),
   alibi: fc.boolean(),
@@ -124,7 +130,8 @@ describe('attend equals dense attention on decoded values', () => {
         withCache(
           {
             shape: { layers: 1, queryHeads, kvHeads: s.kvHeads, headDim: s.headDim },
-            windowFormat: 'f16',
+            windowFormat: s.openFormat,
+            openFormat: s.openFormat,
             slidingWindow: [s.window],
             threads: s.threads,
             ...(slopes ? { alibiSlopes: slopes } : {}),
@@ -138,7 +145,7 @@ describe('attend equals dense attention on decoded values', () => {
             }
             const tokens = Math.min(s.tokens, s.length);
             const q = normals(random, tokens * queryHeads * s.headDim, s.size);
-            compare(cache, q, { window: s.window, ...(slopes ? { slopes } : {}) });
+            compare(cache, q, { window: s.window, ...(slopes ? { slopes } : {}) }, s.openFormat);
           },
         );
       }),
@@ -227,23 +234,25 @@ describe('a cache of only f16', () => {
 describe('streaming', () => {
   it('gives the codes of appending all at once, in every format (T4)', () => {
     const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 80 };
-    const states = [[1], [7], [32], [300]].map((chunks) =>
-      withCache({ shape }, best, (cache) => {
-        fill(cache, uniform(9), 300, chunks);
-        const seen = createHash('sha256')
-          .update(history(cache, 0, 'k'))
-          .update(history(cache, 0, 'v'));
-        for (const format of FORMAT_NAMES.slice(1)) {
-          for (const page of [0, 1]) {
-            cache.transcode(0, page, 'k', format);
-            cache.transcode(0, page, 'v', format);
-            seen.update(cache.exportPage(0, page));
+    for (const openFormat of ['f16', 'q8'] as const) {
+      const states = [[1], [7], [32], [300]].map((chunks) =>
+        withCache({ shape, openFormat }, best, (cache) => {
+          fill(cache, uniform(9), 300, chunks);
+          const seen = createHash('sha256')
+            .update(history(cache, 0, 'k'))
+            .update(history(cache, 0, 'v'));
+          for (const format of FORMAT_NAMES.slice(1)) {
+            for (const page of [0, 1]) {
+              cache.transcode(0, page, 'k', format);
+              cache.transcode(0, page, 'v', format);
+              seen.update(cache.exportPage(0, page));
+            }
           }
-        }
-        return seen.digest('hex');
-      }),
-    );
-    for (const state of states) expect(state).toBe(states[0]);
+          return seen.digest('hex');
+        }),
+      );
+      for (const state of states) expect(state).toBe(states[0]);
+    }
   });
 });
 

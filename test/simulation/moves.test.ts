@@ -45,9 +45,10 @@ describe('moves in the background', () => {
     };
     const open = (which: number): void => {
       const options = { shape: SHAPES[which]!, threads: 1 + which, windowFormat: which === 0 ? 'q8' : 'f16' } as const;
-      const cache = tried(() => openKvCache({ ...options, pool }));
+      const openFormat = pick(random, ['f16', options.windowFormat] as const);
+      const cache = tried(() => openKvCache({ ...options, openFormat, pool }));
       if (cache !== undefined)
-        sessions.push({ cache, shadow: openKvCache({ ...options, pool: shadows }), shape: which });
+        sessions.push({ cache, shadow: openKvCache({ ...options, openFormat, pool: shadows }), shape: which });
     };
     const finish = ({ cache, shadow }: Session, wait: boolean): void => {
       const before = pool.usedBytes;

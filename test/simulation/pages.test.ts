@@ -39,9 +39,10 @@ describe('pages', () => {
       const shape = { layers: 1 + (world % 3), queryHeads: 4, kvHeads: 2, headDim };
       const pool = openPool(2 ** 30);
       const slidingWindow = Array.from({ length: shape.layers }, () => (random() < 0.3 ? 200 : null));
+      const windowFormat = pick(random, ['q8', 'f16'] as const);
       const options = {
-        ...{ shape, pool, slidingWindow },
-        windowFormat: pick(random, ['q8', 'f16'] as const),
+        ...{ shape, pool, slidingWindow, windowFormat },
+        openFormat: pick(random, ['f16', windowFormat] as const),
         threads: 1 + (world % 2),
         latentScratchBytes: pick(random, [0, 100_000, 2 ** 24]),
       } satisfies KvCacheOptions;

@@ -1,7 +1,7 @@
 // Budgets as people write them, the bytes they mean, and the refusal of what cannot work; checked by hand-made numbers.
 import { describe, expect, it } from 'vitest';
 import { bytesAt, checkBudget, f16CacheBytes, fixedBytes, forecast, parseBudget } from '../../../engine/budget.ts';
-import { KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
+import { type FormatName, KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 
@@ -35,42 +35,50 @@ describe('KV budgets', () => {
 });
 
 describe('the forecast', () => {
-  it('says what a real cache takes, to the byte', () => {
-    const pool = openPool(2 ** 30);
-    const cache = openKvCache({ shape, pool });
-    const row = new Float32Array(shape.kvHeads * shape.headDim).fill(0.5);
-    const tokens = 128 * 4;
-    for (let t = 1; t <= tokens; t++) {
-      for (let layer = 0; layer < shape.layers; layer++) cache.append(layer, row, row);
-      expect(pool.usedBytes).toBe(bytesAt(shape, t, 'q8', 'q8', 'q8'));
-    }
-    expect(pool.usedBytes).toBe(bytesAt(shape, tokens, 'q8', 'q8', 'q8'));
-    for (let layer = 0; layer < shape.layers; layer++) {
-      for (let page = 0; page < 2; page++) {
-        cache.transcode(layer, page, 'k', 'rot4');
-        cache.transcode(layer, page, 'v', 'rot2');
+  const both = (k: FormatName, v: FormatName) => [
+    { k, v },
+    { k, v },
+  ];
+  it.each(['f16', 'q8'] as const)(
+    'says what a real cache takes, to the byte, with an open page in %s',
+    (openFormat) => {
+      const window = { openFormat, windowFormat: 'q8', windowTokens: 128 } as const;
+      const pool = openPool(2 ** 30);
+      const cache = openKvCache({ shape, pool, openFormat });
+      const row = new Float32Array(shape.kvHeads * shape.headDim).fill(0.5);
+      const tokens = 128 * 4;
+      for (let t = 1; t <= tokens; t++) {
+        for (let layer = 0; layer < shape.layers; layer++) cache.append(layer, row, row);
+        expect(pool.usedBytes).toBe(bytesAt(shape, t, both('q8', 'q8'), window));
       }
-    }
-    expect(pool.usedBytes).toBe(bytesAt(shape, tokens, 'rot4', 'rot2', 'q8'));
-    cache.close();
-    pool.close();
-  });
+      expect(pool.usedBytes).toBe(bytesAt(shape, tokens, both('q8', 'q8'), window));
+      for (let layer = 0; layer < shape.layers; layer++) {
+        for (let page = 0; page < 2; page++) {
+          cache.transcode(layer, page, 'k', 'rot4');
+          cache.transcode(layer, page, 'v', 'rot2');
+        }
+      }
+      expect(pool.usedBytes).toBe(bytesAt(shape, tokens, both('rot4', 'rot2'), window));
+      cache.close();
+      pool.close();
+    },
+  );
   it('orders the pairs by size', () => {
     const { pairs } = forecast(shape, 4096);
     for (let i = 1; i < pairs.length; i++) expect(pairs[i]!.bytes).toBeLessThan(pairs[i - 1]!.bytes);
   });
   it('refuses a budget below the window, or below the lowest formats at this length', () => {
     const pair = { k: 'rot2', v: 'rot2' } as const;
-    const lowest = { pairs: [pair, pair], windowFormat: 'q8' } as const;
-    expect(() => checkBudget(shape, fixedBytes(shape), 4096, lowest)).toThrow(KvError);
+    const lowest = { pairs: [pair, pair], openFormat: 'f16', windowFormat: 'q8', windowTokens: 128 } as const;
+    expect(() => checkBudget(shape, fixedBytes(shape, 'f16'), 4096, lowest)).toThrow(KvError);
     // A page or more when the length is not known, no more than its rows take when it is.
     const spare = pageBytes('rot4', 2, 64);
     const short = openBytes(shape, 20) + spare;
-    expect(() => checkBudget(shape, fixedBytes(shape) + spare, null, lowest)).not.toThrow();
-    expect(() => checkBudget(shape, fixedBytes(shape) + spare - 1, null, lowest)).toThrow(KvError);
+    expect(() => checkBudget(shape, fixedBytes(shape, 'f16') + spare, null, lowest)).not.toThrow();
+    expect(() => checkBudget(shape, fixedBytes(shape, 'f16') + spare - 1, null, lowest)).toThrow(KvError);
     expect(() => checkBudget(shape, short, 20, lowest)).not.toThrow();
     expect(() => checkBudget(shape, short - 1, 20, lowest)).toThrow(KvError);
-    const least = bytesAt(shape, 4096, 'rot2', 'rot2', 'q8');
+    const least = bytesAt(shape, 4096, lowest.pairs, lowest);
     expect(() => checkBudget(shape, least - 1, 4096, lowest)).toThrow(/cannot hold 4096 tokens/);
     expect(() => checkBudget(shape, least + spare, 4096, lowest)).not.toThrow();
   });

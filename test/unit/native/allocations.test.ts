@@ -46,9 +46,11 @@ const open = (binary: Binary, pool: PoolHandle, threads = 2): CacheHandle => {
   well(openInto(cache, pool, threads));
   return cache;
 };
+/** Of the cases that follow. */
+let openFormat: number = FORMATS.f16.id;
 const openInto = (cache: CacheHandle, pool: PoolHandle, threads = 2): number => {
   const { layers, queryHeads, kvHeads, headDim } = SHAPE;
-  const numbers = Int32Array.of(layers, queryHeads, kvHeads, headDim, FORMATS.q8.id, threads);
+  const numbers = Int32Array.of(layers, queryHeads, kvHeads, headDim, FORMATS.q8.id, threads, openFormat);
   return cache.open(pool, numbers, 0.125, new Int32Array(layers), new Float32Array(0));
 };
 
@@ -317,7 +319,11 @@ describe.skipIf(!existsSync(file))('without memory (needs an addon of its own fo
     return { failed, seen: then };
   }
 
-  it.each(Object.keys(OPERATIONS))('%s changes nothing, and works when there is some', (name) => {
+  const names = Object.keys(OPERATIONS).flatMap((name) =>
+    (['f16', 'q8'] as const).map((open) => [name, open] as const),
+  );
+  it.each(names)('%s, the open page in %s, changes nothing, and works when there is some', (name, open) => {
+    openFormat = FORMATS[open].id;
     const { seen } = run(name, -1, false);
     for (const once of [true, false]) {
       for (let first = 0; ; first++) {

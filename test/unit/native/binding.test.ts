@@ -37,7 +37,7 @@ describe('the binding under test', () => {
 
 describe.skipIf(!existsSync(WASM))('a WebAssembly memory of 16 MiB (needs npm run build:wasm)', () => {
   const NO_MEMORY = 8;
-  const shape = Int32Array.of(2, 4, 2, 64, 1, 1);
+  const shape = Int32Array.of(2, 4, 2, 64, 1, 1, 0);
   const rows = (tokens: number): Float32Array => new Float32Array(tokens * 2 * 64).fill(0.25);
 
   /** Appends until memory ends. → tokens of layer 0 */

@@ -182,7 +182,7 @@ test('weights of latents whose number is a multiple of 2^32 are refused when the
   const [pool, cache] = [new binary.Pool(), new binary.Cache()];
   expect(pool.open(2 ** 20)).toBe(0);
   // 1024 heads of 256 numbers, times a width of 16384.
-  const shape = Int32Array.of(1, 1024, 1024, 256, FORMATS.q8.id, 1);
+  const shape = Int32Array.of(1, 1024, 1024, 256, FORMATS.q8.id, 1, 0);
   expect(cache.open(pool, shape, 1, new Int32Array(1), new Float32Array(0))).toBe(0);
   const none = new Float32Array(0);
   expect(cache.latent(LATENT_OPERATIONS.weights, 0, 2 ** 14, none, none, undefined, undefined, undefined, 0)).toBe(2); // bad shape

@@ -74,8 +74,8 @@ const nonsense: (() => unknown)[] = [
   () => new Uint8Array([0, 200]),
   () => new Uint16Array(256),
   () => new Int32Array(6),
-  () => Int32Array.of(1, 1, 1, 64, 1, 1),
-  () => Int32Array.of(-1, 2 ** 31 - 1, 3, 7, 9, 1000),
+  () => Int32Array.of(1, 1, 1, 64, 1, 1, 1),
+  () => Int32Array.of(-1, 2 ** 31 - 1, 3, 7, 9, 1000, 5),
   () => new DataView(new ArrayBuffer(8)),
   () => new ArrayBuffer(256),
   () => new Float32Array(new SharedArrayBuffer(1024)),
@@ -232,7 +232,7 @@ describe('the bare binding', () => {
       const pool = new binary.Pool();
       pool.open(4_000_000);
       const cache = new binary.Cache();
-      cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 1), 0.125, new Int32Array(1), new Float32Array(0));
+      cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 1, 1), 0.125, new Int32Array(1), new Float32Array(0));
       const rows = new Float32Array(200 * 64).fill(0.25);
       cache.append(0, rows, rows);
       return { pool, cache };
@@ -276,7 +276,7 @@ describe('the bare binding', () => {
         const pool = new Pool();
         pool.open(4000000);
         const cache = new Cache();
-        cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 2), 0.125, new Int32Array(1), new Float32Array(0));
+        cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 2, 0), 0.125, new Int32Array(1), new Float32Array(0));
         const rows = new Float32Array(300 * 64).fill(0.25);
         if (cache.append(0, rows, rows) !== 0) throw new Error('append');
         const q = new Float32Array(300 * 128).fill(0.5);

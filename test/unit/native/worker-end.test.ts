@@ -16,7 +16,7 @@ const worker = `
   for (let i = 0; ; i++) {
     const [pool, cache] = [new Pool(), new Cache()];
     pool.open(40000000);
-    cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 2), 0.125, new Int32Array(1), new Float32Array(0));
+    cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 2, 0), 0.125, new Int32Array(1), new Float32Array(0));
     cache.append(0, rows, rows);
     for (let j = 0; j < 5; j++) {
       cache.attend(0, q, new Float32Array(q.length), undefined, undefined, true);
