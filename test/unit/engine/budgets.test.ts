@@ -44,17 +44,51 @@ describe('a byte budget', () => {
     ['of a table', { cacheTypes: ['rot4', 'q8', 'rot3:rot2'] }],
     ['of nothing that moves', { policy: 'none' }],
     ['of uniform formats with a floor', { policy: 'uniform', cacheTypes: 'rot3' }],
+    ['with open pages in 16 bits', { openFormat: 'f16', cacheTypes: 'rot4' }],
+    [
+      'with open pages in 16 bits and pages that stay in the window',
+      { openFormat: 'f16', windowTokens: 128, cacheTypes: 'rot4' },
+    ],
+    [
+      'with open pages in 8 bits and pages that stay in the window',
+      { openFormat: 'q8', windowTokens: 128, cacheTypes: 'rot4' },
+    ],
+    ['with open pages in 8 bits', { openFormat: 'q8', cacheTypes: 'rot4' }],
+    ['with open pages in 8 bits and skipped layers', { openFormat: 'q8', skipLayers: [1], cacheTypes: 'rot4' }],
+    ['of uniform formats with open pages in 8 bits', { openFormat: 'q8', policy: 'uniform' }],
+    ['of old and young pages with open pages in 8 bits', { openFormat: 'q8', policy: 'age' }],
   ];
-  it.each(cases)('%s is refused when it cannot hold, and holds when it can', async (_, limits) => {
-    const options = { ...SHAPE, tokensExpected: TOKENS, ...limits };
-    const { code, values } = await refusal({ ...options, kvBudget: 500_000 });
-    expect(code).toBe('budget-too-small');
-    const kvBudget = Number(values['neededBytes']);
-    expect((await refusal({ ...options, kvBudget: kvBudget - 1 })).code).toBe('budget-too-small');
-    const cache = await openCache({ ...options, kvBudget });
-    fill(cache, TOKENS);
-    expect(cache.memoryUsage().peakBytes).toBeLessThanOrEqual(kvBudget);
-    await cache.close();
+  const pieces = [1, 64];
+  it.each(pieces.flatMap((piece) => cases.map(([name, limits]) => [name, limits, piece] as const)))(
+    '%s is refused when it cannot hold, and holds when it can',
+    async (_, limits, piece) => {
+      const options = { ...SHAPE, tokensExpected: TOKENS, ...limits };
+      const { code, values } = await refusal({ ...options, kvBudget: 1000 });
+      expect(code).toBe('budget-too-small');
+      const kvBudget = Number(values['neededBytes']);
+      expect((await refusal({ ...options, kvBudget: kvBudget - 1 })).code).toBe('budget-too-small');
+      const dir = folder();
+      const cache = await openCache({ ...options, kvBudget, stateDir: dir });
+      fill(cache, TOKENS, piece);
+      expect(cache.memoryUsage().peakBytes).toBeLessThanOrEqual(kvBudget);
+      await cache.close();
+      expect(replaySession([...readLog(logDir(dir), { session: cache.session })])).toMatchObject({ equal: true });
+    },
+  );
+
+  it('is the smaller the less the window takes', async () => {
+    const needed = async (window: Partial<OpenCacheOptions>): Promise<number> =>
+      Number((await refusal({ ...SHAPE, tokensExpected: TOKENS, kvBudget: 1000, ...window })).values['neededBytes']);
+    const sixteen = await needed({ openFormat: 'f16', windowTokens: 128 });
+    const eight = await needed({ openFormat: 'q8', windowTokens: 128 });
+    const half = await needed({ openFormat: 'q8' });
+    expect([eight < sixteen, half < eight]).toEqual([true, true]);
+    expect(await needed({ openFormat: 'q8', windowTokens: 64 })).toBe(half);
+  });
+
+  it('refuses windows that are none', async () => {
+    for (const bad of [{ openFormat: 'rot4' }, { windowTokens: 32 }, { openFormat: 'q8', cacheTypes: 'f16:rot4' }])
+      expect((await refusal({ ...SHAPE, ...(bad as Partial<OpenCacheOptions>) })).code).toBe('bad-argument');
   });
 });
 
