@@ -279,8 +279,17 @@ class Call {
     open.v.views(cache_.openShape(false, open.room), firstHead, heads, sides + heads);
     const bool hasSinks = layer_.sealed() == 0 && cache_.codesOpenRows();
     if (hasSinks && meetSinks(scratch, firstHead)) noteMass(scratch, 0);
+    const FreshRows* fresh = cache_.freshRows(index_);
+    const int start = layer_.sealed() * kPageTokens;
     rows.room = open.room;
-    if (rows.page(sides, layer_.sealed() * kPageTokens, hasSinks ? kSinkTokens : 0, layer_.openRows())) noteMass(scratch, layer_.sealed());
+    if (rows.page(sides, start, hasSinks ? kSinkTokens : 0, fresh ? fresh->first : layer_.openRows())) noteMass(scratch, layer_.sealed());
+    if (!fresh) return;
+    for (int h = 0; h < heads; h++) {
+      sides[h] = cache_.freshView(true, firstHead + h);
+      sides[heads + h] = cache_.freshView(false, firstHead + h);
+    }
+    rows.room = fresh->room;
+    if (rows.page(sides, start + fresh->first, 0, fresh->count)) noteMass(scratch, layer_.sealed());
   }
 
   // Whether a page can be met in a run: it has no sinks, is not a latent, and nothing of it is masked.

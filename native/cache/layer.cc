@@ -261,6 +261,7 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
   OpenPage open = layer.open;
   PartRef sinks = layer.sinks;
   if (!draftGrowth(layer, growth, open, sinks)) return kNoMemory;
+  reserveFresh(tokens);
   // From here on nothing can fail.
   layer.open = std::move(open);
   layer.sinks = std::move(sinks);
@@ -274,7 +275,51 @@ Status Cache::append(int index, const float* k, const float* v, int tokens) {
     layer.length += count;
     done += count;
   }
+  keepFresh(index, k, v, tokens);
   return kOk;
+}
+
+void Cache::reserveFresh(int tokens) {
+  Buffer<uint16_t>& halves = fresh_.halves;
+  const size_t before = halves.bytes(), size = 2 * shape().rowElements() * roomFor(std::min(tokens, kPageTokens));
+  if (codesOpenRows()) halves.grow(size);
+  // Rows that are not there are computed before they are masked.
+  if (halves.bytes() > before) std::memset(halves.data(), 0, halves.bytes());
+}
+
+void Cache::keepFresh(int index, const float* k, const float* v, int tokens) {
+  FreshRows& fresh = fresh_;
+  const Layer& layer = layers_[index];
+  const int rows = layer.openRows(), first = std::max(rows - tokens, layer.sealed() == 0 ? kSinkTokens : 0);
+  fresh.layer = -1;
+  if (!codesOpenRows() || rows <= first) return;
+  fresh.layer = index;
+  fresh.length = layer.length;
+  fresh.first = first;
+  fresh.count = rows - first;
+  fresh.room = roomFor(fresh.count);
+  const size_t n = shape().kvHeads, d = shape().headDim;
+  for (const bool isKey : {true, false}) {
+    for (size_t head = 0; head < n; head++) {
+      SideTarget target;
+      target.field[kF16Halves] = const_cast<uint8_t*>(freshView(isKey, static_cast<int>(head)).at(kF16Halves));
+      for (int t = 0; t < fresh.count; t++) {
+        const float* x = (isKey ? k : v) + ((tokens - fresh.count + t) * n + head) * d;
+        kernels_->writeRow(target, isKey, shape().headDim, fresh.room, t, x);
+      }
+    }
+  }
+}
+
+const FreshRows* Cache::freshRows(int index) const {
+  return fresh_.layer == index && fresh_.length == layers_[index].length ? &fresh_ : nullptr;
+}
+
+SideView Cache::freshView(bool isKey, int head) const {
+  SideView view;
+  const size_t tile = static_cast<size_t>(shape().headDim) * fresh_.room;
+  view.field[kF16Halves] = reinterpret_cast<const uint8_t*>(fresh_.halves.data() + ((isKey ? 0 : shape().kvHeads) + head) * tile);
+  return view;
 }
 
 void Cache::materialize(int index, int pageIndex, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const {
@@ -359,6 +404,7 @@ Status Cache::truncate(int tokens) {
     if (tokens > layer.length) return kBadArgument;
     if (tokens < layer.sealed() * kPageTokens) return kUnsupported;
   }
+  fresh_.layer = -1;
   for (Layer& layer : layers_) {
     if (tokens < layer.length) forgetRows(layer, tokens - layer.sealed() * kPageTokens);
     layer.length = tokens;
@@ -379,7 +425,7 @@ bool Cache::hasSketch(int index) const {
 }
 
 CacheMemory Cache::memory() const {
-  CacheMemory memory{0, 0, 0, workers_->bytes() + latents_->bytes()};
+  CacheMemory memory{0, 0, 0, workers_->bytes() + latents_->bytes() + fresh_.halves.bytes()};
   for (const auto& move : moves_) memory.scratch += move->added;
   for (const Layer& layer : layers_) {
     memory.open += layer.open.bytes();

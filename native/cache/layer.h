@@ -117,6 +117,17 @@ struct Scratch {
   size_t bytes() const;
 };
 
+// The rows that a call has just appended to an open page in codes, as they were given (f16). The attention that follows reads them instead of
+// their codes: a query looks most at the tokens just before it and at its own. They are scratch, so the next append to any layer replaces them.
+struct FreshRows {
+  int layer = -1;           // -1: none
+  int length;               // of the layer
+  int first;                // row of the open page
+  int count;
+  int room;                 // as OpenPage::room
+  Buffer<uint16_t> halves;  // n K tiles [d][room], then n V tiles [room][d]
+};
+
 // Threads and their scratch, shared by all caches of a pool and used by one call at a time. There are as many threads as any of the caches asked
 // for, with scratch for the largest shape. The first cache creates them, and they end with the last.
 struct Workers {
@@ -173,7 +184,7 @@ class Cache : public PartOwner {
   const Layer& layer(int index) const { return layers_[index]; }
   Workers& workers() { return *workers_; }
 
-  // k, v: [T][n][d]. All or nothing.
+  // k, v: [T][n][d]. All or nothing. See FreshRows for what the attention that follows reads.
   Status append(int layer, const float* k, const float* v, int tokens);
   // Moves one side of a page, or both, to a format, for every cache that shares the page. freed: bytes by which the account's count fell.
   Status transcode(int layer, int page, Sides sides, int to, double* freed);
@@ -227,6 +238,10 @@ class Cache : public PartOwner {
 
   // The shape of a side of an open page with this room, which is not 0.
   SideShape openShape(bool isKey, int room) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim, openPlaces_[roomIndex(room)]}; }
+  // The rows that the last call appended to this layer, null if it was not the last or if they are not codes.
+  const FreshRows* freshRows(int layer) const;
+  // One head of them as an f16 page side.
+  SideView freshView(bool isKey, int head) const;
   // Whether the rows of an open page are codes, beside which the sinks are kept.
   bool codesOpenRows() const { return isCoded(options_.openFormat); }
   // Sink rows of one head, [4][d] half.
@@ -271,6 +286,9 @@ class Cache : public PartOwner {
   // Makes the full open page a sealed one.
   void seal(Layer& layer, Seal seal);
   void encodeOpen(Layer& layer, Page& page);
+  void reserveFresh(int tokens);
+  // k, v: of the last `tokens` tokens of a layer.
+  void keepFresh(int layer, const float* k, const float* v, int tokens);
   void forgetRows(Layer& layer, int row);
   Status draftMove(int layer, int page, Sides sides, int to, Move& move) const;
   double putInPlace(Move& move);
@@ -299,6 +317,7 @@ class Cache : public PartOwner {
   std::shared_ptr<LatentBlocks> latents_;  // shared with forks
   std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
+  FreshRows fresh_;
   std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start
 };
 

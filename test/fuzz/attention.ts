@@ -208,6 +208,8 @@ function chosenCache(random: Random) {
     /** Formats of all sides afterwards. */
     fill(cache: CacheHandle): Uint8Array {
       succeed(cache.append(0, k, v), 'append');
+      // Rows that were appended last are attended in f16, until somebody takes tokens back.
+      succeed(cache.truncate(tokens), 'truncate');
       const now = new Uint8Array(2 * pages).fill(WINDOW);
       for (const { page, side, to } of moves) {
         if (!isDown(now[2 * page + side]!, to)) continue;

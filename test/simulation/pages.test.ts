@@ -8,6 +8,7 @@ import { describe, expect, it } from 'vitest';
 import {
   encodeLatent,
   FORMAT_NAMES,
+  fromHalf,
   isMove,
   type KvCache,
   type KvCacheOptions,
@@ -18,6 +19,7 @@ import {
   PAGE_KINDS,
   PAGE_TOKENS,
   PARTS,
+  toHalf,
 } from '../../native/index.ts';
 import { denseAttention, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
 import { twinOf } from '../native/twin.ts';
@@ -59,6 +61,8 @@ describe('pages', () => {
       const first = openKvCache(options);
       for (const [layer, given] of weights.entries()) first.setLatentWeights(layer, given);
       let caches: KvCache[] = [first];
+      /** What was appended to each of them last: where open pages are coded, these rows are attended as they were given. */
+      const last = new Map<KvCache, { layer: number; k: Float32Array; v: Float32Array }>();
       const within = (x: Float32Array): Float32Array => x.map((value) => Math.max(-65504, Math.min(65504, value)));
       const rows = (layer: number, tokens: number) => ({
         k: within(normals(random, tokens * row, spreads[layer]!.k)),
@@ -75,6 +79,17 @@ describe('pages', () => {
       const check = (cache: KvCache, layer: number, q: Float32Array): void => {
         const out = attend(cache, layer, q);
         const [k, v] = [history(cache, layer, 'k'), history(cache, layer, 'v')];
+        const fresh = last.get(cache);
+        if (options.openFormat !== 'f16' && fresh?.layer === layer) {
+          const open = k.length - cache.table(layer).pages * PAGE_TOKENS * row;
+          for (const [whole, part] of [
+            [k, fresh.k],
+            [v, fresh.v],
+          ] as const) {
+            const tail = part.subarray(Math.max(0, part.length - open));
+            whole.set(fromHalf(toHalf(tail)), whole.length - tail.length);
+          }
+        }
         const expected = denseAttention(shape, q, k, v, { window: slidingWindow[layer] ?? null }).out;
         const largest = v.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-30);
         const off = out.reduce((most, x, i) => Math.max(most, Math.abs(x - expected[i]!)), 0);
@@ -104,6 +119,7 @@ describe('pages', () => {
           if (cache.length(layer) + tokens > TOKENS_MAX) return;
           const { k, v } = rows(layer, tokens);
           cache.append(layer, k, v);
+          last.set(cache, { layer, k, v });
         } else if (what < 0.4) {
           check(cache, layer, queries(layer, Math.min(cache.length(layer), pick(random, [1, 1, 7, 70]))));
         } else if (what < 0.65) {
@@ -159,7 +175,8 @@ describe('pages', () => {
           expect(same.table(layer).kind).toEqual(kind);
           expect(same.table(layer).latent).toEqual(latent);
           const q = queries(layer, 1);
-          expect(sameBits(attend(same, layer, q, false), attend(cache, layer, q, false))).toBe(true);
+          if (options.openFormat === 'f16')
+            expect(sameBits(attend(same, layer, q, false), attend(cache, layer, q, false))).toBe(true);
           same.close();
           count.twins++;
         }

@@ -124,6 +124,8 @@ describe('attention over it', () => {
           const random = uniform(length);
           cache.append(0, normals(random, length * 2 * headDim), normals(random, length * 2 * headDim));
           for (const tokens of [1, Math.min(length, 40)]) {
+            // What was appended last is read as it was given, until somebody takes tokens back.
+            cache.truncate(length);
             const q = normals(random, tokens * 6 * headDim);
             const out = new Float32Array(q.length);
             cache.attend(0, q, out);
@@ -135,6 +137,60 @@ describe('attention over it', () => {
         }
       setIsa(best);
     });
+});
+
+describe('the rows that were appended last', () => {
+  for (const isa of available)
+    it(`are attended as they were given, whatever their number, on ${isa}`, () => {
+      setIsa(isa);
+      for (const [before, tokens] of [
+        [0, 1],
+        [0, 5],
+        [3, 2],
+        [20, 1],
+        [100, 28],
+        [128, 1],
+        [120, 20],
+        [200, 300],
+      ] as const) {
+        const random = uniform(before + tokens);
+        const length = before + tokens;
+        const [k, v] = [normals(random, length * ROW), normals(random, length * ROW)];
+        const cache = open();
+        if (before > 0) cache.append(0, rowsOf(k, 0, before), rowsOf(v, 0, before));
+        cache.append(0, rowsOf(k, before, length), rowsOf(v, before, length));
+        const [keys, values] = [history(cache, 0, 'k'), history(cache, 0, 'v')];
+        const first = Math.max(before, cache.table(0).pages * PAGE_TOKENS);
+        keys.set(fromHalf(toHalf(rowsOf(k, first, length))), first * ROW);
+        values.set(fromHalf(toHalf(rowsOf(v, first, length))), first * ROW);
+        const q = normals(random, Math.min(tokens, 30) * 6 * 64);
+        const out = new Float32Array(q.length);
+        cache.attend(0, q, out);
+        expect(rowError(out, denseAttention(shape, q, keys, values).out, 64)).toBeLessThan(CODED_TOLERANCE);
+        cache.close();
+      }
+      setIsa(best);
+    });
+
+  it('are so until the next append', () => {
+    const rows = normals(uniform(10), 60 * ROW);
+    const cache = openKvCache({ shape: { ...shape, layers: 2 }, pool: openPool(10_000_000), openFormat: 'q8' });
+    const q = normals(uniform(11), 6 * 64);
+    const attended = (): Float32Array => {
+      const out = new Float32Array(q.length);
+      cache.attend(0, q, out);
+      return out;
+    };
+    append(cache, rows, 0, 40);
+    const fresh = attended();
+    expect(sameBits(attended(), fresh)).toBe(true);
+    cache.append(1, rowsOf(rows, 0, 40), rowsOf(rows, 0, 40));
+    const coded = attended();
+    expect(sameBits(coded, fresh)).toBe(false);
+    expect(rowError(coded, fresh, 64)).toBeLessThan(0.03);
+    cache.truncate(40);
+    expect(sameBits(attended(), coded)).toBe(true);
+  });
 });
 
 describe('going back', () => {
