@@ -7,9 +7,10 @@ import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
 import type { Threshold, ThresholdSet } from '../policy/index.ts';
-import { C_DEFAULT, evidenceOf, lawConstant, type Sample, startPrice } from './estimate.ts';
+import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice } from './estimate.ts';
 import type { Filter } from './filter.ts';
 import { checkFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
+import { joinRanges, rangesOf } from './log-ranges.ts';
 import { openVectorIndex } from './open-index.ts';
 import { openQdrantIndex } from './qdrant-index.ts';
 import { checkQdrantOptions, type QdrantOptions } from './qdrant-server.ts';
@@ -26,12 +27,13 @@ import {
   checkThresholdTarget,
   type EvidenceLog,
   readThresholdFile,
-  type ThresholdFile,
   type ThresholdTarget,
   toThresholdFile,
   toThresholdSet,
   writeThresholdFile,
 } from './threshold-file.ts';
+import { mergeThresholdFiles } from './threshold-merge.ts';
+import type { ThresholdFile } from './threshold-schema.ts';
 import type { Experience, Fingerprint, Lookup } from './types.ts';
 import { type Neighbour, nearestFirst, type VectorEntry, type VectorIndex } from './vector.ts';
 
@@ -98,7 +100,7 @@ export interface ThresholdBook {
   nearestSessions(fingerprint: Fingerprint, k: number, filter?: Filter): Promise<Neighbour<SessionRecord>[]>;
   /** Forgets everything and reads it again from the log. → sessions that taught something */
   rebuildFrom(entries: Iterable<TimedEntry>): Promise<number>;
-  /** What to export for a model: what was imported for it, as long as nothing was learned here; else what all its sessions here say. */
+  /** What to export for a model: what all its sessions here say, merged with what was imported for it. */
   exportFile(
     target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
     log: EvidenceLog | null,
@@ -110,8 +112,8 @@ interface Weighted {
   readonly experience: Experience;
   readonly weight: number;
   readonly sameModel: boolean;
-  /** Of this log. */
-  readonly isOurs: boolean;
+  /** Id of the log that it stands in. */
+  readonly log: string;
 }
 
 /** Those of a model's sessions that taught something. */
@@ -165,11 +167,10 @@ class Book implements ThresholdBook {
     const weighted = near.map(({ id, distance, payload }): Weighted => {
       const sameModel = payload.modelDigest === query.modelDigest;
       const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * (sameModel ? 1 : FAMILY_WEIGHT);
-      const isOurs = id.log === this.#log;
-      return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, isOurs };
+      return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, log: id.log };
     });
     return {
-      thresholds: this.#estimate(weighted, query),
+      thresholds: this.#estimate(weighted, query, importedThresholds(this.#dir, query.modelDigest)),
       neighbours: near.map(({ id: { log, seq }, distance, payload }) => ({
         session: payload.session,
         distance: Math.round(distance * 1e6) / 1e6,
@@ -202,9 +203,9 @@ class Book implements ThresholdBook {
 
   #estimate(
     weighted: readonly Weighted[],
-    query: { modelDigest: string; layers: number; defaults?: ThresholdSet },
+    query: { layers: number; defaults?: ThresholdSet },
+    imported: ThresholdFile | null,
   ): ThresholdSet {
-    const imported = this.#importedFor(query.modelDigest);
     const base = imported === null ? null : toThresholdSet(imported);
     const ones = Array.from({ length: query.layers }, () => 1);
     const fallback = {
@@ -217,7 +218,14 @@ class Book implements ThresholdBook {
     const sampled = (value: (e: Experience) => number, among = counted): Sample[] =>
       among.map((w) => ({ value: value(w.experience), weight: w.weight }));
     const learned: Record<string, Threshold> = {};
-    const learn = (id: string, value: number, unit: string, among: readonly Weighted[], what: string): boolean => {
+    const learn = (
+      id: string,
+      value: number,
+      unit: string,
+      among: readonly Weighted[],
+      what: string,
+      sd?: number,
+    ): boolean => {
       if (among.length === 0 || (base?.thresholds[id]?.samples ?? 0) > among.length) return false;
       const worth = evidenceOf(among.map((w) => ({ value: 0, weight: w.weight })));
       learned[id] = {
@@ -227,9 +235,10 @@ class Book implements ThresholdBook {
         origin: 'learned',
         source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
         samples: among.length,
+        ...(sd === undefined ? {} : { sd }),
         // The entries of other machines stand in other logs.
         evidence: among
-          .filter((w) => w.isOurs)
+          .filter((w) => w.log === this.#log)
           .map((w) => w.experience.seq)
           .sort((x, y) => x - y),
       };
@@ -243,14 +252,19 @@ class Book implements ThresholdBook {
       (w) => w.experience.meanKld !== null && w.experience.meanKld > 0 && w.experience.predictedKld > 0,
     );
     const law = lawConstant(sampled((e) => (e.c * e.meanKld!) / e.predictedKld, compared));
-    const c = learn('law.c', law, '1', compared, 'measured over predicted divergence') ? law : fallback.c;
+    const sd = C_SESSION_SD / Math.sqrt(1 + evidenceOf(sampled(() => 1, compared)));
+    const c = learn('law.c', law, '1', compared, 'measured over predicted divergence', sd) ? law : fallback.c;
 
+    const here = counted.flatMap((w) => rangesOf(w.log, [w.experience.seq]));
+    const ranges = joinRanges([...(base?.ranges ?? []), ...here]);
     return {
       version: 1,
       thresholds: { ...fallback.thresholds, ...learned },
       // A session's gains are those it was started with. Nothing measures them, so they are no evidence.
       gains: fallback.gains,
       c,
+      ...(base?.law === undefined ? {} : { law: base.law }),
+      ...(ranges.length === 0 ? {} : { ranges }),
     };
   }
 
@@ -334,27 +348,21 @@ class Book implements ThresholdBook {
   ): Promise<ThresholdFile> {
     const model = { field: 'modelDigest', equals: target.modelDigest } as const;
     const all = await allOf(this.#index, { must: [TEACHES, model] });
-    const imported = this.#importedFor(target.modelDigest);
+    const imported = importedThresholds(this.#dir, target.modelDigest);
     if (all.length === 0 && imported !== null) return imported;
     const weighted = all.map(({ payload }) => ({
       experience: payload.experience!,
       weight: 1,
       sameModel: true,
-      isOurs: true,
+      log: this.#log,
     }));
-    const query = {
-      modelDigest: target.modelDigest,
-      layers: target.shape.layers,
-      ...(target.defaults === undefined ? {} : { defaults: target.defaults }),
-    };
-    return toThresholdFile(this.#estimate(weighted, query), target, log);
-  }
-
-  /** The file imported for a model, or null. Throws 'bad-thresholds' when somebody damaged it. */
-  #importedFor(modelDigest: string): ThresholdFile | null {
-    if (this.#dir === null || !existsSync(importedPath(this.#dir, modelDigest))) return null;
-    const file = readThresholdFile(importedPath(this.#dir, modelDigest));
-    return file.model.digest === modelDigest ? file : null;
+    const { defaults, shape } = target;
+    const query = { layers: shape.layers, ...(defaults === undefined ? {} : { defaults }) };
+    const own = toThresholdFile(this.#estimate(weighted, query, null), target, log, {
+      sessions: all.length,
+      tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),
+    });
+    return imported === null ? own : mergeThresholdFiles([imported, own]);
   }
 
   async close(): Promise<void> {
@@ -372,6 +380,13 @@ export function importThresholds(dir: string, file: ThresholdFile, target: Thres
   checkThresholdTarget(file, target);
   mkdirSync(dir, { recursive: true });
   writeThresholdFile(importedPath(dir, file.model.digest), file);
+}
+
+/** The file that was imported into the folder of a book for a model, or null. Throws 'bad-thresholds' when somebody damaged it. */
+export function importedThresholds(dir: string | null, modelDigest: string): ThresholdFile | null {
+  if (dir === null || !existsSync(importedPath(dir, modelDigest))) return null;
+  const file = readThresholdFile(importedPath(dir, modelDigest));
+  return file.model.digest === modelDigest ? file : null;
 }
 
 /** Whether this entry ended that session. */

@@ -15,7 +15,7 @@ export interface Sample {
 export const C_DEFAULT = 4;
 /** Standard deviation of ln c between models (chosen), and of one session's measured/predicted ratio around it (r = .95 over 56 runs gives about as much). */
 const C_PRIOR_SD = 0.3;
-const C_SESSION_SD = 0.3;
+export const C_SESSION_SD = 0.3;
 /** One session's ratio beyond this factor from the default says more about the comparison than about c. Chosen. */
 const C_FACTOR_MAX = 8;
 /** Spread of ln λ between sessions that look alike, before there are enough to measure it. Chosen; content moves bits by ±6%. */

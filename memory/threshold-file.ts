@@ -1,57 +1,35 @@
 /**
- * Threshold files: what one machine learned, as JSON that another one checks before it believes it. One value has one
- * spelling (fixed order of keys, ids sorted, two spaces), so export → import → export is the same bytes.
- * Checks in order of cheapness: size, JSON, schema, ranges, model. A signature comes later; there is no field for it yet,
- * and unknown fields are refused, so an old reader cannot take a signed file for an unsigned one.
+ * Threshold files: what one machine learned, as JSON that another one checks before it believes it. One content has one spelling
+ * (fixed order of fields, sorted names, one way to break lines), so export → import → export is the same bytes, and a signature over
+ * these bytes means the content. Checks in order of cost: size, JSON, schema, ranges, signature, model.
  */
-import { z } from 'zod';
-import { KvError, parseJson, readRegular, replaceFile } from '../native/index.ts';
-import { checkThresholds, type Threshold, type ThresholdSet } from '../policy/index.ts';
+import { createHash, type KeyObject } from 'node:crypto';
+import { KvError, packageVersion, parseJson, readRegular, replaceFile } from '../native/index.ts';
+import {
+  checkThresholds,
+  defaultThresholds,
+  type LogRange,
+  type Threshold,
+  type ThresholdSet,
+} from '../policy/index.ts';
+import { joinRanges, rangesOf } from './log-ranges.ts';
+import { isSignedBy, keyIdOf, signBytes, type TrustedKey } from './signature.ts';
+import {
+  type Evidence,
+  type Learned,
+  type LogPart,
+  type ModelShape,
+  schemaOf,
+  THRESHOLDS_MAX,
+  type ThresholdFile,
+  wireOf,
+  wireOfLearned,
+  withoutDefaults,
+} from './threshold-schema.ts';
 
-export const THRESHOLD_FILE_BYTES_MAX = 1024 * 1024;
+/** What one machine learned of 80 layers in eight formats has 130 KB, so that 32 such parts fit. */
+export const THRESHOLD_FILE_BYTES_MAX = 8 * 1024 * 1024;
 const HINT = 'export it again with: palimpsest thresholds export FILE';
-
-// Control characters could rewrite the terminal of whoever looks at the file.
-const line = (max: number) =>
-  z
-    .string()
-    .max(max)
-    .regex(/^\P{Cc}*$/u, 'control characters are not allowed');
-const size = z.int().min(1).max(65_536);
-const hash = z.string().regex(/^[0-9a-f]{64}$/, 'not a SHA-256 in hex');
-const seq = z.int().min(0);
-/** −0 and 0 are one number with two spellings. */
-const real = z
-  .number()
-  .min(-1e12)
-  .max(1e12)
-  .transform((x) => (x === 0 ? 0 : x));
-
-const thresholdBody = z.strictObject({
-  value: real,
-  unit: line(40),
-  source: line(400),
-  samples: z.int().min(0).max(1e9),
-  evidence: z.array(seq).max(1024),
-});
-
-const schema = z.strictObject({
-  kind: z.literal('palimpsest-thresholds'),
-  schemaVersion: z.literal(1),
-  model: z.strictObject({
-    /** Empty: whoever wrote it had no model file (a cache used without the engine). */
-    digest: line(300),
-    shape: z.strictObject({ layers: z.int().min(1).max(1024), queryHeads: size, kvHeads: size, headDim: size }),
-  }),
-  thresholds: z.record(z.string().regex(/^[a-z][A-Za-z0-9.-]{0,63}$/, 'not a threshold id'), thresholdBody),
-  gains: z.strictObject({ k: z.array(z.number()).max(1024), v: z.array(z.number()).max(1024) }),
-  c: z.number(),
-  /** The log that the evidence numbers point into; null: there was none. */
-  origin: z.strictObject({ logId: line(100), seq: z.int().min(-1), headHash: hash.nullable() }).nullable(),
-});
-
-export type ThresholdFile = z.infer<typeof schema>;
-export type ModelShape = ThresholdFile['model']['shape'];
 
 /** Where thresholds are going to be used, or came from. */
 export interface ThresholdTarget {
@@ -60,38 +38,65 @@ export interface ThresholdTarget {
   readonly shape: ModelShape;
 }
 
-/** The log behind the evidence; a WitnessLog is one. */
+/** The log behind the evidence. A WitnessLog is one. */
 export interface EvidenceLog {
   readonly id: string;
-  readonly acknowledgedSeq: number;
-  readonly headHash?: string;
+  /** The last entry that the evidence rests on, beside what the set itself names; −1 for none. */
+  readonly acknowledgedSeq?: number;
+  /** Hash of its chain after an entry. */
+  hashAt?(seq: number): string | null;
 }
 
+const refuse = (name: string, what: string, path: string): KvError =>
+  new KvError('bad-thresholds', `${name}: ${what}`, { values: { name, path }, hint: HINT });
+
 /**
- * Value → checked value: the schema says what may stand in a file, `checkThresholds` what a session would start with, so that
- * nothing is imported that every later run refuses. Throws 'bad-thresholds' naming the first thing wrong.
+ * Value → checked content: the schema says what may stand in a file, `checkThresholds` what a session would start with, so that
+ * nothing is imported that every later run refuses, and a signature must fit. Throws 'bad-thresholds' naming the path of the first
+ * thing that is wrong, 'bad-signature'.
  */
 function checkFile(value: unknown, name: string): ThresholdFile {
-  const refuse = (what: string, path: string): KvError =>
-    new KvError('bad-thresholds', `${name}: ${what}`, { values: { name, path }, hint: HINT });
+  const version = (value as { schemaVersion?: unknown } | null)?.schemaVersion;
+  const schema = schemaOf(version);
+  if (schema === null) {
+    const isNewer = typeof version === 'number' && version > 2;
+    throw refuse(
+      name,
+      isNewer ? `schemaVersion: ${version} is of a later palimpsest than this` : 'schemaVersion: not a threshold file',
+      'schemaVersion',
+    );
+  }
   const parsed = schema.safeParse(value);
   if (!parsed.success) {
     const issue = parsed.error.issues[0]!;
     const path = issue.path.join('.') || 'top level';
-    throw refuse(`${path}: ${issue.message}`, path);
+    throw refuse(name, `${path}: ${issue.message}`, path);
   }
   const file = parsed.data;
-  if (Object.keys(file.thresholds).length > 256) throw refuse('thresholds: more than 256', 'thresholds');
-  try {
-    checkThresholds(toThresholdSet(file), file.model.shape.layers);
-  } catch (error) {
-    if (!(error instanceof KvError)) throw error;
-    throw refuse(error.message, String(error.values['id'] ?? 'thresholds'));
+  for (const [at, learned] of [file, ...file.parts].entries()) {
+    const where = at === 0 ? '' : `parts.${at - 1}: `;
+    if (Object.keys(learned.thresholds).length > THRESHOLDS_MAX)
+      throw refuse(name, `${where}thresholds: more than ${THRESHOLDS_MAX}`, 'thresholds');
+    try {
+      checkThresholds(setOf(learned, file.model.shape.layers), file.model.shape.layers);
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      throw refuse(name, `${where}${error.message}`, String(error.values['id'] ?? 'thresholds'));
+    }
   }
+  if (file.signature !== null && !isSignedBy(signedBytes(file), file.signature))
+    throw new KvError(
+      'bad-signature',
+      `${name}: the content is not what key ${keyIdOf(file.signature.publicKey)} signed`,
+      {
+        values: { name, keyId: keyIdOf(file.signature.publicKey) },
+        hint: 'somebody changed the file after it was signed: get it again from where it comes',
+      },
+    );
   return file;
 }
 
-/** Bytes of a threshold file → its content. Throws 'bad-thresholds'; `name` is for messages. */
+/** Bytes of a threshold file → its content. Throws 'bad-thresholds', 'bad-signature'; `name` is for messages. */
 export function parseThresholdFile(bytes: Uint8Array, name = 'threshold file'): ThresholdFile {
   if (bytes.length > THRESHOLD_FILE_BYTES_MAX) throw tooLarge(name, bytes.length);
   return checkFile(parseJson(bytes, { code: 'bad-thresholds', what: name, hint: HINT }), name);
@@ -102,104 +107,163 @@ const tooLarge = (name: string, bytes: number): KvError =>
     values: { name, bytes, bytesMax: THRESHOLD_FILE_BYTES_MAX },
   });
 
-/** The one spelling of a threshold file. Throws 'bad-thresholds' for content that could not be read back. */
+/** What fits is written on one line, as are lists of numbers; the rest is broken. */
+const COLUMNS = 120;
+
+function onOneLine(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
+  if (Array.isArray(value)) return `[${value.map(onOneLine).join(', ')}]`;
+  const items = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${onOneLine(item)}`);
+  return items.length === 0 ? '{}' : `{ ${items.join(', ')} }`;
+}
+
+function spell(value: unknown, indent = ''): string {
+  const flat = onOneLine(value);
+  const isPlain = typeof value !== 'object' || value === null;
+  const isFlat = isPlain || (Array.isArray(value) && value.every((item) => typeof item !== 'object'));
+  if (isFlat || indent.length + flat.length <= COLUMNS) return flat;
+  const deeper = `${indent}  `;
+  const items = Object.entries(value).map(
+    ([key, item]) => `${deeper}${Array.isArray(value) ? '' : `${JSON.stringify(key)}: `}${spell(item, deeper)}`,
+  );
+  return `${flat[0]}\n${items.join(',\n')}\n${indent}${flat.at(-1)}`;
+}
+
+const spellFile = (file: ThresholdFile): string => `${spell(wireOf(file))}\n`;
+
+/** What a signature covers: the file as it would be spelled without one. */
+const signedBytes = (file: ThresholdFile): Buffer => Buffer.from(spellFile({ ...file, signature: null }));
+
+/** The one spelling of a threshold file. Throws 'bad-thresholds' for content that could not be read back, 'bad-signature'. */
 export function formatThresholdFile(file: ThresholdFile): string {
-  const checked = checkFile(file, 'thresholds to write');
-  const { model, thresholds, gains, c, origin } = checked;
-  const ids = Object.keys(thresholds).sort();
-  const ordered = {
-    kind: checked.kind,
-    schemaVersion: checked.schemaVersion,
-    model: {
-      digest: model.digest,
-      shape: {
-        layers: model.shape.layers,
-        queryHeads: model.shape.queryHeads,
-        kvHeads: model.shape.kvHeads,
-        headDim: model.shape.headDim,
-      },
-    },
-    thresholds: Object.fromEntries(
-      ids.map((id) => {
-        const { value, unit, source, samples, evidence } = thresholds[id]!;
-        return [id, { value, unit, source, samples, evidence }];
-      }),
-    ),
-    gains: { k: gains.k, v: gains.v },
-    c,
-    origin: origin === null ? null : { logId: origin.logId, seq: origin.seq, headHash: origin.headHash },
-  };
-  const text = `${JSON.stringify(ordered, null, 2)}\n`;
+  const text = spellFile(checkFile(wireOf(file), 'thresholds to write'));
   if (Buffer.byteLength(text) > THRESHOLD_FILE_BYTES_MAX)
     throw tooLarge('thresholds to write', Buffer.byteLength(text));
   return text;
 }
 
-/** Reads at most THRESHOLD_FILE_BYTES_MAX. Throws 'not-found', 'io', 'bad-thresholds'. */
+/** Reads at most THRESHOLD_FILE_BYTES_MAX. Throws 'not-found', 'io', 'bad-thresholds', 'bad-signature'. */
 export function readThresholdFile(path: string): ThresholdFile {
   return parseThresholdFile(readRegular(path, { bytesMax: THRESHOLD_FILE_BYTES_MAX, code: 'bad-thresholds' }), path);
 }
 
-/** Writes by temporary file, fsync and rename. Throws 'bad-thresholds', 'io'. */
+/** Writes by temporary file, fsync and rename. Throws 'bad-thresholds', 'bad-signature', 'io'. */
 export function writeThresholdFile(path: string, file: ThresholdFile): void {
   replaceFile(path, Buffer.from(formatThresholdFile(file)));
 }
 
-/** A set in use → the content of a file. Where a value came from (`origin` of a threshold) is not exported: to the reader it is 'file'. */
-export function toThresholdFile(set: ThresholdSet, target: ThresholdTarget, log: EvidenceLog | null): ThresholdFile {
-  return checkFile(
-    {
-      kind: 'palimpsest-thresholds',
-      schemaVersion: 1,
-      model: { digest: target.modelDigest, shape: pickShape(target.shape) },
-      thresholds: Object.fromEntries(
-        Object.entries(set.thresholds).map(([id, t]) => [
-          id,
-          {
-            value: t.value,
-            unit: t.unit,
-            source: t.source,
-            samples: t.samples,
-            evidence: [...t.evidence].slice(-1024),
-          },
-        ]),
-      ),
-      gains: { k: [...set.gains.k], v: [...set.gains.v] },
-      c: set.c,
-      origin: log === null ? null : { logId: log.id, seq: log.acknowledgedSeq, headHash: log.headHash ?? null },
-    },
-    'thresholds to export',
-  );
-}
-
-const pickShape = ({ layers, queryHeads, kvHeads, headDim }: ModelShape): ModelShape => ({
-  layers,
-  queryHeads,
-  kvHeads,
-  headDim,
+/** The file with a signature of this key in place of any that it had. */
+export const signThresholdFile = (file: ThresholdFile, key: KeyObject): ThresholdFile => ({
+  ...file,
+  signature: signBytes(signedBytes(file), key),
 });
 
-/** The set to start with. Every threshold's origin is 'file'. */
+/** Which of these keys signed a file that was read. Throws 'bad-signature' when none of them did; `name` is for messages. */
+export function checkTrust({ signature }: ThresholdFile, trusted: readonly TrustedKey[], name: string): TrustedKey {
+  const known = trusted.map(({ publicKey, path }) => `${keyIdOf(publicKey)} (${path})`).join(', ');
+  if (signature === null)
+    throw new KvError('bad-signature', `${name} is not signed`, {
+      values: { name, trusted: known },
+      hint: 'ask its author to sign it; without --trusted-key a file is taken that nobody vouches for',
+    });
+  const found = trusted.find(({ publicKey }) => publicKey === signature.publicKey);
+  if (found !== undefined) return found;
+  const keyId = keyIdOf(signature.publicKey);
+  throw new KvError('bad-signature', `${name} is signed by key ${keyId}, which is not trusted`, {
+    values: { name, keyId, trusted: known },
+    hint: 'name the public key of its author with --trusted-key if you trust it',
+  });
+}
+
+/** The one spelling of what one machine learned. */
+export const spellLearned = (learned: Learned): string => spell(wireOfLearned(learned));
+
+/** Where the evidence stands. Evidence without a log has its own digest for a place, so it too can be told from other evidence. */
+export function evidenceRanges(learned: Learned): LogRange[] {
+  const { evidence, thresholds, law } = learned;
+  if (evidence.logs.length > 0) return joinRanges(evidence.logs);
+  if (law === null && !Object.values(thresholds).some(({ samples }) => samples > 0)) return [];
+  const digest = createHash('sha256').update(spellLearned(learned)).digest('hex');
+  return [{ logId: `content-${digest.slice(0, 32)}`, from: 0, to: 0 }];
+}
+
+/** A set in use → the content of a file. Where a value came from (`origin` of a threshold) is not exported: to the reader it is 'file'. */
+export function toThresholdFile(
+  set: ThresholdSet,
+  target: ThresholdTarget,
+  log: EvidenceLog | null,
+  known: Partial<Pick<Evidence, 'sessions' | 'tokens'>> = {},
+): ThresholdFile {
+  const last = log?.acknowledgedSeq ?? -1;
+  const ranges = joinRanges([...(set.ranges ?? []), ...(log === null || last < 0 ? [] : rangesOf(log.id, [last]))]);
+  const file: ThresholdFile = {
+    model: { digest: target.modelDigest, shape: target.shape },
+    createdBy: `palimpsest ${packageVersion()}`,
+    evidence: {
+      sessions: known.sessions ?? null,
+      tokens: known.tokens ?? null,
+      logs: ranges.map((range): LogPart => {
+        const headHash = range.logId === log?.id ? (log.hashAt?.(range.to) ?? null) : null;
+        return { ...range, headHash };
+      }),
+    },
+    thresholds: withoutDefaults(
+      Object.fromEntries(
+        Object.entries(set.thresholds).map(([id, { value, unit, sd, samples, source, evidence }]) => [
+          id,
+          { value, unit, sd: sd ?? null, samples, source, evidence: evidence.slice(-1024) },
+        ]),
+      ),
+    ),
+    gains: set.gains,
+    c: set.c,
+    law: set.law ?? null,
+    parts: [],
+    signature: null,
+  };
+  return checkFile(wireOf(file), 'thresholds to export');
+}
+
+/** The set to start with: every threshold of the file has the origin 'file', the others are the defaults. */
 export function toThresholdSet(file: ThresholdFile): ThresholdSet {
-  const thresholds: Record<string, Threshold> = {};
-  for (const [id, t] of Object.entries(file.thresholds)) thresholds[id] = { id, origin: 'file', ...t };
-  return { version: 1, thresholds, gains: { k: file.gains.k, v: file.gains.v }, c: file.c };
+  const ranges = evidenceRanges(file);
+  return { ...setOf(file, file.model.shape.layers), ...(ranges.length === 0 ? {} : { ranges }) };
+}
+
+function setOf({ thresholds, gains, c, law }: Learned, layers: number): ThresholdSet {
+  const named = Object.entries(thresholds).map(([id, { sd, ...rest }]): [string, Threshold] => [
+    id,
+    { id, origin: 'file', ...rest, ...(sd === null ? {} : { sd }) },
+  ]);
+  return {
+    version: 1,
+    thresholds: { ...defaultThresholds(layers).thresholds, ...Object.fromEntries(named) },
+    gains: { k: gains.k, v: gains.v },
+    c,
+    ...(law === null ? {} : { law }),
+  };
+}
+
+/** Which numbers of two models differ, in words; null when the models are one. */
+export function modelDifference(theirs: ThresholdFile['model'], ours: ThresholdFile['model']): string | null {
+  const differs = (['layers', 'queryHeads', 'kvHeads', 'headDim'] as const).filter(
+    (name) => theirs.shape[name] !== ours.shape[name],
+  );
+  if (differs.length > 0)
+    return differs.map((name) => `${name} ${theirs.shape[name]}, here ${ours.shape[name]}`).join('; ');
+  return theirs.digest === ours.digest
+    ? null
+    : `model digest ${theirs.digest || '(none)'}, here ${ours.digest || '(none)'}`;
 }
 
 /** Throws 'model-mismatch' unless the file was made for this model. */
 export function checkThresholdTarget(file: ThresholdFile, target: ThresholdTarget): void {
-  const theirs = file.model.shape;
-  const ours = target.shape;
-  const differs = (['layers', 'queryHeads', 'kvHeads', 'headDim'] as const).filter(
-    (name) => theirs[name] !== ours[name],
-  );
-  if (differs.length === 0 && file.model.digest === target.modelDigest) return;
-  const what =
-    differs.length > 0
-      ? differs.map((name) => `${name} ${theirs[name]}, here ${ours[name]}`).join('; ')
-      : `model digest ${file.model.digest || '(none)'}, here ${target.modelDigest || '(none)'}`;
+  const { layers, queryHeads, kvHeads, headDim } = target.shape;
+  const here = { digest: target.modelDigest, shape: { layers, queryHeads, kvHeads, headDim } };
+  const what = modelDifference(file.model, here);
+  if (what === null) return;
   throw new KvError('model-mismatch', `the threshold file belongs to another model: ${what}`, {
-    values: { file: file.model, here: { digest: target.modelDigest, shape: pickShape(ours) } },
+    values: { file: file.model, here },
     hint: 'thresholds are learned per model; use a file exported for this one',
   });
 }
@@ -218,32 +282,4 @@ export async function saveThresholdFile(
   target: ThresholdTarget & { readonly log?: EvidenceLog | null },
 ): Promise<void> {
   writeThresholdFile(path, toThresholdFile(set, target, target.log ?? null));
-}
-
-/** What differs between two files, one readable line each; empty when nothing does. */
-export function diffThresholdFiles(a: ThresholdFile, b: ThresholdFile): string[] {
-  const lines: string[] = [];
-  const compare = (name: string, left: unknown, right: unknown): void => {
-    if (left !== right) lines.push(`${name}: ${left ?? '–'} → ${right ?? '–'}`);
-  };
-  compare('model.digest', a.model.digest || '(none)', b.model.digest || '(none)');
-  for (const name of ['layers', 'queryHeads', 'kvHeads', 'headDim'] as const) {
-    compare(`model.shape.${name}`, a.model.shape[name], b.model.shape[name]);
-  }
-  const told = (t: ThresholdFile['thresholds'][string] | undefined): string | undefined =>
-    t && `${t.value} ${t.unit} (${t.samples === 0 ? 'default' : `${t.samples} samples`}; ${t.source})`;
-  for (const id of [...new Set([...Object.keys(a.thresholds), ...Object.keys(b.thresholds)])].sort()) {
-    compare(id, told(a.thresholds[id]), told(b.thresholds[id]));
-  }
-  for (const side of ['k', 'v'] as const) {
-    const layers = Math.max(a.gains[side].length, b.gains[side].length);
-    for (let layer = 0; layer < layers; layer++) {
-      compare(`gain ${side} layer ${layer}`, a.gains[side][layer], b.gains[side][layer]);
-    }
-  }
-  compare('c', a.c, b.c);
-  const from = (file: ThresholdFile): string =>
-    file.origin === null ? '(no log)' : `log ${file.origin.logId} up to ${file.origin.seq}`;
-  compare('origin', from(a), from(b));
-  return lines;
 }

@@ -13,6 +13,7 @@ export const KV_ERROR_CODES = {
   'bad-model': 'a model file is readable but cannot be run',
   'bad-tokenizer': 'a tokenizer or chat template cannot be used',
   'bad-thresholds': 'a threshold file breaks its schema or its ranges',
+  'bad-signature': 'a signature is missing, does not fit its file, or is of a key that is not trusted',
   'bad-log': 'the witness log is damaged or was changed',
   'bad-index': 'an index file does not match its manifest',
   'checksum-mismatch': 'bytes do not have the digest they must have',

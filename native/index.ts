@@ -9,7 +9,7 @@ export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { nativeInfo, packageRoot, setIsa, useBinding } from './load.ts';
+export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export { heldBytesMost, openPool } from './pool.ts';
 export * as reference from './reference/index.ts';
 export { openBytes } from './shape.ts';

@@ -3,7 +3,7 @@
  * beside the sources (`native/build/Release`), then for a prebuilt binary for this machine (`prebuilds/`), and then for the WebAssembly
  * build. nativeInfo() says which one was chosen, and why a preferred one was not.
  */
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -186,6 +186,12 @@ export function packageRoot(): string {
     if (existsSync(join(folder, 'package.json'))) return folder;
     if (folder === dirname(folder)) return dirname(here);
   }
+}
+
+/** The version of the package, as in its package.json. */
+export function packageVersion(): string {
+  const { version } = JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')) as { version: string };
+  return version;
 }
 
 /** Loads a file and checks that it was built for this version. */

@@ -91,6 +91,17 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
   });
 }
 
+/** Hash of a series' chain after the entry with this seq, in hex: what a checkpoint kept elsewhere must equal. null: there is no such entry. Throws what `readLog` throws. */
+export function hashAt(dir: string, seq: number, files: LogFiles = nodeFiles): string | null {
+  const logId = logIdOf(files, dir);
+  if (!listSeries(files, dir).includes(seriesOf(seq))) return null;
+  for (const raw of walkSeries(files, dir, seriesOf(seq), seq)) {
+    checkLogId(raw, logId);
+    if (raw.seq === seq) return Buffer.from(raw.hash).toString('hex');
+  }
+  return null;
+}
+
 /** Id of the log in `dir`; null while its first header is not complete. Throws 'not-found', 'bad-log'. */
 export const readLogId = (dir: string, files: LogFiles = nodeFiles): string | null => logIdOf(files, dir);
 

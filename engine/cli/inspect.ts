@@ -8,7 +8,7 @@ import { inspectModel, inspectVocabulary } from '../model/inspect-model.ts';
 import { MODEL_NAMES } from '../model/load.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { flag, type Settings, text } from './options.ts';
-import { describe } from './thresholds.ts';
+import { contentOf, describe } from './thresholds.ts';
 
 type Kind = 'model' | 'thresholds' | 'log' | 'index' | 'state';
 
@@ -79,7 +79,7 @@ export async function inspectPath(path: string, cacheDir: string, columns?: numb
       return inspectState(path, cacheDir, columns);
     case 'thresholds': {
       const file = readThresholdFile(path);
-      return { ok: true, json: { ...file, kind }, plain: `thresholds\n${describe(file, columns)}` };
+      return { ok: true, json: { ...contentOf(file), kind }, plain: `thresholds\n${describe(file, columns)}` };
     }
     case 'model':
       return inspectModelAt(path, cacheDir, columns);

@@ -1,9 +1,7 @@
 #!/usr/bin/env node
 /** The commands, their help and the exit codes: 0 for success, 1 for a fault of ours, 2 for one in the request, a file or the machine, 130 if interrupted. */
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { Command, CommanderError } from 'commander';
-import { columnsOf, packageRoot, wrap } from '../../native/index.ts';
+import { columnsOf, packageVersion, wrap } from '../../native/index.ts';
 import { reportFailure } from './failure.ts';
 import type { Settings } from './options.ts';
 import { guardOutput } from './output.ts';
@@ -242,15 +240,43 @@ const THRESHOLD_COMMANDS: readonly CommandText[] = [
     usage: 'import <file>',
     does: 'Check a file and use it for this model from now on.',
     examples: ['palimpsest thresholds import learned.json -m smollm2-135m'],
-    settings: LEARNED,
+    settings: [...LEARNED, 'trustedKey'],
     act: async (settings, args) => (await thresholds()).importFile(settings, args[0]!),
   },
   {
+    usage: 'merge <files...>',
+    does: 'Join what several machines learned of one model. The evidence of a log counts once.',
+    examples: ['palimpsest thresholds merge mine.json theirs.json -o ours.json'],
+    settings: ['output', 'trustedKey', 'config', 'json'],
+    act: async (settings, args) => (await thresholds()).merge(settings, args),
+  },
+  {
     usage: 'diff <a> <b>',
-    does: 'What differs between two files.',
+    does: 'What differs between two files, most important first.',
     examples: ['palimpsest thresholds diff before.json after.json'],
-    settings: ['config', 'json'],
+    settings: ['limit', 'config', 'json'],
     act: async (settings, args) => (await thresholds()).diff(settings, args[0]!, args[1]!),
+  },
+  {
+    usage: 'keygen <file>',
+    does: 'Make a pair of Ed25519 keys: FILE signs, FILE.pub is for those who trust you.',
+    examples: ['palimpsest thresholds keygen my.key'],
+    settings: ['config', 'json'],
+    act: async (settings, args) => (await thresholds()).keygen(settings, args[0]!),
+  },
+  {
+    usage: 'sign <file>',
+    does: 'Sign a threshold file, in place unless --output names another.',
+    examples: ['palimpsest thresholds sign learned.json --key my.key'],
+    settings: ['key', 'output', 'config', 'json'],
+    act: async (settings, args) => (await thresholds()).sign(settings, args[0]!),
+  },
+  {
+    usage: 'verify <file>',
+    does: 'Whether a signature fits its file, whose it is, and whether the log here is the one that the file tells of.',
+    examples: ['palimpsest thresholds verify learned.json --trusted-key alice.pub bob.pub'],
+    settings: ['trustedKey', 'state', 'config', 'json'],
+    act: async (settings, args) => (await thresholds()).verify(settings, args[0]!),
   },
 ];
 
@@ -265,18 +291,17 @@ function add(parent: Command, { usage, does, examples, settings, act }: CommandT
     const self = parameters.at(-1) as Command;
     await act(
       readSettings(self, process.env),
-      self.processedArgs.filter((value): value is string => typeof value === 'string'),
+      self.processedArgs.flat().filter((value): value is string => typeof value === 'string'),
     );
   });
 }
 
 function program(): Command {
-  const { version } = JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')) as { version: string };
   const root = new Command('palimpsest')
     .description(
       'An adaptive KV cache: old tokens in 8, 4, 3 or 2 bits, decided per layer and page while running, every move tried first and explained afterwards.',
     )
-    .version(version)
+    .version(packageVersion())
     .showHelpAfterError('(add --help for the options)')
     .exitOverride()
     .configureOutput({ outputError: (message, write) => write(message.replace(/^error: /, 'palimpsest: ')) })

@@ -176,6 +176,12 @@ export const SETTINGS = {
     choices: ['block', 'halt', 'drop'],
   },
   thresholds: { flags: '--thresholds <file>', help: 'start from this threshold file instead of what was learned here' },
+  key: { flags: '--key <file>', help: 'private key that signs' },
+  trustedKey: {
+    flags: '--trusted-key <file...>',
+    help: 'public keys; only files that one of them signed are taken',
+  },
+  output: { flags: '-o, --output <file>', help: 'file to write' },
   progress: {
     flags: '--progress <kind>',
     help: 'bar, jsonl (one object a line on stderr) or none',

@@ -1,19 +1,46 @@
-/** `palimpsest thresholds …` shows, exports and imports what was learned. */
+/** `palimpsest thresholds …` shows, exports, imports, joins, compares and signs what was learned. */
 import {
   checkThresholdTarget,
+  checkTrust,
+  type Difference,
   diffThresholdFiles,
+  evidenceInWords,
+  formatThresholdFile,
+  importedThresholds,
   importThresholds,
+  intervalOf,
+  keyIdOf,
+  mergeThresholdFiles,
+  readPrivateKey,
   readThresholdFile,
+  readTrustedKey,
+  signerOf,
+  signThresholdFile,
   type ThresholdFile,
   type ThresholdTarget,
+  type TrustedKey,
+  writeKeyPair,
   writeThresholdFile,
 } from '../../memory/index.ts';
-import { brief, columnsOf, jsonText, KvError, printable, table } from '../../native/index.ts';
-import { defaultThresholds } from '../../policy/index.ts';
-import { isLogDir, readLogId } from '../../witness/index.ts';
+import {
+  brief,
+  type Column,
+  columnsOf,
+  FORMAT_NAMES,
+  fields,
+  jsonText,
+  KvError,
+  legend,
+  plural,
+  printable,
+  table,
+  wrap,
+} from '../../native/index.ts';
+import { defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
+import { entryId, hashAt, isLogDir, readLogId } from '../../witness/index.ts';
 import { loadModel } from '../model/load.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state.ts';
-import { flag, type Settings, text } from './options.ts';
+import { flag, number, type Settings, text } from './options.ts';
 
 type Target = ThresholdTarget & { readonly family: string; readonly defaults: ReturnType<typeof defaultThresholds> };
 
@@ -35,7 +62,40 @@ async function target(settings: Settings): Promise<Target> {
   }
 }
 
-/** The thresholds, for people to read. */
+const bounds = (interval: readonly [number, number] | null): string =>
+  interval === null ? '' : `${brief(interval[0], 3)} … ${brief(interval[1], 3)}`;
+
+const seen = (samples: number): string => brief(samples, 3);
+
+function lawTable(law: Law, columns?: number): string {
+  const layers = law.coefficient.k.map((_, layer) => layer);
+  const side = (name: 'k' | 'v'): Column<number>[] => {
+    const at = (layer: number): Estimate => law.coefficient[name][layer]!;
+    return [
+      { title: `${name.toUpperCase()} nats/ε²`, value: (layer) => brief(at(layer).value, 3) },
+      { title: '95%', optional: true, value: (layer) => bounds(intervalOf(at(layer))) },
+      { title: 'seen', value: (layer) => seen(at(layer).samples) },
+    ];
+  };
+  const typical = (name: 'k' | 'v'): Column<number>[] =>
+    FORMAT_NAMES.filter((format) => law.epsilon[name].some((one) => one[format] !== undefined)).map((format) => ({
+      title: `ε ${name.toUpperCase()} ${format}`,
+      optional: true,
+      value: (layer) => brief(law.epsilon[name][layer]?.[format]?.value ?? null, 2),
+    }));
+  const factors = (['text', 'offset', 'fade'] as const).map((name) => {
+    const one = law[name];
+    return `${name} ${brief(one.value, 3)} (${bounds(intervalOf(one))}, seen ${seen(one.samples)})`;
+  });
+  const rows = table(
+    [{ title: 'layer', value: String }, ...side('k'), ...side('v'), ...typical('k'), ...typical('v')],
+    layers,
+    columns,
+  );
+  return `${wrap(`Law of errors: ${factors.join('; ')}`, columns)}\n\n${rows}`;
+}
+
+/** The content of a threshold file, for people to read. */
 export function describe(file: ThresholdFile, columns?: number): string {
   const { shape, digest } = file.model;
   const spread = (gains: readonly number[]): string =>
@@ -44,65 +104,221 @@ export function describe(file: ThresholdFile, columns?: number): string {
     [
       { title: 'threshold', align: 'left', value: ([id]) => id },
       { title: 'value', value: ([, { value }]) => brief(value, 2) },
+      { title: '95%', value: ([, { value, sd }]) => bounds(sd === null ? null : intervalOf({ value, sd })) },
       { title: 'unit', align: 'left', value: ([, { unit }]) => unit },
-      { title: 'seen', value: ([, { samples }]) => String(samples) },
+      { title: 'seen', value: ([, { samples }]) => seen(samples) },
       { title: 'source', align: 'left', least: 16, optional: true, value: ([, { source }]) => source },
     ],
     Object.entries(file.thresholds),
     columns,
   );
-  return `model ${printable(digest.slice(0, 16)) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}\nc ${brief(file.c, 2)}, gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}\n\n${rows}`;
+  return [
+    fields(
+      [
+        [
+          'model',
+          `${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}`,
+        ],
+        ['rests on', evidenceInWords(file)],
+        ...file.parts.map((part): [string, string] => ['  part', evidenceInWords({ ...part, parts: [] })]),
+        ['created by', file.createdBy],
+        ['signed by', signerOf(file)],
+        ['c', `${brief(file.c, 2)} nats/ε²; gains K ${spread(file.gains.k)}, V ${spread(file.gains.v)}`],
+      ],
+      columns,
+    ),
+    ...(file.law === null ? [] : [lawTable(file.law, columns)]),
+    Object.keys(file.thresholds).length === 0 ? 'All thresholds are at their default.' : rows,
+  ].join('\n\n');
 }
 
 /** What has been learned for the model according to the state folder, which is not created if it does not exist. */
 async function learnedFile(settings: Settings): Promise<ThresholdFile> {
   const model = await target(settings);
   const dir = text(settings, 'state') ?? '.palimpsest';
-  if (!isLogDir(logDir(dir)))
+  if (!isLogDir(logDir(dir))) {
+    const imported = importedThresholds(memoryDir(dir), model.modelDigest);
+    if (imported !== null) return imported;
     throw new KvError('not-found', `nothing was learned in ${dir} yet`, {
       values: { dir },
       hint: 'run something first, or name the state folder with --state',
     });
+  }
   const book = await readBook(dir);
   try {
     const id = readLogId(logDir(dir)) ?? '';
-    return await book.exportFile(model, { id, acknowledgedSeq: book.seqs.at(-1) ?? -1 });
+    return await book.exportFile(model, { id, hashAt: (seq) => hashAt(logDir(dir), seq) });
   } finally {
     await book.close();
   }
 }
 
+/** Prints one line of JSON if that is wanted, else a sentence. */
+function say(settings: Settings, json: unknown, sentence: string): void {
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : sentence}\n`);
+}
+
+/** The content as it stands in a file. */
+export const contentOf = (file: ThresholdFile): Record<string, unknown> => JSON.parse(formatThresholdFile(file));
+
+const trustedKeys = (settings: Settings): TrustedKey[] =>
+  ((settings['trustedKey'] as string[] | undefined) ?? []).map(readTrustedKey);
+
+/** Reads a file that somebody else may have written; if keys are named, one of them must have signed it. */
+function readTrusted(settings: Settings, path: string): ThresholdFile {
+  const trusted = trustedKeys(settings);
+  const file = readThresholdFile(path);
+  if (trusted.length > 0) checkTrust(file, trusted, path);
+  return file;
+}
+
+function needed(settings: Settings, name: 'key' | 'output'): string {
+  const value = text(settings, name);
+  if (value === undefined)
+    throw new KvError('bad-argument', `--${name} FILE is missing`, { hint: 'add --help for the options' });
+  return value;
+}
+
 export async function show(settings: Settings, path: string | undefined): Promise<void> {
   const file = path === undefined ? await learnedFile(settings) : readThresholdFile(path);
-  process.stdout.write(`${flag(settings, 'json') ? jsonText(file) : describe(file, columnsOf(process.stdout))}\n`);
+  say(settings, flag(settings, 'json') ? contentOf(file) : null, describe(file, columnsOf(process.stdout)));
 }
 
 export async function exportFile(settings: Settings, path: string): Promise<void> {
   const file = await learnedFile(settings);
   writeThresholdFile(path, file);
-  process.stdout.write(
-    flag(settings, 'json')
-      ? `${JSON.stringify({ path, thresholds: Object.keys(file.thresholds).length })}\n`
-      : `${path}: ${Object.keys(file.thresholds).length} thresholds\n`,
-  );
+  const thresholds = Object.keys(file.thresholds).length;
+  say(settings, { path, thresholds, law: file.law !== null }, `${path}: ${wroteText(file)}`);
 }
 
+const wroteText = (file: ThresholdFile): string =>
+  `${file.law === null ? '' : 'a law of errors and '}${plural(Object.keys(file.thresholds).length, 'threshold')}, from ${printable(evidenceInWords(file))}`;
+
 export async function importFile(settings: Settings, path: string): Promise<void> {
-  const file = readThresholdFile(path);
+  const file = readTrusted(settings, path);
   const model = await target(settings);
   checkThresholdTarget(file, model);
   const dir = text(settings, 'state') ?? '.palimpsest';
   makeFolder(dir);
   importThresholds(memoryDir(dir), file, model);
-  process.stdout.write(
-    flag(settings, 'json')
-      ? `${JSON.stringify({ path, imported: true })}\n`
-      : `${path} is used for this model from now on\n`,
+  say(settings, { path, imported: true, signedBy: keyIdIn(file) }, `${path} is used for this model from now on`);
+}
+
+export async function merge(settings: Settings, paths: readonly string[]): Promise<void> {
+  const output = needed(settings, 'output');
+  const file = mergeThresholdFiles(paths.map((path) => readTrusted(settings, path)));
+  writeThresholdFile(output, file);
+  say(settings, { path: output, files: paths.length, parts: file.parts.length }, `${output}: ${wroteText(file)}`);
+}
+
+const keyIdIn = ({ signature }: ThresholdFile): string | null => signature && keyIdOf(signature.publicKey);
+
+export async function keygen(settings: Settings, path: string): Promise<void> {
+  const { publicKey, path: publicPath } = writeKeyPair(path);
+  const keyId = keyIdOf(publicKey);
+  say(
+    settings,
+    { privateKey: path, publicKey: publicPath, keyId },
+    `Key ${keyId}: ${path} signs and stays with you, ${publicPath} is for those who trust you`,
   );
 }
 
+export async function sign(settings: Settings, path: string): Promise<void> {
+  const key = readPrivateKey(needed(settings, 'key'));
+  const output = text(settings, 'output') ?? path;
+  const file = signThresholdFile(readThresholdFile(path), key);
+  writeThresholdFile(output, file);
+  say(settings, { path: output, keyId: keyIdIn(file) }, `${output} is signed by ${signerOf(file)}`);
+}
+
+/** Whether the signature fits, whose it is, and whether the log of this state folder is still the one that the file tells of. */
+export async function verify(settings: Settings, path: string): Promise<void> {
+  const file = readThresholdFile(path);
+  const trusted = trustedKeys(settings);
+  // Without a signature there is nothing to verify, so that is refused here in any case.
+  const by = trusted.length > 0 || file.signature === null ? checkTrust(file, trusted, path) : null;
+  const checkpoints = checkedHere(file, logDir(text(settings, 'state') ?? '.palimpsest'));
+  const sentences = [
+    `${path} is signed by ${signerOf(file)}, ${by === null ? 'and --trusted-key was not given to say whose that is' : `which ${by.path} says is trusted`}.`,
+    ...(checkpoints === 0
+      ? []
+      : [`The log here has ${checkpoints === 1 ? 'the hash' : `the ${checkpoints} hashes`} that it names.`]),
+  ];
+  say(settings, { path, keyId: keyIdIn(file), trusted: by?.path ?? null, checkpoints }, sentences.join('\n'));
+}
+
+/** How many checkpoints of a file name the log in this folder. Throws 'bad-log' where one of them has another hash here. */
+function checkedHere(file: ThresholdFile, dir: string): number {
+  const id = isLogDir(dir) ? readLogId(dir) : null;
+  const own = [file, ...file.parts]
+    .flatMap(({ evidence }) => evidence.logs)
+    .filter(({ logId, headHash }) => logId === id && headHash !== null);
+  for (const { to, headHash } of own) {
+    const here = hashAt(dir, to);
+    if (here !== headHash)
+      throw new KvError(
+        'bad-log',
+        here === null
+          ? `the log in ${dir} has no entry ${entryId(to)}, which the file names`
+          : `the log in ${dir} has another entry ${entryId(to)} than the file names`,
+        {
+          values: { dir, seq: to, here, file: headHash },
+          hint: 'the log was cut or changed after the file was written, or the file tells of a copy that went on by itself',
+        },
+      );
+  }
+  return new Set(own.map(({ to }) => to)).size;
+}
+
+const toldText = (side: Difference['before']): string => {
+  if (side === null) return '–';
+  if (typeof side === 'string') return side;
+  return `${brief(side.value, 3)}${side.interval === null ? '' : ` (${bounds(side.interval)})`}`;
+};
+
+const seenText = (side: Difference['before']): string =>
+  side === null || typeof side === 'string' ? '' : seen(side.samples);
+
+const DIFF_COLUMNS: readonly Column<Difference>[] = [
+  { title: 'what', align: 'left', least: 20, value: ({ what }) => what },
+  { title: 'before', align: 'left', least: 12, value: ({ before }) => toldText(before) },
+  { title: 'after', align: 'left', least: 12, value: ({ after }) => toldText(after) },
+  { title: 'change', value: ({ factor }) => (factor === null ? '' : factor === 1 ? 'none' : `× ${brief(factor, 3)}`) },
+  { title: 'unit', align: 'left', value: ({ unit }) => unit ?? '' },
+  {
+    title: 'clear',
+    align: 'left',
+    value: ({ unit, isClear }) => (unit === null ? '' : isClear ? 'yes' : 'no'),
+    means: 'whether the change is larger than what both 95% intervals explain',
+  },
+  {
+    title: 'seen',
+    align: 'left',
+    optional: true,
+    value: ({ before, after }) =>
+      [before, after]
+        .map(seenText)
+        .filter((part) => part !== '')
+        .join(' → '),
+    means: 'sessions or probes behind the number; 0 for what nobody measured',
+  },
+];
+
 export async function diff(settings: Settings, a: string, b: string): Promise<void> {
-  const lines = diffThresholdFiles(readThresholdFile(a), readThresholdFile(b));
-  if (flag(settings, 'json')) process.stdout.write(`${jsonText(lines)}\n`);
-  else process.stdout.write(lines.length === 0 ? 'no difference\n' : `${lines.map(printable).join('\n')}\n`);
+  const differences = diffThresholdFiles(readThresholdFile(a), readThresholdFile(b));
+  const shown = differences.slice(0, number(settings, 'limit') ?? 20);
+  const columns = columnsOf(process.stdout);
+  const more = differences.length - shown.length;
+  say(
+    settings,
+    differences,
+    differences.length === 0
+      ? 'no difference'
+      : [
+          table(DIFF_COLUMNS, shown, columns),
+          ...(more === 0 ? [] : [`… and ${more} more; --limit ${differences.length} shows them`]),
+          '',
+          legend(DIFF_COLUMNS, columns),
+        ].join('\n'),
+  );
 }

@@ -8,11 +8,11 @@ import { Command } from 'commander';
 import { afterAll, describe, expect, it } from 'vitest';
 import { inspectPath } from '../../engine/cli/inspect.ts';
 import { addSettings, keyName, readSettings, SETTINGS, type SettingName } from '../../engine/cli/settings.ts';
-import { formatThresholdFile, openHnswIndex, toThresholdFile } from '../../memory/index.ts';
+import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
-import { defaultThresholds } from '../../policy/index.ts';
 import { openWitnessLog } from '../../witness/index.ts';
 import { seeded } from '../native/rows.ts';
+import { from } from '../unit/memory/threshold-data.ts';
 
 const SEED = Number(process.env['SEED'] ?? 20_261);
 const MUTATIONS = 100;
@@ -113,10 +113,7 @@ async function inspected(path: string): Promise<unknown> {
 describe(`files with one change each (seed ${SEED})`, () => {
   it('threshold files', async () => {
     const random = seeded(SEED);
-    const shape = { layers: 3, queryHeads: 4, kvHeads: 2, headDim: 64 };
-    const good = formatThresholdFile(
-      toThresholdFile(defaultThresholds(3), { modelDigest: 'ab'.repeat(32), shape }, null),
-    );
+    const good = formatThresholdFile(mergeThresholdFiles([from('one', 9), from('two', 9, 2)]));
     const path = join(dir, 'thresholds.json');
     writeFileSync(path, good);
     expect(await outcome('unchanged', () => inspected(path))).toBe('read');

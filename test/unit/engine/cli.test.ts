@@ -1,21 +1,9 @@
 // The command as a person meets it: built main.js in a process of its own, on the reference model, in a state folder of its
 // own. Good input prints what was promised; bad input prints message, values and hint on stderr, exits with 2, shows no
 // stack and leaves nothing behind. Exit code 1 is for our own faults and never expected.
-import {
-  appendFileSync,
-  closeSync,
-  existsSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { describe as describeThresholds } from '../../../engine/cli/thresholds.ts';
-import { readThresholdFile } from '../../../memory/index.ts';
 import { readLog } from '../../../witness/index.ts';
 import { dir, expectRefused, lastLine, palimpsest, type Result, root, widest } from './command.ts';
 
@@ -67,7 +55,11 @@ describe('help', () => {
       'thresholds show',
       'thresholds export',
       'thresholds import',
+      'thresholds merge',
       'thresholds diff',
+      'thresholds keygen',
+      'thresholds sign',
+      'thresholds verify',
     ];
     for (let at = 0; at < commands.length; at += 3) {
       const part = commands.slice(at, at + 3);
@@ -369,31 +361,6 @@ describe('audit', () => {
     expect(verify!.code).toBe(0);
     expectRefused(reindex!, 'locked');
     expect([0, 130]).toContain(first.code);
-  });
-});
-
-describe('thresholds', () => {
-  it('go out, in and out again byte for byte', async () => {
-    const [a, b] = [join(dir, 'a.json'), join(dir, 'b.json')];
-    const learned = (...args: string[]) => palimpsest(['thresholds', ...args, '--state', state]);
-    expect((await learned('export', a)).code).toBe(0);
-    expect((await learned('import', a)).code).toBe(0);
-    expect((await learned('export', b)).code).toBe(0);
-    expect(readFileSync(b, 'utf8')).toBe(readFileSync(a, 'utf8'));
-    expect((await palimpsest(['thresholds', 'diff', a, b])).out).toBe('no difference\n');
-    const shown = await palimpsest(['thresholds', 'show', a]);
-    expect(widest(describeThresholds(readThresholdFile(a), 80))).toBeLessThanOrEqual(80);
-    expect(shown.out).toBe(`${describeThresholds(readThresholdFile(a))}\n`);
-    expect(lastLine((await palimpsest(['thresholds', 'show', a, '--json'])).out)).toEqual(
-      JSON.parse(readFileSync(a, 'utf8')),
-    );
-    expectRefused(await learned('export', join(dir, 'none', 'x.json')), 'io', /ENOENT/);
-    const foreign = JSON.parse(readFileSync(a, 'utf8')) as { model: { digest: string } };
-    foreign.model.digest = '0'.repeat(64);
-    writeFileSync(b, JSON.stringify(foreign));
-    expectRefused(await learned('import', b), 'model-mismatch');
-    appendFileSync(a, '{');
-    expectRefused(await learned('import', a), 'bad-thresholds', /a\.json/);
   });
 });
 
