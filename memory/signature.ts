@@ -33,7 +33,7 @@ export interface TrustedKey {
 
 /** PEM files of Ed25519 have 119 and 113 bytes; comments may stand around them. */
 const KEY_BYTES_MAX = 16 * 1024;
-const KEY_HINT = 'make a pair of keys with: palimpsest thresholds keygen FILE';
+const KEY_HINT = 'make a pair of keys with: palimpsest thresholds keygen KEY';
 
 /** What people compare: the first 16 hex digits of the SHA-256 of the raw public key. */
 export const keyIdOf = (publicKey: string): string =>

@@ -274,7 +274,7 @@ const THRESHOLD_COMMANDS: readonly CommandText[] = [
   {
     usage: 'verify <file>',
     does: 'Whether a signature fits its file, whose it is, and whether the log here is the one that the file tells of.',
-    examples: ['palimpsest thresholds verify learned.json --trusted-key alice.pub bob.pub'],
+    examples: ['palimpsest thresholds verify learned.json --trusted-key my.key.pub'],
     settings: ['trustedKey', 'state', 'config', 'json'],
     act: async (settings, args) => (await thresholds()).verify(settings, args[0]!),
   },

@@ -26,7 +26,7 @@ const COMMANDS = [
   ...['list', 'sessions', 'show', 'explain', 'similar', 'verify', 'replay', 'query', 'reindex'].map(
     (word) => `audit ${word}`,
   ),
-  ...['show', 'export', 'import', 'diff'].map((word) => `thresholds ${word}`),
+  ...['show', 'export', 'import', 'merge', 'diff', 'keygen', 'sign', 'verify'].map((word) => `thresholds ${word}`),
 ];
 
 /** Lines of a help text that can be typed. */
@@ -59,6 +59,7 @@ const STANDS_FOR: Readonly<Record<string, string>> = {
   'FILE…': 'novel.txt',
   ID: '17',
   SESSION: '0c42f114',
+  KEY: 'my.key',
   SELECT: '"select count(*) from decisions"',
 };
 
@@ -164,6 +165,10 @@ describe('help', () => {
       }
       if (line.includes('thresholds show learned.json') || line.includes('inspect learned.json'))
         await palimpsest(['thresholds', 'export', 'learned.json']);
+      if (line.includes('mine.json'))
+        for (const name of ['mine.json', 'theirs.json']) await palimpsest(['thresholds', 'export', name]);
+      if (line.includes('thresholds verify'))
+        await palimpsest(['thresholds', 'sign', 'learned.json', '--key', 'my.key']);
       const { code, err, out } = await palimpsest(typed, { input });
       if (code !== 0) failed.push(`${line}: ${code} ${err}`);
       for (const [, proposed] of out.matchAll(/^ +npx (palimpsest .*)$/gm)) {
