@@ -181,7 +181,6 @@ export const SETTINGS = {
     flags: '--trusted-key <file...>',
     help: 'public keys; only files that one of them signed are taken',
   },
-  output: { flags: '-o, --output <file>', help: 'file to write' },
   progress: {
     flags: '--progress <kind>',
     help: 'bar, jsonl (one object a line on stderr) or none',
@@ -196,7 +195,7 @@ export const SETTINGS = {
     flags: '--caches <list>',
     help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
   },
-  output: { flags: '-o, --output <file>', help: 'the trace to write' },
+  output: { flags: '-o, --output <file>', help: 'the file to write' },
   sample: {
     flags: '--sample <counts>',
     help: 'how many layers, KV heads and queries of a page to record (default: layers and heads as many as fit, queries=32), e.g. layers=10,heads=2,queries=64',
