@@ -441,7 +441,7 @@ const COMMANDS = {
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
   bench: [build, program('scripts/bench/main.ts')],
-  evaluate: [build, program('scripts/evaluate.ts')],
+  evaluate: [build, program('scripts/evaluate/main.ts')],
   sim: [build, program('scripts/sim.ts')],
   // The build compiles the generated files, so generating them must not wait for a build.
   generate: [install, script('scripts/generate.mjs')],

@@ -1,0 +1,120 @@
+/**
+ * `npm run evaluate -- [command] [words] [flags]`, with SmolLM2 and the texts that evaluation-windows.json lists, which lie in ../shared/data.
+ *   (none)     the quality table of the README: parts fixed, policies, recall
+ *   learning   what experience is worth: parts bytes, curve, questions, ablations
+ *   stated     whether a stated divergence is kept and used
+ * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
+ * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
+ *   --windows N      passages of each kind, 2 by default
+ *   --dense KIND     exact: weights in float32, so that nothing but the cache differs (default of the table); auto: in 4 and 8 bits, which is faster
+ *                    and the same in both runs that are compared (default of learning and stated)
+ *   --caches LIST    these caches instead of those of the table
+ *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
+ *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default
+ *   --asked LIST     divergences to be stated
+ *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
+ *   --documents N    recall documents of learning, with five questions each, 20 by default
+ *   --state DIR      stated: the state folder to start from
+ *   --model NAME     another model
+ *   --threads N
+ *   --json FILE      writes the rows to this file; learning and stated go on from what stands there, and learning keeps its state folders in FILE.states
+ */
+import { cpus } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { Runtime } from '../../engine/runtime.ts';
+import { KvError } from '../../native/index.ts';
+import { learning, PARTS } from './learning.ts';
+import { KINDS, WINDOWS } from './passages.ts';
+import { ASKED, stated } from './stated.ts';
+import { qualityTables, TABLE_PARTS } from './table.ts';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const COMMANDS = ['learning', 'stated'];
+const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
+const LENGTHS = ['2048', '4096'];
+/** Points of the learning curve. */
+const SESSIONS = [0, 1, 3, 10, 30];
+
+const say = (line: string): void => void process.stderr.write(`${line}\n`);
+
+async function main(): Promise<void> {
+  const { values, positionals: words } = parseArgs({
+    allowPositionals: true,
+    options: {
+      windows: { type: 'string', default: '2' },
+      dense: { type: 'string' },
+      caches: { type: 'string' },
+      budgets: { type: 'string' },
+      sessions: { type: 'string' },
+      asked: { type: 'string' },
+      probe: { type: 'string', default: '256' },
+      documents: { type: 'string' },
+      state: { type: 'string' },
+      model: { type: 'string', default: 'smollm2-135m' },
+      threads: { type: 'string' },
+      json: { type: 'string' },
+    },
+  });
+  const command = words.find((word) => COMMANDS.includes(word)) ?? 'table';
+  const known = [...COMMANDS, ...KINDS, ...LENGTHS, ...TABLE_PARTS, ...PARTS];
+  const unknown = words.find((word) => !known.includes(word));
+  if (unknown !== undefined)
+    throw new KvError('bad-argument', `evaluate knows no '${unknown}'`, { hint: `one of ${known.join(', ')}` });
+  const selected = (names: readonly string[]): readonly string[] => {
+    const named = names.filter((name) => words.includes(name));
+    return named.length > 0 ? named : names;
+  };
+  const list = (text: string | undefined): string[] | null => text?.split(',') ?? null;
+  const dense = (values.dense ?? (command === 'table' ? 'exact' : 'auto')) as 'auto' | 'exact';
+  if (dense !== 'auto' && dense !== 'exact')
+    throw new KvError('bad-argument', `--dense is auto or exact, not ${String(dense)}`);
+  const threads = values.threads === undefined ? undefined : Number(values.threads);
+  const lengths = selected(LENGTHS).map(Number);
+  const passages = Number(values.windows);
+  const json = values.json ?? null;
+  const cacheDir = join(root, '.cache');
+
+  const runtime = await Runtime.open({ model: values.model, dense, threads, cacheDir });
+  process.stdout.write(
+    `${runtime.model.name}, ${runtime.dense.name} (weights ${dense}), ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}\n`,
+  );
+  try {
+    if (command === 'learning') {
+      await learning({
+        school: { runtime, dense, cacheDir, dir: `${json ?? join(cacheDir, 'learning')}.states`, say },
+        json,
+        parts: selected(PARTS),
+        kinds: selected(KINDS),
+        lengths,
+        budgets: list(values.budgets),
+        sessions: list(values.sessions)?.map(Number) ?? SESSIONS,
+        passages,
+        probedTokens: Number(values.probe),
+        recallDocuments: Number(values.documents ?? WINDOWS.recall.documents),
+      });
+    } else if (command === 'stated') {
+      const asked = list(values.asked)?.map(Number) ?? ASKED;
+      await stated({
+        runtime,
+        dense,
+        json,
+        kinds: selected(TABLE_KINDS),
+        lengths,
+        asked,
+        passages,
+        stateDir: values.state ?? null,
+        say,
+      });
+    } else {
+      const parts = selected(TABLE_PARTS);
+      const kinds = selected(TABLE_KINDS);
+      await qualityTables({ runtime, json, parts, kinds, lengths, windows: passages, caches: list(values.caches) });
+    }
+  } finally {
+    await runtime.close();
+  }
+}
+
+await main();

@@ -1,0 +1,96 @@
+/** What is read: passages of the texts in evaluation-windows.json, which are scored, and lessons, which teach. No lesson shares text with a passage. */
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { recallDocument } from '../../engine/evaluate/recall.ts';
+import type { Tokenizer } from '../../engine/model/types.ts';
+import { KvError } from '../../native/index.ts';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const data = join(root, '..', 'shared', 'data');
+
+export interface Window {
+  readonly kind: string;
+  readonly file: string;
+  readonly from: number;
+  readonly characters: number;
+}
+
+/** Where the lessons of a kind are: lesson n is in file n mod the number of files, `step` characters behind the last one from it. */
+interface Source {
+  readonly kind: string;
+  readonly files: readonly string[];
+  readonly from: number;
+  readonly step: number;
+}
+
+interface Windows {
+  readonly windows: readonly Window[];
+  readonly recall: Omit<Window, 'kind'> & { readonly documents: number };
+  readonly lessons: readonly Source[];
+}
+
+/** A stretch of tokens of one kind of text. */
+export interface Passage {
+  readonly text: string;
+  readonly kind: string;
+  readonly ids: readonly number[];
+}
+
+export const WINDOWS = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as Windows;
+
+/** Documents with codes in them: a kind of text of its own. */
+export const RECALL = 'recall';
+export const KINDS: readonly string[] = [...new Set(WINDOWS.windows.map(({ kind }) => kind)), RECALL];
+/** Recall documents that are scored; their seeds and those of lessons lie apart. */
+const RECALL_PASSAGES = 2;
+const RECALL_LESSON_SEED = 1000;
+/** Characters handed to the tokenizer for a lesson: more than its tokens need. */
+const LESSON_CHARACTERS = 40_000;
+
+export const content = ({ file, from, characters }: Omit<Window, 'kind'>): string =>
+  execFileSync('xz', ['-dc', join(data, file)], { maxBuffer: 2 ** 28 })
+    .toString('utf8')
+    .slice(from, from + characters);
+
+/** The first passages of a kind, each of exactly `tokens` tokens, BOS included where the model has one. Throws 'bad-argument' for a text that is too short. */
+export function passagesOf(tokenizer: Tokenizer, kind: string, count: number, tokens: number): Passage[] {
+  if (kind === RECALL)
+    return Array.from({ length: Math.min(count, RECALL_PASSAGES) }, (_, index) => ({
+      text: `${RECALL} ${index + 1}`,
+      kind,
+      ids: recallDocument(tokenizer, content(WINDOWS.recall), tokens, index).tokens,
+    }));
+  return WINDOWS.windows
+    .filter((window) => window.kind === kind)
+    .slice(0, count)
+    .map((window, index) => ({
+      text: `${kind} ${index + 1}`,
+      kind,
+      ids: exactly(tokenizer, content(window), tokens, window.file),
+    }));
+}
+
+/** The n-th lesson of a kind, of exactly `tokens` tokens. Throws 'bad-argument'. */
+export function lessonOf(tokenizer: Tokenizer, kind: string, n: number, tokens: number): number[] {
+  const source = WINDOWS.lessons.find((one) => one.kind === kind);
+  if (source === undefined)
+    throw new KvError('bad-argument', `no lessons of kind ${kind}`, { values: { kind, known: KINDS.join(', ') } });
+  const file = source.files[n % source.files.length]!;
+  const from = source.from + Math.floor(n / source.files.length) * source.step;
+  const characters = LESSON_CHARACTERS;
+  if (kind === RECALL)
+    return [...recallDocument(tokenizer, content({ file, from, characters }), tokens, RECALL_LESSON_SEED + n).tokens];
+  return exactly(tokenizer, content({ file, from, characters }), tokens, file);
+}
+
+function exactly(tokenizer: Tokenizer, text: string, tokens: number, file: string): number[] {
+  const head = tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId] : [];
+  const ids = [...head, ...tokenizer.encode(text).slice(0, tokens - head.length)];
+  if (ids.length < tokens)
+    throw new KvError('bad-argument', `${file} has ${ids.length} tokens there, not ${tokens}`, {
+      values: { file, tokens: ids.length, needed: tokens },
+    });
+  return ids;
+}

@@ -1,0 +1,77 @@
+/** Rows in a JSON file that a later run goes on from: a row that stands there is not computed again. */
+import { existsSync, readFileSync } from 'node:fs';
+import { cpus } from 'node:os';
+import type { Runtime } from '../../engine/runtime.ts';
+import { KvError, replaceFile } from '../../native/index.ts';
+
+/** What rows of one file have in common, or they could not be compared. */
+interface Conditions {
+  readonly kind: string;
+  readonly model: string;
+  readonly digest: string;
+  readonly dense: string;
+  readonly isa: string;
+}
+
+export class Results<Row extends object> {
+  readonly rows: Row[];
+  readonly #path: string | null;
+  readonly #conditions: Conditions;
+  readonly #keyOf: (row: Row) => string;
+  readonly #known: Map<string, Row>;
+
+  private constructor(path: string | null, conditions: Conditions, rows: Row[], keyOf: (row: Row) => string) {
+    this.#path = path;
+    this.#conditions = conditions;
+    this.rows = rows;
+    this.#keyOf = keyOf;
+    this.#known = new Map(rows.map((row) => [keyOf(row), row]));
+  }
+
+  /** Opens the file, or begins one; null keeps the rows in memory only. Throws 'bad-config' for a file of another model, dense half or kind of rows. */
+  static open<Row extends object>(
+    path: string | null,
+    kind: string,
+    { model, dense, native }: Runtime,
+    precision: 'auto' | 'exact',
+    keyOf: (row: Row) => string,
+  ): Results<Row> {
+    const conditions: Conditions = {
+      kind,
+      model: model.name,
+      digest: model.digest,
+      dense: `${dense.name}, ${precision}`,
+      isa: native.isa,
+    };
+    if (path === null || !existsSync(path)) return new Results(path, conditions, [], keyOf);
+    const file = JSON.parse(readFileSync(path, 'utf8')) as Partial<Conditions> & { rows?: Row[] };
+    for (const [name, value] of Object.entries(conditions)) {
+      if (file[name as keyof Conditions] !== value)
+        throw new KvError('bad-config', `${path} holds rows of another ${name}`, {
+          values: { there: file[name as keyof Conditions], here: value },
+          hint: 'name another file, or remove this one',
+        });
+    }
+    return new Results(path, conditions, file.rows ?? [], keyOf);
+  }
+
+  find(key: string): Row | undefined {
+    return this.#known.get(key);
+  }
+
+  /** Adds a row and writes the file, whole or not at all. */
+  add(row: Row): void {
+    this.rows.push(row);
+    this.#known.set(this.#keyOf(row), row);
+    if (this.#path === null) return;
+    const machine = { machine: cpus()[0]?.model, node: process.version };
+    replaceFile(
+      this.#path,
+      Buffer.from(`${JSON.stringify({ ...this.#conditions, ...machine, rows: this.rows }, null, 1)}\n`),
+    );
+  }
+}
+
+/** Geometric mean; NaN of nothing. */
+export const geometricMean = (values: readonly number[]): number =>
+  Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);

@@ -1,0 +1,108 @@
+/** One session over one passage, and how far it ends from the exact cache. */
+import { addDivergence, emptySums, NO_TARGET } from '../../engine/evaluate/divergence.ts';
+import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
+import { setupOf } from '../../engine/learn.ts';
+import type { Runtime } from '../../engine/runtime.ts';
+import { Session } from '../../engine/session.ts';
+import { readBook } from '../../engine/state.ts';
+import type { SessionOptions } from '../../engine/types.ts';
+import { KvError, type KvErrorCode } from '../../native/index.ts';
+import { defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';
+import type { Passage } from './passages.ts';
+
+/** What a session is opened with, beside its passage. */
+export interface Asked {
+  readonly options: SessionOptions;
+  /** The folder whose sessions taught it; null: it knows nothing, not even what ships with the package. */
+  readonly stateDir: string | null;
+  /** Changes what it starts from. */
+  readonly adjust?: (set: ThresholdSet) => ThresholdSet;
+  /** In place of the policy that the options name. */
+  readonly policy?: Policy;
+}
+
+/** Numbers of a session; `code` says why there are none. */
+export interface Score {
+  readonly kld: number | null;
+  readonly predicted: number | null;
+  readonly bits: number | null;
+  readonly code: KvErrorCode | null;
+}
+
+export const UNSCORED: Score = { kld: null, predicted: null, bits: null, code: null };
+
+/** A budget as it stands in tables: '25%', or 'kld:0.01' for a divergence. */
+export const budgetOptions = (budget: string): SessionOptions =>
+  budget.startsWith('kld:') ? { kldBudget: Number(budget.slice(4)) } : { kvBudget: budget };
+
+export class Scorer {
+  readonly runtime: Runtime;
+  /** Rows of the exact cache for the passage that was scored last. */
+  #exact: { readonly passage: Passage; readonly rows: Float32Array } | null = null;
+
+  constructor(runtime: Runtime) {
+    this.runtime = runtime;
+  }
+
+  /** Scores the last tokens of the passage. A budget that cannot be kept gives its code and no numbers; other errors are thrown. */
+  async score(passage: Passage, asked: Asked): Promise<Score> {
+    let session: Session;
+    try {
+      session = await this.#open(passage, asked);
+    } catch (error) {
+      if (error instanceof KvError && ['budget-too-small', 'unsupported'].includes(error.code))
+        return { ...UNSCORED, code: error.code };
+      throw error;
+    }
+    try {
+      await session.read(passage.ids);
+      const ours = session.hiddenRows();
+      const report = session.report();
+      return {
+        kld: await this.#divergence(passage, ours),
+        predicted: report.summary.predictedKld,
+        bits: report.effectiveBits,
+        code: null,
+      };
+    } catch (error) {
+      if (error instanceof KvError && error.code.startsWith('budget-')) return { ...UNSCORED, code: error.code };
+      throw error;
+    } finally {
+      session.close();
+    }
+  }
+
+  async #open({ ids }: Passage, { options, stateDir, adjust, policy }: Asked): Promise<Session> {
+    const book = stateDir === null ? null : await readBook(stateDir);
+    const unknowing = stateDir === null ? { thresholds: defaultThresholds(this.runtime.shape.layers) } : {};
+    try {
+      const asked = { ...unknowing, ...options, tokensExpected: ids.length, compareTokens: SCORED_TOKENS };
+      const setup = await setupOf(this.runtime, asked, { book, log: null });
+      return Session.open(this.runtime, {
+        ...setup,
+        ...(adjust === undefined ? {} : { thresholds: adjust(setup.thresholds) }),
+        ...(policy === undefined ? {} : { policy }),
+      });
+    } finally {
+      await book?.close();
+    }
+  }
+
+  /** Mean KL divergence from the exact cache over the scored tokens, in nats. */
+  async #divergence(passage: Passage, ours: Float32Array): Promise<number> {
+    if (this.#exact?.passage !== passage) {
+      const exact = await this.#open(passage, { options: { exact: true }, stateDir: null });
+      try {
+        await exact.read(passage.ids);
+        this.#exact = { passage, rows: exact.hiddenRows() };
+      } finally {
+        exact.close();
+      }
+    }
+    const { hiddenSize } = this.runtime.model.config;
+    const sums = emptySums();
+    const targets = new Int32Array(ours.length / hiddenSize).fill(NO_TARGET);
+    await addDivergence(sums, this.runtime.dense, this.#exact!.rows, ours, targets, hiddenSize);
+    return sums.klds.reduce((sum, kld) => sum + kld, 0) / sums.klds.length;
+  }
+}

@@ -1,0 +1,95 @@
+/** `npm run evaluate -- stated`: whether a stated divergence is kept and used, and how well it was predicted. */
+import type { Runtime } from '../../engine/runtime.ts';
+import type { KvErrorCode } from '../../native/index.ts';
+import { passagesOf } from './passages.ts';
+import { Results } from './results.ts';
+import { Scorer } from './score.ts';
+
+export interface StatedRow {
+  readonly text: string;
+  readonly kind: string;
+  readonly tokens: number;
+  readonly asked: number;
+  readonly predicted: number | null;
+  readonly measured: number | null;
+  readonly bits: number | null;
+  readonly code: KvErrorCode | null;
+}
+
+export interface StatedRequest {
+  readonly runtime: Runtime;
+  /** Precision of the weights. */
+  readonly dense: 'auto' | 'exact';
+  readonly json: string | null;
+  readonly kinds: readonly string[];
+  readonly lengths: readonly number[];
+  readonly asked: readonly number[];
+  /** Passages of each kind. */
+  readonly passages: number;
+  /** Folder whose sessions taught; null: none did. */
+  readonly stateDir: string | null;
+  readonly say: (line: string) => void;
+}
+
+export const ASKED = [0.002, 0.005, 0.01, 0.02, 0.05] as const;
+/** What is aimed at: the share of the budget that is used, and how far the prediction is off. */
+const USED_MIN = 0.5;
+const PREDICTED_WITHIN = 0.3;
+
+const keyOf = ({ text, tokens, asked }: Pick<StatedRow, 'text' | 'tokens' | 'asked'>): string =>
+  [text, tokens, asked].join(' | ');
+
+/** Computes the rows that the file lacks, and prints the shares. */
+export async function stated({
+  runtime,
+  dense,
+  json,
+  kinds,
+  lengths,
+  asked,
+  passages,
+  stateDir,
+  say,
+}: StatedRequest): Promise<void> {
+  const results = Results.open<StatedRow>(json, 'stated', runtime, dense, keyOf);
+  const scorer = new Scorer(runtime);
+  for (const tokens of lengths)
+    for (const kind of kinds)
+      for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
+        for (const kldBudget of asked) {
+          const conditions = { text: passage.text, kind, tokens, asked: kldBudget };
+          if (results.find(keyOf(conditions)) !== undefined) continue;
+          const { kld: measured, ...score } = await scorer.score(passage, { options: { kldBudget }, stateDir });
+          results.add({ ...conditions, measured, ...score });
+          const { predicted, bits } = score;
+          say(
+            `${keyOf(conditions)}: measured ${measured?.toPrecision(3)}, predicted ${predicted?.toPrecision(3)}, ${bits?.toFixed(2)} bits`,
+          );
+        }
+  process.stdout.write(`${shares(results.rows)}\n`);
+}
+
+/** The three shares that are aimed at, for all rows and for each budget. */
+export function shares(rows: readonly StatedRow[]): string {
+  const line = (name: string, some: readonly StatedRow[]): string => {
+    const ran = some.flatMap(({ measured, predicted, asked }) =>
+      measured === null || predicted === null ? [] : [{ used: measured / asked, off: predicted / measured - 1 }],
+    );
+    const share = (is: (one: { used: number; off: number }) => boolean): string =>
+      `${((100 * ran.filter(is).length) / Math.max(1, ran.length)).toFixed(0)}%`.padStart(5);
+    const used = share((one) => one.used >= USED_MIN && one.used <= 1);
+    const over = share((one) => one.used > 1);
+    const near = share((one) => Math.abs(one.off) <= PREDICTED_WITHIN);
+    return `${name.padEnd(8)} ${String(ran.length).padStart(4)} runs  measured/asked in [0.5, 1] ${used}  above 1 ${over}  predicted within 30% ${near}`;
+  };
+  const asked = [...new Set(rows.map((row) => row.asked))];
+  return [
+    line('all', rows),
+    ...asked.map((one) =>
+      line(
+        String(one),
+        rows.filter((row) => row.asked === one),
+      ),
+    ),
+  ].join('\n');
+}
