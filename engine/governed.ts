@@ -35,6 +35,7 @@ import {
 import { newId, type OpenBody, type WitnessLog } from '../witness/index.ts';
 import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
+import type { Content } from './content.ts';
 import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { MassTrace } from './measure.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
@@ -110,6 +111,10 @@ export class Governed {
   lowMemory = false;
   /** Sequence number of the first log entry, −1 before it and where none is written. */
   openSeq = -1;
+  /** What a probe found, and what earlier sessions say now that more is known; no situation has told it yet. */
+  found: Pick<Situation, 'probe' | 'text'> = {};
+  /** What kind of text it holds, as far as its owner knows. */
+  content: Content = {};
   /** The budget that could not be kept beside the other one. */
   gaveWay: Priority | null = null;
   readonly #options: GovernedOptions;
@@ -301,6 +306,8 @@ export class Governed {
   ): Situation {
     const { budgetBytes } = this;
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
+    const { found } = this;
+    this.found = {};
     return {
       index: this.#index++,
       tokens: this.length,
@@ -318,6 +325,7 @@ export class Governed {
       outcomes,
       ...(changes.length === 0 ? {} : { changes }),
       ...(again.length === 0 ? {} : { again }),
+      ...found,
     };
   }
 

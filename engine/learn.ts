@@ -23,6 +23,8 @@ export interface StartValues {
   readonly thresholds: ThresholdSet;
   readonly lookup: Lookup | null;
   readonly fingerprint: Fingerprint;
+  /** What stands where nothing is known, for later look-ups of the same session. */
+  readonly defaults?: ThresholdSet;
 }
 
 /** What is known of a conversation before it begins. */
@@ -64,7 +66,13 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   const defaults = defaultThresholds(shape.layers);
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
   const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
-  return { thresholds: lookup.thresholds, lookup, fingerprint: print };
+  return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };
+}
+
+/** The fingerprint of a session as far as it is known now. */
+export function fingerprintOf(cache: Governed): Fingerprint {
+  const { shape, length, plan, kv, masses, content } = cache;
+  return printOf(shape, length, plan.budgetBytes, { ...measureWork(kv, masses), ...content });
 }
 
 /** What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones. Where `log` is null nothing is written. */
@@ -80,7 +88,18 @@ export async function setupOf(
     { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
     state?.book ?? null,
   );
-  return { ...options, ...start, log: options.witness === false ? null : (state?.log ?? null) };
+  const book = state?.book;
+  // What the caller has given stands as it is.
+  const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
+  const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
+  const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
+  const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
+  return {
+    ...options,
+    ...start,
+    ...(asks ? { recall } : {}),
+    log: options.witness === false ? null : (state?.log ?? null),
+  };
 }
 
 /** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */
@@ -92,6 +111,7 @@ export async function leave(
   const { log, openSeq, shape, mover, summary, length: tokens } = cache;
   if (log === null || openSeq < 0) return;
   const { gains, c } = cache.plan.context.thresholds;
+  const text = summary.text?.measured;
   const kvBytes = cache.peakBytes;
   const kvBytesF16 = f16CacheBytes(shape, tokens);
   const seq = log.append(cache.id, 'close', {
@@ -104,9 +124,10 @@ export async function leave(
     priceThreshold: summary.priceThreshold,
     predictedKld: summary.predictedKld,
     meanKld: cache.meanKld,
-    fingerprint: [...printOf(shape, tokens, cache.plan.budgetBytes, measureWork(cache.kv, cache.masses))],
+    fingerprint: [...fingerprintOf(cache)],
     gains,
     c,
+    ...(text == null ? {} : { text }),
     formats: formatShares(cache),
     reason,
   });

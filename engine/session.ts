@@ -3,11 +3,14 @@
  * that end at page boundaries and generates token by token.
  */
 import type { Fingerprint, Lookup } from '../memory/index.ts';
-import { type FormatName, type KvCache, KvError, type PagePool } from '../native/index.ts';
+import { type FormatName, type KvCache, KvError, PAGE_TOKENS, type PagePool } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
+import { contentOf } from './content.ts';
+import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
+import { fingerprintOf } from './learn.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { modelLatents } from './model-latents.ts';
@@ -17,7 +20,7 @@ import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prom
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import { outputSketches } from './sketch.ts';
-import { endPrompt, fork, runStep, type StepTimes, takeBack } from './step.ts';
+import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from './step.ts';
 import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions, LayerRows, Prompt, SessionOptions, SessionReport } from './types.ts';
 
@@ -31,6 +34,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly fingerprint?: Fingerprint;
   /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool;
+  /** Asks what earlier sessions like this one say, now that more is known of it. */
+  readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
   /** Sees the rows of each layer before the cache does. */
   readonly onRows?: (rows: LayerRows) => void;
 }
@@ -46,6 +51,8 @@ export class Session {
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
   #probe: Probe | null = null;
+  #recallAt = 2 * PAGE_TOKENS;
+  readonly #gain: GainProbe;
   #closed = false;
   #freed = false;
   #busy = false;
@@ -58,6 +65,7 @@ export class Session {
     this.setup = setup;
     this.governed = governed;
     this.#rope = rope;
+    this.#gain = new GainProbe(governed);
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -181,8 +189,11 @@ export class Session {
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
-      const chunk = tokenIds.slice(at, at + this.governed.tokensAtOnce);
-      await this.#forward(chunk);
+      await this.#recall();
+      const rows = this.#probe === null ? this.#gain.rowsDue(tokenIds.length - at) : 0;
+      const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : this.governed.tokensAtOnce));
+      if (rows === 0) await this.#forward(chunk);
+      else await this.#forwardProbed(chunk);
       at += chunk.length;
       options.onProgress?.({
         phase: 'prefill',
@@ -292,6 +303,10 @@ export class Session {
    */
   probe(layers: readonly number[]): Probe {
     this.#ready();
+    return this.#openProbe(layers);
+  }
+
+  #openProbe(layers: readonly number[]): Probe {
     this.#probe = Probe.open(this.runtime, this.governed, this.#rope, layers);
     return this.#probe;
   }
@@ -336,6 +351,37 @@ export class Session {
     this.#closed = true;
     this.#freed = true;
     this.governed.close();
+  }
+
+  /**
+   * Asks the book again where a page of text is known, and whenever the length has doubled since. Only while a prompt is read, and between two
+   * chunks; what it says counts from the next situation on, and stands in the log.
+   */
+  async #recall(): Promise<void> {
+    const { governed, tokens } = this;
+    if (tokens.length < this.#recallAt) return;
+    this.#recallAt = 2 * tokens.length;
+    governed.content = contentOf(this.runtime.model.tokenizer, tokens);
+    if (this.setup.recall === undefined) return;
+    const fingerprint = fingerprintOf(governed);
+    const lookup = await this.setup.recall(fingerprint);
+    const text = lookup.thresholds.law?.text;
+    if (text === undefined || lookup.neighbours.length === 0) return;
+    governed.found = { ...governed.found, text };
+    governed.mover.write('evidence', { fingerprint, neighbours: lookup.neighbours, thresholds: lookup.thresholds });
+  }
+
+  /** Reads tokens and probes them. Room for them is made first, so that the probe sees the pages that they see. */
+  async #forwardProbed(ids: readonly number[]): Promise<void> {
+    const open = (): Probe => {
+      makeRoom(this.governed, ids.length);
+      return this.#openProbe([0]);
+    };
+    try {
+      await this.#gain.run(open, () => this.#forward(ids));
+    } finally {
+      this.#probe = null;
+    }
   }
 
   async #forward(ids: readonly number[]): Promise<void> {

@@ -6,10 +6,10 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
-import type { Threshold, ThresholdSet } from '../policy/index.ts';
-import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice } from './estimate.ts';
+import { defaultLaw, type Threshold, type ThresholdSet } from '../policy/index.ts';
+import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
-import { checkFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
+import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
 import { joinRanges, rangesOf } from './log-ranges.ts';
 import { openVectorIndex } from './open-index.ts';
 import { openQdrantIndex } from './qdrant-index.ts';
@@ -257,8 +257,15 @@ class Book implements ThresholdBook {
 
     const here = counted.flatMap((w) => rangesOf(w.log, [w.experience.seq]));
     const ranges = joinRanges([...(base?.ranges ?? []), ...here]);
+    const measured = counted.flatMap(({ experience: { text }, weight }) =>
+      text === undefined ? [] : [{ ...text, weight }],
+    );
+    const given = base?.law ?? query.defaults?.law;
+    const assumed = given ?? (measured.length === 0 ? undefined : defaultLaw(query.layers));
+
     return {
       version: 1,
+      ...(assumed === undefined ? {} : { law: { ...assumed, text: textFactor(assumed.text, measured) } }),
       thresholds: { ...fallback.thresholds, ...learned },
       // A session's gains are those it was started with. Nothing measures them, so they are no evidence.
       gains: fallback.gains,
@@ -394,7 +401,8 @@ const isEndOf = ({ kind, seq, session, body }: TimedEntry, known: VectorEntry<Se
   kind === 'close' &&
   seq === known.id.seq &&
   session === known.payload.session &&
-  JSON.stringify((body as Partial<Experience>).fingerprint?.map(Math.fround)) === JSON.stringify(known.vector);
+  JSON.stringify(currentFingerprint((body as Partial<Experience>).fingerprint ?? []).map(Math.fround)) ===
+    JSON.stringify(known.vector);
 
 const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
 

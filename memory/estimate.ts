@@ -5,6 +5,8 @@
  * costs quality that no promotion brings back.
  */
 
+import type { Estimate } from '../policy/index.ts';
+
 export interface Sample {
   readonly value: number;
   /** 0..1: how near the session was. */
@@ -68,4 +70,27 @@ export function lawConstant(samples: readonly Sample[]): number {
   }
   const cautious = Math.exp(sum / precision + 1 / Math.sqrt(precision));
   return precision === 1 / C_PRIOR_SD ** 2 ? C_DEFAULT : cautious;
+}
+
+/** Spread of the text factor among sessions that look alike, in logarithms: 0.35 over English texts of SmolLM2-135M. */
+const TEXT_SPREAD = 0.35;
+
+/**
+ * What is expected of the text factor of a session before it has measured anything: `assumed`, and what sessions like it have measured, each by
+ * its weight and precision. However many there are, the text at hand may differ from them by the spread among them. Without evidence: `assumed`.
+ */
+export function textFactor(assumed: Estimate, sessions: readonly (Estimate & { readonly weight: number })[]): Estimate {
+  let precision = 1 / Math.max(1e-12, assumed.sd ** 2);
+  let sum = precision * Math.log(assumed.value);
+  let samples = 0;
+  for (const { value, sd, weight } of sessions) {
+    if (!(weight > 0)) continue;
+    const own = weight / (sd ** 2 + TEXT_SPREAD ** 2);
+    precision += own;
+    sum += own * Math.log(value);
+    samples++;
+  }
+  if (samples === 0) return assumed;
+  const sd = Math.min(assumed.sd, Math.hypot(1 / Math.sqrt(precision), TEXT_SPREAD));
+  return { value: Math.exp(sum / precision), sd, samples: assumed.samples + samples };
 }

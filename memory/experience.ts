@@ -1,7 +1,7 @@
 /** What a session taught, read from its 'open' and 'close' entries in the log. Entries come from elsewhere, so everything is checked. */
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
-import { FINGERPRINT_DIM } from './fingerprint.ts';
+import { currentFingerprint, FINGERPRINT_DIM } from './fingerprint.ts';
 import type { Experience } from './types.ts';
 
 /** The part of a log entry that this room reads; the log's own entries are of this shape. */
@@ -20,7 +20,10 @@ const experience = z.object({
   session: z.string().max(200),
   modelDigest: z.string().max(300),
   family: z.string().max(200),
-  fingerprint: z.array(finite).length(FINGERPRINT_DIM),
+  fingerprint: z
+    .array(finite)
+    .transform((numbers) => [...currentFingerprint(numbers)])
+    .refine(({ length }) => length === FINGERPRINT_DIM),
   priceThreshold: finite.min(0),
   gains: z.object({ k: gains, v: gains }),
   c: positive,
@@ -28,6 +31,7 @@ const experience = z.object({
   meanKld: finite.min(0).nullable(),
   predictedKld: finite.min(0),
   tokens: z.int().min(0),
+  text: z.object({ value: positive.max(1e12), sd: finite.min(0).max(50), samples: finite.min(0).max(1e9) }).optional(),
 });
 
 const openPart = z.object({

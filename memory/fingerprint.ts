@@ -27,6 +27,14 @@ export interface Measurements {
   readonly sinkMass?: number | null;
   /** Share of the attention mass on the newest two pages: the exact window. 0..1 */
   readonly recencyMass?: number | null;
+  /** UTF-8 bytes per token of the text: 4 to 5 where the tokenizer was made for its language, 2 to 3 elsewhere. */
+  readonly bytesPerToken?: number | null;
+  /** Share of the text's bytes that are ASCII letters. 0..1 */
+  readonly letterShare?: number | null;
+  /** Share of the text's bytes outside ASCII. 0..1 */
+  readonly foreignShare?: number | null;
+  /** Distinct tokens over tokens: low where a text repeats itself. 0..1 */
+  readonly distinctShare?: number | null;
   /** Byte budget over the f16 bytes of the whole session; null: no budget, as if it were 1. */
   readonly pressure?: number | null;
 }
@@ -69,6 +77,13 @@ const shareAxis = (name: string, what: string, neutral: number, weight: number, 
   weight,
 });
 
+/** What is said of a text itself is told in sixteenths only: enough to tell kinds of text apart, and too little to tell texts of a kind apart. */
+const coarse = (axis: Axis): Axis => ({
+  ...axis,
+  scaling: `${axis.scaling}, in sixteenths`,
+  scale: (raw) => Math.round(16 * axis.scale(raw)) / 16,
+});
+
 /**
  * The axes in order. Pressure and length decide the price threshold more than anything else, so they are the longest;
  * what is known only after the prompt was read (neutral before) is the shortest. Neutral values are those of
@@ -85,11 +100,23 @@ export const AXES: readonly Axis[] = Object.freeze([
   shareAxis('sinkMass', 'mass on the first page', 0.3, 0.5, (m) => m.sinkMass ?? null),
   shareAxis('recencyMass', 'mass in the window', 0.4, 0.5, (m) => m.recencyMass ?? null),
   log2Axis('pressure', 'budget over f16 bytes', 1 / 16, 1, 1, 2, (m) => m.pressure ?? null),
+  coarse(log2Axis('bytesPerToken', 'bytes per token', 1, 8, 0.7, 2, (m) => m.bytesPerToken ?? null)),
+  coarse(shareAxis('letterShare', 'ASCII letters among bytes', 0.8, 1, (m) => m.letterShare ?? null)),
+  coarse(shareAxis('foreignShare', 'bytes outside ASCII', 0, 1, (m) => m.foreignShare ?? null)),
+  coarse(shareAxis('distinctShare', 'distinct tokens among tokens', 0.4, 1, (m) => m.distinctShare ?? null)),
 ]);
 
 /** Numbers in a fingerprint. A change of the axes changes this or FINGERPRINT_VERSION, and old indexes are rebuilt. */
 export const FINGERPRINT_DIM = AXES.length;
-export const FINGERPRINT_VERSION = 2;
+export const FINGERPRINT_VERSION = 3;
+/** Axes that fingerprints of version 2 had: the first of today's. */
+const VERSION_2_DIM = 10;
+
+/** A fingerprint as a log has it → one of today's axes: those that its version did not have stand at their neutral values. */
+export function currentFingerprint(numbers: readonly number[]): readonly number[] {
+  if (numbers.length !== VERSION_2_DIM) return numbers;
+  return [...numbers, ...AXES.slice(VERSION_2_DIM).map(({ neutral, weight }) => neutral * weight)];
+}
 
 /**
  * Measurements → [FINGERPRINT_DIM], each axis clamped to [0, 1] and multiplied by its weight, rounded to 6 decimals so

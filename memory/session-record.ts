@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { KvError } from '../native/index.ts';
 import { checkExperience, experienceOf, type LoggedEntry } from './experience.ts';
 import type { Fields } from './filter.ts';
+import { currentFingerprint } from './fingerprint.ts';
 import type { Experience } from './types.ts';
 import type { VectorEntry } from './vector.ts';
 
@@ -101,7 +102,7 @@ const openPart = z.object({
   model: z.object({ digest: z.string(), architecture: z.string() }),
   policy: z.object({ id: z.string() }),
 });
-const closePart = outcome.extend({ fingerprint: z.array(z.number()) });
+const closePart = outcome.extend({ fingerprint: z.array(z.number()).transform(currentFingerprint) });
 
 /** A record as an index has it → one that can be used. Throws 'bad-argument' naming the field. */
 export function checkSession(value: SessionRecord): SessionRecord {

@@ -1,5 +1,5 @@
 /** What the system remembers about its work. (The KV cache is native/'s; this room never holds keys or values.) */
-import type { ThresholdSet } from '../policy/index.ts';
+import type { Estimate, ThresholdSet } from '../policy/index.ts';
 import type { SharedStatus } from './shared-index.ts';
 
 /** Numbers that describe a workload, scaled to comparable ranges; never prompt text. See fingerprint.ts for the axes. */
@@ -31,6 +31,8 @@ export interface Experience {
   readonly predictedKld: number;
   /** Tokens in the cache. */
   readonly tokens: number;
+  /** How much an error cost in its text beside others, by its own measurements alone; absent where nothing was measured. */
+  readonly text?: Estimate | undefined;
 }
 
 /** Start values for a session, and what they rest on. */

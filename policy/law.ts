@@ -79,11 +79,11 @@ export function checkLaw(law: Law, layers: number): void {
 const assumed = (value: number, sd: number): Estimate => ({ value, sd, samples: 0 });
 
 /**
- * What stands in where nothing was learned. Measured on SmolLM2-135M over eight texts of four kinds: one nat per ε² on average, English below
+ * What stands in where nothing was learned. Measured on SmolLM2-135M over eight texts of four kinds: one and a half nats per ε² on average, English below
  * and German above it by e^±0.5; layers lie e^±0.6 apart. Σ ε² falls about as one over the age in pages.
  */
 export function defaultLaw(layers: number): Law {
-  const coefficient = Array.from({ length: layers }, () => assumed(1, 0.6));
+  const coefficient = Array.from({ length: layers }, () => assumed(1.5, 0.6));
   return {
     coefficient: { k: coefficient, v: coefficient },
     text: assumed(1, 0.5),

@@ -72,6 +72,28 @@ const DEFINITIONS = {
     source:
       'pages are tried again up to this age while they are 8-bit: 0.84 of the divergence at 2,048 tokens and 25% of f16, four texts (measured); older ones take turns',
   },
+  'probe.share': {
+    value: 0.005,
+    unit: 'share',
+    min: 0,
+    max: 0.5,
+    source: `${CHOSEN}: half a per cent of the tokens of a prompt are run again`,
+  },
+  'probe.share.kld': {
+    value: 0.03,
+    unit: 'share',
+    min: 0,
+    max: 0.5,
+    source: `${CHOSEN}: likewise against a divergence budget, which depends on what they say`,
+  },
+  'probe.gain': {
+    value: 1.33,
+    unit: '1',
+    min: 0.01,
+    max: 100,
+    source:
+      'what a probe measures over what sessions measure, per ε²: a spread of e^±0.3 over ten texts at three divergence budgets (measured)',
+  },
   'divergence.past': {
     value: 2,
     unit: '1',

@@ -3,7 +3,7 @@
  * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
  */
 import type { FormatName, FormatPair, Side, WindowName } from '../native/index.ts';
-import type { Law } from './law.ts';
+import type { Estimate, Law } from './law.ts';
 
 /** Where a threshold's value came from. */
 export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
@@ -102,6 +102,20 @@ export interface FormChange {
   readonly to: FormatName;
 }
 
+/** What lower formats of all pages were measured to do to the output of a few tokens, and the errors that belong to it. */
+export interface ProbeReport {
+  /** Tokens before those that were run again. */
+  readonly tokens: number;
+  /** Tokens that were run again. */
+  readonly rows: number;
+  /** Mean divergence between pages as they are and in lower formats, in nats. */
+  readonly meanKld: number;
+  /** Its standard error. */
+  readonly standardError: number;
+  /** Σ ε² of the same change by layer, with the queries of that moment. */
+  readonly epsilon2: { readonly k: readonly number[]; readonly v: readonly number[] };
+}
+
 /** The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one. */
 export interface Situation {
   /** Scheduling point, counts from 0 within a session. */
@@ -136,6 +150,10 @@ export interface Situation {
   readonly changes?: readonly FormChange[];
   /** Pages that were tried again while they still have the format they were sealed in, behind the trials; absent when none was. */
   readonly again?: readonly TrialReport[];
+  /** What a gain probe found; absent when none was made. */
+  readonly probe?: ProbeReport;
+  /** What earlier sessions like this one say of its text factor, now that more of it is known; absent when nobody was asked. */
+  readonly text?: Estimate;
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */
@@ -235,6 +253,8 @@ export interface Policy {
   readonly needsTrials: boolean;
   /** True when pages are to be tried again later, as the threshold 'trial.again' says. */
   readonly triesAgain?: boolean;
+  /** True when a few tokens of a prompt are to be probed, as the thresholds 'probe.share' and 'probe.share.kld' say. */
+  readonly probes?: boolean;
   /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its sessions. */
   readonly lowest?: FormatPair;
   /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */
@@ -263,4 +283,6 @@ export interface PolicySummary {
   readonly layerEpsilonMax: readonly number[];
   /** The share of each layer in predictedKld, in nats. */
   readonly layerKld: readonly number[];
+  /** How much an error costs in this text beside others: what decisions go by, and what was measured in this session alone. Absent for policies that do not know. */
+  readonly text?: { readonly used: Estimate; readonly measured: Estimate | null };
 }

@@ -152,6 +152,16 @@ const situation = object({
   outcomes: list(object({ ...place, to: format, accepted: flag, epsilonNow: nullable(real), bytesFreed: difference })),
   changes: optional(changes),
   again: optional(list(trials, 1)),
+  text: optional(estimate),
+  probe: optional(
+    object({
+      tokens: whole,
+      rows: count,
+      meanKld: real,
+      standardError: real,
+      epsilon2: object({ k: list(real), v: list(real) }),
+    }),
+  ),
 });
 
 const BODIES: Readonly<Record<EntryKind, Check>> = {
@@ -216,6 +226,7 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
     decisions: count,
     refused: count,
     priceThreshold: real,
+    text: optional(estimate),
     predictedKld: real,
     meanKld: nullable(real),
     fingerprint: reals,

@@ -42,9 +42,9 @@ function situation(it: Situation): string {
     `{${it.again === undefined ? '' : `"again":${list(it.again, trial)},`}"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)}${it.changes === undefined ? '' : `,"changes":${list(it.changes, change)}`}` +
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)},"lowMemory":${it.lowMemory},"movesMax":${number(it.movesMax)}` +
-    `,"outcomes":${list(it.outcomes, outcome)},"sealBytes":${number(it.sealBytes)}` +
+    `,"outcomes":${list(it.outcomes, outcome)}${it.probe === undefined ? '' : `,"probe":${canonicalJson(it.probe)}`},"sealBytes":${number(it.sealBytes)}` +
     `,"stepLatencyBudgetMs":${nullable(it.stepLatencyBudgetMs)},"stepLatencyMsP95":${number(it.stepLatencyMsP95)}` +
-    `,"tokens":${number(it.tokens)},"tokensExpected":${nullable(it.tokensExpected)},"trials":${list(it.trials, trial)}` +
+    `${it.text === undefined ? '' : `,"text":${canonicalJson(it.text)}`},"tokens":${number(it.tokens)},"tokensExpected":${nullable(it.tokensExpected)},"trials":${list(it.trials, trial)}` +
     `,"urgent":${it.urgent}}`
   );
 }

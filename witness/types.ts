@@ -2,6 +2,7 @@
 import type { FormatName, Side } from '../native/index.ts';
 import type {
   Decision,
+  Estimate,
   FormChange,
   PolicyContext,
   Situation,
@@ -101,6 +102,8 @@ export interface CloseBody {
   readonly fingerprint: readonly number[];
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
   readonly c: number;
+  /** What the session measured of its text factor; left out where it measured nothing. */
+  readonly text?: Estimate;
   /** Share of the sealed pages in each format; left out in logs of earlier versions. */
   readonly formats?: { readonly k: Readonly<Record<string, number>>; readonly v: Readonly<Record<string, number>> };
   readonly reason: 'done' | 'aborted' | 'error';

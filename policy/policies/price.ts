@@ -5,7 +5,7 @@
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
 import { forecastMovablePages, KvError, movablePages, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
-import { defaultLaw, type Law } from '../law.ts';
+import { defaultLaw, type Estimate, type Law, observed } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
@@ -18,11 +18,15 @@ import {
   type PolicyContext,
   type PolicySession,
   type PolicySummary,
+  type ProbeReport,
   type Situation,
   type Threshold,
   type Verdict,
 } from '../types.ts';
 import { Plan, sealAhead, sealComes } from './price-plan.ts';
+
+/** Spread of what probes of one text measure beside what its sessions do, in logarithms: 0.3 over six texts. */
+const PROBE_SD = 0.3;
 
 /** What a session knows so far, and what it decides by it. */
 class PriceSession implements PolicySession {
@@ -35,7 +39,10 @@ class PriceSession implements PolicySession {
   urgent = false;
   readonly #price: Readonly<Record<'slack' | 'rise', Threshold>>;
   readonly #bounds: Readonly<
-    Record<'dwell' | 'trialAge' | 'settled' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld' | 'past', number>
+    Record<
+      'dwell' | 'trialAge' | 'settled' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld' | 'past' | 'probeGain',
+      number
+    >
   >;
   /** λ when the current page began: it may rise only so far within one page. */
   #pagePrice: number;
@@ -50,6 +57,9 @@ class PriceSession implements PolicySession {
   readonly #version: number;
   /** null in version 1. */
   readonly #law: Law | null;
+  /** How much an error costs in this text beside others: by earlier sessions, and by what this one has measured. */
+  #expected: Estimate;
+  #measured: Estimate | null = null;
 
   constructor(context: PolicyContext, version: number) {
     this.#version = version;
@@ -57,6 +67,7 @@ class PriceSession implements PolicySession {
     const threshold = (id: ThresholdId): Threshold => thresholdOf(context.thresholds, id);
     this.context = context;
     this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
+    this.#expected = this.#law?.text ?? { value: 1, sd: 0, samples: 0 };
     this.offers = new Offers(context, this.#law);
     this.layers = new Layers(context.layers, context.thresholds);
     this.price = version === 1 ? threshold('price.start').value : 0;
@@ -74,6 +85,7 @@ class PriceSession implements PolicySession {
       epsilon: threshold('quality.epsilon').value,
       kld: threshold('quality.kld').value,
       past: threshold('divergence.past').value,
+      probeGain: threshold('probe.gain').value,
     };
     this.#worst = new Float64Array(context.layers);
     this.#worstAt = new Float64Array(context.layers);
@@ -82,12 +94,30 @@ class PriceSession implements PolicySession {
   get predictedKld(): number {
     if (this.#law === null) return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
     const { divergence } = this.offers;
-    return this.#law.text.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
+    return this.#text.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
+  }
+
+  /** What errors cost in this text: a probe says it with an error of its own, and with the spread between what it and a session measure. */
+  #learnText({ meanKld, standardError, epsilon2 }: ProbeReport): void {
+    const { coefficient } = this.#law ?? {};
+    if (coefficient === undefined) return;
+    let promised = 0;
+    for (const side of SIDES)
+      for (const [layer, sum] of epsilon2[side].entries()) promised += (coefficient[side][layer]?.value ?? 0) * sum;
+    const ratio = meanKld / (promised * this.#bounds.probeGain);
+    if (!(ratio > 0) || !Number.isFinite(ratio)) return;
+    const sd = Math.hypot(standardError / meanKld, PROBE_SD);
+    this.#measured = this.#measured === null ? { value: ratio, sd, samples: 1 } : observed(this.#measured, ratio, sd);
+  }
+
+  /** Both together. */
+  get #text(): Estimate {
+    return this.#measured === null ? this.#expected : observed(this.#expected, this.#measured.value, this.#measured.sd);
   }
 
   /** What moves of this sum will add to predictedKld. */
   #nats(cost: number): number {
-    return this.#law === null ? cost : this.#law.text.value * cost;
+    return this.#law === null ? cost : this.#text.value * cost;
   }
 
   decide(situation: Situation): Decision[] {
@@ -106,6 +136,7 @@ class PriceSession implements PolicySession {
       layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
       layerEpsilonMax: [...offers.layerEpsilonMax],
       layerKld: Array.from(layerKld, (kld) => kld * share),
+      ...(this.#law === null ? {} : { text: { used: this.#text, measured: this.#measured } }),
     };
   }
 
@@ -130,6 +161,8 @@ class PriceSession implements PolicySession {
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
     for (const report of situation.again ?? []) offers.again(report, tokens);
+    if (situation.text !== undefined) this.#expected = situation.text;
+    if (situation.probe !== undefined) this.#learnText(situation.probe);
     if (fresh)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
     this.#signal(situation);
@@ -300,7 +333,7 @@ class PriceSession implements PolicySession {
     const { tokens, tokensExpected } = plan.situation;
     const { sides } = this.offers;
     if (this.#law !== null) {
-      this.#spendNow(plan, kldBudget, this.#law);
+      this.#spendNow(plan, kldBudget);
       return;
     }
     const expected =
@@ -321,7 +354,8 @@ class PriceSession implements PolicySession {
    * The cheapest moves until what all moves cost at the present age of their pages reaches the budget, at its cautious end and with what will
    * stay of it in later rows. Costs fade, so what they leave of the budget is spent on further moves.
    */
-  #spendNow(plan: Plan, kldBudget: number, { text }: Law): void {
+  #spendNow(plan: Plan, kldBudget: number): void {
+    const text = this.#text;
     const allowed = kldBudget / (text.value * Math.exp(text.sd) * (1 + this.#bounds.past));
     const committed = this.offers.divergence.total(this.#tokens);
     while (plan.hasRoom) {
@@ -427,6 +461,7 @@ const pricePolicy = (version: number): Policy => ({
   version,
   needsTrials: true,
   triesAgain: version > 1,
+  probes: version > 1,
   ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
   open: (context) => new PriceSession(context, version),
 });

@@ -113,7 +113,7 @@ describe('the record', () => {
     expect(await closed(true)).toBeNull();
   });
 
-  // What was read is in the record as ten numbers: two texts of one length differ in what only the cache can know.
+  // What was read is in the record as a few numbers: two texts of one length differ in what only the cache can know, and in what kind of text they are.
   it('has in its end what attention and keys were like', async () => {
     const shortIds = ids(PROMPT_TOKENS);
     const prints = await Promise.all(
@@ -131,8 +131,16 @@ describe('the record', () => {
       for (const print of prints) expect(print[at], name).not.toBeCloseTo(neutral, 6);
       expect(prints[0]![at], name).not.toBe(prints[1]![at]);
     }
-    for (const [at, { name }] of AXES.entries())
-      if (!axes.includes(name)) expect(prints[0]![at], name).toBe(prints[1]![at]);
+    const content = ['bytesPerToken', 'letterShare', 'foreignShare', 'distinctShare'];
+    for (const [at, { name, weight }] of AXES.entries()) {
+      if (!axes.includes(name) && !content.includes(name)) expect(prints[0]![at], name).toBe(prints[1]![at]);
+      // Of the text itself nothing finer than sixteenths of an axis is told.
+      if (content.includes(name))
+        for (const print of prints)
+          expect((16 * print[at]!) / weight, name).toBeCloseTo(Math.round((16 * print[at]!) / weight), 4);
+    }
+    const distinct = AXES.findIndex(({ name }) => name === 'distinctShare');
+    expect(prints[1]![distinct]).toBeLessThan(prints[0]![distinct]!);
   });
 
   it('of a session that ran out of budget replays as well, and ends in an error', async () => {

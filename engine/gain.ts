@@ -1,0 +1,94 @@
+/**
+ * The gain probe of a session: while a prompt is read, a few of its tokens are run a second time over pages in lower formats. What that does to
+ * the output, beside the errors that trials measure of the same change, tells how much an error costs in this text, which differs by a factor of three.
+ */
+import { FORMATS, type FormatName, movablePages, PAGE_TOKENS, SIDES, type Side } from '../native/index.ts';
+import { type ProbeReport, thresholdOf } from '../policy/index.ts';
+import type { Governed } from './governed.ts';
+import type { Probe, ProbeMove } from './probe.ts';
+
+/** The first probe comes here, the next ones where the length has doubled. */
+const FIRST_TOKENS = 4 * PAGE_TOKENS;
+/** More rows say little more, since tokens next to each other are alike. */
+const ROWS_MAX = 64;
+/** Fewer say too little. */
+const ROWS_MIN = 8;
+/** Pages go to the first of these that is lower than their format. */
+const LOWER: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3', 'rot2'], v: ['rot2', 'rot1'] };
+
+export class GainProbe {
+  readonly #cache: Governed;
+  readonly #share: number;
+  #next = FIRST_TOKENS;
+
+  constructor(cache: Governed) {
+    const { policy, context, kldBudget, exact } = cache.plan;
+    this.#cache = cache;
+    const share = thresholdOf(context.thresholds, kldBudget === null ? 'probe.share' : 'probe.share.kld').value;
+    this.#share = policy.probes === true && !exact && cache.latents === null ? share : 0;
+  }
+
+  /** The number of tokens from here on that are to be probed, 0 where no probe is due. `left`: tokens that remain to be read. */
+  rowsDue(left: number): number {
+    const { length: tokens } = this.#cache;
+    const rows = Math.min(ROWS_MAX, Math.floor(this.#share * tokens));
+    return tokens >= this.#next && tokens % PAGE_TOKENS === 0 && rows >= ROWS_MIN && left >= rows ? rows : 0;
+  }
+
+  /** Runs a probe that `open` makes over the tokens that `read` reads, and leaves what it found for the next situation. */
+  async run(open: () => Probe, read: () => Promise<void>): Promise<void> {
+    const { length: tokens, spent } = this.#cache;
+    this.#next = 2 * tokens;
+    const start = performance.now();
+    const probe = open();
+    try {
+      const moves = this.#moves(tokens);
+      const epsilon2 = this.#errors(moves);
+      spent.trialMs += performance.now() - start;
+      await read();
+      if (moves.length === 0) return;
+      const again = performance.now();
+      this.#cache.found = { ...this.#cache.found, probe: reportOf(tokens, await probe.divergence(moves), epsilon2) };
+      spent.trialMs += performance.now() - again;
+    } finally {
+      probe.close();
+    }
+  }
+
+  /** All pages that may move, one step down. */
+  #moves(tokens: number): ProbeMove[] {
+    const { kv, shape, plan } = this.#cache;
+    const moves: ProbeMove[] = [];
+    for (let layer = 0; layer < shape.layers; layer++) {
+      if (plan.context.skipLayers.includes(layer)) continue;
+      for (const side of SIDES) {
+        const byFormat = new Map<FormatName, number[]>();
+        for (let page = 0; page < movablePages(tokens); page++) {
+          const { rank } = FORMATS[kv.format(layer, page, side)];
+          const format = LOWER[side].find((name) => FORMATS[name].rank > rank);
+          if (format !== undefined) byFormat.set(format, [...(byFormat.get(format) ?? []), page]);
+        }
+        for (const [format, pages] of byFormat) moves.push({ layer, side, format, pages });
+      }
+    }
+    return moves;
+  }
+
+  /** Σ ε² of these moves by layer, with the present queries. */
+  #errors(moves: readonly ProbeMove[]): ProbeReport['epsilon2'] {
+    const { kv, shape } = this.#cache;
+    const sums = { k: new Array<number>(shape.layers).fill(0), v: new Array<number>(shape.layers).fill(0) };
+    for (const { layer, side, format, pages } of moves)
+      for (const page of pages) {
+        const epsilon = kv.trial(layer, page, [{ side, format }])[0]!;
+        if (Number.isFinite(epsilon)) sums[side][layer]! += epsilon * epsilon;
+      }
+    return sums;
+  }
+}
+
+function reportOf(tokens: number, klds: readonly number[], epsilon2: ProbeReport['epsilon2']): ProbeReport {
+  const mean = klds.reduce((sum, kld) => sum + kld, 0) / klds.length;
+  const variance = klds.reduce((sum, kld) => sum + (kld - mean) ** 2, 0) / Math.max(1, klds.length - 1);
+  return { tokens, rows: klds.length, meanKld: mean, standardError: Math.sqrt(variance / klds.length), epsilon2 };
+}
