@@ -17,8 +17,8 @@ describe('fading', () => {
   test('much evidence outweighs the assumption at its ages, and only there', () => {
     const fading = new Fading(law);
     for (let i = 0; i < 10_000; i++) fading.learn(5, 2, 1.6);
-    expect(fading.energyAt(4)).toBeCloseTo(0.8, 2);
-    expect(fading.energyAt(7)).toBeCloseTo(0.8, 2);
+    expect(fading.energyAt(4)).toBeCloseTo(0.8, 1);
+    expect(fading.energyAt(7)).toBeCloseTo(0.8, 1);
     expect(fading.energyAt(8)).toBeCloseTo(1 / 8, 12);
     // A page that a first trial found free of errors promises nothing, and age 1 is where promises are made.
     fading.learn(9, 0, 1);

@@ -64,7 +64,7 @@ describe('water', () => {
       to: 'rot4',
       epsilonFrom: 0,
       epsilonTo: 0.005,
-      price: expect.closeTo(0.005 ** 2 / bytesFreed, 15),
+      price: expect.closeTo((1.5 * 0.005 ** 2) / bytesFreed, 15),
       bytesFreed,
       retry: false,
       because: {
