@@ -270,7 +270,6 @@ class Book implements ThresholdBook {
       // A session's gains are those it was started with. Nothing measures them, so they are no evidence.
       gains: fallback.gains,
       c,
-      ...(base?.law === undefined ? {} : { law: base.law }),
       ...(ranges.length === 0 ? {} : { ranges }),
     };
   }
