@@ -51,6 +51,7 @@ export type {
   PolicySession,
   PolicySummary,
   Priority,
+  ProbeReport,
   Situation,
   Threshold,
   ThresholdOrigin,
