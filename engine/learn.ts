@@ -1,18 +1,11 @@
 /** What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it. */
-import {
-  type Fingerprint,
-  fingerprint,
-  type Lookup,
-  loadThresholdFile,
-  type Measurements,
-  type ThresholdBook,
-} from '../memory/index.ts';
+import { type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../memory/index.ts';
 import type { CacheShape } from '../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
 import { readEntry, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes, parseBudget } from './budget.ts';
 import type { Governed } from './governed.ts';
-import { measureWork } from './measure.ts';
+import { fingerprintOf, printOf } from './print.ts';
 import { formatShares } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import type { SessionSetup } from './session.ts';
@@ -40,18 +33,6 @@ export interface Beginning {
   readonly thresholdsPath?: string | undefined;
 }
 
-/** The fingerprint of a session. Only length and pressure are known at its start, everything at its end. */
-function printOf(
-  shape: CacheShape,
-  tokens: number,
-  budgetBytes: number | null,
-  measured: Partial<Measurements> = {},
-): Fingerprint {
-  const f16 = f16CacheBytes(shape, tokens);
-  const pressure = budgetBytes === null || f16 === 0 ? null : Math.min(1, budgetBytes / f16);
-  return fingerprint({ ...shape, tokens: Math.max(1, tokens), pressure, ...measured });
-}
-
 /** Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say, else the defaults. */
 export async function startValues(begin: Beginning, book: ThresholdBook | null): Promise<StartValues> {
   const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath } = begin;
@@ -67,39 +48,6 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
   const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
   return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };
-}
-
-/** The fingerprint of a session as far as it is known now. */
-export function fingerprintOf(cache: Governed): Fingerprint {
-  const { shape, length, plan, kv, masses, content } = cache;
-  return printOf(shape, length, plan.budgetBytes, { ...measureWork(kv, masses), ...content });
-}
-
-/** What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones. Where `log` is null nothing is written. */
-export async function setupOf(
-  { model, shape }: Runtime,
-  options: SessionOptions,
-  state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
-): Promise<SessionSetup> {
-  const { config, digest } = model;
-  const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
-  const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
-  const start = await startValues(
-    { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
-    state?.book ?? null,
-  );
-  const book = state?.book;
-  // What the caller has given stands as it is.
-  const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
-  const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
-  const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
-  const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
-  return {
-    ...options,
-    ...start,
-    ...(asks ? { recall } : {}),
-    log: options.witness === false ? null : (state?.log ?? null),
-  };
 }
 
 /** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */

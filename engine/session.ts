@@ -3,18 +3,18 @@
  * that end at page boundaries and generates token by token.
  */
 import type { Fingerprint, Lookup } from '../memory/index.ts';
-import { type FormatName, type KvCache, KvError, PAGE_TOKENS, type PagePool } from '../native/index.ts';
+import { type FormatName, type KvCache, KvError, type PagePool } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import { contentOf } from './content.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
-import { fingerprintOf } from './learn.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { modelLatents } from './model-latents.ts';
 import type { Spent } from './mover.ts';
+import { fingerprintOf } from './print.ts';
 import { Probe } from './probe.ts';
 import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { reportOf } from './report.ts';
@@ -40,6 +40,9 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly onRows?: (rows: LayerRows) => void;
 }
 
+/** Kinds of text are told apart from so many tokens on. */
+const RECALL_TOKENS = 256;
+
 export class Session {
   readonly runtime: Runtime;
   readonly setup: SessionSetup;
@@ -51,7 +54,7 @@ export class Session {
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
   #probe: Probe | null = null;
-  #recallAt = 2 * PAGE_TOKENS;
+  #recallAt = RECALL_TOKENS;
   readonly #gain: GainProbe;
   #closed = false;
   #freed = false;
