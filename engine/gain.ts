@@ -2,13 +2,13 @@
  * The gain probe of a session: while a prompt is read, a few of its tokens are run a second time over pages in lower formats. What that does to
  * the output, beside the errors that trials measure of the same change, tells how much an error costs in this text, which differs by a factor of three.
  */
-import { FORMATS, type FormatName, movablePages, PAGE_TOKENS, SIDES, type Side } from '../native/index.ts';
+import { FORMATS, type FormatName, isPageFull, movablePages, SIDES, type Side } from '../native/index.ts';
 import { type ProbeReport, thresholdOf } from '../policy/index.ts';
 import type { Governed } from './governed.ts';
 import type { Probe, ProbeMove } from './probe.ts';
 
 /** The first probe comes here, the next ones where the length has doubled. */
-const FIRST_TOKENS = 4 * PAGE_TOKENS;
+const FIRST_TOKENS = 512;
 /** More rows say little more, since tokens next to each other are alike. */
 const ROWS_MAX = 64;
 /** Fewer say too little. */
@@ -32,7 +32,7 @@ export class GainProbe {
   rowsDue(left: number): number {
     const { length: tokens } = this.#cache;
     const rows = Math.min(ROWS_MAX, Math.floor(this.#share * tokens));
-    return tokens >= this.#next && tokens % PAGE_TOKENS === 0 && rows >= ROWS_MIN && left >= rows ? rows : 0;
+    return tokens >= this.#next && isPageFull(tokens) && rows >= ROWS_MIN && left >= rows ? rows : 0;
   }
 
   /** Runs a probe that `open` makes over the tokens that `read` reads, and leaves what it found for the next situation. */

@@ -50,6 +50,33 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };
 }
 
+/** What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones. Where `log` is null nothing is written. */
+export async function setupOf(
+  { model, shape }: Runtime,
+  options: SessionOptions,
+  state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
+): Promise<SessionSetup> {
+  const { config, digest } = model;
+  const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
+  const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
+  const start = await startValues(
+    { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
+    state?.book ?? null,
+  );
+  const book = state?.book;
+  // What the caller has given stands as it is.
+  const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
+  const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
+  const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
+  const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
+  return {
+    ...options,
+    ...start,
+    ...(asks ? { recall } : {}),
+    log: options.witness === false ? null : (state?.log ?? null),
+  };
+}
+
 /** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */
 export async function leave(
   cache: Governed,
