@@ -6,6 +6,7 @@ import type { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import { readBook } from '../../engine/state.ts';
 import type { SessionOptions } from '../../engine/types.ts';
+import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 import { defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';
 import type { Passage } from './passages.ts';
@@ -13,8 +14,10 @@ import type { Passage } from './passages.ts';
 /** What a session is opened with, beside its passage. */
 export interface Asked {
   readonly options: SessionOptions;
-  /** The folder whose sessions taught it; null: it knows nothing, not even what ships with the package. */
+  /** The folder whose sessions taught it; null: none. */
   readonly stateDir: string | null;
+  /** Whether it knows, without a folder, what ships with the package. Default false: it knows nothing. */
+  readonly isShipped?: boolean;
   /** Changes what it starts from. */
   readonly adjust?: (set: ThresholdSet) => ThresholdSet;
   /** In place of the policy that the options name. */
@@ -29,6 +32,8 @@ export interface Score {
   readonly code: KvErrorCode | null;
 }
 
+/** Budgets that cannot be kept, and policies that cannot keep them. */
+const REFUSALS: readonly KvErrorCode[] = ['budget-too-small', 'budget-exceeded', 'unsupported'];
 export const UNSCORED: Score = { kld: null, predicted: null, bits: null, code: null };
 
 /** A budget as it stands in tables: '25%', or 'kld:0.01' for a divergence. */
@@ -46,52 +51,48 @@ export class Scorer {
 
   /** Scores the last tokens of the passage. A budget that cannot be kept gives its code and no numbers; other errors are thrown. */
   async score(passage: Passage, asked: Asked): Promise<Score> {
-    let session: Session;
+    const { stateDir } = asked;
+    // It may be asked again while the session reads.
+    const book = stateDir === null ? null : await readBook(stateDir);
+    let session: Session | null = null;
     try {
-      session = await this.#open(passage, asked);
-    } catch (error) {
-      if (error instanceof KvError && ['budget-too-small', 'unsupported'].includes(error.code))
-        return { ...UNSCORED, code: error.code };
-      throw error;
-    }
-    try {
+      session = await this.#open(passage, asked, book);
       await session.read(passage.ids);
-      const ours = session.hiddenRows();
-      const report = session.report();
-      return {
-        kld: await this.#divergence(passage, ours),
-        predicted: report.summary.predictedKld,
-        bits: report.effectiveBits,
-        code: null,
-      };
+      const { summary, effectiveBits } = session.report();
+      const kld = await this.#divergence(passage, session.hiddenRows());
+      return { kld, predicted: summary.predictedKld, bits: effectiveBits, code: null };
     } catch (error) {
-      if (error instanceof KvError && error.code.startsWith('budget-')) return { ...UNSCORED, code: error.code };
+      if (error instanceof KvError && REFUSALS.includes(error.code)) return { ...UNSCORED, code: error.code };
       throw error;
     } finally {
-      session.close();
+      session?.close();
+      await book?.close();
     }
   }
 
-  async #open({ ids }: Passage, { options, stateDir, adjust, policy }: Asked): Promise<Session> {
-    const book = stateDir === null ? null : await readBook(stateDir);
-    const unknowing = stateDir === null ? { thresholds: defaultThresholds(this.runtime.shape.layers) } : {};
-    try {
-      const asked = { ...unknowing, ...options, tokensExpected: ids.length, compareTokens: SCORED_TOKENS };
-      const setup = await setupOf(this.runtime, asked, { book, log: null });
-      return Session.open(this.runtime, {
-        ...setup,
-        ...(adjust === undefined ? {} : { thresholds: adjust(setup.thresholds) }),
-        ...(policy === undefined ? {} : { policy }),
-      });
-    } finally {
-      await book?.close();
-    }
+  async #open(
+    { ids }: Passage,
+    { options, stateDir, isShipped = false, adjust, policy }: Asked,
+    book: ThresholdBook | null,
+  ): Promise<Session> {
+    const nothing = { thresholds: defaultThresholds(this.runtime.shape.layers) };
+    const asked = { ...(stateDir === null && !isShipped ? nothing : {}), ...options };
+    const setup = await setupOf(
+      this.runtime,
+      { ...asked, tokensExpected: ids.length, compareTokens: SCORED_TOKENS },
+      { book, log: null },
+    );
+    return Session.open(this.runtime, {
+      ...setup,
+      ...(adjust === undefined ? {} : { thresholds: adjust(setup.thresholds) }),
+      ...(policy === undefined ? {} : { policy }),
+    });
   }
 
   /** Mean KL divergence from the exact cache over the scored tokens, in nats. */
   async #divergence(passage: Passage, ours: Float32Array): Promise<number> {
     if (this.#exact?.passage !== passage) {
-      const exact = await this.#open(passage, { options: { exact: true }, stateDir: null });
+      const exact = await this.#open(passage, { options: { exact: true }, stateDir: null }, null);
       try {
         await exact.read(passage.ids);
         this.#exact = { passage, rows: exact.hiddenRows() };

@@ -59,7 +59,11 @@ export async function stated({
         for (const kldBudget of asked) {
           const conditions = { text: passage.text, kind, tokens, asked: kldBudget };
           if (results.find(keyOf(conditions)) !== undefined) continue;
-          const { kld: measured, ...score } = await scorer.score(passage, { options: { kldBudget }, stateDir });
+          const { kld: measured, ...score } = await scorer.score(passage, {
+            options: { kldBudget },
+            stateDir,
+            isShipped: true,
+          });
           results.add({ ...conditions, measured, ...score });
           const { predicted, bits } = score;
           say(

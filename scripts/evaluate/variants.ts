@@ -28,7 +28,7 @@ export const ABLATIONS: readonly Ablation[] = [
   { without: 'trials', policy: untried(createPolicy('price')) },
   { without: 'repeated trials', thresholds: { 'trial.again': 0 } },
   { without: 'canaries', thresholds: { 'canary.share': 0 } },
-  { without: 'gain probes', thresholds: { 'probe.share': 0 } },
+  { without: 'gain probes', thresholds: { 'probe.share': 0, 'probe.share.kld': 0 } },
   { without: 'retrieval', untaught: true },
   { without: 'learner', adjust: unlearned },
   { without: 'latents', thresholds: { 'latent.share': 0 } },
@@ -61,9 +61,8 @@ function withThresholds(set: ThresholdSet, values: Readonly<Record<string, numbe
 
 /** Thresholds stay as they were found; gains, constant and law of errors are those of a session that knows nothing. */
 function unlearned(set: ThresholdSet): ThresholdSet {
-  const { gains, c } = defaultThresholds(set.gains.k.length);
-  const { law: _, ...rest } = set;
-  return { ...rest, gains, c };
+  const { thresholds: _, ...unknowing } = defaultThresholds(set.gains.k.length);
+  return { ...unknowing, thresholds: set.thresholds };
 }
 
 /** The policy as if no page had been tried: every page of a side has the mean errors of the first trials that were reported, and no move is refused. */
