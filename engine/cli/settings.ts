@@ -222,7 +222,7 @@ export const SETTINGS = {
     flags: '--database <url>',
     help: 'postgres:// URL of the SQL tables (default: embedded, in the state folder)',
   },
-  session: { flags: '--session <id>', help: 'only this session' },
+  session: { flags: '--session <id>', help: 'only this session; simulate: compare with what it measured' },
   layer: { flags: '--layer <n>', help: 'only this layer', parse: whole(0, 9999) },
   side: { flags: '--side <k|v>', help: 'only keys or only values', choices: ['k', 'v'] },
   reason: { flags: '--reason <rule>', help: 'only this rule or threshold, e.g. deficit, price' },

@@ -4,6 +4,8 @@ import { loadThresholdFile } from '../../memory/index.ts';
 import { type Column, columnsOf, jsonText, KvError, legend, percent, printable, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { parseCache } from '../evaluate/evaluate.ts';
+import { logDir } from '../state.ts';
+import { measuredInLog } from '../trace/logged.ts';
 import { Trace } from '../trace/reader.ts';
 import { Simulator } from '../trace/simulate.ts';
 import type { Simulated } from '../trace/simulated.ts';
@@ -23,6 +25,8 @@ export async function simulate(settings: Settings): Promise<void> {
     });
   const specs = cachesOf(settings).map(parseCache);
   const thresholdsPath = text(settings, 'thresholds');
+  const session = text(settings, 'session');
+  const state = text(settings, 'state') ?? '.palimpsest';
   const rows: Row[] = [];
   await interruptible(async (signal) => {
     for (const path of paths) {
@@ -33,7 +37,8 @@ export async function simulate(settings: Settings): Promise<void> {
           thresholdsPath === undefined
             ? defaultThresholds(shape.layers)
             : await loadThresholdFile(thresholdsPath, { modelDigest: model.digest, shape });
-        const simulator = new Simulator(trace, thresholds);
+        const logged = session === undefined ? [] : [measuredInLog(logDir(state), session, trace)];
+        const simulator = new Simulator(trace, thresholds, logged);
         for (const simulated of simulator.run(specs)) {
           rows.push({ ...simulated, trace: basename(path) });
           // Lets Ctrl-C be noticed.
@@ -82,7 +87,7 @@ const COLUMNS: readonly Column<Row>[] = [
   {
     title: 'measured',
     value: (row) => orDash(row.meanKld),
-    means: 'divergence of a real run, where the trace has one',
+    means: 'divergence of a real run, where the trace or the session has one',
   },
   {
     title: 'dropped',

@@ -5,6 +5,7 @@ import { f16CacheBytes, parseBudget } from '../budget.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
 import { predictKld } from './divergence.ts';
 import { Errors, laterPage } from './later.ts';
+import type { Logged } from './logged.ts';
 import { runPolicy } from './policy-run.ts';
 import type { Trace } from './reader.ts';
 import type { Simulated } from './simulated.ts';
@@ -14,14 +15,19 @@ import { runYardsticks, type YardstickRequest } from './yardstick-run.ts';
 export class Simulator {
   readonly trace: Trace;
   readonly #thresholds: ThresholdSet;
+  readonly #measured: readonly Logged[];
   readonly #sketches: readonly Float32Array[];
   /** The first page whose queries are judged. */
   readonly #later: number;
   /** [later pages][layers] of [queries, H, d]. */
   readonly #exact: readonly Float32Array[][];
 
-  /** `thresholds`: of the whole model. Throws 'bad-argument' for a run that is too short, and what reading a trace throws. */
-  constructor(trace: Trace, thresholds: ThresholdSet) {
+  /**
+   * `thresholds`: of the whole model; `logged`: what sessions measured, besides what the trace has. Throws 'bad-argument' for a run that is too
+   * short, and what reading a trace throws.
+   */
+  constructor(trace: Trace, thresholds: ThresholdSet, logged: readonly Logged[] = []) {
+    this.#measured = [...logged, ...trace.measured];
     this.trace = trace;
     this.#thresholds = thresholds;
     this.#later = laterPage(trace);
@@ -104,7 +110,7 @@ export class Simulator {
     errors: Errors,
     run: Pick<Simulated, 'bytes' | 'bytesPeak' | 'predictedKld' | 'decisions' | 'droppedMass' | 'seconds'>,
   ): Simulated {
-    const { header, shape, measured } = this.trace;
+    const { header, shape } = this.trace;
     const { squares, mean } = errors;
     return {
       cache,
@@ -113,7 +119,7 @@ export class Simulator {
       epsilon: mean,
       squares,
       errorKld: predictKld(squares, header.sampling.layers, header.shape.layers, this.#thresholds),
-      meanKld: measured.find((one) => one.cache === cache)?.meanKld ?? null,
+      meanKld: this.#measured.find((one) => one.cache === cache)?.meanKld ?? null,
     };
   }
 

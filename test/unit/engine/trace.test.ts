@@ -10,7 +10,9 @@ import { tokenize } from '../../../engine/prompt.ts';
 import { Runtime } from '../../../engine/runtime.ts';
 import { Session } from '../../../engine/session.ts';
 import { outputSketches } from '../../../engine/sketch.ts';
+import { logDir } from '../../../engine/state.ts';
 import { sampledRows, type TraceHeader } from '../../../engine/trace/header.ts';
+import { measuredInLog } from '../../../engine/trace/logged.ts';
 import { watched } from '../../../engine/trace/policy-run.ts';
 import { Trace } from '../../../engine/trace/reader.ts';
 import { headerOf, LATER_TOKENS, type RecordRequest, recordTrace } from '../../../engine/trace/record.ts';
@@ -20,7 +22,7 @@ import type { SimulatedDecision } from '../../../engine/trace/simulated.ts';
 import { TraceWriter } from '../../../engine/trace/writer.ts';
 import { KvError, PAGE_TOKENS } from '../../../native/index.ts';
 import { createPolicy, defaultThresholds } from '../../../policy/index.ts';
-import { ids, MODEL, refused } from './on-reference.ts';
+import { ids, MODEL, openEngine, refused, written } from './on-reference.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-trace-'));
 const SMALL = join(dir, 'small.trace');
@@ -199,6 +201,31 @@ describe('a simulation', () => {
     using(SMALL, (trace) => {
       const exact = new Simulator(trace, defaultThresholds(6)).policy(parseCache('exact'));
       expect([exact.epsilon, exact.errorKld]).toEqual([0, 0]);
+    });
+  });
+
+  it('compares with what a session measured, if it ran the same model', async () => {
+    const state = join(dir, 'state');
+    const engine = await openEngine(state);
+    const sessions: string[] = [];
+    for (const measures of [true, false]) {
+      const session = await written(engine, { kvBudget: '45%' }, ids(700));
+      if (measures) await session.adaptThresholds({ meanKld: 0.125 });
+      sessions.push((await session.report()).session);
+      await session.close();
+    }
+    await engine.close();
+    using(SMALL, (trace) => {
+      const logged = measuredInLog(logDir(state), sessions[0]!, trace);
+      expect(logged).toEqual({ cache: 'price@45%', meanKld: 0.125 });
+      const simulator = new Simulator(trace, defaultThresholds(6), [logged]);
+      expect([...simulator.run([parseCache('price@45%'), parseCache('q8')])].map(({ meanKld }) => meanKld)).toEqual([
+        0.125,
+        null,
+      ]);
+      expect(() => measuredInLog(logDir(state), sessions[1]!, trace)).toThrow(/measured no divergence/);
+      const other = { path: 'x', header: { ...trace.header, model: { name: 'other', digest: '1' } } };
+      expect(() => measuredInLog(logDir(state), sessions[0]!, other)).toThrow(/the trace other/);
     });
   });
 
