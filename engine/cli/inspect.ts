@@ -7,10 +7,12 @@ import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
 import { inspectModel, inspectVocabulary } from '../model/inspect-model.ts';
 import { MODEL_NAMES } from '../model/load.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
+import { MAGIC } from '../trace/header.ts';
+import { Trace } from '../trace/reader.ts';
 import { flag, type Settings, text } from './options.ts';
 import { contentOf, describe } from './thresholds.ts';
 
-type Kind = 'model' | 'thresholds' | 'log' | 'index' | 'state';
+type Kind = 'model' | 'thresholds' | 'trace' | 'log' | 'index' | 'state';
 
 /** The kind of a file, found from its content rather than its name, or the kind of a folder, found from its files. */
 export function kindOf(path: string): Kind {
@@ -26,21 +28,22 @@ export function kindOf(path: string): Kind {
   if (!stat.isFile()) throw new KvError('unsupported', `${path} is neither a file nor a folder`, { values: { path } });
   if (path.endsWith('.wal')) throw partOf(path, 'a segment of a log');
   if (/^(vectors|payloads)\.\d+\./.test(basename(path))) throw partOf(path, 'a part of a vector index');
-  return looksLikeThresholds(path) ? 'thresholds' : 'model';
+  const head = headOf(path);
+  if (head.subarray(0, MAGIC.length).equals(MAGIC)) return 'trace';
+  // No model is a JSON file, and the reader of thresholds says what is wrong with one.
+  return head.toString('utf8').trimStart().startsWith('{') ? 'thresholds' : 'model';
 }
 
 const partOf = (path: string, what: string): KvError =>
   new KvError('bad-argument', `${path} is ${what}`, { values: { path }, hint: `inspect the folder: ${dirname(path)}` });
 
-/** Whether a file is JSON, which is taken for thresholds: no model is a JSON file, and the reader of thresholds says what is wrong with it. */
-function looksLikeThresholds(path: string): boolean {
+/** The first 64 bytes of a file, zeros behind its end. */
+function headOf(path: string): Buffer {
   const head = Buffer.alloc(64);
   const file = openSync(path, 'r');
   try {
-    return head
-      .toString('utf8', 0, readSync(file, head, 0, head.length, 0))
-      .trimStart()
-      .startsWith('{');
+    readSync(file, head, 0, head.length, 0);
+    return head;
   } finally {
     closeSync(file);
   }
@@ -80,6 +83,13 @@ export async function inspectPath(path: string, cacheDir: string, columns?: numb
     case 'thresholds': {
       const file = readThresholdFile(path);
       return { ok: true, json: { ...contentOf(file), kind }, plain: `thresholds\n${describe(file, columns)}` };
+    }
+    case 'trace': {
+      const trace = Trace.open(path);
+      const { header, measured, bytes } = trace;
+      trace.close();
+      const plain = fields(flat({ ...header, kind: null, bytes }), columns);
+      return { ok: true, json: { ...header, kind, bytes, measured }, plain: `trace of a run\n${plain}` };
     }
     case 'model':
       return inspectModelAt(path, cacheDir, columns);

@@ -121,7 +121,7 @@ const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'inspect <path>',
-    does: 'What a model, threshold file, log, index or state folder contains; refuses what is broken and says why.',
+    does: 'What a model, threshold file, trace, log, index or state folder contains; refuses what is broken and says why.',
     examples: [
       'palimpsest inspect model.gguf',
       'palimpsest inspect reference',

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { inspectPath } from '../../../engine/cli/inspect.ts';
 import { parseCache } from '../../../engine/evaluate/evaluate.ts';
 import { tokenize } from '../../../engine/prompt.ts';
 import { Runtime } from '../../../engine/runtime.ts';
@@ -169,6 +170,12 @@ describe('a trace', () => {
       expect(measured[0]!.meanKld).toBeGreaterThan(0);
       expect(measured[0]!.meanKld).toBeLessThan(0.01);
     });
+  });
+
+  it('is described by inspect', async () => {
+    const { ok, json, plain } = await inspectPath(SMALL, '.cache');
+    expect([ok, json]).toMatchObject([true, { kind: 'trace', tokens: 700, bytes: statSync(SMALL).size, measured: [] }]);
+    expect(plain).toMatch(/tokens +700/);
   });
 
   it('leaves nothing behind when its run is aborted, and what was there stays', async () => {
