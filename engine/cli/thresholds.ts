@@ -239,7 +239,7 @@ export async function verify(settings: Settings, path: string): Promise<void> {
   const by = trusted.length > 0 || file.signature === null ? checkTrust(file, trusted, path) : null;
   const checkpoints = checkedHere(file, logDir(text(settings, 'state') ?? '.palimpsest'));
   const sentences = [
-    `${path} is signed by ${signerOf(file)}, ${by === null ? 'and --trusted-key was not given to say whose that is' : `which ${by.path} says is trusted`}.`,
+    `${path} is signed by ${signerOf(file)}, ${by === null ? 'and --trusted-key was not given to say whose that is' : `which is trusted (${by.path})`}.`,
     ...(checkpoints === 0
       ? []
       : [`The log here has ${checkpoints === 1 ? 'the hash' : `the ${checkpoints} hashes`} that it names.`]),
