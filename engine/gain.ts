@@ -13,6 +13,8 @@ const FIRST_TOKENS = 512;
 const ROWS_MAX = 64;
 /** Fewer say too little. */
 const ROWS_MIN = 8;
+/** Older pages add little to what errors cost, and as much to what a probe takes. */
+const PAGES_MAX = 4;
 /** Pages go to the first of these that is lower than their format. */
 const LOWER: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3', 'rot2'], v: ['rot2', 'rot1'] };
 
@@ -55,15 +57,16 @@ export class GainProbe {
     }
   }
 
-  /** All pages that may move, one step down. */
+  /** The newest pages that may move, one step down. */
   #moves(tokens: number): ProbeMove[] {
     const { kv, shape, plan } = this.#cache;
+    const movable = movablePages(tokens);
     const moves: ProbeMove[] = [];
     for (let layer = 0; layer < shape.layers; layer++) {
       if (plan.context.skipLayers.includes(layer)) continue;
       for (const side of SIDES) {
         const byFormat = new Map<FormatName, number[]>();
-        for (let page = 0; page < movablePages(tokens); page++) {
+        for (let page = Math.max(0, movable - PAGES_MAX); page < movable; page++) {
           const { rank } = FORMATS[kv.format(layer, page, side)];
           const format = LOWER[side].find((name) => FORMATS[name].rank > rank);
           if (format !== undefined) byFormat.set(format, [...(byFormat.get(format) ?? []), page]);
