@@ -53,7 +53,7 @@ export interface OpenCacheOptions {
   readonly cacheTypes?: CacheTypes;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
-  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default f16. */
+  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default f16, or q8 where the budget needs it. */
   readonly openFormat?: WindowName;
   /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where the budget needs it. */
   readonly windowTokens?: number;

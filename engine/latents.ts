@@ -106,8 +106,9 @@ export function planWithLatents(
   const pages = Math.max(1, sealedPages(tokensExpected));
   const kept = pages * layers * latentBytes(format, width);
   try {
-    planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
-    return plan;
+    // The window is the one that fits beside the latents.
+    const { context } = planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
+    return { ...plan, context };
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
     const neededBytes = Number(error.values.neededBytes) + kept;

@@ -101,10 +101,11 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     const lowest = (layer: number): FormatPair =>
       skipLayers.includes(layer) || policy.id === 'none' ? asItIs : (set?.[layer % set.length] ?? lowestPair(floor));
     const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
-    // A budget that cannot hold a whole page of newer tokens in the window may hold half of one.
-    const smaller = { ...window, windowTokens: Math.min(...WINDOW_TOKENS) };
-    const isTight = budgetBytes < leastBudget(shape, tokensExpected, { ...window, pairs });
-    if (isTight && request.windowTokens === undefined) window = smaller;
+    // What was not asked for gives way where a budget is too small for it: first an open page in f16, then a whole page of newer tokens.
+    const coded = { ...window, openFormat: request.openFormat ?? windowFormat };
+    const smallest = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
+    const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs });
+    window = [window, coded].find(fits) ?? smallest;
     checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs });
   }
   const untouched = bytesAt(
@@ -113,7 +114,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     Array.from({ length: shape.layers }, () => asItIs),
     window,
   );
-  checkMemory(shape, budgetBytes === null ? untouched : 0, openFormat);
+  checkMemory(shape, budgetBytes === null ? untouched : 0, window.openFormat);
   if (kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
     throw new KvError(
       'budget-too-small',
@@ -138,9 +139,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       headDim: shape.headDim,
       windowFormat,
       pageBytes: sideBytes(shape),
-      fixedBytes: fixedBytes(shape, openFormat),
+      fixedBytes: fixedBytes(shape, window.openFormat),
       // Left out where they are what logs of earlier versions mean.
-      ...(openFormat === 'f16' ? {} : { openFormat }),
+      ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
       thresholds,
       skipLayers: [...skipLayers],

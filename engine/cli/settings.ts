@@ -118,7 +118,7 @@ export const SETTINGS = {
   },
   openFormat: {
     flags: '--open-format <type>',
-    help: 'format of the page that tokens are appended to: q8 or f16 (default: f16)',
+    help: 'format of the page that tokens are appended to: q8 or f16 (default: f16, or q8 where the budget needs it)',
     choices: ['f16', 'q8'],
   },
   windowTokens: {

@@ -35,8 +35,12 @@ function memoryLog(kept: Kept[]): WitnessLog {
   } as unknown as WitnessLog;
 }
 
-function open(kvBudget: number, kept: Kept[]): Session {
+/** Where pages stay in the window for a page, so that it is clear with which of them a boundary has to do. */
+const WHOLE = { openFormat: 'f16', windowTokens: 128 } as const;
+
+function open(kvBudget: number, kept: Kept[], window: Partial<typeof WHOLE> = {}): Session {
   return Session.open(runtime, {
+    ...window,
     kvBudget,
     tokensExpected: TOKENS,
     log: memoryLog(kept),
@@ -45,9 +49,9 @@ function open(kvBudget: number, kept: Kept[]): Session {
 }
 
 /** What the refusal of a hopeless budget says would be enough. */
-function leastBudget(): number {
+function leastBudget(window: Partial<typeof WHOLE> = {}): number {
   try {
-    open(100_000, []).close();
+    open(100_000, [], window).close();
   } catch (error) {
     if (error instanceof KvError && error.code === 'budget-too-small') return Number(error.values['neededBytes']);
     throw error;
@@ -58,10 +62,10 @@ function leastBudget(): number {
 describe('a session behind a prompt that ends on a page boundary', () => {
   // Reads the same prompt twice, once with the promise that more follows: only then is the seal of its last page paid with the prompt.
   it('pays for its last page with the prompt when tokens follow, and not before they are certain', async () => {
-    const budget = Math.round(leastBudget() * 1.2);
+    const budget = Math.round(leastBudget(WHOLE) * 1.2);
     const read = async (tokensFollow: boolean): Promise<{ session: Session; kept: Kept[]; entries: number }> => {
       const kept: Kept[] = [];
-      const session = open(budget, kept);
+      const session = open(budget, kept, WHOLE);
       await session.read(ids.slice(0, 5 * PAGE_TOKENS), { tokensFollow });
       return { session, kept, entries: kept.length };
     };

@@ -174,7 +174,7 @@ describe('misuse', () => {
         JSON.stringify(Object.keys(given ?? {})),
       ).toBe(code);
     // Enough for keys and values, not for the latents of 1,000 tokens.
-    const kvBudget = 400_000;
+    const kvBudget = 300_000;
     await (await openCache({ ...SHAPE, kvBudget, tokensExpected: 1000 })).close();
     await expect(openCache({ ...SHAPE, kvBudget, tokensExpected: 1000, latents })).rejects.toMatchObject({
       code: 'budget-too-small',
