@@ -9,6 +9,7 @@ import { fingerprintOf, printOf } from './print.ts';
 import { formatShares } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import type { SessionSetup } from './session.ts';
+import { shippedThresholds } from './shipped.ts';
 import type { SessionOptions } from './types.ts';
 
 /** Thresholds to start with, and where they came from. */
@@ -33,7 +34,7 @@ export interface Beginning {
   readonly thresholdsPath?: string | undefined;
 }
 
-/** Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say, else the defaults. */
+/** Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say, else what comes with the package for this model, else the defaults. */
 export async function startValues(begin: Beginning, book: ThresholdBook | null): Promise<StartValues> {
   const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath } = begin;
   const print = printOf(shape, tokens, budgetBytes);
@@ -44,7 +45,8 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
       lookup: null,
       fingerprint: print,
     };
-  const defaults = defaultThresholds(shape.layers);
+  const shipped = shippedThresholds(modelDigest);
+  const defaults = shipped ?? defaultThresholds(shape.layers);
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
   const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
   return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };

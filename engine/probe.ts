@@ -15,7 +15,7 @@ import {
   type WindowName,
 } from '../native/index.ts';
 import { memoryBytes } from './budget.ts';
-import { addDivergence, emptySums, NO_TARGET } from './evaluate/divergence.ts';
+import { divergenceOf, logSumExp } from './evaluate/divergence.ts';
 import type { Governed } from './governed.ts';
 import type { RopeTable } from './model/rope.ts';
 import type { Runtime } from './runtime.ts';
@@ -37,7 +37,18 @@ interface Chunk {
   readonly rows: Map<number, LayerRows>;
   /** The residual stream after the last layer, [T, m]; null until the step has ended. */
   hidden: Float32Array | null;
+  /** What the tokens put out as the cache is, computed when it is first compared with. */
+  logits: RowLogits[] | null;
 }
+
+/** Logits of one token, [vocab], and ln Σ exp of them. */
+interface RowLogits {
+  readonly row: Float32Array;
+  readonly logSum: number;
+}
+
+/** Rows whose logits are computed at once: more take memory and save no time. */
+const BLOCK_ROWS = 32;
 
 export class Probe {
   readonly #runtime: Runtime;
@@ -84,7 +95,7 @@ export class Probe {
   add(rows: LayerRows): void {
     if (this.#closed) return;
     const { layer, position, tokens, q, k, v, x } = rows;
-    if (layer === 0) this.#chunks.push({ position, tokens, rows: new Map(), hidden: null });
+    if (layer === 0) this.#chunks.push({ position, tokens, rows: new Map(), hidden: null, logits: null });
     // A dense half may use its arrays again.
     const kept = { ...rows, q: q.slice(), k: k.slice(), v: v.slice(), x: x.slice() };
     if (this.#layers.has(layer)) this.#chunks.at(-1)!.rows.set(layer, kept);
@@ -101,8 +112,7 @@ export class Probe {
    * the moves, and 'unsupported' for moves that the cache does not know.
    */
   async divergence(moves: readonly ProbeMove[]): Promise<number[]> {
-    const { dense, model } = this.#runtime;
-    const { layers, hiddenSize } = model.config;
+    const { layers } = this.#runtime.model.config;
     const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
     const from = Math.min(...moves.map(({ layer }) => layer));
     if (chunks.length === 0 || !this.#layers.has(from))
@@ -114,7 +124,7 @@ export class Probe {
         },
       );
     const caches = new Map<number, KvCache>();
-    const sums = emptySums();
+    const klds: number[] = [];
     try {
       for (let layer = from; layer < layers; layer++) {
         const moved = moves.filter((move) => move.layer === layer);
@@ -125,9 +135,12 @@ export class Probe {
       }
       for (const chunk of chunks) {
         const ours = await this.#run(chunk, from, caches);
-        await addDivergence(sums, dense, chunk.hidden!, ours, new Int32Array(chunk.tokens).fill(NO_TARGET), hiddenSize);
+        const base = (chunk.logits ??= await this.#base(chunk));
+        await this.#logits(ours, chunk.tokens, (token, { row, logSum }) => {
+          klds.push(divergenceOf(base[token]!.row, base[token]!.logSum, row, logSum));
+        });
       }
-      return sums.klds;
+      return klds;
     } finally {
       for (const cache of caches.values()) cache.close();
     }
@@ -172,6 +185,28 @@ export class Probe {
       ({ q, k, v, x } = await dense.next(layer, attention, x, tokens));
       this.#rope.apply(q, tokens, queryHeads, position);
       this.#rope.apply(k, tokens, kvHeads, position);
+    }
+  }
+
+  async #base({ hidden, tokens }: Chunk): Promise<RowLogits[]> {
+    const base: RowLogits[] = [];
+    // A dense half may use its arrays again.
+    await this.#logits(hidden!, tokens, (_, { row, logSum }) => base.push({ row: row.slice(), logSum }));
+    return base;
+  }
+
+  /** Gives `each` the logits of every row of `hidden`, [T, m]; they are valid until it returns. */
+  async #logits(hidden: Float32Array, tokens: number, each: (token: number, logits: RowLogits) => void): Promise<void> {
+    const { dense, model } = this.#runtime;
+    const { hiddenSize: width } = model.config;
+    for (let at = 0; at < tokens; at += BLOCK_ROWS) {
+      const rows = Math.min(BLOCK_ROWS, tokens - at);
+      const logits = await dense.logits(hidden.slice(at * width, (at + rows) * width), rows);
+      const vocab = logits.length / rows;
+      for (let r = 0; r < rows; r++) {
+        const row = logits.subarray(r * vocab, (r + 1) * vocab);
+        each(at + r, { row, logSum: logSumExp(row).logSum });
+      }
     }
   }
 

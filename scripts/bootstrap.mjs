@@ -442,6 +442,7 @@ const COMMANDS = {
   palimpsest: [build, cli()],
   bench: [build, program('scripts/bench/main.ts')],
   evaluate: [build, program('scripts/evaluate/main.ts')],
+  calibrate: [build, program('scripts/calibrate.ts')],
   sim: [build, program('scripts/sim.ts')],
   // The build compiles the generated files, so generating them must not wait for a build.
   generate: [install, script('scripts/generate.mjs')],

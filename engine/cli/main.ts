@@ -120,6 +120,16 @@ const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./simulate.ts')).simulate(settings),
   },
   {
+    usage: 'calibrate',
+    does: 'Measure what each format of keys and values does to the output in every layer, and write what sessions of this model start with. Goes on where it was stopped.',
+    examples: [
+      'palimpsest calibrate -m smollm2-135m --text novel.txt code.py -o learned.json',
+      'palimpsest calibrate -m reference --text story.txt --tokens 1024',
+    ],
+    settings: [...ENGINE, 'text', 'tokens', 'windows', 'output', 'state', 'progress', 'json'],
+    act: async (settings) => (await import('./calibrate.ts')).calibrateCommand(settings),
+  },
+  {
     usage: 'inspect <path>',
     does: 'What a model, threshold file, trace, log, index or state folder contains; refuses what is broken and says why.',
     examples: [

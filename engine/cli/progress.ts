@@ -38,6 +38,7 @@ export class ProgressLine {
 
   /** Shows a bar for `done` of `total` and a few words after it. */
   share(label: string, done: number, total: number, words: string): void {
+    if (this.#kind === 'jsonl') process.stderr.write(`${JSON.stringify({ label, done, total })}\n`);
     if (this.#kind !== 'bar') return;
     const line = progressText(label, done, total, words, columnsOf(process.stderr));
     process.stderr.write(`\r${line.padEnd(this.#shown)}`);

@@ -57,14 +57,8 @@ export async function addDivergence(
 function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, target: number): void {
   const p = logSumExp(exact);
   const q = logSumExp(ours);
-  let kld = 0;
-  for (let i = 0; i < exact.length; i++) {
-    const logP = exact[i]! - p.logSum;
-    // A term below e^-30 is too small to change the sum.
-    if (logP > -30) kld += Math.exp(logP) * (logP - (ours[i]! - q.logSum));
-  }
   sums.tokens++;
-  sums.klds.push(Math.max(0, kld));
+  sums.klds.push(divergenceOf(exact, p.logSum, ours, q.logSum));
   if (p.top === q.top) sums.sameTop++;
   if (target !== NO_TARGET) {
     sums.targets++;
@@ -73,7 +67,19 @@ function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, t
   }
 }
 
-function logSumExp(row: Float32Array): { logSum: number; top: number } {
+/** KL(exact ‖ ours) in nats of one row of logits each, [vocab], with the logarithms of their sums of exponentials; never below 0. */
+export function divergenceOf(exact: Float32Array, exactLogSum: number, ours: Float32Array, logSum: number): number {
+  let kld = 0;
+  for (let i = 0; i < exact.length; i++) {
+    const logP = exact[i]! - exactLogSum;
+    // A term below e^-30 is too small to change the sum.
+    if (logP > -30) kld += Math.exp(logP) * (logP - (ours[i]! - logSum));
+  }
+  return Math.max(0, kld);
+}
+
+/** ln Σ exp of a row of logits, and the index of the largest. */
+export function logSumExp(row: Float32Array): { logSum: number; top: number } {
   let top = 0;
   for (let i = 1; i < row.length; i++) if (row[i]! > row[top]!) top = i;
   const max = row[top]!;

@@ -19,6 +19,7 @@ const COMMANDS = [
   'start',
   'evaluate',
   'inspect',
+  'calibrate',
   'fetch',
   'doctor',
   'trace record',

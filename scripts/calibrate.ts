@@ -1,0 +1,123 @@
+/**
+ * `npm run calibrate -- [kinds] [flags]` measures the windows of calibration-windows.json, of all kinds or of those named, and writes the
+ * law that comes with the package. What is measured already is not measured again.
+ *   --model NAME      SmolLM2 by default
+ *   --measured FILE   measurements, scripts/calibration-smollm2-135m.json by default
+ *   --output FILE     the threshold file, models/laws/smollm2-135m.json by default
+ *   --fit             measures nothing: fits what is there
+ *   --without KINDS   leaves windows of these kinds, separated by commas, out of the fit
+ *   --tokens N        length of the windows, 2048 by default
+ *   --threads N
+ * The texts are read from ../shared/data.
+ */
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { calibrate } from '../engine/calibrate/calibrate.ts';
+import { lawOf, thresholdsOf } from '../engine/calibrate/fit.ts';
+import { type MeasuredWindow, readMeasured } from '../engine/calibrate/measured.ts';
+import { sensitivities, sensitivityPlot } from '../engine/calibrate/sensitivity.ts';
+import { sensitivityTable } from '../engine/cli/calibrate.ts';
+import { Runtime } from '../engine/runtime.ts';
+import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
+import type { Law } from '../policy/index.ts';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+interface Window {
+  readonly kind: string;
+  readonly file: string;
+  readonly from: number;
+  readonly characters: number;
+}
+
+const { values, positionals: kinds } = parseArgs({
+  allowPositionals: true,
+  options: {
+    model: { type: 'string', default: 'smollm2-135m' },
+    measured: { type: 'string', default: join(root, 'scripts', 'calibration-smollm2-135m.json') },
+    output: { type: 'string', default: join(root, 'models', 'laws', 'smollm2-135m.json') },
+    fit: { type: 'boolean', default: false },
+    without: { type: 'string', default: '' },
+    tokens: { type: 'string', default: '2048' },
+    threads: { type: 'string' },
+  },
+});
+
+const textOf = ({ kind, file, from, characters }: Window): { name: string; content: string } => ({
+  name: kind,
+  content: execFileSync('xz', ['-dc', join(root, '..', 'shared', 'data', file)], { maxBuffer: 2 ** 28 })
+    .toString('utf8')
+    .slice(from, from + characters),
+});
+
+async function measure(runtime: Runtime): Promise<void> {
+  const list = JSON.parse(readFileSync(join(root, 'scripts', 'calibration-windows.json'), 'utf8')) as {
+    windows: Window[];
+  };
+  const start = performance.now();
+  await calibrate(runtime, {
+    texts: list.windows.filter(({ kind }) => kinds.length === 0 || kinds.includes(kind)).map(textOf),
+    tokens: Number(values.tokens),
+    windows: 1,
+    path: values.measured,
+    onProgress: ({ text }, done, total) => {
+      if (done % 10 === 0)
+        console.log(`${text}: ${done} of ${total} probes, ${((performance.now() - start) / 1000).toFixed(0)} s`);
+    },
+  });
+}
+
+/** Σ over layers and formats of what the law predicts of a window by the trials of its own queries, over what was measured. */
+function ratioOf(law: Law, window: MeasuredWindow): number {
+  let predicted = 0;
+  let found = 0;
+  for (const side of ['k', 'v'] as const) {
+    for (const { energy, kld } of Object.values(window[side].probed)) {
+      for (const [layer, nats] of kld.entries()) {
+        predicted += (energy[layer] ?? 0) * law.coefficient[side][layer]!.value;
+        found += nats ?? 0;
+      }
+    }
+  }
+  return predicted / found;
+}
+
+const runtime = await Runtime.open({
+  model: values.model,
+  threads: values.threads === undefined ? undefined : Number(values.threads),
+  cacheDir: join(root, '.cache'),
+});
+if (!values.fit) await measure(runtime);
+const all = readMeasured(values.measured);
+const without = values.without.split(',');
+const measured = { ...all, windows: all.windows.filter(({ text }) => !without.includes(text)) };
+const law = lawOf(measured);
+const { model, shape } = runtime;
+const tokens = measured.windows.length * (measured.settings.history + measured.settings.later);
+writeThresholdFile(
+  values.output,
+  toThresholdFile(thresholdsOf(law), { modelDigest: model.digest, shape }, null, {
+    sessions: measured.windows.length,
+    tokens,
+  }),
+);
+const rows = sensitivities(measured, law);
+console.log(`${sensitivityTable(measured, rows)}\n\n${sensitivityPlot(measured.settings.formats, rows)}\n`);
+console.log(
+  JSON.stringify({
+    kinds: measured.windows.map(({ text }) => text),
+    text: law.text,
+    offset: law.offset,
+    fade: law.fade,
+  }),
+);
+for (const window of measured.windows) {
+  const others = measured.windows.filter(({ text }) => text !== window.text);
+  if (others.length === 0) continue;
+  const ratio = ratioOf(lawOf({ ...measured, windows: others }), window);
+  console.log(`${window.text}: the law of the other kinds predicts ${ratio.toFixed(2)} of the divergence measured`);
+}
+await runtime.close();
