@@ -6,14 +6,15 @@
 import {
   type FormatName,
   type KvCache,
+  type KvCacheOptions,
   KvError,
   openKvCache,
   openPool,
   openRows,
   type Side,
   sealedPages,
-  type WindowName,
 } from '../native/index.ts';
+import type { PolicyContext } from '../policy/index.ts';
 import { memoryBytes } from './budget.ts';
 import { divergenceOf, logSumExp } from './evaluate/divergence.ts';
 import type { Governed } from './governed.ts';
@@ -53,7 +54,7 @@ const BLOCK_ROWS = 32;
 export class Probe {
   readonly #runtime: Runtime;
   readonly #rope: RopeTable;
-  readonly #windowFormat: WindowName;
+  readonly #formats: Required<Pick<KvCacheOptions, 'windowFormat' | 'openFormat'>>;
   readonly #pool = openPool(memoryBytes());
   /** Layers at which moves may begin. */
   readonly #layers: ReadonlySet<number>;
@@ -62,10 +63,15 @@ export class Probe {
   readonly #chunks: Chunk[] = [];
   #closed = false;
 
-  private constructor(runtime: Runtime, ropeTable: RopeTable, windowFormat: WindowName, layers: ReadonlySet<number>) {
+  private constructor(
+    runtime: Runtime,
+    ropeTable: RopeTable,
+    { windowFormat, openFormat = 'f16' }: PolicyContext,
+    layers: ReadonlySet<number>,
+  ) {
     this.#runtime = runtime;
     this.#rope = ropeTable;
-    this.#windowFormat = windowFormat;
+    this.#formats = { windowFormat, openFormat };
     this.#layers = layers;
   }
 
@@ -79,7 +85,7 @@ export class Probe {
     const lowest = Math.min(...layers);
     if (layers.length === 0 || layers.some((layer) => !(Number.isInteger(layer) && layer >= 0 && layer < shape.layers)))
       throw new KvError('bad-argument', `a probe begins at layers of 0 to ${shape.layers - 1}`, { values: { layers } });
-    const probe = new Probe(runtime, ropeTable, cache.plan.context.windowFormat, new Set(layers));
+    const probe = new Probe(runtime, ropeTable, cache.plan.context, new Set(layers));
     try {
       for (let layer = lowest; layer < shape.layers; layer++) {
         probe.#copies.set(layer, probe.#copy(layer, cache.kv, layer));
@@ -155,7 +161,7 @@ export class Probe {
       shape: { ...shape, layers: 1 },
       pool: this.#pool,
       threads,
-      windowFormat: this.#windowFormat,
+      ...this.#formats,
       slidingWindow: [model.config.slidingWindow[layer] ?? null],
     });
     try {

@@ -19,8 +19,9 @@ beforeAll(async () => {
 });
 afterAll(() => runtime.close());
 
-const open = (): Session =>
+const open = (openFormat: 'f16' | 'q8' = 'f16'): Session =>
   Session.open(runtime, {
+    openFormat,
     policy: createPolicy('none', {}),
     tokensExpected: 1200,
     compareTokens: LATER,
@@ -52,21 +53,27 @@ async function really(moves: readonly ProbeMove[]): Promise<number[]> {
 describe('a probe', () => {
   // An open page that is part full, full, and of one row; tokens behind it that seal none, one and two pages.
   it.each([
-    [HISTORY, 30],
-    [640, 200],
-    [641, 300],
-  ])('of %i tokens finds no divergence in the next %i where no byte differs', async (history, later) => {
-    const session = open();
-    await session.read(ids(history));
-    const probe = session.probe(LAYERS);
-    await session.read(ids(later, 2));
-    for (const layer of LAYERS) {
-      const same: ProbeMove = { layer, side: 'k', format: 'q8', pages: pages(history) };
-      expect(await probe.divergence([same])).toEqual(Array(later).fill(0));
-    }
-    probe.close();
-    session.close();
-  });
+    [HISTORY, 30, 'f16'],
+    [640, 200, 'f16'],
+    [641, 300, 'f16'],
+    [HISTORY, 30, 'q8'],
+    [640, 200, 'q8'],
+    [641, 300, 'q8'],
+  ] as const)(
+    'of %i tokens finds no divergence in the next %i where no byte differs, with open pages in %s',
+    async (history, later, openFormat) => {
+      const session = open(openFormat);
+      await session.read(ids(history));
+      const probe = session.probe(LAYERS);
+      await session.read(ids(later, 2));
+      for (const layer of LAYERS) {
+        const same: ProbeMove = { layer, side: 'k', format: 'q8', pages: pages(history) };
+        expect(await probe.divergence([same])).toEqual(Array(later).fill(0));
+      }
+      probe.close();
+      session.close();
+    },
+  );
 
   it('gives for every token what a session with the changed pages gives', async () => {
     const session = open();
