@@ -84,7 +84,7 @@ function settingsOf({ model, dense, shape }: Runtime, tokens: number): Calibrati
   return {
     modelDigest: model.digest,
     layers: shape.layers,
-    dense: `${dense.name} ${Object.keys(dense.weightTypes).sort().join(' ')}`,
+    dense: `${dense.name} ${Object.keys(dense.weightTypes).sort().join(' ')}`.slice(0, 80),
     history: tokens - LATER_TOKENS,
     later: LATER_TOKENS,
     formats: { k: probedFormats('k'), v: probedFormats('v') },

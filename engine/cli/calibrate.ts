@@ -26,7 +26,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
     });
   const texts: CalibrationText[] = [];
   for (const path of paths)
-    texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
+    texts.push({ name: nameOf(path), content: await readText(path, 'text') });
   const output = text(settings, 'output');
   const state = text(settings, 'state') ?? '.palimpsest';
   await interruptible(async (signal) => {
@@ -75,6 +75,9 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
     }
   });
 }
+
+/** As it may stand in a file of measurements. */
+const nameOf = (path: string): string => printable(basename(path).replace(/\.[a-z]+$/, '')).slice(0, 80);
 
 const measuredIn = (state: string, modelDigest: string): string =>
   join(state, `calibration-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
