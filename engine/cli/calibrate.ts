@@ -25,8 +25,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
       hint: '--text FILE, several of different kinds if you can',
     });
   const texts: CalibrationText[] = [];
-  for (const path of paths)
-    texts.push({ name: nameOf(path), content: await readText(path, 'text') });
+  for (const path of paths) texts.push({ name: nameOf(path), content: await readText(path, 'text') });
   const output = text(settings, 'output');
   const state = text(settings, 'state') ?? '.palimpsest';
   await interruptible(async (signal) => {
