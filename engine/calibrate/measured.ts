@@ -60,12 +60,16 @@ export interface Measured {
   readonly windows: MeasuredWindow[];
 }
 
-const digestOf = (measured: Measured): string => createHash('sha256').update(JSON.stringify(measured)).digest('hex');
+/** The one spelling of what was measured. */
+function spell(measured: Measured): string {
+  const canonical = body.parse(measured);
+  const sha256 = createHash('sha256').update(JSON.stringify(canonical)).digest('hex');
+  return `${JSON.stringify({ kind: 'palimpsest-calibration', schemaVersion: 1, sha256, measured: canonical })}\n`;
+}
 
 /** Writes by temporary file, fsync and rename. Throws 'io'. */
 export function writeMeasured(path: string, measured: Measured): void {
-  const whole = { kind: 'palimpsest-calibration', schemaVersion: 1, sha256: digestOf(measured), measured };
-  replaceFile(path, Buffer.from(`${JSON.stringify(whole)}\n`));
+  replaceFile(path, Buffer.from(spell(measured)));
 }
 
 /** Throws 'bad-file' or 'checksum-mismatch' for a file that is not whole or not of this kind, 'not-found', 'io'. */
@@ -79,8 +83,9 @@ export function readMeasured(path: string): Measured {
       hint: HINT,
     });
   }
-  const { measured, sha256 } = parsed.data;
-  if (digestOf(measured) !== sha256)
+  const { measured } = parsed.data;
+  // One content has one spelling, its checksum included.
+  if (spell(measured) !== bytes.toString('utf8'))
     throw new KvError('checksum-mismatch', `${path} was changed after it was written`, {
       values: { path },
       hint: HINT,
