@@ -49,10 +49,10 @@ class ExactIndex<T extends object> implements VectorIndex<T> {
     checkK(k);
     const query = checkVector(vector, this.dim);
     const nearest = new Nearest<T>(k);
-    for (const row of this.#rows.passing(options)) {
+    this.#rows.visit(options, (row) => {
       const distance = squaredDistance(query, this.#vectors[row]!);
       nearest.offer(distance, () => ({ id: this.#rows.id(row), distance, payload: this.#rows.payload(row) }));
-    }
+    });
     return nearest.sorted();
   }
 
@@ -68,11 +68,9 @@ class ExactIndex<T extends object> implements VectorIndex<T> {
 
   async remove(filter: Filter, limits?: Limits): Promise<void> {
     this.#live();
-    const gone = new Set(this.#rows.passing({ filter, ...limits }));
-    const [rows, vectors] = [this.#rows, this.#vectors];
-    this.#rows = new Rows(this.fields);
-    this.#vectors = vectors.filter((_, row) => !gone.has(row));
-    for (let row = 0; row < rows.size; row++) if (!gone.has(row)) this.#rows.put(rows.id(row), rows.payload(row));
+    const { rows, kept } = this.#rows.without(filter, limits);
+    this.#rows = rows;
+    this.#vectors = kept.map((row) => this.#vectors[row]!);
   }
 
   async save(): Promise<void> {

@@ -59,7 +59,8 @@ const FITS: Readonly<Record<FieldKind, (value: unknown) => boolean>> = {
 /** Throws 'bad-argument' unless every condition names a declared field and compares it with what its kind can be compared with. */
 export function checkFilter(filter: Filter, fields: Fields): void {
   const { must = [], mustNot = [], ...others } = filter;
-  if (Object.keys(others).length > 0) refuse('it has must and mustNot', { unknown: Object.keys(others) });
+  if (!Array.isArray(must) || !Array.isArray(mustNot) || Object.keys(others).length > 0)
+    refuse('it has must and mustNot', { unknown: Object.keys(others) });
   if (must.length + mustNot.length > CONDITIONS_MAX)
     refuse(`more than ${CONDITIONS_MAX} conditions`, { conditions: must.length + mustNot.length });
   for (const condition of [...must, ...mustNot]) checkCondition(condition, { ...fields, ...ID_FIELDS });
@@ -84,20 +85,28 @@ function checkCondition(condition: Condition, fields: Fields): void {
     refuse('the values are not of the kind of the field', { condition, kind });
 }
 
-function meets(condition: Condition, value: unknown): boolean {
-  if (value === null || value === undefined) return false;
-  if ('equals' in condition) return value === condition.equals;
-  if ('oneOf' in condition) return condition.oneOf.includes(value as string | number);
+function meets(condition: Condition): (value: unknown) => boolean {
+  if ('equals' in condition) return (value) => value === condition.equals;
+  if ('oneOf' in condition) {
+    const values = new Set<unknown>(condition.oneOf);
+    return (value) => values.has(value);
+  }
   const { min = Number.NEGATIVE_INFINITY, max = Number.POSITIVE_INFINITY } = condition.range;
-  return typeof value === 'number' && value >= min && value <= max;
+  return (value) => typeof value === 'number' && value >= min && value <= max;
 }
 
-/** Whether an entry passes a filter that was checked. */
-export function passes(filter: Filter, id: VectorId, payload: object): boolean {
-  const value = ({ field }: Condition): unknown =>
-    Object.hasOwn(ID_FIELDS, field) ? id[field as 'log' | 'seq'] : (payload as Record<string, unknown>)[field];
-  return (
-    (filter.must ?? []).every((condition) => meets(condition, value(condition))) &&
-    !(filter.mustNot ?? []).some((condition) => meets(condition, value(condition)))
+/** A filter as a function. Throws 'bad-argument' as checkFilter does. */
+export function matcher(filter: Filter, fields: Fields): (id: VectorId, payload: object) => boolean {
+  checkFilter(filter, fields);
+  const tests = [filter.must ?? [], filter.mustNot ?? []].map((conditions) =>
+    conditions.map((condition) => ({ field: condition.field, test: meets(condition) })),
   );
+  const [must, mustNot] = tests as [(typeof tests)[0], (typeof tests)[0]];
+  const value = (field: string, id: VectorId, payload: object): unknown =>
+    field === 'log' ? id.log : field === 'seq' ? id.seq : (payload as Record<string, unknown>)[field];
+  return (id, payload) => {
+    for (const { field, test } of must) if (!test(value(field, id, payload))) return false;
+    for (const { field, test } of mustNot) if (test(value(field, id, payload))) return false;
+    return true;
+  };
 }

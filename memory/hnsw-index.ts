@@ -284,7 +284,7 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
     const { filter } = options;
     const deadline = new Deadline(options);
     const rows = this.#rows;
-    if (filter !== undefined) rows.check(filter);
+    const passes = filter === undefined ? null : rows.asks(filter);
     const { exactBelow = EXACT_BELOW } = this.#options;
     // Filters run here, on ever more candidates: inside the library one that throws would end the process.
     for (
@@ -299,7 +299,7 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
       let kept = 0;
       for (let i = 0; i < found.neighbors.length; i++) {
         const row = found.neighbors[i]!;
-        if (filter !== undefined && !rows.passes(row, filter)) continue;
+        if (passes !== null && !passes(row)) continue;
         kept++;
         const distance = found.distances[i]!;
         nearest.offer(distance, () => ({ id: rows.id(row), distance, payload: rows.payload(row) }));
@@ -312,10 +312,10 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
   /** Looks at everything: few vectors, or a filter that few of them pass. */
   #scan(query: number[], k: number, options: Narrowed): Neighbour<T>[] {
     const nearest = new Nearest<T>(k);
-    for (const row of this.#rows.passing(options)) {
+    this.#rows.visit(options, (row) => {
       const distance = squaredDistance(query, this.#graph.getPoint(row));
       nearest.offer(distance, () => ({ id: this.#rows.id(row), distance, payload: this.#rows.payload(row) }));
-    }
+    });
     return nearest.sorted();
   }
 
@@ -332,13 +332,11 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
   /** A graph without them is made from the rest: what the library only marks as deleted would stay in its files. */
   async remove(filter: Filter, limits?: Limits): Promise<void> {
     this.#live();
-    const gone = new Set(this.#rows.passing({ filter, ...limits }));
-    const [rows, graph] = [this.#rows, this.#graph];
+    const { rows, kept } = this.#rows.without(filter, limits);
+    const graph = this.#graph;
     this.#rows = new Rows(this.fields);
     this.#graph = this.#emptyGraph();
-    for (let row = 0; row < rows.size; row++)
-      if (!gone.has(row))
-        await this.add([{ id: rows.id(row), vector: graph.getPoint(row), payload: rows.payload(row) }]);
+    await this.add(kept.map((row, i) => ({ id: rows.id(i), vector: graph.getPoint(row), payload: rows.payload(i) })));
   }
 
   async save(): Promise<void> {

@@ -1,6 +1,6 @@
 /** What the embedded indexes keep beside their vectors: numbered rows of ids and payloads. */
-import { checkFilter, type Fields, type Filter, passes, type VectorId } from './filter.ts';
-import { checkK, Deadline, type Narrowed, PAGE_DEFAULT, type Page } from './vector.ts';
+import { type Fields, type Filter, matcher, type VectorId } from './filter.ts';
+import { checkK, Deadline, type Limits, type Narrowed, PAGE_DEFAULT, type Page } from './vector.ts';
 
 /** Rows between two looks at the clock: a few tenths of a millisecond. */
 const ROWS_PER_LOOK = 1024;
@@ -39,28 +39,27 @@ export class Rows<T extends object> {
     return row;
   }
 
-  /** Throws 'bad-argument'. */
-  check(filter: Filter): void {
-    checkFilter(filter, this.#fields);
+  /** A filter as a question about a row. Throws 'bad-argument'. */
+  asks(filter: Filter): (row: number) => boolean {
+    const passes = matcher(filter, this.#fields);
+    return (row) => passes(this.#ids[row]!, this.#payloads[row]!);
   }
 
-  passes(row: number, filter: Filter): boolean {
-    return passes(filter, this.id(row), this.payload(row));
-  }
-
-  /** Rows that pass, in order. */
-  *passing({ filter = {}, ...limits }: Narrowed = {}, from = 0): Generator<number, void, undefined> {
+  /** Visits the rows that pass, in order, until a visit returns false. Throws 'bad-argument', 'aborted'. */
+  visit({ filter, ...limits }: Narrowed = {}, visit: (row: number) => boolean | undefined | void, from = 0): void {
     const deadline = new Deadline(limits);
-    this.check(filter);
+    const passes = filter === undefined ? null : this.asks(filter);
     for (let row = from; row < this.size; row++) {
       if (row % ROWS_PER_LOOK === 0) deadline.check();
-      if (this.passes(row, filter)) yield row;
+      if ((passes === null || passes(row)) && visit(row) === false) return;
     }
   }
 
   count(options?: Narrowed): number {
     let count = 0;
-    for (const _ of this.passing(options)) count++;
+    this.visit(options, () => {
+      count++;
+    });
     return count;
   }
 
@@ -71,10 +70,29 @@ export class Rows<T extends object> {
   ): Page<T> {
     checkK(limit);
     const items: Page<T>['items'][number][] = [];
-    for (const row of this.passing(options, Number(after ?? 0))) {
-      if (items.length === limit) return { items, next: String(row) };
-      items.push({ id: this.id(row), vector: vector(row), payload: this.payload(row) });
+    let next: string | null = null;
+    const take = (row: number): boolean => {
+      if (items.length < limit) items.push({ id: this.id(row), vector: vector(row), payload: this.payload(row) });
+      else next = String(row);
+      return next === null;
+    };
+    this.visit(options, take, Number(after ?? 0));
+    return { items, next };
+  }
+
+  /** The rows that do not pass, and their old numbers in order. */
+  without(filter: Filter, limits?: Limits): { rows: Rows<T>; kept: number[] } {
+    const gone = new Set<number>();
+    this.visit({ filter, ...limits }, (row) => {
+      gone.add(row);
+    });
+    const rows = new Rows<T>(this.#fields);
+    const kept: number[] = [];
+    for (let row = 0; row < this.size; row++) {
+      if (gone.has(row)) continue;
+      rows.put(this.id(row), this.payload(row));
+      kept.push(row);
     }
-    return { items, next: null };
+    return { rows, kept };
   }
 }

@@ -17,6 +17,7 @@ export interface Settings {
   readonly model: string;
   readonly steps: number;
   readonly kvBudget: string;
+  readonly sessions: number;
 }
 
 export interface Bench {

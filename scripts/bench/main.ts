@@ -1,12 +1,13 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except memory.
+ * every bench except memory and retrieval.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
  *   trial       measuring what one page would lose in every lower format
  *   remat       recomputing the keys and values of a page from its latent
  *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its decisions
+ *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -16,6 +17,7 @@
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here)
+ *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
@@ -34,6 +36,7 @@ import { typical } from './measure.ts';
 import { memory } from './memory.ts';
 import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
+import { retrieval } from './retrieval.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
 import { readCommand } from './settings.ts';
 import { step } from './step.ts';
@@ -55,6 +58,10 @@ async function main(): Promise<void> {
   if (asked.length === 1 && asked[0] === 'memory') {
     // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
+    return;
+  }
+  if (asked.length === 1 && asked[0] === 'retrieval') {
+    await retrieval((line) => console.log(line), settings.sessions, json);
     return;
   }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;

@@ -32,6 +32,7 @@ export function readCommand(words: readonly string[]): Command {
       model: values.model,
       steps: whole('--steps', values.steps, 1, 100_000)[0]!,
       kvBudget: values['kv-budget'],
+      sessions: whole('--sessions', values.sessions, 1000, 10_000_000)[0]!,
     },
     isa: given(values.isa, isaNamed),
     json: values.json ?? null,
@@ -57,6 +58,7 @@ function parse(words: readonly string[]) {
         json: { type: 'string' },
         model: { type: 'string', default: 'smollm2-135m' },
         steps: { type: 'string', default: '384' },
+        sessions: { type: 'string', default: '1000000' },
         'kv-budget': { type: 'string', default: '25%' },
       },
     });

@@ -1,7 +1,7 @@
 /** A Qdrant server for tests: a real one on loopback that is started, killed, slowed and given a small disk. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomInt } from 'node:crypto';
-import { existsSync, mkdirSync, mkdtempSync, openSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -108,6 +108,12 @@ export class QdrantProcess {
     const ended = new Promise((resolve) => child.once('exit', resolve));
     child.kill(signal);
     await ended;
+  }
+
+  /** Memory of the process, as Linux counts it. */
+  residentBytes(): number {
+    const [, pages] = readFileSync(`/proc/${this.pid}/statm`, 'utf8').split(' ');
+    return Number(pages) * 4096;
   }
 
   async remove(): Promise<void> {

@@ -100,6 +100,7 @@ describe('a very small run', () => {
       model: 'reference',
       steps: 1,
       kvBudget: '50%',
+      sessions: 1000,
     };
     const bench: Bench = {
       settings,
