@@ -144,6 +144,10 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   const { stateDir, thresholdsPath, latents, onLogFailure = 'block', qdrant } = options;
   const plan = (thresholds: ThresholdSet): SessionPlan =>
     planWithLatents(shapeOf(options), requestOf(options), thresholds, latents);
+  if (qdrant !== undefined && stateDir === undefined)
+    throw new KvError('bad-argument', 'sessions are shared from a state folder', {
+      hint: 'add stateDir, or leave out qdrant',
+    });
   const { budgetBytes } = plan(options.thresholds ?? defaultThresholds(options.layers));
   for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
     if (path !== undefined && (typeof path !== 'string' || path === ''))

@@ -65,6 +65,10 @@ export class Engine {
         hint: "createEngine({ model: 'reference' })",
       });
     }
+    if (options.qdrant !== undefined && stateDir === null)
+      throw new KvError('bad-argument', 'sessions are shared from a state folder', {
+        hint: 'name one, or leave out qdrant',
+      });
     const data: HostOptions = {
       model,
       dense: options.dense,

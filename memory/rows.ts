@@ -46,7 +46,7 @@ export class Rows<T extends object> {
   }
 
   /** Visits the rows that pass, in order, until a visit returns false. Throws 'bad-argument', 'aborted'. */
-  visit({ filter, ...limits }: Narrowed = {}, visit: (row: number) => boolean | undefined | void, from = 0): void {
+  visit({ filter, ...limits }: Narrowed = {}, visit: (row: number) => unknown, from = 0): void {
     const deadline = new Deadline(limits);
     const passes = filter === undefined ? null : this.asks(filter);
     for (let row = from; row < this.size; row++) {

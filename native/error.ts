@@ -28,8 +28,8 @@ export const KV_ERROR_CODES = {
   'not-found': 'a file, model, session or entry does not exist',
   'missing-dependency': 'an optional package or program is not installed',
   'log-unwritable': 'the witness log cannot be written and the mode forbids going on',
-  database: 'the SQL database refused',
-  network: 'a download failed',
+  database: 'the SQL database or the vector server refused',
+  network: 'a download failed, or a server was not reached',
   io: 'the operating system refused',
   aborted: 'the caller aborted',
 } as const;

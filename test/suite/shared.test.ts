@@ -174,6 +174,14 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     expect(await new Machine('reader', 'lesson').there()).toEqual([]);
   });
 
+  test('need a state folder to be shared from', async () => {
+    const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
+    await expect(openCache({ ...shape, qdrant: { url: server.url } })).rejects.toMatchObject({ code: 'bad-argument' });
+    await expect(openCache({ ...shape, stateDir: join(root, 'never'), qdrant: { url: 'x' } })).rejects.toMatchObject({
+      code: 'bad-config',
+    });
+  });
+
   test('wait for a server that is away, and are sent when it is back', async () => {
     const machine = new Machine('m', fresh());
     await server.kill();

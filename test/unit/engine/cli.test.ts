@@ -391,6 +391,18 @@ describe('inspect and doctor', () => {
   it('forecast memory for a length', async () => {
     const facts = lastLine((await palimpsest(['doctor', '--tokens', '2048', '--threads', '1', '--json'])).out);
     expect(facts).toMatchObject({ threadsEffective: 1, model: 'reference', forecast: { tokens: 2048 } });
+    expect(facts['experience']).toEqual({ url: null, version: null, trouble: null, keyInTheOpen: false });
+  });
+  // Port 1 of this machine answers nobody.
+  it('say where experience is shared, and never the key', async () => {
+    const env = { PALIMPSEST_QDRANT_API_KEY: 'sesame', PALIMPSEST_QDRANT_URL: 'http://127.0.0.1:1' };
+    const away = await palimpsest(['doctor'], { env });
+    expect([away.code, away.out]).toEqual([
+      0,
+      expect.stringMatching(/experience +of this state folder alone: .*not reached/),
+    ]);
+    expect(away.out + away.err).not.toContain('sesame');
+    expectRefused(await palimpsest(['doctor', '--qdrant-url', 'qdrant:6333']), 'bad-config', /http/);
   });
 });
 

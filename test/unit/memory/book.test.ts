@@ -20,6 +20,7 @@ import {
   toThresholdFile,
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
+import { random } from '../../suite/index-data.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'palimpsest-book-'));
 afterAll(() => rmSync(root, { recursive: true, force: true }));
@@ -259,6 +260,35 @@ describe('the log is the truth', () => {
     await third.close();
     expect((await open('b')).rebuilt).toContain('log a');
   });
+});
+
+// 4,000 sessions of forty kinds of work: a book that was saved on the way and caught up in between, and one that is made of the log at once.
+test('a book made again from the log gives the same answers', async () => {
+  const dir = fresh();
+  const seed = 77;
+  const next = random(seed);
+  const kinds = Array.from({ length: 40 }, () => here.map(() => next()));
+  const print = (): number[] => kinds[Math.floor(next() * 40)]!.map((x) => Math.round((x + 0.1 * next()) * 1e6) / 1e6);
+  const log: LoggedEntry[] = [];
+  for (let n = 1; n <= 4000; n++) {
+    const change = { fingerprint: print(), modelDigest: `m${n % 3}`, priceThreshold: 1e-9 * (1 + next()) };
+    log.push(...taught(2 * n, change));
+  }
+  let known = 0;
+  const entries = (seqs: readonly number[]) => log.slice(0, known).filter(({ seq }) => seq >= Math.max(0, ...seqs));
+  for (known = 1000; known <= 8000; known += 1000)
+    await (await openThresholdBook({ dir, logId: 'a', entries })).close();
+  known = 8000;
+  const grown = await openThresholdBook({ dir, logId: 'a', entries });
+  const again = await openThresholdBook({ dir: null, logId: 'a', entries: () => log });
+  expect([grown.rebuilt, await grown.count(), await again.count()]).toEqual([null, 4000, 4000]);
+  for (let i = 0; i < 100; i++) {
+    const where = { ...query, modelDigest: `m${i % 3}`, fingerprint: print() };
+    expect(await grown.nearestSessions(where.fingerprint, 10), `seed ${seed}, query ${i}`).toEqual(
+      await again.nearestSessions(where.fingerprint, 10),
+    );
+    expect(await grown.lookup(where)).toEqual(await again.lookup(where));
+  }
 });
 
 describe('a saved book', () => {
