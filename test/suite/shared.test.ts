@@ -11,6 +11,7 @@ import { openSessionIndex } from '../../engine/sessions.ts';
 import { logDir } from '../../engine/state.ts';
 import {
   type BookOptions,
+  FINGERPRINT_VERSION,
   fingerprint,
   type LoggedEntry,
   openQdrantIndex,
@@ -99,7 +100,13 @@ class Machine {
   /** What the server has of this log, asked without the book. */
   async there(): Promise<number[]> {
     const index = await openQdrantIndex<SessionRecord>({
-      ...{ url: server.url, collection: this.#collection, dim: here.length, fields: SESSION_FIELDS, version: 2 },
+      ...{
+        url: server.url,
+        collection: this.#collection,
+        dim: here.length,
+        fields: SESSION_FIELDS,
+        version: FINGERPRINT_VERSION,
+      },
     });
     const seqs: number[] = [];
     for (let after: string | null = null; ; ) {
@@ -213,7 +220,13 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     await machine.catchUp();
     expect(await machine.there()).toEqual(machine.ends);
     const index = await openQdrantIndex<SessionRecord>({
-      ...{ url: server.url, collection: `c${names - 1}`, dim: here.length, fields: SESSION_FIELDS, version: 2 },
+      ...{
+        url: server.url,
+        collection: `c${names - 1}`,
+        dim: here.length,
+        fields: SESSION_FIELDS,
+        version: FINGERPRINT_VERSION,
+      },
     });
     await index.remove({ must: [{ field: 'seq', range: { min: 700, max: 720 } }] });
     await index.remove({ must: [{ field: 'seq', oneOf: [2, 1800] }] });
