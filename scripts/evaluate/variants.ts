@@ -8,8 +8,8 @@ import {
 } from '../../policy/index.ts';
 import type { Asked } from './score.ts';
 
-/** The policy as it was before it learned: version 1 of 'price', the open page in f16, nothing below 2 bits. */
-export const BEFORE = { policy: 'price-1', openFormat: 'f16', cacheTypes: 'rot2:rot2' } as const;
+/** The policy as it was before it learned: version 1 of 'price', the open page in f16, whole pages in the window, nothing below 2 bits. */
+export const BEFORE = { policy: 'price-1', openFormat: 'f16', windowTokens: 128, cacheTypes: 'rot2:rot2' } as const;
 export const UNIFORM = { policy: 'uniform' } as const;
 
 export interface Ablation {
