@@ -8,6 +8,7 @@ import {
   given,
   KvError,
   movablePages,
+  PAGE_TOKENS,
   pageOf,
   SIDES,
   type Side,
@@ -87,8 +88,13 @@ export async function measureWindow(
     await session.read(tokens.slice(0, history), reading);
     const before = known === undefined ? trialsNow(session, settings) : [];
     probe = session.probe(Array.from({ length: layers }, (_, layer) => layer));
-    await session.read(tokens.slice(history, history + later), reading);
-    const measured = known ?? tried(settings, window, reports, before, trialsNow(session, settings));
+    // Trials see the queries of the last page, so they are made after each: then ε and divergence are of the same tokens.
+    const behind: Trial[][] = [];
+    for (let at = history; at < history + later; at += PAGE_TOKENS) {
+      await session.read(tokens.slice(at, Math.min(at + PAGE_TOKENS, history + later)), reading);
+      if (known === undefined) behind.push(trialsNow(session, settings));
+    }
+    const measured = known ?? tried(settings, window, reports, before, behind);
     await probeAll(probe, measured, onMeasured, signal);
     return measured;
   } finally {
@@ -153,8 +159,9 @@ function tried(
   { text, digest }: WindowTokens,
   reports: readonly TrialReport[],
   before: readonly Trial[],
-  now: readonly Trial[],
+  behind: readonly (readonly Trial[])[],
 ): MeasuredWindow {
+  const now = behind.flat();
   const first = new Map<string, number>();
   for (const { layer, page, side, epsilon } of reports)
     for (const [format, value] of Object.entries(epsilon)) first.set([layer, page, side, format].join(), value);
@@ -183,7 +190,8 @@ function tried(
       probed: Object.fromEntries(
         formats[side].map((format) => {
           const energy = new Array<number>(layers).fill(0);
-          for (const one of now) if (one.side === side && one.format === format) energy[one.layer]! += one.epsilon ** 2;
+          for (const one of now)
+            if (one.side === side && one.format === format) energy[one.layer]! += one.epsilon ** 2 / behind.length;
           return [format, { energy, kld: perLayer(() => null) }];
         }),
       ),
