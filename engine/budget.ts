@@ -14,13 +14,25 @@ import {
   TRIAL_CANDIDATES,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
+  WINDOW_TOKENS,
   type WindowName,
 } from '../native/index.ts';
 import { STEPS } from '../policy/index.ts';
 import type { KvBudget } from './types.ts';
 
-/** The format of the open page where nothing else is asked for. */
-export const OPEN_FORMAT: WindowName = 'f16';
+/** The format of the open page under a budget of bytes where nothing else is asked for: at equal bytes half the divergence of f16 at 2K tokens (docs/lab/engine.md). */
+export const OPEN_FORMAT: WindowName = WINDOW_FORMAT;
+/**
+ * Where a sealed page of all layers takes more than this share of the budget, pages leave the window after half a page of newer tokens.
+ * Measured on SmolLM2 at 2K and 4K tokens: below it the divergence was the same either way (docs/lab/engine.md).
+ */
+const WINDOW_SHARE = 1 / 12;
+
+/** How many newer tokens keep a sealed page in the window where nothing else is asked for. */
+export const defaultWindowTokens = (shape: CacheShape, budgetBytes: number | null, windowFormat: WindowName): number =>
+  budgetBytes !== null && 2 * shape.layers * sideBytes(shape)[windowFormat] > WINDOW_SHARE * budgetBytes
+    ? Math.min(...WINDOW_TOKENS)
+    : PAGE_TOKENS;
 
 const UNITS: Readonly<Record<string, number>> = {
   '': 1,

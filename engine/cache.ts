@@ -53,9 +53,9 @@ export interface OpenCacheOptions {
   readonly cacheTypes?: CacheTypes;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
-  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default f16, or q8 where the budget needs it. */
+  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default q8 under a budget of bytes, else f16. */
   readonly openFormat?: WindowName;
-  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where the budget needs it. */
+  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where such a page takes more than a twelfth of the budget. */
   readonly windowTokens?: number;
   /** Factor on q·k, default 1/sqrt(headDim). */
   readonly scale?: number;

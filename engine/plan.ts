@@ -27,6 +27,7 @@ import {
   bytesAt,
   checkBudget,
   checkMemory,
+  defaultWindowTokens,
   f16CacheBytes,
   fixedBytes,
   leastBudget,
@@ -95,8 +96,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     });
   }
   const asItIs = { k: windowFormat, v: windowFormat } as const;
-  const openFormat = windowFormat === 'f16' ? 'f16' : (request.openFormat ?? OPEN_FORMAT);
-  let window: Window = { openFormat, windowFormat, windowTokens: request.windowTokens ?? PAGE_TOKENS };
+  const openFormat = windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
+  const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
+  let window: Window = { openFormat, windowFormat, windowTokens };
   if (budgetBytes !== null) {
     const lowest = (layer: number): FormatPair =>
       skipLayers.includes(layer) || policy.id === 'none' ? asItIs : (set?.[layer % set.length] ?? lowestPair(floor));

@@ -60,9 +60,9 @@ export interface SessionOptions {
   readonly tokensExpected?: number;
   /** p95 of the decode steps that is wished for: above it pages move only when they must. Default: none. */
   readonly stepLatencyBudgetMs?: number;
-  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default f16, or q8 where the budget needs it. */
+  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default q8 under a budget of bytes, else f16. */
   readonly openFormat?: WindowName;
-  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where the budget needs it. */
+  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where such a page takes more than a twelfth of the budget. */
   readonly windowTokens?: number;
   /** f16 throughout, nothing is ever moved. Default false. */
   readonly exact?: boolean;

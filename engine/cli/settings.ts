@@ -118,12 +118,12 @@ export const SETTINGS = {
   },
   openFormat: {
     flags: '--open-format <type>',
-    help: 'format of the page that tokens are appended to: q8 or f16 (default: f16, or q8 where the budget needs it)',
+    help: 'format of the page that tokens are appended to: q8 or f16 (default: q8 under a budget of bytes, else f16)',
     choices: ['f16', 'q8'],
   },
   windowTokens: {
     flags: '--window-tokens <n>',
-    help: 'newer tokens that keep a sealed page in the window (default: 128, or 64 where the budget needs it)',
+    help: 'newer tokens that keep a sealed page in the window (default: 128, or 64 under a small budget)',
     parse: whole(1, 128),
   },
   policy: {
