@@ -37,18 +37,18 @@ export class GainProbe {
     return tokens >= this.#next && isPageFull(tokens) && rows >= ROWS_MIN && left >= rows ? rows : 0;
   }
 
-  /** Runs a probe that `open` makes over the tokens that `read` reads, and leaves what it found for the next situation. */
-  async run(open: () => Probe, read: () => Promise<void>): Promise<void> {
+  /** Runs a probe that `open` makes over the tokens that `read` reads, for which there is room, and leaves what it found for the next situation. */
+  async run(open: (layers: readonly number[]) => Probe, read: () => Promise<void>): Promise<void> {
     const { length: tokens, spent } = this.#cache;
     this.#next = 2 * tokens;
     const start = performance.now();
-    const probe = open();
+    const moves = this.#moves(tokens);
+    if (moves.length === 0) return read();
+    const probe = open([Math.min(...moves.map(({ layer }) => layer))]);
     try {
-      const moves = this.#moves(tokens);
       const epsilon2 = this.#errors(moves);
       spent.trialMs += performance.now() - start;
       await read();
-      if (moves.length === 0) return;
       const again = performance.now();
       this.#cache.found = { ...this.#cache.found, probe: reportOf(tokens, await probe.divergence(moves), epsilon2) };
       spent.trialMs += performance.now() - again;

@@ -96,7 +96,8 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     });
   }
   const asItIs = { k: windowFormat, v: windowFormat } as const;
-  const openFormat = windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
+  const openFormat =
+    windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
   const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
   let window: Window = { openFormat, windowFormat, windowTokens };
   if (budgetBytes !== null) {

@@ -376,12 +376,12 @@ export class Session {
 
   /** Reads tokens and probes them. Room for them is made first, so that the probe sees the pages that they see. */
   async #forwardProbed(ids: readonly number[]): Promise<void> {
-    const open = (): Probe => {
-      makeRoom(this.governed, ids.length);
-      return this.#openProbe([0]);
-    };
+    makeRoom(this.governed, ids.length);
     try {
-      await this.#gain.run(open, () => this.#forward(ids));
+      await this.#gain.run(
+        (layers) => this.#openProbe(layers),
+        () => this.#forward(ids),
+      );
     } finally {
       this.#probe = null;
     }

@@ -108,7 +108,7 @@ describe('a session whose prompt was aborted', () => {
   it('under a budget that binds keeps its moves, its budget and a log that replays', async () => {
     const dir = folder();
     const log = await openWitnessLog({ dir });
-    const session = open({ kvBudget: '25%', tokensExpected: 2400 }, log);
+    const session = open({ kvBudget: '25%', tokensExpected: 2400, openFormat: 'f16', windowTokens: 128 }, log);
     await session.read(ids(1300));
     for (const [seed, after] of [
       [2, 20],
@@ -135,7 +135,7 @@ describe('a session whose prompt was aborted', () => {
 
 describe('a session whose prompt failed', () => {
   it('for want of bytes is where it was, and reads a shorter one', async () => {
-    const session = open({ kvBudget: 1_000_000 });
+    const session = open({ kvBudget: 1_000_000, openFormat: 'f16', windowTokens: 128 });
     await session.read(ids(200));
     for (let i = 0; i < 3; i++) {
       expect(await codeOf(session.read(ids(2000, 2)))).toBe('budget-too-small');

@@ -7,7 +7,14 @@ const { stateDir, shape } = workerData as {
   stateDir: string;
   shape: { layers: number; queryHeads: number; kvHeads: number; headDim: number };
 };
-const cache = await openCache({ ...shape, kvBudget: 700_000, tokensExpected: 800, stateDir });
+const cache = await openCache({
+  ...shape,
+  kvBudget: 700_000,
+  tokensExpected: 800,
+  openFormat: 'f16',
+  windowTokens: 128,
+  stateDir,
+});
 const random = uniform(10);
 let sum = 0;
 for (let i = 0; i < 8; i++) {

@@ -170,7 +170,13 @@ describe('thresholds', () => {
   it('are adapted, saved, and start another cache; the log of that one names them once', async () => {
     const dir = folder();
     const path = join(dir, 'thresholds.json');
-    const options: OpenCacheOptions = { ...SHAPE, kvBudget: 700_000, tokensExpected: 800 };
+    const options: OpenCacheOptions = {
+      ...SHAPE,
+      kvBudget: 700_000,
+      tokensExpected: 800,
+      openFormat: 'f16',
+      windowTokens: 128,
+    };
     const first = await openCache(options);
     const random = uniform(6);
     for (let i = 0; i < 8; i++) step(first, random, 100, true);
@@ -289,7 +295,13 @@ describe('misuse', () => {
   });
 
   it('of a cache is one KvError, and the cache goes on as if nothing had been', async () => {
-    const options: OpenCacheOptions = { ...SHAPE, kvBudget: 500_000, tokensExpected: 520 };
+    const options: OpenCacheOptions = {
+      ...SHAPE,
+      kvBudget: 500_000,
+      tokensExpected: 520,
+      openFormat: 'f16',
+      windowTokens: 128,
+    };
     const [cache, twin] = [await openCache(options), await openCache(options)];
     const f = (length: number, value = 0.5): Float32Array => new Float32Array(length).fill(value);
     const nan = f(ROW);
@@ -404,7 +416,13 @@ describe('life', () => {
       worker.once('exit', (code) => reject(new Error(`exit ${code}`)));
     });
     await worker.terminate();
-    const here = await openCache({ ...SHAPE, kvBudget: 700_000, tokensExpected: 800 });
+    const here = await openCache({
+      ...SHAPE,
+      kvBudget: 700_000,
+      tokensExpected: 800,
+      openFormat: 'f16',
+      windowTokens: 128,
+    });
     const random = uniform(10);
     let sum = 0;
     for (let i = 0; i < 8; i++) for (const { out } of step(here, random, 100)) sum += out.reduce((a, b) => a + b, 0);

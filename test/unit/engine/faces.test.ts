@@ -16,7 +16,14 @@ const SHAPE = { layers: 3, queryHeads: 4, kvHeads: 2, headDim: 64 };
 
 /** Opens a cache, fills it with random rows and closes it. → its session */
 async function used(options: Partial<OpenCacheOptions>): Promise<string> {
-  const cache = await openCache({ ...SHAPE, kvBudget: 700_000, tokensExpected: 800, ...options });
+  const cache = await openCache({
+    ...SHAPE,
+    kvBudget: 700_000,
+    tokensExpected: 800,
+    openFormat: 'f16',
+    windowTokens: 128,
+    ...options,
+  });
   const random = uniform(6);
   for (let i = 0; i < 8; i++) {
     for (let layer = 0; layer < SHAPE.layers; layer++) {

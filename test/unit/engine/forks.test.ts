@@ -104,7 +104,15 @@ describe('caches of one pool', () => {
     const budgets = [800_000, 650_000, undefined];
     const caches = await Promise.all(
       budgets.map((kvBudget, i) =>
-        openCache({ ...SHAPE, pool, tokensExpected: 1100, stateDir: dirs[i]!, ...(kvBudget ? { kvBudget } : {}) }),
+        openCache({
+          ...SHAPE,
+          pool,
+          tokensExpected: 1100,
+          openFormat: 'f16',
+          windowTokens: 128,
+          stateDir: dirs[i]!,
+          ...(kvBudget ? { kvBudget } : {}),
+        }),
       ),
     );
     const random = uniform(34);

@@ -154,7 +154,7 @@ describe('a session while writing', () => {
 
   it('tries pages before they leave the window, and plans few moves between boundaries', async () => {
     const kept: Kept[] = [];
-    const session = open(Math.round(leastBudget() * 1.25), kept);
+    const session = open(Math.round(leastBudget(WHOLE) * 1.25), kept, WHOLE);
     await session.read(ids.slice(0, 640));
     const from = kept.length;
     for (const id of ids.slice(640)) await session.read([id]);

@@ -144,7 +144,7 @@ describe('the record', () => {
   });
 
   it('of a session that ran out of budget replays as well, and ends in an error', async () => {
-    const session = await engine.openSession({ kvBudget: 1_000_000 });
+    const session = await engine.openSession({ kvBudget: 1_000_000, openFormat: 'f16', windowTokens: 128 });
     const reading = session.generate(ids(2000), { maxTokens: 1 }).result;
     expect(await codeOf(reading)).toBe('budget-too-small');
     expect((await session.report()).tokens).toBe(0);

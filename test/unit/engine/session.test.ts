@@ -74,7 +74,7 @@ describe('session', () => {
   });
 
   it('that runs out of budget says so again and again, and counts what it has', async () => {
-    const session = open({ kvBudget: 1_000_000 });
+    const session = open({ kvBudget: 1_000_000, openFormat: 'f16', windowTokens: 128 });
     const errors: unknown[] = [];
     for (let i = 0; i < 3; i++) await session.read(ids(2000)).catch((error: unknown) => errors.push(error));
     for (const error of errors) expect(error).toMatchObject({ name: 'KvError', code: 'budget-too-small' });

@@ -45,6 +45,9 @@ beforeAll(async () => {
 });
 afterAll(() => runtime.close());
 
+/** A trace takes whole pages, as sessions read them with this window. */
+const WHOLE = { openFormat: 'f16', windowTokens: 128 } as const;
+
 /** Records a run under a policy. → what it decided */
 async function recordUnder(
   policy: string,
@@ -61,6 +64,7 @@ async function recordUnder(
   const decisions: SimulatedDecision[] = [];
   const session = Session.open(runtime, {
     kvBudget,
+    ...WHOLE,
     tokensExpected: tokens.length,
     policy: watched(createPolicy(policy), (made) => decisions.push(made)),
     thresholds: defaultThresholds(runtime.shape.layers),
@@ -95,7 +99,7 @@ describe('a run that was recorded under a policy', () => {
       const live = await recordUnder(policy, budget, path, queries);
       expect(live.length).toBeGreaterThan(50);
       const simulated = using(path, (trace) =>
-        new Simulator(trace, defaultThresholds(6)).policy(parseCache(`${policy}@${budget}`)),
+        new Simulator(trace, defaultThresholds(6)).policy(parseCache(`${policy}@${budget}+f16+128`)),
       );
       expect(simulated.decisions).toEqual(live);
     },
