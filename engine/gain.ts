@@ -12,7 +12,7 @@ const FIRST_TOKENS = 512;
 /** More rows say little more, since tokens next to each other are alike. */
 const ROWS_MAX = 64;
 /** Fewer say too little. */
-const ROWS_MIN = 8;
+const ROWS_MIN = 16;
 /** Older pages add little to what errors cost, and as much to what a probe takes. */
 const PAGES_MAX = 4;
 /** Pages go to the first of these that is lower than their format. */

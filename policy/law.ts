@@ -76,6 +76,9 @@ export function checkLaw(law: Law, layers: number): void {
   }
 }
 
+/** Divergence in nats per ε² where nothing was learned. */
+export const COEFFICIENT_ASSUMED = 1.5;
+
 const assumed = (value: number, sd: number): Estimate => ({ value, sd, samples: 0 });
 
 /**
@@ -83,7 +86,7 @@ const assumed = (value: number, sd: number): Estimate => ({ value, sd, samples: 
  * and German above it by e^±0.5; layers lie e^±0.6 apart. Σ ε² falls about as one over the age in pages.
  */
 export function defaultLaw(layers: number): Law {
-  const coefficient = Array.from({ length: layers }, () => assumed(1.5, 0.6));
+  const coefficient = Array.from({ length: layers }, () => assumed(COEFFICIENT_ASSUMED, 0.6));
   return {
     coefficient: { k: coefficient, v: coefficient },
     text: assumed(1, 0.5),

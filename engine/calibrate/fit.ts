@@ -5,6 +5,7 @@
  */
 import { isFormatName, SIDES, type Side } from '../../native/index.ts';
 import {
+  COEFFICIENT_ASSUMED,
   defaultThresholds,
   type Estimate,
   type FormatEstimates,
@@ -135,8 +136,17 @@ function epsilonOf(windows: readonly MeasuredWindow[], side: Side, layers: numbe
   });
 }
 
-/** A set to start sessions with: the law, and the defaults for all else. */
-export const thresholdsOf = (law: Law): ThresholdSet => ({ ...defaultThresholds(law.coefficient.k.length), law });
+/**
+ * A set to start sessions with: the law, and the defaults for all else. Of its coefficients only how they lie apart is kept, around the assumed
+ * level: what a session measures per ε² is less than what this measures, by a factor that belongs to the text and that sessions find themselves.
+ */
+export function thresholdsOf(law: Law): ThresholdSet {
+  const { k, v } = law.coefficient;
+  const level = COEFFICIENT_ASSUMED / Math.exp(mean([...k, ...v].map(({ value }) => Math.log(value))));
+  const leveled = (estimates: readonly Estimate[]): Estimate[] =>
+    estimates.map(({ value, sd, samples }) => estimateOf(value * level, sd, samples));
+  return { ...defaultThresholds(k.length), law: { ...law, coefficient: { k: leveled(k), v: leveled(v) } } };
+}
 
 /** Five digits: more would be noise, and make files longer. */
 const rounded = (value: number): number => Number(value.toPrecision(5));

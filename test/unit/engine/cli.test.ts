@@ -134,7 +134,7 @@ describe('run', () => {
       /99/,
     ],
     ['a policy without its formats', run('--policy', 'fixed'), 'bad-argument', /--cache-type-k/],
-    ['an unknown policy', run('--policy', 'magic'), '', /price, uniform, age/],
+    ['an unknown policy', run('--policy', 'magic'), '', /price, price-1, uniform, age/],
     ['no threads', run('--threads', '0'), '', /from 1 to 256/],
     [
       'an instruction set from elsewhere',
