@@ -1,4 +1,5 @@
 /** `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is first compared with the log. */
+import { currentFingerprint } from '../../memory/index.ts';
 import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
 import {
   type AuditIndex,
@@ -145,7 +146,7 @@ export async function similar(settings: Settings, id: string): Promise<void> {
 
 function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
   const last = entries.at(-1);
-  return last === undefined ? null : (last.body as { fingerprint: readonly number[] }).fingerprint;
+  return last === undefined ? null : currentFingerprint((last.body as { fingerprint: readonly number[] }).fingerprint);
 }
 
 export async function reindex(settings: Settings): Promise<void> {

@@ -102,11 +102,18 @@ async function inspectModelAt(path: string, cacheDir: string, columns?: number):
   return { ok: true, json: { ...model }, plain: `${title}\n${fields(flat({ ...model, kind: null }), columns)}` };
 }
 
+/** An index that is damaged, or of an earlier version, is made again from the log when a session opens: nothing is lost with it. */
+function unusable(error: unknown): Inspected {
+  if (!(error instanceof KvError) || error.code !== 'bad-index') throw error;
+  const plain = `vector index: made again from the log when a session opens (${error.message})`;
+  return { ok: true, json: { kind: 'index', problem: error.message }, plain };
+}
+
 /** Describes each part of a state folder, as if it had been inspected by itself. */
 async function inspectState(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
   const log = await inspectPath(logDir(path), cacheDir, columns);
   const experiences = join(memoryDir(path), 'experiences');
-  const index = existsSync(experiences) ? await inspectPath(experiences, cacheDir, columns) : null;
+  const index = existsSync(experiences) ? await inspectPath(experiences, cacheDir, columns).catch(unusable) : null;
   const sql = existsSync(sqlDir(path));
   return {
     ok: log.ok,

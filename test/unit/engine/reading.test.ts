@@ -49,7 +49,7 @@ describe('reading', () => {
     [['audit', 'show', '3'], 'Entry 3'],
     [['audit', 'explain', '195'], 'record'],
     [['audit', 'replay', '6ab9'], 'every byte is the same'],
-    [['audit', 'similar', '3'], 'o other session'],
+    [['audit', 'similar', '3'], 'distance'],
     [['thresholds', 'show', '-m', 'reference'], 'price.start'],
     [['doctor'], 'state'],
   ] as const)('%j writes nothing', async (args, words) => {
