@@ -17,7 +17,7 @@ describe.skipIf(!fetched)('quality on SmolLM2-135M (skipped when not fetched: np
   it('orders formats by bits, and prices beat a uniform format', async () => {
     const runtime = await Runtime.open({ model: 'smollm2-135m', cacheDir, dense: 'exact', threads: 1 });
     try {
-      const caches = ['exact', 'q8', 'rot4:rot4', 'rot4:rot2', 'rot3:rot2', 'rot2:rot2', 'price@30%', 'uniform@30%'];
+      const caches = ['exact', 'q8', 'rot4:rot4', 'rot4:rot2', 'rot3:rot2', 'rot2:rot2', 'price@27%', 'uniform@30%'];
       const rows = await evaluate(runtime, {
         texts: [{ name: 'chronicle', content: ownText().slice(0, 12_000) }],
         caches: caches.map(parseCache),
@@ -38,8 +38,9 @@ describe.skipIf(!fetched)('quality on SmolLM2-135M (skipped when not fetched: np
       expect(of('q8').meanKld).toBeLessThan(0.001);
       expect(of('rot4:rot4').meanKld).toBeLessThan(2 * 0.0065);
       expect(of('rot4:rot2').meanKld).toBeLessThan(2 * 0.0536);
-      expect(of('price@30%').effectiveBits).toBeLessThan(1.02 * of('uniform@30%').effectiveBits);
-      expect(of('price@30%').meanKld).toBeLessThan(of('uniform@30%').meanKld);
+      // Steps of a uniform format are so large that it leaves a tenth of this budget unused.
+      expect(of('price@27%').effectiveBits).toBeLessThan(1.02 * of('uniform@30%').effectiveBits);
+      expect(of('price@27%').meanKld).toBeLessThan(of('uniform@30%').meanKld);
     } finally {
       await runtime.close();
     }
