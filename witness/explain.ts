@@ -15,7 +15,14 @@ import {
   plural,
   timeText,
 } from '../native/index.ts';
-import type { Because, Situation, Threshold, ThresholdOrigin, TrialReport } from '../policy/index.ts';
+import {
+  type Because,
+  defaultLaw,
+  type Situation,
+  type Threshold,
+  type ThresholdOrigin,
+  type TrialReport,
+} from '../policy/index.ts';
 import type { LogFiles } from './files.ts';
 import { decisionRow } from './query.ts';
 import { readEntry, readLog } from './read.ts';
@@ -30,7 +37,7 @@ export interface Candidate {
   readonly epsilon: number;
   /** Bytes that the page side takes in this format. */
   readonly bytes: number;
-  /** c·g·ε² with the constants of the session's start: predicted divergence of this page side in this format. */
+  /** Predicted divergence of this page side in this format, by the law that the session began with (c·g·ε² in version 1 of `price` and other policies). */
   readonly predictedKld: number;
 }
 
@@ -176,14 +183,16 @@ function tried({ epsilon }: TrialReport): [FormatName, number][] {
   });
 }
 
-function candidates(report: TrialReport, { context }: OpenBody): Candidate[] {
-  const { gains, c } = context.thresholds;
-  const gain = gains[report.side][report.layer] ?? 1;
+function candidates(report: TrialReport, { context, policy }: OpenBody): Candidate[] {
+  const { gains, c, law = defaultLaw(context.layers) } = context.thresholds;
+  const { side, layer } = report;
+  const isLawful = policy.id === 'price' && policy.version > 1;
+  const weight = (isLawful ? (law.coefficient[side][layer]?.value ?? 1) : c) * (gains[side][layer] ?? 1);
   return tried(report).map(([format, epsilon]) => ({
     format,
     epsilon,
     bytes: context.pageBytes[format],
-    predictedKld: c * gain * epsilon * epsilon,
+    predictedKld: weight * epsilon * epsilon,
   }));
 }
 
