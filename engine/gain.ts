@@ -2,10 +2,11 @@
  * The gain probe of a session: while a prompt is read, a few of its tokens are run a second time over pages in lower formats. What that does to
  * the output, beside the errors that trials measure of the same change, tells how much an error costs in this text, which differs by a factor of three.
  */
-import { FORMATS, type FormatName, isPageFull, movablePages, SIDES, type Side } from '../native/index.ts';
+import { type FormatName, isPageFull, movablePages, SIDES } from '../native/index.ts';
 import { type ProbeReport, thresholdOf } from '../policy/index.ts';
 import type { Governed } from './governed.ts';
 import type { Probe, ProbeMove } from './probe.ts';
+import { lowerFormat } from './trials.ts';
 
 /** The first probe comes here, the next ones where the length has doubled. */
 const FIRST_TOKENS = 512;
@@ -15,8 +16,6 @@ const ROWS_MAX = 64;
 const ROWS_MIN = 16;
 /** Older pages add little to what errors cost, and as much to what a probe takes. */
 const PAGES_MAX = 4;
-/** Pages go to the first of these that is lower than their format. */
-const LOWER: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3', 'rot2'], v: ['rot2', 'rot1'] };
 
 export class GainProbe {
   readonly #cache: Governed;
@@ -67,8 +66,7 @@ export class GainProbe {
       for (const side of SIDES) {
         const byFormat = new Map<FormatName, number[]>();
         for (let page = Math.max(0, movable - PAGES_MAX); page < movable; page++) {
-          const { rank } = FORMATS[kv.format(layer, page, side)];
-          const format = LOWER[side].find((name) => FORMATS[name].rank > rank);
+          const format = lowerFormat(side, kv.format(layer, page, side));
           if (format !== undefined) byFormat.set(format, [...(byFormat.get(format) ?? []), page]);
         }
         for (const [format, pages] of byFormat) moves.push({ layer, side, format, pages });

@@ -24,16 +24,11 @@ const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = SIDES
 type Candidates = readonly (TrialCandidate & { readonly side: Side })[];
 
 /** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
-const TRIAL_AGAIN: Readonly<Record<Side, Candidates>> = {
-  k: [
-    { side: 'k', format: 'rot3' },
-    { side: 'k', format: 'rot2' },
-  ],
-  v: [
-    { side: 'v', format: 'rot2' },
-    { side: 'v', format: 'rot1' },
-  ],
-};
+const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3', 'rot2'], v: ['rot2', 'rot1'] };
+
+/** The format in which a page side is tried again or probed; undefined where its present one is as low. */
+export const lowerFormat = (side: Side, present: FormatName): FormatName | undefined =>
+  TRIAL_AGAIN[side].find((format) => FORMATS[format].rank > FORMATS[present].rank);
 /** Older pages take turns: a prime, so that the layers do not all try the same one. */
 const TURN = 7919;
 /** The part of the window over whose tokens the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
@@ -150,8 +145,8 @@ export class TrialQueue {
   #candidatesAgain({ layer, page }: PageOfLayer): Candidates {
     if (this.#context.skipLayers.includes(layer)) return [];
     return SIDES.flatMap((side) => {
-      const { rank } = FORMATS[this.#cache.format(layer, page, side)];
-      return TRIAL_AGAIN[side].filter(({ format }) => FORMATS[format].rank > rank).slice(0, 1);
+      const format = lowerFormat(side, this.#cache.format(layer, page, side));
+      return format === undefined ? [] : [{ side, format }];
     });
   }
 
