@@ -17,7 +17,8 @@ import { type Asked, budgetOptions, type Score, Scorer, UNSCORED } from './score
 import { type School, stateAfter } from './teach.ts';
 import { ABLATIONS, ablated, BEFORE, isKnown, UNIFORM } from './variants.ts';
 
-export type Experience = 'none' | 'other' | 'same';
+/** `other` and `same`: a calibration and sessions on other kinds of text or on the same kind. `sessions`: sessions on other kinds, no calibration. */
+export type Experience = 'none' | 'sessions' | 'other' | 'same';
 
 export interface LearningRow {
   readonly text: string;
@@ -133,7 +134,7 @@ function wantedRows({ school, parts, kinds, lengths, budgets, sessions, passages
           for (const experience of ['none', 'other', 'same'] as const)
             add(budgets ?? BYTE_BUDGETS[tokens] ?? ['25%'], experience, experience === 'none' ? 0 : TAUGHT);
         if (parts.includes('curve') && tokens === lengths[0])
-          for (const count of sessions) add(budgets ?? CURVE_BUDGETS, count === 0 ? 'none' : 'other', count);
+          for (const count of sessions) add(budgets ?? CURVE_BUDGETS, count === 0 ? 'none' : 'sessions', count);
         if (parts.includes('ablations') && COMPARED_KINDS.includes(kind)) {
           const given = budgets ?? [ABLATION_BUDGETS[tokens] ?? '25%'];
           add(given, 'other', TAUGHT);
@@ -144,13 +145,16 @@ function wantedRows({ school, parts, kinds, lengths, budgets, sessions, passages
 }
 
 async function askedOf(school: School, { passage, budget, experience, sessions, without }: Wanted): Promise<Asked> {
-  const whole = { options: budgetOptions(budget), stateDir: await stateOf(school, passage.kind, experience, sessions) };
+  const stateDir = await stateOf(school, passage.kind, experience, sessions);
+  const whole = { options: budgetOptions(budget), stateDir };
   return without === null ? whole : ablated(whole, ABLATIONS.find((one) => one.without === without)!);
 }
 
+/** What taught: a calibration and sessions. On the points of the curve sessions alone, so that it shows what they are worth. */
 function stateOf(school: School, kind: string, experience: Experience, sessions: number): Promise<string | null> {
   if (experience === 'none') return Promise.resolve(null);
-  return stateAfter(school, experience === 'same' ? [kind] : KINDS.filter((one) => one !== kind), sessions);
+  const kinds = experience === 'same' ? [kind] : KINDS.filter((one) => one !== kind);
+  return stateAfter(school, kinds, sessions, experience !== 'sessions');
 }
 
 /** Yardsticks do not depend on experience, so rows of one passage and budget share them. */
@@ -291,9 +295,7 @@ function print({ parts, sessions }: LearningRequest, rows: readonly LearningRow[
   const whole = rows.filter((row) => row.without === null && row.asked === null && !row.budget.startsWith('kld:'));
   const out = (text: string): void => void process.stdout.write(`${text}\n`);
   if (parts.includes('bytes')) {
-    const compared = whole.filter(
-      (row) => COMPARED_KINDS.includes(row.kind) && (row.sessions === 0 || row.sessions === TAUGHT),
-    );
+    const compared = whole.filter((row) => COMPARED_KINDS.includes(row.kind) && row.experience !== 'sessions');
     const name = (row: LearningRow): string => `${row.tokens}, ${row.budget}, ${row.experience}`;
     out(ratioTable('KLD at equal bytes', groups(compared, name)));
   }
@@ -302,7 +304,7 @@ function print({ parts, sessions }: LearningRequest, rows: readonly LearningRow[
       (row) =>
         row.without === null &&
         row.asked === null &&
-        row.experience !== 'same' &&
+        ['none', 'sessions'].includes(row.experience) &&
         sessions.includes(row.sessions) &&
         CURVE_BUDGETS.includes(row.budget),
     );

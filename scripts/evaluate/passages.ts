@@ -40,6 +40,9 @@ export interface Passage {
 
 export const WINDOWS = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as Windows;
 
+/** What `npm run calibrate` measured with SmolLM2: windows are named by their kind, and share no text with passages. */
+export const MEASURED = join(root, 'scripts', 'calibration-smollm2-135m.json');
+
 /** Documents with codes in them: a kind of text of its own. */
 export const RECALL = 'recall';
 export const KINDS: readonly string[] = [...new Set(WINDOWS.windows.map(({ kind }) => kind)), RECALL];

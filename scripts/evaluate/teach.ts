@@ -1,10 +1,18 @@
-/** State folders that real sessions of an engine filled: prompts read within budgets, logged, learned from and closed, as any caller's are. */
+/**
+ * State folders that real sessions of an engine filled: prompts read within budgets, logged, learned from and closed, as any caller's are. The
+ * law that they begin with is imported first and stands in place of the one that ships, which was fitted to the kinds that are scored.
+ */
 import { cpSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { lawOf, thresholdsOf } from '../../engine/calibrate/fit.ts';
+import { readMeasured } from '../../engine/calibrate/measured.ts';
 import { createEngine, type Engine } from '../../engine/engine.ts';
 import type { Runtime } from '../../engine/runtime.ts';
+import { memoryDir } from '../../engine/state.ts';
+import { importThresholds, type ThresholdFile, type ThresholdTarget, toThresholdFile } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
-import { lessonOf } from './passages.ts';
+import { defaultLaw, defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
+import { lessonOf, MEASURED } from './passages.ts';
 import { budgetOptions } from './score.ts';
 
 /** Lengths and budgets that lessons take in turn. */
@@ -29,10 +37,16 @@ export interface School {
 
 /**
  * The state folder after the first `count` lessons on these kinds, one of each in turn. Made from the longest one that is there already.
- * The folder has its name only once it is complete.
+ * The folder has its name only once it is complete. `isCalibrated`: sessions begin with a law that was calibrated on these kinds alone, and
+ * otherwise with what is assumed of any model.
  */
-export async function stateAfter(school: School, kinds: readonly string[], count: number): Promise<string> {
-  const folder = (n: number): string => join(school.dir, `${kinds.join('+')}-${n}`);
+export async function stateAfter(
+  school: School,
+  kinds: readonly string[],
+  count: number,
+  isCalibrated: boolean,
+): Promise<string> {
+  const folder = (n: number): string => join(school.dir, `${kinds.join('+')}-${isCalibrated ? 'calibrated-' : ''}${n}`);
   if (existsSync(folder(count))) return folder(count);
   mkdirSync(school.dir, { recursive: true });
   let done = count - 1;
@@ -40,7 +54,10 @@ export async function stateAfter(school: School, kinds: readonly string[], count
   const working = `${folder(count)}.part`;
   rmSync(working, { recursive: true, force: true });
   if (done > 0) cpSync(folder(done), working, { recursive: true });
-  else mkdirSync(working);
+  else {
+    mkdirSync(working);
+    importThresholds(memoryDir(working), ...begunWith(school, isCalibrated ? kinds : null));
+  }
   const engine = await createEngine({
     model: school.runtime.model.path,
     dense: school.dense,
@@ -56,6 +73,24 @@ export async function stateAfter(school: School, kinds: readonly string[], count
   }
   renameSync(working, folder(count));
   return folder(count);
+}
+
+/** The law calibrated on these kinds, on none with null, as a threshold file for the model. */
+function begunWith({ runtime }: School, kinds: readonly string[] | null): [ThresholdFile, ThresholdTarget] {
+  const { model, shape } = runtime;
+  const target = { modelDigest: model.digest, shape };
+  const set = kinds === null ? null : calibrated(model.digest, kinds);
+  const assumed = { ...defaultThresholds(shape.layers), law: defaultLaw(shape.layers) };
+  return [toThresholdFile(set ?? assumed, target, null), target];
+}
+
+/** null where none of these kinds was measured with this model. */
+function calibrated(modelDigest: string, kinds: readonly string[]): ThresholdSet | null {
+  const { settings, windows } = readMeasured(MEASURED);
+  const known = windows.filter(({ text }) => kinds.includes(text));
+  return settings.modelDigest !== modelDigest || known.length === 0
+    ? null
+    : thresholdsOf(lawOf({ settings, windows: known }));
 }
 
 async function teach(engine: Engine, { runtime }: School, kinds: readonly string[], n: number): Promise<string> {
