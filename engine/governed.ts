@@ -35,6 +35,7 @@ import {
 import { newId, type OpenBody, type WitnessLog } from '../witness/index.ts';
 import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
+import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
 import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './latents.ts';
 import { MassTrace } from './measure.ts';
@@ -71,6 +72,8 @@ export interface QualityFeedback {
 interface Family {
   /** Those that are open. */
   users: number;
+  /** Of the cache that the others were forked from: originals belong to pages, so the family shares them. */
+  canaries?: Canaries;
 }
 
 /** Where the bytes of a cache are, and what bounds them. */
@@ -96,6 +99,7 @@ export class Governed {
   readonly log: WitnessLog | null;
   readonly policy: PolicySession;
   readonly trials: TrialQueue;
+  readonly canaries: Canaries;
   readonly mover: Mover;
   readonly pacing: Pacing;
   readonly latents: Latents | null;
@@ -148,12 +152,16 @@ export class Governed {
     kv.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
     this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
-    this.mover = new Mover(id, kv, log, this.counts, this.spent, (move, bytesBefore) => this.#tell(move, bytesBefore));
+    this.canaries = new Canaries(kv, context, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
+    this.mover = new Mover(id, kv, log, this.counts, this.spent, this.canaries, (move, bytesBefore) =>
+      this.#tell(move, bytesBefore),
+    );
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents = options.latents === undefined ? null : new Latents(options.latents, kv, shape);
     this.masses = new MassTrace(kv);
     this.spareBytes = spareBytes(context.pageBytes, context.windowFormat);
     family.users++;
+    family.canaries ??= this.canaries;
   }
 
   /** Throws what a plan, a pool, a cache or latents refuse; nothing is left behind then. */
@@ -204,22 +212,34 @@ export class Governed {
   giveWay(which: Priority, neededBytes = 0): void {
     const { budgetBytes, plan, length } = this;
     if (which === 'bytes') {
-      this.kv.setBudget(neededBytes);
-      this.#budgetBytes = neededBytes;
+      this.#budgetBytes = neededBytes + this.canaryBytes;
+      this.kv.setBudget(this.#budgetBytes);
     }
     if (this.gaveWay === which) return;
     this.gaveWay = which;
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
   }
 
-  /** The byte budget of this cache and its forks: as planned until it has given way to the divergence budget, and at most what others leave of a shared pool. */
+  /** The byte budget of this cache and its forks without the bytes of kept originals: as planned until it has given way to the divergence budget, and at most what others leave of a shared pool. */
   get budgetBytes(): number | null {
-    const own = this.#budgetBytes;
+    const own = this.#budgetBytes === null ? null : this.#budgetBytes - this.canaryBytes;
     return own === null || this.#options.pool === undefined ? own : Math.min(own, this.usedBytes + this.kv.roomBytes);
   }
 
+  /** Bytes without those of kept originals. */
   get usedBytes(): number {
-    return this.kv.usedBytes;
+    return this.kv.usedBytes - this.canaryBytes;
+  }
+
+  /** Bytes of the originals that this cache and its relatives keep. */
+  get canaryBytes(): number {
+    return this.#family.canaries!.bytes;
+  }
+
+  /** Bytes that originals may take: none in forks, which share those of their origin. */
+  get canaryBytesMax(): number {
+    if (this.#family.canaries !== this.canaries) return 0;
+    return this.canaries.allowanceBytes(this.#budgetBytes ?? this.kv.usedBytes);
   }
 
   /** Tokens that are best read at once: up to where the next page fills up or leaves the window. */
@@ -281,6 +301,7 @@ export class Governed {
       return kv;
     });
     if (!isSame) this.masses.forget(tokens);
+    this.canaries.sync();
     this.length = tokens;
   }
 
@@ -304,7 +325,8 @@ export class Governed {
     changes: readonly FormChange[],
     again: readonly TrialReport[],
   ): Situation {
-    const { budgetBytes } = this;
+    const { budgetBytes, canaryBytes } = this;
+    const canaries = this.canaries.take();
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
     const { found } = this;
     this.found = {};
@@ -326,6 +348,8 @@ export class Governed {
       ...(changes.length === 0 ? {} : { changes }),
       ...(again.length === 0 ? {} : { again }),
       ...found,
+      ...(canaryBytes === 0 ? {} : { canaryBytes }),
+      ...(canaries.length === 0 ? {} : { canaries }),
     };
   }
 
@@ -424,6 +448,8 @@ export class Governed {
     if (this.#closed) return;
     this.#closed = true;
     for (const relative of this.#shared.keys()) relative.#shared.delete(this);
+    // Nobody would probe what relatives still share.
+    if (this.#family.users > 1) this.canaries.dropAll();
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
     if (--this.#family.users === 0 && this.#options.pool === undefined) this.pool.close();

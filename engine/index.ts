@@ -39,11 +39,13 @@ export {
 } from '../native/index.ts';
 export type {
   Because,
+  CanaryReport,
   Decision,
   Estimate,
   FormatEstimates,
   FormChange,
   Law,
+  LayerChange,
   LogRange,
   Outcome,
   Policy,

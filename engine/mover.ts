@@ -5,6 +5,7 @@
 import { assert, FORMATS, type FormatName, type KvCache, SIDES, type Side } from '../native/index.ts';
 import type { Decision, FormChange, Outcome, Situation, Verdict } from '../policy/index.ts';
 import type { ChangeBody, EntryBodies, WitnessLog } from '../witness/index.ts';
+import type { Canaries } from './canaries.ts';
 
 /** Milliseconds that deciding took. */
 export interface Spent {
@@ -40,6 +41,7 @@ export class Mover {
   readonly #log: WitnessLog | null;
   readonly #counts: readonly LayerCounts[];
   readonly #spent: Spent;
+  readonly #canaries: Canaries;
   readonly #onMove: (move: FormChange, bytesBefore: number) => void;
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
@@ -50,6 +52,7 @@ export class Mover {
     log: WitnessLog | null,
     counts: readonly LayerCounts[],
     spent: Spent,
+    canaries: Canaries,
     onMove: (move: FormChange, bytesBefore: number) => void,
   ) {
     this.#session = session;
@@ -57,6 +60,7 @@ export class Mover {
     this.#log = log;
     this.#counts = counts;
     this.#spent = spent;
+    this.#canaries = canaries;
     this.#onMove = onMove;
   }
 
@@ -71,7 +75,10 @@ export class Mover {
     return outcomes.length <= most ? outcomes : outcomes.slice(0, most);
   }
 
-  /** Carries out a decision if its verdict accepts it, and logs it either way. `usedBytes`: before the move. → bytes freed */
+  /**
+   * Carries out a decision if its verdict accepts it, and logs it either way. `usedBytes`: before the move, without kept originals, which may
+   * take `canaryBytesMax`. → bytes freed
+   */
   carryOut(
     { index, tokens }: Situation,
     order: number,
@@ -79,10 +86,11 @@ export class Mover {
     epsilonNow: number | null,
     verdict: Verdict,
     usedBytes: number,
+    canaryBytesMax: number,
   ): number {
     const { layer, page, side, from, to } = decision;
     const { accepted } = verdict;
-    const bytesFreed = accepted ? this.#move(decision) : 0;
+    const bytesFreed = accepted ? this.#move(decision, tokens, canaryBytesMax) : 0;
     if (accepted) this.#onMove({ layer, page, side, from, to }, usedBytes);
     this.#count(layer, accepted, decision.epsilonTo);
     this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed });
@@ -107,6 +115,7 @@ export class Mover {
     const before = SIDES.map((side) => this.#cache.format(layer, page, side));
     const bytesBefore = this.#cache.usedBytes;
     const bytesFreed = work();
+    this.#canaries.sync();
     const changes = SIDES.map((side, i) => ({
       layer,
       page,
@@ -144,13 +153,17 @@ export class Mover {
     return seq;
   }
 
-  #move({ layer, page, side, from, to }: Decision): number {
+  #move(decision: Decision, tokens: number, canaryBytesMax: number): number {
+    const { layer, page, side, from, to } = decision;
     const now = this.#cache.format(layer, page, side);
     // A page that was restored from its latent is better than the policy knows, and may still be moved.
     if (FORMATS[now].rank > FORMATS[from].rank)
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
     const start = performance.now();
-    const bytesFreed = this.#cache.transcode(layer, page, side, to);
+    const isFiner = FORMATS[to].rank < FORMATS[now].rank;
+    const bytesFreed = isFiner
+      ? this.#canaries.restore(layer, page, side)
+      : this.#canaries.before(decision, tokens, canaryBytesMax) + this.#cache.transcode(layer, page, side, to);
     this.#spent.transcodeMs += performance.now() - start;
     return bytesFreed;
   }

@@ -203,7 +203,7 @@ export class Session {
         tokens: at,
         tokensTotal: tokenIds.length,
         tokensPerSecond: (at * 1000) / (performance.now() - start),
-        kvBytes: this.governed.usedBytes,
+        kvBytes: this.governed.kv.usedBytes,
         acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
       });
     }

@@ -115,14 +115,17 @@ export function fork(cache: Governed): Governed {
 function free(cache: Governed, dueBytes: number, tokensNew: number): void {
   const { budgetBytes, spareBytes } = cache;
   if (budgetBytes === null || cache.usedBytes + dueBytes <= budgetBytes - spareBytes) return;
-  cache.governing(() =>
-    decide(cache, {
-      movesMax: cache.pacing.movesMax(cache.length, tokensNew),
-      trials: cache.trials.reports(cache.length),
-      dueBytes,
-      aheadBytes: 0,
-    }),
-  );
+  cache.governing(() => {
+    const point = { movesMax: cache.pacing.movesMax(cache.length, tokensNew), dueBytes, aheadBytes: 0 };
+    try {
+      decide(cache, { ...point, trials: cache.trials.reports(cache.length) });
+    } catch (error) {
+      // Kept originals are the first to go where no legal move is left.
+      if (!(error instanceof KvError && error.code === 'budget-too-small') || cache.canaries.count === 0) throw error;
+      cache.canaries.dropAll();
+      decide(cache, { ...point, trials: NO_TRIALS });
+    }
+  });
 }
 
 /**
@@ -153,16 +156,18 @@ export function settle(cache: Governed, tokensNew: number): void {
   trials.pass(tokensNew);
   const planIsDue = pacing.planIsDue(cache.lowMemory);
   // In most steps nothing is due, and data that is not touched need not be fetched from memory.
-  if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !cache.hasFailed) return;
+  const isProbeDue = cache.canaries.isDue(tokens);
+  if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !isProbeDue && !cache.hasFailed) return;
   cache.governing(() => {
     pacing.reached(tokens);
     cache.masses.note(tokens);
     trials.admit(tokens, tokensNew);
     // A step of one token that plans starts no trials; they can wait for the next step.
     if (trials.areDue && (!planIsDue || tokensNew > 1)) trials.start();
+    if (isProbeDue) cache.canaries.probe(tokens);
     const reports = trials.reports(tokens);
     if (reports.length > 0) pacing.idle = false;
-    else if (!planIsDue) return;
+    else if (!planIsDue && !isProbeDue) return;
     pacing.planned();
     const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
     decide(cache, { movesMax: pacing.movesMax(tokens, tokensNew), trials: reports, dueBytes: null, aheadBytes });
@@ -207,16 +212,19 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     mover.write('situation', { situation });
     const decisions = policy.decide(situation);
+    const layerChanges = policy.takeChanges?.() ?? [];
+    if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens: cache.length });
     for (const [order, decision] of decisions.entries()) {
       const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
       const verdict = policy.judge(decision, epsilonNow);
       // Nobody else allocates meanwhile, so what a move frees is all that changes the bytes.
-      bytes -= mover.carryOut(situation, order, decision, epsilonNow, verdict, bytes);
+      bytes -= mover.carryOut(situation, order, decision, epsilonNow, verdict, bytes, cache.canaryBytesMax);
       if (decision.because.rule === KLD_GIVES_WAY) cache.giveWay('kld');
     }
     if (!isWhole) continue;
     round++;
-    const deficit = situation.budgetBytes === null ? 0 : bytes + sealBytes - situation.budgetBytes;
+    // Originals that were kept meanwhile have made the budget smaller.
+    const deficit = cache.budgetBytes === null ? 0 : bytes + sealBytes - (cache.budgetBytes - cache.spareBytes);
     pacing.idle = decisions.length === 0;
     if (dueBytes === null || deficit <= 0) return;
     if (decisions.length > 0) continue;

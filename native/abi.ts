@@ -9,6 +9,7 @@ import {
   LATENT_NAMES,
   LATENT_OPERATIONS,
   LIMITS,
+  ORIGINAL_OPERATIONS,
   STATUSES,
 } from './layout.ts';
 
@@ -17,6 +18,7 @@ const described = () => ({
   statuses: STATUSES.map(({ name }) => name),
   isas: [ISA_NAMES, ISAS_BEST_FIRST],
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
+  originals: ORIGINAL_OPERATIONS,
   dense: [DENSE_SLOTS, DENSE_NORMS],
   formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
 });

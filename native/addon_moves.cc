@@ -124,6 +124,30 @@ Status trialCall(Cache& cache, const Info& info) {
   return trial(cache, layer, page, candidates.data(), static_cast<int>(candidates.size()), errors.data);
 }
 
+// (operation, layer, page, side, Float64Array[1] <- bytes freed, the error, or the format)
+Status originalCall(Cache& cache, const Info& info) {
+  int operation, layer, page, side;
+  Span<double> out;
+  if (!readInt(info[0], 0, kOriginalOperations - 1, &operation) || !readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  if (!readInt(info[2], 0, cache.layer(layer).sealed() - 1, &page) || !readInt(info[3], 0, 1, &side)) return kBadArgument;
+  if (!readArray(info[4], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  const bool isKey = side == 0;
+  const PageSide& original = cache.layer(layer).page(page).original[side];
+  switch (static_cast<OriginalOperation>(operation)) {
+    case kOriginalKeep: return cache.keepOriginal(layer, page, isKey);
+    case kOriginalDrop: return cache.dropOriginal(layer, page, isKey, out.data);
+    case kOriginalRestore: return cache.restoreOriginal(layer, page, isKey, out.data);
+    case kOriginalTry: {
+      const TrialCandidate candidate{sideBit(isKey), kAsOriginal};
+      return trial(cache, layer, page, &candidate, 1, out.data);
+    }
+    case kOriginalFormat:
+      out.data[0] = original.format;
+      return original.isThere() ? kOk : kUnsupported;
+  }
+  return kBadArgument;
+}
+
 // (layer, page, Uint8Array [part, format, part, format ...])
 Status startTrialCall(Cache& cache, const Info& info) {
   int layer, page;

@@ -24,14 +24,14 @@ import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } fro
 import { sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
-import { PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
+import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
 import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
-import { movesOf, REFUSED, Trials } from './trials.ts';
+import { movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
   CacheMemory,
@@ -229,6 +229,32 @@ class NativeCache implements KvCache {
     const status = moves === null ? REFUSED : handle.startTrial(layer, page, moves);
     if (status !== 0) this.#explainTrial(layer, page, candidates, status);
     this.#trials.add(candidates.length);
+  }
+
+  keepOriginal(layer: number, page: number, side: Side): void {
+    this.#original('keep', layer, page, side);
+  }
+
+  originalFormat(layer: number, page: number, side: Side): FormatName | null {
+    const id = this.#original('format', layer, page, side);
+    return Number.isNaN(id) ? null : nameOfId(id);
+  }
+
+  dropOriginal(layer: number, page: number, side: Side): number {
+    return this.#original('drop', layer, page, side);
+  }
+
+  restoreOriginal(layer: number, page: number, side: Side): number {
+    return this.#original('restore', layer, page, side);
+  }
+
+  trialOriginal(layer: number, page: number, side: Side): number {
+    return this.#original('try', layer, page, side);
+  }
+
+  #original(operation: keyof typeof ORIGINAL_OPERATIONS, layer: number, page: number, side: Side): number {
+    const check = (): unknown => this.#sealedPage(this.#layer(layer), page);
+    return original(this.#open(), operation, layer, page, side, this.#one, check);
   }
 
   get trialsUnderWay(): number {

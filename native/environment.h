@@ -29,6 +29,7 @@ Status transcodeCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startMoveCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishMovesCall(Cache& cache, const Napi::CallbackInfo& info);
 Status tableCall(Cache& cache, const Napi::CallbackInfo& info);
+Status originalCall(Cache& cache, const Napi::CallbackInfo& info);
 Status formatCall(Cache& cache, const Napi::CallbackInfo& info);
 Status trialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startTrialCall(Cache& cache, const Napi::CallbackInfo& info);

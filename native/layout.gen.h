@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "3 formats=6 layout=31888d9c424806c08d8b1d80ee9f2b54";
+constexpr char kAbi[] = "3 formats=6 layout=0b2cf03b533d0ad644e32565efcd7dd6";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -29,6 +29,8 @@ enum LatentFormat : int { kXq8 = 0, kXq4 = 1 };
 constexpr int kLatentFormats = 2;
 enum LatentOperation : int { kLatentWeights = 0, kLatentRotary = 1, kLatentHold = 2, kLatentRestore = 3, kLatentKeep = 4, kLatentScratch = 5 };
 constexpr int kLatentOperations = 6;
+enum OriginalOperation : int { kOriginalKeep = 0, kOriginalDrop = 1, kOriginalRestore = 2, kOriginalTry = 3, kOriginalFormat = 4 };
+constexpr int kOriginalOperations = 5;
 enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDenseGate = 4, kDenseUp = 5, kDenseDown = 6 };
 constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };

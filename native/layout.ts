@@ -94,6 +94,8 @@ export const LATENT_NAMES = ['xq8', 'xq4'] as const;
 export type LatentName = (typeof LATENT_NAMES)[number];
 /** The operations of CacheHandle.latent. */
 export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5 } as const;
+/** The operations of CacheHandle.original. */
+export const ORIGINAL_OPERATIONS = { keep: 0, drop: 1, restore: 2, try: 3, format: 4 } as const;
 /** The matrices of a layer. The output matrix is matrix `q` of an additional layer after the last one. */
 export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 /** The norms of a layer. The final norm is `attnNorm` of an additional layer after the last one. */

@@ -65,6 +65,8 @@ export interface CacheHandle {
   format(layer: number, page: number, side: number, out: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
   startTrial(layer: number, page: number, moves: Uint8Array): number;
+  /** ORIGINAL_OPERATIONS lists the operations. Writes the freed bytes, the error or the format. */
+  original(operation: number, layer: number, page: number, side: number, out: Float64Array): number;
   /** Writes how many trials were finished, and then their errors. There must be room for those of all trials under way. */
   finishTrials(wait: boolean, out: Float64Array): number;
   setSketch(layer: number, sketch: Float32Array): number;

@@ -1,7 +1,8 @@
 /** Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's methods. */
-import { fail, formatNumber, partNumber, show } from './arguments.ts';
-import { TRIAL_CANDIDATES_MAX } from './layout.ts';
-import { type CacheHandle, check } from './load.ts';
+import { fail, formatNumber, partNumber, show, sideId, sideNumber } from './arguments.ts';
+import type { Side } from './format.ts';
+import { ORIGINAL_OPERATIONS, TRIAL_CANDIDATES_MAX } from './layout.ts';
+import { type CacheHandle, check, errorOf } from './load.ts';
 import type { TrialCandidate } from './types.ts';
 
 /** A status that stands for a call which was not made, because its arguments were wrong. */
@@ -41,4 +42,25 @@ export class Trials {
     this.#underWay = this.#underWay.slice(finished.length);
     return finished;
   }
+}
+
+/**
+ * Does something with the kept original of a page side. `check` throws for a layer or page that does not exist. Returns the freed bytes, the error or
+ * the id of the format, which is NaN where there is no original.
+ */
+export function original(
+  handle: CacheHandle,
+  operation: keyof typeof ORIGINAL_OPERATIONS,
+  layer: number,
+  page: number,
+  side: Side,
+  out: Float64Array,
+  check: () => unknown,
+): number {
+  const status = handle.original(ORIGINAL_OPERATIONS[operation], layer, page, sideNumber(side), out);
+  if (status === 0) return out[0]!;
+  check();
+  sideId(side);
+  if (operation === 'format') return Number.NaN;
+  throw errorOf(status, `${operation} the original of page ${page} of layer ${layer}`, { layer, page, side });
 }

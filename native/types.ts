@@ -232,6 +232,24 @@ export interface KvCache {
    * this thread helps; otherwise it stops before the first that has not ended.
    */
   finishTrials(wait: boolean): Float64Array[];
+  /**
+   * Keeps the form that one side of a sealed page has now, for when the side moves to another. It takes bytes from the budget only from then
+   * on, and stays until it is dropped or restored, or until the page is held as a latent; it belongs to the page, so forks share it, and
+   * exportPage() leaves it out. Throws 'unsupported' if an original of that side is kept already, a move of it is under way, or the page is held as
+   * a latent.
+   */
+  keepOriginal(layer: number, page: number, side: Side): void;
+  /** The format of a kept original, or null where there is none. */
+  originalFormat(layer: number, page: number, side: Side): FormatName | null;
+  /** Forgets a kept original and returns how many bytes that freed. Throws 'unsupported' where there is none. */
+  dropOriginal(layer: number, page: number, side: Side): number;
+  /**
+   * Puts a kept original back in place of what the side has become, which is freed, and returns how many bytes that freed. Throws 'unsupported'
+   * where there is none, and while a move of the side is under way.
+   */
+  restoreOriginal(layer: number, page: number, side: Side): number;
+  /** The error ε, as of trial(), that the present form of a side causes against its kept original, on the queries kept now. Throws 'unsupported' where there is none. */
+  trialOriginal(layer: number, page: number, side: Side): number;
   /** Whether trial() relates errors to the residual stream, because the layer has a sketch and norms. */
   hasSketch(layer: number): boolean;
   /** Sets the sketch S·W_o of a layer, [32, H·d]. */

@@ -6,10 +6,13 @@ import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { uniformPolicy } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
+export { Arrows } from './arrows.ts';
+export { believable, Evidence } from './evidence.ts';
 export { STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export * from './law.ts';
 export { type Change, Layers } from './layers.ts';
 export {
+  isKnownMachine,
   type LayerAction,
   type LayerEvent,
   layerMachine,

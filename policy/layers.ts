@@ -79,6 +79,10 @@ export class Layers {
     return changes;
   }
 
+  isHealthy(layer: number): boolean {
+    return (this.#snapshots[layer]!.value as Readonly<Record<string, string>>).quality === 'healthy';
+  }
+
   /** e.g. 'archive/healthy/critical/headroom', in the order of STATE_REGIONS. */
   stateName(layer: number): string {
     const value = this.#snapshots[layer]!.value as Readonly<Record<string, string>>;

@@ -31,6 +31,8 @@ export class Offers {
   readonly #bytes: readonly number[];
   readonly #lowest: readonly number[];
   readonly #skip: Uint8Array;
+  /** By what evidence raises the weight of each layer; 1 without any. */
+  readonly #factor: Float64Array;
   /** Times that a slot was measured. */
   #tries = new Uint16Array(SLOTS);
   /** ε² as it is known now over that of the first trial. */
@@ -72,6 +74,7 @@ export class Offers {
     );
     this.#skip = new Uint8Array(context.layers);
     for (const layer of context.skipLayers) this.#skip[layer] = 1;
+    this.#factor = new Float64Array(context.layers).fill(1);
     this.layerKld = new Float64Array(context.layers);
     this.layerEpsilonMax = new Float64Array(context.layers);
     // Ties end in (layer, page, side), so that the same offers always come in the same order.
@@ -146,10 +149,12 @@ export class Offers {
     } else {
       committed = this.epsilon(slot, to) ?? 0;
       const layer = outcome.layer;
-      this.#commit(slot, this.cost(slot, from, to));
+      const isFiner = to < from;
+      this.#commit(slot, isFiner ? -this.cost(slot, to, from) : this.cost(slot, from, to));
       this.layerEpsilonMax[layer] = Math.max(this.layerEpsilonMax[layer]!, committed);
-      this.#restUntil[slot] = restUntil;
-      this.#rests.push({ slot, until: restUntil });
+      // A side that was put back rests until it must move.
+      this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : restUntil;
+      if (!isFiner) this.#rests.push({ slot, until: restUntil });
       // The other side of the page may have been waiting for this one.
       const partner = this.sides.partner(slot);
       if (partner >= 0) this.reprice(partner);
@@ -251,6 +256,25 @@ export class Offers {
     this.next[slot] = to;
     this.price[slot] = this.weight(slot) * rungPrice(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, to);
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
+  }
+
+  /** Sets by how much evidence raises the weight of a layer, and prices its sides anew. What was committed before stays as it was predicted. */
+  correct(layer: number, factor: number): void {
+    const before = this.#factor[layer]!;
+    if (before === factor) return;
+    this.#factor[layer] = factor;
+    for (const at of [2 * layer, 2 * layer + 1]) this.#weights[at]! *= factor / before;
+    for (const slot of this.sides.slots) if (this.sides.layer[slot] === layer) this.reprice(slot);
+  }
+
+  /** What was measured again of a reported side, and what is known of it: the error that the same step down was tried to add. Zeros when nothing is known. */
+  known({ layer, page, side, from, epsilon }: TrialReport): readonly [measured: number, known: number] {
+    const slot = this.sides.find(layer, page, SIDES.indexOf(side));
+    const to = FORMAT_NAMES.findIndex((name) => epsilon[name] !== undefined);
+    if (slot < 0 || to < 0 || this.sides.format[slot] !== rank(from)) return [0, 0];
+    const at = slot * FORMAT_COUNT;
+    const squared = this.#epsilon2[at + to]! - Math.max(0, this.#epsilon2[at + rank(from)]!);
+    return [epsilon[FORMAT_NAMES[to]!]!, Math.sqrt(Math.max(0, squared))];
   }
 
   /** Divergence per ε² of a slot's layer and side. */

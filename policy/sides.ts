@@ -99,7 +99,7 @@ export class Sides {
   settle(outcome: Outcome): number {
     const { layer, page, side, from, to, accepted } = outcome;
     const slot = this.find(layer, page, SIDES.indexOf(side));
-    if (slot < 0 || this.pending[slot] !== 1 || this.format[slot] !== rank(from) || rank(to) <= rank(from)) {
+    if (slot < 0 || this.pending[slot] !== 1 || this.format[slot] !== rank(from) || to === from) {
       throw new KvError(
         'bad-value',
         `no move of layer ${layer} page ${page} ${side} from ${from} to ${to} is under way`,

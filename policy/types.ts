@@ -116,6 +116,26 @@ export interface ProbeReport {
   readonly epsilon2: { readonly k: readonly number[]; readonly v: readonly number[] };
 }
 
+/** A page side whose original was kept when it was demoted, and what its form costs the queries of now. */
+export interface CanaryReport {
+  /** Layer, from 0. */
+  readonly layer: number;
+  /** Page of the layer, from 0. */
+  readonly page: number;
+  /** Keys or values. */
+  readonly side: Side;
+  /** Format of the original. */
+  readonly from: FormatName;
+  /** Format that the side has now. */
+  readonly to: FormatName;
+  /** ε of that format as it was predicted when the side was moved. */
+  readonly epsilonPromised: number;
+  /** ε of that format against the original, measured on the queries kept now. */
+  readonly epsilonNow: number;
+  /** Tokens since the original was kept. */
+  readonly age: number;
+}
+
 /** The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one. */
 export interface Situation {
   /** Scheduling point, counts from 0 within a session. */
@@ -154,6 +174,10 @@ export interface Situation {
   readonly probe?: ProbeReport;
   /** What earlier sessions like this one say of its text factor, now that more of it is known; absent when nobody was asked. */
   readonly text?: Estimate;
+  /** Bytes of kept originals, which `bytes` and `budgetBytes` leave out; absent when none is kept. */
+  readonly canaryBytes?: number;
+  /** Canaries that were measured since the last situation; absent when none was. Each can be put back at this point: a move from `to` to `from`. */
+  readonly canaries?: readonly CanaryReport[];
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */
@@ -269,6 +293,26 @@ export interface PolicySession {
   judge(decision: Decision, epsilonNow: number | null): Verdict;
   /** What the session taught: final thresholds, predicted KLD so far, machine states; for the report, the log and memory/. */
   summary(): PolicySummary;
+  /** Layers whose quality has changed its state since the last call, and why, for the log; left out: none ever does. No decision follows from it. */
+  takeChanges?(): readonly LayerChange[];
+  /** How many times as often as others the canaries of a layer are to be probed, from 1 on; left out: all alike. No decision follows from it. */
+  haste?(layer: number): number;
+}
+
+/** The quality of a layer is in another state. */
+export interface LayerChange {
+  /** Layer, from 0. */
+  readonly layer: number;
+  /** The layer's states after it, as in PolicySummary. */
+  readonly state: string;
+  /** Threshold that was crossed. */
+  readonly threshold: string;
+  /** What was compared with it. */
+  readonly measured: number;
+  /** Its value. */
+  readonly bound: number;
+  /** What the measurement came from: 'error' measured over promised, 'topic' a shift of all errors, 'gain' a gain that is not believed. */
+  readonly source: 'error' | 'topic' | 'gain';
 }
 
 /** What a policy has to say about a session. */

@@ -131,6 +131,10 @@ enum LatentOperation : int { ${Object.entries(layout.LATENT_OPERATIONS)
   .map(([name, id]) => `kLatent${camel(name)} = ${id}`)
   .join(', ')} };
 constexpr int kLatentOperations = ${Object.keys(layout.LATENT_OPERATIONS).length};
+enum OriginalOperation : int { ${Object.entries(layout.ORIGINAL_OPERATIONS)
+  .map(([name, id]) => `kOriginal${camel(name)} = ${id}`)
+  .join(', ')} };
+constexpr int kOriginalOperations = ${Object.keys(layout.ORIGINAL_OPERATIONS).length};
 enum DenseSlot : int { ${values('Dense', layout.DENSE_SLOTS)} };
 constexpr int kDenseSlots = ${layout.DENSE_SLOTS.length};
 enum DenseNorm : int { ${values('', layout.DENSE_NORMS)} };

@@ -162,6 +162,8 @@ const situation = object({
       epsilon2: object({ k: list(real), v: list(real) }),
     }),
   ),
+  canaryBytes: optional(whole),
+  canaries: optional(list(object({ ...place, to: format, epsilonPromised: real, epsilonNow: real, age: whole }), 1)),
 });
 
 const BODIES: Readonly<Record<EntryKind, Check>> = {

@@ -7,6 +7,8 @@ import {
   createPolicy,
   type Decision,
   type FormChange,
+  isKnownMachine,
+  machineDigest,
   type Outcome,
   type Policy,
   type PolicySession,
@@ -144,6 +146,8 @@ class Replay {
     if (created.id !== policy.id || created.version !== policy.version) {
       this.#differs(open.seq, 'policy', this.#name, `${created.id}@${created.version}`);
     }
+    if (!isKnownMachine(policy.machine))
+      this.#differs(open.seq, 'policy', `machine ${policy.machine}`, `machine ${machineDigest()}`);
     this.#policy = created.open(context);
     this.#bytesOf = context.pageBytes;
     this.#pageBytes = Object.values(context.pageBytes);

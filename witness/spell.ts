@@ -3,7 +3,7 @@
  * for types where this knows them. Kinds that come once in a session go the general way, and so does everything that is read.
  */
 import { FORMAT_NAMES, type FormatName } from '../native/index.ts';
-import type { Because, Decision, FormChange, Outcome, Situation, TrialReport } from '../policy/index.ts';
+import type { Because, CanaryReport, Decision, FormChange, Outcome, Situation, TrialReport } from '../policy/index.ts';
 import { canonicalJson, canonicalText, canonicalNumber as number } from './canonical.ts';
 import type { DecisionBody, EntryBodies, EntryKind } from './types.ts';
 
@@ -39,7 +39,10 @@ function because(it: Because): string {
 
 function situation(it: Situation): string {
   return (
-    `{${it.again === undefined ? '' : `"again":${list(it.again, trial)},`}"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)}${it.changes === undefined ? '' : `,"changes":${list(it.changes, change)}`}` +
+    `{${it.again === undefined ? '' : `"again":${list(it.again, trial)},`}"budgetBytes":${nullable(it.budgetBytes)},"bytes":${number(it.bytes)}` +
+    `${it.canaries === undefined ? '' : `,"canaries":${list(it.canaries, canary)}`}` +
+    `${it.canaryBytes === undefined ? '' : `,"canaryBytes":${number(it.canaryBytes)}`}` +
+    `${it.changes === undefined ? '' : `,"changes":${list(it.changes, change)}`}` +
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)},"lowMemory":${it.lowMemory},"movesMax":${number(it.movesMax)}` +
     `,"outcomes":${list(it.outcomes, outcome)}${it.probe === undefined ? '' : `,"probe":${canonicalJson(it.probe)}`},"sealBytes":${number(it.sealBytes)}` +
@@ -51,6 +54,13 @@ function situation(it: Situation): string {
 
 function change(it: FormChange): string {
   return `{"from":"${it.from}","layer":${number(it.layer)},"page":${number(it.page)},"side":"${it.side}","to":"${it.to}"}`;
+}
+
+function canary(it: CanaryReport): string {
+  return (
+    `{"age":${number(it.age)},"epsilonNow":${number(it.epsilonNow)},"epsilonPromised":${number(it.epsilonPromised)}` +
+    `,"from":"${it.from}","layer":${number(it.layer)},"page":${number(it.page)},"side":"${it.side}","to":"${it.to}"}`
+  );
 }
 
 function outcome(it: Outcome): string {

@@ -87,8 +87,7 @@ Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, d
   if (!latent.isThere()) return kNoMemory;
   if (!recomputesToHalves(latent, pageIndex)) return kBadValue;
   const double before = static_cast<double>(account_->usedBytes());
-  page.k = PageSide();
-  page.v = PageSide();
+  for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
   page.latent = std::move(latent);
   page.kind = kLatent;
   account_->count(page.latent.bytes);
@@ -109,7 +108,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
   if (!page.latent.isThere() || page.moving) return kUnsupported;
   if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
   endTrials(*workers_, page);
-  const size_t released = page.kind == kLatent ? page.bytes() : page.k.bytes() + page.v.bytes();
+  const size_t released = page.kind == kLatent ? page.bytes() : page.k.bytesBeside(page.original[0]) + page.v.bytesBeside(page.original[1]);
   if (!account_->hasRoom(2 * sideBytes(format, shape().kvHeads, shape().headDim), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];

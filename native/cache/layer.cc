@@ -77,6 +77,9 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
       for (PageSide* side : {&page->k, &page->v}) {
         for (PartRef& part : side->part) visit(part);
       }
+      for (PageSide& side : page->original) {
+        for (PartRef& part : side.part) visit(part);
+      }
       visit(page->latent.bytes);
     }
   }

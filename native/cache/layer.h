@@ -56,13 +56,16 @@ enum PageKind : uint8_t {
 struct Page {
   PageSide k;
   PageSide v;
+  PageSide original[2];  // keys, values: an earlier form of a side that is kept beside it, empty where there is none
   PageLatent latent;
   PageKind kind = kResident;
   uint8_t moving = 0;  // Sides with a move under way
   uint32_t walk = 0;   // the last walk that visited its parts
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
-  size_t bytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
+  // Bytes of what the page is held as, and the bytes that kept originals add to them.
+  size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
+  size_t bytes() const { return heldBytes() + original[0].bytesBeside(k) + original[1].bytesBeside(v); }
 };
 
 // The page that tokens are appended to.
@@ -218,6 +221,12 @@ class Cache : public PartOwner {
   Status hold(int layer, int page, int format, const uint8_t* bytes, double* freed);
   // Stores the latent of a sealed page beside its keys and values. A page has at most one latent.
   Status keep(int layer, int page, int format, const uint8_t* bytes);
+  // Keeps the present form of a side when the side moves on. Takes bytes only from then on, because until then the two share their parts.
+  // A side keeps one original at most. Refused while the side is moving, and for pages held as latents.
+  Status keepOriginal(int layer, int page, bool isKey);
+  // Forgets a kept original, or puts it back in place of the present form, which is freed. freed: as in transcode.
+  Status dropOriginal(int layer, int page, bool isKey, double* freed);
+  Status restoreOriginal(int layer, int page, bool isKey, double* freed);
   // Recomputes keys and values of a page from its latent, both in `format`. A held latent is then freed, a kept one stays.
   Status restore(int layer, int page, int format, double* freed);
   // Bytes of a stored page: the parts of keys and of values, the latent, and the sinks for page 0.

@@ -10,13 +10,23 @@ namespace palimpsest {
 
 namespace {
 
-// Bytes of a side that a move leaves in place.
-size_t keptBytes(const PageSide& old, int to) {
-  size_t bytes = 0;
+// The parts of a side that a move leaves in place.
+PageSide keptParts(const PageSide& old, int to) {
+  PageSide kept;
   for (int part = 0; part < kPartsMax; part++) {
-    if (isDemotion(old.format, to) && isPartKept(old.format, to, part)) bytes += old.part[part].size();
+    if (isDemotion(old.format, to) && isPartKept(old.format, to, part)) kept.part[part] = old.part[part];
   }
-  return bytes;
+  return kept;
+}
+
+// Bytes that are freed when a side has moved: those that neither the new form nor a kept original shares.
+size_t releasedBytes(const Page& page, bool isKey, int to) {
+  const PageSide& old = page.side(isKey);
+  PageSide others = keptParts(old, to);
+  for (int part = 0; part < kPartsMax; part++) {
+    if (page.original[isKey ? 0 : 1].part[part].part() == old.part[part].part()) others.part[part] = old.part[part];
+  }
+  return old.bytesBeside(others);
 }
 
 }  // namespace
@@ -140,9 +150,8 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     if (!(sides & sideBit(isKey)) || old.format == to) continue;
     if (!isMove(old.format, to) || !servesHeadDim(to, shape().headDim)) return kUnsupported;
     move.changed |= sideBit(isKey);
-    const size_t kept = keptBytes(old, to);
-    move.added += bytes - kept;
-    released += old.bytes() - kept;
+    move.added += bytes - keptParts(old, to).bytes();
+    released += releasedBytes(page, isKey, to);
   }
   if (!account_->hasRoom(move.added, released)) return kBudgetExceeded;
   for (const bool isKey : {true, false}) {
@@ -150,9 +159,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     PageSide& from = move.from[isKey ? 0 : 1];
     PageSide& fresh = move.to[isKey ? 0 : 1];
     from = page.side(isKey);
-    for (int part = 0; part < kPartsMax; part++) {
-      if (isDemotion(from.format, to) && isPartKept(from.format, to, part)) fresh.part[part] = from.part[part];
-    }
+    fresh = keptParts(from, to);
     if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
     move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh};
   }
@@ -209,8 +216,7 @@ MoveResult Cache::commitMove(Move& move) {
   endTrials(*workers_, page);
   size_t released = 0;
   for (const bool isKey : {true, false}) {
-    const PageSide& old = page.side(isKey);
-    if (move.changed & sideBit(isKey)) released += old.bytes() - keptBytes(old, move.to[isKey ? 0 : 1].format);
+    if (move.changed & sideBit(isKey)) released += releasedBytes(page, isKey, move.to[isKey ? 0 : 1].format);
   }
   if (!account_->fits(move.added, released)) return {kBudgetExceeded, 0};
   return {kOk, putInPlace(move)};
@@ -230,6 +236,41 @@ size_t Cache::finishMoves(bool wait, MoveResult* results) {
   }
   moves_.erase(moves_.begin(), moves_.begin() + static_cast<std::ptrdiff_t>(count));
   return count;
+}
+
+// ---- Kept originals
+
+Status Cache::keepOriginal(int index, int pageIndex, bool isKey) {
+  Page& page = layers_[index].page(pageIndex);
+  PageSide& original = page.original[isKey ? 0 : 1];
+  if (page.kind != kResident || (page.moving & sideBit(isKey)) || original.isThere()) return kUnsupported;
+  original = page.side(isKey);
+  return kOk;
+}
+
+Status Cache::dropOriginal(int index, int pageIndex, bool isKey, double* freed) {
+  *freed = 0;
+  Page& page = layers_[index].page(pageIndex);
+  PageSide& original = page.original[isKey ? 0 : 1];
+  if (!original.isThere()) return kUnsupported;
+  endTrials(*workers_, page);
+  const double before = static_cast<double>(account_->usedBytes());
+  original = PageSide();
+  *freed = before - static_cast<double>(account_->usedBytes());
+  return kOk;
+}
+
+Status Cache::restoreOriginal(int index, int pageIndex, bool isKey, double* freed) {
+  *freed = 0;
+  Page& page = layers_[index].page(pageIndex);
+  PageSide& original = page.original[isKey ? 0 : 1];
+  if (page.kind != kResident || (page.moving & sideBit(isKey)) || !original.isThere()) return kUnsupported;
+  endTrials(*workers_, page);
+  const double before = static_cast<double>(account_->usedBytes());
+  page.side(isKey) = std::move(original);
+  original = PageSide();
+  *freed = before - static_cast<double>(account_->usedBytes());
+  return kOk;
 }
 
 void Cache::dropMoves() {

@@ -45,6 +45,16 @@ void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, i
   for (int t = 0; isCoded(view.format) && t < firstRow; t++) kernels->fromHalf(sinks + t * headDim, rows + t * stride, headDim);
 }
 
+size_t PageSide::bytesBeside(const PageSide& other) const {
+  size_t total = 0;
+  for (const PartRef& one : part) {
+    bool isShared = false;
+    for (const PartRef& its : other.part) isShared = isShared || (one && its.part() == one.part());
+    if (!isShared) total += one.size();
+  }
+  return total;
+}
+
 SideView PageSide::view(const SideShape& shape, int head) const {
   SideView view;
   views(shape, head, 1, &view);

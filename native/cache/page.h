@@ -36,6 +36,9 @@ struct PageSide {
   bool draft(Account& account, int newFormat, const SideShape& shape, int room = kPageTokens);
   void count(Account& account) const;
   size_t bytes() const;
+  bool isThere() const { return bytes() > 0; }
+  // Bytes of the parts that `other` does not share.
+  size_t bytesBeside(const PageSide& other) const;
   SideView view(const SideShape& shape, int head) const;
   SideTarget target(const SideShape& shape, int head) const;
   // Views of the heads [first, first + count). A decode step needs those of every head at every page.

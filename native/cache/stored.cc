@@ -28,7 +28,7 @@ std::vector<Piece> piecesOf(const Page& page) {
 }  // namespace
 
 size_t Cache::storedBytes(int index, int pageIndex) const {
-  return layers_[index].page(pageIndex).bytes() + (pageIndex == 0 ? sinkBytes() : 0);
+  return layers_[index].page(pageIndex).heldBytes() + (pageIndex == 0 ? sinkBytes() : 0);
 }
 
 void Cache::exportPage(int index, int pageIndex, uint8_t* out) const {

@@ -73,8 +73,9 @@ struct Prepared {
 class Trial {
  public:
   Trial(const Cache& cache, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept, std::vector<int> slots, const uint16_t* sketch,
-        float sketchScale, const uint16_t* keySinks, const uint16_t* valueSinks, const TrialCandidate* candidates, int count)
-      : cache_(cache), pageIndex_(page), k_(k), v_(v), kept_(kept), slots_(std::move(slots)), sketch_(sketch), sketchScale_(sketchScale),
+        float sketchScale, const uint16_t* keySinks, const uint16_t* valueSinks, const TrialCandidate* candidates, int count,
+        const PageSide* originals)
+      : cache_(cache), pageIndex_(page), k_(k), v_(v), originals_(originals), kept_(kept), slots_(std::move(slots)), sketch_(sketch), sketchScale_(sketchScale),
         keySinks_(keySinks), valueSinks_(valueSinks), candidates_(candidates), count_(count), carving_(cache.shape().headDim) {}
 
   int queries() const { return static_cast<int>(slots_.size()); }
@@ -208,6 +209,7 @@ class Trial {
 
   // One side in another format. `sides`: the candidates being tried are those for these sides; their formats of one family are encoded together.
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
+    if (format == kAsOriginal) return originals_[isKey ? 0 : 1].view(cache_.sideShape(isKey), head);
     if (format == now.format) return now;
     const int d = cache_.shape().headDim;
     const bool second = sides == kBothSides && !isKey;
@@ -233,7 +235,7 @@ class Trial {
     int count = 0;
     for (int i = 0; i < count_; i++) {
       const int other = candidates_[i].format;
-      if (candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
+      if (other == kAsOriginal || candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
       prepared.encoded[other] = true;
       targets[count++] = carving_.target(scratch.codes, other, second);
     }
@@ -291,6 +293,7 @@ class Trial {
   const int pageIndex_;
   const PageSide& k_;
   const PageSide& v_;
+  const PageSide* originals_;  // [2]; read by candidates that are kept originals
   const KeptQueries& kept_;
   const std::vector<int> slots_;
   const uint16_t* sketch_;  // null if there is none
@@ -307,9 +310,11 @@ Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   if (now.kind != kResident) return kUnsupported;
   for (int i = 0; i < count; i++) {
     const int to = candidates[i].format;
-    if (!servesHeadDim(to, cache.shape().headDim)) return kUnsupported;
+    if (to != kAsOriginal && !servesHeadDim(to, cache.shape().headDim)) return kUnsupported;
     for (const bool isKey : {true, false}) {
-      if ((candidates[i].sides & sideBit(isKey)) && !isMove(now.side(isKey).format, to)) return kUnsupported;
+      if (to == kAsOriginal) {
+        if ((candidates[i].sides & sideBit(isKey)) && !now.original[isKey ? 0 : 1].isThere()) return kUnsupported;
+      } else if ((candidates[i].sides & sideBit(isKey)) && !isMove(now.side(isKey).format, to)) return kUnsupported;
     }
   }
   return kOk;
@@ -332,10 +337,10 @@ struct OwnTrial : StartedTrial {
 };
 
 Trial makeTrial(const Cache& cache, int index, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept,
-                const TrialCandidate* candidates, int count) {
+                const TrialCandidate* candidates, int count, const PageSide* originals) {
   const Layer& layer = cache.layer(index);
   return Trial(cache, page, k, v, kept, witnesses(cache, layer, index, page), cache.hasSketch(index) ? layer.sketch->data() : nullptr,
-               layer.sketchScale, cache.sinkRows(layer, true, 0), cache.sinkRows(layer, false, 0), candidates, count);
+               layer.sketchScale, cache.sinkRows(layer, true, 0), cache.sinkRows(layer, false, 0), candidates, count, originals);
 }
 
 }  // namespace
@@ -352,7 +357,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   if (status != kOk) return status;
   const Layer& layer = cache.layer(index);
   const Page& now = layer.page(page);
-  const Trial trial = makeTrial(cache, index, page, now.k, now.v, layer.kept, candidates, count);
+  const Trial trial = makeTrial(cache, index, page, now.k, now.v, layer.kept, candidates, count, now.original);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
@@ -394,7 +399,7 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->sketch = layer.sketch;
   own->candidates.assign(candidates, candidates + count);
   own->errors.assign(count, std::numeric_limits<double>::quiet_NaN());
-  own->trial = std::make_unique<const Trial>(makeTrial(cache, index, page, own->k, own->v, own->kept, own->candidates.data(), count));
+  own->trial = std::make_unique<const Trial>(makeTrial(cache, index, page, own->k, own->v, own->kept, own->candidates.data(), count, nullptr));
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
   own->trial->reserve(workers.scratch[0], kTrialQueries);

@@ -16,6 +16,9 @@
 
 namespace palimpsest {
 
+// The format of a candidate whose sides are the kept originals, as they are. Such a candidate cannot be tried in the background.
+constexpr int kAsOriginal = -1;
+
 // What the page would be: some of its sides in one format.
 struct TrialCandidate {
   Sides sides;

@@ -4,10 +4,11 @@ import { TIER_RANK } from '../ladder.ts';
 import type { Layers } from '../layers.ts';
 import type { Offers } from '../offers.ts';
 import { thresholdOf } from '../thresholds.ts';
-import type { Because, Decision, KLD_GIVES_WAY, PolicyContext, Situation } from '../types.ts';
+import type { Because, CanaryReport, Decision, KLD_GIVES_WAY, PolicyContext, Situation } from '../types.ts';
+import { isUselessPair } from '../unsafe.ts';
 
 /** Why a step was taken. */
-export type Rule = 'price' | 'deficit' | typeof KLD_GIVES_WAY | 'low-memory';
+export type Rule = 'price' | 'deficit' | typeof KLD_GIVES_WAY | 'low-memory' | 'quality-gives-way';
 
 /** Offers set aside in one plan because their tier is shut; more than this is left for the next plan. */
 const ASIDE_MAX = 1024;
@@ -49,6 +50,10 @@ export class Plan {
   /** Slot → rule under which its last step was taken. */
   readonly #taken = new Map<number, Rule>();
   #aside: number[] = [];
+  /** Sides that are put back, which comes first. */
+  readonly #promotions: Decision[] = [];
+  /** Layers whose quality stops them may move after all, because nothing else is left and the budget is hard. */
+  isForced = false;
 
   constructor(state: PlanState, situation: Situation) {
     this.#state = state;
@@ -61,7 +66,7 @@ export class Plan {
   }
 
   get isEmpty(): boolean {
-    return this.#taken.size === 0;
+    return this.#taken.size === 0 && this.#promotions.length === 0;
   }
 
   /** Cheapest offer that its layer allows now, −1 when there is none. Resting sides count when it is urgent and the move is not early. */
@@ -72,7 +77,8 @@ export class Plan {
       const slot = offers.cheapest(this.situation.urgent && !early);
       if (slot < 0) return -1;
       const layer = sides.layer[slot]!;
-      const shut = layers.stopped[layer] === 1 || TIER_RANK[offers.next[slot]!]! > layers.openTier[layer]!;
+      const isStopped = layers.stopped[layer] === 1;
+      const shut = isStopped ? !this.isForced : TIER_RANK[offers.next[slot]!]! > layers.openTier[layer]!;
       if (!shut && !(early && layers.held[layer] === 1)) return slot;
       if (this.#aside.length === ASIDE_MAX && !this.situation.urgent) return -1;
       this.#aside.push(slot);
@@ -87,6 +93,34 @@ export class Plan {
     this.freed += freed;
     this.#taken.set(slot, rule);
     return freed;
+  }
+
+  /** Puts a canary's original back. What it frees is the coded form, since the original is there already. */
+  promote({ layer, page, side, from, to }: CanaryReport, because: Because): void {
+    const { offers, context } = this.#state;
+    const { sides } = offers;
+    const slot = sides.find(layer, page, SIDES.indexOf(side));
+    if (slot < 0 || sides.pending[slot] === 1 || FORMAT_NAMES[sides.format[slot]!] !== to) return;
+    const partner = sides.partner(slot);
+    const other = partner < 0 ? from : FORMAT_NAMES[sides.format[partner]!]!;
+    if (side === 'k' ? isUselessPair(from, other) : isUselessPair(other, from)) return;
+    const decision: Decision = {
+      layer,
+      page,
+      side,
+      from: to,
+      to: from,
+      epsilonFrom: offers.epsilon(slot, sides.format[slot]!),
+      epsilonTo: 0,
+      price: null,
+      bytesFreed: context.pageBytes[to] - context.pageBytes[from],
+      retry: false,
+      because,
+    };
+    sides.plan(slot, decision);
+    offers.hide(slot);
+    this.freed += context.pageBytes[from];
+    this.#promotions.push(decision);
   }
 
   /** Puts the offers that were set aside back into the heaps. */
@@ -106,7 +140,7 @@ export class Plan {
       offers.hide(slot);
     }
     this.restore();
-    return decisions.map(({ decision }) => decision);
+    return [...this.#promotions, ...decisions.map(({ decision }) => decision)];
   }
 
   #decision(slot: number, rule: Rule): Decision {

@@ -4,7 +4,8 @@
  * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
-import { forecastMovablePages, KvError, movablePages, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
+import { forecastMovablePages, movablePages, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
+import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw, type Estimate, type Law, observed } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
@@ -12,8 +13,10 @@ import { bytesAt } from '../sides.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
 import {
   type Because,
+  type CanaryReport,
   type Decision,
   KLD_GIVES_WAY,
+  type LayerChange,
   type Policy,
   type PolicyContext,
   type PolicySession,
@@ -23,10 +26,14 @@ import {
   type Threshold,
   type Verdict,
 } from '../types.ts';
+import { type Bounds, boundsOf } from './price-bounds.ts';
 import { Plan, sealAhead, sealComes } from './price-plan.ts';
+import { bothBind, nothingLeft } from './price-refusals.ts';
 
 /** Spread of what probes of one text measure beside what its sessions do, in logarithms: 0.3 over six texts. */
 const PROBE_SD = 0.3;
+/** How many times as often as others the canaries of a layer are probed that is not healthy. */
+const HASTE = 4;
 
 /** What a session knows so far, and what it decides by it. */
 class PriceSession implements PolicySession {
@@ -38,12 +45,7 @@ class PriceSession implements PolicySession {
   priceSet = false;
   urgent = false;
   readonly #price: Readonly<Record<'slack' | 'rise', Threshold>>;
-  readonly #bounds: Readonly<
-    Record<
-      'dwell' | 'trialAge' | 'settled' | 'relaxed' | 'lowMemory' | 'epsilon' | 'kld' | 'past' | 'probeGain',
-      number
-    >
-  >;
+  readonly #bounds: Bounds;
   /** λ when the current page began: it may rise only so far within one page. */
   #pagePrice: number;
   #page = -1;
@@ -60,33 +62,30 @@ class PriceSession implements PolicySession {
   /** How much an error costs in this text beside others: by earlier sessions, and by what this one has measured. */
   #expected: Estimate;
   #measured: Estimate | null = null;
+  /** What the session has learned about its predictions; version 1 learned nothing. */
+  readonly #evidence: Evidence | null;
+  /** Layers with a gain that is not believed. */
+  readonly #doubted: ReadonlySet<number>;
+  #changes: LayerChange[] = [];
 
-  constructor(context: PolicyContext, version: number) {
+  constructor(given: PolicyContext, version: number) {
     this.#version = version;
-    checkThresholds(context.thresholds, context.layers);
-    const threshold = (id: ThresholdId): Threshold => thresholdOf(context.thresholds, id);
+    checkThresholds(given.thresholds, given.layers);
+    const threshold = (id: ThresholdId): Threshold => thresholdOf(given.thresholds, id);
+    const { thresholds, doubted } =
+      version === 1 ? { thresholds: given.thresholds, doubted: new Set<number>() } : believable(given.thresholds);
+    const context = { ...given, thresholds };
     this.context = context;
     this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
     this.#expected = this.#law?.text ?? { value: 1, sd: 0, samples: 0 };
     this.offers = new Offers(context, this.#law);
+    this.#doubted = doubted;
+    this.#evidence = version === 1 ? null : new Evidence(context.layers);
     this.layers = new Layers(context.layers, context.thresholds);
     this.price = version === 1 ? threshold('price.start').value : 0;
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
-    this.#bounds = {
-      dwell: threshold('dwell.tokens').value,
-      trialAge: threshold('trial.age').value,
-      // A session that began without this bound repeats every old trial: logs of that time are replayed as they were.
-      settled: Object.hasOwn(context.thresholds.thresholds, 'trial.settled')
-        ? threshold('trial.settled').value
-        : Number.POSITIVE_INFINITY,
-      relaxed: threshold('pressure.leave').value,
-      lowMemory: threshold('pressure.low-memory').value,
-      epsilon: threshold('quality.epsilon').value,
-      kld: threshold('quality.kld').value,
-      past: threshold('divergence.past').value,
-      probeGain: threshold('probe.gain').value,
-    };
+    this.#bounds = boundsOf(given.thresholds);
     this.#worst = new Float64Array(context.layers);
     this.#worstAt = new Float64Array(context.layers);
   }
@@ -150,7 +149,10 @@ class PriceSession implements PolicySession {
       this.price = thresholdOf(this.context.thresholds, 'price.start').value;
     const page = pageOf(tokens);
     const fresh = page !== this.#page || situation.outcomes.length > 0;
-    if (page !== this.#page) this.#pagePrice = this.price;
+    if (page !== this.#page) {
+      this.#pagePrice = this.price;
+      this.#evidence?.fade();
+    }
     this.#page = page;
     offers.wake(tokens);
     offers.divergence.pass(tokens);
@@ -160,12 +162,43 @@ class PriceSession implements PolicySession {
     offers.forget(tokens);
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
+    this.#learn(situation);
     for (const report of situation.again ?? []) offers.again(report, tokens);
     if (situation.text !== undefined) this.#expected = situation.text;
     if (situation.probe !== undefined) this.#learnText(situation.probe);
-    if (fresh)
+    if (fresh || situation.canaries !== undefined)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
     this.#signal(situation);
+    if (fresh || situation.canaries !== undefined) this.#correct();
+  }
+
+  /** What the situation says about earlier predictions. */
+  #learn({ tokens, trials, again = [], canaries = [] }: Situation): void {
+    const evidence = this.#evidence;
+    if (evidence === null) return;
+    if (trials.length > 0) evidence.trials(trials, tokens, this.#bounds.shift);
+    for (const report of again) evidence.again(report.layer, ...this.offers.known(report));
+    for (const report of canaries) evidence.canary(report);
+  }
+
+  /** Layers whose errors exceed what was promised cost as much more from now on, until they are healthy again. */
+  #correct(): void {
+    const evidence = this.#evidence;
+    if (evidence === null) return;
+    for (let layer = 0; layer < this.layers.count; layer++) {
+      const ratio = this.layers.isHealthy(layer) ? 1 : evidence.ratio(layer);
+      this.offers.correct(layer, Math.max(1, ratio * ratio));
+    }
+  }
+
+  takeChanges(): readonly LayerChange[] {
+    const changes = this.#changes;
+    if (changes.length > 0) this.#changes = [];
+    return changes;
+  }
+
+  haste(layer: number): number {
+    return this.layers.isHealthy(layer) ? 1 : HASTE;
   }
 
   /** Plans for this scheduling point, cheapest moves first. Throws 'budget-too-small'. */
@@ -180,6 +213,9 @@ class PriceSession implements PolicySession {
   }
 
   #fill(plan: Plan, situation: Situation): Decision[] {
+    for (const report of situation.canaries ?? [])
+      if (this.#evidence !== null && this.layers.stopped[report.layer] === 1)
+        plan.promote(report, this.#reversal(report));
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
     else if (this.price > 0 && this.#movesEarly(situation)) this.#early(plan, this.price);
     // Moves that were held back may have to be made after all.
@@ -189,7 +225,14 @@ class PriceSession implements PolicySession {
     return plan.finish();
   }
 
+  /** Why a side of a degraded layer is put back. */
+  #reversal({ layer }: CanaryReport): Because {
+    const { id, unit, origin, value } = thresholdOf(this.context.thresholds, 'quality.degraded');
+    return { threshold: id, measured: this.#severity(layer), bound: value, unit, origin, rule: 'put-back' };
+  }
+
   judge(decision: Decision, epsilonNow: number | null): Verdict {
+    if (decision.because.rule === 'put-back') return { accepted: true, because: decision.because };
     const slot = this.offers.sides.find(decision.layer, decision.page, SIDES.indexOf(decision.side));
     const planned = decision.price ?? 0;
     const bound = this.#price.slack.value * Math.max(planned, this.price);
@@ -271,15 +314,30 @@ class PriceSession implements PolicySession {
       demand = Math.max(demand, (this.#projected(situation) ?? 0) / Math.max(1, budgetBytes));
     layers.setAll('demand', demand);
     layers.setAll('latency', stepLatencyBudgetMs === null ? 0 : stepLatencyMsP95 / stepLatencyBudgetMs);
-    layers.update();
+    for (const { layer, event } of layers.update()) {
+      if (this.#evidence === null || !event.type.startsWith('quality')) continue;
+      const { threshold, measured, bound } = event;
+      const source = this.#errorSeverity(layer) >= measured ? 'error' : this.#doubted.has(layer) ? 'gain' : 'topic';
+      this.#changes.push({ layer, state: layers.stateName(layer), threshold, measured, bound, source });
+    }
+  }
+
+  /** Measured over promised error of a layer against what is too much. */
+  #errorSeverity(layer: number): number {
+    return this.#evidence === null ? 0 : this.#evidence.ratio(layer) / this.#bounds.ratio;
   }
 
   /**
-   * How much a layer has been made to bear, 1 being too much: its worst error or its predicted divergence against their bounds.
+   * How bad a layer is, 1 being too much. From version 2 on: how far its errors exceed what was promised; a layer whose gain is not believed, and every
+   * layer after a change of topic, is watched at least. In version 1: its worst error or its predicted divergence against their bounds.
    * An error fades with the age of its page as age^-0.8 to -0.9 (measured); -0.75 is more cautious and takes square roots
    * only, which are the same on every machine.
    */
   #severity(layer: number): number {
+    if (this.#evidence !== null) {
+      const isDoubtful = this.#doubted.has(layer) || this.#evidence.hasShifted(this.#tokens);
+      return Math.max(this.#errorSeverity(layer), isDoubtful ? this.#bounds.watched : 0);
+    }
     return Math.max(this.#faded(layer) / this.#bounds.epsilon, this.offers.layerKld[layer]! / this.#bounds.kld);
   }
 
@@ -383,8 +441,13 @@ class PriceSession implements PolicySession {
       const deficit = bytes + sealBytes - sides.pendingBytes - plan.freed - budgetBytes;
       if (deficit <= 0 || !(urgent || plan.hasRoom)) return;
       const slot = plan.next(false);
+      if (slot < 0 && urgent && this.#evidence !== null && !plan.isForced) {
+        plan.isForced = true;
+        plan.restore();
+        continue;
+      }
       if (slot < 0) {
-        if (urgent && plan.isEmpty) throw this.#nothingLeft(plan.situation, deficit);
+        if (urgent && plan.isEmpty) throw nothingLeft(this, plan.situation, deficit);
         return;
       }
       if (this.offers.price[slot]! > cap) return;
@@ -395,7 +458,7 @@ class PriceSession implements PolicySession {
       if (isOver && urgent && priority === undefined) throw bothBind(plan.situation, deficit, kld);
       if (isOver && (!urgent || priority === 'kld')) return;
       this.#setPrice(Math.max(this.price, this.offers.price[slot]!));
-      plan.take(slot, isOver ? KLD_GIVES_WAY : 'deficit');
+      plan.take(slot, isOver ? KLD_GIVES_WAY : plan.isForced ? 'quality-gives-way' : 'deficit');
     }
   }
 
@@ -416,43 +479,6 @@ class PriceSession implements PolicySession {
       plan.take(slot, 'low-memory');
     }
   }
-
-  #nothingLeft(situation: Situation, deficitBytes: number): KvError {
-    const { budgetBytes, bytes, sealBytes, tokens } = situation;
-    const layersStopped = this.layers.stopped.reduce((sum, one) => sum + one, 0);
-    const { floor, skipLayers } = this.context;
-    return new KvError(
-      'budget-too-small',
-      `the KV budget of ${budgetBytes} bytes lacks ${deficitBytes} at ${tokens} tokens and no legal move is left`,
-      {
-        values: {
-          budgetBytes,
-          bytes,
-          sealBytes,
-          deficitBytes,
-          tokens,
-          layersStopped,
-          layersSkipped: skipLayers.length,
-          floor: floor === null ? null : `${floor.k}:${floor.v}`,
-        },
-        hint:
-          layersStopped > 0
-            ? 'raise the budget: layers have reached the error they may bear, and pressure does not override that'
-            : 'raise the budget, allow lower formats, or shorten the context',
-      },
-    );
-  }
-}
-
-function bothBind({ budgetBytes, kldBudget, tokens }: Situation, deficitBytes: number, predictedKld: number): KvError {
-  return new KvError(
-    'budget-too-small',
-    `at ${tokens} tokens the KV budget of ${budgetBytes} bytes and the divergence budget of ${kldBudget} cannot both be kept`,
-    {
-      values: { budgetBytes, kldBudget, deficitBytes, predictedKld, tokens },
-      hint: 'raise one of the two',
-    },
-  );
 }
 
 /** The policy of a version: 1 as it decided until issue 11, kept for its logs and for comparison, or the present one. */

@@ -5,7 +5,7 @@
  */
 import { FORMATS, PAGE_TOKENS } from '../../native/format.ts';
 import { latentBytes } from '../../native/latent.ts';
-import { LATENT_OPERATIONS, SINK_TOKENS } from '../../native/layout.ts';
+import { LATENT_OPERATIONS, ORIGINAL_OPERATIONS, SINK_TOKENS } from '../../native/layout.ts';
 import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
 import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
@@ -237,6 +237,7 @@ class Session {
       const what = random();
       const bytes = this.#latent(page);
       if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#restore(pair, layer, page, to);
+      else if (pages > 0 && random() < 0.25) this.#original(pair, layer, page, part % 2);
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what, bytes);
     } else if (kind < 0.88) {
       // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the end.
@@ -295,6 +296,13 @@ class Session {
   #restore(pair: Pair, layer: number, page: number, to: number): void {
     const { restore } = LATENT_OPERATIONS;
     pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, undefined, out));
+  }
+
+  /** Something with the kept original of a page side. */
+  #original(pair: Pair, layer: number, page: number, side: number): void {
+    const { keep, ...others } = ORIGINAL_OPERATIONS;
+    const operation = this.#random() < 0.5 ? keep : one(this.#random, Object.values(others));
+    pair.compared('an original', 1, (cache, out) => cache.original(operation, layer, page, side, out));
   }
 
   #usedBytes(): number {

@@ -14,6 +14,7 @@ import {
   sealedPages,
 } from '../../native/index.ts';
 import {
+  type CanaryReport,
   type Decision,
   defaultThresholds,
   isUselessPair,
@@ -102,6 +103,15 @@ export interface Run {
   /** Factor on the error that a repeated trial measures against the predicted one; 1 by default. */
   readonly drift?: (decision: Decision, tokens: number) => number | null;
   readonly lowMemoryFrom?: number;
+  /** Originals kept at once; none by default. */
+  readonly originals?: number;
+  /** What a canary measures now over what was promised. */
+  readonly ratio?: (layer: number, tokens: number) => number;
+  /** Whether memory is low, and how long steps take against a budget of 1 ms, at so many tokens. */
+  readonly low?: (tokens: number) => boolean;
+  readonly latencyMs?: (tokens: number) => number;
+  /** Called after each situation with what the policy says of its layers. */
+  readonly see?: (summary: PolicySummary) => void;
   readonly stepLatencyBudgetMs?: number;
   /** Once at so many tokens, all behind so many others are taken back. */
   readonly back?: { readonly at: number; readonly to: number };
@@ -111,6 +121,8 @@ export interface Entry {
   readonly situation: Situation;
   readonly decisions: readonly Decision[];
   readonly verdicts: readonly Verdict[];
+  /** What trials before the moves measured. */
+  readonly epsilonNow: readonly (number | null)[];
 }
 
 export interface Result {
@@ -127,8 +139,6 @@ export const sideKey = (layer: number, page: number, side: Side): string => `${l
 /** Runs a session to its end. Throws what the policy throws; every broken rule fails the test. */
 export function simulate(run: Run): Result {
   const {
-    policy,
-    context,
     budgetBytes = null,
     kldBudget = null,
     tokensExpected = run.tokens,
@@ -136,10 +146,10 @@ export function simulate(run: Run): Result {
     epsilon = epsilonOf(1),
   } = run;
   let { back } = run;
-  const session = new Session(policy, context, budgetBytes, kldBudget, tokensExpected, epsilon, run.drift ?? (() => 1));
+  const session = new Session(run, budgetBytes, kldBudget, tokensExpected, epsilon);
   for (let tokens = chunk; tokens <= run.tokens; tokens += chunk) {
     session.stepLatencyBudgetMs = run.stepLatencyBudgetMs ?? null;
-    session.lowMemory = run.lowMemoryFrom !== undefined && tokens >= run.lowMemoryFrom;
+    session.lowMemory = run.low?.(tokens) === true || (run.lowMemoryFrom !== undefined && tokens >= run.lowMemoryFrom);
     session.makeRoom(tokens - chunk);
     session.append(tokens, chunk);
     if (tokens !== back?.at) continue;
@@ -170,15 +180,19 @@ class Session {
   #outcomes: Outcome[] = [];
   #epsilon2 = 0;
 
+  readonly #run: Run;
+  /** Formats of kept originals, and what the present form of their sides was promised to cost. */
+  readonly #originals = new Map<string, { readonly from: FormatName; promised: number; readonly since: number }>();
+
   constructor(
-    policy: Policy,
-    context: PolicyContext,
+    run: Run,
     budgetBytes: number | null,
     kldBudget: number | null,
     tokensExpected: number | null,
     epsilon: (layer: number, page: number, side: Side) => Epsilon,
-    drift: (decision: Decision, tokens: number) => number | null,
   ) {
+    const { policy, context, drift = () => 1 } = run;
+    this.#run = run;
     this.#policy = policy.open(context);
     this.#needsTrials = policy.needsTrials;
     this.#context = context;
@@ -190,6 +204,15 @@ class Session {
     this.#bytes = context.fixedBytes;
   }
 
+  /** What originals leave of it. */
+  get #budget(): number | null {
+    return this.#budgetBytes === null ? null : this.#budgetBytes - this.#canaryBytes;
+  }
+
+  get #canaryBytes(): number {
+    return this.#originals.size * this.#context.pageBytes[this.#context.windowFormat];
+  }
+
   get #sealBytes(): number {
     return this.#context.layers * 2 * this.#context.pageBytes[this.#context.windowFormat];
   }
@@ -197,17 +220,23 @@ class Session {
   /** Before a token is appended to a full page: what its seal takes must be there. */
   makeRoom(tokens: number): void {
     if (tokens === 0 || tokens % PAGE_TOKENS !== 0) return;
-    const lacks = () => this.#budgetBytes !== null && this.#bytes + this.#sealBytes > this.#budgetBytes;
+    const lacks = () => this.#budget !== null && this.#bytes + this.#sealBytes > this.#budget;
     for (let round = 0; lacks(); round++) {
       expect(round, 'rounds of an urgent plan').toBeLessThan(64);
-      expect(this.#decide(tokens, [], true), 'an urgent plan is never empty').toBeGreaterThan(0);
+      try {
+        expect(this.#decide(tokens, [], true), 'an urgent plan is never empty').toBeGreaterThan(0);
+      } catch (error) {
+        // As in the engine, originals go before a session fails.
+        if ((error as { code?: string }).code !== 'budget-too-small' || this.#originals.size === 0) throw error;
+        this.#originals.clear();
+      }
     }
     for (let layer = 0; layer < this.#context.layers; layer++) {
       for (const side of SIDES) this.#formats.set(sideKey(layer, this.#sealed, side), this.#context.windowFormat);
     }
     this.#sealed++;
     this.#bytes += this.#sealBytes;
-    if (this.#budgetBytes !== null) expect(this.#bytes).toBeLessThanOrEqual(this.#budgetBytes);
+    if (this.#budget !== null) expect(this.#bytes).toBeLessThanOrEqual(this.#budget);
   }
 
   append(tokens: number, tokensNew: number): void {
@@ -241,6 +270,7 @@ class Session {
     for (const [key, format] of this.#formats) {
       if (Number(key.split('/')[1]) < this.#sealed) continue;
       this.#formats.delete(key);
+      this.#originals.delete(key);
       this.#bytes -= this.#context.pageBytes[format];
     }
     this.#decide(tokens, [], false);
@@ -264,23 +294,61 @@ class Session {
       tokens,
       bytes: this.#bytes,
       sealBytes: full && !urgent ? 0 : this.#sealBytes,
-      budgetBytes: this.#budgetBytes,
+      budgetBytes: this.#budget,
       kldBudget: this.#kldBudget,
       tokensExpected: this.#tokensExpected,
       movesMax: full ? layers * 8 : Math.max(1, 2 * tokensNew),
       urgent,
       lowMemory: this.lowMemory,
-      stepLatencyMsP95: 0,
-      stepLatencyBudgetMs: this.stepLatencyBudgetMs,
+      stepLatencyMsP95: this.#run.latencyMs?.(tokens) ?? 0,
+      stepLatencyBudgetMs: this.#run.latencyMs === undefined ? this.stepLatencyBudgetMs : 1,
       trials,
       outcomes: this.#outcomes,
+      ...this.#canaries(tokens, full && !urgent),
     };
     const decisions = this.#policy.decide(situation);
     this.#outcomes = [];
-    if (!urgent) expect(decisions.length).toBeLessThanOrEqual(situation.movesMax);
+    this.#run.see?.(this.#policy.summary());
+    if (!urgent) expect(decisions.length).toBeLessThanOrEqual(situation.movesMax + (situation.canaries?.length ?? 0));
     const verdicts = decisions.map((decision) => this.#carryOut(decision, situation));
-    this.#entries.push({ situation, decisions, verdicts });
+    const epsilonNow = this.#outcomes.map((outcome) => outcome.epsilonNow);
+    this.#entries.push({ situation, decisions, verdicts, epsilonNow });
     return decisions.length;
+  }
+
+  /** What the situation says about originals: their bytes, and at full pages their probes. */
+  #canaries(tokens: number, areProbed: boolean): Pick<Situation, 'canaryBytes' | 'canaries'> {
+    if (this.#originals.size === 0) return {};
+    const { ratio = () => 1 } = this.#run;
+    const canaries = [...this.#originals].map(([key, { from, promised, since }]): CanaryReport => {
+      const [layer, page, side] = key.split('/') as [string, string, Side];
+      const epsilonNow = promised * ratio(Number(layer), tokens);
+      const place = { layer: Number(layer), page: Number(page), side };
+      return {
+        ...place,
+        from,
+        to: this.#formats.get(key)!,
+        epsilonPromised: promised,
+        epsilonNow,
+        age: tokens - since,
+      };
+    });
+    return { canaryBytes: this.#canaryBytes, ...(areProbed ? { canaries } : {}) };
+  }
+
+  /** Keeps the original of a side that leaves the window format, one for each layer as long as there is room; gives it back to one that returns. */
+  #original({ layer, from, to, epsilonTo }: Decision, key: string, tokens: number): void {
+    const kept = this.#originals.get(key);
+    if (FORMAT_NAMES.indexOf(to) < FORMAT_NAMES.indexOf(from)) {
+      expect(kept?.from, 'only a kept original comes back').toBe(to);
+      this.#originals.delete(key);
+    } else if (kept !== undefined) {
+      kept.promised = epsilonTo ?? kept.promised;
+    } else if (from === this.#context.windowFormat && this.#originals.size < (this.#run.originals ?? 0)) {
+      const isFree = ![...this.#originals.keys()].some((other) => other.startsWith(`${layer}/`));
+      if (isFree && epsilonTo !== null && epsilonTo > 0)
+        this.#originals.set(key, { from, promised: epsilonTo, since: tokens });
+    }
   }
 
   #carryOut(decision: Decision, { tokens }: Situation): Verdict {
@@ -290,7 +358,9 @@ class Session {
     const partner = this.#formats.get(sideKey(layer, page, side === 'k' ? 'v' : 'k'))!;
     const movable = page < movablePages(tokens) && page < this.#reported;
     expect(this.#formats.get(key), key).toBe(from);
-    expect(unsafe({ side, from, to, partner, movable }), `${key} ${from} to ${to} beside ${partner}`).toBeNull();
+    const isBack = this.#originals.get(key)?.from === to;
+    if (!isBack)
+      expect(unsafe({ side, from, to, partner, movable }), `${key} ${from} to ${to} beside ${partner}`).toBeNull();
     expect(skipLayers).not.toContain(layer);
     if (floor !== null) expect(FORMAT_NAMES.indexOf(to)).toBeLessThanOrEqual(FORMAT_NAMES.indexOf(floor[side]));
     expect(decision.bytesFreed).toBe(bytes[from] - bytes[to]);
@@ -305,6 +375,7 @@ class Session {
     const verdict = this.#policy.judge(decision, epsilonNow);
     if (verdict.accepted) {
       this.#formats.set(key, to);
+      this.#original(decision, key, tokens);
       this.#bytes -= decision.bytesFreed;
       const table = this.#epsilon(layer, page, side);
       this.#epsilon2 += (table[to] ?? 0) ** 2 - (table[from] ?? 0) ** 2;

@@ -126,7 +126,9 @@ describe('a session whose prompt was aborted', () => {
     await log.flush();
     const entries = [...readLog(dir, { session: session.id })];
     expect(replaySession(entries)).toMatchObject({ equal: true, complete: true, decisions });
-    const notes = entries.filter(({ kind }) => kind === 'note').map(({ body }) => body);
+    const notes = entries
+      .filter(({ kind, body }) => kind === 'note' && !('layerChanges' in body))
+      .map(({ body }) => body);
     expect(notes).toEqual([108, 620, 876].map((takenBack) => ({ takenBack, tokens: 1300 })));
     session.close();
     await log.close();

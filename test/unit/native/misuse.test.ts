@@ -107,6 +107,11 @@ describe('the face', () => {
           'finishMoves',
           'decode',
           'exportPage',
+          'keepOriginal',
+          'originalFormat',
+          'dropOriginal',
+          'restoreOriginal',
+          'trialOriginal',
         ] as const
       ).map((name) => [cache, name, 4] as [object, string, number]),
       [pool, 'setBudget', 1],

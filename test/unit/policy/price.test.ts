@@ -413,7 +413,8 @@ describe('limits', () => {
     expect(moves(result).filter(({ side, to }) => side === 'k' && to === 'rot2').length).toBeGreaterThan(0);
   });
 
-  test('a layer that has borne too much is left alone even when it is urgent, and the error says so', () => {
+  test('in version 1 a layer that has borne too much is left alone even when it is urgent, and the error says so', () => {
+    const price = createPolicy('price', {}, 1);
     const context = contextOf({ layers: 4, thresholds: withThreshold(4, { 'quality.epsilon': 0.002 }) });
     const run = () =>
       simulate({ policy: price, context, tokens: 2560, budgetBytes: Math.floor(0.26 * f16Bytes(context, 2560)) });

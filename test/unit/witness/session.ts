@@ -1,13 +1,14 @@
 /** A session as the engine would record it, made by a policy that fits on a page: two layers, five pages, numbers one can check. */
-import type {
-  Decision,
-  Outcome,
-  Policy,
-  PolicyContext,
-  PolicySession,
-  Situation,
-  ThresholdSet,
-  TrialReport,
+import {
+  type Decision,
+  machineDigest,
+  type Outcome,
+  type Policy,
+  type PolicyContext,
+  type PolicySession,
+  type Situation,
+  type ThresholdSet,
+  type TrialReport,
 } from '../../../policy/index.ts';
 import type { WitnessLog } from '../../../witness/index.ts';
 
@@ -139,7 +140,7 @@ export function recordSession(log: WitnessLog, session: string, options: Session
   log.append(session, 'open', {
     model: { name: 'tiny-model', digest: 'd'.repeat(64), architecture: 'llama' },
     shape: { layers: 2, queryHeads: 9, kvHeads: 3, headDim: 64 },
-    policy: { id: policy.id, version: policy.version, options: policyOptions, machine: 'm' },
+    policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
     context: setting,
     requested: { kvBudget: '25%' },
     effective: { budgetBytes: 400_000 },
