@@ -5,6 +5,7 @@
  */
 import { type FormatName, type KvCache, SIDES, type Side } from '../native/index.ts';
 import { type CanaryReport, type Decision, type PolicyContext, thresholdOf } from '../policy/index.ts';
+import type { SessionPlan } from './plan.ts';
 
 /** Probes fall on multiples of so many tokens, as plans do while writing, so that several share the waking up. */
 const STRIDE_TOKENS = 8;
@@ -37,12 +38,17 @@ export class Canaries {
   /** Tokens at which the next of them is due. */
   #dueAt = Number.POSITIVE_INFINITY;
 
-  constructor(cache: KvCache, context: PolicyContext, spent: { trialMs: number }, haste: (layer: number) => number) {
+  constructor(
+    cache: KvCache,
+    { context, policy }: Pick<SessionPlan, 'context' | 'policy'>,
+    spent: { trialMs: number },
+    haste: (layer: number) => number,
+  ) {
     this.#cache = cache;
     this.#context = context;
     this.#spent = spent;
     this.#haste = haste;
-    this.#share = thresholdOf(context.thresholds, 'canary.share').value;
+    this.#share = policy.keepsOriginals === true ? thresholdOf(context.thresholds, 'canary.share').value : 0;
     this.#every = thresholdOf(context.thresholds, 'canary.every').value;
     this.#renew = thresholdOf(context.thresholds, 'canary.renew').value;
   }

@@ -152,7 +152,7 @@ export class Governed {
     kv.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
     this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
-    this.canaries = new Canaries(kv, context, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
+    this.canaries = new Canaries(kv, plan, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
     this.mover = new Mover(id, kv, log, this.counts, this.spent, this.canaries, (move, bytesBefore) =>
       this.#tell(move, bytesBefore),
     );

@@ -1,7 +1,7 @@
 /** WHY move it? Situation → decisions, and nothing else: no clock, no chance, no files. The room's only entry. */
 import { KvError } from '../native/index.ts';
 import { agePolicy } from './policies/age.ts';
-import { price, priceOne } from './policies/price.ts';
+import { price, priceOne, priceTwo } from './policies/price.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { uniformPolicy } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
@@ -59,7 +59,7 @@ export const policies: Readonly<Record<string, (options: Readonly<Record<string,
 };
 
 /** Earlier versions of policies, by the name and version that stand in a log. */
-const EARLIER: Readonly<Record<string, Policy>> = { 'price 1': priceOne };
+const EARLIER: Readonly<Record<string, Policy>> = { 'price 1': priceOne, 'price 2': priceTwo };
 
 /** A policy by name, or the version of it that a log names. Options are data, since they stand in the log. Throws 'unsupported' for an unknown name, 'bad-config' for options that do not fit. */
 export function createPolicy(id: string, options: Readonly<Record<string, unknown>> = {}, version?: number): Policy {

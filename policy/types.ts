@@ -279,6 +279,8 @@ export interface Policy {
   readonly triesAgain?: boolean;
   /** True when a few tokens of a prompt are to be probed, as the thresholds 'probe.share' and 'probe.share.kld' say. */
   readonly probes?: boolean;
+  /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
+  readonly keepsOriginals?: boolean;
   /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its sessions. */
   readonly lowest?: FormatPair;
   /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */

@@ -62,7 +62,7 @@ class PriceSession implements PolicySession {
   /** How much an error costs in this text beside others: by earlier sessions, and by what this one has measured. */
   #expected: Estimate;
   #measured: Estimate | null = null;
-  /** What the session has learned about its predictions; version 1 learned nothing. */
+  /** What the session has learned about its predictions; null in versions 1 and 2. */
   readonly #evidence: Evidence | null;
   /** Layers with a gain that is not believed. */
   readonly #doubted: ReadonlySet<number>;
@@ -73,14 +73,14 @@ class PriceSession implements PolicySession {
     checkThresholds(given.thresholds, given.layers);
     const threshold = (id: ThresholdId): Threshold => thresholdOf(given.thresholds, id);
     const { thresholds, doubted } =
-      version === 1 ? { thresholds: given.thresholds, doubted: new Set<number>() } : believable(given.thresholds);
+      version < 3 ? { thresholds: given.thresholds, doubted: new Set<number>() } : believable(given.thresholds);
     const context = { ...given, thresholds };
     this.context = context;
     this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
     this.#expected = this.#law?.text ?? { value: 1, sd: 0, samples: 0 };
     this.offers = new Offers(context, this.#law);
     this.#doubted = doubted;
-    this.#evidence = version === 1 ? null : new Evidence(context.layers);
+    this.#evidence = version < 3 ? null : new Evidence(context.layers);
     this.layers = new Layers(context.layers, context.thresholds);
     this.price = version === 1 ? threshold('price.start').value : 0;
     this.#pagePrice = this.price;
@@ -328,8 +328,8 @@ class PriceSession implements PolicySession {
   }
 
   /**
-   * How bad a layer is, 1 being too much. From version 2 on: how far its errors exceed what was promised; a layer whose gain is not believed, and every
-   * layer after a change of topic, is watched at least. In version 1: its worst error or its predicted divergence against their bounds.
+   * How bad a layer is, 1 being too much. From version 3 on: how far its errors exceed what was promised; a layer whose gain is not believed, and every
+   * layer after a change of topic, is watched at least. Before: its worst error or its predicted divergence against their bounds.
    * An error fades with the age of its page as age^-0.8 to -0.9 (measured); -0.75 is more cautious and takes square roots
    * only, which are the same on every machine.
    */
@@ -481,16 +481,18 @@ class PriceSession implements PolicySession {
   }
 }
 
-/** The policy of a version: 1 as it decided until issue 11, kept for its logs and for comparison, or the present one. */
+/** The policy of a version: the present one, and earlier ones for their logs. 1 has no law of errors and is also compared with, 2 no evidence of its own. */
 const pricePolicy = (version: number): Policy => ({
   id: 'price',
   version,
   needsTrials: true,
   triesAgain: version > 1,
   probes: version > 1,
+  keepsOriginals: version > 2,
   ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
   open: (context) => new PriceSession(context, version),
 });
 
 export const priceOne: Policy = pricePolicy(1);
-export const price: Policy = pricePolicy(2);
+export const priceTwo: Policy = pricePolicy(2);
+export const price: Policy = pricePolicy(3);

@@ -2,13 +2,15 @@
 // witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head, verification, replay.
 // A changed format gets a new version and a new folder; this one must open for ever.
 import { createHash } from 'node:crypto';
-import { readFileSync, readdirSync } from 'node:fs';
+import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { crc32 } from 'node:zlib';
+import { crc32, gunzipSync } from 'node:zlib';
 import { expect, it } from 'vitest';
-import { readLog, verifyLog } from '../../witness/index.ts';
+import { readLog, replaySession, verifyLog } from '../../witness/index.ts';
+import { scratchFolders } from '../unit/witness/folder.ts';
 
 const dir = join(import.meta.dirname, 'log-v1');
+const folder = scratchFolders();
 
 function readByTheTable(): { entries: unknown[]; head: string; id: string } {
   const entries: { seq: number }[] = [];
@@ -47,4 +49,12 @@ it('are still the bytes', () => {
   expect(verifyLog(dir)).toEqual({ ok: true, ...sums, series: [{ series: 0, ...sums }], foreign: [] });
   expect([...readLog(dir)]).toEqual(entries);
   expect(entries.at(-1)).toMatchObject({ body: { text: 'ü \u2028 \ud83d\ude00 "quoted"\n', numbers: [0, -1.5, 1e21, 5e-324, 0.1] } });
+});
+
+it('of a session that version 2 of the price policy decided are decided again by that version', () => {
+  const copy = folder();
+  writeFileSync(join(copy, '00000000.wal'), gunzipSync(readFileSync(join(import.meta.dirname, 'price-2.wal.gz'))));
+  expect(verifyLog(copy)).toMatchObject({ ok: true });
+  const entries = [...readLog(copy)].filter(({ session }) => session !== '');
+  expect(replaySession(entries)).toMatchObject({ policy: 'price@2', equal: true, complete: true, decisions: 41 });
 });
