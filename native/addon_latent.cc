@@ -165,7 +165,8 @@ Napi::Value decode(const Info& info) {
     if (!readPage(info, &format, &width, &page) || !readFloats(info[3], &x)) return kBadArgument;
     if (page.length != latentBytes(format, width) || x.length != static_cast<uint64_t>(kPageTokens) * width) return kBadShape;
     if (!finiteLatent(latentView(format, width, page.data))) return kBadValue;
-    decodeLatentPage(kernelsOf(info.Env()), latentView(format, width, page.data), x.data);
+    LatentScratch scratch;
+    decodeLatentPage(kernelsOf(info.Env()), latentView(format, width, page.data), x.data, scratch);
     return kOk;
   });
 }
@@ -232,7 +233,8 @@ Status setRotary(Cache& cache, const Info& info) {
   return cache.setRotary(std::move(table));
 }
 
-// (layer, page, format of the latent or of the restored page, bytes Uint8Array | undefined to restore, Float64Array[1] <- bytes freed)
+// (layer, page, format of the latent or of the restored page, Float64Array[1] <- bytes freed; to hold or keep the bytes Uint8Array, to restore
+// whether the latent stays, undefined if it stays where it was kept beside)
 Status moveLatent(Cache& cache, const Info& info, LatentOperation operation) {
   int layer, page, format;
   Span<double> out;
@@ -240,10 +242,16 @@ Status moveLatent(Cache& cache, const Info& info, LatentOperation operation) {
   if (!readInt(info[2], 0, cache.layer(layer).sealed() - 1, &page)) return kBadArgument;
   if (!readInt(info[3], 0, (operation == kLatentRestore ? kFormatSlots : kLatentFormats) - 1, &format)) return kBadArgument;
   if (operation == kLatentRestore && !isFormat(format)) return kBadArgument;
-  if (!readArray(info[5], napi_float64_array, &out) || out.length != 1) return kBadShape;
-  if (operation == kLatentRestore) return cache.restore(layer, page, format, out.data);
+  if (!readArray(info[4], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  if (operation == kLatentMove) return cache.toLatent(layer, page, format, out.data);
+  if (operation == kLatentDrop) return cache.dropLatent(layer, page, out.data);
+  if (operation == kLatentRestore) {
+    if (!absent(info[5]) && !info[5].IsBoolean()) return kBadArgument;
+    const bool isBeside = cache.layer(layer).page(page).kind == kResident;
+    return cache.restore(layer, page, format, absent(info[5]) ? isBeside : info[5].As<Napi::Boolean>().Value(), out.data);
+  }
   Span<uint8_t> bytes;
-  if (!readArray(info[4], napi_uint8_array, &bytes)) return kBadArgument;
+  if (!readArray(info[5], napi_uint8_array, &bytes)) return kBadArgument;
   if (!cache.layer(layer).latent) return kUnsupported;
   if (bytes.length != latentBytes(format, cache.layer(layer).latent->width)) return kBadShape;
   if (operation == kLatentHold) return cache.hold(layer, page, format, bytes.data, out.data);
@@ -261,6 +269,8 @@ Status latentCall(Cache& cache, const Info& info) {
     case kLatentRotary: return setRotary(cache, info);
     case kLatentHold:
     case kLatentRestore:
+    case kLatentMove:
+    case kLatentDrop:
     case kLatentKeep: return moveLatent(cache, info, static_cast<LatentOperation>(operation));
     case kLatentScratch:
       if (!readInt(info[1], 0, 1 << 30, &bytes)) return kBadArgument;

@@ -31,8 +31,9 @@ bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candi
   Span<uint8_t> moves;
   if (!readArray(value, napi_uint8_array, &moves) || moves.length % 2 != 0 || moves.length > 2 * kTrialCandidatesMax) return false;
   for (size_t i = 0; i < moves.length; i += 2) {
-    if (moves.data[i] > 2 || !isFormat(moves.data[i + 1])) return false;
-    candidates->push_back({static_cast<Sides>(moves.data[i] + 1), moves.data[i + 1]});
+    const int format = moves.data[i + 1], latent = format - kLatentCandidatesFrom;
+    if (moves.data[i] > 2 || !(isFormat(format) || (latent >= 0 && latent < kLatentFormats))) return false;
+    candidates->push_back({static_cast<Sides>(moves.data[i] + 1), format});
   }
   return true;
 }

@@ -23,7 +23,7 @@ import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
 import { sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
-import type { LatentName } from './latent.ts';
+import { type LatentName, latentId } from './latent.ts';
 import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
 import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
@@ -31,7 +31,7 @@ import { NativePool } from './pool.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
-import { movesOf, original, REFUSED, Trials } from './trials.ts';
+import { checkLatent, isLatentName, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
   CacheMemory,
@@ -273,7 +273,8 @@ class NativeCache implements KvCache {
     }
     for (const candidate of candidates as readonly TrialCandidate[]) {
       record(candidate, 'candidate');
-      this.#checkedMove(layer, page, candidate.side, candidate.format);
+      if (!isLatentName(candidate.format)) this.#checkedMove(layer, page, candidate.side, candidate.format);
+      else checkLatent(candidate, this.table(layer).latent[page]!, page);
     }
     throw errorOf(status, `try page ${page} of layer ${layer}`, { layer, page });
   }
@@ -353,20 +354,38 @@ class NativeCache implements KvCache {
   }
 
   #putLatent(how: 'hold' | 'keep', layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
-    const handle = this.#open();
-    this.#sealedPage(this.#layer(layer), page);
-    return this.#within(`${how} page ${page} of layer ${layer} as ${format}`, () =>
-      held.putLatent(handle, how, layer, page, format, bytes, this.#one),
-    );
+    if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
+    return this.#latent(how, `${how} page ${page} of layer ${layer} as ${format}`, layer, page, latentId(format), bytes);
   }
 
-  restore(layer: number, page: number, format: FormatName): number {
+  toLatent(layer: number, page: number, format: LatentName): number {
+    return this.#latent('move', `hold page ${page} of layer ${layer} as ${format}`, layer, page, latentId(format));
+  }
+
+  dropLatent(layer: number, page: number): number {
+    return this.#latent('drop', 'drop a latent', layer, page, 0);
+  }
+
+  restore(layer: number, page: number, format: FormatName, options: { readonly keepLatent?: boolean } = {}): number {
+    record(options, 'options');
+    const { keepLatent } = options;
+    if (keepLatent !== undefined && typeof keepLatent !== 'boolean')
+      fail('keepLatent must be true or false', { keepLatent: show(keepLatent) });
+    const doing = `restore page ${page} of layer ${layer} as ${format}`;
+    return this.#latent('restore', doing, layer, page, formatId(format), keepLatent);
+  }
+
+  #latent(
+    operation: Parameters<typeof held.latentCall>[1],
+    doing: string,
+    layer: number,
+    page: number,
+    format: number,
+    last?: Uint8Array | boolean,
+  ): number {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
-    const id = formatId(format);
-    return this.#within(`restore page ${page} of layer ${layer} as ${format}`, () =>
-      held.restore(handle, layer, page, id, this.#one),
-    );
+    return this.#within(doing, () => held.latentCall(handle, operation, layer, page, format, this.#one, last));
   }
 
   exportPage(layer: number, page: number): Uint8Array {

@@ -1,9 +1,9 @@
 /** Pages that are held as latents: the checks of KvCache's methods for them, which types.ts describes. */
 import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { checkedWidth, type LatentName, latentId } from './latent.ts';
-import { LATENT_OPERATIONS } from './layout.ts';
-import { type CacheHandle, check } from './load.ts';
+import { checkedWidth } from './latent.ts';
+import { LATENT_NAMES, LATENT_OPERATIONS } from './layout.ts';
+import { type CacheHandle, check, codeOf } from './load.ts';
 import type { CacheShape, LatentLayerWeights, RotaryTable } from './types.ts';
 
 export const MAX_SCRATCH = 2 ** 30;
@@ -83,38 +83,42 @@ function refuseHeld(status: number, doing: string, values: Readonly<Record<strin
   }
 }
 
-/** Gives a page its latent, in place of keys and values (`hold`) or beside them (`keep`). Returns how many bytes that freed. */
-export function putLatent(
+type PageOperation = 'hold' | 'keep' | 'restore' | 'move' | 'drop';
+const REFUSED: Readonly<Record<PageOperation, readonly [what: string, hint: string]>> = {
+  hold: [
+    'cannot have a latent',
+    'set the weights of the layer and a rotary table that covers its positions; a page can have only one latent, and gets none while a move of it is under way',
+  ],
+  keep: ['cannot have a latent', 'as for holdLatent(); toLatent() holds a page as the latent that it has'],
+  restore: ['cannot be restored', 'it needs a latent, and no move of it may be under way'],
+  move: [
+    'cannot be held as this latent',
+    'it must have this latent or a better one (see table().latent), and no move of it may be under way',
+  ],
+  drop: ['has no latent beside its keys and values', 'restore() a page that is held as a latent'],
+};
+
+/**
+ * Does something with the latent of a page. `format` is the id of a latent, or to restore of a page format, and `last` the bytes to hold or keep, or
+ * whether the latent stays after restoring. Returns how many bytes that freed.
+ */
+export function latentCall(
   handle: CacheHandle,
-  operation: 'hold' | 'keep',
+  operation: PageOperation,
   layer: number,
   page: number,
-  format: LatentName,
-  bytes: Uint8Array,
+  format: number,
   out: Float64Array,
+  last?: Uint8Array | boolean,
 ): number {
-  const id = latentId(format);
-  if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
-  const values = { layer, page, format, bytes: bytes.length };
-  const status = handle.latent(LATENT_OPERATIONS[operation], layer, page, id, bytes, out);
-  try {
-    check(status, `give page ${page} of layer ${layer} its latent`, values);
-  } catch (error) {
-    if (!(error instanceof KvError) || error.code !== 'unsupported') throw error;
-    throw new KvError('unsupported', `page ${page} of layer ${layer} cannot have a latent`, {
-      values,
-      hint: 'set the weights of the layer and a rotary table that covers its positions; a page can have only one latent, and gets none while a move of it is under way',
+  const status = handle.latent(LATENT_OPERATIONS[operation], layer, page, format, out, last);
+  if (codeOf(status) === 'unsupported') {
+    const [what, hint] = REFUSED[operation];
+    throw new KvError('unsupported', `page ${page} of layer ${layer} ${what}`, {
+      values: { layer, page, latent: LATENT_NAMES[format] },
+      hint,
     });
   }
-  return out[0]!;
-}
-
-/** Makes keys and values of a page from its latent. Returns how many bytes that freed. */
-export function restore(handle: CacheHandle, layer: number, page: number, format: number, out: Float64Array): number {
-  check(
-    handle.latent(LATENT_OPERATIONS.restore, layer, page, format, undefined, out),
-    `restore page ${page} of layer ${layer}`,
-    { layer, page },
-  );
+  check(status, `${operation} the latent of page ${page} of layer ${layer}`, { layer, page });
   return out[0]!;
 }

@@ -11,7 +11,7 @@ import { check, loadBinary, type WeightsHandle } from './load.ts';
 
 export { LATENT_NAMES, type LatentName } from './layout.ts';
 /** The version of the bytes of latents, raised whenever they change. */
-export const LATENT_LAYOUT_VERSION = 1;
+export const LATENT_LAYOUT_VERSION = 2;
 
 const MAX_WIDTH = 16_384;
 const MAX_CONTRACTION = 65_536;
@@ -45,15 +45,16 @@ export function latentId(format: LatentName): number {
 
 const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
 
+const BITS = { xq8: 8, xq4: 4, xq3: 3 } as const satisfies Record<LatentName, number>;
+
 /**
- * The bytes of the latent of one page: 128·m codes (of one byte, in xq4 half a byte), 128 row scales of two bytes (in xq4 one), m int16
- * means and their scale. Each part is padded to a multiple of 64 bytes.
+ * The bytes of the latent of one page: 128·m codes of 8, 4 or 3 bits, 128 row scales of one byte (in xq8 two), m int16 means and their
+ * scale. Each of them is padded to a multiple of 64 bytes.
  */
 export function latentBytes(format: LatentName, width: number): number {
-  const isWide = latentId(format) === 0;
-  checkedWidth(width);
-  const codes = (PAGE_TOKENS * width) / (isWide ? 1 : 2);
-  return align(codes) + align(isWide ? PAGE_TOKENS * 2 : PAGE_TOKENS) + align(width * 2) + 64;
+  latentId(format);
+  const codes = (PAGE_TOKENS * checkedWidth(width) * BITS[format]) / 8;
+  return codes + PAGE_TOKENS * (format === 'xq8' ? 2 : 1) + align(width * 2) + 64;
 }
 
 function checkedPage(page: unknown, format: LatentName, width: number): Uint8Array {

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "3 formats=6 layout=0b2cf03b533d0ad644e32565efcd7dd6";
+constexpr char kAbi[] = "3 formats=6 layout=5f1b60119a250641034b8c60b0449e40";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -13,6 +13,7 @@ constexpr int kOpenRowsLeast = 16;
 constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;
 constexpr int kTrialCandidatesMax = 64;
+constexpr int kLatentCandidatesFrom = 128;
 constexpr int kSketchRows = 32;
 constexpr int kPagePartAlign = 64;
 constexpr int kContractionMax = 256;
@@ -25,10 +26,10 @@ enum Status : int { kOk = 0, kBadArgument = 1, kBadShape = 2, kBadValue = 3, kUn
 enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512vnni = 3, kNeon = 4, kNeondot = 5, kWasmSimd128 = 6, kAvx2vnni = 7 };
 constexpr int kIsaCount = 8;
 constexpr Isa kIsasBestFirst[] = {kAvx512vnni, kAvx512, kAvx2vnni, kAvx2, kNeondot, kNeon, kWasmSimd128, kScalar};
-enum LatentFormat : int { kXq8 = 0, kXq4 = 1 };
-constexpr int kLatentFormats = 2;
-enum LatentOperation : int { kLatentWeights = 0, kLatentRotary = 1, kLatentHold = 2, kLatentRestore = 3, kLatentKeep = 4, kLatentScratch = 5 };
-constexpr int kLatentOperations = 6;
+enum LatentFormat : int { kXq8 = 0, kXq4 = 1, kXq3 = 2 };
+constexpr int kLatentFormats = 3;
+enum LatentOperation : int { kLatentWeights = 0, kLatentRotary = 1, kLatentHold = 2, kLatentRestore = 3, kLatentKeep = 4, kLatentScratch = 5, kLatentMove = 6, kLatentDrop = 7 };
+constexpr int kLatentOperations = 8;
 enum OriginalOperation : int { kOriginalKeep = 0, kOriginalDrop = 1, kOriginalRestore = 2, kOriginalTry = 3, kOriginalFormat = 4 };
 constexpr int kOriginalOperations = 5;
 enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDenseGate = 4, kDenseUp = 5, kDenseDown = 6 };

@@ -20,6 +20,8 @@ export const TRIAL_QUERIES = 16;
 export const TRIAL_STRIDE = 8;
 /** The most candidates of one trial. */
 export const TRIAL_CANDIDATES_MAX = 64;
+/** In candidates of trials, ids from here on are latents: this plus the index in LATENT_NAMES. */
+export const LATENT_CANDIDATES_FROM = 128;
 /** The number of rows of the random sketch of W_o. */
 export const SKETCH_ROWS = 32;
 /** The parts of a page are allocated in multiples of this many bytes. */
@@ -39,6 +41,7 @@ export const LIMITS = {
   TRIAL_QUERIES,
   TRIAL_STRIDE,
   TRIAL_CANDIDATES_MAX,
+  LATENT_CANDIDATES_FROM,
   SKETCH_ROWS,
   PAGE_PART_ALIGN,
   CONTRACTION_MAX,
@@ -89,11 +92,11 @@ export const ISAS_BEST_FIRST: readonly Isa[] = [
 ];
 
 /** The formats of latents, best first. C++ uses the index. */
-export const LATENT_NAMES = ['xq8', 'xq4'] as const;
+export const LATENT_NAMES = ['xq8', 'xq4', 'xq3'] as const;
 /** A format of latents. See LATENT_NAMES. */
 export type LatentName = (typeof LATENT_NAMES)[number];
 /** The operations of CacheHandle.latent. */
-export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5 } as const;
+export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5, move: 6, drop: 7 } as const;
 /** The operations of CacheHandle.original. */
 export const ORIGINAL_OPERATIONS = { keep: 0, drop: 1, restore: 2, try: 3, format: 4 } as const;
 /** The matrices of a layer. The output matrix is matrix `q` of an additional layer after the last one. */

@@ -1,12 +1,34 @@
 /** Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's methods. */
 import { fail, formatNumber, partNumber, show, sideId, sideNumber } from './arguments.ts';
 import type { Side } from './format.ts';
-import { ORIGINAL_OPERATIONS, TRIAL_CANDIDATES_MAX } from './layout.ts';
+import { KvError } from './error.ts';
+import {
+  LATENT_CANDIDATES_FROM,
+  LATENT_NAMES,
+  type LatentName,
+  ORIGINAL_OPERATIONS,
+  TRIAL_CANDIDATES_MAX,
+} from './layout.ts';
 import { type CacheHandle, check, errorOf } from './load.ts';
 import type { TrialCandidate } from './types.ts';
 
 /** A status that stands for a call which was not made, because its arguments were wrong. */
 export const REFUSED = 1;
+
+/** Whether a candidate's format is a latent. */
+export const isLatentName = (format: unknown): format is LatentName =>
+  (LATENT_NAMES as readonly unknown[]).includes(format);
+
+/** Throws unless a page with `has` (as in table().latent) can be held as this latent. */
+export function checkLatent({ side, format }: TrialCandidate, has: number, page: number): void {
+  if (side !== 'kv') fail("a latent is a form of both sides, 'kv'", { side: show(side), format });
+  const best = LATENT_NAMES[has - 1];
+  if (best !== undefined && LATENT_NAMES.indexOf(format as LatentName) >= has - 1) return;
+  throw new KvError('unsupported', `page ${page} has ${best ?? 'no latent'}, so it cannot be held as ${format}`, {
+    values: { page, has: best ?? 'none', format },
+    hint: 'keep a latent of this format or a better one beside the page (keepLatent)',
+  });
+}
 
 /** The parts and formats of candidates as numbers, or null if they are not a list or too many. */
 export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | null {
@@ -15,7 +37,10 @@ export function movesOf(candidates: readonly TrialCandidate[]): Uint8Array | nul
   for (let i = 0; i < candidates.length; i++) {
     const candidate = candidates[i] as TrialCandidate | null | undefined;
     moves[2 * i] = partNumber(candidate?.side);
-    moves[2 * i + 1] = formatNumber(candidate?.format);
+    const format = candidate?.format;
+    moves[2 * i + 1] = isLatentName(format)
+      ? LATENT_CANDIDATES_FROM + LATENT_NAMES.indexOf(format)
+      : formatNumber(format);
   }
   return moves;
 }

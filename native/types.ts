@@ -140,7 +140,7 @@ export interface PageTable {
   /** Each resident page's format of keys, as an index into FORMAT_NAMES; 255 for pages of other kinds. */
   readonly kFormat: Uint8Array;
   readonly vFormat: Uint8Array;
-  /** The format of each page's latent: 0 for none, 1 for xq8, 2 for xq4. `kind` says whether the latent replaces keys and values or is kept beside them. */
+  /** The format of each page's latent: 0 for none, otherwise 1 plus an index into LATENT_NAMES. `kind` says whether the latent replaces keys and values or is kept beside them. */
   readonly latent: Uint8Array;
   /** The attention that each page has received: the sum of its probabilities over queries and query heads, [pages + 1]. The last entry is the open page. */
   readonly mass: Float64Array;
@@ -155,11 +155,10 @@ export interface AttendOptions {
   readonly observe?: boolean;
 }
 
-/** A change that a trial tries: one side of a page, or both (`kv`), in another format. */
-export interface TrialCandidate {
-  readonly side: Part;
-  readonly format: FormatName;
-}
+/** A change that a trial tries: one side of a page, or both (`kv`), in another format, or the page held as its latent or a lower one. */
+export type TrialCandidate =
+  | { readonly side: Part; readonly format: FormatName }
+  | { readonly side: 'kv'; readonly format: LatentName };
 
 /** A move in the background that has ended. */
 export interface FinishedMove {
@@ -216,7 +215,9 @@ export interface KvCache {
    * Measures how much attention would change if one sealed page were in another format, for each candidate by itself. Returns the
    * errors ε, [candidates], and changes nothing. An error is the mean over the kept queries of ‖S·(o′−o)‖/‖x‖ if there are a sketch
    * and norms, and otherwise of ‖o′−o‖/‖o‖, where o is the output with the page as it is and o′ with the candidate. Queries that
-   * cannot see the whole page are left out; if none remains, ε is NaN.
+   * cannot see the whole page are left out; if none remains, ε is NaN. It is also NaN for a latent from which a key or value beyond the
+   * range of f16 would be recomputed. Latents can be tried for pages that have one, beside their keys and values or in place of them:
+   * the same format or a lower one.
    */
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array;
   /**
@@ -284,7 +285,7 @@ export interface KvCache {
   /**
    * Replaces the keys and values of a sealed page by the latent of the same tokens, and returns how many bytes that freed. `bytes` come
    * from encodeLatent(format, x, width, page === 0 ? 4 : 0), where x are the rows that wk and wv are applied to. From then on attention
-   * recomputes the page, and trial() and transcode() throw 'unsupported' for it.
+   * recomputes the page, transcode() throws 'unsupported' for it, and trial() does for anything but lower latents.
    */
   holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number;
   /**
@@ -293,10 +294,18 @@ export interface KvCache {
    */
   keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void;
   /**
-   * Makes keys and values from a page's latent, both in `format`, and returns how many bytes that freed (usually a negative number). A
-   * latent that replaced them is removed; one that was kept beside them stays.
+   * Holds a page as the latent that is kept beside it, or as a lower one made of that, and returns how many bytes that freed: its keys and
+   * values and kept originals. A page that is held as a latent may go to a lower one. Throws 'unsupported' if the page has no such latent
+   * or a move of it is under way, 'bad-value' if a recomputed key or value would be beyond the range of f16, and 'budget-exceeded'.
    */
-  restore(layer: number, page: number, format: FormatName): number;
+  toLatent(layer: number, page: number, format: LatentName): number;
+  /** Forgets the latent that is kept beside a page, and returns how many bytes that freed. Throws 'unsupported' if there is none. */
+  dropLatent(layer: number, page: number): number;
+  /**
+   * Makes keys and values from a page's latent, both in `format`, and returns how many bytes that freed (usually a negative number). Unless
+   * keepLatent says otherwise, a latent that replaced them is removed, and one that was kept beside them stays.
+   */
+  restore(layer: number, page: number, format: FormatName, options?: { readonly keepLatent?: boolean }): number;
   /** The bytes of a sealed page with everything that belongs to it, in the form that native/stored.ts describes. */
   exportPage(layer: number, page: number): Uint8Array;
   /**

@@ -52,15 +52,27 @@ bool Cache::recomputesToHalves(const PageLatent& latent, int pageIndex) {
 
 // The result is empty when memory ran out.
 PageLatent Cache::draftLatent(const Layer& layer, int format, const uint8_t* bytes) {
-  const size_t size = latentBytes(format, layer.latent->width);
   PageLatent latent;
-  latent.bytes = account_->draft(size);
-  if (!latent.bytes) return latent;
-  std::memcpy(latent.bytes.bytes(), bytes, size);
-  latent.format = format;
-  latent.id = latents_->nextId++;
   latent.weights = layer.latent;
   latent.rotary = rotary_;
+  if (!latent.draft(*account_, format)) return PageLatent();
+  for (const PartRef& part : latent.part) {
+    std::memcpy(part.bytes(), bytes, part.size());
+    bytes += part.size();
+  }
+  latent.id = latents_->nextId++;
+  return latent;
+}
+
+PageLatent Cache::draftLower(const PageLatent& from, int format, int pageIndex) {
+  PageLatent latent;
+  latent.weights = from.weights;
+  latent.rotary = from.rotary;
+  if (isLatentDemotion(from.format, format)) latent.part[0] = from.part[0];
+  if (!latent.draft(*account_, format)) return PageLatent();
+  lowerLatentPage(kernels_, from.view(), format, pageIndex == 0 ? kSinkTokens : 0, latent.part[0].bytes(), latent.part[1].bytes(),
+                  workers_->scratch[0].latent);
+  latent.id = latents_->nextId++;
   return latent;
 }
 
@@ -71,7 +83,7 @@ Status Cache::keep(int index, int pageIndex, int format, const uint8_t* bytes) {
   PageLatent latent = draftLatent(layer, format, bytes);
   if (!latent.isThere()) return kNoMemory;
   if (!finiteLatent(latent.view())) return kBadValue;
-  account_->count(latent.bytes);
+  latent.count(*account_);
   layer.page(pageIndex).latent = std::move(latent);
   return kOk;
 }
@@ -83,14 +95,41 @@ Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, d
   if (!mayHaveLatent(layer, pageIndex)) return kUnsupported;
   endTrials(*workers_, page);
   if (!account_->hasRoom(latentBytes(format, layer.latent->width), page.bytes())) return kBudgetExceeded;
-  PageLatent latent = draftLatent(layer, format, bytes);
+  return holdAs(page, pageIndex, draftLatent(layer, format, bytes), freed);
+}
+
+Status Cache::toLatent(int index, int pageIndex, int format, double* freed) {
+  *freed = 0;
+  Page& page = layers_[index].page(pageIndex);
+  if (!page.latent.isThere() || page.moving || format < page.latent.format) return kUnsupported;
+  const bool isLower = format != page.latent.format;
+  if (page.kind == kLatent && !isLower) return kOk;
+  endTrials(*workers_, page);
+  if (!isLower) return holdAs(page, pageIndex, page.latent, freed);
+  const size_t kept = isLatentDemotion(page.latent.format, format) ? page.latent.part[0].size() : 0;
+  if (!account_->hasRoom(latentBytes(format, page.latent.weights->width) - kept, page.bytes() - kept)) return kBudgetExceeded;
+  return holdAs(page, pageIndex, draftLower(page.latent, format, pageIndex), freed);
+}
+
+Status Cache::holdAs(Page& page, int pageIndex, PageLatent latent, double* freed) {
   if (!latent.isThere()) return kNoMemory;
   if (!recomputesToHalves(latent, pageIndex)) return kBadValue;
   const double before = static_cast<double>(account_->usedBytes());
   for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
   page.latent = std::move(latent);
   page.kind = kLatent;
-  account_->count(page.latent.bytes);
+  page.latent.count(*account_);
+  *freed = before - static_cast<double>(account_->usedBytes());
+  return kOk;
+}
+
+Status Cache::dropLatent(int index, int pageIndex, double* freed) {
+  *freed = 0;
+  Page& page = layers_[index].page(pageIndex);
+  if (!page.latent.isThere() || page.kind != kResident) return kUnsupported;
+  endTrials(*workers_, page);
+  const double before = static_cast<double>(account_->usedBytes());
+  page.latent = PageLatent();
   *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }
@@ -101,14 +140,15 @@ void Cache::latentRows(const Layer& layer, int pageIndex, bool isKey, int head, 
   if (pageIndex == 0) restoreSinks(layer, isKey, head, rows, shape().headDim);
 }
 
-Status Cache::restore(int index, int pageIndex, int format, double* freed) {
+Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, double* freed) {
   *freed = 0;
   Layer& layer = layers_[index];
   Page& page = layer.page(pageIndex);
   if (!page.latent.isThere() || page.moving) return kUnsupported;
   if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
   endTrials(*workers_, page);
-  const size_t released = page.kind == kLatent ? page.bytes() : page.k.bytesBeside(page.original[0]) + page.v.bytesBeside(page.original[1]);
+  // A page held as a latent has no sides that would be released.
+  const size_t released = page.k.bytesBeside(page.original[0]) + page.v.bytesBeside(page.original[1]) + (keepsLatent ? 0 : page.latent.bytes());
   if (!account_->hasRoom(2 * sideBytes(format, shape().kvHeads, shape().headDim), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
@@ -124,7 +164,7 @@ Status Cache::restore(int index, int pageIndex, int format, double* freed) {
     }
   }
   const double before = static_cast<double>(account_->usedBytes());
-  if (page.kind == kLatent) page.latent = PageLatent();
+  if (!keepsLatent) page.latent = PageLatent();
   page.kind = kResident;
   page.k = std::move(fresh[0]);
   page.v = std::move(fresh[1]);

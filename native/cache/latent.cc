@@ -19,14 +19,16 @@ T* grown(std::vector<T>& buffer, size_t size) {
   return buffer.data();
 }
 
-size_t codeBytes(int format, int width) { return static_cast<size_t>(kPageTokens) * width / (format == kXq8 ? 1 : 2); }
+size_t elementsOf(int width) { return static_cast<size_t>(kPageTokens) * width; }
+size_t highBytes(int format, int width) { return elementsOf(width) / (format == kXq8 ? 1 : 4); }
+size_t lowBytes(int format, int width) { return format == kXq8 ? 0 : elementsOf(width) / (format == kXq4 ? 4 : 8); }
 size_t scaleBytes(int format) { return format == kXq8 ? kPageTokens * 2 : kPageTokens; }
 
 // The page's levels in the order of gemmI8, unpacked if necessary.
 const int8_t* levelsOf(const Kernels* kernels, const LatentView& view, LatentScratch& scratch) {
-  if (view.format == kXq8) return reinterpret_cast<const int8_t*>(view.codes);
-  int8_t* tile = grown(scratch.tile, static_cast<size_t>(kPageTokens) * view.width);
-  kernels->unpackLatent(view.codes, codeBytes(view.format, view.width), tile);
+  if (view.format == kXq8) return reinterpret_cast<const int8_t*>(view.high);
+  int8_t* tile = grown(scratch.tile, elementsOf(view.width));
+  kernels->unpackLatent(view.format, view.high, view.low, elementsOf(view.width), tile);
   return tile;
 }
 
@@ -36,7 +38,7 @@ void rowWorths(const Kernels* kernels, const LatentView& view, float* worth) {
     kernels->fromHalf(static_cast<const uint16_t*>(view.scales), worth, kPageTokens);
     return;
   }
-  for (int t = 0; t < kPageTokens; t++) worth[t] = rot4Worth(static_cast<const int8_t*>(view.scales)[t]);
+  for (int t = 0; t < kPageTokens; t++) worth[t] = rotWorth(view.format == kXq4 ? kRot4 : kRot3, static_cast<const int8_t*>(view.scales)[t]);
 }
 
 // int16 rows as two int8 rows each, x = 256 hi + lo, in the order of gemmI8 (blocks of 8 rows).
@@ -63,25 +65,33 @@ size_t LatentScratch::bytes() const {
 }
 
 void LatentScratch::reserve(int width, int outputs) {
-  grown(tile, static_cast<size_t>(kPageTokens) * width);
+  grown(tile, elementsOf(width));
   grown(rows, static_cast<size_t>(kBlock) * width);
   grown(base, 2 * static_cast<size_t>(outputs));
 }
 
-size_t latentBytes(int format, int width) {
-  return aligned(codeBytes(format, width)) + aligned(scaleBytes(format)) + aligned(static_cast<size_t>(width) * 2) + aligned(sizeof(float));
+void LatentScratch::reserveToLower(int from, int to, int width) {
+  grown(tile, 2 * elementsOf(width));
+  if (!isLatentDemotion(from, to)) grown(turned, elementsOf(width));
 }
 
-LatentView latentView(int format, int width, const uint8_t* bytes) {
+size_t latentPartBytes(int format, int width, int part) {
+  if (part == 1) return aligned(lowBytes(format, width)) + aligned(scaleBytes(format));
+  return aligned(highBytes(format, width)) + aligned(static_cast<size_t>(width) * 2) + aligned(sizeof(float));
+}
+
+size_t latentBytes(int format, int width) { return latentPartBytes(format, width, 0) + latentPartBytes(format, width, 1); }
+
+LatentView latentView(int format, int width, const uint8_t* first, const uint8_t* second) {
   LatentView view;
   view.format = format;
   view.width = width;
-  view.codes = bytes;
-  const uint8_t* at = bytes + aligned(codeBytes(format, width));
-  view.scales = at;
-  at += aligned(scaleBytes(format));
-  view.mean = reinterpret_cast<const int16_t*>(at);
-  view.meanScale = reinterpret_cast<const float*>(at + aligned(static_cast<size_t>(width) * 2));
+  view.high = first;
+  view.low = second ? second : first + latentPartBytes(format, width, 0);
+  view.scales = view.low + aligned(lowBytes(format, width));
+  const uint8_t* mean = first + aligned(highBytes(format, width));
+  view.mean = reinterpret_cast<const int16_t*>(mean);
+  view.meanScale = reinterpret_cast<const float*>(mean + aligned(static_cast<size_t>(width) * 2));
   return view;
 }
 
@@ -93,16 +103,28 @@ bool finiteLatent(const LatentView& view) {
   return true;
 }
 
-void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* bytes) {
-  const size_t codes = aligned(codeBytes(format, width));
-  std::memset(bytes + codes, 0, latentBytes(format, width) - codes);
-  const LatentView view = latentView(format, width, bytes);
-  kernels->encodeLatent(format == kXq8, x, width, firstRow, bytes, const_cast<void*>(view.scales), const_cast<int16_t*>(view.mean),
+void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* first, uint8_t* second) {
+  if (!second) second = first + latentPartBytes(format, width, 0);
+  const size_t high = highBytes(format, width), low = lowBytes(format, width);
+  std::memset(first + high, 0, latentPartBytes(format, width, 0) - high);
+  std::memset(second + low, 0, latentPartBytes(format, width, 1) - low);
+  const LatentView view = latentView(format, width, first, second);
+  kernels->encodeLatent(format, x, width, firstRow, first, second, const_cast<void*>(view.scales), const_cast<int16_t*>(view.mean),
                         const_cast<float*>(view.meanScale));
 }
 
-void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x) {
-  LatentScratch scratch;
+void lowerLatentPage(const Kernels* kernels, const LatentView& from, int to, int firstRow, uint8_t* first, uint8_t* second, LatentScratch& scratch) {
+  scratch.reserveToLower(from.format, to, from.width);
+  if (!isLatentDemotion(from.format, to)) {
+    decodeLatentPage(kernels, from, scratch.turned.data(), scratch);
+    encodeLatentPage(kernels, to, from.width, scratch.turned.data(), firstRow, first, second);
+    return;
+  }
+  kernels->demoteLatent(from.high, from.low, static_cast<const int8_t*>(from.scales), from.width, scratch.tile.data(), second,
+                        reinterpret_cast<int8_t*>(second) + aligned(lowBytes(to, from.width)));
+}
+
+void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x, LatentScratch& scratch) {
   const int8_t* tile = levelsOf(kernels, view, scratch);
   float worth[kPageTokens];
   rowWorths(kernels, view, worth);

@@ -1,7 +1,8 @@
 // Pages held as latents, from which keys and values are recomputed: packed weights, the bytes of a latent page, and the recomputation.
 //
-//   bytes of a page   codes (xq8: 128*width, xq4: half), row scales (xq8: f16 bits, xq4: int8 k), mean int16 [width], mean scale float;
-//                     each part starts at a multiple of 64
+//   bytes of a page   part 0: high codes (xq8: 128*width int8, else the plane of the two high bits), mean int16 [width], mean scale float
+//                     part 1: low codes (xq4: the plane of the two low bits, xq3: of the third bit alone), row scales (xq8: f16 bits, else int8 k)
+//                     each field starts at a multiple of 64. Outside a cache part 1 follows part 0. From xq4 to xq3 part 0 stays as it is.
 //   weights           int16 with one scale per output, as two int8 planes (w = 256 hi + lo), rotated like the latents, so that nothing has to
 //                     be rotated back at run time. The high plane alone is the int8 rounding of the same weights.
 //
@@ -18,20 +19,24 @@ inline bool latentWidthServed(int width) { return width >= 64 && width <= 16384 
 struct LatentView {
   int format;
   int width;
-  const uint8_t* codes;
+  const uint8_t* high;
+  const uint8_t* low;
   const void* scales;
   const int16_t* mean;
   const float* meanScale;
 };
 
+constexpr int kLatentParts = 2;
+// Whether a latent goes to a lower format by its codes alone, which leaves part 0 in place.
+constexpr bool isLatentDemotion(int from, int to) { return from == kXq4 && to == kXq3; }
+size_t latentPartBytes(int format, int width, int part);
 size_t latentBytes(int format, int width);
-LatentView latentView(int format, int width, const uint8_t* bytes);
+// second: part 1, null if it follows the first.
+LatentView latentView(int format, int width, const uint8_t* first, const uint8_t* second = nullptr);
 // Whether scales and mean are finite. Codes always are.
 bool finiteLatent(const LatentView& view);
-// x: [128][width], overwritten. bytes: latentBytes() of them, 4-byte aligned; padding is cleared.
-void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* bytes);
-// x: [128][width]. Rows that were before firstRow when the page was encoded decode to its mean.
-void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x);
+// x: [128][width], overwritten. first, second: the parts as in latentView(), 4-byte aligned; padding is cleared.
+void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* first, uint8_t* second = nullptr);
 
 // Bytes of one plane of packed weights.
 size_t gemmWeightBytes(int contraction, int outputs);
@@ -71,8 +76,15 @@ struct LatentScratch {
   std::vector<float> turned;
   // Allocates what materialize() needs for one page.
   void reserve(int width, int outputs);
+  // Allocates what lowerLatentPage() needs.
+  void reserveToLower(int from, int to, int width);
   size_t bytes() const;
 };
+
+// x: [128][width]. Rows that were before firstRow when the page was encoded decode to its mean.
+void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x, LatentScratch& scratch);
+// Writes a latent in a lower format, made of another; first is not used by a demotion, which leaves that part as it is.
+void lowerLatentPage(const Kernels* kernels, const LatentView& from, int to, int firstRow, uint8_t* first, uint8_t* second, LatentScratch& scratch);
 
 // y[t][o] = bias[o] + sum_c x̂[t][c] w[c][o] for the 128 rows. bias: [outputs] or null.
 void materialize(const Kernels* kernels, const LatentView& view, const PackedWeights& weights, int planes, const float* bias, float* y,

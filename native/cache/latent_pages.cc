@@ -12,6 +12,18 @@ size_t LatentLayer::bytes() const {
   return total;
 }
 
+bool PageLatent::draft(Account& account, int newFormat) {
+  format = newFormat;
+  for (int i = 0; i < kLatentParts; i++) {
+    if (!part[i] && !(part[i] = account.draft(latentPartBytes(format, weights->width, i)))) return false;
+  }
+  return true;
+}
+
+void PageLatent::count(Account& account) const {
+  for (const PartRef& one : part) account.count(one);
+}
+
 const LatentBlock* LatentBlocks::find(uint64_t id) const {
   for (const LatentBlock& block : blocks) {
     if (block.id == id) return &block;

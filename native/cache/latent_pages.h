@@ -40,11 +40,15 @@ struct RotaryTable {
 struct PageLatent {
   int format = -1;
   uint64_t id = 0;
-  PartRef bytes;
+  PartRef part[kLatentParts];
   std::shared_ptr<const LatentLayer> weights;
   std::shared_ptr<const RotaryTable> rotary;  // null for none
   bool isThere() const { return format >= 0; }
-  LatentView view() const { return latentView(format, weights->width, bytes.bytes()); }
+  size_t bytes() const { return part[0].size() + part[1].size(); }
+  LatentView view() const { return latentView(format, weights->width, part[0].bytes(), part[1].bytes()); }
+  // Drafts every missing part; false when memory ran out. The caller counts them when the page is complete.
+  bool draft(Account& account, int newFormat);
+  void count(Account& account) const;
 };
 
 struct LatentBlock {

@@ -80,7 +80,7 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
       for (PageSide& side : page->original) {
         for (PartRef& part : side.part) visit(part);
       }
-      visit(page->latent.bytes);
+      for (PartRef& part : page->latent.part) visit(part);
     }
   }
 }

@@ -64,7 +64,7 @@ struct Page {
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
   // Bytes of what the page is held as, and the bytes that kept originals add to them.
-  size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes.size(); }
+  size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes(); }
   size_t bytes() const { return heldBytes() + original[0].bytesBeside(k) + original[1].bytesBeside(v); }
 };
 
@@ -227,8 +227,12 @@ class Cache : public PartOwner {
   // Forgets a kept original, or puts it back in place of the present form, which is freed. freed: as in transcode.
   Status dropOriginal(int layer, int page, bool isKey, double* freed);
   Status restoreOriginal(int layer, int page, bool isKey, double* freed);
-  // Recomputes keys and values of a page from its latent, both in `format`. A held latent is then freed, a kept one stays.
-  Status restore(int layer, int page, int format, double* freed);
+  // Holds a page that has a latent as that latent alone, or as a lower one made of it. freed: as in transcode.
+  Status toLatent(int layer, int page, int format, double* freed);
+  // Forgets a latent that is kept beside keys and values.
+  Status dropLatent(int layer, int page, double* freed);
+  // Recomputes keys and values of a page from its latent, both in `format`. The latent is then freed or kept beside them.
+  Status restore(int layer, int page, int format, bool keepsLatent, double* freed);
   // Bytes of a stored page: the parts of keys and of values, the latent, and the sinks for page 0.
   size_t storedBytes(int layer, int page) const;
   // out: [storedBytes()].
@@ -312,6 +316,10 @@ class Cache : public PartOwner {
   // Whether a page has no latent yet and may get one now.
   bool mayHaveLatent(const Layer& layer, int page) const;
   PageLatent draftLatent(const Layer& layer, int format, const uint8_t* bytes);
+  // A lower latent of a page, made of the one that it has.
+  PageLatent draftLower(const PageLatent& from, int format, int page);
+  // Holds a page as a latent that recomputes to halves; everything else of it is freed.
+  Status holdAs(Page& page, int pageIndex, PageLatent latent, double* freed);
   // Keys or values of one head of a page that has a latent, with exact sinks: [128][d].
   void latentRows(const Layer& layer, int page, bool isKey, int head, float* rows, LatentScratch& scratch) const;
   // Both sides of one head, among the n K tiles and n V tiles of a page.

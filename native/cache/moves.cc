@@ -72,18 +72,20 @@ Mover::~Mover() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Mover::open(const Kernels* kernels, int headDim, int rows) {
-  if (headDim <= headDim_ && rows <= rows_) return;
+void Mover::open(const Kernels* kernels, int headDim, int rows, int width) {
+  if (headDim <= headDim_ && rows <= rows_ && width <= width_) return;
   headDim = std::max(headDim, headDim_);
   rows = std::max(rows, rows_);
+  width = std::max(width, width_);
   auto scratch = std::make_shared<Scratch>();
   scratch->keyRows.grow(static_cast<size_t>(kPageTokens) * headDim);
-  if (rows > 0) reserveForTrials(*scratch, kernels, headDim, rows);
+  if (rows > 0) reserveForTrials(*scratch, kernels, headDim, rows, width);
   if (kHasThreads && !thread_.joinable()) thread_ = std::thread([this] { work(); });
   std::lock_guard<std::mutex> lock(mutex_);
   scratch_ = std::move(scratch);
   headDim_ = headDim;
   rows_ = rows;
+  width_ = width;
 }
 
 size_t Mover::bytes() const { return scratch_ ? scratch_->bytes() : 0; }
@@ -197,7 +199,7 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
   const Status status = draftMove(index, pageIndex, sides, to, *move);
   if (status != kOk) return status;
   move->sinks = layers_[index].sinks;
-  if (move->changed) workers_->mover.open(kernels_, shape().headDim, 0);
+  if (move->changed) workers_->mover.open(kernels_, shape().headDim, 0, 0);
   else move->done.store(true);
   moves_.push_back(std::move(move));
   // From here on nothing can fail.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "latent_pages.h"
 #include "page.h"
 
 namespace palimpsest {
@@ -65,9 +66,15 @@ struct Move : Task {
 struct StartedTrial : Task {
   const void* owner = nullptr;  // the cache
   const Page* page = nullptr;   // held by the cache
-  PageSide k;                   // k, v and sinks keep alive what the trial reads; they are emptied once it is brought to its end
+  PageSide k;                   // k, v, latent and sinks keep alive what the trial reads; release() empties them once it is brought to its end
   PageSide v;
+  PageLatent latent;
   PartRef sinks;
+  void release() {
+    k = v = PageSide();
+    latent = PageLatent();
+    sinks = PartRef();
+  }
   std::vector<double> errors;
 };
 
@@ -85,8 +92,9 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Does everything that can fail: allocates scratch for this head size and number of trial query rows (0 for moves), and starts the thread.
-  void open(const Kernels* kernels, int headDim, int rows);
+  // Does everything that can fail: allocates scratch for this head size, number of trial query rows (0 for moves) and width of latents (0 for
+  // none), and starts the thread.
+  void open(const Kernels* kernels, int headDim, int rows, int width);
   void add(Task* task);
   // True: the task had not begun, and the caller has it back. False: it is done; the call waited for it if necessary.
   bool take(Task* task);
@@ -106,10 +114,11 @@ class Mover {
   Task* last_ = nullptr;
   Task* running_ = nullptr;
   bool stop_ = false;
-  // For the largest head size and the most rows so far. A running task keeps the scratch that it began with, so a larger one may replace it here.
+  // For the largest head size, the most rows and the widest latents so far. A running task keeps the scratch that it began with, so a larger one may replace it here.
   std::shared_ptr<Scratch> scratch_;
   int headDim_ = 0;
   int rows_ = 0;
+  int width_ = 0;
   std::thread thread_;
 };
 

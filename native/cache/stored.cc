@@ -21,7 +21,7 @@ std::vector<Piece> piecesOf(const Page& page) {
   for (const PageSide* side : {&page.k, &page.v}) {
     for (const PartRef& part : side->part) pieces.push_back({part.bytes(), part.size()});
   }
-  pieces.push_back({page.latent.bytes.bytes(), page.latent.bytes.size()});
+  for (const PartRef& part : page.latent.part) pieces.push_back({part.bytes(), part.size()});
   return pieces;
 }
 
@@ -75,7 +75,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   if (hasLatent) {
     page->latent = draftLatent(layer, stored.latentFormat, at);
     if (!page->latent.isThere()) return kNoMemory;
-    at += page->latent.bytes.size();
+    at += page->latent.bytes();
   }
   const uint16_t* sinks = reinterpret_cast<const uint16_t*>(at);
   if (!holdsNumbers(*page, pageIndex) || (pageIndex == 0 && !areHalves(sinks, sinkBytes() / 2))) return kBadValue;
@@ -87,7 +87,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   account_->count(layer.sinks);
   page->k.count(*account_);
   page->v.count(*account_);
-  account_->count(page->latent.bytes);
+  page->latent.count(*account_);
   layer.pages.push_back(std::move(page));
   layer.mass.push_back(0);
   layer.length += kPageTokens;

@@ -63,6 +63,18 @@ constexpr float kKnownShare = 1.0f / 64;
 
 int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
 
+// The latent that a candidate is, negative for other candidates.
+constexpr int latentOf(const TrialCandidate& candidate) { return std::max(candidate.format - kLatentCandidatesFrom, -1); }
+
+// What a trial reads of a page.
+struct TrialPage {
+  const PageSide& k;
+  const PageSide& v;
+  const PageSide* originals;  // [2]; read by candidates that are kept originals
+  const PageLatent& latent;
+  PageKind kind;
+};
+
 // What has already been prepared for one side of one head.
 struct Prepared {
   bool decoded = false;
@@ -72,18 +84,35 @@ struct Prepared {
 // One trial. It reads the cache's options and what it is given from the layer, none of which changes while the cache goes on.
 class Trial {
  public:
-  Trial(const Cache& cache, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept, std::vector<int> slots, const uint16_t* sketch,
-        float sketchScale, const uint16_t* keySinks, const uint16_t* valueSinks, const TrialCandidate* candidates, int count,
-        const PageSide* originals)
-      : cache_(cache), pageIndex_(page), k_(k), v_(v), originals_(originals), kept_(kept), slots_(std::move(slots)), sketch_(sketch), sketchScale_(sketchScale),
-        keySinks_(keySinks), valueSinks_(valueSinks), candidates_(candidates), count_(count), carving_(cache.shape().headDim) {}
+  Trial(const Cache& cache, int index, int page, const TrialPage& now, const KeptQueries& kept, const TrialCandidate* candidates, int count)
+      : cache_(cache), layer_(cache.layer(index)), pageIndex_(page), now_(now), kept_(kept), slots_(witnesses(cache, layer_, index, page)),
+        sketch_(cache.hasSketch(index) ? layer_.sketch->data() : nullptr), sketchScale_(layer_.sketchScale), keySinks_(cache.sinkRows(layer_, true, 0)),
+        valueSinks_(cache.sinkRows(layer_, false, 0)), candidates_(candidates), count_(count), carving_(cache.shape().headDim) {
+    for (int i = 0; i < count; i++) {
+      const int format = latentOf(candidates[i]);
+      if (format < 0) continue;
+      width_ = now.latent.weights->width;
+      if (format == now.latent.format) continue;
+      lower_[format].resize(latentBytes(format, width_) - (isLatentDemotion(now.latent.format, format) ? latentPartBytes(format, width_, 0) : 0));
+    }
+  }
 
   int queries() const { return static_cast<int>(slots_.size()); }
   int heads() const { return cache_.shape().kvHeads; }
 
   // Prepares a thread's scratch for this trial, and allocates what is missing for `queries` queries.
   void reserve(Scratch& scratch, int queries) const {
-    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group());
+    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group(), width_);
+  }
+
+  // Makes the lower latents that candidates need; run() follows for every head.
+  void prepare(Scratch& scratch) {
+    for (int format = 0; format < kLatentFormats; format++) {
+      if (lower_[format].empty()) continue;
+      uint8_t* bytes = lower_[format].data();
+      uint8_t* second = isLatentDemotion(now_.latent.format, format) ? bytes : bytes + latentPartBytes(format, width_, 0);
+      lowerLatentPage(cache_.kernels(), now_.latent.view(), format, firstRow(), bytes, second, scratch.latent);
+    }
   }
 
   // The number of floats that run() writes for all heads.
@@ -93,8 +122,13 @@ class Trial {
   void run(int head, Scratch& scratch, float* results) const {
     QueryRows& rows = scratch.query;
     load(rows, head);
-    const SideView k = k_.view(cache_.sideShape(true), head);
-    const SideView v = v_.view(cache_.sideShape(false), head);
+    SideView k, v;
+    if (now_.kind == kLatent) {
+      recompute(now_.latent.view(), head, scratch, 0, &k, &v);
+    } else {
+      k = now_.k.view(cache_.sideShape(true), head);
+      v = now_.v.view(cache_.sideShape(false), head);
+    }
     const size_t d = cache_.shape().headDim;
     meet(rows, k, v);
     Base base;
@@ -112,7 +146,7 @@ class Trial {
     for (const Sides sides : {kValues, kKeys, kBothSides}) {
       Prepared prepared[2];
       for (int i = 0; i < count_; i++) {
-        if (candidates_[i].sides != sides) continue;
+        if (candidates_[i].sides != sides || latentOf(candidates_[i]) >= 0) continue;
         const int format = candidates_[i].format;
         const SideView values = sides & kValues ? encode(scratch, v, false, format, sides, head, prepared[1]) : v;
         if (sides == kValues) {
@@ -122,7 +156,17 @@ class Trial {
           rows.restart();
           meet(rows, encode(scratch, k, true, format, sides, head, prepared[0]), values);
         }
-        compare(head, rows, base, results + (static_cast<size_t>(head) * count_ + i) * queries() * width());
+        compare(head, rows, base, resultsOf(results, head, i));
+      }
+    }
+    for (int i = 0; i < count_; i++) {
+      if (latentOf(candidates_[i]) < 0) continue;
+      rows.restart();
+      if (recompute(latent(latentOf(candidates_[i])), head, scratch, 1, &k, &v)) {
+        meet(rows, k, v);
+        compare(head, rows, base, resultsOf(results, head, i));
+      } else {
+        std::fill_n(resultsOf(results, head, i), queries() * width(), std::numeric_limits<float>::quiet_NaN());
       }
     }
   }
@@ -172,6 +216,35 @@ class Trial {
     float* powers;
   };
 
+  float* resultsOf(float* results, int head, int candidate) const {
+    return results + (static_cast<size_t>(head) * count_ + candidate) * queries() * width();
+  }
+
+  // The page's latent, or one that prepare() has made.
+  LatentView latent(int format) const {
+    const PageLatent& has = now_.latent;
+    if (format == has.format) return has.view();
+    const uint8_t* bytes = lower_[format].data();
+    return isLatentDemotion(has.format, format) ? latentView(format, width_, has.part[0].bytes(), bytes) : latentView(format, width_, bytes);
+  }
+
+  // Keys and values of a head as attention reads them from a latent; `at` is 0 or 1. False when a number is beyond the range of f16.
+  bool recompute(const LatentView& latent, int head, Scratch& scratch, int at, SideView* k, SideView* v) const {
+    const int d = cache_.shape().headDim;
+    const size_t elements = static_cast<size_t>(kPageTokens) * d;
+    for (const bool isKey : {true, false}) {
+      float* rows = scratch.keyRows.data();
+      recomputeHead(cache_.kernels(), *now_.latent.weights, now_.latent.rotary.get(), latent, isKey, head, pageIndex_ * kPageTokens, rows, scratch.latent);
+      if (!withinMagnitude(rows, elements, kHalfMax)) return false;
+      uint16_t* tile = scratch.latentTiles.data() + (2 * at + (isKey ? 0 : 1)) * elements;
+      packTile(cache_.kernels(), isKey, d, rows, tile);
+      SideView* view = isKey ? k : v;
+      *view = SideView();
+      view->field[kF16Halves] = reinterpret_cast<const uint8_t*>(tile);
+    }
+    return true;
+  }
+
   // The number of floats kept of o' - o for each query and head: its sketch, or the sum of its squares.
   size_t width() const { return sketch_ != nullptr ? kSketchRows : 1; }
 
@@ -209,7 +282,7 @@ class Trial {
 
   // One side in another format. `sides`: the candidates being tried are those for these sides; their formats of one family are encoded together.
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
-    if (format == kAsOriginal) return originals_[isKey ? 0 : 1].view(cache_.sideShape(isKey), head);
+    if (format == kAsOriginal) return now_.originals[isKey ? 0 : 1].view(cache_.sideShape(isKey), head);
     if (format == now.format) return now;
     const int d = cache_.shape().headDim;
     const bool second = sides == kBothSides && !isKey;
@@ -235,7 +308,7 @@ class Trial {
     int count = 0;
     for (int i = 0; i < count_; i++) {
       const int other = candidates_[i].format;
-      if (other == kAsOriginal || candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
+      if (!isFormat(other) || candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
       prepared.encoded[other] = true;
       targets[count++] = carving_.target(scratch.codes, other, second);
     }
@@ -290,10 +363,9 @@ class Trial {
   }
 
   const Cache& cache_;
+  const Layer& layer_;
   const int pageIndex_;
-  const PageSide& k_;
-  const PageSide& v_;
-  const PageSide* originals_;  // [2]; read by candidates that are kept originals
+  const TrialPage now_;
   const KeptQueries& kept_;
   const std::vector<int> slots_;
   const uint16_t* sketch_;  // null if there is none
@@ -303,13 +375,19 @@ class Trial {
   const TrialCandidate* candidates_;
   const int count_;
   const Carving carving_;
+  int width_ = 0;                               // of latents, if a candidate is one
+  std::vector<uint8_t> lower_[kLatentFormats];  // their bytes, where the page has a better one; of a demotion part 1 alone
 };
 
 Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
   const Page& now = cache.layer(index).page(page);
-  if (now.kind != kResident) return kUnsupported;
   for (int i = 0; i < count; i++) {
-    const int to = candidates[i].format;
+    const int to = candidates[i].format, latent = latentOf(candidates[i]);
+    if (latent >= 0) {
+      if (candidates[i].sides != kBothSides || !now.latent.isThere() || latent < now.latent.format) return kUnsupported;
+      continue;
+    }
+    if (now.kind != kResident) return kUnsupported;
     if (to != kAsOriginal && !servesHeadDim(to, cache.shape().headDim)) return kUnsupported;
     for (const bool isKey : {true, false}) {
       if (to == kAsOriginal) {
@@ -327,29 +405,27 @@ struct OwnTrial : StartedTrial {
   std::vector<TrialCandidate> candidates;
   std::vector<float> results;
   std::vector<float> room;
-  std::unique_ptr<const Trial> trial;
+  std::unique_ptr<Trial> trial;
 
   void run(Scratch& scratch) override {
     trial->reserve(scratch, trial->queries());  // allocates nothing (startTrial did), but other tasks use this scratch too
+    trial->prepare(scratch);
     for (int head = 0; head < trial->heads(); head++) trial->run(head, scratch, results.data());
     trial->measure(results.data(), room.data(), errors.data());
   }
 };
 
-Trial makeTrial(const Cache& cache, int index, int page, const PageSide& k, const PageSide& v, const KeptQueries& kept,
-                const TrialCandidate* candidates, int count, const PageSide* originals) {
-  const Layer& layer = cache.layer(index);
-  return Trial(cache, page, k, v, kept, witnesses(cache, layer, index, page), cache.hasSketch(index) ? layer.sketch->data() : nullptr,
-               layer.sketchScale, cache.sinkRows(layer, true, 0), cache.sinkRows(layer, false, 0), candidates, count, originals);
-}
-
 }  // namespace
 
-void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows) {
+void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows, int width) {
   scratch.query.reserve(kernels, headDim, rows, 1);
   scratch.codes.grow(2 * Carving(headDim).bytes());
   for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows}) buffer->grow(static_cast<size_t>(kPageTokens) * headDim);
   scratch.base.grow(2 * rows * (1 + static_cast<size_t>(headDim)) + powersSize(rows));
+  if (width == 0) return;
+  scratch.latentTiles.grow(4 * static_cast<size_t>(kPageTokens) * headDim);
+  scratch.latent.reserve(width, headDim);
+  scratch.latent.reserveToLower(kXq8, kXq3, width);
 }
 
 Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
@@ -357,7 +433,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   if (status != kOk) return status;
   const Layer& layer = cache.layer(index);
   const Page& now = layer.page(page);
-  const Trial trial = makeTrial(cache, index, page, now.k, now.v, layer.kept, candidates, count, now.original);
+  Trial trial(cache, index, page, {now.k, now.v, now.original, now.latent, now.kind}, layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
@@ -367,6 +443,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   for (int thread = 0; thread < threads; thread++) trial.reserve(workers.scratch[thread], trial.queries());
   workers.delta.grow(trial.resultSize() + trial.measureSize());
   float* results = workers.delta.data();
+  trial.prepare(workers.scratch[0]);
   auto task = [&](int head, int thread) { trial.run(head, workers.scratch[thread], results); };
   workers.threads.each(trial.heads(), task, threads);
   trial.measure(results, results + trial.resultSize(), errors);
@@ -380,7 +457,8 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   Workers& workers = cache.workers();
   Mover& mover = workers.mover;
   // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the trial.
-  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group());
+  const std::shared_ptr<const LatentLayer>& weights = layer.page(page).latent.weights;
+  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group(), weights ? weights->width : 0);
   std::unique_ptr<OwnTrial> own;
   if (mover.spareTrials.empty()) {
     own = std::make_unique<OwnTrial>();
@@ -394,12 +472,14 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->page = &layer.page(page);
   own->k = own->page->k;
   own->v = own->page->v;
+  own->latent = own->page->latent;
   own->sinks = layer.sinks;
   own->kept = layer.kept;
   own->sketch = layer.sketch;
   own->candidates.assign(candidates, candidates + count);
   own->errors.assign(count, std::numeric_limits<double>::quiet_NaN());
-  own->trial = std::make_unique<const Trial>(makeTrial(cache, index, page, own->k, own->v, own->kept, own->candidates.data(), count, nullptr));
+  const TrialPage now{own->k, own->v, nullptr, own->latent, own->page->kind};
+  own->trial = std::make_unique<Trial>(cache, index, page, now, own->kept, own->candidates.data(), count);
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
   own->trial->reserve(workers.scratch[0], kTrialQueries);
@@ -436,9 +516,7 @@ void endTrials(Workers& workers, const Page& page) {
   for (const std::unique_ptr<StartedTrial>& trial : workers.mover.trials) {
     if (trial->page != &page) continue;
     bringToEnd(workers, *trial);
-    trial->k = PageSide();
-    trial->v = PageSide();
-    trial->sinks = PartRef();
+    trial->release();
   }
 }
 
@@ -450,9 +528,7 @@ size_t finishTrials(Cache& cache, bool wait, double* errors) {
     if (!wait && !trial->done.load()) break;
     bringToEnd(cache.workers(), *trial);
     errors = std::copy(trial->errors.begin(), trial->errors.end(), errors);
-    trial->k = PageSide();
-    trial->v = PageSide();
-    trial->sinks = PartRef();
+    trial->release();
     // The next trial reuses its memory.
     mover.spareTrials.push_back(std::move(trial));
     count++;

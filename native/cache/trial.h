@@ -19,17 +19,18 @@ namespace palimpsest {
 // The format of a candidate whose sides are the kept originals, as they are. Such a candidate cannot be tried in the background.
 constexpr int kAsOriginal = -1;
 
-// What the page would be: some of its sides in one format.
+// What the page would be: some of its sides in one format, or (kLatentCandidatesFrom + LatentFormat, both sides) held as its latent or a lower one.
 struct TrialCandidate {
   Sides sides;
   int format;
 };
 
-// errors: [count]; NaN when no kept query sees the whole page. Answers kUnsupported for a candidate that transcode would refuse.
+// errors: [count]; NaN when no kept query sees the whole page, and for latents with a key or value beyond the range of f16. Answers kUnsupported for
+// a candidate that transcode or toLatent would refuse.
 Status trial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count, double* errors);
 
-// Allocates what one thread needs for `rows` query rows of a head.
-void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows);
+// Allocates what one thread needs for `rows` query rows of a head, and for latents of this width (0 for none).
+void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows, int width);
 
 // The same on the background thread, with the queries kept now. The page's present bytes are kept until the trial is finished.
 Status startTrial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count);

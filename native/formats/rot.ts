@@ -145,26 +145,32 @@ function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: 
  */
 export function demote(head: EncodedHead, to: RotName): EncodedHead {
   const from = rotName(head.format);
-  const fine = ROT_LEVELS[from];
-  const coarse = ROT_LEVELS[to];
   const drop = codeBits(from) - codeBits(to);
   assert(drop > 0, `${from} cannot be demoted to ${to}`);
   const codes = head.codes.map((code) => code >> drop);
   const rowScales = head.rowScales.map((bits, t) => {
-    const k = signed(bits);
-    if (k === ZERO_ROW) return bits;
-    let square = 0;
-    let cross = 0;
-    for (let i = t * head.headDim; i < (t + 1) * head.headDim; i++) {
-      const level = fine.levels[head.codes[i]!]!;
-      square += level * level;
-      cross += level * coarse.levels[codes[i]!]!;
-    }
-    if (cross <= 0) return ZERO_ROW & 0xffff;
-    const ratio = Math.fround(Math.fround(square * coarse.divisor) / Math.fround(cross * fine.divisor));
-    return scaleCode(Math.fround(rotScale(k) * ratio)) & 0xffff;
+    const row = head.codes.subarray(t * head.headDim, (t + 1) * head.headDim);
+    return narrowedScale(bits, row, from, to);
   });
   return { ...head, format: to, codes, rowScales };
+}
+
+/** k of a row (16-bit two's complement) after its codes were narrowed. */
+export function narrowedScale(bits: number, codes: Uint8Array, from: RotName, to: RotName): number {
+  const k = signed(bits);
+  if (k === ZERO_ROW) return bits;
+  const fine = ROT_LEVELS[from];
+  const coarse = ROT_LEVELS[to];
+  let square = 0;
+  let cross = 0;
+  for (const code of codes) {
+    const level = fine.levels[code]!;
+    square += level * level;
+    cross += level * coarse.levels[code >> (codeBits(from) - codeBits(to))]!;
+  }
+  if (cross <= 0) return ZERO_ROW & 0xffff;
+  const ratio = Math.fround(Math.fround(square * coarse.divisor) / Math.fround(cross * fine.divisor));
+  return scaleCode(Math.fround(rotScale(k) * ratio)) & 0xffff;
 }
 
 /** The value of one integer level in row t: 2^e times the row's scale over the divisor of the levels, in float32. */
@@ -221,13 +227,16 @@ function mix(weights: Float32Array, head: EncodedHead): Float64Array {
   return Float64Array.from(back, (value, c) => value + mass * head.means[c]! * scale);
 }
 
-/**
- * The bit planes of a head as stored. Codes in tile order (codec.ts) form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3:
- * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of a 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
- */
+/** The bit planes of a head as stored. */
 export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uint8Array } {
-  const [highBits, lowBits] = planeBits(rotName(head.format));
-  const tile = toTile(side, head.headDim, head.codes);
+  return packPlanes(toTile(side, head.headDim, head.codes), ...planeBits(rotName(head.format)));
+}
+
+/**
+ * Bit planes of codes in tile order (codec.ts), which form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3: bits 2f, 2f+1 of byte i are
+ * lane i of row 4j+f. 64 bytes of a 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
+ */
+export function packPlanes(tile: Uint8Array, highBits: number, lowBits: number): { hi: Uint8Array; lo: Uint8Array } {
   const hi = new Uint8Array((tile.length * highBits) / 8);
   const lo = new Uint8Array((tile.length * lowBits) / 8);
   const put = (plane: Uint8Array, bits: number, index: number, value: number): void => {

@@ -280,19 +280,21 @@ static void tokenSums(bool isKey, int d, const int8_t* a, const int8_t* b, int32
   }
 }
 
+// The third bits of codes, as a 1-bit plane, from the 2-bit plane of their low bits. elements: a multiple of 512.
+static void narrowPairs(const uint8_t* pairs, size_t elements, uint8_t* bits) {
+  // Each group of rows 4j..4j+3 of the 2-bit plane gives half of each byte of the 1-bit plane.
+  for (size_t j = 0; j < elements / 8; j += 64) {
+    for (int i = 0; i < 64; i += kLanes * 4) {
+      const VecI first = upperBits(loadWords(pairs + j * 2 + i)), second = upperBits(loadWords(pairs + j * 2 + 64 + i));
+      storeWords(bits + j + i, first | second << 4);
+    }
+  }
+}
+
 static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* exponents, uint8_t* loOut,
                       int8_t* exponentsOut) {
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
-  if (to == kRot3 || to == kRot1) {
-    // Each group of rows 4j..4j+3 of the old 2-bit plane gives half of each byte of the new 1-bit plane.
-    const uint8_t* pairs = to == kRot1 ? hi : lo;
-    for (size_t j = 0; j < elements / 8; j += 64) {
-      for (int i = 0; i < 64; i += kLanes * 4) {
-        const VecI first = upperBits(loadWords(pairs + j * 2 + i)), second = upperBits(loadWords(pairs + j * 2 + 64 + i));
-        storeWords(loOut + j + i, first | second << 4);
-      }
-    }
-  }
+  if (to == kRot3 || to == kRot1) narrowPairs(to == kRot1 ? hi : lo, elements, loOut);
   alignas(64) int8_t fine[kPageTokens * kHeadDimMax], coarse[kPageTokens * kHeadDimMax];
   unpackRot(from, hi, lo, elements, fine);
   unpackRot(to, hi, loOut, elements, coarse);

@@ -85,6 +85,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     NAMED(rotateLatent),
     NAMED(encodeLatent),
     NAMED(unpackLatent),
+    NAMED(demoteLatent),
     NAMED(mixLatent),
     NAMED(denseRow),
     NAMED(densePanels),

@@ -191,13 +191,14 @@ struct Kernels {
   void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
-  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. wide: xq8, else xq4.
+  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high.
   void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse);
-  // x: [128][width], overwritten. codes: 128*width bytes, or half of that (xq4). scales: [128] f16 bits, or int8 exponents (xq4).
-  // mean: [width], in units of meanScale.
-  void (*encodeLatent)(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale);
-  // Unpacks `bytes` (a multiple of 64) bytes of xq4 codes into twice as many levels in tile order.
-  void (*unpackLatent)(const uint8_t* codes, size_t bytes, int8_t* tile);
+  // x: [128][width], overwritten. scales: [128] f16 bits (xq8) or int8 exponents. mean: [width], in units of meanScale.
+  void (*encodeLatent)(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale);
+  // The levels of `elements` codes (a multiple of 512) of xq4 or xq3, in tile order.
+  void (*unpackLatent)(int format, const uint8_t* high, const uint8_t* low, size_t elements, int8_t* tile);
+  // xq4 -> xq3, from codes alone: writes the low plane and the exponents of xq3. tiles: [2][128 * width], overwritten.
+  void (*demoteLatent)(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut);
   // y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
 
@@ -216,7 +217,7 @@ const Kernels* kernelsFor(Isa isa);
 // The best kernels that this CPU can run.
 const Kernels* bestKernels();
 
-// The value of one rot4 level in a row with this exponent, -127..127: 2^(exponent/16) / the divisor of the levels; 0 for -128 (rot.cc).
-float rot4Worth(int8_t exponent);
+// The value of one level of rot4 or rot3 in a row with this exponent, -127..127: 2^(exponent/16) / the divisor of the levels; 0 for -128 (rot.cc).
+float rotWorth(int format, int8_t exponent);
 
 }  // namespace palimpsest

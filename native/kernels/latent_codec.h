@@ -2,13 +2,15 @@
 // float32, unfused, sums as zero-padded halving trees. Codes, scales and means are bit-equal on every instruction set.
 //
 // A latent row has `width` channels, a multiple of 16 and at least 64. It is rotated, the mean of the page is subtracted, and the rest is
-// coded with one scale per row. Levels are in the order that gemmI8 reads:
-//   tile   [128/8][width/4][8][4] int8
-//   xq8    the tile as it is
-//   xq4    64 bytes hold rows 2j (low nibbles) and 2j + 1 (high nibbles) of 64 tile bytes each; level = kRot4Levels[code]
+// coded with one scale per row. Codes are in the order that gemmI8 reads their levels:
+//   tile       [128/8][width/4][8][4] int8
+//   xq8        the tile as it is
+//   xq4, xq3   the bit planes of rot4 and rot3 over the tile, with their levels (planes.h)
 #pragma once
 
 constexpr int kMaxLatentWidth = 16384;
+// The format of page sides whose codes and levels a latent has.
+constexpr int rotOf(int latentFormat) { return latentFormat == kXq4 ? kRot4 : kRot3; }
 
 INLINE int largestPowerOfTwo(int width) {
   int p = 1;
@@ -93,8 +95,8 @@ INLINE float latentTreeSum(float* v, int count) {
   return v[0];
 }
 
-// Writes the codes of a row without its mean and returns the exponent of its unbiased scale <z,z>/<z,u>. room: [width].
-INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Sixteen& levels, float* room, uint8_t* codes) {
+// Writes the 4-bit codes of a row without its mean and returns the exponent of its unbiased scale <z,z>/<z,u>. levels: by 4-bit code. room: [width].
+INLINE int8_t codeRow(const float* z, int width, const Sixteen& unit, const Sixteen& levels, int divisor, float* room, uint8_t* codes) {
   for (int c = 0; c < width; c += kLanes) store(room + c, load(z + c) * load(z + c));
   const float zz = latentTreeSum(room, width);
   // A zero row gets NaN bounds, which nothing is above, so its codes become 0.
@@ -109,7 +111,7 @@ INLINE int8_t codeRow4(const float* z, int width, const Sixteen& unit, const Six
   }
   const float zu = latentTreeSum(room, width);
   if (!(zz > 0.0f) || !(zu > 0.0f)) return kZeroRow;
-  return static_cast<int8_t>(scaleExponents(splat((zz * static_cast<float>(kRot4Divisor)) / zu))[0]);
+  return static_cast<int8_t>(scaleExponents(splat((zz * static_cast<float>(divisor)) / zu))[0]);
 }
 
 // Writes the int8 codes of a row and returns the f16 bits of its scale.
@@ -120,8 +122,9 @@ INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
   return half;
 }
 
-// x: [128][width], overwritten. Rows before firstRow stay out of mean and codes. scales: xq4 [128] int8 exponents, xq8 [128] f16 bits.
-static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* codes, void* scales, int16_t* mean, float* meanScale) {
+// Rows before firstRow stay out of mean and codes.
+static void encodeLatent(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale) {
+  const bool wide = format == kXq8;
   if (width < 64) __builtin_unreachable();  // without this, gcc warns about arrays that no loop fills
   rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false);
   alignas(64) float average[kMaxLatentWidth], room[kMaxLatentWidth];
@@ -133,11 +136,13 @@ static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* 
 
   float padded[16];
   for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
-  const Sixteen unit = loadSixteen(padded), levels = levelsByCode(kRot4);
-  alignas(64) uint8_t line[kMaxLatentWidth];
-  alignas(64) uint8_t tile[8 * 256];
+  const Sixteen unit = loadSixteen(padded), levels = levelsByCode(rotOf(format));
+  alignas(64) uint8_t lines[8 * kMaxLatentWidth];
+  // The codes in tile order replace rows that have been coded: those of rows 8j .. 8j + 7 take the place of rows 2j and 2j + 1.
+  uint8_t* tile = reinterpret_cast<uint8_t*>(x);
   for (int t = 0; t < kPageTokens; t++) {
     float* z = x + static_cast<size_t>(t) * width;
+    uint8_t* line = lines + t % 8 * width;
     if (t < firstRow) {
       __builtin_memset(line, 0, static_cast<size_t>(width));
       if (wide) static_cast<uint16_t*>(scales)[t] = 0;
@@ -145,38 +150,56 @@ static void encodeLatent(bool wide, float* x, int width, int firstRow, uint8_t* 
     } else {
       for (int c = 0; c < width; c += kLanes) store(z + c, load(z + c) - load(average + c));
       if (wide) static_cast<uint16_t*>(scales)[t] = codeRow8(z, width, line);
-      else static_cast<int8_t*>(scales)[t] = codeRow4(z, width, unit, levels, room, line);
+      else static_cast<int8_t*>(scales)[t] = codeRow(z, width, unit, levels, divisorOf(rotOf(format)), room, line);
     }
-    // The row's codes overwrite z; whole blocks of 8 rows are put in tile order below.
-    __builtin_memcpy(z, line, static_cast<size_t>(width));
     if (t % 8 != 7) continue;
-    for (int from = 0; from < width; from += 256) {
-      const int some = width - from < 256 ? width - from : 256;
-      for (int r = 0; r < 8; r++) {
-        const uint8_t* row = reinterpret_cast<const uint8_t*>(x + static_cast<size_t>(t - 7 + r) * width) + from;
-        for (int c = 0; c < some; c += 4) __builtin_memcpy(tile + c * 8 + r * 4, row + c, 4);
-      }
-      const size_t at = static_cast<size_t>(t - 7) * width + static_cast<size_t>(from) * 8;
-      if (wide) {
-        __builtin_memcpy(codes + at, tile, static_cast<size_t>(some) * 8);
-        continue;
-      }
-      for (int i = 0; i < some * 8; i += 128) {
-        for (int j = 0; j < 64; j++) codes[(at + i) / 2 + j] = static_cast<uint8_t>(tile[i + j] | tile[i + 64 + j] << 4);
-      }
+    uint8_t* to = tile + static_cast<size_t>(t - 7) * width;
+    for (int c = 0; c < width; c += 4, to += 32) {
+      for (int r = 0; r < 8; r++) __builtin_memcpy(to + r * 4, lines + r * width + c, 4);
     }
+  }
+  const size_t elements = static_cast<size_t>(kPageTokens) * width;
+  if (wide) {
+    __builtin_memcpy(high, tile, elements);
+  } else {
+    packPairs<2>(tile, elements, high);
+    if (format == kXq4) packPairs<0>(tile, elements, low);
+    else packBits<1>(tile, elements, low);
   }
   clearUpperHalves();
 }
 
-// Unpacks the nibbles of xq4 into a tile of levels. bytes: of the codes, a multiple of 64.
-static void unpackLatent(const uint8_t* codes, size_t bytes, int8_t* tile) {
-  const Bytes table = loadTable(kRot4Levels), low = splatByte(15);
-  for (size_t i = 0; i < bytes; i += 64) {
-    for (int part = 0; part < 64; part += kVectorBytes) {
-      const Bytes both = loadBytes(codes + i + part);
-      storeBytes(tile + 2 * i + part, lookUp(table, both & low));
-      storeBytes(tile + 2 * i + 64 + part, lookUp(table, both >> 4 & low));
+static void unpackLatent(int format, const uint8_t* high, const uint8_t* low, size_t elements, int8_t* tile) {
+  unpackRot(rotOf(format), high, low, elements, tile);
+  clearUpperHalves();
+}
+
+// The high plane stays. As in demoteRot, the scale is multiplied by <u,u>/<u,u'>, from integer sums over the codes of a row.
+static void demoteLatent(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut) {
+  const size_t elements = static_cast<size_t>(kPageTokens) * width;
+  int8_t* coarse = tiles + elements;
+  narrowPairs(low, elements, lowOut);
+  unpackRot(kRot4, high, low, elements, tiles);
+  unpackRot(kRot3, high, lowOut, elements, coarse);
+  for (int t = 0; t < kPageTokens; t += 8) {
+    // Of four lanes for each of the block's eight rows; each sums at most 4096 products.
+    int32_t squares[32] = {}, products[32] = {};
+    for (size_t i = static_cast<size_t>(t) * width; i < static_cast<size_t>(t + 8) * width; i += 32) {
+      for (int lane = 0; lane < 32; lane++) {
+        squares[lane] += static_cast<int16_t>(tiles[i + lane] * tiles[i + lane]);
+        products[lane] += static_cast<int16_t>(tiles[i + lane] * coarse[i + lane]);
+      }
+    }
+    for (int r = 0; r < 8; r++) {
+      // Doubles hold these sums and products exactly, so each is rounded once.
+      double square = 0, product = 0;
+      for (int lane = 4 * r; lane < 4 * r + 4; lane++) {
+        square += squares[lane];
+        product += products[lane];
+      }
+      const float ratio = static_cast<float>(square * kRot3Divisor) / static_cast<float>(product * kRot4Divisor);
+      const int8_t now = exponents[t + r];
+      exponentsOut[t + r] = now == kZeroRow ? kZeroRow : static_cast<int8_t>(scaleExponents(splat(scaleOf(now) * ratio))[0]);
     }
   }
   clearUpperHalves();

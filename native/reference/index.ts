@@ -6,6 +6,7 @@ export { type EncodedHead, type Head, type ReferenceCodec, tileOffset, toTile } 
 export { fromHalf, toHalf } from './half.ts';
 export {
   decodeLatent,
+  demoteLatent,
   type EncodedLatent,
   encodeLatent,
   latentLevel,

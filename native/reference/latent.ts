@@ -1,35 +1,42 @@
 /**
- * xq8, xq4: a page of layer inputs (latents), from which keys and values are recomputed. The idea is that of XQuant (Tomar et al.,
+ * xq8, xq4, xq3: a page of layer inputs (latents), from which keys and values are recomputed. The idea is that of XQuant (Tomar et al.,
  * arXiv 2508.10395), whose linear groups are far less accurate than the rotation used here (README of this room).
  *
  * Per page of 128 rows of `width` channels (the normed layer input for MHA, its part in the column space of [W_k | W_v] for GQA):
  *   rotate  y = R·x: signs, then a Hadamard transform of the first p channels, p being the largest power of two that fits; if that is not
  *           all of them, signs and a transform of the last p. R is orthonormal. The weights are rotated once, so no page is rotated back.
  *   mean    μ_c = (Σ_t y_tc) / rows as int16 over max|μ|/32512: the largest channels of normed inputs hardly vary
- *   code    of z = y − μ̂. xq4: the 4-bit Lloyd-Max code and unbiased scale of rot4 (rot.ts); xq8: int8, s = f16(max|z| / 127)
+ *   code    of z = y − μ̂. xq4: the 4-bit Lloyd-Max code and unbiased scale of rot4 (rot.ts); xq3: the high three bits of that code, with the
+ *           levels of rot3 and a scale of its own; xq8: int8, s = f16(max|z| / 127)
  *   decode  x̂ = Rᵀ(μ̂ + worth_t·level)
  * Rows before firstRow (sinks) stay out of mean and codes; they decode to the mean.
  *
- * Bytes: codes in tile order [128/8][width/4][8][4] (xq4: 64 bytes hold two rows of 64 tile bytes, the first in the low nibbles), row
- * scales, means, the scale of the means; each part starts at a multiple of 64. 4 + 8/width + 16/128 bits per element (xq8: 8 + 16/width + 1/8).
+ * xq4 becomes xq3 as rot4 becomes rot3, from the codes alone: c >> 1, t' = t·⟨u,u⟩/⟨u,u'⟩.
+ *
+ * Bytes, with codes in tile order [128/8][width/4][8][4]: the codes of xq8, or the plane of the two high bits of the others, means, the scale of
+ * the means; then the plane of the low bits (xq4 two, xq3 one), row scales. Planes are those of rot.ts, and each field starts at a multiple of
+ * 64. 4 + 8/width + 16/128 bits per element (xq3: one less, xq8: 8 + 16/width + 1/8).
  * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded keys and values.
  */
 import { assert } from '../error.ts';
-import { rotScale, scaleCode } from '../formats/rot.ts';
-import { PAGE_TOKENS } from '../layout.ts';
+import { narrowedScale, packPlanes, rotScale, scaleCode } from '../formats/rot.ts';
+import { type LatentName, PAGE_TOKENS } from '../layout.ts';
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { encode4 } from './lloydmax.ts';
 import { ROT_LEVELS } from './tables.gen.ts';
 
-export type LatentName = 'xq8' | 'xq4';
+export type { LatentName };
+
+/** The rot format whose codes and levels a latent has. */
+const rotOf = (format: LatentName): 'rot4' | 'rot3' => (format === 'xq4' ? 'rot4' : 'rot3');
 
 export interface EncodedLatent {
   readonly format: LatentName;
   readonly width: number;
-  /** [128, width]. xq8: the int8 value + 128. xq4: 0..15. */
+  /** [128, width]. xq8: the int8 value + 128. xq4: 0..15. xq3: 0..7. */
   readonly codes: Uint8Array;
-  /** [128]. xq8: f16 bits. xq4: k as 16-bit two's complement. */
+  /** [128]. xq8: f16 bits. Others: k as 16-bit two's complement. */
   readonly rowScales: Uint16Array;
   /** [width], in units of meanScale. */
   readonly means: Int16Array;
@@ -114,7 +121,7 @@ export function encodeLatent(format: LatentName, x: Float32Array, width: number,
   const rowScales = new Uint16Array(PAGE_TOKENS).fill(format === 'xq8' ? 0 : ZERO_ROW & 0xffff);
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
     const z = Float32Array.from(means, (mean, c) => Math.fround(y[t * width + c]! - Math.fround(mean * meanScale)));
-    const row = format === 'xq8' ? codeRow8(z) : codeRow4(z);
+    const row = format === 'xq8' ? codeRow8(z) : codeRow(z, format);
     codes.set(row.codes, t * width);
     rowScales[t] = row.scale;
   }
@@ -141,12 +148,12 @@ function codeRow8(z: Float32Array): { codes: Uint8Array; scale: number } {
   return { codes, scale };
 }
 
-function codeRow4(z: Float32Array): { codes: Uint8Array; scale: number } {
-  const { divisor, levels } = ROT_LEVELS.rot4;
+function codeRow(z: Float32Array, format: LatentName): { codes: Uint8Array; scale: number } {
+  const { divisor, levels } = ROT_LEVELS[rotOf(format)];
   const zz = treeDot(z, z);
   if (!(zz > 0)) return { codes: new Uint8Array(z.length), scale: ZERO_ROW & 0xffff };
   const r = Math.fround(Math.sqrt(Math.fround(zz / z.length)));
-  const codes = Uint8Array.from(z, (value) => encode4(value, r));
+  const codes = Uint8Array.from(z, (value) => encode4(value, r) >> (format === 'xq4' ? 0 : 1));
   const zu = treeDot(
     z,
     Array.from(codes, (code) => levels[code]!),
@@ -155,17 +162,27 @@ function codeRow4(z: Float32Array): { codes: Uint8Array; scale: number } {
   return { codes, scale: k & 0xffff };
 }
 
+/** xq3 from the codes of xq4, without the rows. */
+export function demoteLatent(latent: EncodedLatent): EncodedLatent {
+  assert(latent.format === 'xq4', `${latent.format} is not demoted by its codes`);
+  const { width, codes } = latent;
+  const rowScales = latent.rowScales.map((bits, t) =>
+    narrowedScale(bits, codes.subarray(t * width, (t + 1) * width), 'rot4', 'rot3'),
+  );
+  return { ...latent, format: 'xq3', codes: codes.map((code) => code >> 1), rowScales };
+}
+
 /** The value of one level in row t, in float32. */
 export function latentWorth({ format, rowScales }: EncodedLatent, t: number): number {
   const bits = rowScales[t]!;
   if (format === 'xq8') return fromHalf(bits);
-  return Math.fround(rotScale((bits << 16) >> 16) / ROT_LEVELS.rot4.divisor);
+  return Math.fround(rotScale((bits << 16) >> 16) / ROT_LEVELS[rotOf(format)].divisor);
 }
 
 /** The integer level of an element. */
 export function latentLevel({ format, width, codes }: EncodedLatent, t: number, c: number): number {
   const code = codes[t * width + c]!;
-  return format === 'xq8' ? code - 128 : ROT_LEVELS.rot4.levels[code]!;
+  return format === 'xq8' ? code - 128 : ROT_LEVELS[rotOf(format)].levels[code]!;
 }
 
 /** μ̂ + worth·level, in the rotated basis: [128, width]. */
@@ -191,26 +208,26 @@ const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
 export function latentPage(latent: EncodedLatent): Uint8Array {
   const { format, width, codes, rowScales, means, meanScale } = latent;
   assert(width >= 64 && width % 16 === 0, `no latents of ${width} channels`);
-  const isWide = format === 'xq8';
-  const codeBytes = (PAGE_TOKENS * width) / (isWide ? 1 : 2);
-  const scalesAt = align(codeBytes);
-  const meansAt = scalesAt + align(isWide ? PAGE_TOKENS * 2 : PAGE_TOKENS);
-  const meanScaleAt = meansAt + align(width * 2);
-  const page = new Uint8Array(meanScaleAt + 64);
-  const view = new DataView(page.buffer);
-  for (let t = 0; t < PAGE_TOKENS; t++) {
-    for (let c = 0; c < width; c++) {
-      const at = Math.floor(t / 8) * 8 * width + Math.floor(c / 4) * 32 + (t % 8) * 4 + (c % 4);
-      const code = codes[t * width + c]!;
-      if (isWide) page[at] = code - 128;
-      else page[Math.floor(at / 128) * 64 + (at % 64)]! |= code << (at % 128 < 64 ? 0 : 4);
-    }
-    if (isWide) view.setUint16(scalesAt + 2 * t, rowScales[t]!, true);
-    else page[scalesAt + t] = rowScales[t]! & 255;
+  const tile = new Uint8Array(codes.length);
+  for (const [i, code] of codes.entries()) {
+    const [t, c] = [Math.floor(i / width), i % width];
+    tile[Math.floor(t / 8) * 8 * width + Math.floor(c / 4) * 32 + (t % 8) * 4 + (c % 4)] = code;
   }
-  means.forEach((mean, c) => {
-    view.setInt16(meansAt + 2 * c, mean, true);
-  });
-  view.setFloat32(meanScaleAt, meanScale, true);
+  const isWide = format === 'xq8';
+  const low = isWide ? 0 : format === 'xq4' ? 2 : 1;
+  const planes = isWide ? { hi: tile.map((code) => code - 128), lo: new Uint8Array() } : packPlanes(tile, 2, low);
+  const fields = [
+    planes.hi,
+    new Uint8Array(means.buffer),
+    new Uint8Array(Float32Array.of(meanScale).buffer),
+    planes.lo,
+    isWide ? new Uint8Array(rowScales.buffer) : Uint8Array.from(rowScales),
+  ];
+  const page = new Uint8Array(fields.reduce((sum, field) => sum + align(field.length), 0));
+  let at = 0;
+  for (const field of fields) {
+    page.set(field, at);
+    at += align(field.length);
+  }
   return page;
 }

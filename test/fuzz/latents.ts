@@ -15,7 +15,7 @@ const normals = (random: Random, count: number, size = 1): Float32Array =>
 /** The bytes of a page, and what comes back from them. */
 function latentPage(random: Random): Case {
   const m = width(random);
-  const format = whole(random, 0, 1);
+  const format = whole(random, 0, LATENT_NAMES.length - 1);
   const x = floats(random, PAGE_TOKENS * m, 65504);
   const firstRow = one(random, [0, 0, 1, 4]);
   const n = whole(random, 1, 9);
@@ -62,7 +62,7 @@ function gemm(random: Random): Case {
 /** Keys or values of a page, and values of what was gathered. */
 function materialize(random: Random): Case {
   const m = width(random);
-  const format = whole(random, 0, 1);
+  const format = whole(random, 0, LATENT_NAMES.length - 1);
   const outputs = whole(random, 1, 130);
   const planes = whole(random, 1, 2);
   const x = floats(random, PAGE_TOKENS * m, 65504);
@@ -105,7 +105,7 @@ function heldLatent(random: Random): Case {
   const rotary = 2 * whole(random, 1, d / 2);
   const angle = Float32Array.from({ length: (pages * PAGE_TOKENS * rotary) / 2 }, () => 6.28 * random());
   const [cos, sin] = [angle.map(Math.cos), angle.map(Math.sin)];
-  const format = whole(random, 0, 1);
+  const format = whole(random, 0, LATENT_NAMES.length - 1);
   const to = whole(random, Q8, 4);
   const q = normals(random, row);
   const sinks = bytes(random, 4 * row);
@@ -128,13 +128,13 @@ function heldLatent(random: Random): Case {
         for (let page = 0; page < pages; page++) {
           const latent = new Uint8Array(latentBytes(LATENT_NAMES[format]!, m));
           succeed(binary.encodeLatent(format, m, latent, x[page]!, page === 0 ? 4 : 0), 'encodeLatent');
-          succeed(cache.latent(LATENT_OPERATIONS.hold, 0, page, format, latent, freed), 'hold');
+          succeed(cache.latent(LATENT_OPERATIONS.hold, 0, page, format, freed, latent), 'hold');
           for (const side of [0, 1]) {
             const decoded = new Float32Array(PAGE_TOKENS * row);
             succeed(cache.decode(0, page, side, decoded), 'decode');
             results.push(decoded);
           }
-          succeed(cache.latent(LATENT_OPERATIONS.restore, 0, page, to, undefined, freed), 'restore');
+          succeed(cache.latent(LATENT_OPERATIONS.restore, 0, page, to, freed), 'restore');
           const restored = new Float32Array(PAGE_TOKENS * row);
           succeed(cache.decode(0, page, 1, restored), 'decode');
           results.push(restored);

@@ -289,13 +289,13 @@ class Session {
       pair.trials.push(errors);
     } else {
       const operation = what < 0.93 ? hold : keep;
-      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, 0, bytes, out));
+      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, 0, out, bytes));
     }
   }
 
   #restore(pair: Pair, layer: number, page: number, to: number): void {
     const { restore } = LATENT_OPERATIONS;
-    pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, undefined, out));
+    pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, out));
   }
 
   /** Something with the kept original of a page side. */

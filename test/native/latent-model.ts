@@ -1,6 +1,6 @@
 /** A model of two layers whose keys and values are made of their inputs by random matrices, with norm, bias and rotary embedding. */
 import type { LatentOptions } from '../../engine/index.ts';
-import { type LatentName, rope } from '../../native/index.ts';
+import { type LatentName, PAGE_TOKENS, rope } from '../../native/index.ts';
 import { normals, uniform } from './dense.ts';
 
 export const SHAPE = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -68,3 +68,11 @@ export function model(format: LatentName, seed: number): Model {
 /** Inputs of a step, [tokens, WIDTH]: one channel sticks out, as in trained models. */
 export const inputs = (random: () => number, tokens: number): Float32Array =>
   normals(random, tokens * WIDTH, 3).map((value, i) => value + (i % WIDTH === 7 ? 20 : 0));
+
+/** Where in the bytes of a latent its row scales and the scale of its means begin. */
+export function scalesAt(format: LatentName, width: number): { rows: number; mean: number } {
+  const high = PAGE_TOKENS * width * (format === 'xq8' ? 1 : 1 / 4);
+  const low = PAGE_TOKENS * width * { xq8: 0, xq4: 1 / 4, xq3: 1 / 8 }[format];
+  const mean = high + Math.ceil((2 * width) / 64) * 64;
+  return { rows: mean + 64 + low, mean };
+}

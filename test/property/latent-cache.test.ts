@@ -142,6 +142,7 @@ describe.each(available)(`%s (seed ${SEED})`, (isa) => {
       for (const [format, most] of [
         ['xq8', 0.02],
         ['xq4', 0.13],
+        ['xq3', 0.25],
       ] as const) {
         for (const page of [0, 1]) {
           if (it.cache.table(0).latent[page] !== 0) it.cache.restore(0, page, 'f16');
@@ -291,7 +292,7 @@ test('wrong calls end in one KvError and change nothing', () => {
   );
   it.close();
   expect(codeOf(() => cache.restore(0, 1, 'f16'))).toBe('closed');
-  expect(LATENT_NAMES.length).toBe(2);
+  expect(LATENT_NAMES.length).toBe(3);
 });
 
 test('a latent that is kept leaves keys and values where they are; wrong calls about it end in one KvError', () => {

@@ -9,8 +9,8 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import * as held from '../../../native/hold.ts';
-import { encodeLatent, FORMATS, KvError, SINK_TOKENS } from '../../../native/index.ts';
-import { STATUS_NO_MEMORY } from '../../../native/layout.ts';
+import { encodeLatent, FORMATS, KvError, LATENT_NAMES, type LatentName, SINK_TOKENS } from '../../../native/index.ts';
+import { LATENT_CANDIDATES_FROM, STATUS_NO_MEMORY } from '../../../native/layout.ts';
 import type { Binary, CacheHandle, PoolHandle } from '../../../native/load.ts';
 import { exportPage, importPage } from '../../../native/stored.ts';
 import type { PageTable } from '../../../native/types.ts';
@@ -34,6 +34,10 @@ const rows = (from: number, tokens: number, width = ROW) => noise.subarray(from 
 const weights = { width: WIDTH, wk: normals(random, ROW * WIDTH, 0.1), wv: normals(random, ROW * WIDTH, 0.1) };
 const latentOf = (page: number) =>
   encodeLatent('xq8', rows(page * 100, 128, WIDTH), WIDTH, page === 0 ? SINK_TOKENS : 0);
+
+/** Three candidates of a trial each: parts and formats. */
+const CANDIDATES = Uint8Array.of(0, FORMATS.rot4.id, 1, FORMATS.rot2.id, 2, FORMATS.rot3.id);
+const LATENTS = Uint8Array.from(LATENT_NAMES.flatMap((_, i) => [2, LATENT_CANDIDATES_FROM + i]));
 
 /** Refuses what a call answers other than 0. */
 function well(status: number): void {
@@ -95,12 +99,22 @@ class Case {
   }
 
   keep(page: number): this {
-    held.putLatent(this.cache, 'keep', 0, page, 'xq8', latentOf(page), new Float64Array(1));
-    return this;
+    return this.latent('keep', page, 'xq8', latentOf(page));
   }
 
   hold(page: number): this {
-    held.putLatent(this.cache, 'hold', 0, page, 'xq8', latentOf(page), new Float64Array(1));
+    return this.latent('hold', page, 'xq8', latentOf(page));
+  }
+
+  /** Restores in the format of that id, or does with a latent what hold.ts calls so. */
+  latent(
+    operation: Parameters<typeof held.latentCall>[1],
+    page: number,
+    format: LatentName | number,
+    last?: Uint8Array | boolean,
+  ): this {
+    const id = typeof format === 'number' ? format : LATENT_NAMES.indexOf(format);
+    held.latentCall(this.cache, operation, 0, page, id, new Float64Array(1), last);
     return this;
   }
 
@@ -137,8 +151,8 @@ class Case {
     return this;
   }
 
-  startTrial(cache = this.cache): this {
-    well(cache.startTrial(0, 0, Uint8Array.of(0, FORMATS.rot4.id, 1, FORMATS.rot2.id, 2, FORMATS.rot3.id)));
+  startTrial(cache = this.cache, candidates = CANDIDATES): this {
+    well(cache.startTrial(0, 0, candidates));
     return this;
   }
 
@@ -259,16 +273,36 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
     (it) => it.hold(0),
     (it) => {
       it.finishTrials(1);
-      held.restore(it.cache, 0, 0, FORMATS.q8.id, new Float64Array(1));
+      it.latent('restore', 0, FORMATS.q8.id);
     },
+  ],
+  'holding a page as the latent beside it': [
+    (it) => it.append(300).attend(200).latents().keep(0).startTrial().startTrial(it.cache, LATENTS),
+    (it) => it.latent('move', 0, 'xq8'),
+    (it) => it.finishTrials(2),
+  ],
+  'a lower latent of a page': [(it) => it.append(300).latents().keep(0), (it) => it.latent('move', 0, 'xq4')],
+  'the lowest latent of a held page': [
+    (it) => it.append(300).latents().hold(0).latent('move', 0, 'xq4'),
+    (it) => it.latent('move', 0, 'xq3'),
+  ],
+  'a trial of latents': [(it) => it.append(300).attend(200).latents().keep(0), (it) => well(it.cache.trial(0, 0, LATENTS, new Float64Array(3)))],
+  'starting a trial of latents': [
+    (it) => it.append(300).attend(200).latents().keep(0),
+    (it) => it.startTrial(it.cache, LATENTS),
+    (it) => it.finishTrials(1),
   ],
   'restoring a held page': [
     (it) => it.append(300).latents().hold(0),
-    (it) => held.restore(it.cache, 0, 0, FORMATS.q8.id, new Float64Array(1)),
+    (it) => it.latent('restore', 0, FORMATS.q8.id),
   ],
   'restoring a page whose latent is kept': [
     (it) => it.append(300).latents().keep(0).transcode(0, 2, 'rot2'),
-    (it) => held.restore(it.cache, 0, 0, FORMATS.f16.id, new Float64Array(1)),
+    (it) => it.latent('restore', 0, FORMATS.f16.id),
+  ],
+  'restoring a held page and keeping its latent': [
+    (it) => it.append(300).latents().hold(0),
+    (it) => it.latent('restore', 0, FORMATS.q8.id, true),
   ],
   'exporting a page': [
     (it) => it.append(300).latents().keep(0),

@@ -18,6 +18,7 @@ import {
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
+import { scalesAt } from '../../native/latent-model.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const [ROW, Q_ROW, WIDTH] = [128, 256, 256];
@@ -100,9 +101,10 @@ describe('latents', () => {
         const cache = filled(normals(random, 300 * ROW));
         cache.setLatentWeights(0, weights(0.05));
         const any = bytes.slice();
-        // All of it, or a few of the last bytes, where scales and means are.
-        const from = round % 3 === 0 ? 0 : any.length - 64 - Math.floor(640 * random());
-        for (let i = from; i < any.length; i++) if (round % 3 === 0 || random() < 0.2) any[i] = 256 * random();
+        // All of it, or a few bytes of the scales and of means.
+        const at = scalesAt(name, WIDTH);
+        const [from, to] = round % 3 === 0 ? [0, any.length] : round % 3 === 1 ? [at.mean - 512, at.mean + 4] : [at.rows, any.length];
+        for (let i = from; i < to; i++) if (round % 3 === 0 || random() < 0.2) any[i] = 256 * random();
         let code = 'held';
         try {
           cache[round % 2 === 0 ? 'holdLatent' : 'keepLatent'](0, 1, name, any);
@@ -114,7 +116,8 @@ describe('latents', () => {
         seen.set(code, (seen.get(code) ?? 0) + 1);
         expect(answers(cache, normals(random, 100 * Q_ROW))).toBe(true);
       }
-      const notNumbers = bytes.slice().fill(0xff, bytes.length - 64);
+      const { mean } = scalesAt(name, WIDTH);
+      const notNumbers = bytes.slice().fill(0xff, mean, mean + 64);
       expect(codeOf(() => decodeLatent(name, notNumbers, WIDTH))).toBe('bad-value');
     }
     expect([...seen.keys()].sort()).toEqual(['bad-value', 'held']);

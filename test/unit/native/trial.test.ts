@@ -28,6 +28,10 @@ interface Kept {
   readonly norm: number;
 }
 
+/** Whether a candidate is a latent. */
+const isLatent = (one: TrialCandidate): one is Extract<TrialCandidate, { format: LatentName }> =>
+  (LATENT_NAMES as readonly string[]).includes(one.format);
+
 const shapeOf = (headDim: number) => ({ layers: 1, queryHeads: 6, kvHeads: 2, headDim });
 
 function open(options: Omit<KvCacheOptions, 'pool' | 'shape'> & { headDim?: number } = {}): KvCache {
@@ -72,7 +76,8 @@ function bruteForce(
   options: { window?: number; slopes?: Float32Array; sketch?: Float32Array } = {},
 ): number {
   const twin = twinOf(cache);
-  twin.transcode(0, page, candidate.side, candidate.format);
+  if (isLatent(candidate)) twin.toLatent(0, page, candidate.format);
+  else twin.transcode(0, page, candidate.side, candidate.format);
   const [k, v, k2, v2] = [cache, twin].flatMap((one) => SIDES.map((side) => history(one, 0, side))) as [
     Float32Array,
     Float32Array,
