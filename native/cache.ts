@@ -355,7 +355,14 @@ class NativeCache implements KvCache {
 
   #putLatent(how: 'hold' | 'keep', layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
     if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
-    return this.#latent(how, `${how} page ${page} of layer ${layer} as ${format}`, layer, page, latentId(format), bytes);
+    return this.#latent(
+      how,
+      `${how} page ${page} of layer ${layer} as ${format}`,
+      layer,
+      page,
+      latentId(format),
+      bytes,
+    );
   }
 
   toLatent(layer: number, page: number, format: LatentName): number {

@@ -96,7 +96,16 @@ export const LATENT_NAMES = ['xq8', 'xq4', 'xq3'] as const;
 /** A format of latents. See LATENT_NAMES. */
 export type LatentName = (typeof LATENT_NAMES)[number];
 /** The operations of CacheHandle.latent. */
-export const LATENT_OPERATIONS = { weights: 0, rotary: 1, hold: 2, restore: 3, keep: 4, scratch: 5, move: 6, drop: 7 } as const;
+export const LATENT_OPERATIONS = {
+  weights: 0,
+  rotary: 1,
+  hold: 2,
+  restore: 3,
+  keep: 4,
+  scratch: 5,
+  move: 6,
+  drop: 7,
+} as const;
 /** The operations of CacheHandle.original. */
 export const ORIGINAL_OPERATIONS = { keep: 0, drop: 1, restore: 2, try: 3, format: 4 } as const;
 /** The matrices of a layer. The output matrix is matrix `q` of an additional layer after the last one. */

@@ -1,7 +1,7 @@
 /** Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's methods. */
 import { fail, formatNumber, partNumber, show, sideId, sideNumber } from './arguments.ts';
-import type { Side } from './format.ts';
 import { KvError } from './error.ts';
+import type { Side } from './format.ts';
 import {
   LATENT_CANDIDATES_FROM,
   LATENT_NAMES,

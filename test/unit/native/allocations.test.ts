@@ -279,23 +279,28 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   'holding a page as the latent beside it': [
     (it) => it.append(300).attend(200).latents().keep(0).startTrial().startTrial(it.cache, LATENTS),
     (it) => it.latent('move', 0, 'xq8'),
-    (it) => it.finishTrials(2),
+    (it) => it.latent('restore', 0, FORMATS.q8.id).finishTrials(2),
   ],
-  'a lower latent of a page': [(it) => it.append(300).latents().keep(0), (it) => it.latent('move', 0, 'xq4')],
+  'a lower latent of a page': [
+    (it) => it.append(300).latents().keep(0),
+    (it) => it.latent('move', 0, 'xq4'),
+    (it) => it.latent('restore', 0, FORMATS.q8.id),
+  ],
   'the lowest latent of a held page': [
     (it) => it.append(300).latents().hold(0).latent('move', 0, 'xq4'),
     (it) => it.latent('move', 0, 'xq3'),
+    (it) => it.latent('restore', 0, FORMATS.q8.id),
   ],
-  'a trial of latents': [(it) => it.append(300).attend(200).latents().keep(0), (it) => well(it.cache.trial(0, 0, LATENTS, new Float64Array(3)))],
+  'a trial of latents': [
+    (it) => it.append(300).attend(200).latents().keep(0),
+    (it) => well(it.cache.trial(0, 0, LATENTS, new Float64Array(3))),
+  ],
   'starting a trial of latents': [
     (it) => it.append(300).attend(200).latents().keep(0),
     (it) => it.startTrial(it.cache, LATENTS),
     (it) => it.finishTrials(1),
   ],
-  'restoring a held page': [
-    (it) => it.append(300).latents().hold(0),
-    (it) => it.latent('restore', 0, FORMATS.q8.id),
-  ],
+  'restoring a held page': [(it) => it.append(300).latents().hold(0), (it) => it.latent('restore', 0, FORMATS.q8.id)],
   'restoring a page whose latent is kept': [
     (it) => it.append(300).latents().keep(0).transcode(0, 2, 'rot2'),
     (it) => it.latent('restore', 0, FORMATS.f16.id),

@@ -212,8 +212,7 @@ test(`any bytes whose scales are numbers are a page, and all others are refused 
       const page = Uint8Array.from({ length: latentBytes(format, 64) }, () => Math.floor(random() * 256));
       // Half of them with row scales of xq8 that are numbers: exponents below the last one.
       const at = scalesAt(format, 64);
-      if (round % 2 === 0 && format === 'xq8')
-        for (let t = 0; t < PAGE_TOKENS; t++) page[at.rows + 2 * t + 1]! &= 0xbf;
+      if (round % 2 === 0 && format === 'xq8') for (let t = 0; t < PAGE_TOKENS; t++) page[at.rows + 2 * t + 1]! &= 0xbf;
       const scales = format === 'xq8' ? new Uint16Array(page.buffer, at.rows, PAGE_TOKENS) : new Uint16Array();
       const mean = new Float32Array(page.buffer, at.mean, 1)[0]!;
       const isPage = Number.isFinite(mean) && scales.every((bits) => (bits & 0x7c00) !== 0x7c00);

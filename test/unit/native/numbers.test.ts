@@ -103,7 +103,8 @@ describe('latents', () => {
         const any = bytes.slice();
         // All of it, or a few bytes of the scales and of means.
         const at = scalesAt(name, WIDTH);
-        const [from, to] = round % 3 === 0 ? [0, any.length] : round % 3 === 1 ? [at.mean - 512, at.mean + 4] : [at.rows, any.length];
+        const [from, to] =
+          round % 3 === 0 ? [0, any.length] : round % 3 === 1 ? [at.mean - 512, at.mean + 4] : [at.rows, any.length];
         for (let i = from; i < to; i++) if (round % 3 === 0 || random() < 0.2) any[i] = 256 * random();
         let code = 'held';
         try {

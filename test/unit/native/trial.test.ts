@@ -5,12 +5,16 @@
  */
 import { describe, expect, it } from 'vitest';
 import {
+  encodeLatent,
   FORMAT_NAMES,
   type FormatName,
   fromHalf,
   isMove,
   type KvCache,
   type KvCacheOptions,
+  LATENT_NAMES,
+  type LatentLayerWeights,
+  type LatentName,
   openKvCache,
   openPool,
   PARTS,
@@ -73,9 +77,9 @@ function bruteForce(
   page: number,
   candidate: TrialCandidate,
   kept: readonly Kept[],
-  options: { window?: number; slopes?: Float32Array; sketch?: Float32Array } = {},
+  options: { window?: number; slopes?: Float32Array; sketch?: Float32Array; weights?: LatentLayerWeights } = {},
 ): number {
-  const twin = twinOf(cache);
+  const twin = twinOf(cache, {}, options.weights === undefined ? [] : [options.weights]);
   if (isLatent(candidate)) twin.toLatent(0, page, candidate.format);
   else twin.transcode(0, page, candidate.side, candidate.format);
   const [k, v, k2, v2] = [cache, twin].flatMap((one) => SIDES.map((side) => history(one, 0, side))) as [
@@ -207,6 +211,48 @@ describe('trial', () => {
     const q = normals(random, 6 * 64 * 8);
     cache.attend(0, q, new Float32Array(q.length)); // no norms: the two kinds are not mixed
     expect(cache.hasSketch(0)).toBe(false);
+  });
+
+  it('equals brute force for latents, beside keys and values and in their place, at once and in the background', () => {
+    for (const [headDim, threads] of [
+      [64, 1],
+      [96, 2],
+    ] as const) {
+      const width = 80;
+      const random = uniform(headDim + 5);
+      const cache = open({ headDim, threads });
+      const matrix = (): Float32Array => normals(random, 2 * headDim * width, 0.1);
+      const weights = { width, wk: matrix(), wv: matrix(), vBias: normals(random, 2 * headDim) };
+      cache.setLatentWeights(0, weights);
+      const kept = run(cache, random, 400, 100, false);
+      const x = normals(random, 128 * width);
+      const agreed = (
+        page: number,
+        latent: LatentName,
+        seen: readonly Kept[],
+        others: readonly TrialCandidate[],
+      ): void => {
+        const names = LATENT_NAMES.slice(LATENT_NAMES.indexOf(latent));
+        const candidates = [...others, ...names.map((format) => ({ side: 'kv', format }) as const), ...others];
+        const found = cache.trial(0, page, candidates);
+        cache.startTrial(0, page, candidates);
+        agree(
+          found,
+          candidates.map((candidate) => bruteForce(cache, page, candidate, seen, { weights })),
+        );
+        expect(cache.finishTrials(true)).toEqual([found]);
+      };
+      for (const page of [0, 1]) {
+        cache.keepLatent(0, page, 'xq8', encodeLatent('xq8', x, width, page === 0 ? 4 : 0));
+        agreed(page, 'xq8', kept, [...below('q8', 'kv'), { side: 'v', format: 'rot2' }]);
+        cache.startTrial(0, page, [{ side: 'kv', format: 'xq3' }]);
+        const [started] = cache.trial(0, page, [{ side: 'kv', format: 'xq3' }]);
+        // The page changes beneath it.
+        cache.toLatent(0, page, 'xq4');
+        expect(cache.finishTrials(true)).toEqual([Float64Array.of(started!)]);
+        agreed(page, 'xq4', reattend(cache, kept), []);
+      }
+    }
   });
 
   it('knows windows and ALiBi, and leaves out queries that cannot see the page whole', () => {
