@@ -7,7 +7,6 @@ import {
   closed,
   fail,
   floats,
-  formatId,
   formatNumber,
   integer,
   overlaps,
@@ -23,15 +22,15 @@ import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
 import { sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
-import { type LatentName, latentId } from './latent.ts';
-import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS, TRIAL_CANDIDATES_MAX } from './layout.ts';
+import type { LatentName } from './latent.ts';
+import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
 import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
-import { checkLatent, isLatentName, movesOf, original, REFUSED, Trials } from './trials.ts';
+import { checkCandidates, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
   CacheMemory,
@@ -268,14 +267,7 @@ class NativeCache implements KvCache {
 
   #explainTrial(layer: number, page: number, candidates: readonly TrialCandidate[], status: number): never {
     this.#sealedPage(this.#layer(layer), page);
-    if (!Array.isArray(candidates) || candidates.length > TRIAL_CANDIDATES_MAX) {
-      fail(`candidates must be an array of at most ${TRIAL_CANDIDATES_MAX}`, { candidates: show(candidates) });
-    }
-    for (const candidate of candidates as readonly TrialCandidate[]) {
-      record(candidate, 'candidate');
-      if (!isLatentName(candidate.format)) this.#checkedMove(layer, page, candidate.side, candidate.format);
-      else checkLatent(candidate, this.table(layer).latent[page]!, page);
-    }
+    checkCandidates(candidates, layer, page, this.table(layer), this.shape.headDim);
     throw errorOf(status, `try page ${page} of layer ${layer}`, { layer, page });
   }
 
@@ -346,53 +338,31 @@ class NativeCache implements KvCache {
   }
 
   holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
-    return this.#putLatent('hold', layer, page, format, bytes);
+    return this.#latent('hold', layer, page, format, bytes);
   }
 
   keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void {
-    this.#putLatent('keep', layer, page, format, bytes);
-  }
-
-  #putLatent(how: 'hold' | 'keep', layer: number, page: number, format: LatentName, bytes: Uint8Array): number {
-    if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
-    return this.#latent(
-      how,
-      `${how} page ${page} of layer ${layer} as ${format}`,
-      layer,
-      page,
-      latentId(format),
-      bytes,
-    );
+    this.#latent('keep', layer, page, format, bytes);
   }
 
   toLatent(layer: number, page: number, format: LatentName): number {
-    return this.#latent('move', `hold page ${page} of layer ${layer} as ${format}`, layer, page, latentId(format));
+    return this.#latent('move', layer, page, format);
   }
 
   dropLatent(layer: number, page: number): number {
-    return this.#latent('drop', 'drop a latent', layer, page, 0);
+    return this.#latent('drop', layer, page);
   }
 
   restore(layer: number, page: number, format: FormatName, options: { readonly keepLatent?: boolean } = {}): number {
-    record(options, 'options');
-    const { keepLatent } = options;
-    if (keepLatent !== undefined && typeof keepLatent !== 'boolean')
-      fail('keepLatent must be true or false', { keepLatent: show(keepLatent) });
-    const doing = `restore page ${page} of layer ${layer} as ${format}`;
-    return this.#latent('restore', doing, layer, page, formatId(format), keepLatent);
+    return this.#latent('restore', layer, page, format, options);
   }
 
-  #latent(
-    operation: Parameters<typeof held.latentCall>[1],
-    doing: string,
-    layer: number,
-    page: number,
-    format: number,
-    last?: Uint8Array | boolean,
-  ): number {
+  #latent(operation: held.PageOperation, layer: number, page: number, format?: string, given?: unknown): number {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
-    return this.#within(doing, () => held.latentCall(handle, operation, layer, page, format, this.#one, last));
+    const [id, last] = held.checkedOperation(operation, format, given);
+    const doing = `${operation} page ${page} of layer ${layer}${format === undefined ? '' : ` as ${format}`}`;
+    return this.#within(doing, () => held.latentCall(handle, operation, layer, page, id, this.#one, last));
   }
 
   exportPage(layer: number, page: number): Uint8Array {

@@ -1,7 +1,8 @@
 /** Pages that are held as latents: the checks of KvCache's methods for them, which types.ts describes. */
-import { fail, floats, integer, record, shapeError, show } from './arguments.ts';
+import { fail, floats, formatId, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { checkedWidth } from './latent.ts';
+import type { FormatName } from './format.ts';
+import { checkedWidth, type LatentName, latentId } from './latent.ts';
 import { LATENT_NAMES, LATENT_OPERATIONS } from './layout.ts';
 import { type CacheHandle, check, codeOf } from './load.ts';
 import type { CacheShape, LatentLayerWeights, RotaryTable } from './types.ts';
@@ -83,7 +84,7 @@ function refuseHeld(status: number, doing: string, values: Readonly<Record<strin
   }
 }
 
-type PageOperation = 'hold' | 'keep' | 'restore' | 'move' | 'drop';
+export type PageOperation = 'hold' | 'keep' | 'restore' | 'move' | 'drop';
 const REFUSED: Readonly<Record<PageOperation, readonly [what: string, hint: string]>> = {
   hold: [
     'cannot have a latent',
@@ -97,6 +98,25 @@ const REFUSED: Readonly<Record<PageOperation, readonly [what: string, hint: stri
   ],
   drop: ['has no latent beside its keys and values', 'restore() a page that is held as a latent'],
 };
+
+/** The format of an operation as its id, and what else the caller gave: the bytes to hold or keep, or whether the latent stays after restoring. */
+export function checkedOperation(
+  operation: PageOperation,
+  format: string | undefined,
+  given: unknown,
+): [id: number, last: Uint8Array | boolean | undefined] {
+  if (operation === 'drop') return [0, undefined];
+  if (operation !== 'restore') {
+    if (operation !== 'move' && !(given instanceof Uint8Array))
+      fail('bytes must be a Uint8Array', { bytes: show(given) });
+    return [latentId(format as LatentName), given as Uint8Array | undefined];
+  }
+  record(given, 'options');
+  const { keepLatent } = given as { keepLatent?: unknown };
+  if (keepLatent !== undefined && typeof keepLatent !== 'boolean')
+    fail('keepLatent must be true or false', { keepLatent: show(keepLatent) });
+  return [formatId(format as FormatName), keepLatent];
+}
 
 /**
  * Does something with the latent of a page. `format` is the id of a latent, or to restore of a page format, and `last` the bytes to hold or keep, or

@@ -1,7 +1,7 @@
 /** Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's methods. */
-import { fail, formatNumber, partNumber, show, sideId, sideNumber } from './arguments.ts';
+import { fail, formatNumber, partId, partNumber, record, show, sideId, sideNumber } from './arguments.ts';
 import { KvError } from './error.ts';
-import type { Side } from './format.ts';
+import type { Part, Side } from './format.ts';
 import {
   LATENT_CANDIDATES_FROM,
   LATENT_NAMES,
@@ -10,20 +10,40 @@ import {
   TRIAL_CANDIDATES_MAX,
 } from './layout.ts';
 import { type CacheHandle, check, errorOf } from './load.ts';
-import type { TrialCandidate } from './types.ts';
+import { checkMove } from './moves.ts';
+import type { PageTable, TrialCandidate } from './types.ts';
 
 /** A status that stands for a call which was not made, because its arguments were wrong. */
 export const REFUSED = 1;
 
 /** Whether a candidate's format is a latent. */
-export const isLatentName = (format: unknown): format is LatentName =>
-  (LATENT_NAMES as readonly unknown[]).includes(format);
+const isLatentName = (format: unknown): format is LatentName => (LATENT_NAMES as readonly unknown[]).includes(format);
+
+/** Throws unless all candidates can be tried for a page. */
+export function checkCandidates(
+  candidates: readonly TrialCandidate[],
+  layer: number,
+  page: number,
+  table: PageTable,
+  headDim: number,
+): void {
+  if (!Array.isArray(candidates) || candidates.length > TRIAL_CANDIDATES_MAX) {
+    fail(`candidates must be an array of at most ${TRIAL_CANDIDATES_MAX}`, { candidates: show(candidates) });
+  }
+  for (const candidate of candidates as readonly TrialCandidate[]) {
+    record(candidate, 'candidate');
+    const { side, format } = candidate;
+    partId(side);
+    if (isLatentName(format)) checkLatent(side, format, table.latent[page]!, page);
+    else checkMove({ layer, page, side, to: format }, table, headDim);
+  }
+}
 
 /** Throws unless a page with `has` (as in table().latent) can be held as this latent. */
-export function checkLatent({ side, format }: TrialCandidate, has: number, page: number): void {
+function checkLatent(side: Part, format: LatentName, has: number, page: number): void {
   if (side !== 'kv') fail("a latent is a form of both sides, 'kv'", { side: show(side), format });
   const best = LATENT_NAMES[has - 1];
-  if (best !== undefined && LATENT_NAMES.indexOf(format as LatentName) >= has - 1) return;
+  if (best !== undefined && LATENT_NAMES.indexOf(format) >= has - 1) return;
   throw new KvError('unsupported', `page ${page} has ${best ?? 'no latent'}, so it cannot be held as ${format}`, {
     values: { page, has: best ?? 'none', format },
     hint: 'keep a latent of this format or a better one beside the page (keepLatent)',

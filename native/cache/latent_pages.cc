@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "layer.h"
+
 namespace palimpsest {
 
 size_t LatentLayer::bytes() const {
@@ -22,6 +24,27 @@ bool PageLatent::draft(Account& account, int newFormat) {
 
 void PageLatent::count(Account& account) const {
   for (const PartRef& one : part) account.count(one);
+}
+
+void LowerLatents::add(int format) {
+  width_ = from_.weights->width;
+  const size_t kept = isLatentDemotion(from_.format, format) ? latentPartBytes(format, width_, 0) : 0;
+  if (format != from_.format) bytes_[format].resize(latentBytes(format, width_) - kept);
+}
+
+void LowerLatents::make(const Kernels* kernels, int firstRow, LatentScratch& scratch) {
+  for (int format = 0; format < kLatentFormats; format++) {
+    if (bytes_[format].empty()) continue;
+    uint8_t* first = bytes_[format].data();
+    uint8_t* second = isLatentDemotion(from_.format, format) ? first : first + latentPartBytes(format, width_, 0);
+    lowerLatentPage(kernels, from_.view(), format, firstRow, first, second, scratch);
+  }
+}
+
+LatentView LowerLatents::view(int format) const {
+  if (format == from_.format) return from_.view();
+  const uint8_t* bytes = bytes_[format].data();
+  return isLatentDemotion(from_.format, format) ? latentView(format, width_, from_.part[0].bytes(), bytes) : latentView(format, width_, bytes);
 }
 
 const LatentBlock* LatentBlocks::find(uint64_t id) const {
@@ -75,6 +98,22 @@ void recomputeHead(const Kernels* kernels, const LatentLayer& layer, const Rotar
   if (!rotary) return;
   const size_t at = static_cast<size_t>(firstPosition) * (rotary->rotaryDim / 2);
   kernels->rope(rows, kPageTokens, 1, static_cast<int>(d), rotary->rotaryDim, rotary->cos.data() + at, rotary->sin.data() + at, rotary->interleaved);
+}
+
+bool recomputeTiles(const Kernels* kernels, const PageLatent& from, const LatentView& latent, int head, int firstPosition, float* rows, uint16_t* tiles,
+                    LatentScratch& scratch, SideView* k, SideView* v) {
+  const int d = from.weights->k[head].outputs();
+  const size_t elements = static_cast<size_t>(kPageTokens) * d;
+  for (const bool isKey : {true, false}) {
+    recomputeHead(kernels, *from.weights, from.rotary.get(), latent, isKey, head, firstPosition, rows, scratch);
+    if (!withinMagnitude(rows, elements, kHalfMax)) return false;
+    packTile(kernels, isKey, d, rows, tiles);
+    SideView* view = isKey ? k : v;
+    *view = SideView();
+    view->field[kF16Halves] = reinterpret_cast<const uint8_t*>(tiles);
+    tiles += elements;
+  }
+  return true;
 }
 
 void packTile(const Kernels* kernels, bool isKey, int headDim, const float* rows, uint16_t* tile) {

@@ -51,6 +51,25 @@ struct PageLatent {
   void count(Account& account) const;
 };
 
+// A page's latent and lower ones made of it, for trials of them.
+class LowerLatents {
+ public:
+  // from: as long as this lives.
+  explicit LowerLatents(const PageLatent& from) : from_(from) {}
+  // Makes room for the latent in a format, which is not a better one.
+  void add(int format);
+  // Fills what was added. Allocates nothing once the scratch has what reserve() and reserveToLower() say.
+  void make(const Kernels* kernels, int firstRow, LatentScratch& scratch);
+  LatentView view(int format) const;
+  // 0 before the first add().
+  int width() const { return width_; }
+
+ private:
+  const PageLatent& from_;
+  int width_ = 0;
+  std::vector<uint8_t> bytes_[kLatentFormats];  // of a demotion part 1 alone, because part 0 is that of the latent
+};
+
 struct LatentBlock {
   uint64_t id = 0;
   uint64_t used = 0;
@@ -75,6 +94,9 @@ struct LatentBlocks {
 // Keys (norm and rotation included) or values of one head of a page, [128][d]. rotary: null for none.
 void recomputeHead(const Kernels* kernels, const LatentLayer& layer, const RotaryTable* rotary, const LatentView& latent, bool isKey, int head,
                    int firstPosition, float* rows, LatentScratch& scratch);
+// The same of both sides, as the f16 tiles of a page: tiles [2][128][d], rows [128][d]. False when a number is beyond the range of f16.
+bool recomputeTiles(const Kernels* kernels, const PageLatent& from, const LatentView& latent, int head, int firstPosition, float* rows, uint16_t* tiles,
+                    LatentScratch& scratch, SideView* k, SideView* v);
 // rows [128][d] -> f16 tile.
 void packTile(const Kernels* kernels, bool isKey, int headDim, const float* rows, uint16_t* tile);
 

@@ -63,18 +63,6 @@ constexpr float kKnownShare = 1.0f / 64;
 
 int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
 
-// The latent that a candidate is, negative for other candidates.
-constexpr int latentOf(const TrialCandidate& candidate) { return std::max(candidate.format - kLatentCandidatesFrom, -1); }
-
-// What a trial reads of a page.
-struct TrialPage {
-  const PageSide& k;
-  const PageSide& v;
-  const PageSide* originals;  // [2]; read by candidates that are kept originals
-  const PageLatent& latent;
-  PageKind kind;
-};
-
 // What has already been prepared for one side of one head.
 struct Prepared {
   bool decoded = false;
@@ -87,13 +75,9 @@ class Trial {
   Trial(const Cache& cache, int index, int page, const TrialPage& now, const KeptQueries& kept, const TrialCandidate* candidates, int count)
       : cache_(cache), layer_(cache.layer(index)), pageIndex_(page), now_(now), kept_(kept), slots_(witnesses(cache, layer_, index, page)),
         sketch_(cache.hasSketch(index) ? layer_.sketch->data() : nullptr), sketchScale_(layer_.sketchScale), keySinks_(cache.sinkRows(layer_, true, 0)),
-        valueSinks_(cache.sinkRows(layer_, false, 0)), candidates_(candidates), count_(count), carving_(cache.shape().headDim) {
+        valueSinks_(cache.sinkRows(layer_, false, 0)), candidates_(candidates), count_(count), carving_(cache.shape().headDim), latents_(now.latent) {
     for (int i = 0; i < count; i++) {
-      const int format = latentOf(candidates[i]);
-      if (format < 0) continue;
-      width_ = now.latent.weights->width;
-      if (format == now.latent.format) continue;
-      lower_[format].resize(latentBytes(format, width_) - (isLatentDemotion(now.latent.format, format) ? latentPartBytes(format, width_, 0) : 0));
+      if (candidates[i].latent() >= 0) latents_.add(candidates[i].latent());
     }
   }
 
@@ -102,18 +86,11 @@ class Trial {
 
   // Prepares a thread's scratch for this trial, and allocates what is missing for `queries` queries.
   void reserve(Scratch& scratch, int queries) const {
-    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group(), width_);
+    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group(), latents_.width());
   }
 
   // Makes the lower latents that candidates need; run() follows for every head.
-  void prepare(Scratch& scratch) {
-    for (int format = 0; format < kLatentFormats; format++) {
-      if (lower_[format].empty()) continue;
-      uint8_t* bytes = lower_[format].data();
-      uint8_t* second = isLatentDemotion(now_.latent.format, format) ? bytes : bytes + latentPartBytes(format, width_, 0);
-      lowerLatentPage(cache_.kernels(), now_.latent.view(), format, firstRow(), bytes, second, scratch.latent);
-    }
-  }
+  void prepare(Scratch& scratch) { latents_.make(cache_.kernels(), firstRow(), scratch.latent); }
 
   // The number of floats that run() writes for all heads.
   size_t resultSize() const { return static_cast<size_t>(cache_.shape().kvHeads) * count_ * queries() * width(); }
@@ -146,7 +123,7 @@ class Trial {
     for (const Sides sides : {kValues, kKeys, kBothSides}) {
       Prepared prepared[2];
       for (int i = 0; i < count_; i++) {
-        if (candidates_[i].sides != sides || latentOf(candidates_[i]) >= 0) continue;
+        if (candidates_[i].sides != sides || candidates_[i].latent() >= 0) continue;
         const int format = candidates_[i].format;
         const SideView values = sides & kValues ? encode(scratch, v, false, format, sides, head, prepared[1]) : v;
         if (sides == kValues) {
@@ -160,9 +137,9 @@ class Trial {
       }
     }
     for (int i = 0; i < count_; i++) {
-      if (latentOf(candidates_[i]) < 0) continue;
+      if (candidates_[i].latent() < 0) continue;
       rows.restart();
-      if (recompute(latent(latentOf(candidates_[i])), head, scratch, 1, &k, &v)) {
+      if (recompute(latents_.view(candidates_[i].latent()), head, scratch, 1, &k, &v)) {
         meet(rows, k, v);
         compare(head, rows, base, resultsOf(results, head, i));
       } else {
@@ -220,29 +197,10 @@ class Trial {
     return results + (static_cast<size_t>(head) * count_ + candidate) * queries() * width();
   }
 
-  // The page's latent, or one that prepare() has made.
-  LatentView latent(int format) const {
-    const PageLatent& has = now_.latent;
-    if (format == has.format) return has.view();
-    const uint8_t* bytes = lower_[format].data();
-    return isLatentDemotion(has.format, format) ? latentView(format, width_, has.part[0].bytes(), bytes) : latentView(format, width_, bytes);
-  }
-
-  // Keys and values of a head as attention reads them from a latent; `at` is 0 or 1. False when a number is beyond the range of f16.
+  // Keys and values of a head as attention reads them from a latent; `at` is 0 or 1.
   bool recompute(const LatentView& latent, int head, Scratch& scratch, int at, SideView* k, SideView* v) const {
-    const int d = cache_.shape().headDim;
-    const size_t elements = static_cast<size_t>(kPageTokens) * d;
-    for (const bool isKey : {true, false}) {
-      float* rows = scratch.keyRows.data();
-      recomputeHead(cache_.kernels(), *now_.latent.weights, now_.latent.rotary.get(), latent, isKey, head, pageIndex_ * kPageTokens, rows, scratch.latent);
-      if (!withinMagnitude(rows, elements, kHalfMax)) return false;
-      uint16_t* tile = scratch.latentTiles.data() + (2 * at + (isKey ? 0 : 1)) * elements;
-      packTile(cache_.kernels(), isKey, d, rows, tile);
-      SideView* view = isKey ? k : v;
-      *view = SideView();
-      view->field[kF16Halves] = reinterpret_cast<const uint8_t*>(tile);
-    }
-    return true;
+    uint16_t* tiles = scratch.latentTiles.data() + static_cast<size_t>(2 * at) * kPageTokens * cache_.shape().headDim;
+    return recomputeTiles(cache_.kernels(), now_.latent, latent, head, pageIndex_ * kPageTokens, scratch.keyRows.data(), tiles, scratch.latent, k, v);
   }
 
   // The number of floats kept of o' - o for each query and head: its sketch, or the sum of its squares.
@@ -375,14 +333,13 @@ class Trial {
   const TrialCandidate* candidates_;
   const int count_;
   const Carving carving_;
-  int width_ = 0;                               // of latents, if a candidate is one
-  std::vector<uint8_t> lower_[kLatentFormats];  // their bytes, where the page has a better one; of a demotion part 1 alone
+  LowerLatents latents_;
 };
 
 Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
   const Page& now = cache.layer(index).page(page);
   for (int i = 0; i < count; i++) {
-    const int to = candidates[i].format, latent = latentOf(candidates[i]);
+    const int to = candidates[i].format, latent = candidates[i].latent();
     if (latent >= 0) {
       if (candidates[i].sides != kBothSides || !now.latent.isThere() || latent < now.latent.format) return kUnsupported;
       continue;

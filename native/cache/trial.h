@@ -23,6 +23,17 @@ constexpr int kAsOriginal = -1;
 struct TrialCandidate {
   Sides sides;
   int format;
+  // Negative for other candidates.
+  int latent() const { return format < kLatentCandidatesFrom ? -1 : format - kLatentCandidatesFrom; }
+};
+
+// What a trial reads of a page.
+struct TrialPage {
+  const PageSide& k;
+  const PageSide& v;
+  const PageSide* originals;  // [2]; read by candidates that are kept originals
+  const PageLatent& latent;
+  PageKind kind;
 };
 
 // errors: [count]; NaN when no kept query sees the whole page, and for latents with a key or value beyond the range of f16. Answers kUnsupported for
