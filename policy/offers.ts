@@ -8,6 +8,7 @@ import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
 import type { Law } from './law.ts';
+import { Persistence } from './persistence.ts';
 import { grown, Sides, SLOTS } from './sides.ts';
 import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
@@ -40,6 +41,8 @@ export class Offers {
   /** Divergence per ε², [layers][sides]. */
   readonly #weights: Float64Array;
   readonly #fading: Fading | null;
+  /** null: errors last equally long in all layers, as in versions 1 and 2. */
+  readonly #persistence: Persistence | null;
   readonly #ready: SlotHeap;
   readonly #resting: SlotHeap;
   /** ε² per slot and format, [slots, FORMAT_COUNT]. */
@@ -54,11 +57,12 @@ export class Offers {
 
   /**
    * With a law, a repeated trial is averaged with those before it, and errors fade. Without one (version 1 of the price policy) it counts only
-   * where it is worse, nothing fades, and c·g takes the place of the law.
+   * where it is worse, nothing fades, and c·g takes the place of the law. `isLearning`: whether layers are told apart by how long their errors last.
    */
-  constructor(context: PolicyContext, law: Law | null) {
+  constructor(context: PolicyContext, law: Law | null, isLearning = false) {
     this.#context = context;
     this.#fading = law === null ? null : new Fading(law);
+    this.#persistence = isLearning ? new Persistence(2 * context.layers) : null;
     this.divergence = new Divergence(context.layers, this.#fading);
     const { c, gains } = context.thresholds;
     this.#weights = Float64Array.from({ length: 2 * context.layers }, (_, at) => {
@@ -110,12 +114,12 @@ export class Offers {
     );
     if (to < 0) return;
     const measured = epsilon[FORMAT_NAMES[to]!]!;
-    const weight = this.weight(slot);
-    this.#fading?.learn(
-      ageOf(page, tokens),
-      this.cost(slot, now, to) / this.#change[slot]!,
-      weight * measured * measured,
-    );
+    const age = ageOf(page, tokens);
+    const promised = this.#harm(slot, now, to) / this.#change[slot]!;
+    const found = this.weight(slot) * measured * measured;
+    if (age > 1 && this.#fading !== null)
+      this.#persistence?.learn(this.#place(slot), promised * this.#fading.energyAt(age), found);
+    this.#fading?.learn(age, promised, found);
     if (from !== this.#context.windowFormat) return;
     const ratio = this.#meanRatio(slot, Math.sqrt(this.#epsilon2[at + to]!), measured);
     for (let format = 0; format < FORMAT_COUNT; format++)
@@ -254,7 +258,8 @@ export class Offers {
     const to = nextRung(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, this.#lowestOf(slot));
     if (to < 0) return;
     this.next[slot] = to;
-    this.price[slot] = this.weight(slot) * rungPrice(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, to);
+    this.price[slot] =
+      this.#lasting(slot) * this.weight(slot) * rungPrice(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, to);
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
   }
 
@@ -277,13 +282,34 @@ export class Offers {
     return [epsilon[FORMAT_NAMES[to]!]!, Math.sqrt(Math.max(0, squared))];
   }
 
-  /** Divergence per ε² of a slot's layer and side. */
+  /** Divergence per ε² of a slot's layer and side, for the queries that ε was measured with. */
   weight(slot: number): number {
-    return this.#weights[2 * this.sides.layer[slot]! + this.sides.side[slot]!]!;
+    return this.#weights[this.#place(slot)]!;
   }
 
-  /** c·g·(ε_to² − ε_from²), never below 0. */
+  /** What earlier repeated trials say of how long errors last changes prices from now on; called once a page, between two plans. */
+  settlePersistence(): void {
+    const moved = this.#persistence?.settle() ?? null;
+    if (moved === null) return;
+    for (const slot of this.sides.slots) if (moved[this.#place(slot)] === 1) this.reprice(slot);
+  }
+
+  #place(slot: number): number {
+    return 2 * this.sides.layer[slot]! + this.sides.side[slot]!;
+  }
+
+  /** What ε² is multiplied with to stand for later queries, beside other layers. */
+  #lasting(slot: number): number {
+    return this.#persistence?.factor(this.#place(slot)) ?? 1;
+  }
+
+  /** Predicted divergence of a step: c·g·(ε_to² − ε_from²) for later queries, never below 0. */
   cost(slot: number, from: number, to: number): number {
+    return this.#lasting(slot) * this.#harm(slot, from, to);
+  }
+
+  /** The same for the queries that ε was measured with. */
+  #harm(slot: number, from: number, to: number): number {
     const at = slot * FORMAT_COUNT;
     return this.weight(slot) * Math.max(0, this.#epsilon2[at + to]! - this.#epsilon2[at + from]!);
   }

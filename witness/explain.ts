@@ -17,6 +17,7 @@ import {
 } from '../native/index.ts';
 import {
   type Because,
+  type Decision,
   defaultLaw,
   type Situation,
   type Threshold,
@@ -119,7 +120,7 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     trial:
       story.trial === null
         ? null
-        : { ...story.trial, candidates: open === null ? [] : candidates(story.trial.report, open) },
+        : { ...story.trial, candidates: open === null ? [] : candidates(story.trial.report, open, decision) },
     situation: story.situation,
     before: story.page.filter((row) => row.seq < seq),
     after: story.page.filter((row) => row.seq > seq),
@@ -183,11 +184,15 @@ function tried({ epsilon }: TrialReport): [FormatName, number][] {
   });
 }
 
-function candidates(report: TrialReport, { context, policy }: OpenBody): Candidate[] {
+/** Predicted divergence of each format, in proportion to that of the format that was chosen: what the session learned of the layer is in its price. */
+function candidates(report: TrialReport, { context, policy }: OpenBody, decision: Decision): Candidate[] {
   const { gains, c, law = defaultLaw(context.layers) } = context.thresholds;
   const { side, layer } = report;
   const isLawful = policy.id === 'price' && policy.version > 1;
-  const weight = (isLawful ? (law.coefficient[side][layer]?.value ?? 1) : c) * (gains[side][layer] ?? 1);
+  const { price, bytesFreed, epsilonFrom, epsilonTo } = decision;
+  const added = (epsilonTo ?? 0) ** 2 - (epsilonFrom ?? 0) ** 2;
+  const start = (isLawful ? (law.coefficient[side][layer]?.value ?? 1) : c) * (gains[side][layer] ?? 1);
+  const weight = price !== null && price > 0 && added > 0 ? (price * bytesFreed) / added : start;
   return tried(report).map(([format, epsilon]) => ({
     format,
     epsilon,

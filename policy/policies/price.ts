@@ -78,7 +78,7 @@ class PriceSession implements PolicySession {
     this.context = context;
     this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
     this.#expected = this.#law?.text ?? { value: 1, sd: 0, samples: 0 };
-    this.offers = new Offers(context, this.#law);
+    this.offers = new Offers(context, this.#law, version > 2);
     this.#doubted = doubted;
     this.#evidence = version < 3 ? null : new Evidence(context.layers);
     this.layers = new Layers(context.layers, context.thresholds);
@@ -152,6 +152,7 @@ class PriceSession implements PolicySession {
     if (page !== this.#page) {
       this.#pagePrice = this.price;
       this.#evidence?.fade();
+      offers.settlePersistence();
     }
     this.#page = page;
     offers.wake(tokens);
