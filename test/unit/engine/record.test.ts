@@ -81,7 +81,7 @@ describe('the record', () => {
     expect(all.at(-1)!.seq).toBe(close!.seq);
     const replayed = replaySession(all);
     expect(replayed).toMatchObject({
-      policy: `${policy}@${policy === 'price' ? 2 : 1}`,
+      policy: `${policy}@${policy === 'price' ? 3 : 1}`,
       equal: true,
       complete: true,
       firstDifference: null,
