@@ -26,10 +26,11 @@ interface Way {
 }
 const WAYS: readonly Way[] = [
   { what: 'xq4>f32, int8 weights', format: 'xq4', planes: 1 },
+  { what: 'xq3>f32, int8 weights', format: 'xq3', planes: 1 },
   { what: 'xq8>f32, int8 weights', format: 'xq8', planes: 1 },
   { what: 'xq8>f32, int16 weights', format: 'xq8', planes: 2 },
 ];
-const FORMATS: readonly LatentName[] = ['xq4', 'xq8'];
+const FORMATS: readonly LatentName[] = ['xq4', 'xq3', 'xq8'];
 
 /** The width of latents. They are the layer input itself if there is a KV head for every query head, and otherwise its part in the column space of both projections. */
 const widthOf = ({ queryHeads, kvHeads, headDim }: Shape): number =>

@@ -89,7 +89,7 @@ function materialize(random: Random): Case {
   };
 }
 
-/** A cache holds pages as latents, decodes them, and makes coded pages of them that it attends over; the open page is zeros (attention.ts). */
+/** A cache holds pages as latents, decodes them, lowers them, and makes coded pages of them that it attends over; the open page is zeros (attention.ts). */
 function heldLatent(random: Random): Case {
   const d = one(random, [64, 80, 96, 128]);
   const heads = whole(random, 1, 2);
@@ -107,11 +107,12 @@ function heldLatent(random: Random): Case {
   const [cos, sin] = [angle.map(Math.cos), angle.map(Math.sin)];
   const format = whole(random, 0, LATENT_NAMES.length - 1);
   const to = whole(random, Q8, 4);
+  const lower = whole(random, format, LATENT_NAMES.length - 1);
   const q = normals(random, row);
   const sinks = bytes(random, 4 * row);
   const openFormat = one(random, [0, Q8]);
   return {
-    shape: `${LATENT_NAMES[format]}, width ${m}, d ${d}, heads ${heads}, pages ${pages}, rotary ${rotary}, to format ${to}`,
+    shape: `${LATENT_NAMES[format]}, width ${m}, d ${d}, heads ${heads}, pages ${pages}, rotary ${rotary}, to ${LATENT_NAMES[lower]} and format ${to}`,
     run({ binary, isa }) {
       const results: Float32Array[] = [];
       const options = { scale: 1 / Math.sqrt(d), window: 0, slopes: new Float32Array(0) };
@@ -129,15 +130,16 @@ function heldLatent(random: Random): Case {
           const latent = new Uint8Array(latentBytes(LATENT_NAMES[format]!, m));
           succeed(binary.encodeLatent(format, m, latent, x[page]!, page === 0 ? 4 : 0), 'encodeLatent');
           succeed(cache.latent(LATENT_OPERATIONS.hold, 0, page, format, freed, latent), 'hold');
-          for (const side of [0, 1]) {
+          const decode = (side: number): void => {
             const decoded = new Float32Array(PAGE_TOKENS * row);
             succeed(cache.decode(0, page, side, decoded), 'decode');
             results.push(decoded);
-          }
+          };
+          for (const side of [0, 1]) decode(side);
+          succeed(cache.latent(LATENT_OPERATIONS.move, 0, page, lower, freed), 'move');
+          for (const side of [0, 1]) decode(side);
           succeed(cache.latent(LATENT_OPERATIONS.restore, 0, page, to, freed), 'restore');
-          const restored = new Float32Array(PAGE_TOKENS * row);
-          succeed(cache.decode(0, page, 1, restored), 'decode');
-          results.push(restored);
+          decode(1);
         }
         const out = new Float32Array(row);
         succeed(cache.attend(0, q, out, undefined, undefined, false), 'attend');

@@ -5,7 +5,13 @@
  */
 import { FORMATS, PAGE_TOKENS } from '../../native/format.ts';
 import { latentBytes } from '../../native/latent.ts';
-import { LATENT_OPERATIONS, ORIGINAL_OPERATIONS, SINK_TOKENS } from '../../native/layout.ts';
+import {
+  LATENT_CANDIDATES_FROM,
+  LATENT_NAMES,
+  LATENT_OPERATIONS,
+  ORIGINAL_OPERATIONS,
+  SINK_TOKENS,
+} from '../../native/layout.ts';
 import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
 import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
@@ -235,10 +241,9 @@ class Session {
     } else if (kind < 0.8) {
       const [page, part, to] = [whole(random, 0, Math.max(0, pages - 1)), whole(random, 0, 2), whole(random, 0, 4)];
       const what = random();
-      const bytes = this.#latent(page);
-      if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#restore(pair, layer, page, to);
+      if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#latent(pair, layer, page, to);
       else if (pages > 0 && random() < 0.25) this.#original(pair, layer, page, part % 2);
-      else if (pages > 0) this.#change(pair, { layer, page, part, to }, what, bytes);
+      else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
     } else if (kind < 0.88) {
       // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the end.
       const used = random() < 0.3 ? this.#usedBytes() : null;
@@ -262,17 +267,18 @@ class Session {
     }
   }
 
-  #latent(page: number): Uint8Array {
-    const bytes = new Uint8Array(latentBytes('xq8', LATENT_WIDTH));
+  #encoded(page: number, format: number): Uint8Array {
+    const bytes = new Uint8Array(latentBytes(LATENT_NAMES[format]!, LATENT_WIDTH));
     const x = this.#rows(PAGE_TOKENS * LATENT_WIDTH);
-    succeed(this.#binary.encodeLatent(0, LATENT_WIDTH, bytes, x, page === 0 ? SINK_TOKENS : 0), 'encodeLatent');
+    succeed(this.#binary.encodeLatent(format, LATENT_WIDTH, bytes, x, page === 0 ? SINK_TOKENS : 0), 'encodeLatent');
     return bytes;
   }
 
   /** Something with a sealed page; what is not legal is refused. */
-  #change(pair: Pair, move: Move, what: number, bytes: Uint8Array): void {
+  #change(pair: Pair, move: Move, what: number): void {
     const { layer, page, part, to } = move;
     const { hold, keep } = LATENT_OPERATIONS;
+    const latent = whole(this.#random, 0, LATENT_NAMES.length - 1);
     if (what < 0.25) {
       pair.compared('transcode', 1, (cache, out) => cache.transcode(layer, page, part, to, out));
     } else if (what < 0.6) {
@@ -281,21 +287,30 @@ class Session {
       else if (status !== UNSUPPORTED && status !== BUDGET_EXCEEDED) succeed(status, 'startMove');
     } else if (what < 0.7) {
       pair.compared('trial', 1, (cache, out) => cache.trial(layer, page, Uint8Array.of(part, to), out));
+      const candidate = Uint8Array.of(2, LATENT_CANDIDATES_FROM + latent);
+      pair.compared('a trial of a latent', 1, (cache, out) => cache.trial(layer, page, candidate, out));
     } else if (what < 0.85) {
       const errors = new Float64Array(2);
-      const candidates = Uint8Array.of(part, to, part, FORMATS.rot2.id);
+      const isLatent = pair.hasLatent(layer, page) && this.#random() < 0.5;
+      const second = isLatent ? [2, LATENT_CANDIDATES_FROM + latent] : [part, FORMATS.rot2.id];
+      const candidates = Uint8Array.of(part, to, ...second);
       if (pair.mine.startTrial(layer, page, candidates) !== 0) return;
       succeed(pair.alone.trial(layer, page, candidates, errors), 'trial alone');
       pair.trials.push(errors);
     } else {
       const operation = what < 0.93 ? hold : keep;
-      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, 0, out, bytes));
+      const bytes = this.#encoded(page, latent);
+      pair.compared('a latent', 1, (cache, out) => cache.latent(operation, layer, page, latent, out, bytes));
     }
   }
 
-  #restore(pair: Pair, layer: number, page: number, to: number): void {
-    const { restore } = LATENT_OPERATIONS;
-    pair.compared('restore', 1, (cache, out) => cache.latent(restore, layer, page, to, out));
+  /** Something with a page that has a latent. */
+  #latent(pair: Pair, layer: number, page: number, to: number): void {
+    const { restore, move, drop } = LATENT_OPERATIONS;
+    const operation = one(this.#random, [restore, move, drop]);
+    const stays = operation === restore ? one(this.#random, [undefined, true, false]) : undefined;
+    const format = operation === restore ? to : whole(this.#random, 0, LATENT_NAMES.length - 1);
+    pair.compared('a held or kept latent', 1, (cache, out) => cache.latent(operation, layer, page, format, out, stays));
   }
 
   /** Something with the kept original of a page side. */

@@ -19,6 +19,7 @@ import {
   PAGE_KINDS,
   PAGE_TOKENS,
   PARTS,
+  type TrialCandidate,
   toHalf,
 } from '../../native/index.ts';
 import { denseAttention, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
@@ -133,24 +134,32 @@ describe('pages', () => {
         } else if (what < 0.75) {
           const name = pick(random, LATENT_NAMES);
           const bytes = encodeLatent(name, normals(random, PAGE_TOKENS * WIDTH), WIDTH, page === 0 ? 4 : 0);
+          const change = pick(random, [
+            () => cache.keepLatent(layer, page, name, bytes),
+            () => cache.holdLatent(layer, page, name, bytes),
+            () => cache.toLatent(layer, page, name),
+            () => cache.dropLatent(layer, page),
+          ]);
           tried(() => {
-            if (random() < 0.5) cache.keepLatent(layer, page, name, bytes);
-            else cache.holdLatent(layer, page, name, bytes);
+            change();
             count.latents++;
           });
         } else if (what < 0.82) {
           tried(() => {
-            cache.restore(layer, page, pick(random, FORMAT_NAMES));
+            const options = pick(random, [{}, { keepLatent: true }, { keepLatent: false }]);
+            cache.restore(layer, page, pick(random, FORMAT_NAMES), options);
             count.restored++;
           });
         } else if (what < 0.9) {
           attend(cache, layer, queries(layer, Math.min(cache.length(layer), 130)));
           tried(() => {
-            const { kFormat, vFormat } = cache.table(layer);
-            // A page that is held as a latent has no formats, and no candidates.
+            const { kFormat, vFormat, latent } = cache.table(layer);
+            // A page that is held as a latent has no formats, and only latents to become.
             const has = [FORMAT_NAMES[kFormat[page]!], FORMAT_NAMES[vFormat[page]!]];
             const formats = FORMAT_NAMES.filter((to) => has.every((from) => from !== undefined && isMove(from, to)));
-            const candidates = PARTS.flatMap((side) => formats.map((format) => ({ side, format })));
+            const latents = latent[page] === 0 ? [] : LATENT_NAMES.slice(latent[page]! - 1);
+            const candidates: TrialCandidate[] = PARTS.flatMap((side) => formats.map((format) => ({ side, format })));
+            candidates.push(...latents.map((format) => ({ side: 'kv', format }) as const));
             const expected = cache.trial(layer, page, candidates);
             cache.startTrial(layer, page, candidates);
             // Beneath it another holder may move the page.
