@@ -115,7 +115,7 @@ export class Offers {
     if (to < 0) return;
     const measured = epsilon[FORMAT_NAMES[to]!]!;
     const age = ageOf(page, tokens);
-    const promised = this.#harm(slot, now, to) / this.#change[slot]!;
+    const promised = this.#added(slot, now, to) / this.#change[slot]!;
     const found = this.weight(slot) * measured * measured;
     if (age > 1 && this.#fading !== null)
       this.#persistence?.learn(this.#place(slot), promised * this.#fading.energyAt(age), found);
@@ -154,7 +154,7 @@ export class Offers {
       committed = this.epsilon(slot, to) ?? 0;
       const layer = outcome.layer;
       const isFiner = to < from;
-      this.#commit(slot, isFiner ? -this.cost(slot, to, from) : this.cost(slot, from, to));
+      this.#commit(slot, isFiner ? -this.#booked(slot, to, from) : this.#booked(slot, from, to));
       this.layerEpsilonMax[layer] = Math.max(this.layerEpsilonMax[layer]!, committed);
       // A side that was put back rests until it must move.
       this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : restUntil;
@@ -172,7 +172,7 @@ export class Offers {
   forget(tokens: number): void {
     for (const slot of this.sides.forget(tokens)) {
       this.hide(slot);
-      this.#commit(slot, -this.cost(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
+      this.#commit(slot, -this.#booked(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
     }
   }
 
@@ -182,7 +182,7 @@ export class Offers {
     if (slot < 0) return;
     const [from, to] = [rank(change.from), rank(change.to)];
     const isFiner = to < from;
-    this.#commit(slot, isFiner ? -this.cost(slot, to, from) : this.cost(slot, from, to));
+    this.#commit(slot, isFiner ? -this.#booked(slot, to, from) : this.#booked(slot, from, to));
     this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : 0;
     this.#aim[slot] = to;
     this.reprice(slot);
@@ -226,7 +226,7 @@ export class Offers {
 
   /** Predicted KLD of the next step, at the present age of its page. */
   nextCost(slot: number): number {
-    const cost = this.cost(slot, this.#aim[slot]!, this.next[slot]!);
+    const cost = this.#booked(slot, this.#aim[slot]!, this.next[slot]!);
     if (this.#fading === null) return cost;
     return (cost / this.#change[slot]!) * this.#fading.energyAt(ageOf(this.sides.page[slot]!, this.#tokens));
   }
@@ -303,13 +303,22 @@ export class Offers {
     return this.#persistence?.factor(this.#place(slot)) ?? 1;
   }
 
-  /** Predicted divergence of a step: c·g·(ε_to² − ε_from²) for later queries, never below 0. */
+  /** What moves are ranked by: c·g·(ε_to² − ε_from²) for later queries, never below 0. */
   cost(slot: number, from: number, to: number): number {
-    return this.#lasting(slot) * this.#harm(slot, from, to);
+    return this.#lasting(slot) * this.#added(slot, from, to);
   }
 
-  /** The same for the queries that ε was measured with. */
-  #harm(slot: number, from: number, to: number): number {
+  /**
+   * What a step adds to the predicted sum. Moves are chosen where errors are thought to last least, which is thought too well of them on average, and
+   * part of it stands in the mean of the trials already. With the root of the factor measured divergence is 0.75 (25% of f16) and 0.89 (20%) of the
+   * predicted over 16 runs of SmolLM2-135M, with the factor itself 1.5 and 1.6, without it 0.34 and 0.44.
+   */
+  #booked(slot: number, from: number, to: number): number {
+    return Math.sqrt(this.#lasting(slot)) * this.#added(slot, from, to);
+  }
+
+  /** Predicted divergence of a step for the queries that ε was measured with. */
+  #added(slot: number, from: number, to: number): number {
     const at = slot * FORMAT_COUNT;
     return this.weight(slot) * Math.max(0, this.#epsilon2[at + to]! - this.#epsilon2[at + from]!);
   }
