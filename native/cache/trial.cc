@@ -83,10 +83,12 @@ class Trial {
 
   int queries() const { return static_cast<int>(slots_.size()); }
   int heads() const { return cache_.shape().kvHeads; }
+  // 0 if no candidate is a latent.
+  int latentWidth() const { return latents_.width(); }
 
   // Prepares a thread's scratch for this trial, and allocates what is missing for `queries` queries.
   void reserve(Scratch& scratch, int queries) const {
-    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group(), latents_.width());
+    reserveForTrials(scratch, cache_.kernels(), cache_.shape().headDim, queries * cache_.shape().group(), latentWidth());
   }
 
   // Makes the lower latents that candidates need; run() follows for every head.
@@ -413,9 +415,6 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   const Layer& layer = cache.layer(index);
   Workers& workers = cache.workers();
   Mover& mover = workers.mover;
-  // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the trial.
-  const std::shared_ptr<const LatentLayer>& weights = layer.page(page).latent.weights;
-  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group(), weights ? weights->width : 0);
   std::unique_ptr<OwnTrial> own;
   if (mover.spareTrials.empty()) {
     own = std::make_unique<OwnTrial>();
@@ -439,6 +438,8 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->trial = std::make_unique<Trial>(cache, index, page, now, own->kept, own->candidates.data(), count);
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
+  // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the trial.
+  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group(), own->trial->latentWidth());
   own->trial->reserve(workers.scratch[0], kTrialQueries);
   mover.trials.reserve(mover.trials.size() + 1);
   mover.spareTrials.reserve(mover.trials.size() + mover.spareTrials.size() + 1);

@@ -109,7 +109,19 @@ describe('latents', () => {
         let code = 'held';
         try {
           cache[round % 2 === 0 ? 'holdLatent' : 'keepLatent'](0, 1, name, any);
-          if (round % 2 === 1) cache.restore(0, 1, 'q8');
+          if (round % 4 === 1) cache.restore(0, 1, 'q8');
+          if (round % 4 === 3) {
+            cache.attend(0, normals(random, 40 * Q_ROW), new Float32Array(40 * Q_ROW));
+            const latents = LATENT_NAMES.slice(LATENT_NAMES.indexOf(name));
+            const errors = cache.trial(
+              0,
+              1,
+              latents.map((format) => ({ side: 'kv', format })),
+            );
+            expect(errors.every((error) => error >= 0 || Number.isNaN(error))).toBe(true);
+            cache.toLatent(0, 1, 'xq3');
+            expect(errors.at(-1)).toBeGreaterThanOrEqual(0);
+          }
         } catch (error) {
           if (!(error instanceof KvError)) throw error;
           code = error.code;

@@ -98,6 +98,8 @@ describe('stored bytes of a page', () => {
     expect(sameBits(attended(twin), attended(cache))).toBe(true);
     for (const page of [0, 1, 2]) expect([twin, cache].map((one) => one.restore(0, page, 'f16'))[0]).toBeLessThan(0);
     expect(sameBits(attended(twin), attended(cache))).toBe(true);
+    const earlier = forged(stored, (view) => view.setUint32(96, 1, true)); // the first layout of latents
+    expect(codeOf(() => empty().importPage(0, earlier))).toBe('unsupported');
     // Without the weights that it is recomputed with, a latent is nothing.
     const bare = openKvCache({ shape, pool: openPool(2 ** 30) });
     expect(codeOf(() => bare.importPage(0, stored))).toBe('unsupported');
