@@ -29,8 +29,10 @@ const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3',
 /** The format in which a page side is tried again or probed; undefined where its present one is as low. */
 export const lowerFormat = (side: Side, present: FormatName): FormatName | undefined =>
   TRIAL_AGAIN[side].find((format) => FORMATS[format].rank > FORMATS[present].rank);
-/** Older pages take turns: a prime, so that the layers do not all try the same one. */
+/** Older pages take turns, and so do pages that are tried again where there is no time for all: a prime, so that it is not always the same layers and ages. */
 const TURN = 7919;
+/** What trying a page again takes of a first trial: two candidates of seven. */
+const AGAIN_COST = 2 / 7;
 /** The part of the window over whose tokens the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
 const SPREAD = 3 / 8;
 /** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
@@ -58,7 +60,7 @@ export class TrialQueue {
   readonly #spent: Spent;
   /** Pages that have come to be tried. */
   #admitted = 0;
-  /** How many trials are due, from the tokens since the last ones. */
+  /** How many first trials are due, from the tokens since the last ones. */
   #due = 0;
   // All three in the order of pages.
   #waiting: PageOfLayer[] = [];
@@ -96,8 +98,9 @@ export class TrialQueue {
     return this.#queued > 0 && this.#due >= Math.min(AT_ONCE, this.#queued);
   }
 
+  /** What waits, in first trials. */
   get #queued(): number {
-    return this.#waiting.length + this.#waitingAgain.length;
+    return this.#waiting.length + AGAIN_COST * this.#waitingAgain.length;
   }
 
   /**
@@ -110,28 +113,36 @@ export class TrialQueue {
     const { layers } = this.#context;
     for (; this.#admitted < pages; this.#admitted++) {
       for (let layer = 0; layer < layers; layer++) this.#waiting.push({ layer, page: this.#admitted });
-      for (let layer = 0; layer < layers; layer++) this.#admitAgain(layer, this.#admitted);
+      this.#admitAgain(this.#admitted);
     }
   }
 
-  /** Pages of a layer that are tried again when `newest` comes to be tried: those of certain ages, and one older page in turn. */
-  #admitAgain(layer: number, newest: number): void {
-    const pages = this.#ages.map((age) => newest - age + 1).filter((page) => page >= 0);
-    const older = newest - this.#ages.length;
-    if (this.#ages.length > 0 && older > 0) pages.push((newest * TURN + layer) % older);
-    for (const page of pages) this.#waitingAgain.push({ layer, page });
+  /**
+   * Pages that are tried again when `newest` comes to be tried: in every layer those of certain ages, and one older page in turn. What was not
+   * tried since the page before gives way, since its age is another now.
+   */
+  #admitAgain(newest: number): void {
+    const { layers } = this.#context;
+    const places: PageOfLayer[] = [];
+    for (let layer = 0; layer < layers; layer++) {
+      const pages = this.#ages.map((age) => newest - age + 1).filter((page) => page >= 0);
+      const older = newest - this.#ages.length;
+      if (this.#ages.length > 0 && older > 0) pages.push((newest * TURN + layer) % older);
+      for (const page of pages) places.push({ layer, page });
+    }
+    this.#waitingAgain = places.map((_, i) => places[((i + newest) * TURN) % places.length]!);
   }
 
   /** Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported. */
   start(): void {
     this.#collect(false);
     const start = performance.now();
-    const count = Math.floor(this.#due);
-    this.#due -= count;
-    const first = this.#waiting.splice(0, count);
+    const first = this.#waiting.splice(0, Math.floor(this.#due));
+    this.#due -= first.length;
     for (const place of first) this.#start(place, this.#isTried(place) ? FIRST_TRIAL : [], false);
-    for (const place of this.#waitingAgain.splice(0, count - first.length))
-      this.#start(place, this.#candidatesAgain(place), true);
+    const again = this.#waitingAgain.splice(0, Math.floor(this.#due / AGAIN_COST));
+    this.#due -= AGAIN_COST * again.length;
+    for (const place of again) this.#start(place, this.#candidatesAgain(place), true);
     this.#spent.trialMs += performance.now() - start;
   }
 

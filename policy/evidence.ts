@@ -1,86 +1,128 @@
 /**
  * What a session learns about its own predictions: measured over promised error, per layer and over all of them. Sources are canaries, pages
- * that are tried again while they are still 8-bit, and the first trials of new pages. Means are weighted exponentially and shrunk towards what
- * the whole session shows, so that one wild measurement moves little and a repeated one much. Only Math.log and Math.exp are used, which are the
- * same in every version of V8.
+ * that are tried again, and the first trials of new pages. Means are weighted exponentially and shrunk towards what the whole session shows, so
+ * that one wild measurement moves little and a repeated one much. Only Math.log, Math.exp and Math.sqrt are used, which are the same in every
+ * version of V8.
  */
 import { FORMAT_NAMES, SIDES } from '../native/index.ts';
 import type { Estimate } from './law.ts';
 import { thresholdOf } from './thresholds.ts';
 import type { CanaryReport, ThresholdSet, TrialReport } from './types.ts';
 
-/** Share of a new measurement in means that follow slowly: of the session, and of the level of errors of a layer and side. */
+/** Share of a new measurement in the mean of the session, and in levels that follow faster. */
 const SLOW = 0.1;
 const LEVEL = 0.3;
 /** So many measurements at the mean of the session stand beside those of a layer. */
-const PRIOR = 2;
+const PRIOR = 1;
 /** Weight that measurements keep with each page that passes. */
-const KEPT = 0.7;
+const KEPT = 0.5;
+/** What is told of a mean follows it by this share with each page, whatever its uncertainty. */
+const FOLLOWS = 0.25;
 /** ln(measured / promised) before anything was measured: errors fade with age (measured: -0.8 to -2 over pages 1 to 8). */
 const FADED = -1;
+/**
+ * Standard deviation of one ln(measured / promised) of a layer, by source, before a session has measured it (0.6 at an age of 3 pages, 1.0 at
+ * 10), and how many of them a mean must lie away to be told: fewer for canaries, which are few and measured against what the page was. One
+ * measurement counts for at most three.
+ */
+const SPREADS = [0.9, 0.9, 0.6, 0.9];
+const CERTAIN = [1, 1, 2, 2];
+const WILD = 3;
+/** Pages of this age, in pages, say something about the topic. */
+const TOPIC_AGE = 3;
+/** Older pages count alike. */
+const AGES = 10;
 /** Sides that a page must have been tried on for its mean to say something about the topic. */
 const SIDES_MIN = 6;
-/** A shift counts when it is so many times the spread between layers: one layer alone is no change of topic. */
-const SHIFT_SPREAD = 1.5;
-/** Tokens for which a shift is remembered. */
+/** Page boundaries before the levels that a topic is compared with are known well enough. */
+const SETTLED = 4;
+/** How much a shift of the first trials counts beside one of the repeated trials. */
+const FIRST_SHARE = 0.3;
+/** Tokens for which a change of topic is remembered. */
 const SHIFT_TOKENS = 512;
 
-/** A mean of ln ratio with the weight of what it rests on. */
+/** A mean of ln ratio with the weight of what it rests on, and what was told of it last. */
 interface Mean {
   sum: number;
   weight: number;
+  told: number;
 }
+
+/** What a repeated trial measured, and what was known before it. */
+export interface Repeated {
+  readonly measured: number;
+  readonly promised: number;
+  /** How many trials that rests on; 0 where nothing is known. */
+  readonly tries: number;
+}
+
+/** Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, and later ones. */
+const SOURCES = 4;
+const FIRST = 2;
+const LATER = 3;
 
 export class Evidence {
   readonly #layers: number;
-  /** Canaries, [side, layer], and repeated trials of each layer. */
-  readonly #canaries: Mean[];
-  readonly #again: Mean[];
-  /** The same over the session. */
-  #session = FADED;
+  /** [layers, SOURCES] */
+  readonly #means: readonly Mean[];
+  /** Means over the session, by source. */
+  readonly #session = new Float64Array(SOURCES).fill(FADED);
+  readonly #variance = Float64Array.from(SPREADS, (spread) => spread * spread);
   /** Mean ln ε of the lowest format tried, [side, layer]; NaN before the first page. */
   readonly #level: Float64Array;
-  #shift = 0;
+  /** Mean ln(measured / promised) of pages by age; NaN before the first, and what this situation adds to it. */
+  readonly #ages = new Float64Array(AGES + 1).fill(Number.NaN);
+  readonly #sums = new Float64Array(AGES + 1);
+  readonly #counts = new Float64Array(AGES + 1);
+  #boundaries = 0;
+  /** How far the first trials of this page and of the one before lie from their levels. */
+  #shifts: readonly [number, number] = [0, 0];
   #shiftUntil = 0;
 
   constructor(layers: number) {
-    const means = (): Mean[] => Array.from({ length: layers }, () => ({ sum: 0, weight: 0 }));
     this.#layers = layers;
-    this.#canaries = [...means(), ...means()];
-    this.#again = means();
+    this.#means = Array.from({ length: layers * SOURCES }, () => ({ sum: 0, weight: 0, told: FADED }));
     this.#level = new Float64Array(2 * layers).fill(Number.NaN);
   }
 
   /** A canary was probed. */
   canary({ layer, side, epsilonNow, epsilonPromised }: CanaryReport): void {
-    this.#note(this.#canaries[SIDES.indexOf(side) * this.#layers + layer]!, epsilonNow, epsilonPromised);
+    this.#note(layer, SIDES.indexOf(side), epsilonNow, epsilonPromised);
   }
 
-  /** A page was tried again; `promised` is what was known of the same format. */
-  again(layer: number, measured: number, promised: number): void {
-    this.#note(this.#again[layer]!, measured, promised);
+  /** A page of this age, in pages, was tried again, after so many trials; `promised` is what they said of the same format. */
+  again(layer: number, age: number, { measured, promised, tries }: Repeated): void {
+    if (!(measured > 0 && promised > 0)) return;
+    this.#note(layer, tries === 1 ? FIRST : LATER, measured, promised);
+    const at = Math.min(age, AGES);
+    this.#sums[at]! += Math.log(measured / promised);
+    this.#counts[at]! += 1;
   }
 
-  #note(mean: Mean, measured: number, promised: number): void {
+  #note(layer: number, source: number, measured: number, promised: number): void {
     if (!(measured > 0 && promised > 0)) return;
     const ratio = Math.log(measured / promised);
+    const mean = this.#means[layer * SOURCES + source]!;
     mean.sum += ratio;
     mean.weight++;
-    this.#session += SLOW * (Math.min(0, ratio) - this.#session);
+    const away = ratio - this.#session[source]!;
+    const variance = this.#variance[source]!;
+    this.#variance[source] = variance + SLOW * (Math.min(away * away, WILD * WILD * variance) - variance);
+    this.#session[source]! += SLOW * (Math.min(0, ratio) - this.#session[source]!);
   }
 
   /** A page has passed: what was measured counts for less, so that a layer that nobody measures any more is believed again in the end. */
   fade(): void {
-    for (const means of [this.#canaries, this.#again])
-      for (const mean of means) {
-        mean.sum *= KEPT;
-        mean.weight *= KEPT;
-      }
+    for (const [at, mean] of this.#means.entries()) {
+      mean.told += FOLLOWS * (this.#middle(mean, at % SOURCES) - mean.told);
+      mean.sum *= KEPT;
+      mean.weight *= KEPT;
+    }
   }
 
-  /** First trials of pages: whether errors as a whole are others than before. `bound` is the shift of mean ln ε that counts. */
-  trials(reports: readonly TrialReport[], tokens: number, bound: number): void {
-    let [sum, squares, count] = [0, 0, 0];
+  /** First trials of pages: how far errors as a whole lie from those of earlier pages. */
+  trials(reports: readonly TrialReport[]): void {
+    let [sum, count] = [0, 0];
     for (const { layer, side, epsilon } of reports) {
       const lowest = FORMAT_NAMES.findLast((name) => epsilon[name] !== undefined);
       const error = lowest === undefined ? 0 : epsilon[lowest]!;
@@ -91,14 +133,45 @@ export class Evidence {
       this.#level[at] = Number.isNaN(level) ? value : level + LEVEL * (value - level);
       if (Number.isNaN(level)) continue;
       sum += value - level;
-      squares += (value - level) ** 2;
       count++;
     }
-    if (count < SIDES_MIN) return;
-    const mean = sum / count;
-    const spread = Math.sqrt(Math.max(0, squares / count - mean * mean));
-    this.#shift = Math.abs(mean) >= SHIFT_SPREAD * spread ? Math.abs(mean) : 0;
-    if (this.#shift >= bound) this.#shiftUntil = tokens + SHIFT_TOKENS;
+    if (count >= SIDES_MIN) this.#shifts = [Math.abs(sum / count), this.#shifts[0]];
+  }
+
+  /**
+   * All of a situation is noted. The ratio of a layer moves only as far as its uncertainty forces it, so noise does not carry it to and fro. And
+   * where pages that were read before are needed less than pages of their age were so far, by `bound` in ln ε, the topic has changed: queries of
+   * another text do not ask for them.
+   */
+  settle(tokens: number, bound: number): void {
+    for (const [at, mean] of this.#means.entries()) {
+      const source = at % SOURCES;
+      const middle = this.#middle(mean, source);
+      const width = CERTAIN[source]! * Math.sqrt(this.#variance[source]! / (mean.weight + PRIOR));
+      mean.told = Math.min(Math.max(mean.told, middle - width), middle + width);
+    }
+    let [sum, count, seen] = [0, 0, 0];
+    for (let age = 0; age <= AGES; age++) {
+      const reports = this.#counts[age]!;
+      if (reports === 0) continue;
+      const [value, level] = [this.#sums[age]! / reports, this.#ages[age]!];
+      this.#ages[age] = Number.isNaN(level) ? value : level + LEVEL * (value - level);
+      this.#sums[age] = 0;
+      this.#counts[age] = 0;
+      seen += reports;
+      if (Number.isNaN(level) || age < TOPIC_AGE) continue;
+      sum += reports * (level - value);
+      count += reports;
+    }
+    if (seen === 0) return;
+    if (count === 0 || ++this.#boundaries <= SETTLED) return;
+    const shift = sum / count + FIRST_SHARE * Math.max(...this.#shifts);
+    if (shift >= bound) this.#shiftUntil = tokens + SHIFT_TOKENS;
+  }
+
+  /** The mean of a layer, shrunk towards that of the session. */
+  #middle({ sum, weight }: Mean, source: number): number {
+    return (sum + PRIOR * this.#session[source]!) / (weight + PRIOR);
   }
 
   /** Whether the topic seems to have changed lately. */
@@ -106,11 +179,12 @@ export class Evidence {
     return tokens < this.#shiftUntil;
   }
 
-  /** Measured over promised error of a layer; that of its worse source. */
+  /** Measured over promised error of a layer; that of its worst source. */
   ratio(layer: number): number {
-    const of = ({ sum, weight }: Mean): number => (sum + PRIOR * this.#session) / (weight + PRIOR);
-    const canaries = Math.max(of(this.#canaries[layer]!), of(this.#canaries[this.#layers + layer]!));
-    return Math.exp(Math.max(canaries, of(this.#again[layer]!)));
+    let worst = Number.NEGATIVE_INFINITY;
+    for (let source = 0; source < SOURCES; source++)
+      worst = Math.max(worst, this.#means[layer * SOURCES + source]!.told);
+    return Math.exp(worst);
   }
 }
 

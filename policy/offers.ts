@@ -4,6 +4,7 @@
  */
 import { FORMAT_NAMES, FORMATS, LOWEST_FORMATS, SIDES } from '../native/index.ts';
 import { ageOf, Divergence } from './divergence.ts';
+import type { Repeated } from './evidence.ts';
 import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
 import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
@@ -272,14 +273,15 @@ export class Offers {
     for (const slot of this.sides.slots) if (this.sides.layer[slot] === layer) this.reprice(slot);
   }
 
-  /** What was measured again of a reported side, and what is known of it: the error that the same step down was tried to add. Zeros when nothing is known. */
-  known({ layer, page, side, from, epsilon }: TrialReport): readonly [measured: number, known: number] {
+  /** What was measured again of a reported side, and what is known of it: the error that the same step down was tried to add. */
+  known({ layer, page, side, from, epsilon }: TrialReport): Repeated {
     const slot = this.sides.find(layer, page, SIDES.indexOf(side));
     const to = FORMAT_NAMES.findIndex((name) => epsilon[name] !== undefined);
-    if (slot < 0 || to < 0 || this.sides.format[slot] !== rank(from)) return [0, 0];
+    if (slot < 0 || to < 0 || this.sides.format[slot] !== rank(from)) return { measured: 0, promised: 0, tries: 0 };
     const at = slot * FORMAT_COUNT;
     const squared = this.#epsilon2[at + to]! - Math.max(0, this.#epsilon2[at + rank(from)]!);
-    return [epsilon[FORMAT_NAMES[to]!]!, Math.sqrt(Math.max(0, squared))];
+    const measured = epsilon[FORMAT_NAMES[to]!]!;
+    return { measured, promised: Math.sqrt(Math.max(0, squared)), tries: this.#tries[slot]! };
   }
 
   /** Divergence per ε² of a slot's layer and side, for the queries that ε was measured with. */

@@ -166,6 +166,15 @@ const situation = object({
   canaries: optional(list(object({ ...place, to: format, epsilonPromised: real, epsilonNow: real, age: whole }), 1)),
 });
 
+const layerChange = object({
+  layer: count,
+  state: text,
+  threshold: text,
+  measured: real,
+  bound: real,
+  source: oneOf('error', 'topic', 'gain'),
+});
+
 const BODIES: Readonly<Record<EntryKind, Check>> = {
   open: object({
     model: object({ name: text, digest: text, architecture: text }),
@@ -237,7 +246,7 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
     reason: oneOf('done', 'aborted', 'error'),
   }),
   recovered: object({ droppedBytes: whole, segment: text }),
-  note: plain,
+  note: object({ layerChanges: optional(list(layerChange)), tokens: optional(whole) }),
 };
 
 /** Throws 'bad-log' naming the first field that does not fit the kind. */

@@ -17,8 +17,10 @@ import {
 } from '../native/index.ts';
 import {
   type Because,
+  type CanaryReport,
   type Decision,
   defaultLaw,
+  type LayerChange,
   type Situation,
   type Threshold,
   type ThresholdOrigin,
@@ -81,6 +83,10 @@ export interface Explanation {
   readonly before: readonly DecisionRow[];
   /** Later ones. */
   readonly after: readonly DecisionRow[];
+  /** What the original, where it was kept, said later about a move that was made; with the seq and the tokens of the situation that told it. */
+  readonly canaries: readonly (CanaryReport & { readonly seq: number; readonly tokens: number })[];
+  /** Changes of the quality of its layer in the whole session. */
+  readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
   /** All of it in words, for people. */
   readonly sentences: readonly { readonly title: string; readonly text: string }[];
 }
@@ -124,6 +130,8 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     situation: story.situation,
     before: story.page.filter((row) => row.seq < seq),
     after: story.page.filter((row) => row.seq > seq),
+    canaries: story.canaries,
+    layer: story.layer,
   };
   return { ...facts, sentences: tell(facts) };
 }
@@ -142,6 +150,8 @@ interface Story {
   readonly trial: { readonly seq: number; readonly report: TrialReport } | null;
   readonly situation: Explanation['situation'];
   readonly page: readonly DecisionRow[];
+  readonly canaries: Explanation['canaries'];
+  readonly layer: Explanation['layer'];
 }
 
 /** One walk over the session's entries, keeping only what concerns this page. */
@@ -154,6 +164,8 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   let planned = 0;
   let refused = 0;
   const rows: DecisionRow[] = [];
+  const canaries: Explanation['canaries'][number][] = [];
+  const changes: Explanation['layer'][number][] = [];
   for (const entry of entries) {
     if (entry.kind === 'open') open = entry as Entry<'open'>;
     if (entry.kind === 'evidence' && entry.seq < told.seq) neighbours = (entry as Entry<'evidence'>).body.neighbours;
@@ -162,6 +174,16 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
       const report = trials.find((one) => one.layer === layer && one.page === page && one.side === side);
       if (report !== undefined) trial = { seq: entry.seq, report };
       if (rest.index === told.body.situation) seen = { seq: entry.seq, seen: rest };
+    }
+    if (entry.kind === 'situation' && entry.seq > told.seq) {
+      const { canaries: probed = [], tokens } = (entry as Entry<'situation'>).body.situation;
+      const report = probed.find((one) => one.layer === layer && one.page === page && one.side === side);
+      if (report?.to === told.body.decision.to) canaries.push({ ...report, seq: entry.seq, tokens });
+    }
+    if (entry.kind === 'note') {
+      const { layerChanges = [], tokens = 0 } = entry.body as { layerChanges?: LayerChange[]; tokens?: number };
+      for (const change of layerChanges)
+        if (change.layer === layer) changes.push({ ...change, seq: entry.seq, tokens });
     }
     if (entry.kind === 'decision') {
       const { body } = entry as Entry<'decision'>;
@@ -173,7 +195,8 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
         rows.push(decisionRow(entry as Entry<'decision'>));
     }
   }
-  return { open, neighbours, trial, situation: seen === null ? null : { ...seen, planned, refused }, page: rows };
+  const situation = seen === null ? null : { ...seen, planned, refused };
+  return { open, neighbours, trial, situation, page: rows, canaries, layer: changes };
 }
 
 /** ε per format that was tried, best format first. */
@@ -215,6 +238,8 @@ function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'otherwise', text: tellOthers(facts) },
     { title: 'before', text: tellHistory(facts.before, facts, 'Nothing was decided about this page before.') },
     { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
+    { title: 'later', text: tellCanaries(facts) },
+    { title: 'layer', text: tellLayer(facts) },
     {
       title: 'record',
       text: `Entry ${entryId(facts.id)}, decision ${facts.decision.order} of situation ${facts.decision.situation}, session ${facts.decision.session}.`,
@@ -245,6 +270,10 @@ export const RULES: Readonly<Record<string, string>> = {
   'trial-again': 'the page was tried again, and the new price may exceed the planned one only by the slack allowed',
   'deficit-override':
     'the repeated trial came out worse than planned, but the budget is hard and the next page was due',
+  'put-back':
+    'errors in this layer are too far above what was promised, so its demotions stop, and the original that was kept takes the place of the coded form',
+  'quality-gives-way':
+    'errors in this layer are too far above what was promised, but nothing else was left and the budget is hard',
   fixed: 'the page takes the format that the fixed table gives it',
   table: 'the page takes the format that the table gives it',
   age: 'the page is old enough for the next format of the age rule',
@@ -388,4 +417,28 @@ function tellHistory(rows: readonly DecisionRow[], { decision }: Facts, none: st
       `${entryId(row.seq)}: ${row.side === decision.side ? '' : `${sideName(row.side)} `}${row.from} to ${row.to} at ${plural(row.tokens, 'token')}${row.accepted ? '' : ' (refused)'}`,
   );
   return `${shortList(told)}.`;
+}
+
+function tellCanaries({ canaries, decision }: Facts): string {
+  if (canaries.length === 0)
+    return decision.accepted ? 'No original was kept to measure it against later.' : 'Nothing was moved.';
+  const told = canaries.map(
+    ({ seq, age, epsilonNow }) => `${brief(epsilonNow)} after ${plural(age, 'token')} (${entryId(seq)})`,
+  );
+  return `Its original was kept. Against it, ε was promised as ${brief(canaries[0]!.epsilonPromised)} and measured as ${shortList(told)}.`;
+}
+
+const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
+  error: 'measured over promised error',
+  topic: 'a change of topic',
+  gain: 'a gain that is not believed',
+};
+
+function tellLayer({ layer }: Facts): string {
+  if (layer.length === 0) return 'The quality of the layer stayed healthy.';
+  const told = layer.map(({ seq, tokens, state, source, measured, bound, threshold }) => {
+    const quality = state.split('/')[1] ?? state;
+    return `${quality} at ${plural(tokens, 'token')} (${SOURCES[source] ?? source}: severity ${brief(measured)} against ${brief(bound)} of '${threshold}', entry ${entryId(seq)})`;
+  });
+  return `The quality of the layer was ${shortList(told)}.`;
 }

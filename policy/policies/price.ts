@@ -177,9 +177,10 @@ class PriceSession implements PolicySession {
   #learn({ tokens, trials, again = [], canaries = [] }: Situation): void {
     const evidence = this.#evidence;
     if (evidence === null) return;
-    if (trials.length > 0) evidence.trials(trials, tokens, this.#bounds.shift);
-    for (const report of again) evidence.again(report.layer, ...this.offers.known(report));
+    if (trials.length > 0) evidence.trials(trials);
+    for (const report of again) evidence.again(report.layer, pageOf(tokens) - report.page, this.offers.known(report));
     for (const report of canaries) evidence.canary(report);
+    evidence.settle(tokens, this.#bounds.shift);
   }
 
   /** Layers whose errors exceed what was promised cost as much more from now on, until they are healthy again. */
