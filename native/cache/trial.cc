@@ -76,6 +76,8 @@ class Trial {
       : cache_(cache), layer_(cache.layer(index)), pageIndex_(page), now_(now), kept_(kept), slots_(witnesses(cache, layer_, index, page)),
         sketch_(cache.hasSketch(index) ? layer_.sketch->data() : nullptr), sketchScale_(layer_.sketchScale), keySinks_(cache.sinkRows(layer_, true, 0)),
         valueSinks_(cache.sinkRows(layer_, false, 0)), candidates_(candidates), count_(count), carving_(cache.shape().headDim), latents_(now.latent) {
+    // A held page is recomputed as it is, also for no candidates.
+    if (now.kind == kLatent) latents_.add(now.latent.format);
     for (int i = 0; i < count; i++) {
       if (candidates[i].latent() >= 0) latents_.add(candidates[i].latent());
     }
@@ -83,7 +85,7 @@ class Trial {
 
   int queries() const { return static_cast<int>(slots_.size()); }
   int heads() const { return cache_.shape().kvHeads; }
-  // 0 if no candidate is a latent.
+  // 0 if nothing is recomputed.
   int latentWidth() const { return latents_.width(); }
 
   // Prepares a thread's scratch for this trial, and allocates what is missing for `queries` queries.
@@ -103,7 +105,7 @@ class Trial {
     load(rows, head);
     SideView k, v;
     if (now_.kind == kLatent) {
-      recompute(now_.latent.view(), head, scratch, 0, &k, &v);
+      recompute(now_.latent.view(), head, scratch, 0, &k, &v);  // within f16, or the page would not be held as this
     } else {
       k = now_.k.view(cache_.sideShape(true), head);
       v = now_.v.view(cache_.sideShape(false), head);

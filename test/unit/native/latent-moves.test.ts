@@ -137,6 +137,22 @@ describe('a page with a latent beside it', () => {
     expect(codeOf(() => cache.toLatent(0, 1, 'xq4'))).toBe('unsupported');
   });
 
+  it.each(['trial', 'startTrial'] as const)('is the first that %s sees, with no candidates and with one', (how) => {
+    for (const names of [[], ['xq3']] as const) {
+      const cache = filled('xq4');
+      const q = normals(uniform(9), 40 * 256);
+      cache.attend(0, q, new Float32Array(q.length));
+      cache.toLatent(0, 1, 'xq4');
+      cache[how](
+        0,
+        1,
+        names.map((format) => ({ side: 'kv', format })),
+      );
+      for (const errors of cache.finishTrials(true)) expect(errors.every((error) => error > 0)).toBe(true);
+      cache.close();
+    }
+  });
+
   it('is restored with the latent beside it or without, as asked', () => {
     const cache = filled('xq4');
     const rot2 = 2 * pageBytes('rot2', 2, 64);
