@@ -20,18 +20,18 @@ import {
 } from '../policy/index.ts';
 
 const data = join(fileURLToPath(new URL('..', import.meta.url)), '..', 'shared', 'data');
-const TOKENS = 3072;
+const TOKENS = 4096;
 const PLANTED_AT = 1536;
 const PLANTED_LAYER = 12;
 const TEXTS: Readonly<Record<string, readonly [file: string, from: number]>> = {
-  'wiki 1': ['wikitext-2/test.txt.xz', 100_000],
-  'wiki 2': ['wikitext-2/test.txt.xz', 700_000],
-  'novel 1': ['english-novels/heldout/Doyle_Hound_1902.txt.xz', 60_000],
-  'novel 2': ['english-novels/heldout/Woolf_Lighthouse_1927.txt.xz', 120_000],
-  'german 1': ['german-novels/kafka_schloss.txt.xz', 80_000],
-  'german 2': ['german-novels/keller_heinrich.txt.xz', 400_000],
-  'code 1': ['python-code/difflib.py.xz', 0],
-  'code 2': ['python-code/zipfile.py.xz', 10_000],
+  'wiki 1': ['wikitext-2/test.txt.xz', 300_000],
+  'wiki 2': ['wikitext-2/test.txt.xz', 900_000],
+  'novel 1': ['english-novels/heldout/Doyle_Hound_1902.txt.xz', 200_000],
+  'novel 2': ['english-novels/heldout/Woolf_Lighthouse_1927.txt.xz', 250_000],
+  'german 1': ['german-novels/kafka_schloss.txt.xz', 300_000],
+  'german 2': ['german-novels/keller_heinrich.txt.xz', 600_000],
+  'code 1': ['python-code/configparser.py.xz', 0],
+  'code 2': ['python-code/dataclasses.py.xz', 0],
 };
 
 interface Noticed extends LayerChange {
@@ -44,7 +44,7 @@ const arrows = new Arrows();
 const idsOf = (name: string): number[] => {
   const [file, from] = TEXTS[name]!;
   const text = execFileSync('xz', ['-dc', join(data, file)], { maxBuffer: 2 ** 28 }).toString('utf8');
-  return [...runtime.model.tokenizer.encode(text.slice(from, from + 40_000))].slice(0, TOKENS);
+  return [...runtime.model.tokenizer.encode(text.slice(from, from + 60_000))].slice(0, TOKENS);
 };
 
 /** Reads a document at 25% of f16. `plant` changes what the policy is told. → what it noticed */
@@ -92,10 +92,11 @@ console.log(
   `\n| one topic | tokens | layers watched or degraded by their errors | changes of topic noticed |\n|---|---|---|---|`,
 );
 for (const name of Object.keys(TEXTS)) {
-  const noticed = await run(idsOf(name), defaults);
+  const ids = idsOf(name);
+  const noticed = await run(ids, defaults);
   const topics = new Set(risen(noticed, 'topic').map(({ tokens }) => tokens));
   console.log(
-    `| ${name} | ${TOKENS} | ${
+    `| ${name} | ${ids.length} | ${
       risen(noticed, 'error')
         .map(({ layer, tokens, state }) => `${layer} at ${tokens} (${state.split('/')[1]})`)
         .join(', ') || '–'
