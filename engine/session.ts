@@ -368,6 +368,8 @@ export class Session {
     if (this.setup.recall === undefined) return;
     const fingerprint = fingerprintOf(governed);
     const lookup = await this.setup.recall(fingerprint);
+    // The session may have been closed meanwhile: nothing follows its last entry.
+    if (this.#closed) return;
     const text = lookup.thresholds.law?.text;
     if (text === undefined || lookup.neighbours.length === 0) return;
     governed.found = { ...governed.found, text };

@@ -1,22 +1,21 @@
 /**
  * The contract of test/suite/index.ts over a real Qdrant server, and what only a server can do: refuse a key, be of another version, answer late
- * or not at all, be killed, have a full disk, be three. `../shared/bin/qdrant` is started for it, or QDRANT_URL (with QDRANT_API_KEY) names one
- * for the contract alone. PALIMPSEST_KILL_ROUNDS asks for more kills.
+ * or not at all, have a full disk, be three. `../shared/bin/qdrant` is started for it, or QDRANT_URL (with QDRANT_API_KEY) names one
+ * for the contract alone.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { openQdrantIndex, pointId, QdrantServer, type VectorEntry, type VectorIndex } from '../../memory/index.ts';
+import { openQdrantIndex, pointId, QdrantServer, type VectorIndex } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { entry, refusal, THING_FIELDS, type Thing, vectorIndexSuite } from './index.ts';
-import { clustered, random } from './index-data.ts';
+import { clustered } from './index-data.ts';
 import { freePort, HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
 
 const given = process.env['QDRANT_URL'];
 const KEY = given === undefined ? 'key-of-the-tests' : process.env['QDRANT_API_KEY'];
-const KILL_ROUNDS = Number(process.env['PALIMPSEST_KILL_ROUNDS'] ?? 6);
 let server: QdrantProcess | null = null;
 let url = given ?? '';
 const run = `test-${process.pid}-${Date.now()}`;
@@ -218,49 +217,6 @@ describe.skipIf(!HAS_BINARY)('a Qdrant server (needs ../shared/bin/qdrant)', () 
     setTimeout(() => (line.bytesMax = Number.POSITIVE_INFINITY), 150);
     expect(await index.count()).toBe(1);
     await line.close();
-  });
-
-  // Kills the server at random moments while entries are sent one batch after the other; whatever was acknowledged must be there again.
-  test(`that is killed ${KILL_ROUNDS} times has what it acknowledged`, async () => {
-    const seed = Number(process.env['PALIMPSEST_SEED'] ?? Date.now() % 1e9);
-    const next = random(seed);
-    const mortal = await QdrantProcess.start();
-    const index = await open(4, { url: mortal.url, apiKey: undefined });
-    const acknowledged = new Map<number, VectorEntry<Thing>>();
-    const vectors = clustered(1000, 4, 9, seed);
-    let seq = 0;
-    for (let round = 0; round < KILL_ROUNDS; round++) {
-      const killed = new Promise<void>((resolve) => setTimeout(() => resolve(mortal.kill()), 5 + next() * 400));
-      for (;;) {
-        const batch = Array.from({ length: 1 + Math.floor(next() * 40) }, () => entry(seq, vectors[seq++ % 1000]!));
-        try {
-          await index.add(batch, { deadlineMs: 300 });
-        } catch (error) {
-          expect((error as { code: string }).code, `seed ${seed}`).toMatch(/^(network|aborted|database)$/);
-          break;
-        }
-        for (const one of batch) acknowledged.set(one.id.seq, one);
-      }
-      await killed;
-      await mortal.start();
-      const there = new Set<number>();
-      for (let after: string | null = null; ; ) {
-        const page: Awaited<ReturnType<typeof index.list>> = await index.list({
-          after,
-          limit: 5000,
-          deadlineMs: 20_000,
-        });
-        for (const one of page.items) there.add(one.id.seq);
-        if (page.next === null) break;
-        after = page.next;
-      }
-      expect(
-        [...acknowledged.keys()].filter((one) => !there.has(one)),
-        `seed ${seed}, round ${round}`,
-      ).toEqual([]);
-    }
-    expect(acknowledged.size).toBeGreaterThan(KILL_ROUNDS);
-    await mortal.remove();
   });
 
   test('whose disk was replaced is prepared again', async () => {

@@ -1,6 +1,6 @@
 /**
  * Sessions of several machines in one collection of a real Qdrant server: they teach each other, and whatever happens to the server, no session
- * fails, nothing that a log holds is lost, and what the server lacks is sent when it is back. PALIMPSEST_KILL_ROUNDS asks for more kills.
+ * fails, nothing that a log holds is lost, and what the server lacks is sent when it is back.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,124 +9,17 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { openCache } from '../../engine/cache.ts';
 import { openSessionIndex } from '../../engine/sessions.ts';
 import { logDir } from '../../engine/state.ts';
-import {
-  type BookOptions,
-  FINGERPRINT_VERSION,
-  fingerprint,
-  type LoggedEntry,
-  openQdrantIndex,
-  openThresholdBook,
-  SESSION_FIELDS,
-  type SessionRecord,
-  sessionsOf,
-  type ThresholdBook,
-} from '../../memory/index.ts';
+import { FINGERPRINT_VERSION, openQdrantIndex, SESSION_FIELDS, type SessionRecord } from '../../memory/index.ts';
 import { readLog } from '../../witness/index.ts';
 import { random } from './index-data.ts';
+import { here, Machine, query, sessionAt } from './machine.ts';
 import { HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
 
-const KILL_ROUNDS = Number(process.env['PALIMPSEST_KILL_ROUNDS'] ?? 8);
-const here = fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 4096, pressure: 0.25 });
-const query = { modelDigest: 'm1', family: 'llama', fingerprint: here, layers: 2 };
 const root = mkdtempSync(join(tmpdir(), 'palimpsest-shared-'));
 let server: QdrantProcess;
 let names = 0;
 const fresh = (): string => `c${names++}`;
-
-/** The two entries of a session that ended at `seq`. */
-function sessionAt(seq: number, price = 1e-8): [LoggedEntry, LoggedEntry] {
-  const session = `s${seq}`;
-  const open = { model: { name: 'x', digest: 'm1', architecture: 'llama' }, policy: { id: 'price', version: 1 } };
-  const close = {
-    ...{ tokens: 4096, kvBytes: 1000, kvBytesF16: 4000, effectiveBits: 4, decisions: 3, refused: 1, reason: 'done' },
-    ...{
-      priceThreshold: price,
-      predictedKld: 0.02,
-      meanKld: null,
-      fingerprint: here,
-      gains: { k: [1, 1], v: [1, 1] },
-      c: 4,
-    },
-  };
-  return [
-    { seq: seq - 1, session, kind: 'open', body: open },
-    { seq, session, kind: 'close', body: close },
-  ];
-}
-
-/** A machine: a log, and books that are opened over it. */
-class Machine {
-  readonly log: LoggedEntry[] = [];
-  readonly notes: string[] = [];
-  readonly id: string;
-  readonly #collection: string;
-  readonly #dir: string;
-  book!: ThresholdBook;
-
-  constructor(id: string, collection: string) {
-    this.id = id;
-    this.#collection = collection;
-    this.#dir = mkdtempSync(join(root, 'machine-'));
-  }
-
-  async open(url = server.url, change: Partial<BookOptions> = {}): Promise<ThresholdBook> {
-    this.book = await openThresholdBook({
-      dir: this.#dir,
-      logId: this.id,
-      stateDir: `/state/${this.id}`,
-      entries: (known) => this.log.filter(({ seq }) => seq >= Math.max(0, ...known)),
-      shared: { url, collection: this.#collection },
-      onShared: ({ trouble }) => this.notes.push(trouble === null ? 'back' : 'away'),
-      ...change,
-    });
-    return this.book;
-  }
-
-  /** Opens it until the server has all: a busy machine may take more than the two seconds that one opening waits for that. */
-  async catchUp(): Promise<void> {
-    for (let tries = 0; tries < 50; tries++) {
-      await this.book?.close();
-      await this.open();
-      if (this.book.status.shared!.waiting === 0) return;
-    }
-  }
-
-  async record(seq: number, price?: number): Promise<void> {
-    const entries = sessionAt(seq, price);
-    this.log.push(...entries);
-    await this.book.record(...entries);
-  }
-
-  /** What the server has of this log, asked without the book. */
-  async there(): Promise<number[]> {
-    const index = await openQdrantIndex<SessionRecord>({
-      ...{
-        url: server.url,
-        collection: this.#collection,
-        dim: here.length,
-        fields: SESSION_FIELDS,
-        version: FINGERPRINT_VERSION,
-      },
-    });
-    const seqs: number[] = [];
-    for (let after: string | null = null; ; ) {
-      const filter = { must: [{ field: 'log', equals: this.id }] };
-      const page: Awaited<ReturnType<typeof index.list>> = await index.list({
-        filter,
-        after,
-        limit: 5000,
-        deadlineMs: 30_000,
-      });
-      seqs.push(...page.items.map(({ id }) => id.seq));
-      if (page.next === null) return seqs.sort((a, b) => a - b);
-      after = page.next;
-    }
-  }
-
-  get ends(): number[] {
-    return [...sessionsOf(this.log, this.id, here.length)].map(({ id }) => id.seq).sort((a, b) => a - b);
-  }
-}
+const machineOf = (id: string, collection: string): Machine => new Machine({ id, server, collection, root });
 
 describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/qdrant)', () => {
   beforeAll(async () => {
@@ -142,7 +35,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
 
   // A machine that knows nothing asks; its start values come from another's sessions, and the evidence says whose they are.
   test('teach another machine', async () => {
-    const [teacher, pupil] = [new Machine('teacher', 'lesson'), new Machine('pupil', 'lesson')];
+    const [teacher, pupil] = [machineOf('teacher', 'lesson'), machineOf('pupil', 'lesson')];
     await teacher.open();
     for (let n = 1; n <= 5; n++) await teacher.record(2 * n);
     await teacher.catchUp();
@@ -168,7 +61,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     });
     for (const machine of [teacher, pupil]) await machine.book.close();
     // Nothing is asked twice, and nothing is sent by somebody who only reads.
-    const reader = await new Machine('reader', 'lesson').open(server.url, {
+    const reader = await machineOf('reader', 'lesson').open(server.url, {
       shared: { url: server.url, collection: 'lesson', send: false },
     });
     await reader.record(...sessionAt(2));
@@ -178,7 +71,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
       ...new Array(5).fill('teacher'),
     ]);
     await reader.close();
-    expect(await new Machine('reader', 'lesson').there()).toEqual([]);
+    expect(await machineOf('reader', 'lesson').there()).toEqual([]);
   });
 
   test('need a state folder to be shared from', async () => {
@@ -190,7 +83,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
   });
 
   test('wait for a server that is away, and are sent when it is back', async () => {
-    const machine = new Machine('m', fresh());
+    const machine = machineOf('m', fresh());
     await server.kill();
     await machine.open();
     for (let n = 1; n <= 3; n++) await machine.record(2 * n);
@@ -213,7 +106,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
 
   // A process that ends while the server is away leaves it to the next one, which has only the log and the local index.
   test('are sent by the next process, holes in the middle too', async () => {
-    const machine = new Machine('m', fresh());
+    const machine = machineOf('m', fresh());
     await machine.open();
     for (let n = 1; n <= 900; n++) machine.log.push(...sessionAt(2 * n));
     await machine.book.close();
@@ -254,7 +147,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
 
   test('cost a server that hangs one wait, and then none', async () => {
     const line = await Line.open(server.port);
-    const machine = new Machine('m', fresh());
+    const machine = machineOf('m', fresh());
     await machine.open(line.url);
     line.delayMs = 60_000;
     const start = performance.now();
@@ -270,51 +163,6 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     await machine.catchUp();
     expect(await machine.there()).toEqual([2, 4, 6]);
     await machine.book.close();
-  });
-
-  // The server is killed at random moments while three machines begin and end sessions; in the end it has all of them.
-  test(`survive ${KILL_ROUNDS} kills of the server`, async () => {
-    const seed = Number(process.env['PALIMPSEST_SEED'] ?? Date.now() % 1e9);
-    const next = random(seed);
-    const collection = fresh();
-    const machines = ['x', 'y', 'z'].map((id) => new Machine(id, collection));
-    for (const machine of machines) await machine.open();
-    let seq = 0;
-    let sent = 0;
-    for (let round = 0; round < KILL_ROUNDS; round++) {
-      let isDown = false;
-      let isOver = false;
-      const crash = new Promise<void>((resolve) => setTimeout(resolve, next() * 150)).then(async () => {
-        await server.kill();
-        isDown = true;
-        await new Promise((resolve) => setTimeout(resolve, next() * 300));
-        await server.start();
-        isOver = true;
-      });
-      while (!isOver) {
-        const machine = machines[Math.floor(next() * 3)]!;
-        const { neighbours } = await machine.book.lookup(query);
-        expect(neighbours.length).toBeLessThanOrEqual(8);
-        seq += 2;
-        await machine.record(seq);
-        if (!isDown && machine.book.status.shared!.trouble === null) sent++;
-        // Now and then a process ends and another begins.
-        if (next() < 0.05) {
-          await machine.book.close();
-          await machine.open();
-        }
-      }
-      await crash;
-    }
-    for (const machine of machines) await machine.book.close();
-    for (const machine of machines) await machine.catchUp();
-    expect(sent, `seed ${seed}`).toBeGreaterThan(0);
-    for (const machine of machines) {
-      expect(machine.book.status.shared, `seed ${seed}`).toMatchObject({ trouble: null, waiting: 0 });
-      expect(await machine.there(), `seed ${seed}, ${machine.id}`).toEqual(machine.ends);
-      expect(await machine.book.count()).toBe(machine.ends.length);
-      await machine.book.close();
-    }
   });
 
   // The whole way: caches in two state folders on one server, the server away in between, its notes in the log, and the session index.

@@ -7,52 +7,99 @@ const CONNECT_SECONDS_MAX = 15;
 
 type UnsafeParameters = NonNullable<Parameters<postgres.Sql['unsafe']>[1]>;
 
+/**
+ * A connection of the driver. Once it is lost nothing more may be sent over it, not even the end of a transaction: the driver would write to a
+ * socket that is no longer there, outside of any promise, and that ends the process (postgres.js 3.4.9, its issue 1208; its own `begin` does so).
+ */
+class Line {
+  readonly #sql: postgres.Sql;
+  #isLost = false;
+
+  constructor(url: string, statementMsMax: number) {
+    this.#sql = postgres(url, {
+      max: 1,
+      connect_timeout: CONNECT_SECONDS_MAX,
+      idle_timeout: 0,
+      max_lifetime: null,
+      onnotice: () => {},
+      onclose: () => {
+        this.#isLost = true;
+      },
+      types: { bigint: INT8 },
+      connection: { application_name: 'palimpsest', statement_timeout: statementMsMax },
+    });
+  }
+
+  get isLost(): boolean {
+    return this.#isLost;
+  }
+
+  /** Never by the simple protocol, which would take several statements for one. */
+  async send({ sql, params = [] }: Statement): Promise<Rows> {
+    if (this.#isLost) throw new Error('the connection was lost');
+    const options = { simple: false } as postgres.UnsafeQueryOptions;
+    const rows = await this.#sql.unsafe(sql, [...params] as UnsafeParameters, options).values();
+    return { columns: (rows.columns ?? []).map(({ name }) => String(name)), rows: [...rows] };
+  }
+
+  async end(): Promise<void> {
+    await this.#sql.end({ timeout: this.#isLost ? 0 : 5 }).catch(() => {});
+  }
+}
+
 class PostgresConnection implements SqlConnection {
   readonly kind = 'postgres';
   readonly where: string;
-  readonly #sql: postgres.Sql;
+  readonly #open: () => Line;
+  #line: Line;
+  /** One transaction after the other: they share the connection. */
+  #last: Promise<unknown> = Promise.resolve();
   #closed = false;
 
-  constructor(where: string, sql: postgres.Sql) {
+  constructor(where: string, open: () => Line) {
     this.where = where;
-    this.#sql = sql;
+    this.#open = open;
+    this.#line = open();
   }
 
-  async #run<T>(work: () => Promise<T>): Promise<T> {
+  #run(begin: string, statements: readonly Statement[]): Promise<Rows[]> {
+    const turn = this.#last.then(() => this.#transact(begin, statements));
+    this.#last = turn.catch(() => {});
+    return turn;
+  }
+
+  async #transact(begin: string, statements: readonly Statement[]): Promise<Rows[]> {
     if (this.#closed) throw new KvError('closed', 'the SQL index was closed');
+    if (this.#line.isLost) {
+      await this.#line.end();
+      this.#line = this.#open();
+    }
+    const line = this.#line;
     try {
-      return await work();
+      await line.send({ sql: begin });
+      const results: Rows[] = [];
+      for (const statement of statements) results.push(await line.send(statement));
+      await line.send({ sql: 'commit' });
+      return results;
     } catch (cause) {
+      if (!line.isLost) await line.send({ sql: 'rollback' }).catch(() => {});
       throw refusal(this.where, cause);
     }
   }
 
-  ask(sql: string, params: readonly unknown[] = []): Promise<Rows> {
-    return this.#run(() => this.#sql.begin('read only', (transaction) => answer(transaction, { sql, params })));
+  async ask(sql: string, params: readonly unknown[] = []): Promise<Rows> {
+    return (await this.#run('begin read only', [{ sql, params }]))[0]!;
   }
 
   transaction(statements: readonly Statement[]): Promise<Rows[]> {
-    return this.#run(() =>
-      this.#sql.begin(async (transaction) => {
-        const results: Rows[] = [];
-        for (const statement of statements) results.push(await answer(transaction, statement));
-        return results;
-      }),
-    );
+    return this.#run('begin', statements);
   }
 
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    await this.#sql.end({ timeout: 5 });
+    await this.#line.end();
   }
-}
-
-/** Never the simple protocol, which would take several statements for one. */
-async function answer(transaction: postgres.TransactionSql, { sql, params = [] }: Statement): Promise<Rows> {
-  const options = { simple: false } as postgres.UnsafeQueryOptions;
-  const rows = await transaction.unsafe(sql, [...params] as UnsafeParameters, options).values();
-  return { columns: (rows.columns ?? []).map(({ name }) => String(name)), rows: [...rows] };
 }
 
 /** Whole numbers of 64 bits as numbers, as text beyond 2^53. */
@@ -86,21 +133,12 @@ function addressOf(url: string): string {
 
 /** Connects. Throws 'bad-config' for a URL that is none, 'database' when the server refuses or cannot be reached. */
 export async function openPostgres(url: string, statementMsMax: number): Promise<SqlConnection> {
-  const where = addressOf(url);
-  const sql = postgres(url, {
-    max: 1,
-    connect_timeout: CONNECT_SECONDS_MAX,
-    idle_timeout: 0,
-    max_lifetime: null,
-    onnotice: () => {},
-    types: { bigint: INT8 },
-    connection: { application_name: 'palimpsest', statement_timeout: statementMsMax },
-  });
+  const connection = new PostgresConnection(addressOf(url), () => new Line(url, statementMsMax));
   try {
-    await sql.unsafe('select 1');
-  } catch (cause) {
-    await sql.end({ timeout: 0 }).catch(() => {});
-    throw refusal(where, cause);
+    await connection.ask('select 1');
+    return connection;
+  } catch (error) {
+    await connection.close();
+    throw error;
   }
-  return new PostgresConnection(where, sql);
 }

@@ -6,8 +6,11 @@ import { Runtime } from '../../../engine/runtime.ts';
 import { Session } from '../../../engine/session.ts';
 import type { SessionOptions } from '../../../engine/types.ts';
 import { KvError } from '../../../native/index.ts';
-import { defaultThresholds } from '../../../policy/index.ts';
+import { defaultLaw, defaultThresholds } from '../../../policy/index.ts';
+import { openWitnessLog, readLog } from '../../../witness/index.ts';
+import { scratchFolders } from '../witness/folder.ts';
 
+const folder = scratchFolders();
 let runtime: Runtime;
 beforeAll(async () => {
   runtime = await Runtime.open({
@@ -113,6 +116,30 @@ describe('session', () => {
     expect(session.report().tokens).toBe(tokens);
     for (let layer = 0; layer < runtime.shape.layers; layer++) expect(session.cache.length(layer)).toBe(tokens);
     session.close();
+  });
+
+  // A book may ask a server, which answers when the session is gone.
+  it('that is closed while earlier sessions are looked up does not write what they taught', async () => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir });
+    const { layers } = runtime.shape;
+    const thresholds = defaultThresholds(layers);
+    const found = { ...thresholds, law: defaultLaw(layers) };
+    const session = Session.open(runtime, {
+      kvBudget: '2MiB',
+      log,
+      thresholds,
+      recall: async () => {
+        session.close();
+        return { thresholds: found, neighbours: [{ session: 's', distance: 0, seq: 0 }], shared: null };
+      },
+    });
+    const reading = session.read(ids(900)).catch((error: unknown) => error);
+    expect(await reading).toMatchObject({ name: 'KvError', code: 'closed' });
+    await log.close();
+    const kinds = [...readLog(dir)].map(({ kind }) => kind);
+    expect(kinds).toContain('open');
+    expect(kinds).not.toContain('evidence');
   });
 
   it('closes its pool with the last of its forks', async () => {
