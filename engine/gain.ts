@@ -59,7 +59,7 @@ export class GainProbe {
   /** The newest pages that may move, one step down. */
   #moves(tokens: number): ProbeMove[] {
     const { kv, shape, plan } = this.#cache;
-    const movable = movablePages(tokens);
+    const movable = movablePages(tokens, plan.context.windowTokens);
     const moves: ProbeMove[] = [];
     for (let layer = 0; layer < shape.layers; layer++) {
       if (plan.context.skipLayers.includes(layer)) continue;

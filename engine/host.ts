@@ -8,7 +8,7 @@ import { type FormatName, KvError, openPool, type PagePool } from '../native/ind
 import type { FailureMode } from '../witness/index.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
-import { type TourEvent, type TourOptions, tour } from './evaluate/tour.ts';
+import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
 import type { QualityFeedback } from './governed.ts';
 import { leave, setupOf } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
@@ -251,9 +251,10 @@ export class Host {
   ): Promise<unknown> {
     let opened: Session | null = null;
     try {
+      const tokensExpected = tourTokens(this.#runtime, params.tour);
       const result = await tour(
         this.#runtime,
-        await setupOf(this.#runtime, params.session, this.#state),
+        await setupOf(this.#runtime, { ...params.session, tokensExpected }, this.#state),
         params.tour,
         (event: TourEvent) => emit(event),
         signal,

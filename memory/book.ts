@@ -100,12 +100,20 @@ export interface ThresholdBook {
   nearestSessions(fingerprint: Fingerprint, k: number, filter?: Filter): Promise<Neighbour<SessionRecord>[]>;
   /** Forgets everything and reads it again from the log. → sessions that taught something */
   rebuildFrom(entries: Iterable<TimedEntry>): Promise<number>;
-  /** What to export for a model: what all its sessions here say, merged with what was imported for it. */
-  exportFile(
-    target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
-    log: EvidenceLog | null,
-  ): Promise<ThresholdFile>;
+  /**
+   * What to export for a model: what all its sessions here say, merged with what was imported for it. What sessions learned under a
+   * law that came with the package is told in relation to it, so that law is a part of the file, beside what was learned here.
+   */
+  exportFile(target: ExportTarget, log: EvidenceLog | null): Promise<ThresholdFile>;
   close(): Promise<void>;
+}
+
+/** The model that is exported for, and what stands where nothing was learned of it. */
+export interface ExportTarget extends ThresholdTarget {
+  readonly family: string;
+  readonly defaults?: ThresholdSet;
+  /** What came with the package for it. */
+  readonly shipped?: ThresholdFile | null;
 }
 
 interface Weighted {
@@ -348,10 +356,7 @@ class Book implements ThresholdBook {
     await this.#index.save();
   }
 
-  async exportFile(
-    target: ThresholdTarget & { readonly family: string; readonly defaults?: ThresholdSet },
-    log: EvidenceLog | null,
-  ): Promise<ThresholdFile> {
+  async exportFile(target: ExportTarget, log: EvidenceLog | null): Promise<ThresholdFile> {
     const model = { field: 'modelDigest', equals: target.modelDigest } as const;
     const all = await allOf(this.#index, { must: [TEACHES, model] });
     const imported = importedThresholds(this.#dir, target.modelDigest);
@@ -368,7 +373,9 @@ class Book implements ThresholdBook {
       sessions: all.length,
       tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),
     });
-    return imported === null ? own : mergeThresholdFiles([imported, own]);
+    const shipped = own.law === null ? null : (target.shipped ?? null);
+    const others = [imported, shipped].filter((file) => file !== null);
+    return others.length === 0 ? own : mergeThresholdFiles([...others, own]);
   }
 
   async close(): Promise<void> {

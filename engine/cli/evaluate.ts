@@ -16,7 +16,7 @@ import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts'
 import { Runtime } from '../runtime.ts';
 import { findBook } from '../state.ts';
 import { interruptible } from './interrupt.ts';
-import { cacheTypes, engineOptions, flag, number, type Settings, text } from './options.ts';
+import { cacheTypes, engineOptions, flag, number, type Settings, text, thresholdsPathOf } from './options.ts';
 import { readText } from './read-text.ts';
 
 /** The caches that were named, each for parseCache(). Throws 'bad-argument'. */
@@ -47,7 +47,7 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
   const texts: { name: string; content: string }[] = [];
   for (const path of paths)
     texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
-  const thresholdsPath = text(settings, 'thresholds');
+  const thresholdsPath = thresholdsPathOf(settings);
   const specs = cachesOf(settings)
     .map(parseCache)
     .map(({ name, options }) => ({ name, options: { ...options, ...given({ thresholdsPath }) } }));

@@ -21,6 +21,7 @@ const CACHE: readonly SettingName[] = [
   'windowTokens',
   'stepLatencyBudget',
   'thresholds',
+  'trustedKey',
 ];
 const ANSWER: readonly SettingName[] = [
   'prompt',
@@ -96,6 +97,7 @@ const COMMANDS: readonly CommandText[] = [
       'state',
       ...SHARED,
       'thresholds',
+      'trustedKey',
       'json',
     ],
     act: async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
@@ -112,6 +114,7 @@ const COMMANDS: readonly CommandText[] = [
       'cacheTypeK',
       'cacheTypeV',
       'thresholds',
+      'trustedKey',
       'session',
       'state',
       'config',

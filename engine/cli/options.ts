@@ -1,5 +1,12 @@
 /** Converts settings to the options of the library. */
-import { checkQdrantOptions, type QdrantOptions } from '../../memory/index.ts';
+import {
+  checkQdrantOptions,
+  checkTrust,
+  type QdrantOptions,
+  readThresholdFile,
+  readTrustedKey,
+  type TrustedKey,
+} from '../../memory/index.ts';
 import {
   type BindingName,
   type FormatPair,
@@ -84,6 +91,22 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
     windowTokens: number(settings, 'windowTokens'),
     cacheTypes: types,
     skipLayers: settings['skipLayers'] as number[] | undefined,
-    thresholdsPath: text(settings, 'thresholds'),
+    thresholdsPath: thresholdsPathOf(settings),
   });
+}
+
+export const trustedKeys = (settings: Settings): TrustedKey[] =>
+  ((settings['trustedKey'] as string[] | undefined) ?? []).map(readTrustedKey);
+
+/** The threshold file to start from; if keys are named, one of them must have signed it. Throws 'bad-signature', 'bad-thresholds', 'bad-argument'. */
+export function thresholdsPathOf(settings: Settings): string | undefined {
+  const path = text(settings, 'thresholds');
+  const trusted = trustedKeys(settings);
+  if (trusted.length === 0) return path;
+  if (path === undefined)
+    throw new KvError('bad-argument', '--trusted-key says who may have signed a threshold file, and no file is named', {
+      hint: 'add --thresholds FILE, or leave out --trusted-key',
+    });
+  checkTrust(readThresholdFile(path), trusted, path);
+  return path;
 }

@@ -11,7 +11,7 @@ import { Simulator } from '../trace/simulate.ts';
 import type { Simulated } from '../trace/simulated.ts';
 import { cachesOf } from './evaluate.ts';
 import { interruptible } from './interrupt.ts';
-import { flag, type Settings, text } from './options.ts';
+import { flag, type Settings, text, thresholdsPathOf } from './options.ts';
 
 interface Row extends Simulated {
   readonly trace: string;
@@ -24,7 +24,7 @@ export async function simulate(settings: Settings): Promise<void> {
       hint: '--trace FILE; record one with: palimpsest trace record',
     });
   const specs = cachesOf(settings).map(parseCache);
-  const thresholdsPath = text(settings, 'thresholds');
+  const thresholdsPath = thresholdsPathOf(settings);
   const session = text(settings, 'session');
   const state = text(settings, 'state') ?? '.palimpsest';
   const rows: Row[] = [];

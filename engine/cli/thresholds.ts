@@ -13,12 +13,10 @@ import {
   mergeThresholdFiles,
   readPrivateKey,
   readThresholdFile,
-  readTrustedKey,
   signerOf,
   signThresholdFile,
   type ThresholdFile,
   type ThresholdTarget,
-  type TrustedKey,
   writeKeyPair,
   writeThresholdFile,
 } from '../../memory/index.ts';
@@ -39,10 +37,15 @@ import {
 import { defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
 import { entryId, hashAt, isLogDir, readLogId } from '../../witness/index.ts';
 import { loadModel } from '../model/load.ts';
+import { shippedFile } from '../shipped.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state.ts';
-import { flag, number, type Settings, text } from './options.ts';
+import { flag, number, type Settings, text, trustedKeys } from './options.ts';
 
-type Target = ThresholdTarget & { readonly family: string; readonly defaults: ReturnType<typeof defaultThresholds> };
+type Target = ThresholdTarget & {
+  readonly family: string;
+  readonly defaults: ReturnType<typeof defaultThresholds>;
+  readonly shipped: ThresholdFile | null;
+};
 
 /** The model whose thresholds are wanted. Only its header and digest are read. */
 async function target(settings: Settings): Promise<Target> {
@@ -56,6 +59,7 @@ async function target(settings: Settings): Promise<Target> {
       shape: { layers, queryHeads, kvHeads, headDim },
       family: architecture,
       defaults: defaultThresholds(layers),
+      shipped: shippedFile(model.digest),
     };
   } finally {
     model.weights.close();
@@ -160,9 +164,6 @@ function say(settings: Settings, json: unknown, sentence: string): void {
 
 /** The content as it stands in a file. */
 export const contentOf = (file: ThresholdFile): Record<string, unknown> => JSON.parse(formatThresholdFile(file));
-
-const trustedKeys = (settings: Settings): TrustedKey[] =>
-  ((settings['trustedKey'] as string[] | undefined) ?? []).map(readTrustedKey);
 
 /** Reads a file that somebody else may have written; if keys are named, one of them must have signed it. */
 function readTrusted(settings: Settings, path: string): ThresholdFile {

@@ -45,6 +45,13 @@ export interface TourResult {
   readonly tokensPerSecondExact: number;
 }
 
+/** Tokens of the document and of one question with its answer: the length that a tour's caches are going to have. */
+export function tourTokens({ model }: Runtime, { documentTokens }: TourOptions): number {
+  const { tokenizer, config } = model;
+  const asked = questionTokens(tokenizer);
+  return documentLength(tokenizer, Math.min(documentTokens, config.contextLength - asked)) + asked;
+}
+
 export async function tour(
   runtime: Runtime,
   setup: SessionSetup,
@@ -55,7 +62,7 @@ export async function tour(
 ): Promise<TourResult> {
   const { tokenizer, config } = runtime.model;
   const asked = questionTokens(tokenizer);
-  const documentTokens = documentLength(tokenizer, Math.min(options.documentTokens, config.contextLength - asked));
+  const documentTokens = tourTokens(runtime, options) - asked;
   const document = recallDocument(tokenizer, options.filler, documentTokens, options.seed);
   emit({ kind: 'document', tokens: documentTokens, questions: document.questions });
 

@@ -72,7 +72,7 @@ export async function* postgresLife(next: () => number, kills: number): AsyncGen
 
 /** Rows of decisions, counted past the index, before it is opened again. */
 async function rowsOn(url: string): Promise<number> {
-  const sql = postgres(url, { max: 1, onnotice: () => {} });
+  const sql = postgres(url, { max: 1, fetch_types: false, onnotice: () => {} });
   try {
     const [table] = await sql`select to_regclass('decisions') is not null as made`;
     if (table!['made'] !== true) return 0;

@@ -71,7 +71,7 @@ export class PostgresProcess {
   }
 
   async #answers(): Promise<boolean> {
-    const sql = postgres(this.url, { max: 1, connect_timeout: 2, onnotice: () => {} });
+    const sql = postgres(this.url, { max: 1, connect_timeout: 2, fetch_types: false, onnotice: () => {} });
     try {
       await sql`select 1`;
       return true;

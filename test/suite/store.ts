@@ -138,6 +138,21 @@ export function storeSuite(name: string, store: Store): void {
           rows: [[1], [2], [3]],
           more: true,
         });
+        const arrays = String.raw`select array[1.5, null]::float8[], array['a b', 'c,"d\}', 'NULL', '', null], array[[1, 2], [3, 4]],
+          '{}'::int8[], array[true, false], array[9007199254740993, 2]::int8[]`;
+        expect((await index.query(arrays)).rows).toEqual([
+          [
+            [1.5, null],
+            ['a b', 'c,"d\\}', 'NULL', '', null],
+            [
+              [1, 2],
+              [3, 4],
+            ],
+            [],
+            [true, false],
+            ['9007199254740993', 2],
+          ],
+        ]);
       } finally {
         await index.close();
       }

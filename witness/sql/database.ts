@@ -65,9 +65,9 @@ const refused = (connection: SqlConnection, what: string): KvError =>
 /** What stands under the name of one of our tables is a table, and nothing acts when it is read: a view may never end, a rule may lie. */
 async function checkKinds(connection: SqlConnection): Promise<void> {
   const { rows } = await connection.ask(
-    `select name from unnest($1::text[]) name join pg_class c on c.oid = to_regclass(name)
+    `select name from unnest(string_to_array($1, ',')) name join pg_class c on c.oid = to_regclass(name)
      where c.relkind <> 'r' or c.relhasrules or c.relhastriggers or c.relrowsecurity or c.relhassubclass or c.relispartition`,
-    [[...namesOf(), MIGRATIONS_TABLE]],
+    [[...namesOf(), MIGRATIONS_TABLE].join()],
   );
   if (rows.length > 0) throw refused(connection, `${String(rows[0]![0])} is no plain table`);
 }
@@ -76,9 +76,9 @@ async function checkKinds(connection: SqlConnection): Promise<void> {
 async function checkColumns(connection: SqlConnection): Promise<void> {
   const { rows } = await connection.ask(
     `select name, attname, format_type(atttypid, atttypmod), attnotnull, atthasdef
-     from unnest($1::text[]) name join pg_attribute on attrelid = to_regclass(name)
+     from unnest(string_to_array($1, ',')) name join pg_attribute on attrelid = to_regclass(name)
      where attnum > 0 and not attisdropped order by name, attnum`,
-    [namesOf()],
+    [namesOf().join()],
   );
   for (const table of TABLES) {
     const { name } = getTableConfig(table);

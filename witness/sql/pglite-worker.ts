@@ -18,6 +18,12 @@ try {
   send({ id: 0, error: (error as Error).message });
 }
 
+/** Whole numbers beyond 2^53 as text, in arrays too. */
+function plain(cell: unknown): unknown {
+  if (typeof cell === 'bigint') return String(cell);
+  return Array.isArray(cell) ? cell.map(plain) : cell;
+}
+
 async function serve(database: PGlite, { id, statements, readOnly }: SqlRequest): Promise<void> {
   try {
     if (statements === null) {
@@ -33,7 +39,7 @@ async function serve(database: PGlite, { id, statements, readOnly }: SqlRequest)
         const { fields, rows } = await transaction.query(sql, [...params], { rowMode: 'array' });
         results.push({
           columns: fields.map(({ name }) => name),
-          rows: (rows as unknown[][]).map((row) => row.map((cell) => (typeof cell === 'bigint' ? String(cell) : cell))),
+          rows: (rows as unknown[][]).map((row) => row.map(plain)),
         });
       }
     });

@@ -22,10 +22,12 @@ class Line {
       idle_timeout: 0,
       max_lifetime: null,
       onnotice: () => {},
+      // The driver's own query for types is one more promise that nobody holds when the connection is lost.
+      fetch_types: false,
       onclose: () => {
         this.#isLost = true;
       },
-      types: { bigint: INT8 },
+      types: { bigint: INT8, ...ARRAYS },
       connection: { application_name: 'palimpsest', statement_timeout: statementMsMax },
     });
   }
@@ -103,12 +105,35 @@ class PostgresConnection implements SqlConnection {
 }
 
 /** Whole numbers of 64 bits as numbers, as text beyond 2^53. */
-const INT8 = {
-  to: 20,
-  from: [20],
-  serialize: String,
-  parse: (text: string): number | string => (Number.isSafeInteger(Number(text)) ? Number(text) : text),
-};
+const wholeOf = (text: string): number | string => (Number.isSafeInteger(Number(text)) ? Number(text) : text);
+const INT8 = { to: 20, from: [20], serialize: String, parse: wholeOf };
+
+/** Array types by their numbers in PostgreSQL's catalogue, and what their elements are. */
+const ELEMENTS: readonly (readonly [oid: number, parse: (text: string) => unknown])[] = [
+  [1000, (text) => text === 't'],
+  ...[1005, 1007, 1021, 1022].map((oid) => [oid, Number] as const),
+  [1016, wholeOf],
+  ...[1002, 1003, 1009, 1014, 1015, 1231, 2951].map((oid) => [oid, String] as const),
+];
+const ARRAYS = Object.fromEntries(
+  ELEMENTS.map(([oid, parse]) => [
+    `array${oid}`,
+    { to: oid, from: [oid], serialize: String, parse: (text: string) => arrayOf(text, parse) },
+  ]),
+);
+
+/** PostgreSQL's text of an array, such as {1,NULL} or {"a b",{c}} → its elements. */
+function arrayOf(text: string, parse: (element: string) => unknown): unknown[] {
+  const tokens = text.slice(text.indexOf('{')).matchAll(/[{}]|"((?:[^"\\]|\\.)*)"|[^,{}"]+/gs);
+  const open: unknown[][] = [[]];
+  for (const [token, quoted] of tokens) {
+    if (token === '{') open.push([]);
+    else if (token === '}') open.at(-2)!.push(open.pop());
+    else if (quoted !== undefined) open.at(-1)!.push(parse(quoted.replace(/\\(.)/gs, '$1')));
+    else open.at(-1)!.push(token === 'NULL' ? null : parse(token));
+  }
+  return open[0]![0] as unknown[];
+}
 
 function refusal(where: string, cause: unknown): KvError {
   const { message, code } = cause as { message?: string; code?: string };

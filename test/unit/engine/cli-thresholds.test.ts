@@ -174,7 +174,17 @@ describe('signatures', () => {
     expectRefused(await thresholds('verify', alice), 'bad-signature', /is not signed/);
     const env = { PALIMPSEST_TRUSTED_KEY: `${bobKey}.pub` };
     expectRefused(await palimpsest(['thresholds', 'import', alice, ...state], { env }), 'bad-signature');
+    const run = ['run', '-m', 'reference', '-p', at('prompt.txt'), '-n', '1', '--kv-budget', '60%', ...state];
+    expectRefused(
+      await palimpsest([...run, '--thresholds', signed, ...asked]),
+      'bad-signature',
+      /which is not trusted/,
+    );
+    expectRefused(await palimpsest([...run, '--thresholds', alice, ...asked]), 'bad-signature', /is not signed/);
+    expectRefused(await palimpsest([...run, ...asked]), 'bad-argument', /no file is named/);
     expect(existsSync(at('asking'))).toBe(false);
+    const trusted = ['--thresholds', signed, '--trusted-key', `${aliceKey}.pub`];
+    expect((await palimpsest([...run, ...trusted])).code).toBe(0);
     expect((await thresholds('import', alice, ...state)).code).toBe(0);
   });
 

@@ -3,10 +3,11 @@
 import { cpSync, mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ownText } from '../../../engine/evaluate/own-text.ts';
 import { createEngine, type Engine, openCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
-import { AXES } from '../../../memory/index.ts';
-import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
+import { AXES, fingerprint } from '../../../memory/index.ts';
+import { type Entry, readLog, replaySession, verifyLog } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { codeOf, entriesOf, ids, MODEL, openEngine, PROMPT_TOKENS, written } from './on-reference.ts';
 
@@ -287,6 +288,25 @@ describe('the record', () => {
     await quiet.generate(ids(40), { maxTokens: 2 }).result;
     await quiet.close();
     expect([...readLog(logDir(state), { session: quiet.id })]).toEqual([]);
+  });
+});
+
+describe('the demonstration', () => {
+  it('looks for earlier sessions of the length that it is going to have', async () => {
+    const dir = mkdtempSync(join(folder(), 'tour-'));
+    const one = await openEngine(dir);
+    const { report } = await one.tour(
+      { kvBudget: '50%' },
+      { filler: ownText(8000), documentTokens: 900, seed: 3 },
+      () => {},
+    );
+    await one.close();
+    const [{ body }] = entriesOf(dir, report.session, 'evidence') as [Entry<'evidence'>];
+    const [{ body: opened }] = entriesOf(dir, report.session, 'open') as [Entry<'open'>];
+    const at = AXES.findIndex(({ name }) => name === 'tokens');
+    const { tokensExpected: tokens } = opened.requested as { tokensExpected: number };
+    expect(tokens).toBeLessThan(1100);
+    expect(body.fingerprint[at]).toBe(fingerprint({ ...opened.shape, tokens })[at]);
   });
 });
 

@@ -21,6 +21,7 @@ import {
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
 import { random } from '../../suite/index-data.ts';
+import { estimate, from } from './threshold-data.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'palimpsest-book-'));
 afterAll(() => rmSync(root, { recursive: true, force: true }));
@@ -362,6 +363,49 @@ describe('a saved book', () => {
     const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
     const { thresholds } = await book.exportFile({ modelDigest: 'm1', shape, family: 'llama' }, null);
     expect(thresholds['price.start']).toMatchObject({ samples: 1100 });
+  });
+});
+
+describe('a law that comes with the package', () => {
+  const shipped = from('calibrated', 9);
+  const target = { modelDigest: shipped.model.digest, shape: shipped.model.shape, family: 'llama', shipped };
+  const session = (seq: number): [LoggedEntry, LoggedEntry] =>
+    taught(seq, { modelDigest: target.modelDigest, text: estimate(2, 0.3, 1) });
+
+  // What sessions learned stands beside it: it is told in relation to that law, and is no evidence for it.
+  test('is a part of what is exported, however often, and still holds where that is imported', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    for (const seq of [2, 4, 6]) await book.record(...session(seq));
+    const file = await book.exportFile(target, null);
+    expect(file.parts).toHaveLength(2);
+    const [own] = file.parts.filter(
+      ({ evidence }) => evidence.sessions === 3 && evidence.logs[0]?.logId !== 'calibrated',
+    );
+    for (const side of ['k', 'v'] as const) {
+      expect(own!.law!.coefficient[side].map(({ samples }) => samples)).toEqual([0, 0]);
+      expect(file.law!.coefficient[side][0]).toEqual(shipped.law!.coefficient[side][0]);
+    }
+    expect(own!.law!.text.samples).toBe(3);
+    expect(file.law!.text.samples).toBe(shipped.law!.text.samples + 3);
+
+    const dir = fresh();
+    importThresholds(dir, file, target);
+    const pupil = await openThresholdBook({ dir, logId: 'b', entries: noEntries });
+    expect(formatThresholdFile(await pupil.exportFile(target, null))).toBe(formatThresholdFile(file));
+    const { thresholds } = await pupil.lookup({ ...query, modelDigest: target.modelDigest });
+    expect(thresholds.law!.coefficient).toEqual(file.law!.coefficient);
+    await pupil.record(...session(8));
+    const again = await pupil.exportFile(target, null);
+    expect(again.parts).toHaveLength(3);
+    expect(again.law!.coefficient.k[0]).toEqual(shipped.law!.coefficient.k[0]);
+    for (const one of [book, pupil]) await one.close();
+  });
+
+  test('is left out where sessions learned nothing that it is needed for', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    await book.record(...taught(2, { modelDigest: target.modelDigest }));
+    expect(await book.exportFile(target, null)).toMatchObject({ law: null, parts: [] });
+    await book.close();
   });
 });
 
