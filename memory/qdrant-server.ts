@@ -90,7 +90,9 @@ export class QdrantServer {
       port: portOf(options.url, parsed),
       https: parsed.protocol === 'https:',
       ...(prefix === '' ? {} : { prefix }),
-      ...(apiKey === undefined ? {} : { headers: { 'api-key': apiKey } }),
+      // The server sends a compressed answer in two parts, and the second one waits for the client's system to confirm the first, which Linux puts
+      // off for 40 ms: every fourth search took as long (measured).
+      headers: { 'accept-encoding': 'identity', ...(apiKey === undefined ? {} : { 'api-key': apiKey }) },
       timeout: Number.POSITIVE_INFINITY,
       checkCompatibility: false,
     });

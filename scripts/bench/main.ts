@@ -18,6 +18,7 @@
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here)
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
+ *   --indexes LIST      what retrieval measures: hnsw,qdrant,rebuild
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
@@ -54,14 +55,14 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 };
 
 async function main(): Promise<void> {
-  const { names: asked, settings, isa, json, table } = readCommand(process.argv.slice(2));
+  const { names: asked, settings, isa, json, table, indexes } = readCommand(process.argv.slice(2));
   if (asked.length === 1 && asked[0] === 'memory') {
     // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
     return;
   }
   if (asked.length === 1 && asked[0] === 'retrieval') {
-    await retrieval((line) => console.log(line), settings.sessions, json);
+    await retrieval((line) => console.log(line), { count: settings.sessions, indexes, json });
     return;
   }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;

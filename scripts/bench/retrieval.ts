@@ -1,11 +1,12 @@
 /**
  * Measures looking up earlier sessions among many: time and recall of the embedded index against a scan of everything, time of a Qdrant server on
- * loopback, and what building and keeping them costs. The sessions are made up, seeded, and lie as real ones do: many of one model and budget,
+ * loopback, what building and keeping them costs, and whether an index made again from the log answers as before. The sessions are made up, seeded, and lie as real ones do: many of one model and budget,
  * which are the same on those axes, and around each kind of text on the others.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import {
   createExactIndex,
@@ -14,10 +15,14 @@ import {
   type Filter,
   openHnswIndex,
   openQdrantIndex,
+  openThresholdBook,
+  type ThresholdBook,
   type VectorEntry,
   type VectorIndex,
 } from '../../memory/index.ts';
 import { HAS_BINARY, QdrantProcess } from '../../test/suite/qdrant-server.ts';
+import { writeSessions } from '../../test/suite/store-data.ts';
+import { readLog } from '../../witness/index.ts';
 import { thousands } from './bench.ts';
 import { machine } from './machine.ts';
 import { residentBytes } from './memory.ts';
@@ -33,6 +38,9 @@ const TIMED = 2000;
 const BATCH = 4096;
 /** An indexer that is still busy after ten minutes is measured busy, and that is said. */
 const SETTLE_MS = 600_000;
+/** Sessions that a log holds from which an index is made again, and times that a book is opened while they end. */
+const REBUILT = 20_000;
+const OPENINGS = 20;
 
 interface Row {
   readonly index: string;
@@ -43,7 +51,11 @@ interface Row {
   readonly filter: string;
   readonly p50Ms: number;
   readonly p95Ms: number;
+  /** CPU time of this process for a query. */
+  readonly cpuMs: number;
   readonly recall: number;
+  /** Programs that ran or waited for a core meanwhile: above the number of cores, times are theirs too. */
+  readonly load: number;
 }
 
 /** What a filter may name of a session, and a name; the rest of a session's record takes no part in a search. */
@@ -91,6 +103,9 @@ function* sessions(count: number, dim: number, seed: number): Generator<VectorEn
   }
 }
 
+const mb = (bytes: number): number => Math.round(bytes / 2 ** 20);
+const since = (startMs: number): number => performance.now() - startMs;
+const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
 const at = (sorted: readonly number[], share: number): number => sorted[Math.floor(share * (sorted.length - 1))]!;
 
 async function fill(index: VectorIndex<Payload>, count: number): Promise<number> {
@@ -119,8 +134,9 @@ async function measure(
   truth: ReadonlyMap<string, number>,
   queries: readonly VectorEntry<Payload>[],
   isNarrowed: boolean,
-): Promise<Pick<Row, 'p50Ms' | 'p95Ms' | 'recall'>> {
+): Promise<Pick<Row, 'p50Ms' | 'p95Ms' | 'cpuMs' | 'recall' | 'load'>> {
   const spent: number[] = [];
+  const before = process.cpuUsage();
   let hits = 0;
   let wanted = 0;
   for (const [i, { vector, payload }] of queries.entries()) {
@@ -133,7 +149,9 @@ async function measure(
     hits += found.filter(({ distance }) => distance <= limit * (1 + 1e-5) + 1e-9).length;
   }
   spent.sort((a, b) => a - b);
-  return { p50Ms: at(spent, 0.5), p95Ms: at(spent, 0.95), recall: hits / wanted };
+  const { user, system } = process.cpuUsage(before);
+  const cpuMs = (user + system) / 1000 / queries.length;
+  return { p50Ms: at(spent, 0.5), p95Ms: at(spent, 0.95), cpuMs, recall: hits / wanted, load: loadavg()[0]! };
 }
 
 async function settled(url: string, collection: string): Promise<number> {
@@ -146,65 +164,54 @@ async function settled(url: string, collection: string): Promise<number> {
   }
 }
 
-/** `npm run bench -- retrieval`: prints the rows, and writes them to the file `json`. */
-export async function retrieval(say: (line: string) => void, count: number, json: string | null): Promise<void> {
-  const dim = FINGERPRINT_DIM;
-  const about = machine();
-  say(
-    `${about.cpu}, ${about.cores} cores, node ${about.node}; ${thousands(count)} sessions of ${dim} axes, seed ${SEED}`,
-  );
-  const rows: Row[] = [];
-  const queries = [...sessions(TIMED, dim, SEED + 2)];
-  const truth = new Map<string, number>();
-  const mb = (bytes: number): number => Math.round(bytes / 2 ** 20);
-  const tell = (row: Row): void => {
-    rows.push(row);
-    const memory = row.megabytes === null ? '' : `, ${thousands(row.megabytes)} MB`;
-    say(
-      `${row.index.padEnd(7)} ${row.filter.padEnd(8)} p50 ${row.p50Ms.toFixed(2)} ms, p95 ${row.p95Ms.toFixed(2)} ms, recall@${K} ${row.recall.toFixed(4)}; built in ${(row.buildMs / 1000).toFixed(0)} s${memory}`,
-    );
-  };
-  const both = async (
-    index: VectorIndex<Payload>,
-    asked: typeof queries,
-    built: Pick<Row, 'buildMs' | 'megabytes'>,
-  ) => {
-    for (const isNarrowed of [false, true]) {
-      const measured = await measure(index, truth, asked, isNarrowed);
-      tell({ index: index.kind, count, dim, filter: isNarrowed ? 'model' : 'none', ...built, ...measured });
-    }
-  };
+/** What is measured, and where it is told. */
+class Retrieval {
+  readonly count: number;
+  readonly rows: Row[] = [];
+  readonly say: (line: string) => void;
+  readonly #queries = [...sessions(TIMED, FINGERPRINT_DIM, SEED + 2)];
+  readonly #truth = new Map<string, number>();
 
-  const before = residentBytes();
-  const exact = createExactIndex<Payload>(dim, FIELDS);
-  const exactMs = await fill(exact, count);
-  const exactMb = mb(residentBytes() - before);
-  for (const [i, { vector, payload }] of queries.slice(0, COMPARED).entries())
-    for (const isNarrowed of [false, true]) {
-      const found = await exact.search(vector, K, isNarrowed ? { filter: ofModel(payload.modelDigest) } : {});
-      truth.set(`${i} ${isNarrowed}`, found[K - 1]!.distance);
-    }
-  await both(exact, queries.slice(0, COMPARED), { buildMs: exactMs, megabytes: exactMb });
-  await exact.close();
+  constructor(count: number, say: (line: string) => void) {
+    this.count = count;
+    this.say = say;
+  }
 
-  const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
-  const between = residentBytes();
-  const hnsw = await openHnswIndex<Payload>({ dim, fields: FIELDS, dir });
-  const hnswMs = await fill(hnsw, count);
-  await both(hnsw, queries, { buildMs: hnswMs, megabytes: mb(Math.max(0, residentBytes() - between)) });
-  const saving = performance.now();
-  await hnsw.save();
-  const loading = performance.now();
-  await (await openHnswIndex<Payload>({ dim, fields: FIELDS, dir })).close();
-  say(
-    `        saved in ${((loading - saving) / 1000).toFixed(1)} s, loaded with all checks in ${((performance.now() - loading) / 1000).toFixed(1)} s`,
-  );
-  await hnsw.close();
-  rmSync(dir, { recursive: true });
+  /** Every index, and a scan first: it says what is right. */
+  async exact(): Promise<void> {
+    const before = residentBytes();
+    const exact = createExactIndex<Payload>(FINGERPRINT_DIM, FIELDS);
+    const buildMs = await fill(exact, this.count);
+    const megabytes = mb(residentBytes() - before);
+    const compared = this.#queries.slice(0, COMPARED);
+    for (const [i, { vector, payload }] of compared.entries())
+      for (const isNarrowed of [false, true]) {
+        const found = await exact.search(vector, K, isNarrowed ? { filter: ofModel(payload.modelDigest) } : {});
+        this.#truth.set(`${i} ${isNarrowed}`, found[K - 1]!.distance);
+      }
+    await this.#both(exact, { buildMs, megabytes }, compared);
+    await exact.close();
+  }
 
-  const given = process.env['QDRANT_URL'];
-  if (given === undefined && !HAS_BINARY) say('qdrant  not measured: it needs QDRANT_URL or ../shared/bin/qdrant');
-  else {
+  async hnsw(): Promise<void> {
+    const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
+    const before = residentBytes();
+    const hnsw = await openHnswIndex<Payload>({ dim: FINGERPRINT_DIM, fields: FIELDS, dir });
+    const buildMs = await fill(hnsw, this.count);
+    await this.#both(hnsw, { buildMs, megabytes: mb(Math.max(0, residentBytes() - before)) });
+    const saving = performance.now();
+    await hnsw.save();
+    const loading = performance.now();
+    await (await openHnswIndex<Payload>({ dim: FINGERPRINT_DIM, fields: FIELDS, dir })).close();
+    this.say(`        saved in ${seconds(loading - saving)}, loaded with all checks in ${seconds(since(loading))}`);
+    await hnsw.close();
+    rmSync(dir, { recursive: true });
+  }
+
+  async qdrant(): Promise<void> {
+    const given = process.env['QDRANT_URL'];
+    if (given === undefined && !HAS_BINARY)
+      return this.say('qdrant  not measured: it needs QDRANT_URL or ../shared/bin/qdrant');
     const server =
       given === undefined
         ? await QdrantProcess.start({ environment: { QDRANT__STORAGE__PERFORMANCE__MAX_SEARCH_THREADS: '0' } })
@@ -213,24 +220,97 @@ export async function retrieval(say: (line: string) => void, count: number, json
     const apiKey = process.env['QDRANT_API_KEY'];
     const collection = `bench-${process.pid}`;
     const key = given === undefined || apiKey === undefined ? {} : { apiKey };
+    const dim = FINGERPRINT_DIM;
     const qdrant = await openQdrantIndex<Payload>({ url, ...key, collection, dim, fields: FIELDS, version: 1 });
-    const sentMs = await fill(qdrant, count);
+    const sentMs = await fill(qdrant, this.count);
     const waitedMs = server === null ? 0 : await settled(url, `${collection}-v1-d${dim}`);
-    say(
-      `        sent in ${(sentMs / 1000).toFixed(0)} s, its indexes were ready ${(waitedMs / 1000).toFixed(0)} s later`,
-    );
-    await both(qdrant, queries, {
+    this.say(`        sent in ${seconds(sentMs)}, its indexes were ready ${seconds(waitedMs)} later`);
+    await this.#both(qdrant, {
       buildMs: sentMs + waitedMs,
       megabytes: server === null ? null : mb(server.residentBytes()),
     });
-    await qdrant.remove({}, { deadlineMs: 60_000 });
+    if (server === null) await qdrant.remove({}, { deadlineMs: 60_000 });
     await server?.remove();
   }
-  const goals: readonly (readonly [string, boolean])[] = [
-    ['hnsw p95 < 5 ms', rows.filter(({ index }) => index === 'hnsw').every(({ p95Ms }) => p95Ms < 5)],
-    ['hnsw recall@10 >= 0.98', rows.filter(({ index }) => index === 'hnsw').every(({ recall }) => recall >= 0.98)],
-    ['qdrant p95 < 10 ms', rows.filter(({ index }) => index === 'qdrant').every(({ p95Ms }) => p95Ms < 10)],
+
+  /** A book that took in a log bit by bit, as sessions ended, and one that is made from the whole log must answer alike. */
+  async rebuild(): Promise<void> {
+    const count = Math.min(this.count, REBUILT);
+    const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
+    const logDir = join(dir, 'log');
+    const book = (name: string): Promise<ThresholdBook> =>
+      openThresholdBook({
+        dir: join(dir, name),
+        logId: 'bench',
+        entries: (known) => readLog(logDir, { from: known, kinds: ['open', 'close'] }),
+      });
+    const vectors = Array.from(sessions(count, FINGERPRINT_DIM, SEED + 1), ({ vector }) => vector);
+    const each = Math.ceil(count / OPENINGS);
+    for (let from = 0; from < count; from += each) {
+      await writeSessions(logDir, {
+        seed: SEED + from,
+        sessions: Math.min(each, count - from),
+        decisionsPerSession: 0,
+        prefix: `s${from}-`,
+        fingerprintOf: (session) => vectors[from + session]!,
+      });
+      await (await book('grown')).close();
+    }
+    const start = performance.now();
+    const made = await book('made');
+    const madeMs = since(start);
+    const grown = await book('grown');
+    let same = 0;
+    for (const { vector } of this.#queries)
+      if (isDeepStrictEqual(await grown.nearestSessions(vector, K), await made.nearestSessions(vector, K))) same++;
+    this.say(
+      `rebuild ${thousands(count)} sessions that were taken in at ${OPENINGS} openings, and again from the log in ${seconds(madeMs)}: ${same} of ${this.#queries.length} answers are the same`,
+    );
+    this.isRebuiltAlike = same === this.#queries.length && grown.rebuilt === null;
+    for (const one of [made, grown]) await one.close();
+    rmSync(dir, { recursive: true });
+  }
+
+  isRebuiltAlike: boolean | null = null;
+
+  async #both(index: VectorIndex<Payload>, built: Pick<Row, 'buildMs' | 'megabytes'>, asked = this.#queries) {
+    for (const isNarrowed of [false, true]) {
+      const measured = await measure(index, this.#truth, asked, isNarrowed);
+      const filter = isNarrowed ? 'model' : 'none';
+      const row: Row = { index: index.kind, count: this.count, dim: FINGERPRINT_DIM, filter, ...built, ...measured };
+      this.rows.push(row);
+      const memory = row.megabytes === null ? '' : `, ${thousands(row.megabytes)} MB`;
+      this.say(
+        `${row.index.padEnd(7)} ${row.filter.padEnd(8)} p50 ${row.p50Ms.toFixed(2)} ms, p95 ${row.p95Ms.toFixed(2)} ms, own CPU ${row.cpuMs.toFixed(2)} ms, recall@${K} ${row.recall.toFixed(4)}; built in ${seconds(row.buildMs)}${memory}; load ${row.load.toFixed(1)}`,
+      );
+    }
+  }
+}
+
+export const INDEXES = ['hnsw', 'qdrant', 'rebuild'] as const;
+export type IndexName = (typeof INDEXES)[number];
+
+/** `npm run bench -- retrieval`: prints the rows, and writes them to the file `json`. */
+export async function retrieval(
+  say: (line: string) => void,
+  { count, indexes, json }: { count: number; indexes: readonly IndexName[]; json: string | null },
+): Promise<void> {
+  const about = machine();
+  say(
+    `${about.cpu}, ${about.cores} cores, node ${about.node}; ${thousands(count)} sessions of ${FINGERPRINT_DIM} axes, seed ${SEED}`,
+  );
+  const all = new Retrieval(count, say);
+  if (indexes.some((name) => name !== 'rebuild')) await all.exact();
+  for (const name of indexes) await all[name]();
+  const of = (name: string, is: (row: Row) => boolean): boolean | null =>
+    indexes.includes(name as IndexName) ? all.rows.filter(({ index }) => index === name).every(is) : null;
+  const goals: readonly (readonly [string, boolean | null])[] = [
+    ['hnsw p95 < 5 ms', of('hnsw', ({ p95Ms }) => p95Ms < 5)],
+    ['hnsw recall@10 >= 0.98', of('hnsw', ({ recall }) => recall >= 0.98)],
+    ['qdrant p95 < 10 ms', of('qdrant', ({ p95Ms }) => p95Ms < 10)],
+    ['a rebuild from the log gives the same answers', all.isRebuiltAlike],
   ];
-  for (const [goal, isMet] of goals) say(`${isMet ? 'met   ' : 'MISSED'} ${goal}`);
-  if (json !== null) writeFileSync(json, `${JSON.stringify({ machine: about, seed: SEED, rows }, null, 1)}\n`);
+  for (const [goal, isMet] of goals) if (isMet !== null) say(`${isMet ? 'met   ' : 'MISSED'} ${goal}`);
+  if (json !== null)
+    writeFileSync(json, `${JSON.stringify({ machine: about, seed: SEED, rows: all.rows }, null, 1)}\n`);
 }

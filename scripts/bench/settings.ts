@@ -2,6 +2,7 @@
 import { parseArgs } from 'node:util';
 import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
 import type { Settings } from './bench.ts';
+import { INDEXES, type IndexName } from './retrieval.ts';
 import { pairs, shapes } from './shapes.ts';
 
 export interface Command {
@@ -11,6 +12,8 @@ export interface Command {
   readonly isa: Isa | null;
   readonly json: string | null;
   readonly table: boolean;
+  /** What retrieval measures. */
+  readonly indexes: readonly IndexName[];
 }
 
 /** Throws KvError 'bad-argument' for flags and values that are not valid. */
@@ -37,6 +40,7 @@ export function readCommand(words: readonly string[]): Command {
     isa: given(values.isa, isaNamed),
     json: values.json ?? null,
     table: values.table,
+    indexes: values.indexes.split(',').map(indexNamed),
   };
 }
 
@@ -59,6 +63,7 @@ function parse(words: readonly string[]) {
         model: { type: 'string', default: 'smollm2-135m' },
         steps: { type: 'string', default: '384' },
         sessions: { type: 'string', default: '1000000' },
+        indexes: { type: 'string', default: INDEXES.join() },
         'kv-budget': { type: 'string', default: '25%' },
       },
     });
@@ -75,6 +80,14 @@ function whole(flag: string, text: string, least: number, most: number): readonl
   if (list.every((number) => number >= least && number <= most)) return list;
   throw new KvError('bad-argument', `${flag} ${text}: it takes whole numbers from ${least} to ${most}`, {
     values: { flag, text },
+  });
+}
+
+function indexNamed(text: string): IndexName {
+  const index = INDEXES.find((name) => name === text);
+  if (index !== undefined) return index;
+  throw new KvError('bad-argument', `retrieval measures nothing called ${text}`, {
+    hint: `it measures ${INDEXES.join(', ')}`,
   });
 }
 

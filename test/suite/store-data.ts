@@ -21,6 +21,8 @@ export interface LogPlan {
   /** First time, ms. */
   readonly startMs?: number;
   readonly prefix?: string;
+  /** Fingerprint of a session by its number. Default: one of its length. */
+  readonly fingerprintOf?: (session: number) => readonly number[];
 }
 
 /** What pages go down through, from the window on. */
@@ -59,7 +61,7 @@ export async function writeSessions(dir: string, plan: LogPlan): Promise<number>
     };
     log.append(session, 'open', open);
     let refused = 0;
-    let tokens = 0;
+    let tokens = plan.fingerprintOf === undefined ? 0 : 128;
     for (let d = 0; d < plan.decisionsPerSession; d++) {
       tokens += whole(3) * 64;
       if (d % 4 === 0) {
@@ -130,14 +132,9 @@ export async function writeSessions(dir: string, plan: LogPlan): Promise<number>
       priceThreshold: 1e-9 * (1 + next()),
       predictedKld: 0.02,
       meanKld: s % 2 === 0 ? 0.0123456789012345 : null,
-      fingerprint: fingerprint({
-        layers: 2,
-        queryHeads: 4,
-        kvHeads: 2,
-        headDim: 64,
-        tokens: 128 + tokens,
-        pressure: next(),
-      }),
+      fingerprint: plan.fingerprintOf?.(s) ?? [
+        ...fingerprint({ layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64, tokens: 128 + tokens, pressure: next() }),
+      ],
       gains: { k: [1, 1.25], v: [1, 1] },
       c: 4,
       reason: s % 5 === 4 ? 'error' : 'done',
