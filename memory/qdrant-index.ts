@@ -81,7 +81,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     if (this.#closed) throw new KvError('closed', 'the vector index was closed');
     const deadline = new Deadline(limits);
     const left = (): Limits =>
-      Number.isFinite(deadline.leftMs) ? { ...limits, deadlineMs: deadline.leftMs } : { ...limits };
+      Number.isFinite(deadline.leftMs) ? { ...limits, deadlineMs: Math.max(0, deadline.leftMs) } : { ...limits };
     for (let attempt = 1; ; attempt++) {
       try {
         if (!this.#ready) await this.#prepare(left);

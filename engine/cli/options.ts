@@ -32,6 +32,8 @@ export function engineOptions(settings: Settings): EngineOptions {
     throw new KvError('bad-argument', 'no model was named', {
       hint: '--model PATH, or --model reference for the one that comes with the package',
     });
+  // Before anything is loaded or made.
+  thresholdsPathOf(settings);
   return given<EngineOptions>({
     model,
     dense: (text(settings, 'dense') ?? 'auto') as 'auto' | 'exact',
