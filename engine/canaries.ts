@@ -11,6 +11,9 @@ import type { SessionPlan } from './plan.ts';
 const STRIDE_TOKENS = 8;
 const NO_REPORTS: readonly CanaryReport[] = [];
 
+/** A planned move of one side. */
+type SideMove = Pick<Canary, 'layer' | 'page' | 'side' | 'from' | 'to'> & Pick<Decision, 'epsilonTo'>;
+
 interface Canary {
   readonly layer: number;
   readonly page: number;
@@ -75,8 +78,8 @@ export class Canaries {
    * Called before a move is carried out, with what originals may take in all. Keeps the original of a side that leaves the window format if its
    * layer and side are those that the present stretch of tokens is to watch. → bytes that the original will take
    */
-  before(decision: Decision, tokens: number, allowanceBytes: number): number {
-    const { layer, page, side, from, to, epsilonTo } = decision;
+  before(move: SideMove, tokens: number, allowanceBytes: number): number {
+    const { layer, page, side, from, to, epsilonTo } = move;
     const canary = this.#list.find((it) => it.layer === layer && it.page === page && it.side === side);
     if (canary !== undefined) {
       canary.to = to;

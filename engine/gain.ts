@@ -26,7 +26,8 @@ export class GainProbe {
     const { policy, context, kldBudget, exact } = cache.plan;
     this.#cache = cache;
     const share = thresholdOf(context.thresholds, kldBudget === null ? 'probe.share' : 'probe.share.kld').value;
-    this.#share = policy.probes === true && !exact && cache.latents === null ? share : 0;
+    this.#share =
+      policy.probes === true && !exact && cache.latents === null && context.latents === undefined ? share : 0;
   }
 
   /** The number of tokens from here on that are to be probed, 0 where no probe is due. `left`: tokens that remain to be read. */

@@ -11,6 +11,7 @@ import {
   type KvCache,
   type KvCacheOptions,
   KvError,
+  LATENT_NAMES,
   latentBytes,
   openKvCache,
   openPool,
@@ -137,6 +138,7 @@ export class Governed {
   private constructor(id: string, options: GovernedOptions, kv: KvCache, pool: PagePool, family: Family) {
     const { shape, plan, log } = options;
     const { context } = plan;
+    const { pageBytes, latents } = context;
     this.id = id;
     this.shape = shape;
     this.plan = plan;
@@ -153,13 +155,25 @@ export class Governed {
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
     this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
     this.canaries = new Canaries(kv, plan, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
-    this.mover = new Mover(id, kv, log, this.counts, this.spent, this.canaries, (move, bytesBefore) =>
-      this.#tell(move, bytesBefore),
+    this.mover = new Mover(
+      id,
+      kv,
+      log,
+      this.counts,
+      this.spent,
+      this.canaries,
+      context.latents !== undefined,
+      (move, bytesBefore) => this.#tell(move, bytesBefore),
     );
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
-    this.latents = options.latents === undefined ? null : new Latents(options.latents, kv, shape);
+    this.latents =
+      options.latents === undefined
+        ? null
+        : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
     this.masses = new MassTrace(kv);
-    this.spareBytes = spareBytes(context.pageBytes, context.windowFormat);
+    // A lower latent is made beside the kept one.
+    const lower = LATENT_NAMES.filter((name) => name !== latents?.kept).map((name) => pageBytes[name] ?? 0);
+    this.spareBytes = Math.max(spareBytes(pageBytes, context.windowFormat), ...lower);
     family.users++;
     family.canaries ??= this.canaries;
   }

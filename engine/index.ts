@@ -92,7 +92,7 @@ export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } fr
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
 export type { MemoryUsage, QualityFeedback } from './governed.ts';
 export type { LoadedInfo } from './host.ts';
-export type { LatentOptions, LatentProjection } from './latents.ts';
+export type { LatentKeep, LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
 export type {

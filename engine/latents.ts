@@ -8,6 +8,7 @@ import {
   encodeLatent,
   FORMAT_NAMES,
   type FormatName,
+  type FormatPair,
   isLatentWidth,
   type KvCache,
   KvError,
@@ -24,7 +25,8 @@ import {
   type Side,
   sealedPages,
 } from '../native/index.ts';
-import type { ThresholdSet } from '../policy/index.ts';
+import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../policy/index.ts';
+import { latentOf } from './forms.ts';
 import type { Names } from './option-names.ts';
 import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
 
@@ -34,10 +36,20 @@ export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
   readonly norm?: { readonly gains: Float32Array; readonly epsilon: number };
 }
 
+/**
+ * How long latents stay beside their pages. `move`: until a page moves; it then either becomes its latent, which takes the place of keys and
+ * values, or goes to lower formats and gives the latent up, as the policy decides. `always`: throughout, for callers of restore().
+ */
+export type LatentKeep = 'move' | 'always';
+
 /** What openCache needs to keep layer inputs and to make keys and values of them again. */
 export interface LatentOptions {
-  /** `xq8`: 8 bits a channel, keys and values come back to about half a percent; `xq4`: 4 bits, to about a tenth. */
+  /** `xq8`: 8 bits a channel, keys and values come back to about half a percent; `xq4`: 4 bits, to about a tenth; `xq3`: 3 bits. */
   readonly format: LatentName;
+  /** Default 'move' with a policy that makes pages latents (`price`), else 'always'. */
+  readonly keep?: LatentKeep;
+  /** Operations that the rest of the model takes for a token, two for each weight. Default: those of 12 weights a layer and squared channel of x. */
+  readonly denseOperations?: number;
   /** Channels of x: a multiple of 16 from 64 to 16384. */
   readonly width: number;
   /** One entry per layer: wk and wv are [n·d, width], as linear layers keep them, kBias and vBias [n·d], the gains of kNorm [d]. */
@@ -48,6 +60,8 @@ export interface LatentOptions {
 
 const LATENT_OPTIONS: Names<LatentOptions> = {
   format: true,
+  keep: true,
+  denseOperations: true,
   width: true,
   layers: true,
   rotary: true,
@@ -56,7 +70,7 @@ const LATENT_OPTIONS: Names<LatentOptions> = {
 /** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
 function checkLatents(options: unknown, layers: number): void {
   checkKeys(options as LatentOptions, LATENT_OPTIONS, 'latents');
-  const { format, width, layers: projections } = options as LatentOptions;
+  const { format, width, keep = 'move', denseOperations = 1, layers: projections } = options as LatentOptions;
   if (!LATENT_NAMES.includes(format))
     refuse('unsupported', `latents.format is one of ${LATENT_NAMES.join(', ')}`, format);
   if (!isLatentWidth(width))
@@ -65,6 +79,9 @@ function checkLatents(options: unknown, layers: number): void {
       'latents.width must be a multiple of 16 from 64 to 16384 (pad x and the weights with zeros)',
       width,
     );
+  if (keep !== 'move' && keep !== 'always') refuse('bad-argument', "latents.keep is 'move' or 'always'", keep);
+  if (!(typeof denseOperations === 'number' && denseOperations > 0 && Number.isFinite(denseOperations)))
+    refuse('bad-argument', 'latents.denseOperations must be a number above 0', denseOperations);
   if (!Array.isArray(projections)) refuse('bad-argument', 'latents.layers must be an array', projections);
   if (projections.length !== layers)
     refuse('bad-shape', `latents.layers must have one entry for each of ${layers} layers`, projections.length);
@@ -84,8 +101,33 @@ function checkLatents(options: unknown, layers: number): void {
   }
 }
 
+/** The kept latent and those below it that a page may become: none lower than the tier of the finer of the lowest formats that were asked for. */
+function candidates(format: LatentName, floor: FormatPair | null): readonly LatentName[] {
+  const lowest =
+    floor === null ? TIERS.length - 1 : Math.min(TIERS.indexOf(tierOf(floor.k)), TIERS.indexOf(tierOf(floor.v)));
+  return LATENT_NAMES.slice(LATENT_NAMES.indexOf(format)).filter((name) => TIERS.indexOf(tierOf(name)) <= lowest);
+}
+
+/** The context of a session whose pages may become latents; as it is where they may not. */
+function withLatents(
+  { policy, context, exact }: SessionPlan,
+  shape: CacheShape,
+  { format, width, keep = 'move', denseOperations }: LatentOptions,
+): PolicyContext {
+  const names = keep === 'move' && policy.holdsLatents === true && !exact ? candidates(format, context.floor) : [];
+  if (names.length === 0) return context;
+  // Multiplied and added, for each channel of x and each of keys and values.
+  const operations = 2 * PAGE_TOKENS * width * 2 * shape.kvHeads * shape.headDim;
+  const bytes = Object.fromEntries([format, ...names].map((name) => [name, latentBytes(name, width)]));
+  return {
+    ...context,
+    pageBytes: { ...context.pageBytes, ...bytes },
+    latents: { kept: format, operations: operations / (denseOperations ?? shape.layers * 2 * 12 * width ** 2) },
+  };
+}
+
 /**
- * As planSession, for a cache that keeps latents, or none. They are kept whatever the policy does: what they take of the budget must leave enough
+ * As planSession, for a cache that keeps latents, or none. What they take of the budget, beside pages in the window or beside all, must leave enough
  * for the lowest formats. Throws what planSession and checkLatents throw.
  */
 export function planWithLatents(
@@ -98,17 +140,19 @@ export function planWithLatents(
   if (latents === undefined) return plan;
   checkLatents(latents, shape.layers);
   const { budgetBytes } = plan;
-  if (budgetBytes === null) return plan;
+  const moved = withLatents(plan, shape, latents);
+  if (budgetBytes === null) return { ...plan, context: moved };
   const { format, width } = latents;
   const { layers } = shape;
   const tokensExpected = plan.tokensExpected ?? 0;
-  // One page is sealed before anything can be freed, also where the length is not known.
-  const pages = Math.max(1, sealedPages(tokensExpected));
+  // One page is sealed before anything can be freed, also where the length is not known. Of pages that move one is in the window.
+  const sealed = Math.max(1, sealedPages(tokensExpected));
+  const pages = moved.latents === undefined ? sealed : 1;
   const kept = pages * layers * latentBytes(format, width);
   try {
     // The window is the one that fits beside the latents.
-    const { context } = planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
-    return { ...plan, context };
+    const beside = planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
+    return { ...plan, context: withLatents(beside, shape, latents) };
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
     const neededBytes = Number(error.values.neededBytes) + kept;
@@ -148,12 +192,15 @@ export class Latents {
   readonly #cache: KvCache;
   /** Rows of the open page of each layer, as wk and wv meet them. */
   readonly #open: readonly Float32Array[];
+  /** Layers whose pages never move, and need no latents for it. */
+  readonly #skipped: readonly number[];
   /** Restored pages, and the formats (indices of FORMAT_NAMES) in which the policy had left them. */
   #restored: { readonly layer: number; readonly page: number; readonly k: number; readonly v: number }[] = [];
 
-  constructor(options: LatentOptions, cache: KvCache, shape: CacheShape) {
+  constructor(options: LatentOptions, cache: KvCache, shape: CacheShape, skipped: readonly number[] = []) {
     this.#options = options;
     this.#cache = cache;
+    this.#skipped = skipped;
     this.attach();
     this.#open = Array.from({ length: shape.layers }, () => new Float32Array(PAGE_TOKENS * options.width));
   }
@@ -173,12 +220,13 @@ export class Latents {
 
   /** Bytes of the latents kept so far: part of pageBytes. */
   get keptBytes(): number {
-    const { format, width } = this.#options;
-    let pages = 0;
+    const { width } = this.#options;
+    let bytes = 0;
     for (let layer = 0; layer < this.#open.length; layer++) {
-      for (const kept of this.#cache.table(layer).latent) pages += kept === 0 ? 0 : 1;
+      for (const kept of this.#cache.table(layer).latent)
+        bytes += kept === 0 ? 0 : latentBytes(LATENT_NAMES[kept - 1]!, width);
     }
-    return pages * latentBytes(format, width);
+    return bytes;
   }
 
   /**
@@ -223,7 +271,10 @@ export class Latents {
   restore(layer: number, page: number, format: FormatName): number {
     // An unknown layer, page or format is named by the native cache.
     const known = Number.isInteger(layer) && layer >= 0 && layer < this.#open.length;
-    const { kFormat, vFormat } = known ? this.#cache.table(layer) : { kFormat: [], vFormat: [] };
+    const table = known ? this.#cache.table(layer) : null;
+    // What was made again of a latent that had taken the place of keys and values moves on as the policy decides.
+    if (table !== null && latentOf(table, page)?.isHeld === true) return 0 - this.#cache.restore(layer, page, format);
+    const { kFormat, vFormat } = table ?? { kFormat: [], vFormat: [] };
     const rank = FORMAT_NAMES.indexOf(format);
     for (const has of [kFormat[page], vFormat[page]]) {
       if (rank < 0 || has === undefined || has >= rank) continue;
@@ -261,7 +312,8 @@ export class Latents {
       // A full page is sealed by the first token behind it.
       if (at === 0 && length + done > 0) {
         const page = pageOf(length + done) - 1;
-        this.#cache.keepLatent(layer, page, format, encodeLatent(format, open, width, page === 0 ? SINK_TOKENS : 0));
+        if (!this.#skipped.includes(layer))
+          this.#cache.keepLatent(layer, page, format, encodeLatent(format, open, width, page === 0 ? SINK_TOKENS : 0));
       }
       const count = Math.min(tokens - done, rowsLeft(length + done));
       open.set(rows.subarray(done * width, (done + count) * width), at * width);

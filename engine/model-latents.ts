@@ -1,16 +1,37 @@
 /** What the keys and values of a loaded model are made with, as a cache that keeps latents needs it. */
-import type { LatentName } from '../native/index.ts';
+import { checkKeys } from '../native/index.ts';
 import type { LatentOptions } from './latents.ts';
 import type { RopeTable } from './model/rope.ts';
-import type { LoadedModel } from './model/types.ts';
+import type { LoadedModel, ModelConfig } from './model/types.ts';
+import type { SessionOptions } from './types.ts';
 
-export function modelLatents({ config, weights }: LoadedModel, rope: RopeTable, format: LatentName): LatentOptions {
+/** Two for each weight that a token meets: one multiplied, one added. */
+function denseOperations({
+  layers,
+  hiddenSize,
+  intermediateSize,
+  queryHeads,
+  kvHeads,
+  headDim,
+  vocabSize,
+}: ModelConfig): number {
+  const attention = 2 * (queryHeads + kvHeads) * headDim * hiddenSize;
+  return 2 * (layers * (attention + 3 * intermediateSize * hiddenSize) + vocabSize * hiddenSize);
+}
+
+export function modelLatents(
+  { config, weights }: LoadedModel,
+  rope: RopeTable,
+  given: NonNullable<SessionOptions['latents']>,
+): LatentOptions {
+  if (typeof given !== 'string') checkKeys(given, { format: true, keep: true }, 'latents');
   const { layers, hiddenSize, normEpsilon: epsilon, qkNorm, rotaryDim, ropeInterleaved, contextLength } = config;
   const read = (name: string): Float32Array => weights.tensor(name).readFloat32();
   const biasOf = (side: 'k' | 'v', layer: number): object =>
     weights.has(`${layer}.${side}.bias`) ? { [`${side}Bias`]: read(`${layer}.${side}.bias`) } : {};
   return {
-    format,
+    ...(typeof given === 'string' ? { format: given } : given),
+    denseOperations: denseOperations(config),
     width: hiddenSize,
     layers: Array.from({ length: layers }, (_, layer) => ({
       norm: { gains: read(`${layer}.attnNorm`), epsilon },

@@ -2,10 +2,19 @@
  * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither; a planned
  * move that was refused becomes an entry as well.
  */
-import { assert, FORMATS, type FormatName, type KvCache, SIDES, type Side } from '../native/index.ts';
-import type { Decision, FormChange, Outcome, Situation, Verdict } from '../policy/index.ts';
+import { assert, FORMATS, type KvCache, type Part, type Side } from '../native/index.ts';
+import {
+  type Decision,
+  type FormChange,
+  isLatent,
+  type Outcome,
+  type PageForm,
+  type Situation,
+  type Verdict,
+} from '../policy/index.ts';
 import type { ChangeBody, EntryBodies, WitnessLog } from '../witness/index.ts';
 import type { Canaries } from './canaries.ts';
+import { formsOf, latentOf } from './forms.ts';
 
 /** Milliseconds that deciding took. */
 export interface Spent {
@@ -32,9 +41,9 @@ export class Mover {
     readonly epsilon: number;
     readonly layer: number;
     readonly page: number;
-    readonly side: Side;
-    readonly from: FormatName;
-    readonly to: FormatName;
+    readonly side: Part;
+    readonly from: PageForm;
+    readonly to: PageForm;
   } | null = null;
   readonly #session: string;
   readonly #cache: KvCache;
@@ -42,6 +51,8 @@ export class Mover {
   readonly #counts: readonly LayerCounts[];
   readonly #spent: Spent;
   readonly #canaries: Canaries;
+  /** Latents go with the first of a page's sides that moves. */
+  readonly #dropsLatents: boolean;
   readonly #onMove: (move: FormChange, bytesBefore: number) => void;
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
@@ -53,6 +64,7 @@ export class Mover {
     counts: readonly LayerCounts[],
     spent: Spent,
     canaries: Canaries,
+    dropsLatents: boolean,
     onMove: (move: FormChange, bytesBefore: number) => void,
   ) {
     this.#session = session;
@@ -61,6 +73,7 @@ export class Mover {
     this.#counts = counts;
     this.#spent = spent;
     this.#canaries = canaries;
+    this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
   }
 
@@ -112,17 +125,13 @@ export class Mover {
 
   /** Makes a change of a page that no policy decided, and tells the policy and the log. → bytes freed */
   change(cause: ChangeBody['cause'], layer: number, page: number, tokens: number, work: () => number): number {
-    const before = SIDES.map((side) => this.#cache.format(layer, page, side));
+    const before = formsOf(this.#cache, layer, page);
     const bytesBefore = this.#cache.usedBytes;
     const bytesFreed = work();
     this.#canaries.sync();
-    const changes = SIDES.map((side, i) => ({
-      layer,
-      page,
-      side,
-      from: before[i]!,
-      to: this.#cache.format(layer, page, side),
-    }));
+    const after = formsOf(this.#cache, layer, page);
+    // Both sides of a page that was held as a latent are in the format in which they were made again.
+    const changes = before.map(({ side, form: from }, i) => ({ layer, page, side, from, to: after[i]!.form }));
     this.tell(
       cause,
       changes.filter(({ from, to }) => from !== to),
@@ -154,18 +163,38 @@ export class Mover {
   }
 
   #move(decision: Decision, tokens: number, canaryBytesMax: number): number {
-    const { layer, page, side, from, to } = decision;
+    const { side } = decision;
+    const start = performance.now();
+    const bytesFreed =
+      side === 'kv' ? this.#toLatent(decision) : this.#transcode(decision, side, tokens, canaryBytesMax);
+    this.#spent.transcodeMs += performance.now() - start;
+    return bytesFreed;
+  }
+
+  #toLatent({ layer, page, from, to }: Decision): number {
+    assert(isLatent(to), `layer ${layer} page ${page} is to go from ${from} to ${to}, which is no latent`);
+    return this.#cache.toLatent(layer, page, to);
+  }
+
+  #transcode(decision: Decision, side: Side, tokens: number, canaryBytesMax: number): number {
+    const { layer, page, from, to } = decision;
+    assert(
+      !isLatent(from) && !isLatent(to),
+      `the ${side} side of layer ${layer} page ${page} is to go from ${from} to ${to}`,
+    );
+    // It can no longer take the place of both sides.
+    const latentBytes =
+      this.#dropsLatents && latentOf(this.#cache.table(layer), page) !== null ? this.#cache.dropLatent(layer, page) : 0;
     const now = this.#cache.format(layer, page, side);
     // A page that was restored from its latent is better than the policy knows, and may still be moved.
     if (FORMATS[now].rank > FORMATS[from].rank)
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
-    const start = performance.now();
     const isFiner = FORMATS[to].rank < FORMATS[now].rank;
     const bytesFreed = isFiner
       ? this.#canaries.restore(layer, page, side)
-      : this.#canaries.before(decision, tokens, canaryBytesMax) + this.#cache.transcode(layer, page, side, to);
-    this.#spent.transcodeMs += performance.now() - start;
-    return bytesFreed;
+      : this.#canaries.before({ ...decision, side, from, to }, tokens, canaryBytesMax) +
+        this.#cache.transcode(layer, page, side, to);
+    return latentBytes + bytesFreed;
   }
 
   #count(layer: number, accepted: boolean, epsilon: number | null): void {

@@ -1,6 +1,7 @@
 /** A session in numbers: what its bytes are, where they went, and what it cost to decide. */
-import { FORMAT_NAMES, pageBytes } from '../native/index.ts';
+import { isLatent, type PageForm } from '../policy/index.ts';
 import { f16CacheBytes } from './budget.ts';
+import { formsBySide } from './forms.ts';
 import type { Governed } from './governed.ts';
 import type { StepTimes } from './step.ts';
 import type { LayerReport, SessionReport } from './types.ts';
@@ -43,28 +44,28 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
   };
 }
 
-/** Share of all sealed pages that each format has, for keys and for values; empty without pages. */
+/** Share of all sealed pages that each format has, for keys and for values, or the latents in their place; empty without pages. */
 export function formatShares({ shape, kv }: Governed): { k: Record<string, number>; v: Record<string, number> } {
   const tables = Array.from({ length: shape.layers }, (_, layer) => kv.table(layer));
-  const sharesOf = (ids: readonly number[]): Record<string, number> =>
-    Object.fromEntries(Object.entries(countFormats(ids)).map(([name, count]) => [name, count / ids.length]));
-  return {
-    k: sharesOf(tables.flatMap(({ kFormat }) => [...kFormat])),
-    v: sharesOf(tables.flatMap(({ vFormat }) => [...vFormat])),
-  };
+  const sharesOf = (forms: readonly PageForm[]): Record<string, number> =>
+    Object.fromEntries(Object.entries(countForms(forms)).map(([name, count]) => [name, count / forms.length]));
+  const forms = tables.map(formsBySide);
+  return { k: sharesOf(forms.flatMap(({ k }) => k)), v: sharesOf(forms.flatMap(({ v }) => v)) };
 }
 
-function layerReport({ shape, kv, counts, length }: Governed, layer: number, state: string): LayerReport {
+function layerReport({ shape, plan, kv, counts, length }: Governed, layer: number, state: string): LayerReport {
   const { kvHeads, headDim, layers } = shape;
-  const { kFormat, vFormat } = kv.table(layer);
-  const sideBytes = (id: number): number => pageBytes(FORMAT_NAMES[id]!, kvHeads, headDim);
+  const { k, v } = formsBySide(kv.table(layer));
+  const { pageBytes } = plan.context;
+  // A latent is keys and values in one.
+  const sideBytes = (form: PageForm): number => (pageBytes[form] ?? 0) / (isLatent(form) ? 2 : 1);
   const { openBytes, sinkBytes } = kv.memory();
-  const bytes = [...kFormat, ...vFormat].reduce((sum, id) => sum + sideBytes(id), (openBytes + sinkBytes) / layers);
+  const bytes = [...k, ...v].reduce((sum, form) => sum + sideBytes(form), (openBytes + sinkBytes) / layers);
   const { tried, accepted, refused, epsilonMax } = counts[layer]!;
   return {
     layer,
-    kPages: countFormats(kFormat),
-    vPages: countFormats(vFormat),
+    kPages: countForms(k),
+    vPages: countForms(v),
     effectiveBits: length === 0 ? 0 : (bytes * 8) / (2 * kvHeads * headDim * length),
     movesTried: tried,
     movesAccepted: accepted,
@@ -74,8 +75,8 @@ function layerReport({ shape, kv, counts, length }: Governed, layer: number, sta
   };
 }
 
-function countFormats(ids: Iterable<number>): Record<string, number> {
+function countForms(forms: readonly PageForm[]): Record<string, number> {
   const counts: Record<string, number> = {};
-  for (const id of ids) counts[FORMAT_NAMES[id]!] = (counts[FORMAT_NAMES[id]!] ?? 0) + 1;
+  for (const form of forms) counts[form] = (counts[form] ?? 0) + 1;
   return counts;
 }

@@ -6,8 +6,11 @@ import {
   FORMATS,
   type FormatName,
   type KvCache,
+  LATENT_NAMES,
   movablePages,
   PAGE_TOKENS,
+  PARTS,
+  type Part,
   SIDES,
   type Side,
   sealedPages,
@@ -15,13 +18,22 @@ import {
   TRIAL_CANDIDATES,
   type TrialCandidate,
 } from '../native/index.ts';
-import { type Decision, type Policy, type PolicyContext, type TrialReport, thresholdOf } from '../policy/index.ts';
+import {
+  type Decision,
+  type PageForm,
+  type Policy,
+  type PolicyContext,
+  type TrialReport,
+  thresholdOf,
+} from '../policy/index.ts';
+import { latentOf } from './forms.ts';
 import type { LayerCounts, Spent } from './mover.ts';
 
-const FIRST_TRIAL: readonly (TrialCandidate & { readonly side: Side })[] = SIDES.flatMap((side) =>
+type SideCandidate = { readonly side: Side; readonly format: FormatName };
+const FIRST_TRIAL: readonly SideCandidate[] = SIDES.flatMap((side) =>
   TRIAL_CANDIDATES.filter((format) => servesSide(format, side)).map((format) => ({ side, format })),
 );
-type Candidates = readonly (TrialCandidate & { readonly side: Side })[];
+type Candidates = readonly TrialCandidate[];
 
 /** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
 const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3', 'rot2'], v: ['rot2', 'rot1'] };
@@ -139,7 +151,7 @@ export class TrialQueue {
     const start = performance.now();
     const first = this.#waiting.splice(0, Math.floor(this.#due));
     this.#due -= first.length;
-    for (const place of first) this.#start(place, this.#isTried(place) ? FIRST_TRIAL : [], false);
+    for (const place of first) this.#start(place, this.#candidates(place), false);
     const again = this.#waitingAgain.splice(0, Math.floor(this.#due / AGAIN_COST));
     this.#due -= AGAIN_COST * again.length;
     for (const place of again) this.#start(place, this.#candidatesAgain(place), true);
@@ -155,10 +167,13 @@ export class TrialQueue {
   /** One format of each side that is lower than the present one; a side in the lowest is not tried. */
   #candidatesAgain({ layer, page }: PageOfLayer): Candidates {
     if (this.#context.skipLayers.includes(layer)) return [];
-    return SIDES.flatMap((side) => {
+    const latent = this.#latent(layer, page);
+    if (latent?.isHeld === true) return [];
+    const whole: Candidates = latent === null ? [] : [{ side: 'kv', format: latent.name }];
+    return SIDES.flatMap((side): Candidates => {
       const format = lowerFormat(side, this.#cache.format(layer, page, side));
       return format === undefined ? [] : [{ side, format }];
-    });
+    }).concat(whole);
   }
 
   /** Reports of pages that have left the window since the last time; what is still untried of them is tried now. */
@@ -167,7 +182,7 @@ export class TrialQueue {
     const first = this.#found[0] ?? this.#started[0] ?? this.#waiting[0];
     if (first === undefined || first.page >= movable) return NO_REPORTS;
     this.#try(this.#waiting.filter(({ page }) => page < movable).length);
-    const ready = this.#found.filter(({ page }) => page < movable).map((report) => this.#asItIs(report));
+    const ready = this.#found.filter(({ page }) => page < movable).flatMap((report) => this.#asItIs(report));
     if (ready.length > 0) this.#found = this.#found.filter(({ page }) => page >= movable);
     for (const report of ready) this.#reported.push(report);
     return ready;
@@ -175,15 +190,29 @@ export class TrialQueue {
 
   /** What trying pages again has found since the last time, the first `most` of it. Called behind `reports`, at points that do not depend on how fast trials are. */
   reportsAgain(most: number): readonly TrialReport[] {
-    const found = this.#foundAgain.filter((report) => this.#asItIs(report).from === report.from);
+    const found = this.#foundAgain.filter((report) => this.#asItIs(report)[0]?.from === report.from);
     this.#foundAgain = found.slice(most);
     return found.slice(0, most);
   }
 
-  /** The report with the format that the page has now: a fork that shares it may have moved it since, or it may have been restored. */
-  #asItIs(report: TrialReport): TrialReport {
-    const from = this.#cache.format(report.layer, report.page, report.side);
-    return from === report.from ? report : { ...report, from };
+  /** The report with the form that the page has now: a fork that shares it may have moved it since, or it may have been restored. None of a latent that is gone. */
+  #asItIs(report: TrialReport): readonly TrialReport[] {
+    const from = this.#form(report.layer, report.page, report.side);
+    if (from === null) return NO_REPORTS;
+    return [from === report.from ? report : { ...report, from }];
+  }
+
+  /** The latent of a page, where pages may become latents. */
+  #latent(layer: number, page: number): ReturnType<typeof latentOf> {
+    return this.#context.latents === undefined ? null : latentOf(this.#cache.table(layer), page);
+  }
+
+  /** What a side of a page is in, as far as a policy knows: while a latent takes its place, in what it was before. null: the page has no latent. */
+  #form(layer: number, page: number, side: Part): PageForm | null {
+    const latent = this.#latent(layer, page);
+    const { windowFormat } = this.#context;
+    if (side === 'kv') return latent === null ? null : latent.isHeld ? latent.name : windowFormat;
+    return latent?.isHeld === true ? windowFormat : this.#cache.format(layer, page, side);
   }
 
   /** Takes over from the queue of the cache that this one is forked from: its reports, and the pages that wait in it. */
@@ -214,7 +243,7 @@ export class TrialQueue {
   /** Tries a planned move on the latest queries. → ε, or null where none of them sees the page */
   again({ layer, page, side, to }: Decision): number | null {
     const start = performance.now();
-    const epsilon = this.#cache.trial(layer, page, [{ side, format: to }])[0]!;
+    const epsilon = this.#cache.trial(layer, page, [{ side, format: to } as TrialCandidate])[0]!;
     this.#counts[layer]!.tried += 1;
     this.#spent.trialMs += performance.now() - start;
     return Number.isFinite(epsilon) ? epsilon : null;
@@ -229,14 +258,20 @@ export class TrialQueue {
     return this.#context.windowTokens ?? PAGE_TOKENS;
   }
 
-  /** A page that a fork has already moved is not tried, because its earlier form is gone. */
-  #isTried({ layer, page }: PageOfLayer): boolean {
-    const { windowFormat, skipLayers } = this.#context;
-    return (
-      this.#needsTrials &&
-      !skipLayers.includes(layer) &&
-      SIDES.every((side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank)
+  /** What a page is tried as first. One that a fork has already moved is not tried, because its earlier form is gone. */
+  #candidates({ layer, page }: PageOfLayer): Candidates {
+    const { windowFormat, skipLayers, pageBytes } = this.#context;
+    if (!this.#needsTrials || skipLayers.includes(layer)) return [];
+    const latent = this.#latent(layer, page);
+    const lower = latent === null ? [] : LATENT_NAMES.slice(LATENT_NAMES.indexOf(latent.name) + Number(latent.isHeld));
+    const latents = lower
+      .filter((name) => pageBytes[name] !== undefined)
+      .map((format) => ({ side: 'kv', format }) as const);
+    if (latent?.isHeld === true) return latents;
+    const isWhole = SIDES.every(
+      (side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank,
     );
+    return isWhole ? [...FIRST_TRIAL, ...latents] : [];
   }
 
   /** Tries so many waiting pages at once. */
@@ -246,7 +281,7 @@ export class TrialQueue {
     const start = performance.now();
     for (const place of this.#waiting.splice(0, count)) {
       const { layer, page } = place;
-      const candidates = this.#isTried(place) ? FIRST_TRIAL : [];
+      const candidates = this.#candidates(place);
       const errors = candidates.length > 0 ? this.#cache.trial(layer, page, candidates) : NOTHING;
       this.#report({ ...place, candidates, isAgain: false }, errors);
     }
@@ -272,12 +307,14 @@ export class TrialQueue {
 
   /** `errors`: of the candidates. Every side of a first trial is reported, also where nothing was tried. */
   #report({ layer, page, candidates, isAgain }: Started, errors: Float64Array): void {
-    for (const side of SIDES) {
-      const epsilon: Partial<Record<FormatName, number>> = {};
+    for (const side of PARTS) {
+      const from = this.#form(layer, page, side);
+      if (from === null) continue;
+      const epsilon: Partial<Record<PageForm, number>> = {};
       // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is reported.
       for (const [i, candidate] of candidates.entries())
         if (candidate.side === side && Number.isFinite(errors[i])) epsilon[candidate.format] = errors[i]!;
-      const report = { layer, page, side, from: this.#cache.format(layer, page, side), epsilon };
+      const report = { layer, page, side, from, epsilon };
       if (!isAgain) this.#found.push(report);
       else if (Object.keys(epsilon).length > 0) this.#foundAgain.push(report);
     }

@@ -1,17 +1,9 @@
 /** The package's public types: what a caller gives and gets. Units are last in every name. */
 import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
-import type {
-  BindingName,
-  CacheMemory,
-  FormatName,
-  FormatPair,
-  Isa,
-  LatentName,
-  Side,
-  WindowName,
-} from '../native/index.ts';
-import type { PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
+import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, WindowName } from '../native/index.ts';
+import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
+import type { LatentKeep } from './latents.ts';
 import type { ChatMessage } from './model/types.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
@@ -73,10 +65,11 @@ export interface SessionOptions {
   /** Likewise a file of them, that saveThresholds wrote. */
   readonly thresholdsPath?: string;
   /**
-   * Keeps the inputs of every layer, coded, beside each sealed page, so that restore() makes its keys and values again after they went to lower
-   * formats: 'xq8' or 'xq4'. They count against the budget. Default: none.
+   * Keeps the inputs of every layer, coded, beside each sealed page: 'xq8', 'xq4' or 'xq3'. A page that moves either becomes its latent, from which keys
+   * and values are computed at every step, or goes to lower formats and gives it up, as the policy decides. It pays where keys and values are as
+   * wide together as two layer inputs. With keep 'always' latents stay, so that restore() makes keys and values again. They count against the budget. Default: none.
    */
-  readonly latents?: LatentName;
+  readonly latents?: LatentName | { readonly format: LatentName; readonly keep?: LatentKeep };
   /** Keep the final residual rows of so many last tokens (4·hidden bytes each), so that compare() can be asked. Default 0. */
   readonly compareTokens?: number;
 }
@@ -215,9 +208,9 @@ export interface SessionReport {
     readonly seq: number;
     readonly layer: number;
     readonly page: number;
-    readonly side: Side;
-    readonly from: FormatName;
-    readonly to: FormatName;
+    readonly side: Part;
+    readonly from: PageForm;
+    readonly to: PageForm;
   } | null;
   /** What the policy says. */
   readonly summary: PolicySummary;

@@ -124,6 +124,8 @@ export class Evidence {
   trials(reports: readonly TrialReport[]): void {
     let [sum, count] = [0, 0];
     for (const { layer, side, epsilon } of reports) {
+      // What a latent would cost says nothing that its keys and values do not say.
+      if (side === 'kv') continue;
       const lowest = FORMAT_NAMES.findLast((name) => epsilon[name] !== undefined);
       const error = lowest === undefined ? 0 : epsilon[lowest]!;
       if (error <= 0) continue;

@@ -8,7 +8,7 @@ import type { Policy } from './types.ts';
 
 export { Arrows } from './arrows.ts';
 export { believable, Evidence } from './evidence.ts';
-export { STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
+export { FORMS, isLatent, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export * from './law.ts';
 export { type Change, Layers } from './layers.ts';
 export {

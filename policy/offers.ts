@@ -2,17 +2,18 @@
  * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
-import { FORMAT_NAMES, FORMATS, LOWEST_FORMATS, SIDES } from '../native/index.ts';
+import { FORMAT_NAMES, FORMATS, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
 import { ageOf, Divergence } from './divergence.ts';
 import type { Repeated } from './evidence.ts';
 import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
-import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
+import { FIRST_LATENT, FORM_COUNT, FORMS, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
 import type { Law } from './law.ts';
 import { Persistence } from './persistence.ts';
-import { grown, Sides, SLOTS } from './sides.ts';
+import { BOTH, grown, Sides, SLOTS } from './sides.ts';
 import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
+import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts';
 
 /** The coarsest format that keys may take whatever the values are in. */
 const LOWEST_FREE_KEYS = FORMAT_NAMES.findLastIndex((name) => FORMATS[name].codeBits > COARSE_KEY_BITS);
@@ -30,7 +31,6 @@ export class Offers {
   readonly divergence: Divergence;
   readonly layerEpsilonMax: Float64Array;
   readonly #context: PolicyContext;
-  readonly #bytes: readonly number[];
   readonly #lowest: readonly number[];
   readonly #skip: Uint8Array;
   /** By what evidence raises the weight of each layer; 1 without any. */
@@ -39,15 +39,15 @@ export class Offers {
   #tries = new Uint16Array(SLOTS);
   /** ε² as it is known now over that of the first trial. */
   #change = new Float64Array(SLOTS);
-  /** Divergence per ε², [layers][sides]. */
+  /** Divergence per ε², [layers][PARTS]; where both sides come from a latent, the mean of theirs, since nobody has measured a better one. */
   readonly #weights: Float64Array;
   readonly #fading: Fading | null;
   /** null: errors last equally long in all layers, as in versions 1 and 2. */
   readonly #persistence: Persistence | null;
   readonly #ready: SlotHeap;
   readonly #resting: SlotHeap;
-  /** ε² per slot and format, [slots, FORMAT_COUNT]. */
-  #epsilon2 = new Float64Array(SLOTS * FORMAT_COUNT);
+  /** ε² per slot and format, [slots, FORM_COUNT]. */
+  #epsilon2 = new Float64Array(SLOTS * FORM_COUNT);
   /** Rank that the plan under construction has taken a slot to; its format otherwise. */
   #aim = new Uint8Array(SLOTS);
   #restUntil = new Float64Array(SLOTS);
@@ -55,6 +55,12 @@ export class Offers {
   #rests: { readonly slot: number; readonly until: number }[] = [];
   #restsDone = 0;
   #tokens = 0;
+  /** Pages that are held as latents, or will be when planned moves are made; how many may be; and whether that is all. */
+  #latents = 0;
+  #latentsMax = 0;
+  #isFull = true;
+  /** The price by which the way of a page that has a latent is chosen. */
+  #endPrice = 0;
 
   /**
    * With a law, a repeated trial is averaged with those before it, and errors fade. Without one (version 1 of the price policy) it counts only
@@ -66,17 +72,17 @@ export class Offers {
     this.#persistence = isLearning ? new Persistence(2 * context.layers) : null;
     this.divergence = new Divergence(context.layers, this.#fading);
     const { c, gains } = context.thresholds;
-    this.#weights = Float64Array.from({ length: 2 * context.layers }, (_, at) => {
-      const side = SIDES[at % 2]!;
-      const gain = gains[side][at >> 1]!;
-      return law === null ? c * gain : law.coefficient[side][at >> 1]!.value * gain;
+    const weights = SIDES.map((side) =>
+      gains[side].map((gain, layer) => (law === null ? c * gain : law.coefficient[side][layer]!.value * gain)),
+    );
+    this.#weights = Float64Array.from({ length: PARTS.length * context.layers }, (_, at) => {
+      const [part, layer] = [at % PARTS.length, Math.floor(at / PARTS.length)];
+      return weights[part]?.[layer] ?? (weights[0]![layer]! + weights[1]![layer]!) / 2;
     });
     this.sides = new Sides(context);
-    // A log of an earlier version does not name every format of today, and a step to one that it does not name saves nothing.
-    this.#bytes = FORMAT_NAMES.map((name) => context.pageBytes[name] ?? Number.POSITIVE_INFINITY);
     this.#lowest = SIDES.map((side) =>
       Math.min(rank(context.floor?.[side] ?? LOWEST_FORMATS[side]), rank(LOWEST_FORMATS[side])),
-    );
+    ).concat(FORM_COUNT - 1);
     this.#skip = new Uint8Array(context.layers);
     for (const layer of context.skipLayers) this.#skip[layer] = 1;
     this.#factor = new Float64Array(context.layers).fill(1);
@@ -92,12 +98,13 @@ export class Offers {
   add(report: TrialReport, tokens: number): void {
     const slot = this.sides.add(report, tokens);
     if (slot >= this.next.length) this.#grow();
-    fillEpsilon2(this.#epsilon2, slot * FORMAT_COUNT, report.epsilon);
+    fillEpsilon2(this.#epsilon2, slot * FORM_COUNT, report.epsilon);
     this.triedAt[slot] = tokens;
     this.#tries[slot] = 1;
     this.#change[slot] = 1;
-    this.#aim[slot] = this.sides.format[slot]!;
-    this.reprice(slot);
+    this.#aim[slot] = 0;
+    this.#setAim(slot, this.sides.format[slot]!);
+    this.#repricePage(slot);
   }
 
   /**
@@ -106,30 +113,28 @@ export class Offers {
    * proportion to one that was. Reports of sides that are not known, or have moved since, are passed over.
    */
   again({ layer, page, side, from, epsilon }: TrialReport, tokens: number): void {
-    const slot = this.sides.find(layer, page, SIDES.indexOf(side));
+    const slot = this.sides.find(layer, page, PARTS.indexOf(side));
     if (slot < 0 || this.sides.pending[slot] === 1 || this.sides.format[slot] !== rank(from)) return;
-    const at = slot * FORMAT_COUNT;
+    const at = slot * FORM_COUNT;
     const now = rank(from);
-    const to = FORMAT_NAMES.findIndex(
-      (name, format) => epsilon[name] !== undefined && this.#epsilon2[at + format]! > 0,
-    );
+    const to = FORMS.findIndex((name, format) => epsilon[name] !== undefined && this.#epsilon2[at + format]! > 0);
     if (to < 0) return;
-    const measured = epsilon[FORMAT_NAMES[to]!]!;
+    const measured = epsilon[FORMS[to]!]!;
     const age = ageOf(page, tokens);
     const promised = this.#added(slot, now, to) / this.#change[slot]!;
     const found = this.weight(slot) * measured * measured;
-    if (age > 1 && this.#fading !== null)
+    if (age > 1 && this.#fading !== null && this.sides.side[slot] !== BOTH)
       this.#persistence?.learn(this.#place(slot), promised * this.#fading.energyAt(age), found);
     this.#fading?.learn(age, promised, found);
     if (from !== this.#context.windowFormat) return;
     const ratio = this.#meanRatio(slot, Math.sqrt(this.#epsilon2[at + to]!), measured);
-    for (let format = 0; format < FORMAT_COUNT; format++)
+    for (let format = 0; format < FORM_COUNT; format++)
       if (this.#epsilon2[at + format]! > 0) this.#epsilon2[at + format]! *= ratio * ratio;
     this.#change[slot]! *= ratio * ratio;
     this.#tries[slot]! += 1;
     this.triedAt[slot] = tokens;
-    this.#aim[slot] = this.sides.format[slot]!;
-    this.reprice(slot);
+    this.#setAim(slot, this.sides.format[slot]!);
+    this.#repricePage(slot);
   }
 
   /** By what factor the mean of a slot's trials changes with another one. */
@@ -160,19 +165,30 @@ export class Offers {
       // A side that was put back rests until it must move.
       this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : restUntil;
       if (!isFiner) this.#rests.push({ slot, until: restUntil });
+      this.#dropLatent(slot);
       // The other side of the page may have been waiting for this one.
       const partner = this.sides.partner(slot);
       if (partner >= 0) this.reprice(partner);
     }
-    this.#aim[slot] = this.sides.format[slot]!;
-    this.reprice(slot);
+    this.#setAim(slot, this.sides.format[slot]!);
+    this.#repricePage(slot);
     return committed;
+  }
+
+  /** A side was moved by itself, so the latent of its page is gone. */
+  #dropLatent(slot: number): void {
+    const latent = this.sides.latent(slot);
+    if (latent < 0 || latent === slot) return;
+    this.hide(latent);
+    this.#setAim(latent, 0);
+    this.sides.drop(latent);
   }
 
   /** Tokens may have been taken back: pages that are unknown again offer nothing and cost nothing. */
   forget(tokens: number): void {
     for (const slot of this.sides.forget(tokens)) {
       this.hide(slot);
+      this.#setAim(slot, 0);
       this.#commit(slot, -this.#booked(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
     }
   }
@@ -184,11 +200,22 @@ export class Offers {
     const [from, to] = [rank(change.from), rank(change.to)];
     const isFiner = to < from;
     this.#commit(slot, isFiner ? -this.#booked(slot, to, from) : this.#booked(slot, from, to));
-    this.#restUntil[slot] = isFiner ? Number.POSITIVE_INFINITY : 0;
-    this.#aim[slot] = to;
-    this.reprice(slot);
-    const partner = this.sides.partner(slot);
-    if (partner >= 0) this.reprice(partner);
+    this.#setAim(slot, to);
+    // Keys and values that were made of a latent took its place; a side that moved by itself has none any more.
+    const isMadeAgain = this.sides.side[slot] === BOTH && to < FIRST_LATENT;
+    const sides = isMadeAgain ? this.#sidesOf(slot) : [slot];
+    if (isMadeAgain) {
+      this.hide(slot);
+      this.sides.drop(slot);
+    } else this.#dropLatent(slot);
+    for (const one of sides) {
+      if (isMadeAgain) this.sides.change({ ...change, side: PARTS[this.sides.side[one]!]! });
+      this.#restUntil[one] = isFiner ? Number.POSITIVE_INFINITY : 0;
+      this.#setAim(one, to);
+      this.#repricePage(one);
+      const partner = this.sides.partner(one);
+      if (partner >= 0) this.reprice(partner);
+    }
   }
 
   /** Ends the rest of sides whose time has come; called first at every scheduling point. All rests are equally long, so they end in the order in which they began. */
@@ -218,11 +245,87 @@ export class Offers {
 
   /** Takes the next step of a slot into the plan and offers the one after it. → bytes it frees */
   take(slot: number): number {
-    const from = this.#aim[slot]!;
-    const to = this.next[slot]!;
-    this.#aim[slot] = to;
-    this.reprice(slot);
-    return this.#bytes[from]! - this.#bytes[to]!;
+    const [from, to] = [this.#aim[slot]!, this.next[slot]!];
+    const bytes = this.sides.formBytes[this.sides.side[slot]!]!;
+    const freed = bytes[from]! - bytes[to]! + this.#bytesBeside(slot);
+    this.#setAim(slot, to);
+    this.#repricePage(slot);
+    if (this.sides.side[slot] === BOTH) this.setLatents(this.#latentsMax, this.#endPrice);
+    return freed;
+  }
+
+  /** Bytes of the latent that goes with the next step of a side: none where it has gone with the other side. */
+  #bytesBeside(slot: number): number {
+    const latent = this.sides.latent(slot);
+    return latent < 0 || latent === slot || !this.#isWhole(latent) ? 0 : this.sides.bytesOf(latent);
+  }
+
+  /** Neither side of the page of a latent has moved by itself, or will by the plan under construction. */
+  #isWhole(latent: number): boolean {
+    const window = rank(this.#context.windowFormat);
+    const sides = this.#sidesOf(latent);
+    return (
+      sides.length === 2 && sides.every((slot) => this.sides.format[slot] === window && this.#aim[slot] === window)
+    );
+  }
+
+  /** Whether the page of a latent is to become it. Once it has gone either way that stands. */
+  #goesToLatent(latent: number): boolean {
+    if (this.#aim[latent]! >= FIRST_LATENT) return true;
+    return this.#isWhole(latent) && !this.#isFull && isLatentBetter(this.#points(latent), this.#endPrice);
+  }
+
+  /** All that the page of a latent may end as. */
+  #points(latent: number): PagePoints {
+    const points = (slot: number, first: number, last: number, more: number): Point[] => {
+      const found: Point[] = [];
+      const lasting = this.#lasting(slot);
+      const bytes = this.sides.formBytes[this.sides.side[slot]!]!;
+      for (let form = first; form <= last; form++) {
+        const epsilon2 = this.#epsilon2[slot * FORM_COUNT + form]!;
+        if (epsilon2 >= 0 && Number.isFinite(bytes[form]))
+          found.push({ cost: lasting * this.weight(slot) * epsilon2, bytes: bytes[form]! + more });
+      }
+      return found;
+    };
+    const window = rank(this.#context.windowFormat);
+    const windowBytes = 2 * this.#context.pageBytes[this.#context.windowFormat];
+    return {
+      sides: this.#sidesOf(latent).map((slot) => points(slot, window, this.#lowest[this.sides.side[slot]!]!, 0)),
+      latents: points(latent, FIRST_LATENT, FORM_COUNT - 1, windowBytes),
+    };
+  }
+
+  /** Slots of the keys and the values of a slot's page, as far as they are known. */
+  #sidesOf(slot: number): number[] {
+    const { layer, page } = this.sides;
+    return [0, 1].map((side) => this.sides.find(layer[slot]!, page[slot]!, side)).filter((found) => found >= 0);
+  }
+
+  /** The price that ends at so many bytes a page, by the pages that were reported last; null where none of them has a latent. */
+  endPrice(pageBytes: number, page: number): number | null {
+    const pages: PagePoints[] = [];
+    for (let layer = 0; layer < this.#context.layers; layer++) {
+      const latent = this.sides.find(layer, page, BOTH);
+      if (latent >= 0 && this.#skip[layer] === 0) pages.push(this.#points(latent));
+    }
+    return pages.length === 0 ? null : endPrice(pages, pageBytes);
+  }
+
+  /** Says how many pages may be held as latents, and at which price per byte it is chosen what becomes one. */
+  setLatents(most: number, price: number): void {
+    this.#latentsMax = most;
+    const isFull = this.#latents >= most;
+    if (isFull === this.#isFull && (isFull || price === this.#endPrice)) return;
+    this.#isFull = isFull;
+    this.#endPrice = price;
+    for (const slot of this.sides.slots) if (this.sides.side[slot] === BOTH) this.#repricePage(slot);
+  }
+
+  #setAim(slot: number, aim: number): void {
+    const before = this.#aim[slot]!;
+    this.#aim[slot] = aim;
+    if (this.sides.side[slot] === BOTH) this.#latents += Number(aim >= FIRST_LATENT) - Number(before >= FIRST_LATENT);
   }
 
   /** Predicted KLD of the next step, at the present age of its page. */
@@ -250,17 +353,27 @@ export class Offers {
     this.#resting.remove(slot);
   }
 
+  /** Works out the next step of a slot, and those of the other slots of its page where that has a latent. */
+  #repricePage(slot: number): void {
+    const latent = this.sides.latent(slot);
+    if (latent < 0) this.reprice(slot);
+    else for (const one of [...this.#sidesOf(slot), latent]) this.reprice(one);
+  }
+
   /** Works out the next step of a slot and puts it where it belongs. */
   reprice(slot: number): void {
     this.hide(slot);
     const { sides } = this;
     if (sides.pending[slot] === 1 || this.#skip[sides.layer[slot]!] === 1) return;
-    const from = this.#aim[slot]!;
-    const to = nextRung(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, this.#lowestOf(slot));
+    const latent = sides.latent(slot);
+    if (latent >= 0 && this.#goesToLatent(latent) !== (latent === slot)) return;
+    const [at, from] = [slot * FORM_COUNT, this.#aim[slot]!];
+    const bytes = sides.formBytes[sides.side[slot]!]!;
+    const beside = this.#bytesBeside(slot);
+    const to = nextRung(this.#epsilon2, at, bytes, from, this.#lowestOf(slot), beside);
     if (to < 0) return;
     this.next[slot] = to;
-    this.price[slot] =
-      this.#lasting(slot) * this.weight(slot) * rungPrice(this.#epsilon2, slot * FORMAT_COUNT, this.#bytes, from, to);
+    this.price[slot] = this.#lasting(slot) * this.weight(slot) * rungPrice(this.#epsilon2, at, bytes, from, to, beside);
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
   }
 
@@ -269,40 +382,50 @@ export class Offers {
     const before = this.#factor[layer]!;
     if (before === factor) return;
     this.#factor[layer] = factor;
-    for (const at of [2 * layer, 2 * layer + 1]) this.#weights[at]! *= factor / before;
+    for (let part = 0; part < PARTS.length; part++) this.#weights[PARTS.length * layer + part]! *= factor / before;
     for (const slot of this.sides.slots) if (this.sides.layer[slot] === layer) this.reprice(slot);
   }
 
   /** What was measured again of a reported side, and what is known of it: the error that the same step down was tried to add. */
   known({ layer, page, side, from, epsilon }: TrialReport): Repeated {
-    const slot = this.sides.find(layer, page, SIDES.indexOf(side));
-    const to = FORMAT_NAMES.findIndex((name) => epsilon[name] !== undefined);
+    const slot = this.sides.find(layer, page, PARTS.indexOf(side));
+    const to = FORMS.findIndex((name) => epsilon[name] !== undefined);
     if (slot < 0 || to < 0 || this.sides.format[slot] !== rank(from)) return { measured: 0, promised: 0, tries: 0 };
-    const at = slot * FORMAT_COUNT;
+    const at = slot * FORM_COUNT;
     const squared = this.#epsilon2[at + to]! - Math.max(0, this.#epsilon2[at + rank(from)]!);
-    const measured = epsilon[FORMAT_NAMES[to]!]!;
+    const measured = epsilon[FORMS[to]!]!;
     return { measured, promised: Math.sqrt(Math.max(0, squared)), tries: this.#tries[slot]! };
   }
 
   /** Divergence per ε² of a slot's layer and side, for the queries that ε was measured with. */
   weight(slot: number): number {
-    return this.#weights[this.#place(slot)]!;
+    return this.#weights[PARTS.length * this.sides.layer[slot]! + this.sides.side[slot]!]!;
   }
 
   /** What earlier repeated trials say of how long errors last changes prices from now on; called once a page, between two plans. */
   settlePersistence(): void {
     const moved = this.#persistence?.settle() ?? null;
     if (moved === null) return;
-    for (const slot of this.sides.slots) if (moved[this.#place(slot)] === 1) this.reprice(slot);
+    for (const slot of this.sides.slots)
+      if (this.#places(slot).some((place) => moved[place] === 1)) this.#repricePage(slot);
   }
 
+  /** Of keys or of values of a layer, where it is learned how long errors last. */
   #place(slot: number): number {
     return 2 * this.sides.layer[slot]! + this.sides.side[slot]!;
   }
 
+  /** The same of a latent, which stands for both. */
+  #places(slot: number): readonly number[] {
+    const keys = 2 * this.sides.layer[slot]!;
+    return this.sides.side[slot] === BOTH ? [keys, keys + 1] : [this.#place(slot)];
+  }
+
   /** What ε² is multiplied with to stand for later queries, beside other layers. */
   #lasting(slot: number): number {
-    return this.#persistence?.factor(this.#place(slot)) ?? 1;
+    if (this.#persistence === null) return 1;
+    const places = this.#places(slot);
+    return places.reduce((sum, place) => sum + this.#persistence!.factor(place), 0) / places.length;
   }
 
   /** What moves are ranked by: c·g·(ε_to² − ε_from²) for later queries, never below 0. */
@@ -321,13 +444,13 @@ export class Offers {
 
   /** Predicted divergence of a step for the queries that ε was measured with. */
   #added(slot: number, from: number, to: number): number {
-    const at = slot * FORMAT_COUNT;
+    const at = slot * FORM_COUNT;
     return this.weight(slot) * Math.max(0, this.#epsilon2[at + to]! - this.#epsilon2[at + from]!);
   }
 
   /** ε of a slot in a format, null when it was not tried. */
   epsilon(slot: number, format: number): number | null {
-    const value = this.#epsilon2[slot * FORMAT_COUNT + format]!;
+    const value = this.#epsilon2[slot * FORM_COUNT + format]!;
     return value < 0 ? null : Math.sqrt(value);
   }
 
@@ -343,7 +466,7 @@ export class Offers {
   }
 
   #correct(slot: number, from: number, to: number, measured: number, refused: boolean): void {
-    const at = slot * FORMAT_COUNT;
+    const at = slot * FORM_COUNT;
     const base = Math.max(0, this.#epsilon2[at + from]!);
     const predicted = this.#epsilon2[at + to]! - base;
     if (this.#fading !== null && predicted > 0) {
@@ -355,7 +478,7 @@ export class Offers {
       this.#change[slot]! *= ratio * ratio;
       this.#tries[slot]! += 1;
     } else if (predicted > 0 ? measured <= predicted && !refused : measured <= 0) return;
-    for (let format = from + 1; format < FORMAT_COUNT; format++) {
+    for (let format = from + 1; format < FORM_COUNT; format++) {
       const known = this.#epsilon2[at + format]!;
       if (known === UNTRIED) continue;
       this.#epsilon2[at + format] =
@@ -370,7 +493,7 @@ export class Offers {
     this.triedAt = grown(this.triedAt, new Float64Array(size));
     this.#tries = grown(this.#tries, new Uint16Array(size));
     this.#change = grown(this.#change, new Float64Array(size));
-    this.#epsilon2 = grown(this.#epsilon2, new Float64Array(size * FORMAT_COUNT));
+    this.#epsilon2 = grown(this.#epsilon2, new Float64Array(size * FORM_COUNT));
     this.#aim = grown(this.#aim, new Uint8Array(size));
     this.#restUntil = grown(this.#restUntil, new Float64Array(size));
   }

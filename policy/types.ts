@@ -2,8 +2,11 @@
  * The nouns of a decision. Everything here is plain data that survives JSON unchanged: a decision must be repeatable
  * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
  */
-import type { FormatName, FormatPair, Side, WindowName } from '../native/index.ts';
+import type { FormatName, FormatPair, LatentName, Part, Side, WindowName } from '../native/index.ts';
 import type { Estimate, Law } from './law.ts';
+
+/** What a page may be in: a format of keys or of values, or a latent, from which both are computed again. */
+export type PageForm = FormatName | LatentName;
 
 /** Where a threshold's value came from. */
 export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
@@ -60,12 +63,12 @@ export interface TrialReport {
   readonly layer: number;
   /** Page of the layer, from 0. */
   readonly page: number;
-  /** Keys or values. */
-  readonly side: Side;
+  /** Keys, values, or both where a latent is concerned. */
+  readonly side: Part;
   /** Format the page has now: the reference of the measurement. */
-  readonly from: FormatName;
+  readonly from: PageForm;
   /** ε per candidate format; a candidate that was not tried is absent. Never NaN. */
-  readonly epsilon: Readonly<Partial<Record<FormatName, number>>>;
+  readonly epsilon: Readonly<Partial<Record<PageForm, number>>>;
 }
 
 /** What became of a planned decision. */
@@ -74,12 +77,12 @@ export interface Outcome {
   readonly layer: number;
   /** Page of the layer, from 0. */
   readonly page: number;
-  /** Keys or values. */
-  readonly side: Side;
+  /** Keys, values, or both where a latent is concerned. */
+  readonly side: Part;
   /** Format before. */
-  readonly from: FormatName;
+  readonly from: PageForm;
   /** Format that was planned. */
-  readonly to: FormatName;
+  readonly to: PageForm;
   /** Whether the move was made. */
   readonly accepted: boolean;
   /** ε measured just before the commit against the page's bytes of that moment; null when the first trial was still fresh. */
@@ -94,12 +97,12 @@ export interface FormChange {
   readonly layer: number;
   /** Page of the layer, from 0. */
   readonly page: number;
-  /** Keys or values. */
-  readonly side: Side;
+  /** Keys, values, or both where a latent is concerned. */
+  readonly side: Part;
   /** Format before. */
-  readonly from: FormatName;
+  readonly from: PageForm;
   /** Format after. */
-  readonly to: FormatName;
+  readonly to: PageForm;
 }
 
 /** What lower formats of all pages were measured to do to the output of a few tokens, and the errors that belong to it. */
@@ -202,12 +205,12 @@ export interface Decision {
   readonly layer: number;
   /** Page of the layer, from 0. */
   readonly page: number;
-  /** Keys or values. */
-  readonly side: Side;
+  /** Keys, values, or both where a latent is concerned. */
+  readonly side: Part;
   /** Format that the side has. */
-  readonly from: FormatName;
+  readonly from: PageForm;
   /** Format that it is to get. */
-  readonly to: FormatName;
+  readonly to: PageForm;
   /** Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the policy does not use trials. */
   readonly epsilonFrom: number | null;
   /** Likewise of the target format. */
@@ -230,6 +233,14 @@ export interface Verdict {
   readonly because: Because;
 }
 
+/** What a policy must know of the latents of a session. */
+export interface LatentContext {
+  /** Format of the latent that is kept beside a page as long as both of its sides are in the window format. */
+  readonly kept: LatentName;
+  /** Operations that computing keys and values of one page of one layer takes, in multiples of what the dense half takes for a token. */
+  readonly operations: number;
+}
+
 /** What a session is, as far as a policy may know: it does not change while the session lasts. */
 export interface PolicyContext {
   /** Layers of the cache. */
@@ -244,8 +255,10 @@ export interface PolicyContext {
   readonly openFormat?: WindowName;
   /** Newer tokens that must follow a sealed page before it may move; absent: a page of them, likewise. */
   readonly windowTokens?: number;
-  /** Bytes of one page side per format, all heads. */
-  readonly pageBytes: Readonly<Record<FormatName, number>>;
+  /** Bytes of one page side per format, all heads; of a latent, which is both sides in one, of the page. Latents that no page may become are absent. */
+  readonly pageBytes: Readonly<Record<FormatName, number> & Partial<Record<LatentName, number>>>;
+  /** Latents that are kept beside pages until these move; absent where there are none. */
+  readonly latents?: LatentContext;
   /** Bytes of the session that no move can free: open pages and sinks. */
   readonly fixedBytes: number;
   /** Start values of what decisions are compared with. */
@@ -281,6 +294,8 @@ export interface Policy {
   readonly probes?: boolean;
   /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
   readonly keepsOriginals?: boolean;
+  /** True when it moves pages to latents. Where it does not, latents that a cache keeps stay beside their pages. */
+  readonly holdsLatents?: boolean;
   /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its sessions. */
   readonly lowest?: FormatPair;
   /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */

@@ -2,14 +2,15 @@
  * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy may plan one:
  * policies ask before they plan, tests walk every state that can be reached and find none.
  */
-import { FORMATS, type FormatName, KvError, type Side, servesSide } from '../native/index.ts';
-import { rank } from './ladder.ts';
+import { FORMATS, type FormatName, KvError, type Part, type Side, servesSide } from '../native/index.ts';
+import { FIRST_LATENT, isLatent, rank, TIER_RANK } from './ladder.ts';
+import type { PageForm } from './types.ts';
 
 export interface Move {
-  readonly side: Side;
-  readonly from: FormatName;
-  readonly to: FormatName;
-  /** Format of the same page's other side. */
+  readonly side: Part;
+  readonly from: PageForm;
+  readonly to: PageForm;
+  /** Format of the same page's other side; of both sides where `side` is both, and while they come from a latent that of the window. */
   readonly partner: FormatName;
   /** The page has left the window: at least one page of newer tokens stands behind it. Sinks are rows of their own and never in a page's codes. */
   readonly movable: boolean;
@@ -27,7 +28,7 @@ const VALUE_BITS_BESIDE_COARSE_KEYS = 4;
 export const COARSE_KEY_BITS = 2;
 
 const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
-  side === 'k' ? { k: to, v: partner } : { k: partner, v: to };
+  side === 'k' && !isLatent(to) ? { k: to, v: partner } : { k: partner, v: isLatent(to) ? partner : to };
 
 export const UNSAFE: readonly Unsafe[] = [
   {
@@ -50,7 +51,15 @@ export const UNSAFE: readonly Unsafe[] = [
     id: 'other-side',
     reason:
       'the format is for the other side: 1-bit keys beside 2-bit values cost two to six times what 2-bit keys beside 1-bit values cost (measured)',
-    applies: ({ side, to }) => !servesSide(to, side),
+    applies: ({ side, to }) => side !== 'kv' && !isLatent(to) && !servesSide(to, side),
+  },
+  {
+    id: 'latent-of-codes',
+    reason:
+      'a latent is coded when its page is sealed and stays as long as the page is as it was then: keys and values in lower formats do not lead to one',
+    applies: ({ side, from, to, partner }) =>
+      (side === 'kv') !== isLatent(to) ||
+      (side === 'kv' && (rank(from) < FIRST_LATENT ? TIER_RANK[rank(from)] : TIER_RANK[rank(partner)]) !== 0),
   },
   {
     id: 'keys-below-values',

@@ -39,7 +39,11 @@ const decisionColumns = (columns: number): Column<DecisionRow>[] => [
   sessionColumn(columns),
   { title: 'tokens', value: (row) => String(row.tokens), means: 'in the cache when it was decided' },
   { title: 'layer', value: (row) => String(row.layer) },
-  { title: 'page', value: (row) => `${row.page}${row.side}`, means: 'its number, and k for keys or v for values' },
+  {
+    title: 'page',
+    value: (row) => `${row.page}${row.side}`,
+    means: 'its number, and k for keys, v for values or kv for both',
+  },
   { title: 'move', align: 'left', value: (row) => `${row.from}→${row.to}` },
   { title: 'verdict', align: 'left', value: (row) => (row.accepted ? 'made' : 'refused') },
   {

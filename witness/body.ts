@@ -4,7 +4,7 @@
  * The checks are plain functions because a log has tens of thousands of entries: a schema library, which copies what it checks,
  * took a third of the time that it takes to verify a log.
  */
-import { isFormatName, KvError, WINDOW_TOKENS } from '../native/index.ts';
+import { isFormatName, KvError, LATENT_NAMES, PARTS, WINDOW_TOKENS } from '../native/index.ts';
 import type { EntryKind } from './types.ts';
 
 /** The first thing that is wrong, and the names of the fields that lead to it. */
@@ -93,6 +93,7 @@ const reals = list(real);
 /** Far more layers than any model has. A bound is needed because policies allocate arrays of this size. */
 const layers = integer(1, 4096);
 const format = when((value) => typeof value === 'string' && isFormatName(value), 'the name of a format');
+const latent = oneOf(...LATENT_NAMES);
 const side = oneOf('k', 'v');
 const origin = oneOf('default', 'learned', 'file', 'option', 'controller');
 const gains = object({ k: reals, v: reals });
@@ -128,10 +129,12 @@ const thresholds = object({
   ranges: optional(list(object({ logId: text, from: whole, to: whole }))),
 });
 const because = object({ threshold: text, measured: real, bound: real, unit: text, origin, rule: text });
-const errors = record(format, real);
-const place = { layer: count, page: count, side, from: format };
+const form: Check = (value) => (latent(value) === null ? null : format(value));
+const errors = record(form, real);
+const place = { layer: count, page: count, side: oneOf(...PARTS), from: form };
+const move = { ...place, to: form };
 
-const changes = list(object({ ...place, to: format }), 1);
+const changes = list(object(move), 1);
 
 const trials = object({ ...place, epsilon: errors });
 
@@ -149,7 +152,7 @@ const situation = object({
   stepLatencyMsP95: real,
   stepLatencyBudgetMs: nullable(real),
   trials: list(trials),
-  outcomes: list(object({ ...place, to: format, accepted: flag, epsilonNow: nullable(real), bytesFreed: difference })),
+  outcomes: list(object({ ...move, accepted: flag, epsilonNow: nullable(real), bytesFreed: difference })),
   changes: optional(changes),
   again: optional(list(trials, 1)),
   text: optional(estimate),
@@ -163,7 +166,9 @@ const situation = object({
     }),
   ),
   canaryBytes: optional(whole),
-  canaries: optional(list(object({ ...place, to: format, epsilonPromised: real, epsilonNow: real, age: whole }), 1)),
+  canaries: optional(
+    list(object({ ...place, side, from: format, to: format, epsilonPromised: real, epsilonNow: real, age: whole }), 1),
+  ),
 });
 
 const layerChange = object({
@@ -188,6 +193,7 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
       openFormat: optional(format),
       windowTokens: optional(oneOf(...WINDOW_TOKENS)),
       pageBytes: record(text, whole),
+      latents: optional(object({ kept: latent, operations: real })),
       fixedBytes: whole,
       thresholds,
       skipLayers: list(count, 0, 4096),
@@ -207,8 +213,7 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
     situation: count,
     order: count,
     decision: object({
-      ...place,
-      to: format,
+      ...move,
       epsilonFrom: nullable(real),
       epsilonTo: nullable(real),
       price: nullable(real),

@@ -6,13 +6,13 @@
 import {
   brief,
   bytesText,
-  FORMAT_NAMES,
-  type FormatName,
   fields,
   grouped,
   KvError,
   PAGE_TOKENS,
   plural,
+  type Side,
+  sidesOf,
   timeText,
 } from '../native/index.ts';
 import {
@@ -20,7 +20,9 @@ import {
   type CanaryReport,
   type Decision,
   defaultLaw,
+  FORMS,
   type LayerChange,
+  type PageForm,
   type Situation,
   type Threshold,
   type ThresholdOrigin,
@@ -35,10 +37,10 @@ import type { DecisionRow, Entry, LikeSession, OpenBody } from './types.ts';
 /** One format that the page could have taken, by its trial when its exact content was still there. */
 export interface Candidate {
   /** The format. */
-  readonly format: FormatName;
+  readonly format: PageForm;
   /** Mean change of the layer's output, as a share of the residual stream. */
   readonly epsilon: number;
-  /** Bytes that the page side takes in this format. */
+  /** Bytes that the page side takes in this format, or the page in this latent. */
   readonly bytes: number;
   /** Predicted divergence of this page side in this format, by the law that the session began with (c·g·ε² in version 1 of `price` and other policies). */
   readonly predictedKld: number;
@@ -200,8 +202,8 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
 }
 
 /** ε per format that was tried, best format first. */
-function tried({ epsilon }: TrialReport): [FormatName, number][] {
-  return FORMAT_NAMES.flatMap((format): [FormatName, number][] => {
+function tried({ epsilon }: TrialReport): [PageForm, number][] {
+  return FORMS.flatMap((format): [PageForm, number][] => {
     const value = epsilon[format];
     return value === undefined ? [] : [[format, value]];
   });
@@ -214,12 +216,15 @@ function candidates(report: TrialReport, { context, policy }: OpenBody, decision
   const isLawful = policy.id === 'price' && policy.version > 1;
   const { price, bytesFreed, epsilonFrom, epsilonTo } = decision;
   const added = (epsilonTo ?? 0) ** 2 - (epsilonFrom ?? 0) ** 2;
-  const start = (isLawful ? (law.coefficient[side][layer]?.value ?? 1) : c) * (gains[side][layer] ?? 1);
+  const weightOf = (of: Side): number =>
+    (isLawful ? (law.coefficient[of][layer]?.value ?? 1) : c) * (gains[of][layer] ?? 1);
+  // Of a latent, which stands for keys and values, the mean of both: what the policy goes by.
+  const start = sidesOf(side).reduce((sum, of) => sum + weightOf(of), 0) / sidesOf(side).length;
   const weight = price !== null && price > 0 && added > 0 ? (price * bytesFreed) / added : start;
   return tried(report).map(([format, epsilon]) => ({
     format,
     epsilon,
-    bytes: context.pageBytes[format],
+    bytes: context.pageBytes[format] ?? 0,
     predictedKld: weight * epsilon * epsilon,
   }));
 }
@@ -247,7 +252,8 @@ function tell(facts: Facts): { title: string; text: string }[] {
   ];
 }
 
-const sideName = (side: DecisionRow['side']): string => (side === 'k' ? 'keys' : 'values');
+const SIDE_NAMES = { k: 'keys', v: 'values', kv: 'keys and values' } as const;
+const sideName = (side: DecisionRow['side']): string => SIDE_NAMES[side];
 
 function tellMove(facts: Facts): string {
   const { decision, tokenFirst, tokenLast } = facts;

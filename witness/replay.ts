@@ -127,8 +127,9 @@ class Replay {
   #order = 0;
   #situations = 0;
   #decisions = 0;
-  readonly #pageBytes: readonly number[];
   readonly #bytesOf: Readonly<Record<string, number>>;
+  /** Bytes that a move may start from: of a side, with a latent beside it or without, and of a page with one. */
+  readonly #sources: readonly number[];
   /** Bytes after the last decision, tokens of the last situation. */
   #bytes = 0;
   #tokens = 0;
@@ -149,8 +150,12 @@ class Replay {
     if (!isKnownMachine(policy.machine))
       this.#differs(open.seq, 'policy', `machine ${policy.machine}`, `machine ${machineDigest()}`);
     this.#policy = created.open(context);
-    this.#bytesOf = context.pageBytes;
-    this.#pageBytes = Object.values(context.pageBytes);
+    const { pageBytes, windowFormat, latents } = context;
+    this.#bytesOf = pageBytes;
+    const sizes = Object.values(pageBytes);
+    const beside = latents === undefined ? 0 : (pageBytes[latents.kept] ?? 0);
+    const more = beside === 0 ? [] : [...sizes.map((bytes) => bytes + beside), 2 * pageBytes[windowFormat] + beside];
+    this.#sources = [...sizes, ...more];
     this.#lastMs = open.timeMs;
   }
 
@@ -227,14 +232,14 @@ class Replay {
 
   /**
    * Bytes follow from each other: nothing but moves changes them within a plan, a refused move changes nothing, and one that was made
-   * frees the difference of two page sizes, or nothing where a fork still holds the page.
+   * frees the difference of two page sizes and what a latent took that went with it, or nothing where a fork still holds the page.
    */
   #account({ seq, body }: Entry<'decision'>): void {
     const { decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = body;
     const { layer, page, side, from, to } = decision;
     const bytesFreed = bytesBefore - bytesAfter;
     const frees = (bytes: number): boolean => bytes - (this.#bytesOf[to] ?? 0) === bytesFreed;
-    const isPossible = bytesFreed === 0 || (verdict.accepted && this.#pageBytes.some(frees));
+    const isPossible = bytesFreed === 0 || (verdict.accepted && this.#sources.some(frees));
     if (bytesBefore !== this.#bytes) this.#differs(seq, 'bytes', `${bytesBefore} before`, `${this.#bytes} before`);
     if (!isPossible)
       this.#differs(seq, 'bytes', `${bytesFreed} freed`, verdict.accepted ? `${decision.bytesFreed} freed` : '0 freed');

@@ -2,7 +2,7 @@
  * The entries that are written while a model decodes, spelled field by field: the text is that of `canonicalJson`, which sorts and asks
  * for types where this knows them. Kinds that come once in a session go the general way, and so does everything that is read.
  */
-import { FORMAT_NAMES, type FormatName } from '../native/index.ts';
+import { FORMAT_NAMES, LATENT_NAMES } from '../native/index.ts';
 import type { Because, CanaryReport, Decision, FormChange, Outcome, Situation, TrialReport } from '../policy/index.ts';
 import { canonicalJson, canonicalText, canonicalNumber as number } from './canonical.ts';
 import type { DecisionBody, EntryBodies, EntryKind } from './types.ts';
@@ -77,11 +77,11 @@ function trial(it: TrialReport): string {
   );
 }
 
-const SORTED_FORMATS: readonly FormatName[] = [...FORMAT_NAMES].sort();
+const SORTED_FORMS = [...FORMAT_NAMES, ...LATENT_NAMES].sort();
 
 function errors(table: TrialReport['epsilon']): string {
   let text = '{';
-  for (const format of SORTED_FORMATS) {
+  for (const format of SORTED_FORMS) {
     const epsilon = table[format];
     if (epsilon !== undefined) text += `${text === '{' ? '' : ','}"${format}":${number(epsilon)}`;
   }

@@ -1,9 +1,10 @@
 /** The record: what an entry is, and what the log promises. */
-import type { FormatName, Side } from '../native/index.ts';
+import type { Part } from '../native/index.ts';
 import type {
   Decision,
   Estimate,
   FormChange,
+  PageForm,
   PolicyContext,
   Situation,
   ThresholdOrigin,
@@ -240,8 +241,8 @@ export interface DecisionFilter {
   readonly layer?: number;
   /** Number of the page, from 0. */
   readonly page?: number;
-  /** Keys or values. */
-  readonly side?: Side;
+  /** Keys, values, or both. */
+  readonly side?: Part;
   /** Matches the rule or the threshold id of the decision's `because` or of its verdict's. */
   readonly reason?: string;
   /** Milliseconds since the epoch. */
@@ -278,12 +279,12 @@ export interface DecisionRow {
   readonly layer: number;
   /** Number of the page, from 0. */
   readonly page: number;
-  /** Keys or values. */
-  readonly side: Side;
-  /** Format that the page had. */
-  readonly from: FormatName;
-  /** Format that it was to get. */
-  readonly to: FormatName;
+  /** Keys, values, or both where a latent is concerned. */
+  readonly side: Part;
+  /** Format or latent that the page had. */
+  readonly from: PageForm;
+  /** That which it was to get. */
+  readonly to: PageForm;
   /** Made, or refused after its trial. */
   readonly accepted: boolean;
   /** Why it was planned (decision.because). */

@@ -19,6 +19,7 @@ const CACHE: readonly SettingName[] = [
   'skipLayers',
   'openFormat',
   'windowTokens',
+  'latents',
   'stepLatencyBudget',
   'thresholds',
   'trustedKey',

@@ -13,6 +13,7 @@ import {
   given,
   type Isa,
   KvError,
+  type LatentName,
   parsePair,
   type WindowName,
 } from '../../native/index.ts';
@@ -91,6 +92,7 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
     policy,
     openFormat: text(settings, 'openFormat') as WindowName | undefined,
     windowTokens: number(settings, 'windowTokens'),
+    latents: text(settings, 'latents') as LatentName | undefined,
     cacheTypes: types,
     skipLayers: settings['skipLayers'] as number[] | undefined,
     thresholdsPath: thresholdsPathOf(settings),

@@ -1,5 +1,6 @@
 /** The report of a session, for people to read. */
-import { brief, bytesText, FORMAT_NAMES, PAGE_TOKENS, percent, table } from '../../native/index.ts';
+import { brief, bytesText, PAGE_TOKENS, percent, table } from '../../native/index.ts';
+import { FORMS } from '../../policy/index.ts';
 import type { Divergence, LayerReport, SessionReport } from '../types.ts';
 
 /** The width of a number of pages. A context of 128K tokens has 1,024 pages. */
@@ -10,7 +11,7 @@ export function layerTable(report: SessionReport, columns?: number): string {
   const pages = report.layers.reduce((sum, { kPages }) => sum + Object.values(kPages).reduce((a, b) => a + b, 0), 0);
   if (pages === 0)
     return `No page left the window: it takes more than ${PAGE_TOKENS} tokens, and these were ${report.tokens}.`;
-  const used = FORMAT_NAMES.filter((name) =>
+  const used = FORMS.filter((name) =>
     report.layers.some(({ kPages, vPages }) => (kPages[name] ?? 0) + (vPages[name] ?? 0) > 0),
   );
   const cells = (counts: LayerReport['kPages']): string =>

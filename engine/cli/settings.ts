@@ -5,7 +5,15 @@
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
-import { FORMAT_NAMES, ISA_NAMES, KvError, parsePair, readRegular, unknownName } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  ISA_NAMES,
+  KvError,
+  LATENT_NAMES,
+  parsePair,
+  readRegular,
+  unknownName,
+} from '../../native/index.ts';
 import { policies } from '../../policy/index.ts';
 import { parseBudget } from '../budget.ts';
 import { parseSample } from '../trace/sample.ts';
@@ -126,6 +134,11 @@ export const SETTINGS = {
     help: 'newer tokens that keep a sealed page in the window (default: 128, or 64 under a small budget)',
     parse: whole(1, 128),
   },
+  latents: {
+    flags: '--latents <type>',
+    help: 'keep layer inputs, which pages may become: xq8, xq4 or xq3 (pays where every query head has its own KV head)',
+    choices: LATENT_NAMES,
+  },
   policy: {
     flags: '--policy <id>',
     help: 'what moves pages (default: price under a budget)',
@@ -224,7 +237,7 @@ export const SETTINGS = {
   },
   session: { flags: '--session <id>', help: 'only this session; simulate: compare with what it measured' },
   layer: { flags: '--layer <n>', help: 'only this layer', parse: whole(0, 9999) },
-  side: { flags: '--side <k|v>', help: 'only keys or only values', choices: ['k', 'v'] },
+  side: { flags: '--side <k|v|kv>', help: 'only keys, only values, or only latents', choices: ['k', 'v', 'kv'] },
   reason: { flags: '--reason <rule>', help: 'only this rule or threshold, e.g. deficit, price' },
   since: { flags: '--since <time>', help: '30m, 2h or 7d ago, or a date: 2026-01-31T13:05' },
   until: { flags: '--until <time>', help: 'the same' },

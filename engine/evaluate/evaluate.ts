@@ -4,7 +4,7 @@
  * quantized history.
  */
 import type { ThresholdBook } from '../../memory/index.ts';
-import { given, KvError, parsePair, type WindowName } from '../../native/index.ts';
+import { given, KvError, LATENT_NAMES, type LatentName, parsePair, type WindowName } from '../../native/index.ts';
 import { setupOf } from '../learn.ts';
 import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
@@ -23,16 +23,18 @@ export interface CacheSpec {
 
 /**
  * The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or, with the lowest
- * formats allowed, 'price@25%@rot2:rot2', and of one with another window: 'price@25%+f16' has its open page in f16, 'price@25%+64' sealed pages that move after 64 newer tokens.
+ * formats allowed, 'price@25%@rot2:rot2', and of one with another window: 'price@25%+f16' has its open page in f16, 'price@25%+64' sealed pages that move after 64 newer tokens, 'price@25%+xq4' pages that may become latents.
  */
 export function parseCache(text: string): CacheSpec {
   const [cache, ...window] = text.trim().split('+') as [string, ...string[]];
   const { name, options } = parseBare(cache, text);
   const windowTokens = window.find((part) => /^[0-9]+$/.test(part));
-  const openFormat = window.find((part) => part !== windowTokens) as WindowName | undefined;
+  const latents = window.find((part): part is LatentName => (LATENT_NAMES as readonly string[]).includes(part));
+  const openFormat = window.find((part) => part !== windowTokens && part !== latents) as WindowName | undefined;
   const given = {
     ...(openFormat === undefined ? {} : { openFormat }),
     ...(windowTokens === undefined ? {} : { windowTokens: Number(windowTokens) }),
+    ...(latents === undefined ? {} : { latents }),
   };
   return { name: [name, ...window].join('+'), options: { ...options, ...given } };
 }

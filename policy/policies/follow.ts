@@ -3,12 +3,13 @@
  * it, oldest pages first, values before keys (so that 2-bit keys never stand beside fine values).
  */
 import { FORMAT_NAMES, FORMATS, type FormatName, KvError, SIDES, type Side } from '../../native/index.ts';
-import { rank } from '../ladder.ts';
+import { isLatent, rank } from '../ladder.ts';
 import { Sides } from '../sides.ts';
 import { checkThresholds } from '../thresholds.ts';
 import type {
   Because,
   Decision,
+  PageForm,
   Policy,
   PolicyContext,
   PolicySession,
@@ -167,6 +168,9 @@ export function refuseKldBudget(policy: string, { kldBudget }: Situation): void 
 export const pairBytes = (pair: Readonly<Record<Side, FormatName>>, { pageBytes }: PolicyContext): number =>
   pageBytes[pair.k] + pageBytes[pair.v];
 
+/** Such rules move sides alone, which are in formats. */
+const bitsOf = (form: PageForm): number => (isLatent(form) ? 0 : FORMATS[form].codeBits);
+
 /** A rule that compares widths: what the side has against what it should have. */
 export const widthBecause = (
   decision: Omit<Decision, 'because'>,
@@ -175,8 +179,8 @@ export const widthBecause = (
   rule: string,
 ): Because => ({
   threshold,
-  measured: FORMATS[decision.from].codeBits,
-  bound: FORMATS[decision.to].codeBits,
+  measured: bitsOf(decision.from),
+  bound: bitsOf(decision.to),
   unit: 'bits',
   origin,
   rule,

@@ -15,6 +15,7 @@ const IDS = {
   ratio: 'quality.ratio',
   shift: 'quality.shift',
   watched: 'quality.watched',
+  operations: 'latent.operations',
 } as const satisfies Readonly<Record<string, ThresholdId>>;
 
 export type Bounds = Readonly<Record<keyof typeof IDS, number>>;

@@ -1,6 +1,6 @@
 /** One plan of the price policy: the offers it takes, what they free and cost, and the decisions that they become. */
-import { FORMAT_NAMES, pageEnd, roomEnd, SIDES } from '../../native/index.ts';
-import { TIER_RANK } from '../ladder.ts';
+import { FORMAT_NAMES, PARTS, pageEnd, roomEnd, SIDES } from '../../native/index.ts';
+import { FORMS, TIER_RANK } from '../ladder.ts';
 import type { Layers } from '../layers.ts';
 import type { Offers } from '../offers.ts';
 import { thresholdOf } from '../thresholds.ts';
@@ -47,8 +47,8 @@ export class Plan {
   kld = 0;
   readonly #state: PlanState;
   readonly #startPrice: number;
-  /** Slot → rule under which its last step was taken. */
-  readonly #taken = new Map<number, Rule>();
+  /** Slot → rule under which its last step was taken, and the bytes that its steps free. */
+  readonly #taken = new Map<number, { readonly rule: Rule; readonly bytesFreed: number }>();
   #aside: number[] = [];
   /** Sides that are put back, which comes first. */
   readonly #promotions: Decision[] = [];
@@ -91,7 +91,7 @@ export class Plan {
     this.kld += offers.nextCost(slot);
     const freed = offers.take(slot);
     this.freed += freed;
-    this.#taken.set(slot, rule);
+    this.#taken.set(slot, { rule, bytesFreed: freed + (this.#taken.get(slot)?.bytesFreed ?? 0) });
     return freed;
   }
 
@@ -133,7 +133,7 @@ export class Plan {
   finish(): Decision[] {
     const { offers } = this.#state;
     const { sides } = offers;
-    const decisions = [...this.#taken].map(([slot, rule]) => ({ slot, decision: this.#decision(slot, rule) }));
+    const decisions = [...this.#taken].map(([slot, taken]) => ({ slot, decision: this.#decision(slot, taken) }));
     decisions.sort((a, b) => a.decision.price! - b.decision.price! || sides.order(a.slot, b.slot));
     for (const { slot, decision } of decisions) {
       sides.plan(slot, decision);
@@ -143,19 +143,18 @@ export class Plan {
     return [...this.#promotions, ...decisions.map(({ decision }) => decision)];
   }
 
-  #decision(slot: number, rule: Rule): Decision {
-    const { offers, context } = this.#state;
+  #decision(slot: number, { rule, bytesFreed }: { readonly rule: Rule; readonly bytesFreed: number }): Decision {
+    const { offers } = this.#state;
     const { sides } = offers;
     const from = sides.format[slot]!;
     const to = offers.aim(slot);
-    const bytesFreed = context.pageBytes[FORMAT_NAMES[from]!] - context.pageBytes[FORMAT_NAMES[to]!];
     const price = offers.cost(slot, from, to) / bytesFreed;
     return {
       layer: sides.layer[slot]!,
       page: sides.page[slot]!,
-      side: SIDES[sides.side[slot]!]!,
-      from: FORMAT_NAMES[from]!,
-      to: FORMAT_NAMES[to]!,
+      side: PARTS[sides.side[slot]!]!,
+      from: FORMS[from]!,
+      to: FORMS[to]!,
       epsilonFrom: offers.epsilon(slot, from),
       epsilonTo: offers.epsilon(slot, to),
       price,

@@ -4,7 +4,7 @@
  * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
-import { forecastMovablePages, movablePages, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
+import { forecastMovablePages, movablePages, PARTS, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw, type Estimate, type Law, observed } from '../law.ts';
 import { Layers } from '../layers.ts';
@@ -27,6 +27,7 @@ import {
   type Verdict,
 } from '../types.ts';
 import { type Bounds, boundsOf } from './price-bounds.ts';
+import { LatentChoice } from './price-latents.ts';
 import { Plan, sealAhead, sealComes } from './price-plan.ts';
 import { bothBind, nothingLeft } from './price-refusals.ts';
 
@@ -67,6 +68,8 @@ class PriceSession implements PolicySession {
   /** Layers with a gain that is not believed. */
   readonly #doubted: ReadonlySet<number>;
   #changes: LayerChange[] = [];
+  /** null: no latents are kept. */
+  readonly #latents: LatentChoice | null;
 
   constructor(given: PolicyContext, version: number) {
     this.#version = version;
@@ -86,6 +89,8 @@ class PriceSession implements PolicySession {
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
     this.#bounds = boundsOf(given.thresholds);
+    this.#latents =
+      context.latents === undefined ? null : new LatentChoice(context, this.offers, this.#bounds.operations);
     this.#worst = new Float64Array(context.layers);
     this.#worstAt = new Float64Array(context.layers);
   }
@@ -171,6 +176,7 @@ class PriceSession implements PolicySession {
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
     this.#signal(situation);
     if (fresh || situation.canaries !== undefined) this.#correct();
+    this.#latents?.choose(situation, this.price, this.layers.held.includes(1));
   }
 
   /** What the situation says about earlier predictions. */
@@ -235,7 +241,7 @@ class PriceSession implements PolicySession {
 
   judge(decision: Decision, epsilonNow: number | null): Verdict {
     if (decision.because.rule === 'put-back') return { accepted: true, because: decision.because };
-    const slot = this.offers.sides.find(decision.layer, decision.page, SIDES.indexOf(decision.side));
+    const slot = this.offers.sides.find(decision.layer, decision.page, PARTS.indexOf(decision.side));
     const planned = decision.price ?? 0;
     const bound = this.#price.slack.value * Math.max(planned, this.price);
     if (epsilonNow === null) {
@@ -277,15 +283,8 @@ class PriceSession implements PolicySession {
 
   /** λ for a Because: the start value until the controller sets another. */
   because(measured: number, bound: number): Because {
-    const start = thresholdOf(this.context.thresholds, 'price.start');
-    return {
-      threshold: start.id,
-      measured,
-      bound,
-      unit: start.unit,
-      origin: this.priceSet ? 'controller' : start.origin,
-      rule: 'price',
-    };
+    const { id, unit, origin } = thresholdOf(this.context.thresholds, 'price.start');
+    return { threshold: id, measured, bound, unit, origin: this.priceSet ? 'controller' : origin, rule: 'price' };
   }
 
   #setPrice(price: number): void {
@@ -491,6 +490,7 @@ const pricePolicy = (version: number): Policy => ({
   triesAgain: version > 1,
   probes: version > 1,
   keepsOriginals: version > 2,
+  holdsLatents: version > 2,
   ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
   open: (context) => new PriceSession(context, version),
 });

@@ -5,7 +5,7 @@
  */
 import { forecastMovablePages, PAGE_TOKENS, partOfPage, SIDES, sealedPages } from '../../native/index.ts';
 import { STEPS } from '../ladder.ts';
-import type { Sides } from '../sides.ts';
+import { latentBytesBeside, type Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget, widthBecause } from './follow.ts';
 
@@ -82,7 +82,7 @@ export function pagesAhead({ tokens, tokensExpected }: Situation, { windowTokens
 export function movableBytes(context: PolicyContext, budgetBytes: number, pages: number): number {
   const { layers, fixedBytes, pageBytes, windowFormat, windowTokens = PAGE_TOKENS, skipLayers } = context;
   const page = 2 * pageBytes[windowFormat];
-  const window = layers * partOfPage(page, windowTokens);
+  const window = layers * partOfPage(page + latentBytesBeside(context), windowTokens);
   return budgetBytes - fixedBytes - window - new Set(skipLayers).size * pages * page;
 }
 

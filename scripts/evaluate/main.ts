@@ -3,6 +3,7 @@
  *   (none)     the quality table of the README: parts fixed, policies, recall
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
+ *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
  * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
  *   --windows N      passages of each kind, 2 by default
@@ -25,13 +26,16 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Runtime } from '../../engine/runtime.ts';
 import { KvError } from '../../native/index.ts';
+import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
 import { KINDS, WINDOWS } from './passages.ts';
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const COMMANDS = ['learning', 'stated'];
+const COMMANDS = ['learning', 'stated', 'latents'];
+/** Budgets at which latents are compared. */
+const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
 const LENGTHS = ['2048', '4096'];
 /** Points of the learning curve. */
@@ -107,6 +111,9 @@ async function main(): Promise<void> {
         stateDir: values.state ?? null,
         say,
       });
+    } else if (command === 'latents') {
+      const budgets = list(values.budgets) ?? LATENT_BUDGETS;
+      await latents({ runtime, dense, json, kinds: selected(TABLE_KINDS), lengths, budgets, passages, say });
     } else {
       const parts = selected(TABLE_PARTS);
       const kinds = selected(TABLE_KINDS);

@@ -22,6 +22,8 @@ export interface Asked {
   readonly adjust?: (set: ThresholdSet) => ThresholdSet;
   /** In place of the policy that the options name. */
   readonly policy?: Policy;
+  /** Sees the session when all is read and scored. */
+  readonly look?: (session: Session) => Promise<void>;
 }
 
 /** Numbers of a session; `code` says why there are none. */
@@ -60,6 +62,7 @@ export class Scorer {
       await session.read(passage.ids);
       const { summary, effectiveBits } = session.report();
       const kld = await this.#divergence(passage, session.hiddenRows());
+      await asked.look?.(session);
       return { kld, predicted: summary.predictedKld, bits: effectiveBits, code: null };
     } catch (error) {
       if (error instanceof KvError && REFUSALS.includes(error.code)) return { ...UNSCORED, code: error.code };

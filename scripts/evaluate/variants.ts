@@ -31,7 +31,7 @@ export const ABLATIONS: readonly Ablation[] = [
   { without: 'gain probes', thresholds: { 'probe.share': 0, 'probe.share.kld': 0 } },
   { without: 'retrieval', untaught: true },
   { without: 'learner', adjust: unlearned },
-  { without: 'latents', thresholds: { 'latent.share': 0 } },
+  { without: 'latents', thresholds: { 'latent.operations': 0 } },
   { without: '8-bit open page', options: { openFormat: 'f16' } as Asked['options'] },
   { without: '1-bit values', options: { cacheTypes: 'rot2:rot2' } },
 ];

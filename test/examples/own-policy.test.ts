@@ -26,7 +26,7 @@ const valuesFirst: Policy = {
             origin: 'option',
             rule: 'values',
           } as const;
-          const bytesFreed = pageBytes[from] - pageBytes.rot4;
+          const bytesFreed = (pageBytes[from] ?? 0) - pageBytes.rot4;
           const unknown = { epsilonFrom: null, epsilonTo: null, price: null };
           return { layer, page, side, from, to: 'rot4', ...unknown, bytesFreed, retry: false, because };
         }),

@@ -1,5 +1,5 @@
 /** A model of two layers whose keys and values are made of their inputs by random matrices, with norm, bias and rotary embedding. */
-import type { LatentOptions } from '../../engine/index.ts';
+import type { LatentKeep, LatentOptions } from '../../engine/index.ts';
 import { type LatentName, PAGE_TOKENS, rope } from '../../native/index.ts';
 import { normals, uniform } from './dense.ts';
 
@@ -15,7 +15,7 @@ export interface Model {
   project(layer: number, x: Float32Array, first: number): { rows: Float32Array; k: Float32Array; v: Float32Array };
 }
 
-export function model(format: LatentName, seed: number): Model {
+export function model(format: LatentName, seed: number, keep: LatentKeep = 'always'): Model {
   const random = uniform(seed);
   const matrix = () => normals(random, ROW * WIDTH, 1 / Math.sqrt(WIDTH));
   const half = SHAPE.headDim / 2;
@@ -37,7 +37,7 @@ export function model(format: LatentName, seed: number): Model {
     norm: { gains: normals(random, WIDTH, 0.2).map((gain) => 1 + gain), epsilon: 1e-5 },
   }));
   return {
-    latents: { format, width: WIDTH, layers, rotary },
+    latents: { format, keep, width: WIDTH, layers, rotary },
     project(layer, x, first) {
       const { wk, wv, kBias, vBias, norm } = layers[layer]!;
       const tokens = x.length / WIDTH;

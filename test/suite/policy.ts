@@ -3,8 +3,8 @@
  * each single move against the unsafe combinations, the window, the floor, the skipped layers and the byte budget.
  */
 import { describe, expect, test } from 'vitest';
-import { FORMAT_NAMES, type FormatName, type SIDES } from '../../native/index.ts';
-import type { Decision, Outcome, Policy, Situation } from '../../policy/index.ts';
+import { FORMAT_NAMES, type SIDES } from '../../native/index.ts';
+import { type Decision, FORMS, type Outcome, type PageForm, type Policy, type Situation } from '../../policy/index.ts';
 import { contextOf, epsilonOf, f16Bytes, type Result, sideKey, simulate } from './policy-simulation.ts';
 
 export interface Subject {
@@ -120,9 +120,7 @@ export function policySuite(name: string, subject: Subject): void {
       const result = session(0.35, {}, { floor });
       const worst = (side: 'k' | 'v'): number =>
         Math.max(
-          ...[...result.formats]
-            .filter(([key]) => key.endsWith(side))
-            .map(([, format]) => FORMAT_NAMES.indexOf(format)),
+          ...[...result.formats].filter(([key]) => key.endsWith(side)).map(([, format]) => FORMS.indexOf(format)),
         );
       expect(worst('k')).toBeLessThanOrEqual(FORMAT_NAMES.indexOf('rot4'));
       expect(worst('v')).toBeLessThanOrEqual(FORMAT_NAMES.indexOf('rot3'));
@@ -196,7 +194,7 @@ const outcomesOf = (decisions: readonly Decision[], accepted: readonly boolean[]
 /** Formats of all pages of a result, [layer][page] as 'k:v'. */
 export function pairsOf(result: Result, layers: number): string[][] {
   const pages = result.formats.size / (2 * layers);
-  const format = (layer: number, page: number, side: (typeof SIDES)[number]): FormatName =>
+  const format = (layer: number, page: number, side: (typeof SIDES)[number]): PageForm =>
     result.formats.get(sideKey(layer, page, side))!;
   return Array.from({ length: layers }, (_, layer) =>
     Array.from({ length: pages }, (_, page) => `${format(layer, page, 'k')}:${format(layer, page, 'v')}`),

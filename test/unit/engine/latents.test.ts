@@ -5,7 +5,14 @@ import { describe, expect, it } from 'vitest';
 import { type LatentOptions, type OpenCacheOptions, openCache, type PolicyCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { type FormatName, KvError, latentBytes, pageBytes } from '../../../native/index.ts';
-import { type ChangeBody, readLog, replaySession, type SituationBody } from '../../../witness/index.ts';
+import {
+  type ChangeBody,
+  type DecisionBody,
+  explain,
+  readLog,
+  replaySession,
+  type SituationBody,
+} from '../../../witness/index.ts';
 import { denseAttention, normals, relativeError, uniform } from '../../native/dense.ts';
 import { inputs, type Model, model, POSITIONS, QUERY, ROW, SHAPE, WIDTH } from '../../native/latent-model.ts';
 import { scratchFolders } from '../witness/folder.ts';
@@ -122,6 +129,93 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
       kind === 'situation' ? ((body as SituationBody).situation.changes ?? []) : [],
     );
     expect(told.length).toBeGreaterThan(restored);
+  });
+});
+
+describe('pages that may become latents', () => {
+  const budget = 300_000;
+
+  it('become latents where that is better; bytes are counted, what was taken back comes again, and the log replays', async () => {
+    const of = model('xq4', 9, 'move');
+    const random = uniform(10);
+    const dir = folder();
+    const options = {
+      ...SHAPE,
+      kvBudget: budget,
+      tokensExpected: 1100,
+      stateDir: dir,
+      latents: { ...of.latents, denseOperations: 1e9 },
+    };
+    const cache = await openCache(options);
+    const given = nothing();
+    const held = (): number[] => cache.report().layers.map(({ kPages }) => (kPages.xq4 ?? 0) + (kPages.xq3 ?? 0));
+    for (let tokens = 50; tokens <= 1000; tokens += 50) {
+      step(cache, of, random, 50, given);
+      const { totalBytes, peakBytes, latentBytes: kept } = cache.memoryUsage();
+      expect(peakBytes).toBeLessThanOrEqual(budget);
+      expect(kept).toBeLessThan(totalBytes);
+    }
+    const shares = held();
+    for (const pages of shares) expect(pages).toBeGreaterThan(2);
+    expect(cache.report().layers[0]!.effectiveBits).toBeLessThan(8);
+    // A caller may still have keys and values: they are of the latent, which goes.
+    await cache.flush();
+    const entriesBefore = [...readLog(logDir(dir), { session: cache.session })];
+    const told = entriesBefore.flatMap(({ kind, body }) =>
+      kind === 'decision' ? [(body as DecisionBody).decision] : [],
+    );
+    const one = told.find(({ side, to }) => side === 'kv' && to.startsWith('xq'))!;
+    expect(await codeOf(() => cache.restore(one.layer, one.page, 'rot2'))).toBe('no error');
+    expect(held()[one.layer]).toBe(shares[one.layer]! - 1);
+    step(cache, of, random, 60, given);
+    await cache.close();
+    const entries = [...readLog(logDir(dir), { session: cache.session })];
+    expect(replaySession(entries)).toMatchObject({ equal: true, complete: true });
+    const changes = entries.flatMap(({ kind, body }) => (kind === 'change' ? (body as ChangeBody).changes : []));
+    expect(changes).toContainEqual({ layer: one.layer, page: one.page, side: 'kv', from: one.to, to: 'rot2' });
+    const said = explain(logDir(dir), entries.find(({ body }) => (body as DecisionBody).decision?.side === 'kv')!.seq);
+    expect(said.sentences[0]!.text).toMatch(/the keys and values of page \d+ .* went from q8 to xq/);
+    expect(said.trial?.candidates.map(({ format }) => format)).toEqual(['xq4', 'xq3']);
+  });
+
+  it('are shared with forks, which go on without latents of their own', async () => {
+    const of = model('xq4', 11, 'move');
+    const random = uniform(12);
+    const dir = folder();
+    const cache = await openCache({
+      ...SHAPE,
+      kvBudget: 2 * budget,
+      stateDir: dir,
+      latents: { ...of.latents, denseOperations: 1e9 },
+    });
+    const given = nothing();
+    for (let tokens = 0; tokens < 640; tokens += 128) step(cache, of, random, 128, given);
+    const fork = cache.fork();
+    const rows = structuredClone(given);
+    for (let tokens = 0; tokens < 512; tokens += 128) {
+      step(cache, of, random, 128, given);
+      step(fork, of, random, 128, rows);
+    }
+    const ids = [cache.session, fork.session];
+    await fork.close();
+    await cache.close();
+    for (const session of ids)
+      expect(replaySession(readLog(logDir(dir), { session }))).toMatchObject({ equal: true, complete: true });
+  });
+
+  it('stay as they were where computing them again may take nothing, or where the policy makes no latents', async () => {
+    for (const more of [{ policy: 'price-1' }, { latents: { denseOperations: 1 } }]) {
+      const of = model('xq4', 13, 'move');
+      const random = uniform(14);
+      const latents = { ...of.latents, ...('latents' in more ? more.latents : {}) };
+      const policy = 'policy' in more ? { policy: more.policy as string } : {};
+      const cache = await openCache({ ...SHAPE, kvBudget: 420_000, tokensExpected: 900, ...policy, latents });
+      const given = nothing();
+      for (let tokens = 0; tokens < 896; tokens += 128) step(cache, of, random, 128, given);
+      const { layers } = cache.report();
+      expect(layers.flatMap(({ kPages }) => Object.keys(kPages)).filter((name) => name.startsWith('xq'))).toEqual([]);
+      await cache.close();
+    }
   });
 });
 

@@ -1,6 +1,6 @@
 /** The whole way down of one page side, rung by rung, as tests look at it. */
 import { FORMAT_NAMES, type FormatName, LOWEST_FORMATS } from '../../../native/index.ts';
-import { FORMAT_COUNT, fillEpsilon2, nextRung, rank, rungPrice } from '../../../policy/ladder.ts';
+import { FORM_COUNT, fillEpsilon2, nextRung, rank, rungPrice } from '../../../policy/ladder.ts';
 
 export interface Rung {
   readonly format: FormatName;
@@ -20,7 +20,7 @@ export function hull(
   lowest: FormatName = LOWEST_FORMATS.v,
 ): Rung[] {
   const bytes = FORMAT_NAMES.map((name) => pageBytes[name]);
-  const row = new Float64Array(FORMAT_COUNT);
+  const row = new Float64Array(FORM_COUNT);
   fillEpsilon2(row, 0, epsilon);
   const rungs: Rung[] = [
     { format: from, bytes: pageBytes[from], cost: weight * Math.max(0, row[rank(from)]!), price: 0 },

@@ -1,6 +1,6 @@
 /** The default policy, rule by rule: by hand where a person can follow the numbers, in whole sessions where they cannot. */
 import { describe, expect, test } from 'vitest';
-import { FORMAT_NAMES, type FormatName, SIDES } from '../../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, type Part, SIDES } from '../../../native/index.ts';
 import {
   createPolicy,
   type Decision,
@@ -105,7 +105,7 @@ describe('water', () => {
       const { formats } = simulate({ policy: price, context, tokens: 2560, budgetBytes });
       return [...formats]
         .filter(([key]) => key.startsWith('5/'))
-        .reduce((sum, [, format]) => sum + context.pageBytes[format], 0);
+        .reduce((sum, [, format]) => sum + context.pageBytes[format]!, 0);
     };
     expect(bytesOf(30)).toBeGreaterThan(bytesOf(1));
     expect(bytesOf(1)).toBeGreaterThan(bytesOf(1 / 30));
@@ -131,7 +131,7 @@ describe('water', () => {
       const costOf = (format: (i: number) => FormatName): number =>
         sides.reduce((sum, { layer, page, side }, i) => sum + (epsilon(layer, page, side)[format(i)] ?? 0) ** 2, 0);
       const ours = (i: number): FormatName =>
-        result.formats.get(sideKey(sides[i]!.layer, sides[i]!.page, sides[i]!.side))!;
+        result.formats.get(sideKey(sides[i]!.layer, sides[i]!.page, sides[i]!.side)) as FormatName;
       const target = bytesOf(ours);
       const steps = sides.flatMap(({ layer, page, side }, i) =>
         hull('q8', epsilon(layer, page, side), context.pageBytes, 1).map((rung) => ({ ...rung, i })),
@@ -397,7 +397,7 @@ describe('divergence budget', () => {
 
 describe('limits', () => {
   test('keys go to 2 bits only after their values are under 4, as whole sessions show', () => {
-    const cheapKeys = (layer: number, page: number, side: 'k' | 'v') => {
+    const cheapKeys = (layer: number, page: number, side: Part) => {
       const [a, b] = [epsilonOf(9)(layer, page, 'k'), epsilonOf(9)(layer, page, 'v')];
       return side === 'k' ? b : a;
     };

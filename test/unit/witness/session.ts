@@ -61,8 +61,9 @@ export function tinyPolicy(id = 'tiny', version = 1): Policy {
         seen += trials.length;
         return trials.map(({ layer, page, side, from, epsilon }): Decision => {
           const epsilonTo = epsilon.rot4 ?? 0;
-          const bytesFreed = context.pageBytes[from] - context.pageBytes.rot4;
-          const price = (thresholds.c * (thresholds.gains[side][layer] ?? 1) * epsilonTo ** 2) / bytesFreed;
+          const bytesFreed = context.pageBytes[from]! - context.pageBytes.rot4;
+          const price =
+            (thresholds.c * (thresholds.gains[side === 'kv' ? 'k' : side][layer] ?? 1) * epsilonTo ** 2) / bytesFreed;
           return {
             layer,
             page,

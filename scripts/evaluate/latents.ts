@@ -1,0 +1,160 @@
+/**
+ * `npm run evaluate -- latents`: what latents are worth where keys and values are twice as wide as layer inputs. No such model is at hand (both TinyStories
+ * models share a KV head between two query heads), so SmolLM2's KV heads are repeated for each of its query heads: the same function, in which every
+ * query head has a KV head of its own. Sessions with and without latents are compared at equal bytes.
+ */
+import type { DenseBackend, LayerInput, LoadedModel, Tensor } from '../../engine/model/types.ts';
+import type { Runtime } from '../../engine/runtime.ts';
+import type { Session } from '../../engine/session.ts';
+import type { KvErrorCode } from '../../native/index.ts';
+import { isLatent, type PageForm, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
+import { passagesOf } from './passages.ts';
+import { Results } from './results.ts';
+import { Scorer } from './score.ts';
+
+export interface LatentsRow {
+  readonly text: string;
+  readonly kind: string;
+  readonly tokens: number;
+  readonly budget: string;
+  /** 'none', or the latent that is kept, with the most operations a token in multiples of the dense half. */
+  readonly latents: string;
+  readonly kld: number | null;
+  readonly bits: number | null;
+  /** Share of the sealed pages that are held as latents. */
+  readonly share: number | null;
+  /** Milliseconds for each of the tokens written behind the text. */
+  readonly stepMs: number | null;
+  readonly code: KvErrorCode | null;
+}
+
+export interface LatentsRequest {
+  readonly runtime: Runtime;
+  readonly dense: 'auto' | 'exact';
+  readonly json: string | null;
+  readonly kinds: readonly string[];
+  readonly lengths: readonly number[];
+  readonly budgets: readonly string[];
+  readonly passages: number;
+  readonly say: (line: string) => void;
+}
+
+/** The most operations: what is allowed by default, and so many that steps take about twice as long. */
+const LIMITS = [null, 16] as const;
+/** Tokens that are written for the time of a step. */
+const WRITTEN = 8;
+
+const keyOf = ({ text, tokens, budget, latents }: Pick<LatentsRow, 'text' | 'tokens' | 'budget' | 'latents'>): string =>
+  [text, tokens, budget, latents].join(' | ');
+
+/** Computes the rows that the file lacks. */
+export async function latents({
+  runtime,
+  dense,
+  json,
+  kinds,
+  lengths,
+  budgets,
+  passages,
+  say,
+}: LatentsRequest): Promise<void> {
+  const wide = widened(runtime);
+  const results = Results.open<LatentsRow>(json, 'latents', wide, dense, keyOf);
+  const scorer = new Scorer(wide);
+  for (const tokens of lengths)
+    for (const kind of kinds)
+      for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
+        for (const kvBudget of budgets)
+          for (const most of [undefined, ...LIMITS]) {
+            const name = most === undefined ? 'none' : `xq4${most === null ? '' : ` ${most}`}`;
+            const conditions = { text: passage.text, kind, tokens, budget: kvBudget, latents: name };
+            if (results.find(keyOf(conditions)) !== undefined) continue;
+            let found: Pick<LatentsRow, 'share' | 'stepMs'> = { share: null, stepMs: null };
+            const { kld, bits, code } = await scorer.score(passage, {
+              options: { kvBudget, ...(most === undefined ? {} : { latents: 'xq4' as const }) },
+              stateDir: null,
+              adjust: (set) => (typeof most === 'number' ? allowed(set, most) : set),
+              look: async (session) => {
+                found = { share: latentShare(session), stepMs: await stepMs(session) };
+              },
+            });
+            results.add({ ...conditions, kld, bits, ...found, code });
+            say(
+              `${keyOf(conditions)}: KLD ${kld?.toPrecision(3)}, ${bits?.toFixed(2)} bits, ${found.share?.toFixed(2)} latent, ${found.stepMs?.toFixed(0)} ms a step ${code ?? ''}`,
+            );
+          }
+}
+
+function allowed(set: ThresholdSet, value: number): ThresholdSet {
+  const id = 'latent.operations';
+  return { ...set, thresholds: { ...set.thresholds, [id]: { ...thresholdOf(set, id), value } } };
+}
+
+function latentShare(session: Session): number {
+  const counts = session.report().layers.flatMap(({ kPages }) => Object.entries(kPages));
+  const sum = (of: (form: PageForm) => boolean): number =>
+    counts.reduce((all, [form, count]) => all + (of(form as PageForm) ? count : 0), 0);
+  return sum(isLatent) / sum(() => true);
+}
+
+async function stepMs(session: Session): Promise<number> {
+  const start = performance.now();
+  let tokens = 0;
+  const pieces = session.generate(null, { maxTokens: WRITTEN });
+  for (let piece = await pieces.next(); ; piece = await pieces.next()) {
+    if (piece.done !== true) continue;
+    tokens = piece.value.tokens;
+    break;
+  }
+  return (performance.now() - start) / Math.max(1, tokens);
+}
+
+/** The same model with a KV head of its own for each query head. */
+export function widened(runtime: Runtime): Runtime {
+  const { config, weights } = runtime.model;
+  const { kvHeads, queryHeads } = config;
+  const times = queryHeads / kvHeads;
+  const repeat = (rows: Float32Array, count: number): Float32Array => repeated(rows, count, kvHeads, times);
+  const wide = (input: LayerInput): LayerInput => {
+    const { tokens } = input;
+    return { ...input, k: repeat(input.k, tokens), v: repeat(input.v, tokens) };
+  };
+  const own = runtime.dense;
+  const dense: DenseBackend = Object.create(own, {
+    name: { value: own.name },
+    weightTypes: { value: own.weightTypes },
+    bytes: { value: own.bytes },
+    embed: { value: own.embed.bind(own) },
+    first: { value: async (x: Float32Array, tokens: number) => wide(await own.first(x, tokens)) },
+    next: {
+      value: async (layer: number, attention: Float32Array, x: Float32Array, tokens: number) =>
+        wide(await own.next(layer, attention, x, tokens)),
+    },
+    last: { value: own.last.bind(own) },
+    logits: { value: own.logits.bind(own) },
+    outputSketch: { value: own.outputSketch.bind(own) },
+  });
+  const isProjection = (name: string): boolean => /^[0-9]+\.[kv](\.bias)?$/.test(name);
+  const tensor = (name: string): Tensor => {
+    const stored = weights.tensor(name);
+    if (!isProjection(name)) return stored;
+    return Object.create(stored, { readFloat32: { value: () => repeat(stored.readFloat32(), 1) } });
+  };
+  const model: LoadedModel = {
+    ...runtime.model,
+    name: `${runtime.model.name} with ${queryHeads} KV heads`,
+    config: { ...config, kvHeads: queryHeads },
+    weights: Object.create(weights, { tensor: { value: tensor }, has: { value: weights.has.bind(weights) } }),
+  };
+  return Object.create(runtime, { model: { value: model }, dense: { value: dense } });
+}
+
+/** [rows, heads, …] → [rows, heads · times, …], each head `times` times in a row. */
+function repeated(values: Float32Array, rows: number, heads: number, times: number): Float32Array {
+  const size = values.length / (rows * heads);
+  const out = new Float32Array(values.length * times);
+  for (let head = 0; head < rows * heads; head++)
+    for (let copy = 0; copy < times; copy++)
+      out.set(values.subarray(head * size, (head + 1) * size), (head * times + copy) * size);
+  return out;
+}
