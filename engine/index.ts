@@ -33,6 +33,7 @@ export {
   type LatentName,
   openPool,
   type PagePool,
+  type Part,
   type RotaryTable,
   type Side,
   type WindowName,
@@ -44,10 +45,12 @@ export type {
   Estimate,
   FormatEstimates,
   FormChange,
+  LatentContext,
   Law,
   LayerChange,
   LogRange,
   Outcome,
+  PageForm,
   Policy,
   PolicyContext,
   PolicySession,
@@ -92,7 +95,7 @@ export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } fr
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
 export type { MemoryUsage, QualityFeedback } from './governed.ts';
 export type { LoadedInfo } from './host.ts';
-export type { LatentKeep, LatentOptions, LatentProjection } from './latents.ts';
+export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
 export type {
@@ -102,6 +105,7 @@ export type {
   Generated,
   GenerateOptions,
   KvBudget,
+  LatentKeep,
   LayerReport,
   Progress,
   Prompt,

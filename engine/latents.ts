@@ -29,18 +29,13 @@ import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../policy/
 import { latentOf } from './forms.ts';
 import type { Names } from './option-names.ts';
 import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
+import type { LatentKeep } from './types.ts';
 
 /** How the keys and values of one layer are computed from x. Legend: n KV heads, d head size, m width. */
 export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
   /** RMS norm of x before it meets wk and wv: gains [m]. Left out: x is taken as it comes. */
   readonly norm?: { readonly gains: Float32Array; readonly epsilon: number };
 }
-
-/**
- * How long latents stay beside their pages. `move`: until a page moves; it then either becomes its latent, which takes the place of keys and
- * values, or goes to lower formats and gives the latent up, as the policy decides. `always`: throughout, for callers of restore().
- */
-export type LatentKeep = 'move' | 'always';
 
 /** What openCache needs to keep layer inputs and to make keys and values of them again. */
 export interface LatentOptions {

@@ -3,7 +3,6 @@ import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
 import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, WindowName } from '../native/index.ts';
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode } from '../witness/index.ts';
-import type { LatentKeep } from './latents.ts';
 import type { ChatMessage } from './model/types.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
@@ -33,6 +32,12 @@ export interface EngineOptions {
   /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
   readonly qdrant?: QdrantOptions;
 }
+
+/**
+ * How long latents stay beside their pages. `move`: until a page moves; it then either becomes its latent, which takes the place of keys and
+ * values, or goes to lower formats and gives the latent up, as the policy decides. `always`: throughout, for callers of restore().
+ */
+export type LatentKeep = 'move' | 'always';
 
 /** Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the cache small. */
 export interface SessionOptions {
