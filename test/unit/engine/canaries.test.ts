@@ -6,7 +6,13 @@ import { describe, expect, it } from 'vitest';
 import { openCache, type PolicyCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { KvError } from '../../../native/index.ts';
-import { type CanaryReport, defaultThresholds, type LayerChange, type ThresholdSet } from '../../../policy/index.ts';
+import {
+  Arrows,
+  type CanaryReport,
+  defaultThresholds,
+  type LayerChange,
+  type ThresholdSet,
+} from '../../../policy/index.ts';
 import { type DecisionBody, readLog, replaySession, type SituationBody, verifyLog } from '../../../witness/index.ts';
 import { normals, uniform } from '../../native/dense.ts';
 import { scratchFolders } from '../witness/folder.ts';
@@ -187,8 +193,19 @@ describe('canaries', () => {
     while (at < planted + 512) step({ layer, page });
     while (at < 4608) step(null);
     await cache.close();
-    const states = notes().flatMap((note) => (note.layer === layer ? [note.state.split('/')[1]] : []));
-    expect(states).toEqual(expect.arrayContaining(['degraded', 'recovering', 'healthy']));
+    const arrows = new Arrows();
+    for (const note of notes()) if (note.layer === layer) arrows.see([note.state]);
+    const taken = [...arrows.counts].flatMap(([arrow, count]) => (count > 0 ? [arrow] : []));
+    expect(taken).toEqual(
+      expect.arrayContaining([
+        'quality: healthy → watched',
+        'quality: watched → degraded',
+        'quality: degraded → recovering',
+        'quality: recovering → healthy',
+        'storage: exact → shut',
+        'storage: shut → exact',
+      ]),
+    );
     const entries = [...readLog(logDir(dir), { session: cache.session })];
     const putBack = entries.filter(
       ({ kind, body }) => kind === 'decision' && (body as DecisionBody).decision.because.rule === 'put-back',
