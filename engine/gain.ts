@@ -50,7 +50,10 @@ export class GainProbe {
       spent.trialMs += performance.now() - start;
       await read();
       const again = performance.now();
-      this.#cache.found = { ...this.#cache.found, probe: reportOf(tokens, await probe.divergence(moves), epsilon2) };
+      this.#cache.found = {
+        ...this.#cache.found,
+        probe: reportOf(tokens, await probe.divergence(moves, { last: true }), epsilon2),
+      };
       spent.trialMs += performance.now() - again;
     } finally {
       probe.close();

@@ -48,6 +48,12 @@ interface RowLogits {
   readonly logSum: number;
 }
 
+/** Carries out the moves of one layer in a cache of that layer. */
+function move(cache: KvCache, moves: readonly ProbeMove[]): void {
+  for (const { side, format, pages } of moves)
+    for (const page of pages) if (cache.format(0, page, side) !== format) cache.transcode(0, page, side, format);
+}
+
 /** Rows whose logits are computed at once: more take memory and save no time. */
 const BLOCK_ROWS = 32;
 
@@ -115,9 +121,10 @@ export class Probe {
   /**
    * Divergence KL(as it is ‖ with these moves) in nats of every token that was read since the probe was opened, [T]. Pages that
    * already have the same bytes give exactly 0. Throws 'bad-argument' where nothing was read or no probe begins at the lowest layer of
-   * the moves, and 'unsupported' for moves that the cache does not know.
+   * the moves, and 'unsupported' for moves that the cache does not know. `last`: nothing more will be asked, so the moves are made in the
+   * copies themselves instead of in copies of these.
    */
-  async divergence(moves: readonly ProbeMove[]): Promise<number[]> {
+  async divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
     const { layers } = this.#runtime.model.config;
     const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
     const from = Math.min(...moves.map(({ layer }) => layer));
@@ -134,10 +141,11 @@ export class Probe {
     try {
       for (let layer = from; layer < layers; layer++) {
         const moved = moves.filter((move) => move.layer === layer);
-        caches.set(
-          layer,
-          moved.length === 0 ? this.#copies.get(layer)!.fork() : this.#copy(layer, this.#copies.get(layer)!, 0, moved),
-        );
+        const copy = this.#copies.get(layer)!;
+        if (last) this.#copies.delete(layer);
+        const cache = last ? copy : moved.length === 0 ? copy.fork() : this.#copy(layer, copy, 0);
+        caches.set(layer, cache);
+        move(cache, moved);
       }
       for (const chunk of chunks) {
         const ours = await this.#run(chunk, from, caches);
@@ -153,7 +161,7 @@ export class Probe {
   }
 
   /** A layer of a cache, with pages and open rows of their own, as the cache of that layer. */
-  #copy(layer: number, of: KvCache, at: number, moves: readonly ProbeMove[] = []): KvCache {
+  #copy(layer: number, of: KvCache, at: number): KvCache {
     const { shape, model, threads } = this.#runtime;
     const tokens = of.length(at);
     const pages = sealedPages(tokens);
@@ -167,8 +175,6 @@ export class Probe {
     try {
       for (let page = 0; page < pages; page++) copy.importPage(0, of.exportPage(at, page));
       if (openRows(tokens) > 0) copy.append(0, of.decode(at, pages, 'k'), of.decode(at, pages, 'v'));
-      for (const { side, format, pages } of moves)
-        for (const page of pages) if (copy.format(0, page, side) !== format) copy.transcode(0, page, side, format);
       return copy;
     } catch (error) {
       copy.close();
