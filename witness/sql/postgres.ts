@@ -14,8 +14,15 @@ type UnsafeParameters = NonNullable<Parameters<postgres.Sql['unsafe']>[1]>;
 class Line {
   readonly #sql: postgres.Sql;
   #isLost = false;
+  /** Rejected when the connection is lost: the driver leaves a query unanswered that it has just taken. */
+  readonly #lost: Promise<never>;
 
   constructor(url: string, statementMsMax: number) {
+    let lose = (_: Error): void => {};
+    this.#lost = new Promise((_, reject) => {
+      lose = reject;
+    });
+    this.#lost.catch(() => {});
     this.#sql = postgres(url, {
       max: 1,
       connect_timeout: CONNECT_SECONDS_MAX,
@@ -26,6 +33,7 @@ class Line {
       fetch_types: false,
       onclose: () => {
         this.#isLost = true;
+        lose(new Error('the connection was lost'));
       },
       types: { bigint: INT8, ...ARRAYS },
       connection: { application_name: 'palimpsest', statement_timeout: statementMsMax },
@@ -38,9 +46,10 @@ class Line {
 
   /** Never by the simple protocol, which would take several statements for one. */
   async send({ sql, params = [] }: Statement): Promise<Rows> {
-    if (this.#isLost) throw new Error('the connection was lost');
+    if (this.#isLost) return this.#lost;
     const options = { simple: false } as postgres.UnsafeQueryOptions;
-    const rows = await this.#sql.unsafe(sql, [...params] as UnsafeParameters, options).values();
+    const query = this.#sql.unsafe(sql, [...params] as UnsafeParameters, options).values();
+    const rows = await Promise.race([query, this.#lost]);
     return { columns: (rows.columns ?? []).map(({ name }) => String(name)), rows: [...rows] };
   }
 
