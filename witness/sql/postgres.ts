@@ -14,11 +14,11 @@ type UnsafeParameters = NonNullable<Parameters<postgres.Sql['unsafe']>[1]>;
 class Line {
   readonly #sql: postgres.Sql;
   #isLost = false;
-  /** Rejected when the connection is lost: the driver leaves a query unanswered that it has just taken. */
+  /** Rejected when the connection is lost, so that no query waits for the driver's own word. */
   readonly #lost: Promise<never>;
 
   constructor(url: string, statementMsMax: number) {
-    let lose = (_: Error): void => {};
+    let lose: (error: Error) => void = () => {};
     this.#lost = new Promise((_, reject) => {
       lose = reject;
     });
