@@ -33,6 +33,12 @@ import { bothBind, nothingLeft } from './price-refusals.ts';
 
 /** Spread of what probes of one text measure beside what its sessions do, in logarithms: 0.3 over six texts. */
 const PROBE_SD = 0.3;
+/**
+ * A divergence budget is spent as this power of the share of the expected tokens that were read. Spent evenly, early moves save bytes where none are
+ * short, and their errors stay in all that is read later: 7% more bytes for the same divergence. With 5 the peak lies before the end (measured:
+ * SmolLM2-135M, 2,048 tokens, four texts).
+ */
+const SPENT_LATE = 3;
 /** How many times as often as others the canaries of a layer are probed that is not healthy. */
 const HASTE = 4;
 
@@ -414,8 +420,12 @@ class PriceSession implements PolicySession {
    * stay of it in later rows. Costs fade, so what they leave of the budget is spent on further moves.
    */
   #spendNow(plan: Plan, kldBudget: number): void {
+    const { tokens, tokensExpected } = plan.situation;
     const text = this.#text;
-    const allowed = kldBudget / (text.value * Math.exp(text.sd) * (1 + this.#bounds.past));
+    const isLate = this.#version > 2 && tokensExpected !== null;
+    const share = isLate ? Math.min(1, tokens / tokensExpected) ** SPENT_LATE : 1;
+    const past = this.#bounds.past / (isLate ? 1 + SPENT_LATE : 1);
+    const allowed = (share * kldBudget) / (text.value * Math.exp(text.sd) * (1 + past));
     const committed = this.offers.divergence.total(this.#tokens);
     while (plan.hasRoom) {
       const slot = plan.next(true);
