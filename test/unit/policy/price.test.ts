@@ -364,6 +364,16 @@ describe('divergence budget', () => {
     expect(moves(run(0))).toEqual([]);
   });
 
+  test('is spent late where the length is known, and all along where it is not', () => {
+    const halfway = (tokensExpected: number | null): number => {
+      const seen: number[] = [];
+      run(0.05, { tokensExpected, see: ({ predictedKld }: { predictedKld: number }) => seen.push(predictedKld) });
+      return seen[seen.length >> 1]!;
+    };
+    expect(halfway(4096)).toBeLessThan(0.2 * halfway(null));
+    expect(halfway(null)).toBeGreaterThan(0.01);
+  });
+
   test('in version 1 its sum is Σ c·g·ε² over what was moved', () => {
     const result = run(0.05, { policy: createPolicy('price-1') });
     // What was planned at the very end has no outcome yet.
