@@ -6,10 +6,11 @@
  */
 import { forecastMovablePages, movablePages, PARTS, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
 import { believable, Evidence } from '../evidence.ts';
-import { defaultLaw, type Estimate, type Law, observed } from '../law.ts';
+import { defaultLaw, type Law } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
+import { TextFactor } from '../text-factor.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
 import {
   type Because,
@@ -21,7 +22,6 @@ import {
   type PolicyContext,
   type PolicySession,
   type PolicySummary,
-  type ProbeReport,
   type Situation,
   type Threshold,
   type Verdict,
@@ -31,8 +31,6 @@ import { LatentChoice } from './price-latents.ts';
 import { Plan, sealAhead, sealComes } from './price-plan.ts';
 import { bothBind, nothingLeft } from './price-refusals.ts';
 
-/** Spread of what probes of one text measure beside what its sessions do, in logarithms: 0.3 over six texts. */
-const PROBE_SD = 0.3;
 /**
  * A divergence budget is spent as this power of the share of the expected tokens that were read. Spent evenly, early moves save bytes where none are
  * short, and their errors stay in all that is read later: 7% more bytes for the same divergence. With 5 the peak lies before the end (measured:
@@ -67,8 +65,7 @@ class PriceSession implements PolicySession {
   /** null in version 1. */
   readonly #law: Law | null;
   /** How much an error costs in this text beside others: by earlier sessions, and by what this one has measured. */
-  #expected: Estimate;
-  #measured: Estimate | null = null;
+  readonly #text: TextFactor;
   /** What the session has learned about its predictions; null in versions 1 and 2. */
   readonly #evidence: Evidence | null;
   /** Layers with a gain that is not believed. */
@@ -86,7 +83,6 @@ class PriceSession implements PolicySession {
     const context = { ...given, thresholds };
     this.context = context;
     this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
-    this.#expected = this.#law?.text ?? { value: 1, sd: 0, samples: 0 };
     this.offers = new Offers(context, this.#law, version > 2);
     this.#doubted = doubted;
     this.#evidence = version < 3 ? null : new Evidence(context.layers);
@@ -95,6 +91,7 @@ class PriceSession implements PolicySession {
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
     this.#bounds = boundsOf(given.thresholds);
+    this.#text = new TextFactor(this.#law, this.#bounds.probeGain);
     this.#latents =
       context.latents === undefined ? null : new LatentChoice(context, this.offers, this.#bounds.operations);
     this.#worst = new Float64Array(context.layers);
@@ -104,30 +101,12 @@ class PriceSession implements PolicySession {
   get predictedKld(): number {
     if (this.#law === null) return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
     const { divergence } = this.offers;
-    return this.#text.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
-  }
-
-  /** What errors cost in this text: a probe says it with an error of its own, and with the spread between what it and a session measure. */
-  #learnText({ meanKld, standardError, epsilon2 }: ProbeReport): void {
-    const { coefficient } = this.#law ?? {};
-    if (coefficient === undefined) return;
-    let promised = 0;
-    for (const side of SIDES)
-      for (const [layer, sum] of epsilon2[side].entries()) promised += (coefficient[side][layer]?.value ?? 0) * sum;
-    const ratio = meanKld / (promised * this.#bounds.probeGain);
-    if (!(ratio > 0) || !Number.isFinite(ratio)) return;
-    const sd = Math.hypot(standardError / meanKld, PROBE_SD);
-    this.#measured = this.#measured === null ? { value: ratio, sd, samples: 1 } : observed(this.#measured, ratio, sd);
-  }
-
-  /** Both together. */
-  get #text(): Estimate {
-    return this.#measured === null ? this.#expected : observed(this.#expected, this.#measured.value, this.#measured.sd);
+    return this.#text.used.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
   }
 
   /** What moves of this sum will add to predictedKld. */
   #nats(cost: number): number {
-    return this.#law === null ? cost : this.#text.value * cost;
+    return this.#law === null ? cost : this.#text.used.value * cost;
   }
 
   decide(situation: Situation): Decision[] {
@@ -146,7 +125,7 @@ class PriceSession implements PolicySession {
       layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
       layerEpsilonMax: [...offers.layerEpsilonMax],
       layerKld: Array.from(layerKld, (kld) => kld * share),
-      ...(this.#law === null ? {} : { text: { used: this.#text, measured: this.#measured } }),
+      ...(this.#law === null ? {} : { text: { used: this.#text.used, measured: this.#text.measured } }),
     };
   }
 
@@ -176,8 +155,8 @@ class PriceSession implements PolicySession {
     for (const report of situation.trials) offers.add(report, tokens);
     this.#learn(situation);
     for (const report of situation.again ?? []) offers.again(report, tokens);
-    if (situation.text !== undefined) this.#expected = situation.text;
-    if (situation.probe !== undefined) this.#learnText(situation.probe);
+    if (situation.text !== undefined) this.#text.expected = situation.text;
+    if (situation.probe !== undefined) this.#text.learn(situation.probe);
     if (fresh || situation.canaries !== undefined)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
     this.#signal(situation);
@@ -421,7 +400,7 @@ class PriceSession implements PolicySession {
    */
   #spendNow(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
-    const text = this.#text;
+    const text = this.#text.used;
     const isLate = this.#version > 2 && tokensExpected !== null;
     const share = isLate ? Math.min(1, tokens / tokensExpected) ** SPENT_LATE : 1;
     const past = this.#bounds.past / (isLate ? 1 + SPENT_LATE : 1);
