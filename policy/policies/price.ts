@@ -4,7 +4,7 @@
  * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
-import { forecastMovablePages, movablePages, PARTS, pageOf, SIDES, tokensBehind } from '../../native/index.ts';
+import { forecastMovablePages, movablePages, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw, type Law } from '../law.ts';
 import { Layers } from '../layers.ts';
