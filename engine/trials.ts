@@ -41,8 +41,16 @@ const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3',
 /** The format in which a page side is tried again or probed; undefined where its present one is as low. */
 export const lowerFormat = (side: Side, present: FormatName): FormatName | undefined =>
   TRIAL_AGAIN[side].find((format) => FORMATS[format].rank > FORMATS[present].rank);
-/** Older pages take turns, and so do pages that are tried again where there is no time for all: a prime, so that it is not always the same layers and ages. */
+/** Older pages take turns: a prime, so that the layers do not all try the same one. */
 const TURN = 7919;
+/** A step through so many places that comes to each of them, and to all parts early: where there is no time for all, layers and ages have equal shares. */
+function stepOf(places: number): number {
+  const divides = (a: number, b: number): number => (b === 0 ? a : divides(b, a % b));
+  // Near the golden section, whose multiples are spread most evenly.
+  let step = Math.max(1, Math.round(0.618 * places));
+  while (divides(step, places) > 1) step++;
+  return step;
+}
 /** What trying a page again takes of a first trial: two candidates of seven. */
 const AGAIN_COST = 2 / 7;
 /** The part of the window over whose tokens the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
@@ -142,7 +150,8 @@ export class TrialQueue {
       if (this.#ages.length > 0 && older > 0) pages.push((newest * TURN + layer) % older);
       for (const page of pages) places.push({ layer, page });
     }
-    this.#waitingAgain = places.map((_, i) => places[((i + newest) * TURN) % places.length]!);
+    const step = stepOf(places.length);
+    this.#waitingAgain = places.map((_, i) => places[((i + newest) * step) % places.length]!);
   }
 
   /** Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported. */
