@@ -12,7 +12,7 @@ import { type KvErrorCode, replaceFile, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { descent, measureSides, type SideCost, tableWithin } from './hindsight.ts';
 import { content, KINDS, type Passage, passagesOf, RECALL, WINDOWS } from './passages.ts';
-import { geometricMean, Results } from './results.ts';
+import { arrowTable, geometricMean, Results } from './results.ts';
 import { type Asked, budgetOptions, type Score, Scorer, UNSCORED } from './score.ts';
 import { type School, stateAfter } from './teach.ts';
 import { ABLATIONS, ablated, BEFORE, isKnown, UNIFORM } from './variants.ts';
@@ -110,6 +110,7 @@ export async function learning(request: LearningRequest): Promise<void> {
   }
   if (request.parts.includes('questions')) await recall(request, results);
   print(request, results.rows);
+  process.stdout.write(arrowTable(scorer.arrows));
 }
 
 const told = (score: Score, { kldBefore, kldHindsight }: Yardsticks): string =>

@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import type { Runtime } from '../../engine/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
+import type { Arrows } from '../../policy/index.ts';
 
 /** What rows of one file have in common, or they could not be compared. */
 interface Conditions {
@@ -75,3 +76,11 @@ export class Results<Row extends object> {
 /** Geometric mean; NaN of nothing. */
 export const geometricMean = (values: readonly number[]): number =>
   Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);
+
+/** The arrows of the machine that sessions took, layers counted apart; nothing where no session ran. */
+export function arrowTable({ counts }: Arrows): string {
+  const taken = [...counts].filter(([, count]) => count > 0);
+  if (taken.length === 0) return '';
+  const rows = taken.map(([arrow, count]) => `  ${arrow}  ${count}`).join('\n');
+  return `\n${taken.length} of ${counts.size} arrows of the machine were taken by the sessions computed now\n${rows}\n`;
+}

@@ -8,7 +8,7 @@ import { readBook } from '../../engine/state.ts';
 import type { SessionOptions } from '../../engine/types.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
-import { defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';
+import { Arrows, createPolicy, defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';
 import type { Passage } from './passages.ts';
 
 /** What a session is opened with, beside its passage. */
@@ -44,6 +44,8 @@ export const budgetOptions = (budget: string): SessionOptions =>
 
 export class Scorer {
   readonly runtime: Runtime;
+  /** What the layers of all sessions that the price policy governs went through. */
+  readonly arrows = new Arrows();
   /** Rows of the exact cache for the passage that was scored last. */
   #exact: { readonly passage: Passage; readonly rows: Float32Array } | null = null;
 
@@ -88,8 +90,28 @@ export class Scorer {
     return Session.open(this.runtime, {
       ...setup,
       ...(adjust === undefined ? {} : { thresholds: adjust(setup.thresholds) }),
-      ...(policy === undefined ? {} : { policy }),
+      ...this.#watched(policy, options),
     });
+  }
+
+  /** The policy that is given, or else the default one where there is a budget, with its arrows counted; nothing for policies that are named. */
+  #watched(given: Policy | undefined, { policy, kvBudget, kldBudget }: SessionOptions): { readonly policy?: Policy } {
+    const hasBudget = kvBudget !== undefined || kldBudget !== undefined;
+    const watched = given ?? (policy === undefined && hasBudget ? createPolicy('price') : undefined);
+    if (watched === undefined) return {};
+    const open: Policy['open'] = (context) => {
+      const session = watched.open(context);
+      const decide = session.decide.bind(session);
+      this.arrows.begin();
+      return Object.assign(session, {
+        decide: (situation: Parameters<typeof decide>[0]) => {
+          const decisions = decide(situation);
+          this.arrows.see(session.summary().layerStates);
+          return decisions;
+        },
+      });
+    };
+    return { policy: { ...watched, open } };
   }
 
   /** Mean KL divergence from the exact cache over the scored tokens, in nats. */

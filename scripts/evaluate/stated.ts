@@ -2,7 +2,7 @@
 import type { Runtime } from '../../engine/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { passagesOf } from './passages.ts';
-import { Results } from './results.ts';
+import { arrowTable, Results } from './results.ts';
 import { Scorer } from './score.ts';
 
 export interface StatedRow {
@@ -70,7 +70,7 @@ export async function stated({
             `${keyOf(conditions)}: measured ${measured?.toPrecision(3)}, predicted ${predicted?.toPrecision(3)}, ${bits?.toFixed(2)} bits`,
           );
         }
-  process.stdout.write(`${shares(results.rows)}\n`);
+  process.stdout.write(`${shares(results.rows)}\n${arrowTable(scorer.arrows)}`);
 }
 
 /** The three shares that are aimed at, for all rows and for each budget. */
