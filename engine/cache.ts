@@ -14,15 +14,16 @@ import {
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
 import type { FailureMode, WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
-import { Governed, type GovernedOptions, type MemoryUsage, type QualityFeedback } from './governed.ts';
+import { Governed, type GovernedOptions } from './governed.ts';
 import { type LatentOptions, planWithLatents } from './latents.ts';
 import { leave, type StartValues, startValues } from './learn.ts';
 import type { Names } from './option-names.ts';
 import type { SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
+import { metricsText } from './serve/kv-bytes.ts';
 import { openState, type State } from './state.ts';
 import { fork, makeRoom, rowNorm, settle } from './step.ts';
-import type { CacheTypes, KvBudget, SessionReport } from './types.ts';
+import type { CacheTypes, KvBudget, MemoryUsage, QualityFeedback, SessionReport } from './types.ts';
 
 /** Options of openCache. Only the shape is needed. */
 export interface OpenCacheOptions {
@@ -334,6 +335,12 @@ export class PolicyCache {
   report(): SessionReport {
     this.#open();
     return reportOf(this.#governed, { dense: 'caller', denseMs: 0, attentionMs: 0 });
+  }
+
+  /** As Engine.metrics(), of this cache and its forks: what they did, and the bytes that this one holds. */
+  metrics(): string {
+    this.#open();
+    return metricsText(this.#governed.meter, [this.#governed], this.#governed.log);
   }
 
   /** As Governed.adaptThresholds: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */

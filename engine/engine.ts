@@ -9,7 +9,6 @@ import type { ThresholdSet } from '../policy/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
-import type { MemoryUsage, QualityFeedback } from './governed.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
 import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
@@ -18,8 +17,10 @@ import type {
   EngineOptions,
   Generated,
   GenerateOptions,
+  MemoryUsage,
   Progress,
   Prompt,
+  QualityFeedback,
   SessionOptions,
   SessionReport,
 } from './types.ts';
@@ -120,6 +121,15 @@ export class Engine {
     checkKeys(options, SESSION_OPTIONS, 'openSession');
     const id = (await this.#call('open', options)) as string;
     return new EngineSession(id, (method, params, event, signal) => this.#call(method, params, event, signal));
+  }
+
+  /**
+   * What the engine counts about itself, as text that Prometheus reads (exposition format 0.0.4): bytes of keys and values by tier and format,
+   * decisions by action and reason, times of tokens and of the log, fallbacks. Labels never name a session, a layer, a model or a path. Answered
+   * between two steps. `docs/serve.md` lists the metrics.
+   */
+  async metrics(): Promise<string> {
+    return (await this.#call('metrics', null)) as string;
   }
 
   /** @internal the demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared */

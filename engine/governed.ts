@@ -5,7 +5,6 @@
  */
 import type { Fingerprint, Lookup, SharedStatus } from '../memory/index.ts';
 import {
-  type CacheMemory,
   type CacheShape,
   type FormatName,
   type KvCache,
@@ -43,7 +42,9 @@ import { MassTrace } from './measure.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
 import { Pacing } from './pacing.ts';
 import type { SessionPlan } from './plan.ts';
+import { Meter } from './serve/meter.ts';
 import { TrialQueue } from './trials.ts';
+import type { MemoryUsage, QualityFeedback } from './types.ts';
 
 export interface GovernedOptions {
   readonly shape: CacheShape;
@@ -55,6 +56,8 @@ export interface GovernedOptions {
   readonly sketches: readonly Float32Array[];
   readonly latents?: LatentOptions | undefined;
   readonly log: WitnessLog | null;
+  /** Counts what it does; left out: one of its own, which nobody reads. */
+  readonly meter?: Meter | undefined;
   readonly opened: Pick<OpenBody, 'model' | 'requested' | 'effective'>;
   /** Where the thresholds came from. */
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
@@ -62,12 +65,6 @@ export interface GovernedOptions {
 
 /** Standard deviation of ln(measured over predicted) where the text is the same: 0.20 over 30 runs of SmolLM2-135M. */
 const COMPARED_SD = 0.2;
-
-/** What a caller measured: the constant of the error law is moved towards it. */
-export interface QualityFeedback {
-  /** Mean KLD against an exact run over the same tokens, in nats. */
-  readonly meanKld: number;
-}
 
 /** A cache and its forks. */
 interface Family {
@@ -77,20 +74,6 @@ interface Family {
   canaries?: Canaries;
 }
 
-/** Where the bytes of a cache are, and what bounds them. */
-export interface MemoryUsage extends CacheMemory {
-  /** Those of pageBytes that are latents. */
-  readonly latentBytes: number;
-  /** The budget; null: none. */
-  readonly budgetBytes: number | null;
-  /** Most bytes that it ever had. */
-  readonly peakBytes: number;
-  /** Memory that the pool holds of the system now, for this cache and its forks. */
-  readonly reservedBytes: number;
-  /** Bytes of a plain f16 cache of this length. */
-  readonly f16Bytes: number;
-}
-
 export class Governed {
   readonly id: string;
   readonly shape: CacheShape;
@@ -98,6 +81,7 @@ export class Governed {
   readonly kv: KvCache;
   readonly pool: PagePool;
   readonly log: WitnessLog | null;
+  readonly meter: Meter;
   readonly policy: PolicySession;
   readonly trials: TrialQueue;
   readonly canaries: Canaries;
@@ -145,6 +129,7 @@ export class Governed {
     this.kv = kv;
     this.pool = pool;
     this.log = log;
+    this.meter = options.meter ?? new Meter();
     this.#options = options;
     this.#family = family;
     this.#learnt = context.thresholds;
@@ -159,6 +144,7 @@ export class Governed {
       id,
       kv,
       log,
+      this.meter,
       this.counts,
       this.spent,
       this.canaries,
@@ -184,7 +170,10 @@ export class Governed {
     let kv: KvCache | null = null;
     try {
       kv = openNative(options, pool, options.plan.budgetBytes);
-      return new Governed(newId(), options, kv, pool, { users: 0 });
+      const governed = new Governed(newId(), options, kv, pool, { users: 0 });
+      if (governed.shared !== null && governed.shared.trouble !== null)
+        governed.meter.fallbacks.add({ reason: 'shared' });
+      return governed;
     } catch (error) {
       kv?.close();
       if (options.pool === undefined) pool.close();
@@ -201,6 +190,7 @@ export class Governed {
     const options = {
       ...this.#options,
       latents: undefined,
+      meter: this.meter,
       opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
     };
     const fork = new Governed(newId(), options, this.kv.fork(), this.pool, this.#family);
@@ -222,6 +212,16 @@ export class Governed {
       if (move.page < pages) relative.mover.tell('shared', [move], bytesBefore, relative.length);
   }
 
+  /** Whether the other is this one, its origin, or a fork of either: they have one budget. */
+  isKin(other: Governed): boolean {
+    return this.#family === other.#family;
+  }
+
+  /** Pages from 0 on that a relative holds as well. */
+  sharedWith(relative: Governed): number {
+    return this.#shared.get(relative) ?? 0;
+  }
+
   /** Lets the lower-ranked of two budgets give way, because both cannot be kept. The log says so once. */
   giveWay(which: Priority, neededBytes = 0): void {
     const { budgetBytes, plan, length } = this;
@@ -231,6 +231,7 @@ export class Governed {
     }
     if (this.gaveWay === which) return;
     this.gaveWay = which;
+    this.meter.fallbacks.add({ reason: which === 'kld' ? 'kld-budget' : 'byte-budget' });
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
   }
 

@@ -9,14 +9,15 @@ import type { FailureMode } from '../witness/index.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
-import type { QualityFeedback } from './governed.ts';
 import { leave, setupOf } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
 import { tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
+import { metricsText } from './serve/kv-bytes.ts';
+import { Meter } from './serve/meter.ts';
 import { Session } from './session.ts';
 import { openState, type State } from './state.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions } from './types.ts';
+import type { Divergence, Generated, GenerateOptions, Prompt, QualityFeedback, SessionOptions } from './types.ts';
 
 export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
@@ -75,11 +76,14 @@ export class Host {
   readonly #runtime: Runtime;
   readonly #state: State | null;
   readonly #sessions = new Map<string, Session>();
+  readonly #meter = new Meter();
   #pool: PagePool | null = null;
 
   private constructor(runtime: Runtime, state: State | null) {
     this.#runtime = runtime;
     this.#state = state;
+    if (runtime.native.passedOver !== null) this.#meter.fallbacks.add({ reason: 'kernels' });
+    if (runtime.denseChoice.isSecondBest) this.#meter.fallbacks.add({ reason: 'dense' });
   }
 
   static async open(options: HostOptions): Promise<Host> {
@@ -103,6 +107,12 @@ export class Host {
     switch (method) {
       case 'info':
         return this.#info();
+      case 'metrics':
+        return metricsText(
+          this.#meter,
+          [...this.#sessions.values()].map(({ governed }) => governed),
+          this.#state?.log ?? null,
+        );
       case 'open':
         return (await this.#open(params as SessionOptions)).id;
       case 'tokenize':
@@ -214,6 +224,7 @@ export class Host {
     const session = Session.open(this.#runtime, {
       ...(await setupOf(this.#runtime, options, this.#state)),
       pool: this.#pool,
+      meter: this.#meter,
     });
     this.#sessions.set(session.id, session);
     return session;
@@ -254,7 +265,7 @@ export class Host {
       const tokensExpected = tourTokens(this.#runtime, params.tour);
       const result = await tour(
         this.#runtime,
-        await setupOf(this.#runtime, { ...params.session, tokensExpected }, this.#state),
+        { ...(await setupOf(this.#runtime, { ...params.session, tokensExpected }, this.#state)), meter: this.#meter },
         params.tour,
         (event: TourEvent) => emit(event),
         signal,

@@ -93,7 +93,6 @@ export {
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
-export type { MemoryUsage, QualityFeedback } from './governed.ts';
 export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
@@ -107,8 +106,10 @@ export type {
   KvBudget,
   LatentKeep,
   LayerReport,
+  MemoryUsage,
   Progress,
   Prompt,
+  QualityFeedback,
   SessionOptions,
   SessionReport,
 } from './types.ts';

@@ -213,6 +213,11 @@ export class Latents {
     return this.#open.length * PAGE_TOKENS * this.#options.width * 4;
   }
 
+  /** Bytes of one latent. */
+  bytesOf(format: LatentName): number {
+    return latentBytes(format, this.#options.width);
+  }
+
   /** Bytes of the latents kept so far: part of pageBytes. */
   get keptBytes(): number {
     const { width } = this.#options;

@@ -85,7 +85,9 @@ export async function leave(
   book: ThresholdBook | null,
   reason: 'done' | 'aborted' | 'error',
 ): Promise<void> {
-  const { log, openSeq, shape, mover, summary, length: tokens } = cache;
+  const { log, meter, openSeq, shape, mover, summary, length: tokens } = cache;
+  meter.ended.add({ end: reason });
+  if (cache.meanKld !== null) meter.kld.observe(cache.meanKld);
   if (log === null || openSeq < 0) return;
   const { gains, c } = cache.plan.context.thresholds;
   const text = summary.text?.measured;

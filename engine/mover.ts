@@ -15,6 +15,7 @@ import {
 import type { ChangeBody, EntryBodies, WitnessLog } from '../witness/index.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
+import type { Meter } from './serve/meter.ts';
 
 /** Milliseconds that deciding took. */
 export interface Spent {
@@ -48,6 +49,7 @@ export class Mover {
   readonly #session: string;
   readonly #cache: KvCache;
   readonly #log: WitnessLog | null;
+  readonly #meter: Meter;
   readonly #counts: readonly LayerCounts[];
   readonly #spent: Spent;
   readonly #canaries: Canaries;
@@ -61,6 +63,7 @@ export class Mover {
     session: string,
     cache: KvCache,
     log: WitnessLog | null,
+    meter: Meter,
     counts: readonly LayerCounts[],
     spent: Spent,
     canaries: Canaries,
@@ -70,6 +73,7 @@ export class Mover {
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
+    this.#meter = meter;
     this.#counts = counts;
     this.#spent = spent;
     this.#canaries = canaries;
@@ -106,6 +110,7 @@ export class Mover {
     const bytesFreed = accepted ? this.#move(decision, tokens, canaryBytesMax) : 0;
     if (accepted) this.#onMove({ layer, page, side, from, to }, usedBytes);
     this.#count(layer, accepted, decision.epsilonTo);
+    this.#meter.decision(decision, verdict);
     this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed });
     const seq = this.write('decision', {
       situation: index,
@@ -117,6 +122,7 @@ export class Mover {
       bytesAfter: usedBytes - bytesFreed,
       tokens,
     });
+    if (seq === null && this.#log !== null) this.#meter.dropped.add({});
     const epsilon = decision.epsilonTo ?? 0;
     if (accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0))
       this.notable = { seq, epsilon, layer, page, side, from, to };
@@ -158,7 +164,9 @@ export class Mover {
     if (this.#log === null) return null;
     const start = performance.now();
     const seq = this.#log.append(this.#session, kind, body);
-    this.#spent.witnessMs += performance.now() - start;
+    const ms = performance.now() - start;
+    this.#spent.witnessMs += ms;
+    this.#meter.appendSeconds.observe(ms / 1000);
     return seq;
   }
 
@@ -167,8 +175,16 @@ export class Mover {
     const start = performance.now();
     const bytesFreed =
       side === 'kv' ? this.#toLatent(decision) : this.#transcode(decision, side, tokens, canaryBytesMax);
+    if (!this.#isIn(decision)) this.#meter.mismatches.add({});
     this.#spent.transcodeMs += performance.now() - start;
     return bytesFreed;
+  }
+
+  /** Whether a page is in the form that was decided: asked of the cache, not of what was asked of it. */
+  #isIn({ layer, page, side, to }: Decision): boolean {
+    if (side !== 'kv') return this.#cache.format(layer, page, side) === to;
+    const latent = latentOf(this.#cache.table(layer), page);
+    return latent?.isHeld === true && latent.name === to;
   }
 
   #toLatent({ layer, page, from, to }: Decision): number {

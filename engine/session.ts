@@ -19,6 +19,7 @@ import { Probe } from './probe.ts';
 import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
+import type { Meter } from './serve/meter.ts';
 import { outputSketches } from './sketch.ts';
 import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from './step.ts';
 import { StopText } from './stop.ts';
@@ -36,6 +37,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly pool?: PagePool;
   /** Asks what earlier sessions like this one say, now that more is known of it. */
   readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
+  /** Counts what the session does, among others; left out: one of its own. */
+  readonly meter?: Meter;
   /** Sees the rows of each layer before the cache does. */
   readonly onRows?: (rows: LayerRows) => void;
 }
@@ -87,6 +90,7 @@ export class Session {
       sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       pool: setup.pool,
+      meter: setup.meter,
       log: setup.witness === false || plan.exact ? null : setup.log,
       opened: {
         model: { name: model.name, digest: model.digest, architecture: model.config.architecture },
@@ -227,17 +231,20 @@ export class Session {
     // Held to the end, because a second call in between would put its tokens among these.
     this.#take();
     try {
+      const { meter } = this.governed;
       const startRead = performance.now();
       await this.#read(ids, {
         ...(options.signal === undefined ? {} : { signal: options.signal }),
         ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
       });
       let readMs = performance.now() - startRead;
+      meter.promptTokens.add({}, ids.length);
       const { tokenizer, config } = this.runtime.model;
       const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
       const stream = tokenizer.stream();
       const stop = new StopText(stops);
       let start = performance.now();
+      let last = startRead;
       let text = '';
       let count = 0;
       let finish: Generated['finish'] = 'length';
@@ -261,7 +268,12 @@ export class Session {
           start += roomMs;
         }
         await this.#forward([id]);
+        const now = performance.now();
+        if (count > 0) meter.betweenTokensSeconds.observe((now - last) / 1000);
+        else if (ids.length > 0) meter.firstTokenSeconds.observe((now - last) / 1000);
+        last = now;
         count++;
+        meter.generatedTokens.add({});
         const piece = stop.push(stream.push(id));
         if (piece !== '') {
           text += piece;

@@ -243,6 +243,26 @@ export interface SessionReport {
   readonly acknowledgedSeq: number;
 }
 
+/** What a caller measured: the constant of the error law is moved towards it. */
+export interface QualityFeedback {
+  /** Mean KLD against an exact run over the same tokens, in nats. */
+  readonly meanKld: number;
+}
+
+/** Where the bytes of a cache are, and what bounds them. */
+export interface MemoryUsage extends CacheMemory {
+  /** Those of pageBytes that are latents. */
+  readonly latentBytes: number;
+  /** The budget; null: none. */
+  readonly budgetBytes: number | null;
+  /** Most bytes that it ever had. */
+  readonly peakBytes: number;
+  /** Memory that the pool holds of the system now, for this cache and its forks. */
+  readonly reservedBytes: number;
+  /** Bytes of a plain f16 cache of this length. */
+  readonly f16Bytes: number;
+}
+
 /** How far a session is from the exact cache on the same tokens. */
 export interface Divergence {
   /** Tokens compared. */

@@ -13,6 +13,8 @@ export interface DenseChoice {
   readonly name: 'native' | 'onnxruntime' | 'loops';
   /** The reason for the choice, in words. */
   readonly why: string;
+  /** Whether another would be faster and is not installed. */
+  readonly isSecondBest: boolean;
 }
 
 /** Never fails: without onnxruntime, loops can do everything. */
@@ -22,7 +24,8 @@ export async function chooseDense(
 ): Promise<DenseChoice> {
   const { isa, binding } = nativeInfo();
   const kernels = binding === 'wasm' ? 'WebAssembly' : isa;
-  if (precision === 'auto' && FASTER.has(isa)) return { name: 'native', why: `written for ${kernels}` };
+  if (precision === 'auto' && FASTER.has(isa))
+    return { name: 'native', why: `written for ${kernels}`, isSecondBest: false };
   try {
     await load();
   } catch {
@@ -30,13 +33,16 @@ export async function chooseDense(
       return {
         name: 'loops',
         why: 'float32 in plain JavaScript; onnxruntime-node would be many times as fast but is not installed',
+        isSecondBest: true,
       };
     return {
       name: 'native',
       why: `portable loops for ${kernels}; onnxruntime-node would be faster here but is not installed`,
+      isSecondBest: true,
     };
   }
-  return { name: 'onnxruntime', why: precision === 'auto' ? `faster than our kernels for ${kernels}` : 'float32' };
+  const why = precision === 'auto' ? `faster than our kernels for ${kernels}` : 'float32';
+  return { name: 'onnxruntime', why, isSecondBest: false };
 }
 
 /** Builds the dense half that chooseDense names. Throws what their constructors throw. */

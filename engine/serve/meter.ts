@@ -1,0 +1,140 @@
+/**
+ * What an engine counts about itself. The names are those that operators of inference servers know; labels are from closed sets, so that nothing
+ * of a prompt, a path, a model or a session can ever be in them. What belongs to one session or layer is in the log.
+ */
+import { FORMAT_NAMES, FORMATS, LATENT_NAMES, TIERS } from '../../native/index.ts';
+import { type Decision, isLatent, type PageForm, type Verdict } from '../../policy/index.ts';
+import { type Labels, Registry } from './registry.ts';
+
+export const PREFIX = 'palimpsest_';
+
+/** Rules by which the policies of this package plan and refuse moves; a policy of a caller's own has rules that nobody knows: 'other'. */
+const REASONS = [
+  'price',
+  'deficit',
+  'kld-gives-way',
+  'low-memory',
+  'quality-gives-way',
+  'put-back',
+  'age',
+  'uniform',
+  'fixed',
+  'table',
+  'trial-again',
+  'other',
+] as const;
+type Reason = (typeof REASONS)[number];
+
+const DECISION_LABELS = { action: ['demote', 'promote', 'latent', 'refuse'], reason: REASONS } as const;
+/**
+ * The tiers of the formats, what is not a sealed page, and what is kept beside pages: originals, which are measured again, and latents, from which
+ * keys and values can be made again.
+ */
+const kvLabels = () =>
+  ({ tier: ['open', 'sinks', ...TIERS, 'latent', 'kept'], dtype: [...FORMAT_NAMES, ...LATENT_NAMES] }) as const;
+export type KvLabels = Labels<ReturnType<typeof kvLabels>>;
+
+export const FALLBACKS = ['kernels', 'dense', 'byte-budget', 'kld-budget', 'shared'] as const;
+export type Fallback = (typeof FALLBACKS)[number];
+
+/** Reasons for which a session ends. */
+const ENDS = ['done', 'aborted', 'error'] as const;
+
+const APPEND_BOUNDS = [1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1, 1, 10];
+const FIRST_BOUNDS = [0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320];
+const BETWEEN_BOUNDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1, 2.5];
+const KLD_BOUNDS = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1];
+
+const reasonOf = (rule: string): Reason => ((REASONS as readonly string[]).includes(rule) ? (rule as Reason) : 'other');
+
+function actionOf({ from, to }: Decision): 'demote' | 'promote' | 'latent' {
+  if (isLatent(to)) return 'latent';
+  return !isLatent(from) && FORMATS[to].rank < FORMATS[from].rank ? 'promote' : 'demote';
+}
+
+/** The tier of a sealed page side in this form. */
+export const tierOf = (form: PageForm): KvLabels['tier'] => (isLatent(form) ? 'latent' : FORMATS[form].tier);
+
+/** The metrics of one engine, or of the sessions that a log tells of. Counting is a few additions; nothing is computed before the text is asked for. */
+export class Meter {
+  readonly #registry = new Registry(PREFIX);
+  readonly kvBytes = this.#registry.gauge(
+    'kv_bytes',
+    'Bytes of attention keys and values that sessions hold now. Pages that forks share count once.',
+    kvLabels(),
+  );
+  readonly usage = this.#registry.gauge(
+    'kv_cache_usage_ratio',
+    'Bytes of keys and values of the sessions that have a budget, as a share of their budgets.',
+    {},
+  );
+  readonly sessions = this.#registry.gauge('sessions_open', 'Sessions that are open now.', {});
+  readonly ended = this.#registry.counter('sessions_ended_total', 'Sessions that ended, by how.', { end: ENDS });
+  readonly #decisions = this.#registry.counter(
+    'decisions_total',
+    'Planned moves of page sides: what was done, and the rule that planned it, or refused it after its trial.',
+    DECISION_LABELS,
+  );
+  readonly dropped = this.#registry.counter(
+    'decisions_dropped_total',
+    'Decisions that were made and are not in the log, whatever the cause.',
+    {},
+  );
+  readonly appendSeconds = this.#registry.histogram(
+    'log_append_seconds',
+    'Time that adding one entry to the log took of the thread that makes tokens.',
+    APPEND_BOUNDS,
+  );
+  readonly unanchored = this.#registry.gauge(
+    'log_unanchored_records',
+    'Entries behind the last checkpoint that was delivered outside the log.',
+    {},
+  );
+  readonly mismatches = this.#registry.counter(
+    'effective_dtype_mismatch_total',
+    'Moves after which a page side was not in the format that was decided. Always 0, or there is a fault.',
+    {},
+  );
+  readonly fallbacks = this.#registry.counter(
+    'fallback_total',
+    'Times that something else was used than what was asked for or would have been better.',
+    { reason: FALLBACKS },
+  );
+  readonly kld = this.#registry.histogram(
+    'quality_kld',
+    'Mean divergence from the exact cache, in nats, of each session that ended and had measured it.',
+    KLD_BOUNDS,
+  );
+  readonly firstTokenSeconds = this.#registry.histogram(
+    'time_to_first_token_seconds',
+    'Time from a prompt to the first token after it.',
+    FIRST_BOUNDS,
+  );
+  readonly betweenTokensSeconds = this.#registry.histogram(
+    'inter_token_latency_seconds',
+    'Time from one generated token to the next.',
+    BETWEEN_BOUNDS,
+  );
+  readonly promptTokens = this.#registry.counter('prompt_tokens_total', 'Tokens of prompts that were read.', {});
+  readonly generatedTokens = this.#registry.counter('generation_tokens_total', 'Tokens that were generated.', {});
+
+  /** `fallbacks`: those that this meter can see. They are counted from 0, so that the first is seen as a rise. */
+  constructor(fallbacks: readonly Fallback[] = FALLBACKS) {
+    for (const one of [this.dropped, this.mismatches, this.promptTokens, this.generatedTokens]) one.add({}, 0);
+    for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);
+  }
+
+  /** Counts a planned move, made or refused. */
+  decision(decision: Decision, verdict: Verdict): void {
+    const { accepted } = verdict;
+    this.#decisions.add({
+      action: accepted ? actionOf(decision) : 'refuse',
+      reason: reasonOf((accepted ? decision : verdict).because.rule),
+    });
+  }
+
+  /** The text for Prometheus, of the families with these names (without their prefix) or of all. */
+  text(names?: readonly string[]): string {
+    return this.#registry.text(names === undefined ? undefined : new Set(names.map((name) => PREFIX + name)));
+  }
+}
