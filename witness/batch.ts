@@ -1,36 +1,54 @@
 /** Entries that wait together for one write and one fsync: consecutive bytes of one segment. */
 import { assert } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
-import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, joinedCrc } from './entry.ts';
+import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
+import { encodeHeader, FORMAT_VERSION, type SegmentHeader, segmentHash } from './segment.ts';
+import type { Frontier } from './tree.ts';
 
 const FIRST_BYTES = 16 * 1024;
 
+/** Where a series stands after an entry: what the next one builds on. */
 export interface ChainEnd {
   readonly nextSeq: number;
   readonly headHash: Uint8Array;
+  readonly tree: Frontier;
 }
 
 export class Batch {
   readonly segment: number;
   /** Where its bytes go in the segment file. */
   readonly position: number;
-  /** The file does not exist yet; the bytes begin with its header. */
-  readonly isFirst: boolean;
   /** State after the entry before this batch: the chain continues from here if the batch is given up. */
   readonly before: ChainEnd;
   /** Entries that somebody will miss, by session. */
   readonly sessions = new Map<string, number>();
+  /** The bytes begin with the header of a file that does not exist yet: so many bytes of it. */
+  readonly headerBytes: number;
   length = 0;
   entries = 0;
   lastSeq = -1;
   done = false;
   #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);
+  /** The entries before this byte have their checksums and hashes. */
+  #sealed: number;
+  #end: ChainEnd;
 
-  constructor(segment: number, position: number, isFirst: boolean, before: ChainEnd) {
+  /** `header`: the batch begins a segment with it. */
+  constructor(segment: number, position: number, before: ChainEnd, header: SegmentHeader | null = null) {
+    assert(header === null || position === 0, `header at byte ${position} of segment ${segment}`);
     this.before = before;
     this.segment = segment;
     this.position = position;
-    this.isFirst = isFirst;
+    const bytes = header === null ? Buffer.alloc(0) : encodeHeader(header);
+    this.headerBytes = bytes.length;
+    this.#bytes.set(bytes);
+    this.length = bytes.length;
+    this.#sealed = bytes.length;
+    this.#end = header === null ? before : { ...before, headHash: segmentHash(header) };
+  }
+
+  get isFirst(): boolean {
+    return this.headerBytes > 0;
   }
 
   get bytes(): Buffer {
@@ -41,30 +59,37 @@ export class Batch {
     return this.position + this.length;
   }
 
-  addHeader(header: Uint8Array): void {
-    assert(this.isFirst && this.length === 0, `header at byte ${this.length} of a batch`);
-    this.#reserve(header.length);
-    this.#bytes.set(header, 0);
-    this.length = header.length;
-  }
-
-  /** Lays out length, CRC, payload and hash; `hashOf` gets the payload bytes. → the hash */
-  add(seq: number, payload: string, hashOf: (payload: Uint8Array) => Uint8Array): Uint8Array {
+  /** Lays out length and payload. The rest follows in `seal`, because the chain and the tree need not be computed while the caller waits. */
+  add(seq: number, payload: string): void {
     // UTF-8 takes at most three bytes per UTF-16 unit.
     this.#reserve(payload.length * 3 + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
     const bytes = this.#bytes.write(payload, start, 'utf8');
-    // The CRC covers the length and then the payload, so the length is first written right before the payload.
-    this.#bytes.writeUInt32LE(bytes, start - 4);
-    const crc = joinedCrc(this.#bytes.subarray(start - 4, start + bytes));
-    this.#bytes.writeUInt32LE(bytes, start - 8);
-    this.#bytes.writeUInt32LE(crc, start - 4);
-    const hash = hashOf(this.#bytes.subarray(start, start + bytes));
-    this.#bytes.set(hash, start + bytes);
+    this.#bytes.writeUInt32LE(bytes, this.length);
     this.length = start + bytes + HASH_BYTES;
     this.entries++;
     this.lastSeq = seq;
-    return hash;
+  }
+
+  /** Computes checksums, chain and tree of the entries that have none yet. → the state after the last one */
+  seal(): ChainEnd {
+    if (this.#sealed === this.length) return this.#end;
+    let { nextSeq, headHash } = this.#end;
+    const tree = this.#end.tree.copy();
+    for (let at = this.#sealed; at < this.length; nextSeq++) {
+      const start = at + ENTRY_HEAD_BYTES;
+      const end = start + this.#bytes.readUInt32LE(at);
+      const payload = this.#bytes.subarray(start, end);
+      this.#bytes.writeUInt32LE(entryCrc(FORMAT_VERSION, this.#bytes.subarray(at, at + 4), payload), at + 4);
+      const { hash, leaf } = chained(FORMAT_VERSION, headHash, nextSeq, payload);
+      tree.add(leaf as Buffer);
+      this.#bytes.set(hash, end);
+      headHash = hash;
+      at = end + HASH_BYTES;
+    }
+    this.#sealed = this.length;
+    this.#end = { nextSeq, headHash, tree };
+    return this.#end;
   }
 
   #reserve(bytes: number): void {

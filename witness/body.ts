@@ -251,6 +251,7 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
     reason: oneOf('done', 'aborted', 'error'),
   }),
   recovered: object({ droppedBytes: whole, segment: text }),
+  retention: object({ firstSegment: whole, firstSeq: whole, segments: whole, bytes: whole }),
   note: object({ layerChanges: optional(list(layerChange)), tokens: optional(whole) }),
 };
 

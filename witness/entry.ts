@@ -1,12 +1,14 @@
 /**
- * One entry as bytes: u32 length, u32 CRC-32 over (length ‖ payload), payload, 32 bytes of chain hash. All numbers
- * little endian. The payload is the envelope {seq, timeMs, session, kind, body} in this order, its body canonical JSON.
+ * One entry as bytes: u32 length, u32 CRC-32C (in format 1 CRC-32) over (length ‖ payload), payload, 32 bytes of chain hash. All
+ * numbers little endian. The payload is the envelope {seq, timeMs, session, kind, body} in this order, its body canonical JSON.
  */
 import { crc32 } from 'node:zlib';
 import { KvError } from '../native/index.ts';
 import { checkBody } from './body.ts';
 import { canonicalJson, canonicalNumber, canonicalText, isInOrder } from './canonical.ts';
-import { HASH_BYTES } from './chain.ts';
+import { entryHash, HASH_BYTES, linkHash } from './chain.ts';
+import { crc32c } from './crc32c.ts';
+import { leafHash } from './tree.ts';
 import { ENTRY_KINDS, type Entry, type EntryKind } from './types.ts';
 
 /** Length and CRC. */
@@ -18,13 +20,21 @@ export const PAYLOAD_BYTES_MAX = 1 << 20;
 /** How every payload begins. A quote inside a JSON string is escaped, so this does not occur inside one. */
 export const PAYLOAD_START = '{"seq":';
 
-/** CRC-32 of length ‖ payload. */
-export function entryCrc(lengthBytes: Uint8Array, payload: Uint8Array): number {
-  return crc32(payload, crc32(lengthBytes));
-}
+/** CRC of length ‖ payload. */
+export const entryCrc = (version: number, lengthBytes: Uint8Array, payload: Uint8Array): number =>
+  version === 1 ? crc32(payload, crc32(lengthBytes)) : crc32c(payload, crc32c(lengthBytes));
 
-/** The same where the two lie behind each other. */
-export const joinedCrc = (lengthAndPayload: Uint8Array): number => crc32(lengthAndPayload);
+/** Chain hash of an entry, and in format 2 the hash of its leaf, on which it builds. */
+export function chained(
+  version: number,
+  previous: Uint8Array,
+  seq: number,
+  payload: Uint8Array,
+): { readonly hash: Buffer; readonly leaf: Buffer | null } {
+  if (version === 1) return { hash: entryHash(previous, seq, payload), leaf: null };
+  const leaf = leafHash(payload);
+  return { hash: linkHash(previous, leaf), leaf };
+}
 
 /** The payload text of a body that is spelled already. Throws 'bad-value' for a time that is no number. */
 export function payloadText(seq: number, timeMs: number, session: string, kind: EntryKind, bodyText: string): string {

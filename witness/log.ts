@@ -7,19 +7,39 @@ import { type LogFiles, nodeFiles } from './files.ts';
 import { lockWriter, type WriterLock } from './lock.ts';
 import { type Recovered, recoverLog } from './recover.ts';
 import { badLog, SEGMENT_FILE_BYTES_MAX } from './scan.ts';
-import { encodeHeader, LOG_ID_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
+import {
+  encodeHeader,
+  FORMAT_VERSION,
+  KEY_ID_BYTES,
+  LOG_ID_BYTES,
+  NO_KEY,
+  type SegmentHeader,
+  segmentHash,
+  segmentName,
+} from './segment.ts';
 import { firstSeqOf, SERIES_ENTRIES, SERIES_MAX, seriesDir, seriesName } from './series.ts';
+import { Frontier } from './tree.ts';
 import { NO_SESSION, type WitnessLog, type WitnessOptions } from './types.ts';
 import { listSegments, logIdOf } from './walk.ts';
 import { LogWriter, type Settings, type Tip } from './writer.ts';
 
 const SEGMENT_BYTES_MAX = 16 * 1024 * 1024;
+const SEGMENT_MS_MAX = 24 * 3600 * 1000;
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024;
 const COMMIT_INTERVAL_MS = 50;
 const BLOCK_MS_MAX = 30_000;
 const RETRY_MS = 20;
 /** A series with room for no more entries than this is closed, and a new one is begun. */
 const SPARE_ENTRIES = 2 ** 28;
+const MEASURES = [
+  'segmentBytesMax',
+  'segmentMsMax',
+  'commitIntervalMs',
+  'bufferBytesMax',
+  'blockMsMax',
+  'retryMs',
+] as const;
+const KEY_ID = /^[0-9a-f]{16}$/;
 /** Another writer may be making the first segment, which takes it milliseconds. */
 const LOG_ID_WAIT_MS = 2000;
 const LOG_ID_PAUSE_MS = 5;
@@ -32,7 +52,7 @@ const LOG_ID_PAUSE_MS = 5;
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
   try {
-    for (let series = 0; series < SERIES_MAX; series++) {
+    for (let series = options.series ?? 0; series <= (options.series ?? SERIES_MAX - 1); series++) {
       const folder = seriesDir(settings.dir, series);
       settings.files.mkdirSync(folder);
       const lock = lockIfFree(folder);
@@ -49,6 +69,15 @@ export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLo
   } catch (error) {
     throw error instanceof KvError ? error : refusedBy(error, `the log in ${settings.dir} cannot be opened`);
   }
+  if (options.series !== undefined)
+    throw new KvError(
+      'locked',
+      `${options.series === 0 ? 'the first series' : seriesName(options.series)} of the log in ${settings.dir} is being written or full`,
+      {
+        values: { dir: settings.dir, series: options.series },
+        hint: 'wait for its writer, or end it',
+      },
+    );
   throw new KvError('locked', `all ${SERIES_MAX} series of the log in ${settings.dir} are being written or full`, {
     values: { dir: settings.dir, series: SERIES_MAX },
   });
@@ -71,7 +100,8 @@ async function openSeries(settings: Settings, series: number, lock: WriterLock):
   const logId = series === 0 ? null : await waitForLogId(files, dir);
   if (logId !== null && recovered.end !== null && recovered.end.logId !== logId)
     throw badLog(seriesName(series), 16, null, `it belongs to log ${recovered.end.logId}, the folder to ${logId}`);
-  const tip = recovered.end === null ? createSeries(files, folder, series, logId) : continueSeries(recovered);
+  const tip =
+    recovered.end === null ? createSeries(settings, folder, series, logId) : continueSeries(recovered, series);
   if (tip.nextSeq - firstSeqOf(series) > SERIES_ENTRIES - SPARE_ENTRIES) return null;
   const writer = new LogWriter(settings, folder, lock, tip);
   if (recovered.droppedBytes > 0) {
@@ -103,6 +133,8 @@ function checkOptions(options: WitnessOptions): Settings {
     mode: options.mode ?? 'block',
     clock: options.clock ?? Date.now,
     segmentBytesMax: options.segmentBytesMax ?? SEGMENT_BYTES_MAX,
+    segmentMsMax: options.segmentMsMax ?? SEGMENT_MS_MAX,
+    keyId: options.keyId ?? NO_KEY,
     commitIntervalMs: options.commitIntervalMs ?? COMMIT_INTERVAL_MS,
     bufferBytesMax: options.bufferBytesMax ?? BUFFER_BYTES_MAX,
     blockMsMax: options.blockMsMax ?? BLOCK_MS_MAX,
@@ -117,7 +149,12 @@ function checkOptions(options: WitnessOptions): Settings {
       hint: 'use block, halt or drop',
     });
   }
-  for (const name of ['segmentBytesMax', 'commitIntervalMs', 'bufferBytesMax', 'blockMsMax', 'retryMs'] as const) {
+  if (typeof settings.keyId !== 'string' || !KEY_ID.test(settings.keyId))
+    throw new KvError('bad-argument', `'${settings.keyId}' is not the id of a key`, {
+      values: { keyId: settings.keyId },
+      hint: `give ${2 * KEY_ID_BYTES} hex digits`,
+    });
+  for (const name of MEASURES) {
     const value = settings[name];
     if (!Number.isFinite(value) || value < 0)
       throw new KvError('bad-argument', `${name} must be a number of 0 or more`, { values: { [name]: value } });
@@ -129,35 +166,53 @@ function checkOptions(options: WitnessOptions): Settings {
   return settings;
 }
 
-function createSeries(files: LogFiles, dir: string, series: number, logId: string | null): Tip {
+function createSeries(settings: Settings, dir: string, series: number, logId: string | null): Tip {
+  const { files, keyId, clock } = settings;
   const header: SegmentHeader = {
+    version: FORMAT_VERSION,
     logId: logId ?? randomBytes(LOG_ID_BYTES).toString('hex'),
     number: 0,
     firstSeq: firstSeqOf(series),
     previousHash: NO_HASH,
+    beganMs: clock(),
+    keyId,
+    firstSegment: 0,
+    leaves: 0,
+    peaks: [],
   };
   const bytes = encodeHeader(header);
   writeSynced(join(dir, segmentName(0)), bytes, 'wx', files);
   syncFolder(dir, files);
   return {
     id: header.logId,
+    series,
     segment: 0,
     offset: bytes.length,
+    beganMs: header.beganMs,
+    segmentFirstSeq: header.firstSeq,
+    firstSegment: 0,
     nextSeq: header.firstSeq,
     headHash: segmentHash(header),
+    tree: new Frontier(),
     bytes: bytes.length,
     lastMs: 0,
   };
 }
 
-function continueSeries({ end, bytes, lastMs }: Recovered): Tip {
-  assert(end !== null && end.logId !== null, 'a recovered log has an id');
+function continueSeries({ end, bytes, lastMs, firstSegment }: Recovered, series: number): Tip {
+  assert(end !== null && end.logId !== null && end.header !== null, 'a recovered log has an id');
+  assert(end.tree !== null, 'a recovered log has a tree');
   return {
     id: end.logId,
+    series,
     segment: end.segment,
     offset: end.offset,
+    beganMs: end.header.version === FORMAT_VERSION ? end.header.beganMs : null,
+    segmentFirstSeq: end.header.firstSeq,
+    firstSegment,
     nextSeq: end.nextSeq,
     headHash: end.headHash,
+    tree: end.tree,
     bytes,
     lastMs,
   };

@@ -84,7 +84,10 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
   }
   const series = seriesOf(seq);
   if (listSeries(files, dir).includes(series))
-    for (const entry of readSeries(files, dir, series, seq, logIdOf(files, dir), () => true)) return entry;
+    // Retention may have removed it, then a later one comes first.
+    for (const entry of readSeries(files, dir, series, seq, logIdOf(files, dir), () => true))
+      if (entry.seq === seq) return entry;
+      else break;
   throw new KvError('not-found', `the log has no entry ${entryId(seq)}`, {
     values: { seq },
     hint: 'see `audit list` for the ids there are',

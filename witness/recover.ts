@@ -4,7 +4,7 @@ import { assert, syncFolder, writeSynced } from '../native/index.ts';
 import { parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import { segmentName } from './segment.ts';
-import { type LogEnd, listSegments, walkLog } from './walk.ts';
+import { type LogEnd, listSegments, type WalkOptions, walkLog } from './walk.ts';
 
 export interface Recovered {
   /** null: the folder holds no log yet. */
@@ -16,6 +16,8 @@ export interface Recovered {
   readonly bytes: number;
   /** Latest time of the entries in the last segment, 0 without any. */
   readonly lastMs: number;
+  /** Number of the first segment. */
+  readonly firstSegment: number;
 }
 
 /**
@@ -23,10 +25,12 @@ export interface Recovered {
  * the next start finds the same tail again. Throws 'bad-log' when anything but a torn tail is wrong.
  */
 export function recoverLog(files: LogFiles, dir: string): Recovered {
-  if (listSegments(files, dir).length === 0) return { end: null, droppedBytes: 0, segment: '', bytes: 0, lastMs: 0 };
-  let { end, lastMs } = walkFrom(files, dir, Number.POSITIVE_INFINITY);
-  // A segment without an entry says nothing about the time.
-  if (lastMs === 0 && end.segment > 0) ({ end, lastMs } = walkFrom(files, dir, end.nextSeq - 1));
+  const [firstSegment] = listSegments(files, dir);
+  if (firstSegment === undefined)
+    return { end: null, droppedBytes: 0, segment: '', bytes: 0, lastMs: 0, firstSegment: 0 };
+  let { end, lastMs } = walkFrom(files, dir, { fromSeq: Number.POSITIVE_INFINITY, withTree: true });
+  // A segment of format 1 says nothing about the tree, and without an entry nothing about the time.
+  if (end.header?.version === 1) ({ end, lastMs } = walkFrom(files, dir, { withTree: true }));
   let segment = '';
   if (end.tornSegment !== null) {
     segment = segmentName(end.tornSegment);
@@ -38,14 +42,14 @@ export function recoverLog(files: LogFiles, dir: string): Recovered {
     end.logId === null
       ? 0
       : listSegments(files, dir).reduce((sum, number) => sum + fileBytes(files, join(dir, segmentName(number))), 0);
-  return { end: end.logId === null ? null : end, droppedBytes: end.tornBytes, segment, bytes, lastMs };
+  return { end: end.logId === null ? null : end, droppedBytes: end.tornBytes, segment, bytes, lastMs, firstSegment };
 }
 
-function walkFrom(files: LogFiles, dir: string, fromSeq: number): { end: LogEnd; lastMs: number } {
-  const walk = walkLog(files, dir, fromSeq);
+function walkFrom(files: LogFiles, dir: string, options: WalkOptions): { end: LogEnd; lastMs: number } {
+  const walk = walkLog(files, dir, options);
   let lastMs = 0;
   for (let step = walk.next(); ; step = walk.next()) {
-    if (step.done === true) return { end: step.value, lastMs };
+    if (step.done === true) return { end: step.value, lastMs: Math.max(lastMs, step.value.header?.beganMs ?? 0) };
     lastMs = Math.max(lastMs, parseEnvelope(step.value.payload).timeMs);
   }
 }

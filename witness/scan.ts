@@ -4,10 +4,16 @@
  */
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
-import { entryHash } from './chain.ts';
-import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc, PAYLOAD_BYTES_MAX, PAYLOAD_START } from './entry.ts';
+import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc, PAYLOAD_BYTES_MAX, PAYLOAD_START } from './entry.ts';
 import type { LogFiles } from './files.ts';
-import { decodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentName } from './segment.ts';
+import {
+  decodeHeader,
+  HEADER_BYTES_MAX,
+  headerBytes,
+  isHeaderStart,
+  type SegmentHeader,
+  segmentName,
+} from './segment.ts';
 
 const READ_BYTES = 256 * 1024;
 /** What a disk loses at once when the power fails. */
@@ -83,11 +89,11 @@ export class SegmentFile {
   }
 
   header(): SegmentHeader | string {
-    return decodeHeader(this.bytes(0, SEGMENT_HEADER_BYTES));
+    return decodeHeader(this.bytes(0, HEADER_BYTES_MAX));
   }
 
   /** The frame at `offset`: length and CRC hold. null at the end of the file. */
-  frame(offset: number): Frame | Fault | null {
+  frame(version: number, offset: number): Frame | Fault | null {
     const remaining = this.size - offset;
     if (remaining === 0) return null;
     if (remaining < ENTRY_HEAD_BYTES) return { offset, what: 'the file ends inside the head of an entry', cut: true };
@@ -106,7 +112,7 @@ export class SegmentFile {
     const payload = bytes.subarray(ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES + length);
     if (
       bytes.length < length + ENTRY_EXTRA_BYTES ||
-      bytes.readUInt32LE(4) !== entryCrc(bytes.subarray(0, 4), payload)
+      bytes.readUInt32LE(4) !== entryCrc(version, bytes.subarray(0, 4), payload)
     ) {
       return { offset, what: 'the checksum of an entry is wrong', cut: false };
     }
@@ -118,8 +124,9 @@ export class SegmentFile {
    * sector of it was never written and reads as zeros (no entry contains a zero sector: its payload is text), and
    * nothing whole follows. A changed byte of a whole entry is damage, also in the last one.
    */
-  isTorn(fault: Fault, seq: number, previousHash: Uint8Array): boolean {
-    if (this.#isWholeButHead(fault.offset, seq, previousHash) || this.#hasFrameAfter(fault.offset)) return false;
+  isTorn(version: number, fault: Fault, seq: number, previousHash: Uint8Array): boolean {
+    if (this.#isWholeButHead(version, fault.offset, seq, previousHash) || this.#hasFrameAfter(version, fault.offset))
+      return false;
     if (this.#hasLostSector(fault.offset)) return true;
     if (!fault.cut) return false;
     const start = this.bytes(fault.offset + ENTRY_HEAD_BYTES, PAYLOAD_START.length).toString('latin1');
@@ -127,15 +134,15 @@ export class SegmentFile {
   }
 
   /** Only length or CRC differ: payload and hash stand there, up to the end of the file. */
-  #isWholeButHead(offset: number, seq: number, previousHash: Uint8Array): boolean {
+  #isWholeButHead(version: number, offset: number, seq: number, previousHash: Uint8Array): boolean {
     const length = this.size - offset - ENTRY_EXTRA_BYTES;
     if (length < 1 || length > PAYLOAD_BYTES_MAX) return false;
     const bytes = this.bytes(offset, length + ENTRY_EXTRA_BYTES);
     const payload = bytes.subarray(ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES + length);
-    return entryHash(previousHash, seq, payload).equals(bytes.subarray(ENTRY_HEAD_BYTES + length));
+    return chained(version, previousHash, seq, payload).hash.equals(bytes.subarray(ENTRY_HEAD_BYTES + length));
   }
 
-  #hasFrameAfter(offset: number): boolean {
+  #hasFrameAfter(version: number, offset: number): boolean {
     let checked = 0;
     for (let at = offset + ENTRY_HEAD_BYTES + 1; at < this.size; ) {
       const found = this.bytes(at, READ_BYTES).indexOf(PAYLOAD_START, 0, 'latin1');
@@ -143,7 +150,7 @@ export class SegmentFile {
         at += Math.max(1, Math.min(READ_BYTES, this.size - at) - PAYLOAD_START.length + 1);
         continue;
       }
-      const frame = this.frame(at + found - ENTRY_HEAD_BYTES);
+      const frame = this.frame(version, at + found - ENTRY_HEAD_BYTES);
       if (frame !== null && 'payload' in frame) return true;
       checked += Math.min(PAYLOAD_BYTES_MAX, this.size - at);
       if (checked > SEARCH_BYTES_MAX) return true;
@@ -172,10 +179,10 @@ function readable<T>(name: string, read: () => T): T {
 }
 
 /** True for a segment whose file was created but whose header never reached the disk whole: it holds only the beginning of a header. */
-export function isTornHeader(segment: SegmentFile, expected: Uint8Array): boolean {
-  const bytes = segment.bytes(0, SEGMENT_HEADER_BYTES);
-  if (bytes.every((byte) => byte === 0)) return segment.size <= SEGMENT_HEADER_BYTES;
-  return bytes.length < SEGMENT_HEADER_BYTES && bytes.equals(expected.subarray(0, bytes.length));
+export function isTornHeader(segment: SegmentFile, expected: Parameters<typeof isHeaderStart>[1]): boolean {
+  const bytes = segment.bytes(0, HEADER_BYTES_MAX);
+  if (bytes.every((byte) => byte === 0)) return segment.size <= headerBytes(2, expected.leaves);
+  return isHeaderStart(bytes, expected);
 }
 
 /** The error for a damaged log: it names the place and what is wrong there. */

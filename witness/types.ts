@@ -21,6 +21,7 @@ export const ENTRY_KINDS = [
   'change',
   'close',
   'recovered',
+  'retention',
   'note',
 ] as const;
 export type EntryKind = (typeof ENTRY_KINDS)[number];
@@ -114,6 +115,16 @@ export interface RecoveredBody {
   readonly droppedBytes: number;
   readonly segment: string;
 }
+/** The oldest segments of a series were removed, or were about to be when the power failed. */
+export interface RetentionBody {
+  /** Number of the first segment that stays. */
+  readonly firstSegment: number;
+  /** seq of its first entry. */
+  readonly firstSeq: number;
+  /** Segments that were removed, and their bytes. */
+  readonly segments: number;
+  readonly bytes: number;
+}
 
 export interface EntryBodies {
   open: OpenBody;
@@ -123,6 +134,7 @@ export interface EntryBodies {
   change: ChangeBody;
   close: CloseBody;
   recovered: RecoveredBody;
+  retention: RetentionBody;
   note: Readonly<Record<string, unknown>>;
 }
 
@@ -146,6 +158,12 @@ export interface WitnessOptions {
   readonly clock?: () => number;
   /** A segment is closed at this size, default 16 MiB. */
   readonly segmentBytesMax?: number;
+  /** A segment takes entries for so long, default 1 day. */
+  readonly segmentMsMax?: number;
+  /** Id of the key that signs checkpoints of this log, 16 hex digits: stands in the header of every segment. Left out: none. */
+  readonly keyId?: string;
+  /** The series to continue; left out: the first that nobody holds. */
+  readonly series?: number;
   /** Entries wait at most this long for their fsync, default 50 ms. */
   readonly commitIntervalMs?: number;
   /** Entries waiting for the disk may take this much memory, default 8 MiB; beyond it `append` writes by itself and waits. */
@@ -171,6 +189,14 @@ export interface WitnessLog {
   /** Entries of a session that are not in the log, or may never be: those dropped, and while the disk refuses those that wait. */
   missingOf(session: string): number;
   readonly bytes: number;
+  /** Number of the series that this writer appends to. */
+  readonly series: number;
+  /**
+   * Removes the oldest segments of the series, all before `firstSegment`: first an entry says so and is synced, then the files go,
+   * oldest first. Dying in between leaves a log that opens. Not more than the segments before the present one, and only up to one of
+   * format 2. → what was removed, null where there was nothing. Throws 'bad-argument', 'log-unwritable'.
+   */
+  removeSegments(firstSegment: number): Promise<RetentionBody | null>;
   /** Waits until everything appended so far is on disk. → acknowledgedSeq */
   flush(): Promise<number>;
   close(): Promise<void>;
@@ -186,8 +212,10 @@ export interface SeriesReport {
   readonly segments: number;
   /** Sound entries. */
   readonly entries: number;
-  /** Stands for all of them, in hexadecimal. */
+  /** Stands for all of them, in hexadecimal: the hash of the chain. */
   readonly headHash: string;
+  /** The same: root of the Merkle tree over every entry that the series ever had, those that retention removed included. */
+  readonly rootHash: string;
   /** First problem found in it. */
   readonly problem: VerifyReport['problem'];
   /** A torn tail: bytes. Not a problem. */

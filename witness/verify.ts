@@ -13,6 +13,7 @@ import { LOCK_NAME } from './lock.ts';
 import { badLog } from './scan.ts';
 import { segmentName } from './segment.ts';
 import { listFolder, listSeries, seriesDir, seriesName } from './series.ts';
+import { Frontier } from './tree.ts';
 import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } from './types.ts';
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
 
@@ -50,22 +51,26 @@ function verifySeries(files: LogFiles, logDir: string, series: number, foreign: 
   const names = listFolder(files, dir);
   const report = { series, logId: null as string | null, segments: 0, entries: 0, tornBytes: 0 };
   let headHash: Uint8Array = NO_HASH;
+  let tree: Frontier | null = null;
   const setAside: RecoveredBody[] = [];
+  const own = new Set([LOCK_NAME]);
   const done = (problem: SeriesReport['problem']): SeriesReport => {
-    const own = new Set([LOCK_NAME, ...Array.from({ length: report.segments }, (_, number) => segmentName(number))]);
     for (const name of names) {
       if (own.has(name) || (series === 0 && isSeriesName(name))) continue;
       const what = problem === null ? strangeness(files, dir, name, setAside) : null;
       if (what !== null)
         foreign.push({ file: placeOf(series, name), offset: 0, bytes: sizeOf(files, dir, name), what });
     }
-    return { ...report, headHash: Buffer.from(headHash).toString('hex'), problem };
+    const rootHash = Buffer.from((tree ?? new Frontier()).root()).toString('hex');
+    return { ...report, headHash: Buffer.from(headHash).toString('hex'), rootHash, problem };
   };
   try {
-    report.segments = listSegments(files, dir).length;
+    const numbers = listSegments(files, dir);
+    report.segments = numbers.length;
+    for (const number of numbers) own.add(segmentName(number));
     if (series > 0 && report.segments === 0) return done(null);
     const logId = series === 0 ? null : logIdOf(files, logDir);
-    const walk = walkLog(files, dir);
+    const walk = walkLog(files, dir, { withTree: true });
     let step = walk.next();
     for (; step.done !== true; step = walk.next()) {
       const { segment, offset, seq, payload } = step.value;
@@ -75,11 +80,12 @@ function verifySeries(files: LogFiles, logDir: string, series: number, foreign: 
       if (!isCanonical(payload, entry)) throw badLog(segment, offset, seq, 'the entry is not spelled canonically');
       if (entry.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
       report.entries++;
-      ({ logId: report.logId, hash: headHash } = step.value);
+      ({ logId: report.logId, hash: headHash, tree } = step.value);
     }
     const end = step.value;
     report.logId = end.logId;
     headHash = end.headHash;
+    tree = end.tree;
     report.tornBytes = end.tornBytes;
     if (end.tornBytes > 0) foreign.push(tailOf(series, end));
     return done(null);

@@ -3,11 +3,24 @@
  * the hash chain. It ends at the last whole entry and says what stands behind it.
  */
 import { basename } from 'node:path';
-import { entryHash, HASH_BYTES } from './chain.ts';
+import { HASH_BYTES, NO_HASH } from './chain.ts';
+import { chained, parsePayload } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import { badLog, type Fault, isTornHeader, SegmentFile } from './scan.ts';
-import { encodeHeader, type SegmentHeader, segmentHash, segmentName, segmentNumbers } from './segment.ts';
+import { headerBytes, type SegmentHeader, segmentHash, segmentName, segmentNumbers } from './segment.ts';
 import { firstSeqOf, listFolder, listSeries, noLog, seriesDir } from './series.ts';
+import { Frontier, leafHash } from './tree.ts';
+import type { RetentionBody } from './types.ts';
+
+/** Every entry of kind retention contains this, and hardly another one does. */
+const RETENTION_MARK = Buffer.from('"kind":"retention"');
+
+export interface WalkOptions {
+  /** Where the walk begins: at the segment that holds this entry. Infinity: the last one. */
+  readonly fromSeq?: number;
+  /** Whether the Merkle tree is computed, and every header compared with it. */
+  readonly withTree?: boolean;
+}
 
 export interface RawEntry {
   readonly segment: string;
@@ -18,6 +31,8 @@ export interface RawEntry {
   readonly logId: string;
   /** Chain hash of this entry: stands for everything up to and including it. */
   readonly hash: Uint8Array;
+  /** The tree with this entry as its last leaf, valid until the next step; null unless it was asked for and is known. */
+  readonly tree: Frontier | null;
 }
 
 export interface LogEnd {
@@ -30,6 +45,10 @@ export interface LogEnd {
   readonly offset: number;
   readonly nextSeq: number;
   readonly headHash: Uint8Array;
+  /** Of the last segment with a header. */
+  readonly header: SegmentHeader | null;
+  /** Over all entries of the series; null unless it was asked for, or when the walk began at a segment of format 1 behind the first. */
+  readonly tree: Frontier | null;
   /** Bytes behind `offset` that a crash left: in this segment, or all of a next segment whose header is incomplete. */
   readonly tornBytes: number;
   readonly tornSegment: number | null;
@@ -44,7 +63,7 @@ export function* walkSeries(
 ): Generator<RawEntry, LogEnd | null, undefined> {
   const dir = seriesDir(logDir, series);
   if (series > 0 && listSegments(files, dir).length === 0) return null;
-  return yield* walkLog(files, dir, fromSeq);
+  return yield* walkLog(files, dir, { fromSeq });
 }
 
 /** Walks every series of a log, one after the other: all entries in order of seq. Throws 'not-found' without a log, 'bad-log'. */
@@ -67,11 +86,15 @@ export function checkLogId({ segment, logId }: RawEntry, expected: string | null
  * Walks one series, the one that lies in `dir`, from the segment that holds `fromSeq` (Infinity: the last one) to the end. What a
  * crash leaves at the end is no error. Throws 'not-found' without segments, 'bad-log' (segment, offset, seq) at the first thing that is wrong.
  */
-export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<RawEntry, LogEnd, undefined> {
+export function* walkLog(
+  files: LogFiles,
+  dir: string,
+  { fromSeq = 0, withTree = false }: WalkOptions = {},
+): Generator<RawEntry, LogEnd, undefined> {
   const { own: numbers, behind } = segmentsIn(files, dir);
   if (numbers.length === 0) refuseStray(files, dir, 0, behind);
   if (numbers.length === 0) throw noLog(dir);
-  const firstSeq = firstSeqOf(Number(/^writer-(\d{4})$/.exec(basename(dir))?.[1] ?? 0));
+  const firstSeq = firstSeqOf(seriesIn(dir));
   const heads = numbers.map((number) => readHead(files, dir, number));
   const headless = heads.findIndex((head) => head.header === null);
   if (headless >= 0 && headless < heads.length - 1) {
@@ -82,78 +105,148 @@ export function* walkLog(files: LogFiles, dir: string, fromSeq = 0): Generator<R
   const first = heads[0] as Head;
   if (first.header === null) {
     if (!first.mayBeTorn) throw badLog(first.name, 0, null, first.what);
-    return {
-      logId: null,
-      segments: 1,
-      segment: 0,
-      offset: 0,
-      nextSeq: firstSeq,
-      headHash: Buffer.alloc(HASH_BYTES),
-      tornBytes: first.size,
-      tornSegment: 0,
-    };
+    return nothingYet(firstSeq, first);
   }
-  // Every header, also of segments that are not walked: a file that was given another number is found before anything is read or written.
-  for (const [index, { name, header }] of heads.slice(0, whole).entries()) {
-    checkPlace(name, header as SegmentHeader, first.header.logId, index);
-    if (index > 0 && (header as SegmentHeader).firstSeq < ((heads[index - 1] as Head).header as SegmentHeader).firstSeq)
-      throw badLog(name, 40, null, 'its first entry stands before that of the segment before it');
-  }
+  const { logId } = first.header;
+  checkHeads(heads.slice(0, whole), logId, firstSeq);
   let start = 0;
   while (start + 1 < whole && ((heads[start + 1] as Head).header as SegmentHeader).firstSeq <= fromSeq) start++;
+  // What retention removed is told by an entry; a walk that does not begin at the first entry believes the headers.
+  const removal = new Removal(numbers[0] as number, start === 0 ? [] : heads.slice(start, whole));
+  let header: SegmentHeader = first.header;
+  let tree: Frontier | null = null;
   let end: SegmentEnd | null = null;
   for (let index = start; index < heads.length; index++) {
-    const segment = new SegmentFile(files, dir, numbers[index] as number);
+    const number = numbers[index] as number;
+    const segment = new SegmentFile(files, dir, number);
     try {
       // A writer may have completed the header since the heads were read.
       const now = (heads[index] as Head).header ?? segment.header();
-      const header = typeof now === 'string' ? null : now;
-      const expected = {
-        logId: first.header.logId,
-        number: index,
-        firstSeq: end?.seq ?? firstSeq,
-        previousHash: end?.hash ?? Buffer.alloc(HASH_BYTES),
-      };
-      if (header === null) {
+      if (typeof now === 'string') {
         // Only the last can be headless here, and then the one before it was walked.
-        if (end === null || end.fault !== null || !isTornHeader(segment, encodeHeader(expected)))
+        const at = end as SegmentEnd | null;
+        if (at === null || at.fault !== null || !isTornHeader(segment, follower(logId, number, at, firstSeq, tree)))
           throw badLog(segment.name, 0, null, (heads[index] as Head).what);
-        return {
-          logId: expected.logId,
-          segments: heads.length,
-          segment: index - 1,
-          offset: end.offset,
-          nextSeq: end.seq,
-          headHash: end.hash,
-          tornBytes: segment.size,
-          tornSegment: index,
-        };
+        removal.check();
+        const torn = { segment: number - 1, offset: at.offset, tornBytes: segment.size, tornSegment: number };
+        return { logId, segments: heads.length, nextSeq: at.seq, headHash: at.hash, header, tree, ...torn };
       }
-      checkPlace(segment.name, header, expected.logId, index);
-      if (index > start || index === 0) checkLink(segment.name, header, expected);
-      end = yield* walkSegment(segment, header, index === heads.length - 1);
+      header = now;
+      checkPlace(segment.name, header, logId, number);
+      if (index > start) checkLink(segment.name, header, end as SegmentEnd, tree);
+      if (withTree && index === start && (header.version > 1 || start === 0))
+        tree = new Frontier(header.leaves, header.peaks);
+      end = yield* walkSegment(segment, header, index === heads.length - 1, tree, removal);
     } finally {
       segment.close();
     }
   }
-  refuseStray(files, dir, heads.length, behind);
+  refuseStray(files, dir, (numbers.at(-1) as number) + 1, behind);
+  removal.check();
   const last = end as SegmentEnd;
+  const segment = numbers.at(-1) as number;
   return {
-    logId: first.header.logId,
+    logId,
     segments: heads.length,
-    segment: heads.length - 1,
+    segment,
     offset: last.offset,
     nextSeq: last.seq,
     headHash: last.hash,
+    header,
+    tree,
     tornBytes: last.fault === null ? 0 : last.size - last.offset,
-    tornSegment: last.fault === null ? null : heads.length - 1,
+    tornSegment: last.fault === null ? null : segment,
   };
 }
 
+const seriesIn = (dir: string): number => Number(/^writer-(\d{4})$/.exec(basename(dir))?.[1] ?? 0);
+
+/** What the header of the next segment says, as far as that can be known. */
+const follower = (
+  logId: string,
+  number: number,
+  { seq, hash }: SegmentEnd,
+  firstSeq: number,
+  tree: Frontier | null,
+): Parameters<typeof isTornHeader>[1] => ({
+  ...{ logId, number, firstSeq: seq, previousHash: hash },
+  ...{ leaves: seq - firstSeq, peaks: tree?.peaks ?? null },
+});
+
+/** The end of a series whose only segment has no whole header. */
+const nothingYet = (nextSeq: number, { size }: Head): LogEnd => ({
+  logId: null,
+  segments: 1,
+  segment: 0,
+  offset: 0,
+  nextSeq,
+  headHash: Buffer.alloc(HASH_BYTES),
+  header: null,
+  tree: null,
+  tornBytes: size,
+  tornSegment: 0,
+});
+
+/** Every header, also of segments that are not walked: a file that was given another number is found before anything is read or written. */
+function checkHeads(heads: readonly Head[], logId: string, firstSeq: number): void {
+  let before: SegmentHeader | null = null;
+  for (const { name, number, header: own } of heads) {
+    const header = own as SegmentHeader;
+    checkPlace(name, header, logId, number);
+    if (before !== null && header.firstSeq < before.firstSeq)
+      throw badLog(name, 40, null, 'its first entry stands before that of the segment before it');
+    if (before !== null && header.version < before.version)
+      throw badLog(name, 8, null, `format ${header.version} follows format ${before.version}`);
+    if (header.version > 1 && header.leaves !== header.firstSeq - firstSeq)
+      throw badLog(name, 104, null, `its tree has ${header.leaves} leaves, but its first entry is ${header.firstSeq}`);
+    if (before === null) checkFirst(name, header, firstSeq);
+    before = header;
+  }
+}
+
+/** Nothing stands before segment 0. Of a later first segment only what follows can say that it may be the first. */
+function checkFirst(name: string, header: SegmentHeader, firstSeq: number): void {
+  if (header.number > 0 && header.version === 1) throw badLog(name, 32, null, missingBefore(header.number));
+  if (header.number > 0) return;
+  const expected = { seq: firstSeq, hash: NO_HASH };
+  checkLink(name, header, expected, null);
+}
+
+const missingBefore = (number: number): string => `${segmentName(number - 1)} is missing before it`;
+
+/** Whether a series may begin with the segment that it begins with. */
+class Removal {
+  readonly #first: number;
+  #told: number;
+
+  /** `heads`: whose headers are believed. */
+  constructor(first: number, heads: readonly Head[]) {
+    this.#first = first;
+    this.#told = Math.max(0, ...heads.map(({ header }) => (header as SegmentHeader).firstSegment));
+  }
+
+  /** An entry of kind retention says which segments were to be removed. */
+  note(payload: Buffer): void {
+    if (this.#told >= this.#first || !payload.includes(RETENTION_MARK)) return;
+    const { kind, body } = parsePayload(payload);
+    if (kind === 'retention') this.#told = Math.max(this.#told, (body as RetentionBody).firstSegment);
+  }
+
+  check(): void {
+    if (this.#told < this.#first)
+      throw badLog(
+        segmentName(this.#first),
+        0,
+        null,
+        `${missingBefore(this.#first)}, and no entry says that it was removed`,
+      );
+  }
+}
+
 /**
- * Numbers of the segments of a series, from 0 without gaps. A file with a number behind a gap that has no header is not of the log
- * (`verifyLog` names it); one that has a header says that segments before it are missing, which is found at the end of the walk.
- * Throws 'not-found' for what is no folder, 'bad-log' where the first segment is missing.
+ * Numbers of the segments of a series, without gaps: from 0, or from a later one where retention removed what was before. A file with a
+ * number behind a gap that has no header is not of the log (`verifyLog` names it); one that has a header says that segments before it
+ * are missing, which is found at the end of the walk. Throws 'not-found' for what is no folder, 'bad-log' where the first segment is missing.
  */
 export function listSegments(files: LogFiles, dir: string): number[] {
   const { own, behind } = segmentsIn(files, dir);
@@ -163,7 +256,9 @@ export function listSegments(files: LogFiles, dir: string): number[] {
 
 function segmentsIn(files: LogFiles, dir: string): { readonly own: number[]; readonly behind: number[] } {
   const numbers = segmentNumbers(listFolder(files, dir));
-  const own = numbers.filter((number, index) => number === index);
+  const [first = 0] = numbers;
+  const isOwn = first === 0 || hasHeader(files, dir, first);
+  const own = isOwn ? numbers.filter((number, index) => number === first + index) : [];
   return { own, behind: numbers.slice(own.length) };
 }
 
@@ -186,12 +281,14 @@ function hasHeader(files: LogFiles, dir: string, number: number): boolean {
 
 /** Id of the log in `dir`; null while its first header is not complete. Throws 'not-found', 'bad-log'. */
 export function logIdOf(files: LogFiles, dir: string): string | null {
-  if (listSegments(files, dir).length === 0) throw noLog(dir);
-  return readHead(files, dir, 0).header?.logId ?? null;
+  const [first] = listSegments(files, dir);
+  if (first === undefined) throw noLog(dir);
+  return readHead(files, dir, first).header?.logId ?? null;
 }
 
 interface Head {
   readonly name: string;
+  readonly number: number;
   readonly size: number;
   readonly header: SegmentHeader | null;
   /** Why there is no header. */
@@ -204,18 +301,19 @@ function readHead(files: LogFiles, dir: string, number: number): Head {
   try {
     const header = segment.header();
     const { name, size } = segment;
-    if (typeof header !== 'string') return { name, size, header, what: '', mayBeTorn: false };
-    const magic = encodeHeader({ logId: '', number: 0, firstSeq: 0, previousHash: Buffer.alloc(HASH_BYTES) }).subarray(
-      0,
-      16,
-    );
-    return {
-      name,
-      size,
-      header: null,
-      what: header,
-      mayBeTorn: isTornHeader(segment, Buffer.concat([magic, segment.bytes(0, size).subarray(16)])),
+    const head = { name, number, size };
+    if (typeof header !== 'string') return { ...head, header, what: '', mayBeTorn: false };
+    const leaves = 0;
+    const begun = segment.bytes(16, 16).toString('hex').padEnd(32, '0');
+    const known = {
+      logId: begun,
+      number,
+      firstSeq: firstSeqOf(seriesIn(dir)),
+      previousHash: NO_HASH,
+      leaves,
+      peaks: [],
     };
+    return { ...head, header: null, what: header, mayBeTorn: isTornHeader(segment, known) };
   } finally {
     segment.close();
   }
@@ -230,12 +328,18 @@ function checkPlace(name: string, header: SegmentHeader, logId: string, number: 
 }
 
 /** A header must continue what the segment before it ended with. */
-function checkLink(name: string, header: SegmentHeader, expected: SegmentHeader): void {
-  if (header.firstSeq !== expected.firstSeq)
-    throw badLog(name, 40, null, `its first entry is ${header.firstSeq}, expected ${expected.firstSeq}`);
-  if (!expected.previousHash.every((byte, index) => byte === header.previousHash[index])) {
+function checkLink(
+  name: string,
+  header: SegmentHeader,
+  expected: Pick<SegmentEnd, 'seq' | 'hash'>,
+  tree: Frontier | null,
+): void {
+  if (header.firstSeq !== expected.seq)
+    throw badLog(name, 40, null, `its first entry is ${header.firstSeq}, expected ${expected.seq}`);
+  if (Buffer.compare(expected.hash, header.previousHash) !== 0)
     throw badLog(name, 48, null, 'it does not continue the hash chain of the segment before');
-  }
+  if (tree !== null && header.version > 1 && !tree.equals(header))
+    throw badLog(name, 104, null, 'its tree is not that of the entries before it');
 }
 
 interface SegmentEnd {
@@ -250,19 +354,26 @@ function* walkSegment(
   segment: SegmentFile,
   header: SegmentHeader,
   isLast: boolean,
+  tree: Frontier | null,
+  removal: Removal,
 ): Generator<RawEntry, SegmentEnd, undefined> {
-  let offset = encodeHeader(header).length;
+  const { version, logId } = header;
+  const { name, size } = segment;
+  let offset = headerBytes(version, header.leaves);
   let seq = header.firstSeq;
   let hash: Uint8Array = segmentHash(header);
   for (;;) {
-    const frame = segment.frame(offset);
-    if (frame === null) return { offset, seq, hash, size: segment.size, fault: null };
+    const frame = segment.frame(version, offset);
+    if (frame === null) return { offset, seq, hash, size, fault: null };
     let fault: Fault | null = null;
     if ('payload' in frame) {
-      const expected = entryHash(hash, seq, frame.payload);
-      if (expected.equals(frame.hash)) {
-        yield { segment: segment.name, offset, seq, payload: frame.payload, logId: header.logId, hash: expected };
-        hash = expected;
+      const { payload } = frame;
+      const expected = chained(version, hash, seq, payload);
+      if (expected.hash.equals(frame.hash)) {
+        tree?.add(expected.leaf ?? leafHash(payload));
+        removal.note(payload);
+        yield { segment: name, offset, seq, payload, logId, hash: expected.hash, tree };
+        hash = expected.hash;
         offset = frame.end;
         seq++;
         continue;
@@ -271,7 +382,7 @@ function* walkSegment(
     } else {
       fault = frame;
     }
-    if (!isLast || !segment.isTorn(fault, seq, hash)) throw badLog(segment.name, offset, seq, fault.what);
-    return { offset, seq, hash, size: segment.size, fault };
+    if (!isLast || !segment.isTorn(version, fault, seq, hash)) throw badLog(name, offset, seq, fault.what);
+    return { offset, seq, hash, size, fault };
   }
 }

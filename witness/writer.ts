@@ -3,17 +3,24 @@
  * once and syncs it, beside the caller. Nothing counts as acknowledged before its sync came back. A failed sync means
  * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
  */
-import { join } from 'node:path';
-import { assert, KvError, syncFolder, writeWhole } from '../native/index.ts';
+import { assert, KvError } from '../native/index.ts';
 import { Batch, type ChainEnd } from './batch.ts';
-import { entryHash } from './chain.ts';
+import { BatchFiles } from './batch-files.ts';
 import { PAYLOAD_BYTES_MAX, payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { WriterLock } from './lock.ts';
-import { encodeHeader, SEGMENT_HEADER_BYTES, type SegmentHeader, segmentHash, segmentName } from './segment.ts';
+import { planRemoval, removeFiles } from './remove.ts';
+import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
 import { spellBody } from './spell.ts';
 import { Trouble } from './trouble.ts';
-import { type EntryBodies, type EntryKind, type FailureMode, NO_SESSION, type WitnessLog } from './types.ts';
+import {
+  type EntryBodies,
+  type EntryKind,
+  type FailureMode,
+  NO_SESSION,
+  type RetentionBody,
+  type WitnessLog,
+} from './types.ts';
 
 const RETRY_MS_MAX = 1000;
 
@@ -23,6 +30,8 @@ export interface Settings {
   readonly mode: FailureMode;
   readonly clock: () => number;
   readonly segmentBytesMax: number;
+  readonly segmentMsMax: number;
+  readonly keyId: string;
   readonly commitIntervalMs: number;
   readonly bufferBytesMax: number;
   readonly blockMsMax: number;
@@ -31,12 +40,17 @@ export interface Settings {
 }
 
 /** Where the next entry goes. */
-export interface Tip {
+export interface Tip extends ChainEnd {
   readonly id: string;
+  readonly series: number;
   readonly segment: number;
   readonly offset: number;
-  readonly nextSeq: number;
-  readonly headHash: Uint8Array;
+  /** When the segment began; null: it is of an earlier format, and the next entry begins a new one. */
+  readonly beganMs: number | null;
+  /** seq of its first entry. */
+  readonly segmentFirstSeq: number;
+  /** Number of the first segment of the series. */
+  readonly firstSegment: number;
   /** All segments together. */
   readonly bytes: number;
   /** Time of the latest entry, 0 before the first. */
@@ -52,12 +66,16 @@ interface Waiter {
 export class LogWriter implements WitnessLog {
   readonly id: string;
   readonly dir: string;
+  readonly series: number;
   readonly #settings: Settings;
   readonly #folder: string;
   readonly #lock: WriterLock;
 
   #nextSeq: number;
-  #headHash: Uint8Array;
+  /** Of the segment that is being filled. */
+  #beganMs: number | null;
+  #segmentFirstSeq: number;
+  #firstSegment: number;
   #acknowledgedSeq: number;
   #bytes: number;
   /** Entries that will never be in the log, by session. */
@@ -68,7 +86,7 @@ export class LogWriter implements WitnessLog {
   readonly #queue: Batch[] = [];
   /** Takes what is appended now. */
   #open: Batch;
-  readonly #fds = new Map<number, number>();
+  readonly #disk: BatchFiles;
   readonly #waiters: Waiter[] = [];
   #timer: NodeJS.Timeout | null = null;
   #run: Promise<void> | null = null;
@@ -89,12 +107,16 @@ export class LogWriter implements WitnessLog {
     this.#folder = folder;
     this.#lastMs = tip.lastMs;
     this.#settings = settings;
+    this.#disk = new BatchFiles(settings.files, folder);
     this.#lock = lock;
     this.#nextSeq = tip.nextSeq;
-    this.#headHash = tip.headHash;
+    this.#beganMs = tip.beganMs;
+    this.#segmentFirstSeq = tip.segmentFirstSeq;
+    this.#firstSegment = tip.firstSegment;
+    this.series = tip.series;
     this.#acknowledgedSeq = tip.nextSeq - 1;
     this.#bytes = tip.bytes;
-    this.#open = new Batch(tip.segment, tip.offset, false, tip);
+    this.#open = new Batch(tip.segment, tip.offset, tip);
   }
 
   get acknowledgedSeq(): number {
@@ -164,38 +186,60 @@ export class LogWriter implements WitnessLog {
 
   #add(payload: string): number {
     const seq = this.#nextSeq;
-    if (this.#open.end >= this.#settings.segmentBytesMax && (this.#open.position > 0 || this.#open.entries > 0))
-      this.#rotate();
+    if (this.#isFull()) this.#rotate();
     const lengthBefore = this.#open.length;
-    this.#headHash = this.#open.add(seq, payload, (bytes) => entryHash(this.#headHash, seq, bytes));
+    this.#open.add(seq, payload);
     this.#bytes += this.#open.length - lengthBefore;
     this.#nextSeq = seq + 1;
     return seq;
   }
 
-  /** The next entry begins a new segment; its header carries the head of this one. */
+  /** Whether the next entry begins a new segment. One without an entry is never followed by another of the same format. */
+  #isFull(): boolean {
+    if (this.#beganMs === null) return true;
+    const { segmentBytesMax, segmentMsMax } = this.#settings;
+    const isOld = this.#open.end >= segmentBytesMax || this.#lastMs - this.#beganMs >= segmentMsMax;
+    return isOld && this.#nextSeq > this.#segmentFirstSeq;
+  }
+
+  /** The next entry begins a new segment; its header carries chain and tree of what stands before it. */
   #rotate(): void {
-    const header: SegmentHeader = {
-      logId: this.id,
-      number: this.#open.segment + 1,
-      firstSeq: this.#nextSeq,
-      previousHash: this.#headHash,
-    };
-    this.#seal();
-    this.#open = new Batch(header.number, 0, true, this.#end);
-    this.#open.addHeader(encodeHeader(header));
+    const segment = this.#open.segment + 1;
+    const end = this.#seal();
+    const header = this.#header(segment, end);
+    this.#beganMs = header.beganMs;
+    this.#segmentFirstSeq = header.firstSeq;
+    this.#open = new Batch(segment, 0, end, header);
     this.#bytes += this.#open.length;
-    this.#headHash = segmentHash(header);
   }
 
-  get #end(): ChainEnd {
-    return { nextSeq: this.#nextSeq, headHash: this.#headHash };
+  #header(number: number, { nextSeq, headHash, tree }: ChainEnd): SegmentHeader {
+    return {
+      version: FORMAT_VERSION,
+      logId: this.id,
+      number,
+      firstSeq: nextSeq,
+      previousHash: headHash,
+      beganMs: this.#lastMs,
+      keyId: this.#settings.keyId,
+      firstSegment: this.#firstSegment,
+      leaves: tree.leaves,
+      peaks: tree.peaks,
+    };
   }
 
-  #seal(): void {
-    if (this.#open.length === 0) return;
+  /** Puts what was appended in the queue. → the state after it */
+  #seal(): ChainEnd {
+    const end = this.#open.seal();
+    if (this.#open.length === 0) return end;
     this.#queue.push(this.#open);
-    this.#open = new Batch(this.#open.segment, this.#open.end, false, this.#end);
+    this.#open = new Batch(this.#open.segment, this.#open.end, end);
+    return end;
+  }
+
+  /** The first segment that something waits for. */
+  get #oldest(): number {
+    return this.#queue[0]?.segment ?? this.#open.segment;
   }
 
   #waitingBytes(): number {
@@ -230,7 +274,7 @@ export class LogWriter implements WitnessLog {
     let failedMs = 0;
     for (let batch = this.#queue[0]; batch !== undefined && this.#failure === null; batch = this.#queue[0]) {
       try {
-        await this.#write(batch);
+        await this.#disk.write(batch);
         if (batch.done) continue;
         this.#acknowledge(batch);
         pauseMs = this.#settings.retryMs;
@@ -244,7 +288,7 @@ export class LogWriter implements WitnessLog {
         pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
       }
     }
-    this.#closeFinished();
+    this.#disk.closeBefore(this.#oldest);
   }
 
   /** Decides by the mode what a refusal of the disk means. → try again? */
@@ -306,47 +350,6 @@ export class LogWriter implements WitnessLog {
     }
   }
 
-  /** A new segment's header is on disk, and its name too, before the first entry is written: only a header alone can be torn. */
-  async #write(batch: Batch): Promise<void> {
-    const fd = this.#fd(batch);
-    if (batch.isFirst) {
-      await this.#writePart(batch, fd, 0, SEGMENT_HEADER_BYTES);
-      // Once per segment, about every 20,000 entries: not worth a second way of syncing.
-      if (!batch.done) syncFolder(this.#folder, this.#settings.files);
-    }
-    await this.#writePart(batch, fd, batch.isFirst ? SEGMENT_HEADER_BYTES : 0, batch.length);
-  }
-
-  async #writePart(batch: Batch, fd: number, from: number, to: number): Promise<void> {
-    const { files } = this.#settings;
-    for (let done = from; done < to && !batch.done; ) {
-      done += await new Promise<number>((resolve, reject) => {
-        files.write(fd, batch.bytes, done, to - done, batch.position + done, (error, written) => {
-          if (error !== null) reject(error);
-          else if (written <= 0) reject(Object.assign(new Error('the disk took no bytes'), { code: 'ENOSPC' }));
-          else resolve(written);
-        });
-      });
-    }
-    if (batch.done) return;
-    await new Promise<void>((resolve, reject) =>
-      files.fdatasync(fd, (error) => (error === null || error === undefined ? resolve() : reject(error))),
-    );
-  }
-
-  #writeSync(batch: Batch): void {
-    const { files } = this.#settings;
-    const fd = this.#fd(batch);
-    if (batch.isFirst) {
-      writeWhole(fd, batch.bytes.subarray(0, SEGMENT_HEADER_BYTES), 0, files);
-      files.fdatasyncSync(fd);
-      syncFolder(this.#folder, files);
-    }
-    const from = batch.isFirst ? SEGMENT_HEADER_BYTES : 0;
-    writeWhole(fd, batch.bytes.subarray(from), batch.position + from, files);
-    files.fdatasyncSync(fd);
-  }
-
   /**
    * Too much waits: writes it here and now, the batch that is on its way included (the same bytes to the same place do
    * no harm twice), so that no later batch is on disk before an earlier one.
@@ -358,7 +361,7 @@ export class LogWriter implements WitnessLog {
     let failedMs = 0;
     for (let batch = this.#queue[0]; batch !== undefined; batch = this.#queue[0]) {
       try {
-        this.#writeSync(batch);
+        this.#disk.writeSync(batch);
         this.#acknowledge(batch);
         pauseMs = retryMs;
         failedMs = 0;
@@ -371,36 +374,7 @@ export class LogWriter implements WitnessLog {
       }
     }
     if (this.#queue.length > 0) this.#start();
-    else if (this.#run === null) this.#closeFinished();
-  }
-
-  /** File of a batch; made when the batch begins a segment, kept until the segment is behind us. */
-  #fd(batch: Batch): number {
-    let fd = this.#fds.get(batch.segment);
-    if (fd === undefined) {
-      fd = this.#settings.files.openSync(join(this.#folder, segmentName(batch.segment)), batch.isFirst ? 'wx+' : 'r+');
-      this.#fds.set(batch.segment, fd);
-    }
-    return fd;
-  }
-
-  /** Closes files of segments that nothing waits for any more. Called when no write is on its way. */
-  #closeFinished(): void {
-    const oldest = this.#queue[0]?.segment ?? this.#open.segment;
-    for (const [segment, fd] of this.#fds) {
-      if (segment >= oldest) continue;
-      this.#fds.delete(segment);
-      this.#closeFile(fd);
-    }
-  }
-
-  /** Everything in the file is synced or given up: a refusal to close it changes nothing. */
-  #closeFile(fd: number): void {
-    try {
-      this.#settings.files.closeSync(fd);
-    } catch {
-      // Nothing left to save.
-    }
+    else if (this.#run === null) this.#disk.closeBefore(this.#oldest);
   }
 
   #throwFailure(): void {
@@ -420,6 +394,20 @@ export class LogWriter implements WitnessLog {
     });
   }
 
+  async removeSegments(firstSegment: number): Promise<RetentionBody | null> {
+    const { files } = this.#settings;
+    await this.flush();
+    const removal = planRemoval(files, this.#folder, firstSegment, this.#open.segment);
+    if (removal === null) return null;
+    const { body, numbers } = removal;
+    const seq = this.append(NO_SESSION, 'retention', body);
+    if (seq === null || (await this.flush()) < seq) return null;
+    this.#firstSegment = firstSegment;
+    removeFiles(files, this.#folder, numbers);
+    this.#bytes -= body.bytes;
+    return body;
+  }
+
   async #close(): Promise<void> {
     const told = this.#failureTold;
     // The turn that callers who never flush have not had, and the last try in mode drop.
@@ -432,8 +420,7 @@ export class LogWriter implements WitnessLog {
     while (this.#run !== null) await this.#run;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#giveUpRest();
-    for (const fd of this.#fds.values()) this.#closeFile(fd);
-    this.#fds.clear();
+    this.#disk.closeBefore(Number.POSITIVE_INFINITY);
     this.#lock.release();
     if (this.#failure !== null && !told) this.#throwFailure();
   }
@@ -450,7 +437,7 @@ export class LogWriter implements WitnessLog {
       }
     }
     for (const batch of this.#queue)
-      if (this.#fds.has(batch.segment) && (batch.isFirst || batch === first)) this.#undo(batch);
+      if (this.#disk.has(batch.segment) && (batch.isFirst || batch === first)) this.#disk.undo(batch);
     this.#queue.length = 0;
     this.#noteAtEnd(first);
   }
@@ -462,36 +449,22 @@ export class LogWriter implements WitnessLog {
   #noteAtEnd(given: Batch): void {
     const note = this.#trouble?.note(this.#now());
     if (note === null || note === undefined) return;
-    const { nextSeq, headHash } = given.before;
+    const { nextSeq } = given.before;
     const payload = payloadText(nextSeq, this.#lastMs, NO_SESSION, 'note', spellBody('note', note));
     const next = given.isFirst ? given.segment : given.segment + 1;
     for (const segment of given.isFirst ? [next] : [given.segment, next]) {
       const isFirst = segment === next;
-      const header = { logId: this.id, number: segment, firstSeq: nextSeq, previousHash: headHash };
-      const batch = new Batch(segment, isFirst ? 0 : given.position, isFirst, given.before);
-      if (isFirst) batch.addHeader(encodeHeader(header));
-      batch.add(nextSeq, payload, (bytes) => entryHash(isFirst ? segmentHash(header) : headHash, nextSeq, bytes));
+      const header = isFirst ? this.#header(segment, given.before) : null;
+      const batch = new Batch(segment, isFirst ? 0 : given.position, given.before, header);
+      batch.add(nextSeq, payload);
+      batch.seal();
       try {
-        const old = isFirst ? this.#fds.get(segment) : undefined;
-        if (old !== undefined) this.#closeFile(old);
-        if (isFirst) this.#fds.delete(segment);
-        this.#writeSync(batch);
+        if (isFirst) this.#disk.close(segment);
+        this.#disk.writeSync(batch);
         return;
       } catch {
-        this.#undo(batch);
+        this.#disk.undo(batch);
       }
-    }
-  }
-
-  /** Takes back what a refused write may have left. */
-  #undo(batch: Batch): void {
-    const { files } = this.#settings;
-    const fd = this.#fds.get(batch.segment);
-    try {
-      if (batch.isFirst) files.unlinkSync(join(this.#folder, segmentName(batch.segment)));
-      else if (fd !== undefined) files.ftruncateSync(fd, batch.position);
-    } catch {
-      // The disk refuses this too: the next start recovers the tail or finds whole entries, both are honest.
     }
   }
 }

@@ -1,6 +1,6 @@
-// Are the bytes of a log still the bytes? Reads the segments in log-v1/ with a second reader, written here from the table in
-// witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head, verification, replay.
-// A changed format gets a new version and a new folder; this one must open for ever.
+// Are the bytes of a log still the bytes? Reads the segments in log-v1/ and log-v2/ with a second reader, written here from the tables
+// in witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head, tree, verification, replay.
+// A changed format gets a new version and a new folder; these must open for ever.
 import { createHash } from 'node:crypto';
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,7 +10,9 @@ import { readLog, replaySession, verifyLog } from '../../witness/index.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 
 const dir = join(import.meta.dirname, 'log-v1');
+const dir2 = join(import.meta.dirname, 'log-v2');
 const folder = scratchFolders();
+const sha256 = (...parts: Uint8Array[]): Buffer => createHash('sha256').update(Buffer.concat(parts)).digest();
 
 function readByTheTable(): { entries: unknown[]; head: string; id: string } {
   const entries: { seq: number }[] = [];
@@ -41,12 +43,78 @@ function readByTheTable(): { entries: unknown[]; head: string; id: string } {
   return { entries, head: head.toString('hex'), id };
 }
 
+/** CRC-32C bit by bit, as RFC 3720 defines it. */
+function crc32c(bytes: Uint8Array): number {
+  let crc = 0xffffffff;
+  for (const byte of bytes) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0x82f63b78 : 0);
+  }
+  return ~crc >>> 0;
+}
+
+/** Merkle tree hash of RFC 6962, section 2.1, as it is written there. */
+function treeHash(leaves: readonly Uint8Array[]): Buffer {
+  if (leaves.length === 0) return sha256();
+  if (leaves.length === 1) return sha256(Buffer.of(0), leaves[0]!);
+  let half = 1;
+  while (half * 2 < leaves.length) half *= 2;
+  return sha256(Buffer.of(1), treeHash(leaves.slice(0, half)), treeHash(leaves.slice(half)));
+}
+
+function readByTheTable2(): { entries: unknown[]; head: string; root: string; id: string } {
+  const payloads: Buffer[] = [];
+  let head: Buffer = Buffer.alloc(32);
+  let id = '';
+  for (const [number, name] of readdirSync(dir2).sort().entries()) {
+    const bytes = readFileSync(join(dir2, name));
+    const count = (at: number): number => Number(bytes.readBigUInt64LE(at));
+    const length = bytes.readUInt32LE(12);
+    expect(bytes.toString('latin1', 0, 8)).toBe('PALIMLOG');
+    expect([bytes.readUInt32LE(8), count(32), count(40), count(96)]).toEqual([2, number, payloads.length, 0]);
+    id = bytes.toString('hex', 16, 32);
+    expect(bytes.subarray(48, 80).equals(head)).toBe(true);
+    expect(bytes.toString('hex', 88, 96)).toBe('0123456789abcdef');
+    expect(count(104)).toBe(payloads.length);
+    const frontier: Buffer[] = [];
+    for (let from = 0, size = 2 ** 31; size >= 1; size /= 2) {
+      if (Math.floor(payloads.length / size) % 2 === 0) continue;
+      frontier.push(treeHash(payloads.slice(from, from + size)));
+      from += size;
+    }
+    expect(length).toBe(112 + 32 * frontier.length + 4);
+    expect(bytes.subarray(112, length - 4).equals(Buffer.concat(frontier))).toBe(true);
+    expect(bytes.readUInt32LE(length - 4)).toBe(crc32c(bytes.subarray(0, length - 4)));
+    head = sha256(Buffer.of(2), bytes.subarray(0, length - 4));
+    for (let at = length; at < bytes.length; ) {
+      const payload = bytes.subarray(at + 8, at + 8 + bytes.readUInt32LE(at));
+      expect(bytes.readUInt32LE(at + 4)).toBe(crc32c(Buffer.concat([bytes.subarray(at, at + 4), payload])));
+      head = sha256(Buffer.of(3), head, sha256(Buffer.of(0), payload));
+      expect(head.equals(bytes.subarray(at + 8 + payload.length, at + 40 + payload.length))).toBe(true);
+      if (payloads.length === 0) expect(count(80)).toBe(JSON.parse(payload.toString()).timeMs);
+      payloads.push(payload);
+      at += 40 + payload.length;
+    }
+  }
+  const entries = payloads.map((payload) => JSON.parse(payload.toString('utf8')));
+  return { entries, head: head.toString('hex'), root: treeHash(payloads).toString('hex'), id };
+}
+
+it('of format 2 are still the bytes', () => {
+  const { entries, head, root, id } = readByTheTable2();
+  expect(head).toBe('d4d32e1c4a8ecd2f417b88c30fd5ec8e9bab5d7ff03f1339238e61267735e513');
+  expect(entries).toEqual(readByTheTable().entries);
+  const sums = { logId: id, segments: 3, entries: 14, headHash: head, problem: null, tornBytes: 0 };
+  expect(verifyLog(dir2)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, ...sums }], foreign: [] });
+  expect([...readLog(dir2)]).toEqual(entries);
+});
+
 it('are still the bytes', () => {
   const { entries, head, id } = readByTheTable();
   expect(head).toBe('4fbd94c9f8b1199b9d1773b8ae02275b71f20690853700385c4e934f25a03cfb');
   expect(entries.length).toBe(14);
   const sums = { logId: id, segments: 2, entries: 14, headHash: head, problem: null, tornBytes: 0 };
-  expect(verifyLog(dir)).toEqual({ ok: true, ...sums, series: [{ series: 0, ...sums }], foreign: [] });
+  expect(verifyLog(dir)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: expect.any(String), ...sums }], foreign: [] });
   expect([...readLog(dir)]).toEqual(entries);
   expect(entries.at(-1)).toMatchObject({ body: { text: 'ü \u2028 \ud83d\ude00 "quoted"\n', numbers: [0, -1.5, 1e21, 5e-324, 0.1] } });
 });

@@ -13,7 +13,8 @@ function cpuMs(start: NodeJS.CpuUsage): number {
 }
 
 const folder = scratchFolders();
-const HEADER_BYTES = 84;
+/** Bytes of the header of a segment, as it says itself. */
+const headerBytes = (bytes: Buffer): number => bytes.readUInt32LE(12);
 const ENTRY_EXTRA_BYTES = 40;
 
 type Files = Map<string, Buffer>;
@@ -36,8 +37,9 @@ function diskOf(files: Files): SimulatedDisk {
 
 /** Offsets of the entries of one segment, and its end. */
 function bounds(bytes: Buffer): number[] {
-  const offsets = [HEADER_BYTES];
-  for (let at = HEADER_BYTES; at < bytes.length; offsets.push(at)) at += bytes.readUInt32LE(at) + ENTRY_EXTRA_BYTES;
+  const offsets = [headerBytes(bytes)];
+  for (let at = headerBytes(bytes); at < bytes.length; offsets.push(at))
+    at += bytes.readUInt32LE(at) + ENTRY_EXTRA_BYTES;
   return offsets;
 }
 
@@ -236,7 +238,7 @@ describe('changes to a log', () => {
     const bytes = original.get(last) as Buffer;
     const total = verifyLog('/', diskOf(original)).entries;
     const offsets = bounds(bytes);
-    for (let length = HEADER_BYTES; length <= bytes.length; length++) {
+    for (let length = headerBytes(bytes); length <= bytes.length; length++) {
       const whole = offsets.filter((offset) => offset <= length).at(-1) as number;
       const report = verifyLog('/', diskOf(new Map(original).set(last, bytes.subarray(0, length))));
       expect(report, `cut to ${length} bytes`).toMatchObject({

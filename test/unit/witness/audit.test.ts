@@ -34,7 +34,7 @@ const START_MS = Date.UTC(2026, 0, 31, 13, 5);
 
 beforeAll(async () => {
   dir = folder();
-  let now = START_MS;
+  let now = START_MS - 1000;
   const log = await openWitnessLog({ dir, clock: () => (now += 1000) });
   first = recordSession(log, 'first');
   recordSession(log, 'second', { situations: 2, close: false });

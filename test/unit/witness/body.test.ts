@@ -32,6 +32,7 @@ it('is refused without a field that its kind needs, and with one that makes no s
     tokens: 3,
   });
   log.append('', 'recovered', { droppedBytes: 10, segment: '00000000.wal' });
+  log.append('', 'retention', { firstSegment: 1, firstSeq: 2, segments: 1, bytes: 100 });
   log.append('', 'note', { note: 'x' });
   await log.close();
   const bodies = new Map([...readLog(dir)].map(({ kind, body }) => [kind, body]));

@@ -3,22 +3,25 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Batch } from '../../../witness/batch.ts';
 import { canonicalJson } from '../../../witness/canonical.ts';
-import { entryHash } from '../../../witness/chain.ts';
-import { encodeHeader, segmentHash } from '../../../witness/segment.ts';
+import { FORMAT_VERSION, NO_KEY, type SegmentHeader } from '../../../witness/segment.ts';
+import { Frontier } from '../../../witness/tree.ts';
 
 export type Loose = Record<string, unknown>;
 
 /** Writes a log of one segment. Entries are spelled canonically in the order of an envelope; their seq is their place where they have one. */
 export function forgeLog(dir: string, entries: readonly Loose[]): void {
-  const header = { logId: 'f'.repeat(32), number: 0, firstSeq: 0, previousHash: new Uint8Array(32) };
-  const batch = new Batch(0, 0, true, { nextSeq: 0, headHash: header.previousHash });
-  batch.addHeader(encodeHeader(header));
-  let hash: Uint8Array = segmentHash(header);
+  const previousHash = new Uint8Array(32);
+  const header: SegmentHeader = {
+    ...{ version: FORMAT_VERSION, logId: 'f'.repeat(32), number: 0, firstSeq: 0, previousHash, beganMs: 0 },
+    ...{ keyId: NO_KEY, firstSegment: 0, leaves: 0, peaks: [] },
+  };
+  const batch = new Batch(0, 0, { nextSeq: 0, headHash: previousHash, tree: new Frontier() }, header);
   for (const [seq, entry] of entries.entries()) {
     const fields = ['seq', 'timeMs', 'session', 'kind', 'body'].filter((key) => key in entry);
     const text = fields.map((key) => `"${key}":${canonicalJson(key === 'seq' ? seq : entry[key])}`);
-    hash = batch.add(seq, `{${text.join()}}`, (payload) => entryHash(hash, seq, payload));
+    batch.add(seq, `{${text.join()}}`);
   }
+  batch.seal();
   mkdirSync(dir, { recursive: true });
   writeFileSync(join(dir, '00000000.wal'), batch.bytes);
 }
