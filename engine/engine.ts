@@ -6,6 +6,7 @@ import { resolve } from 'node:path';
 import type { Worker } from 'node:worker_threads';
 import { checkKeys, type FormatName, KvError, startThread } from '../native/index.ts';
 import type { ThresholdSet } from '../policy/index.ts';
+import { masterKeysInUse } from '../witness/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
@@ -80,6 +81,7 @@ export class Engine {
       stateDir: stateDir === null ? null : resolve(stateDir ?? '.palimpsest'),
       onLogFailure: options.onLogFailure ?? 'block',
       qdrant: options.qdrant,
+      masterKeys: masterKeysInUse(),
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);

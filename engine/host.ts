@@ -5,7 +5,7 @@
 import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
 import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
-import type { FailureMode } from '../witness/index.ts';
+import { type FailureMode, useMasterKeys } from '../witness/index.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
@@ -23,6 +23,8 @@ export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
   readonly qdrant?: QdrantOptions | undefined;
+  /** Of the caller's thread. */
+  readonly masterKeys: readonly Uint8Array[];
 }
 
 /** What was loaded, and what runs it. */
@@ -88,6 +90,7 @@ export class Host {
 
   static async open(options: HostOptions): Promise<Host> {
     const { stateDir, onLogFailure, qdrant } = options;
+    useMasterKeys(options.masterKeys);
     // Refuse a bad folder before loading a model, and make a new folder only once there is a model to use it.
     let state = stateDir !== null && existsSync(stateDir) ? await openState(stateDir, onLogFailure, qdrant) : null;
     let runtime: Runtime | null = null;

@@ -87,6 +87,7 @@ export {
   type SessionFilter,
   type SessionRow,
   type SqlAnswer,
+  useMasterKeys,
   type VerifyReport,
   verifyLog,
 } from '../witness/index.ts';

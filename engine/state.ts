@@ -63,7 +63,7 @@ const lessons =
 export async function openState(dir: string, mode: FailureMode, qdrant?: QdrantOptions): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
-  const log = await openWitnessLog({ dir: logDir(dir), mode });
+  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true });
   const onShared = ({ url, trouble, waiting }: SharedStatus): void => {
     log.append(NO_SESSION, 'note', { what: 'qdrant', url, trouble, waiting });
   };

@@ -27,6 +27,8 @@ export const KV_ERROR_CODES = {
   locked: 'another process holds the state folder',
   'not-found': 'a file, model, session or entry does not exist',
   'missing-dependency': 'an optional package or program is not installed',
+  sealed: 'what the log says of a session cannot be read: it was erased, or its key is not here',
+  held: 'a legal hold keeps a session',
   'log-unwritable': 'the witness log cannot be written and the mode forbids going on',
   database: 'the SQL database or the vector server refused',
   network: 'a download failed, or a server was not reached',

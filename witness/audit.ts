@@ -155,7 +155,7 @@ function cellText(cell: unknown): string {
 }
 
 export function verifyText(report: VerifyReport, columns?: number): string {
-  const { problem, entries, segments, logId, headHash, series, foreign } = report;
+  const { problem, entries, unopened, segments, logId, headHash, series, foreign } = report;
   if (problem !== null) {
     const found = wrap(printable(problem.what), columns);
     return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, found].join('\n');
@@ -169,6 +169,14 @@ export function verifyText(report: VerifyReport, columns?: number): string {
   return [
     `Sound: ${plural(entries, 'entry', 'entries')} in ${plural(segments, 'segment')} of log ${logId ?? '(not begun)'}.`,
     `Head ${headHash}`,
+    ...(unopened === 0
+      ? []
+      : [
+          wrap(
+            `${plural(unopened, 'entry', 'entries')} could not be opened, because the session was erased or its key is not here.`,
+            columns,
+          ),
+        ]),
     ...(heads.length === 0 ? [] : [`${heads.length} writers at a time wrote it; entries of each:`, ...heads]),
     ...(named.length === 0 ? [] : ['Not of the log:', ...named.map((line) => wrap(line, columns, '    '))]),
     wrap(

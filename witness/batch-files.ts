@@ -3,15 +3,19 @@ import { join } from 'node:path';
 import { syncFolder, writeWhole } from '../native/index.ts';
 import type { Batch } from './batch.ts';
 import type { LogFiles } from './files.ts';
+import type { SessionKeys } from './keys.ts';
 import { segmentName } from './segment.ts';
 
 export class BatchFiles {
   readonly #files: LogFiles;
   readonly #folder: string;
+  /** Keys of the sessions in the batches; null: nothing is sealed. */
+  readonly #keys: SessionKeys | null;
   readonly #fds = new Map<number, number>();
 
   /** `folder`: where the segments lie. */
-  constructor(files: LogFiles, folder: string) {
+  constructor(files: LogFiles, folder: string, keys: SessionKeys | null) {
+    this.#keys = keys;
     this.#files = files;
     this.#folder = folder;
   }
@@ -58,6 +62,8 @@ export class BatchFiles {
 
   /** File of a batch; made when the batch begins a segment, kept until the segment is behind us. */
   #fd(batch: Batch): number {
+    // Every write begins here: what a new key seals is never on disk without the key.
+    this.#keys?.save();
     let fd = this.#fds.get(batch.segment);
     if (fd === undefined) {
       fd = this.#files.openSync(join(this.#folder, segmentName(batch.segment)), batch.isFirst ? 'wx+' : 'r+');

@@ -180,6 +180,8 @@ const layerChange = object({
   source: oneOf('error', 'topic', 'gain'),
 });
 
+const done = object({ by: text });
+
 const BODIES: Readonly<Record<EntryKind, Check>> = {
   open: object({
     model: object({ name: text, digest: text, architecture: text }),
@@ -252,6 +254,9 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
   }),
   recovered: object({ droppedBytes: whole, segment: text }),
   retention: object({ firstSegment: whole, firstSeq: whole, segments: whole, bytes: whole }),
+  erase: done,
+  hold: done,
+  release: done,
   note: object({ layerChanges: optional(list(layerChange)), tokens: optional(whole) }),
 };
 

@@ -4,7 +4,6 @@
  */
 import { crc32 } from 'node:zlib';
 import { KvError } from '../native/index.ts';
-import { checkBody } from './body.ts';
 import { canonicalJson, canonicalNumber, canonicalText, isInOrder } from './canonical.ts';
 import { entryHash, HASH_BYTES, linkHash } from './chain.ts';
 import { crc32c } from './crc32c.ts';
@@ -41,24 +40,33 @@ export function payloadText(seq: number, timeMs: number, session: string, kind: 
   return `${PAYLOAD_START}${seq},"timeMs":${canonicalNumber(timeMs)},"session":${canonicalText(session)},"kind":"${kind}","body":${bodyText}}`;
 }
 
+/** Throws 'bad-argument' for a payload that takes more bytes than one may have. */
+export function checkPayloadText(text: string, kind: EntryKind, session: string): void {
+  const bytesMax = PAYLOAD_BYTES_MAX;
+  if (text.length * 3 <= bytesMax || Buffer.byteLength(text) <= bytesMax) return;
+  throw new KvError(
+    'bad-argument',
+    `an entry of ${text.length} characters is over the ${bytesMax} bytes that one may have`,
+    {
+      values: { kind, session, length: text.length, bytesMax },
+    },
+  );
+}
+
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** Latest time that a calendar holds. */
 const TIME_MS_MAX = 8.64e15;
 const SESSION_CHARS_MAX = 200;
 
-/**
- * Payload bytes → entry. Throws 'bad-log' when they are not an envelope, or when the body does not say what its kind must;
- * the canonical spelling is checked by `verifyLog` alone.
- */
-export function parsePayload(payload: Uint8Array): Entry {
-  const envelope = parseEnvelope(payload);
-  checkBody(envelope.kind, envelope.body);
-  return envelope as Entry;
-}
+/** An entry whose body nobody has looked at: it may be sealed, or make no sense. */
+export type Envelope = Omit<Entry, 'body'> & { readonly body: unknown };
 
-/** The same for whoever does not look at the body. */
-export function parseEnvelope(payload: Uint8Array): Omit<Entry, 'body'> & { readonly body: unknown } {
+/**
+ * Payload bytes → envelope. Throws 'bad-log' when they are none. What the body says is for `SessionKeys.open` to read; the canonical spelling
+ * is checked by `verifyLog` alone.
+ */
+export function parseEnvelope(payload: Uint8Array): Envelope {
   let value: unknown;
   try {
     value = JSON.parse(decoder.decode(payload));
@@ -79,11 +87,11 @@ export function parseEnvelope(payload: Uint8Array): Omit<Entry, 'body'> & { read
     typeof body === 'object' &&
     body !== null;
   if (!sound) throw new KvError('bad-log', 'an entry lacks seq, timeMs, session, kind or body, or one of them is none');
-  return { seq, timeMs, session, kind, body } as Entry;
+  return { seq, timeMs, session, kind, body } as Envelope;
 }
 
 /** True when the payload is spelled the one way that the writer spells it. */
-export function isCanonical(payload: Uint8Array, entry: Entry): boolean {
+export function isCanonical(payload: Uint8Array, entry: Envelope): boolean {
   try {
     const { seq, timeMs, session, kind, body } = entry;
     const text = isInOrder(body) ? JSON.stringify(entry) : payloadText(seq, timeMs, session, kind, canonicalJson(body));

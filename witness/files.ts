@@ -2,7 +2,8 @@
 import fs from 'node:fs';
 
 export interface LogFiles {
-  openSync(path: string, flags: string): number;
+  /** `mode`: rights of a file that is made, default 0666 less the umask. */
+  openSync(path: string, flags: string, mode?: number): number;
   closeSync(fd: number): void;
   readSync(fd: number, target: Uint8Array, offset: number, length: number, position: number): number;
   writeSync(fd: number, source: Uint8Array, offset: number, length: number, position: number): number;
@@ -29,9 +30,9 @@ export interface LogFiles {
 
 export const nodeFiles: LogFiles = {
   // Opening never blocks, so a pipe in the place of a segment holds nobody up.
-  openSync: (path, flags) => {
+  openSync: (path, flags, mode) => {
     const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
-    if (flags !== 'r' && flags !== 'r+') return fs.openSync(path, flags);
+    if (flags !== 'r' && flags !== 'r+') return fs.openSync(path, flags, mode);
     return fs.openSync(path, (flags === 'r' ? O_RDONLY : O_RDWR) | (O_NONBLOCK ?? 0));
   },
   closeSync: (fd) => fs.closeSync(fd),

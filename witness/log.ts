@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { assert, KvError, syncFolder, writeSynced } from '../native/index.ts';
 import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import { checkMasterKey, SessionKeys } from './keys.ts';
 import { lockWriter, type WriterLock } from './lock.ts';
 import { type Recovered, recoverLog } from './recover.ts';
 import { badLog, SEGMENT_FILE_BYTES_MAX } from './scan.ts';
@@ -52,6 +53,7 @@ const LOG_ID_PAUSE_MS = 5;
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
   try {
+    if (settings.keys !== null) checkMasterKey(settings.files, settings.dir);
     for (let series = options.series ?? 0; series <= (options.series ?? SERIES_MAX - 1); series++) {
       const folder = seriesDir(settings.dir, series);
       settings.files.mkdirSync(folder);
@@ -128,6 +130,7 @@ async function waitForLogId(files: LogFiles, dir: string): Promise<string> {
 }
 
 function checkOptions(options: WitnessOptions): Settings {
+  const { files = nodeFiles } = options;
   const settings: Settings = {
     dir: options.dir,
     mode: options.mode ?? 'block',
@@ -139,7 +142,8 @@ function checkOptions(options: WitnessOptions): Settings {
     bufferBytesMax: options.bufferBytesMax ?? BUFFER_BYTES_MAX,
     blockMsMax: options.blockMsMax ?? BLOCK_MS_MAX,
     retryMs: options.retryMs ?? RETRY_MS,
-    files: options.files ?? nodeFiles,
+    files,
+    keys: options.seal === true ? new SessionKeys(files, options.dir) : null,
   };
   if (typeof settings.dir !== 'string' || settings.dir === '')
     throw new KvError('bad-argument', 'the log needs a folder', { values: { dir: settings.dir } });

@@ -22,6 +22,9 @@ export const ENTRY_KINDS = [
   'close',
   'recovered',
   'retention',
+  'erase',
+  'hold',
+  'release',
   'note',
 ] as const;
 export type EntryKind = (typeof ENTRY_KINDS)[number];
@@ -126,6 +129,12 @@ export interface RetentionBody {
   readonly bytes: number;
 }
 
+/** What somebody did to a session from outside: what the log says of it was erased, is held for a court, or is held no more. */
+export interface DoneBody {
+  /** The command. */
+  readonly by: string;
+}
+
 export interface EntryBodies {
   open: OpenBody;
   evidence: EvidenceBody;
@@ -135,6 +144,9 @@ export interface EntryBodies {
   close: CloseBody;
   recovered: RecoveredBody;
   retention: RetentionBody;
+  erase: DoneBody;
+  hold: DoneBody;
+  release: DoneBody;
   note: Readonly<Record<string, unknown>>;
 }
 
@@ -174,6 +186,8 @@ export interface WitnessOptions {
   readonly retryMs?: number;
   /** The part of node:fs that the log uses; tests put a failing disk here. */
   readonly files?: LogFiles;
+  /** Seals what is written of each session with a key of its own, so that it can be erased. Default false. */
+  readonly seal?: boolean;
 }
 
 export interface WitnessLog {
@@ -212,6 +226,8 @@ export interface SeriesReport {
   readonly segments: number;
   /** Sound entries. */
   readonly entries: number;
+  /** Those of them whose bodies could not be opened: their session was erased, or its key is not here. Their chain is sound all the same. */
+  readonly unopened: number;
   /** Stands for all of them, in hexadecimal: the hash of the chain. */
   readonly headHash: string;
   /** The same: root of the Merkle tree over every entry that the series ever had, those that retention removed included. */
@@ -244,6 +260,8 @@ export interface VerifyReport {
   readonly segments: number;
   /** Sound entries. */
   readonly entries: number;
+  /** Those whose bodies could not be opened. */
+  readonly unopened: number;
   /** Stands for all entries: of the only series, or a SHA-256 over the heads of all, in hex and joined by commas. */
   readonly headHash: string;
   /** First problem found: where and what. */

@@ -7,8 +7,9 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
 import { NO_HASH } from './chain.ts';
-import { isCanonical, parsePayload } from './entry.ts';
+import { isCanonical, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import { isKeyName, KEYS_NAME, keysDir, SessionKeys } from './keys.ts';
 import { LOCK_NAME } from './lock.ts';
 import { badLog } from './scan.ts';
 import { segmentName } from './segment.ts';
@@ -18,7 +19,9 @@ import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } fr
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
 
 /**
- * Whether every byte of the log in `dir` is what was written, and what else stands in that folder. Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'io' when it cannot be read.
+ * Whether every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed: what they open is looked at too,
+ * and the rest counted. Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'bad-file' for a key
+ * file that is none, 'io' when something cannot be read.
  * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; that needs a head kept elsewhere.
  */
 export function verifyLog(dir: string): VerifyReport;
@@ -26,7 +29,9 @@ export function verifyLog(dir: string): VerifyReport;
 export function verifyLog(dir: string, files: LogFiles): VerifyReport;
 export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyReport {
   const foreign: ForeignPart[] = [];
-  const series = listSeries(files, dir).map((number) => verifySeries(files, dir, number, foreign));
+  const keys = new SessionKeys(files, dir);
+  const series = listSeries(files, dir).map((number) => verifySeries(files, dir, number, foreign, keys));
+  foreign.push(...foreignKeys(files, dir));
   const sum = (value: (one: SeriesReport) => number): number => series.reduce((total, one) => total + value(one), 0);
   const problem = series.find((one) => one.problem !== null)?.problem ?? null;
   const heads = series.map(({ headHash }) => headHash);
@@ -35,6 +40,7 @@ export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyRepor
     logId: series[0]?.logId ?? null,
     segments: sum((one) => one.segments),
     entries: sum((one) => one.entries),
+    unopened: sum((one) => one.unopened),
     headHash: heads.length === 1 ? (heads[0] as string) : createHash('sha256').update(heads.join()).digest('hex'),
     problem,
     tornBytes: sum((one) => one.tornBytes),
@@ -46,14 +52,20 @@ export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyRepor
 /** Where a part of the log stands, from the folder of the log. */
 const placeOf = (series: number, name: string): string => (series === 0 ? name : `${seriesName(series)}/${name}`);
 
-function verifySeries(files: LogFiles, logDir: string, series: number, foreign: ForeignPart[]): SeriesReport {
+function verifySeries(
+  files: LogFiles,
+  logDir: string,
+  series: number,
+  foreign: ForeignPart[],
+  keys: SessionKeys,
+): SeriesReport {
   const dir = seriesDir(logDir, series);
   const names = listFolder(files, dir);
-  const report = { series, logId: null as string | null, segments: 0, entries: 0, tornBytes: 0 };
+  const report = { series, logId: null as string | null, segments: 0, entries: 0, unopened: 0, tornBytes: 0 };
   let headHash: Uint8Array = NO_HASH;
   let tree: Frontier | null = null;
   const setAside: RecoveredBody[] = [];
-  const own = new Set([LOCK_NAME]);
+  const own = new Set(series === 0 ? [LOCK_NAME, KEYS_NAME] : [LOCK_NAME]);
   const done = (problem: SeriesReport['problem']): SeriesReport => {
     for (const name of names) {
       if (own.has(name) || (series === 0 && isSeriesName(name))) continue;
@@ -75,10 +87,9 @@ function verifySeries(files: LogFiles, logDir: string, series: number, foreign: 
     for (; step.done !== true; step = walk.next()) {
       const { segment, offset, seq, payload } = step.value;
       if (series > 0) checkLogId(step.value, logId);
-      const entry = parseHere(segment, offset, seq, payload);
-      if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
-      if (!isCanonical(payload, entry)) throw badLog(segment, offset, seq, 'the entry is not spelled canonically');
-      if (entry.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
+      const entry = openHere(segment, offset, seq, payload, keys);
+      if (entry?.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
+      if (entry === null) report.unopened++;
       report.entries++;
       ({ logId: report.logId, hash: headHash, tree } = step.value);
     }
@@ -99,6 +110,16 @@ function verifySeries(files: LogFiles, logDir: string, series: number, foreign: 
       what: series === 0 ? error.message : `${seriesName(series)}: ${error.message}`,
     });
   }
+}
+
+/** What lies in the folder of keys and is none. */
+function foreignKeys(files: LogFiles, dir: string): ForeignPart[] {
+  if (!listFolder(files, dir).includes(KEYS_NAME)) return [];
+  const names = listFolder(files, keysDir(dir)).filter((name) => !isKeyName(name));
+  return names.map((name) => {
+    const bytes = sizeOf(files, keysDir(dir), name);
+    return { file: `${KEYS_NAME}/${name}`, offset: 0, bytes, what: 'is not of the log' };
+  });
 }
 
 const isSeriesName = (name: string): boolean => /^writer-\d{4}$/.test(name);
@@ -137,10 +158,16 @@ function sizeOf(files: LogFiles, dir: string, name: string): number | null {
   }
 }
 
-function parseHere(segment: string, offset: number, seq: number, payload: Uint8Array): Entry {
+/** The entry with its body; null where that cannot be opened. Throws 'bad-log'. */
+function openHere(segment: string, offset: number, seq: number, payload: Uint8Array, keys: SessionKeys): Entry | null {
   try {
-    return parsePayload(payload);
+    const envelope = parseEnvelope(payload);
+    if (envelope.seq !== seq) throw new Error(`the entry says it is ${envelope.seq}`);
+    if (!isCanonical(payload, envelope)) throw new Error('the entry is not spelled canonically');
+    return keys.open(envelope);
   } catch (error) {
+    // A file of keys that cannot be used says nothing about the log.
+    if (error instanceof KvError && error.code !== 'bad-log') throw error;
     throw badLog(segment, offset, seq, (error as Error).message);
   }
 }

@@ -3,8 +3,9 @@
  * the hash chain. It ends at the last whole entry and says what stands behind it.
  */
 import { basename } from 'node:path';
+import { checkBody } from './body.ts';
 import { HASH_BYTES, NO_HASH } from './chain.ts';
-import { chained, parsePayload } from './entry.ts';
+import { chained, parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import { badLog, type Fault, isTornHeader, SegmentFile } from './scan.ts';
 import { headerBytes, type SegmentHeader, segmentHash, segmentName, segmentNumbers } from './segment.ts';
@@ -228,8 +229,10 @@ class Removal {
   /** An entry of kind retention says which segments were to be removed. */
   note(payload: Buffer): void {
     if (this.#told >= this.#first || !payload.includes(RETENTION_MARK)) return;
-    const { kind, body } = parsePayload(payload);
-    if (kind === 'retention') this.#told = Math.max(this.#told, (body as RetentionBody).firstSegment);
+    const { kind, body } = parseEnvelope(payload);
+    if (kind !== 'retention') return;
+    checkBody(kind, body);
+    this.#told = Math.max(this.#told, (body as RetentionBody).firstSegment);
   }
 
   check(): void {

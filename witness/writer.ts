@@ -6,8 +6,9 @@
 import { assert, KvError } from '../native/index.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
-import { PAYLOAD_BYTES_MAX, payloadText } from './entry.ts';
+import { checkPayloadText, payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
+import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
 import { planRemoval, removeFiles } from './remove.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
@@ -37,6 +38,8 @@ export interface Settings {
   readonly blockMsMax: number;
   readonly retryMs: number;
   readonly files: LogFiles;
+  /** null: nothing is sealed. */
+  readonly keys: SessionKeys | null;
 }
 
 /** Where the next entry goes. */
@@ -107,7 +110,7 @@ export class LogWriter implements WitnessLog {
     this.#folder = folder;
     this.#lastMs = tip.lastMs;
     this.#settings = settings;
-    this.#disk = new BatchFiles(settings.files, folder);
+    this.#disk = new BatchFiles(settings.files, folder, settings.keys);
     this.#lock = lock;
     this.#nextSeq = tip.nextSeq;
     this.#beganMs = tip.beganMs;
@@ -145,16 +148,10 @@ export class LogWriter implements WitnessLog {
     if (this.#closing !== null) throw new KvError('closed', 'the log was closed');
     this.#throwFailure();
     const timeMs = this.#now();
-    const payload = payloadText(this.#nextSeq, timeMs, session, kind, spellBody(kind, body));
-    if (payload.length * 3 > PAYLOAD_BYTES_MAX && Buffer.byteLength(payload) > PAYLOAD_BYTES_MAX) {
-      throw new KvError(
-        'bad-argument',
-        `an entry of ${payload.length} characters is over the ${PAYLOAD_BYTES_MAX} bytes that one may have`,
-        {
-          values: { kind, session, length: payload.length, bytesMax: PAYLOAD_BYTES_MAX },
-        },
-      );
-    }
+    const text = spellBody(kind, body);
+    const sealed = this.#settings.keys?.seal(this.#nextSeq, session, kind, text);
+    const payload = payloadText(this.#nextSeq, timeMs, session, kind, sealed ?? text);
+    checkPayloadText(payload, kind, session);
     if (this.#trouble !== null) {
       this.#trouble.count(session, timeMs);
       this.#drop(session, 1);

@@ -9,7 +9,7 @@ import { addSettings, readSettings, type SettingName } from './settings.ts';
 
 const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
 const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
-const STATE: readonly SettingName[] = ['state', 'onLogFailure', ...SHARED];
+const STATE: readonly SettingName[] = ['state', 'masterKey', 'onLogFailure', ...SHARED];
 const CACHE: readonly SettingName[] = [
   'kvBudget',
   'kldBudget',
@@ -35,8 +35,8 @@ const ANSWER: readonly SettingName[] = [
   'stop',
   'compare',
 ];
-const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'config', 'json'];
-const AUDIT: readonly SettingName[] = ['state', 'config', 'json'];
+const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
+const AUDIT: readonly SettingName[] = ['state', 'masterKey', 'config', 'json'];
 
 /** The text below the help of every command. */
 const sources = (): string =>
@@ -96,6 +96,7 @@ const COMMANDS: readonly CommandText[] = [
       'cacheTypeK',
       'cacheTypeV',
       'state',
+      'masterKey',
       ...SHARED,
       'thresholds',
       'trustedKey',
@@ -118,6 +119,7 @@ const COMMANDS: readonly CommandText[] = [
       'trustedKey',
       'session',
       'state',
+      'masterKey',
       'config',
       'json',
     ],
@@ -142,7 +144,7 @@ const COMMANDS: readonly CommandText[] = [
       'palimpsest inspect .palimpsest',
       'palimpsest inspect learned.json --json',
     ],
-    settings: ['cache', 'config', 'json'],
+    settings: ['cache', 'masterKey', 'config', 'json'],
     act: async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
   },
   {
@@ -156,7 +158,7 @@ const COMMANDS: readonly CommandText[] = [
     usage: 'doctor',
     does: 'What is requested and what is effective: kernels, threads, formats, model, state; memory for a length.',
     examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
-    settings: [...ENGINE, 'tokens', 'state', ...SHARED, 'json'],
+    settings: [...ENGINE, 'tokens', 'state', 'masterKey', ...SHARED, 'json'],
     act: async (settings) => (await import('./doctor.ts')).doctor(settings),
   },
 ];
@@ -315,8 +317,10 @@ function add(parent: Command, { usage, does, examples, settings, act }: CommandT
   );
   command.action(async (...parameters: unknown[]) => {
     const self = parameters.at(-1) as Command;
+    const settings = readSettings(self, process.env);
+    if (settings.masterKey !== undefined) (await import('./options.ts')).applyMasterKeys(settings);
     await act(
-      readSettings(self, process.env),
+      settings,
       self.processedArgs.flat().filter((value): value is string => typeof value === 'string'),
     );
   });

@@ -17,6 +17,7 @@ import {
   parsePair,
   type WindowName,
 } from '../../native/index.ts';
+import { readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
@@ -97,6 +98,11 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
     skipLayers: settings['skipLayers'] as number[] | undefined,
     thresholdsPath: thresholdsPathOf(settings),
   });
+}
+
+/** From here on the log is sealed and opened with these keys. Throws 'bad-config', 'not-found', 'io'. */
+export function applyMasterKeys(settings: Settings): void {
+  useMasterKeys(((settings['masterKey'] as string[] | undefined) ?? []).map(readMasterKey));
 }
 
 export const trustedKeys = (settings: Settings): TrustedKey[] =>

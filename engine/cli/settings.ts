@@ -172,6 +172,10 @@ export const SETTINGS = {
     default: '.palimpsest',
     parse: folder,
   },
+  masterKey: {
+    flags: '--master-key <key...>',
+    help: 'file of the key that wraps the keys of sessions in the log (or its 64 hexadecimal digits, best in the environment); older ones behind it',
+  },
   cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
   qdrantUrl: {
     flags: '--qdrant-url <url>',

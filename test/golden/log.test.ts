@@ -113,7 +113,7 @@ it('are still the bytes', () => {
   const { entries, head, id } = readByTheTable();
   expect(head).toBe('4fbd94c9f8b1199b9d1773b8ae02275b71f20690853700385c4e934f25a03cfb');
   expect(entries.length).toBe(14);
-  const sums = { logId: id, segments: 2, entries: 14, headHash: head, problem: null, tornBytes: 0 };
+  const sums = { logId: id, segments: 2, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
   expect(verifyLog(dir)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: expect.any(String), ...sums }], foreign: [] });
   expect([...readLog(dir)]).toEqual(entries);
   expect(entries.at(-1)).toMatchObject({ body: { text: 'ü \u2028 \ud83d\ude00 "quoted"\n', numbers: [0, -1.5, 1e21, 5e-324, 0.1] } });

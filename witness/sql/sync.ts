@@ -7,8 +7,9 @@ import { getTableName } from 'drizzle-orm';
 import type { PgTable } from 'drizzle-orm/pg-core';
 import { ExperienceReader } from '../../memory/index.ts';
 import { decisions, experiences, sessions, situations, TABLES } from '../../migrations/schema.ts';
-import { parsePayload } from '../entry.ts';
+import { parseEnvelope } from '../entry.ts';
 import { nodeFiles } from '../files.ts';
+import { SessionKeys } from '../keys.ts';
 import { decisionRow, SessionTotals } from '../query.ts';
 import { badLog } from '../scan.ts';
 import type { Entry } from '../types.ts';
@@ -88,10 +89,13 @@ export async function syncLog(
     // An embedded database belongs to one log.
     if (connection.kind === 'pglite') await forget('<>');
     if (rebuild) await forget('=');
+    const keys = new SessionKeys(nodeFiles, logDir);
     for (const { segment, offset, seq, payload } of walkAll(nodeFiles, logDir)) {
-      const entry = parsePayload(payload);
-      if (entry.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${entry.seq}`);
-      await log.add(entry);
+      const envelope = parseEnvelope(payload);
+      if (envelope.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${envelope.seq}`);
+      const entry = keys.open(envelope);
+      // What cannot be opened has no rows: those of a session that was erased are deleted here.
+      if (entry !== null) await log.add(entry);
     }
     await log.end();
   } finally {

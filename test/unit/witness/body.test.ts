@@ -33,6 +33,7 @@ it('is refused without a field that its kind needs, and with one that makes no s
   });
   log.append('', 'recovered', { droppedBytes: 10, segment: '00000000.wal' });
   log.append('', 'retention', { firstSegment: 1, firstSeq: 2, segments: 1, bytes: 100 });
+  for (const kind of ['erase', 'hold', 'release'] as const) log.append('a', kind, { by: 'a test' });
   log.append('', 'note', { note: 'x' });
   await log.close();
   const bodies = new Map([...readLog(dir)].map(({ kind, body }) => [kind, body]));

@@ -1,0 +1,234 @@
+// What is written of a session is sealed under a key of its own: nothing of it can be read in any file, the chain is checked without keys,
+// and who has the keys reads what was written. Logs are written and read through the room, their files looked at as bytes.
+import { createSecretKey, randomBytes } from 'node:crypto';
+import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import {
+  type Entry,
+  explain,
+  openWitnessLog,
+  readEntry,
+  readLog,
+  readMasterKey,
+  replay,
+  useMasterKeys,
+  verifyLog,
+} from '../../../witness/index.ts';
+import { openText, sealText } from '../../../witness/seal.ts';
+import { scratchFolders } from './folder.ts';
+import { recordSession, tinyPolicy } from './session.ts';
+
+const folder = scratchFolders();
+afterEach(() => useMasterKeys([]));
+
+const SECRET = 'a-word-that-stands-nowhere-else';
+
+async function sealedLog(): Promise<{ dir: string; seqs: number[] }> {
+  const dir = folder();
+  const log = await openWitnessLog({ dir, seal: true });
+  const seqs = recordSession(log, 'first');
+  log.append('second', 'note', { word: SECRET });
+  log.append('', 'note', { about: 'the log' });
+  await log.close();
+  return { dir, seqs };
+}
+
+const filesOf = (dir: string): string[] =>
+  readdirSync(dir, { recursive: true, withFileTypes: true })
+    .filter((one) => one.isFile())
+    .map((one) => join(one.parentPath, one.name));
+const keyFile = (dir: string, session: string): string =>
+  filesOf(join(dir, 'keys')).find((path) => readFileSync(path, 'utf8').includes(`"${session}"`))!;
+
+describe('a sealed log', () => {
+  it('says in no file what its sessions said, and reads as it was written', async () => {
+    const [{ dir }, plain] = [await sealedLog(), folder()];
+    for (const path of filesOf(dir)) {
+      expect(readFileSync(path).includes(SECRET)).toBe(false);
+      expect(readFileSync(path).includes('tiny-model')).toBe(false);
+    }
+    const log = await openWitnessLog({ dir: plain, clock: () => 5 });
+    recordSession(log, 'first');
+    log.append('second', 'note', { word: SECRET });
+    log.append('', 'note', { about: 'the log' });
+    await log.close();
+    const bare = (dir: string): unknown[] => [...readLog(dir)].map(({ timeMs: _, ...entry }) => entry);
+    expect(bare(dir)).toEqual(bare(plain));
+    expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 0, foreign: [] });
+    expect(replay(dir, 'first', () => tinyPolicy())).toMatchObject({ equal: true, complete: true, decisions: 20 });
+  });
+
+  it('keeps its envelopes readable, and entries about the log', async () => {
+    const { dir } = await sealedLog();
+    rmSync(join(dir, 'keys'), { recursive: true });
+    const bytes = readFileSync(join(dir, '00000000.wal'));
+    expect(bytes.includes('"session":"second","kind":"note","body":{"sealed":"')).toBe(true);
+    expect(bytes.includes('the log')).toBe(true);
+  });
+
+  it('has key files for its owner alone, one for each session', async () => {
+    const { dir } = await sealedLog();
+    const names = readdirSync(join(dir, 'keys'));
+    expect(names.length).toBe(2);
+    for (const name of names) expect(statSync(join(dir, 'keys', name)).mode & 0o777).toBe(0o600);
+  });
+
+  it('has the same text under another seal each time', async () => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir, seal: true });
+    for (let n = 0; n < 3; n++) log.append('s', 'note', { same: true });
+    await log.close();
+    const sealed = readFileSync(join(dir, '00000000.wal'), 'latin1').match(/"sealed":"[^"]+"/g)!;
+    expect(new Set(sealed).size).toBe(3);
+    expect(new Set(sealed.map((text) => text.slice(10, 26))).size).toBe(3);
+  });
+
+  it('goes on under the same key when a writer comes back to a session', async () => {
+    const { dir } = await sealedLog();
+    const log = await openWitnessLog({ dir, seal: true });
+    log.append('second', 'note', { again: true });
+    await log.close();
+    expect([...readLog(dir, { session: 'second' })].map(({ body }) => body)).toEqual([
+      { word: SECRET },
+      { again: true },
+    ]);
+    expect(readdirSync(join(dir, 'keys')).length).toBe(2);
+  });
+});
+
+describe('without the key of a session', () => {
+  it('verify finds the chain sound and counts what it could not open', async () => {
+    const { dir } = await sealedLog();
+    rmSync(keyFile(dir, 'first'));
+    expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 30, unopened: 28, foreign: [] });
+  });
+
+  it('readers pass its entries over and say so, and refuse it by name', async () => {
+    const { dir, seqs } = await sealedLog();
+    rmSync(keyFile(dir, 'first'));
+    const told: string[] = [];
+    const rest = [...readLog(dir, { onUnopened: (session, why) => told.push(`${session} ${why}`) })];
+    expect(rest.map(({ session }) => session)).toEqual(['second', '']);
+    expect(new Set(told)).toEqual(new Set(['first missing']));
+    const sealed = expect.objectContaining({ code: 'sealed', values: { session: 'first' } });
+    expect(() => [...readLog(dir, { session: 'first' })]).toThrow(sealed);
+    expect(() => readEntry(dir, seqs[0]!)).toThrow(sealed);
+    expect(() => explain(dir, seqs[0]!)).toThrow(sealed);
+    expect(() => replay(dir, 'fir', () => tinyPolicy())).toThrow(sealed);
+  });
+
+  it('a new entry of it is refused where its key is only wrapped by an unknown master key', async () => {
+    const dir = folder();
+    useMasterKeys([randomBytes(32)]);
+    const log = await openWitnessLog({ dir, seal: true });
+    log.append('s', 'note', {});
+    await log.close();
+    rmSync(join(dir, 'keys', 'master'));
+    useMasterKeys([]);
+    const again = await openWitnessLog({ dir, seal: true });
+    expect(() => again.append('s', 'note', {})).toThrow(expect.objectContaining({ code: 'sealed' }));
+    await again.close();
+  });
+});
+
+describe('a sealed body', () => {
+  const key = createSecretKey(randomBytes(32));
+  const place = { seq: 2 ** 32 + 7, session: 's', kind: 'note' as const };
+  const body = (text: string): { sealed: string } => JSON.parse(sealText(key, randomBytes(4), place, text));
+  const opened = (change: Partial<Entry>): unknown =>
+    openText(key, { ...place, timeMs: 0, body: body('{"a":1}'), ...change } as Entry);
+
+  it('opens in its place and in no other', () => {
+    expect(opened({})).toEqual({ a: 1 });
+    for (const change of [{ seq: 7 }, { session: 't' }, { kind: 'open' as const }])
+      expect(() => opened(change)).toThrow(expect.objectContaining({ code: 'bad-log' }));
+  });
+
+  it('is refused with any bit of it changed', () => {
+    const bytes = Buffer.from(body('{"a":1}').sealed, 'base64');
+    for (let bit = 0; bit < bytes.length * 8; bit++) {
+      const changed = Buffer.from(bytes);
+      changed[bit >> 3]! ^= 1 << (bit & 7);
+      expect(() => opened({ body: { sealed: changed.toString('base64') } as never })).toThrow(
+        expect.objectContaining({ code: 'bad-log' }),
+      );
+    }
+  });
+
+  it('is refused when it is no base64, too short, or holds what is no canonical JSON', () => {
+    for (const sealed of [
+      '',
+      'AAAA',
+      '!!!!',
+      `${body('{}').sealed} `,
+      body('{"b":1,"a":2}').sealed,
+      body('{').sealed,
+      body('7').sealed,
+    ])
+      expect(() => opened({ body: { sealed } as never })).toThrow(expect.objectContaining({ code: 'bad-log' }));
+  });
+});
+
+describe('a master key', () => {
+  it('wraps what would lie there open, and opens it again', async () => {
+    const master = randomBytes(32);
+    useMasterKeys([master]);
+    const { dir } = await sealedLog();
+    expect(JSON.parse(readFileSync(keyFile(dir, 'second'), 'utf8'))).not.toHaveProperty('key');
+    expect([...readLog(dir, { session: 'second' })].length).toBe(1);
+    useMasterKeys([randomBytes(32)]);
+    expect(() => [...readLog(dir, { session: 'second' })]).toThrow(expect.objectContaining({ code: 'sealed' }));
+    expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 28 + 1 });
+  });
+
+  it('is asked for before more is written, and can be followed by another', async () => {
+    const [old, next] = [randomBytes(32), randomBytes(32)];
+    useMasterKeys([old]);
+    const { dir } = await sealedLog();
+    for (const wrong of [[], [next]]) {
+      useMasterKeys(wrong);
+      await expect(openWitnessLog({ dir, seal: true })).rejects.toMatchObject({ code: 'bad-config' });
+    }
+    useMasterKeys([next, old]);
+    const log = await openWitnessLog({ dir, seal: true });
+    log.append('third', 'note', { now: true });
+    await log.close();
+    useMasterKeys([next]);
+    expect([...readLog(dir)].map(({ session }) => session)).toEqual(['', 'third']);
+    await (await openWitnessLog({ dir, seal: true })).close();
+  });
+
+  it('is 32 bytes or 64 digits, in a file or as they are', () => {
+    const dir = folder();
+    const key = randomBytes(32);
+    writeFileSync(join(dir, 'raw'), key);
+    writeFileSync(join(dir, 'digits'), `${key.toString('hex')}\n`);
+    writeFileSync(join(dir, 'short'), key.subarray(1));
+    for (const given of [key.toString('hex'), join(dir, 'raw'), join(dir, 'digits')])
+      expect(Buffer.from(readMasterKey(given)).equals(key)).toBe(true);
+    expect(() => readMasterKey(join(dir, 'short'))).toThrow(expect.objectContaining({ code: 'bad-config' }));
+    expect(() => readMasterKey(join(dir, 'none'))).toThrow(expect.objectContaining({ code: 'not-found' }));
+    expect(() => useMasterKeys([key.subarray(1)])).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+  });
+});
+
+it('a key file that is none is named, and a stray file among the keys too', async () => {
+  const { dir } = await sealedLog();
+  writeFileSync(join(dir, 'keys', 'notes.txt'), 'x');
+  expect(verifyLog(dir).foreign).toMatchObject([{ file: 'keys/notes.txt' }]);
+  const path = keyFile(dir, 'first');
+  for (const text of [
+    '',
+    '{}',
+    '{"version":1,"session":"other","key":"AAAA"}',
+    '{"version":1,"session":"first","key":"AAAA"}',
+    'x'.repeat(5000),
+  ]) {
+    writeFileSync(path, text);
+    expect(() => [...readLog(dir)]).toThrow(expect.objectContaining({ code: 'bad-file' }));
+  }
+  rmSync(path);
+  mkdirSync(path);
+  expect(() => [...readLog(dir)]).toThrow();
+});

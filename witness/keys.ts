@@ -1,0 +1,282 @@
+/**
+ * The keys that sessions are sealed with: one random key for each session, in one small file of its own beside the log, so that destroying
+ * the file erases what the log says of the session and nothing else. A master key, where there is one, wraps them. Without it they lie
+ * there as they are, readable for the owner of the folder alone (mode 0600).
+ *
+ * A key file is written to a temporary name, synced and renamed before the first entry that it seals reaches the disk. `NAME.erased` in its place
+ * says that the key was destroyed on purpose.
+ */
+import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
+import { join } from 'node:path';
+import { KvError, readRegular, type SyncedFiles, syncFolder, writeSynced } from '../native/index.ts';
+import { checkBody } from './body.ts';
+import type { Envelope } from './entry.ts';
+import type { LogFiles } from './files.ts';
+import { isSealed, KEY_BYTES, mustSeal, NONCE_BYTES, openBox, openText, sealBox, sealText } from './seal.ts';
+import type { Entry, EntryKind } from './types.ts';
+
+export const KEYS_NAME = 'keys';
+/** Names the master key that wraps new keys. */
+const MASTER_NAME = 'master';
+/** A session's name of 200 characters, escaped, and a wrapped key. */
+const FILE_BYTES_MAX = 4096;
+const OWN_NAME = /^(?:[0-9a-f]{32}\.(?:key|key\.tmp|erased)|master|master\.tmp)$/;
+/** Sessions whose keys stay in memory; the key of an older one is read again. */
+const KNOWN_MAX = 4096;
+
+/** Why an entry cannot be opened: its session was erased, or the key is not here (or is wrapped by a master key that nobody gave). */
+export type Unopened = 'erased' | 'missing';
+
+interface MasterKey {
+  readonly id: string;
+  readonly bytes: Uint8Array;
+  readonly key: KeyObject;
+}
+
+let masters: readonly MasterKey[] = [];
+
+/**
+ * Master keys of this thread, 32 bytes each: the first wraps the keys of new sessions, all of them open what they have wrapped. A process that
+ * rotates its master key gives the new one first. Throws 'bad-argument'.
+ */
+export function useMasterKeys(keys: readonly Uint8Array[]): void {
+  masters = keys.map((bytes) => {
+    if (bytes.length !== KEY_BYTES)
+      throw new KvError('bad-argument', `a master key has ${KEY_BYTES} bytes`, { values: { bytes: bytes.length } });
+    const id = createHash('sha256').update('palimpsest master key').update(bytes).digest('hex').slice(0, 16);
+    return { id, bytes, key: createSecretKey(bytes) };
+  });
+}
+
+/** What `useMasterKeys` was given, for a thread that is started. */
+export const masterKeysInUse = (): Uint8Array[] => masters.map(({ bytes }) => bytes);
+
+/** 64 hexadecimal digits, or the path of a file that holds them or 32 bytes → a master key. Throws 'bad-config', 'not-found', 'io'. */
+export function readMasterKey(keyOrPath: string): Uint8Array {
+  const isDigits = (text: string): boolean => /^[0-9a-f]{64}$/i.test(text);
+  if (isDigits(keyOrPath)) return Buffer.from(keyOrPath, 'hex');
+  const bytes = readRegular(keyOrPath, { bytesMax: FILE_BYTES_MAX, code: 'bad-config' });
+  if (bytes.length === KEY_BYTES) return bytes;
+  const digits = bytes.toString('latin1').trim();
+  if (isDigits(digits)) return Buffer.from(digits, 'hex');
+  throw new KvError('bad-config', `${keyOrPath} is not a master key`, {
+    values: { path: keyOrPath, bytes: bytes.length },
+    hint: 'a file with 32 random bytes, or with 64 hexadecimal digits: openssl rand -hex 32',
+  });
+}
+
+export const keysDir = (logDir: string): string => join(logDir, KEYS_NAME);
+const fileName = (session: string): string => createHash('sha256').update(session).digest('hex').slice(0, 32);
+const keyPath = (logDir: string, session: string): string => join(keysDir(logDir), `${fileName(session)}.key`);
+const markPath = (logDir: string, session: string): string => join(keysDir(logDir), `${fileName(session)}.erased`);
+
+/** Whether a file in the folder of keys may be one of ours. */
+export const isKeyName = (name: string): boolean => OWN_NAME.test(name);
+
+/** The keys of one log. One object serves one writer, or one pass of a reader. */
+export class SessionKeys {
+  readonly #files: LogFiles;
+  readonly #dir: string;
+  readonly #known = new Map<string, KeyObject | Unopened>();
+  /** Not on disk yet. */
+  readonly #fresh = new Map<string, Uint8Array>();
+  /** Tells the nonces of this writer from those of one that sealed an entry of the same seq before, and whose tail was cut off. */
+  readonly #nonceStart = randomBytes(4);
+
+  constructor(files: LogFiles, logDir: string) {
+    this.#files = files;
+    this.#dir = logDir;
+  }
+
+  /** Body text → sealed body text; what is not of a session stays as it is. A session that is new gets a key, which `save` writes. Throws 'sealed' for one that was erased, 'io'. */
+  seal(seq: number, session: string, kind: EntryKind, text: string): string {
+    if (!mustSeal(session, kind)) return text;
+    let key = this.#keyOf(session);
+    if (key === 'erased') throw unopenedError(session, key);
+    if (key === 'missing') {
+      // One that is wrapped by a master key that was not given must not be replaced.
+      if (hasKey(this.#files, this.#dir, session)) throw unopenedError(session, key);
+      const bytes = randomBytes(KEY_BYTES);
+      this.#fresh.set(session, bytes);
+      key = createSecretKey(bytes);
+      this.#known.set(session, key);
+    }
+    return sealText(key, this.#nonceStart, { seq, session, kind }, text);
+  }
+
+  /** Puts new keys on disk. It must have returned before an entry that they seal is written. Throws what the disk says. */
+  save(): void {
+    if (this.#fresh.size === 0) return;
+    const dir = keysDir(this.#dir);
+    const [master] = masters;
+    this.#files.mkdirSync(dir);
+    if (master !== undefined && readMaster(this.#files, this.#dir) !== master.id)
+      this.#replace(join(dir, MASTER_NAME), `${master.id}\n`);
+    for (const [session, bytes] of this.#fresh) {
+      const held =
+        master === undefined
+          ? { key: Buffer.from(bytes).toString('base64') }
+          : { master: master.id, wrapped: sealBox(master.key, randomBytes(NONCE_BYTES), session, bytes) };
+      this.#replace(keyPath(this.#dir, session), `${JSON.stringify({ version: 1, session, ...held })}\n`);
+    }
+    syncFolder(dir, this.#files);
+    syncFolder(this.#dir, this.#files);
+    this.#fresh.clear();
+  }
+
+  #replace(path: string, text: string): void {
+    writeSynced(`${path}.tmp`, Buffer.from(text), 'w', privately(this.#files));
+    this.#files.renameSync(`${path}.tmp`, path);
+  }
+
+  /** The entry with its body; null: it is sealed and cannot be opened. Throws 'bad-log' for a body that makes no sense or was not sealed so. */
+  open(envelope: Envelope): Entry | null {
+    const { kind, session } = envelope;
+    if (!isSealed(envelope)) {
+      checkBody(kind, envelope.body);
+      return envelope as Entry;
+    }
+    const key = this.#keyOf(session);
+    const body = openText(typeof key === 'string' ? null : key, envelope);
+    if (body === null) return null;
+    checkBody(kind, body);
+    return { ...envelope, body } as Entry;
+  }
+
+  /** Whether the session's entries can be opened; null: they can. */
+  unopened(session: string): Unopened | null {
+    const key = this.#keyOf(session);
+    return typeof key === 'string' ? key : null;
+  }
+
+  #keyOf(session: string): KeyObject | Unopened {
+    let key = this.#known.get(session);
+    if (key !== undefined) return key;
+    key = this.#load(session);
+    if (this.#known.size >= KNOWN_MAX)
+      for (const known of this.#known.keys()) if (!this.#fresh.has(known)) this.#known.delete(known);
+    this.#known.set(session, key);
+    return key;
+  }
+
+  #load(session: string): KeyObject | Unopened {
+    // The mark comes first when a session is erased, and stays.
+    if (readSmall(this.#files, markPath(this.#dir, session)) !== null) return 'erased';
+    const path = keyPath(this.#dir, session);
+    const text = readSmall(this.#files, path);
+    if (text === null) return 'missing';
+    const bytes = keyIn(text, session);
+    if (bytes === null) return 'missing';
+    if (bytes.length === KEY_BYTES) return createSecretKey(bytes);
+    throw new KvError('bad-file', `${path} is not the key of session ${session}`, { values: { path, session } });
+  }
+}
+
+/** Bytes of the key in the text of a key file; none for a file that is no key, null where the master key that wraps it was not given. */
+function keyIn(text: string, session: string): Uint8Array | null {
+  const none = new Uint8Array(0);
+  let value: Readonly<Record<string, unknown>> | null;
+  try {
+    value = JSON.parse(text) as Readonly<Record<string, unknown>> | null;
+  } catch {
+    return none;
+  }
+  if (value?.['version'] !== 1 || value['session'] !== session) return none;
+  const { key, master, wrapped } = value;
+  if (typeof key === 'string') return Buffer.from(key, 'base64');
+  const by = masters.find(({ id }) => id === master);
+  if (by === undefined) return typeof master === 'string' ? null : none;
+  return typeof wrapped === 'string' ? (openBox(by.key, session, wrapped) ?? none) : none;
+}
+
+/** Before a log is written: the master key that wrapped its newest keys must be there, or the next ones would lie beside them unwrapped. Throws 'bad-config'. */
+export function checkMasterKey(files: LogFiles, logDir: string): void {
+  const id = readMaster(files, logDir);
+  if (id === null || masters.some((master) => master.id === id)) return;
+  throw new KvError(
+    'bad-config',
+    `the keys of the log in ${logDir} are wrapped by master key ${id}, which was not given`,
+    {
+      values: { dir: logDir, master: id },
+      hint: 'name it with --master-key, or in PALIMPSEST_MASTER_KEY',
+    },
+  );
+}
+
+const readMaster = (files: LogFiles, logDir: string): string | null =>
+  readSmall(files, join(keysDir(logDir), MASTER_NAME))?.trim() ?? null;
+
+/** Says that a session is being erased: from here on nobody opens its entries. */
+export function markErased(files: LogFiles, logDir: string, session: string): void {
+  files.mkdirSync(keysDir(logDir));
+  writeSynced(markPath(logDir, session), new Uint8Array(0), 'w', privately(files));
+  syncFolder(keysDir(logDir), files);
+}
+
+/** Overwrites the key and removes its files. Whatever is gone already is passed over. */
+export function destroyKey(files: LogFiles, logDir: string, session: string): void {
+  const path = keyPath(logDir, session);
+  for (const name of [path, `${path}.tmp`]) {
+    const text = readSmall(files, name);
+    if (text === null) continue;
+    // In place: on a disk that writes in place this is what destroys the key, not the unlinking.
+    writeSynced(name, randomBytes(Math.max(1, Buffer.byteLength(text))), 'r+', files);
+    files.unlinkSync(name);
+  }
+  syncFolder(keysDir(logDir), files);
+}
+
+/** Whether the session was erased, or is being erased. */
+export const isErased = (files: LogFiles, logDir: string, session: string): boolean =>
+  readSmall(files, markPath(logDir, session)) !== null;
+
+/** Whether a key of the session is there, wrapped by whatever. */
+export const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
+  readSmall(files, keyPath(logDir, session)) !== null;
+
+/** The error for a session that was asked for by name and cannot be opened. */
+export function unopenedError(session: string, why: Unopened): KvError {
+  return new KvError(
+    'sealed',
+    why === 'erased' ? `session ${session} was erased` : `the key that opens session ${session} is not here`,
+    {
+      values: { session },
+      hint:
+        why === 'erased'
+          ? 'its entries stay in the hash chain, but nobody can read what they say'
+          : 'keys lie in the folder keys of the log; if they are wrapped, name the master key with --master-key',
+    },
+  );
+}
+
+/** The text of a small file; null where there is none. Throws 'bad-file', and what the disk says. */
+function readSmall(files: LogFiles, path: string): string | null {
+  let fd: number;
+  try {
+    fd = files.openSync(path, 'r');
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    throw cause;
+  }
+  try {
+    const size = files.sizeSync(fd);
+    if (size > FILE_BYTES_MAX)
+      throw new KvError('bad-file', `${path} has ${size} bytes, at most ${FILE_BYTES_MAX} are plausible`, {
+        values: { path, bytes: size },
+      });
+    const bytes = Buffer.alloc(size);
+    let done = 0;
+    for (let read = 1; read > 0 && done < size; done += read) read = files.readSync(fd, bytes, done, size - done, done);
+    return bytes.toString('utf8', 0, done);
+  } finally {
+    files.closeSync(fd);
+  }
+}
+
+/** The same files, made so that only their owner can read them. */
+const privately = (files: LogFiles): SyncedFiles => ({
+  openSync: (path, flags) => files.openSync(path, flags, 0o600),
+  closeSync: (fd) => files.closeSync(fd),
+  fsyncSync: (fd) => files.fsyncSync(fd),
+  writeSync: (fd, source, offset, length, position) => files.writeSync(fd, source, offset, length, position),
+});

@@ -1,0 +1,103 @@
+/**
+ * A sealed body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session and kind are bound to it, so
+ * that it opens in its own place only. Nonces are the writer's four random bytes and the seq, which a writer gives once.
+ * On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to whoever follows the chain.
+ */
+import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
+import { KvError } from '../native/index.ts';
+import { canonicalJson, isInOrder } from './canonical.ts';
+import type { Envelope } from './entry.ts';
+import { type EntryKind, NO_SESSION } from './types.ts';
+
+export const KEY_BYTES = 32;
+export const NONCE_BYTES = 12;
+const TAG_BYTES = 16;
+const CIPHER = 'aes-256-gcm';
+const TWO_32 = 2 ** 32;
+/** No body is shorter than '{}'. */
+const SEALED_BYTES_MIN = NONCE_BYTES + 2 + TAG_BYTES;
+
+interface Place {
+  readonly seq: number;
+  readonly session: string;
+  readonly kind: EntryKind;
+}
+
+/** Kinds that say what was done to a session from outside. They hold nothing of it, and must be readable when it is erased. */
+const OPEN_KINDS: readonly EntryKind[] = ['erase', 'hold', 'release'];
+
+/** Whether entries of this session and kind are sealed when they are written. */
+export const mustSeal = (session: string, kind: EntryKind): boolean =>
+  session !== NO_SESSION && !OPEN_KINDS.includes(kind);
+
+/** Whether the body of an entry that was read is sealed. */
+export function isSealed({ session, kind, body }: Envelope): boolean {
+  return (
+    mustSeal(session, kind) &&
+    typeof (body as { sealed?: unknown }).sealed === 'string' &&
+    Object.keys(body as object).length === 1
+  );
+}
+
+const boundTo = ({ seq, session, kind }: Place): Buffer => Buffer.from(`${seq} ${kind} ${session}`);
+
+/** Text of a body → text of the sealed one. `nonceStart`: 4 bytes. */
+export function sealText(key: KeyObject, nonceStart: Uint8Array, place: Place, text: string): string {
+  const nonce = Buffer.allocUnsafe(NONCE_BYTES);
+  nonce.set(nonceStart);
+  nonce.writeUInt32BE(Math.floor(place.seq / TWO_32), 4);
+  nonce.writeUInt32BE(place.seq % TWO_32, 8);
+  const cipher = createCipheriv(CIPHER, key, nonce).setAAD(boundTo(place));
+  const sealed = Buffer.concat([nonce, cipher.update(text, 'utf8'), cipher.final(), cipher.getAuthTag()]);
+  return `{"sealed":"${sealed.toString('base64')}"}`;
+}
+
+/** The body of a sealed entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not sealed so. */
+export function openText(key: KeyObject | null, { seq, session, kind, body }: Envelope): unknown {
+  const { sealed } = body as { readonly sealed: string };
+  const bytes = Buffer.from(sealed, 'base64');
+  if (bytes.length < SEALED_BYTES_MIN || bytes.toString('base64') !== sealed)
+    throw new KvError('bad-log', `the ${kind} entry has no sealed body`, { values: { kind } });
+  if (key === null) return null;
+  const text = opened(key, boundTo({ seq, session, kind }), bytes)?.toString('utf8');
+  const value = text === undefined ? undefined : jsonOf(text);
+  const isOurs =
+    typeof value === 'object' &&
+    value !== null &&
+    text === (isInOrder(value) ? JSON.stringify(value) : canonicalJson(value));
+  if (!isOurs)
+    throw new KvError('bad-log', `the ${kind} entry was not sealed with the key of its session, or not in this place`, {
+      values: { kind, session },
+    });
+  return value;
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Bytes bound to a name → base64. */
+export function sealBox(key: KeyObject, nonce: Uint8Array, name: string, bytes: Uint8Array): string {
+  const cipher = createCipheriv(CIPHER, key, nonce).setAAD(Buffer.from(name));
+  return Buffer.concat([nonce, cipher.update(bytes), cipher.final(), cipher.getAuthTag()]).toString('base64');
+}
+
+/** What `sealBox` sealed; null where key or name are others. */
+export const openBox = (key: KeyObject, name: string, box: string): Uint8Array | null =>
+  opened(key, Buffer.from(name), Buffer.from(box, 'base64'));
+
+function opened(key: KeyObject, bound: Uint8Array, bytes: Uint8Array): Buffer | null {
+  if (bytes.length < NONCE_BYTES + TAG_BYTES) return null;
+  const end = bytes.length - TAG_BYTES;
+  const decipher = createDecipheriv(CIPHER, key, bytes.subarray(0, NONCE_BYTES), { authTagLength: TAG_BYTES });
+  decipher.setAAD(bound).setAuthTag(bytes.subarray(end));
+  try {
+    return Buffer.concat([decipher.update(bytes.subarray(NONCE_BYTES, end)), decipher.final()]);
+  } catch {
+    return null;
+  }
+}
