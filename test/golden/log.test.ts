@@ -104,7 +104,7 @@ it('of format 2 are still the bytes', () => {
   const { entries, head, root, id } = readByTheTable2();
   expect(head).toBe('d4d32e1c4a8ecd2f417b88c30fd5ec8e9bab5d7ff03f1339238e61267735e513');
   expect(entries).toEqual(readByTheTable().entries);
-  const sums = { logId: id, segments: 3, entries: 14, headHash: head, problem: null, tornBytes: 0 };
+  const sums = { logId: id, segments: 3, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
   expect(verifyLog(dir2)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, ...sums }], foreign: [] });
   expect([...readLog(dir2)]).toEqual(entries);
 });
