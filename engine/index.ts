@@ -94,6 +94,7 @@ export {
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
+export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession } from './erase.ts';
 export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';

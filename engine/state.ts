@@ -15,7 +15,9 @@ import {
 } from '../memory/index.ts';
 import { given, KvError } from '../native/index.ts';
 import {
+  checkMasterKey,
   type Entry,
+  erasedSessions,
   type FailureMode,
   isLogDir,
   lockWriter,
@@ -97,6 +99,8 @@ async function keepBook(
   logId: string,
   shared: Shared,
 ): Promise<{ book: ThresholdBook; lock: WriterLock | null }> {
+  // Without the keys of its sessions the log would seem to lack them.
+  checkMasterKey(logDir(dir));
   makeFolder(memoryDir(dir));
   let lock: WriterLock | null = null;
   try {
@@ -109,6 +113,7 @@ async function keepBook(
       dir: memoryDir(dir),
       logId,
       entries: lessons(dir),
+      erased: () => erasedSessions(logDir(dir)),
       readOnly: lock === null,
       stateDir: resolve(dir),
       ...shared,
@@ -132,6 +137,7 @@ export async function findBook(dir: string, qdrant?: QdrantOptions): Promise<Thr
     dir: logId !== null || isKept ? memoryDir(dir) : null,
     logId: logId ?? '',
     entries: logId === null ? () => [] : lessons(dir),
+    erased: () => erasedSessions(logDir(dir)),
     readOnly: true,
     stateDir: resolve(dir),
     ...given<Shared>({ shared: qdrant && { ...qdrant, send: false } }),
@@ -143,6 +149,23 @@ export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<Thr
   const book = await findBook(dir, qdrant);
   if (book === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });
   return book;
+}
+
+/** Forgets what a session taught, here and on the server. Throws 'locked' while another process keeps the book: that one forgets it when its next session ends. */
+export async function forgetSession(dir: string, session: string, qdrant?: QdrantOptions): Promise<void> {
+  if (!existsSync(memoryDir(dir)) && qdrant === undefined) return;
+  const { book, lock } = await keepBook(dir, readLogId(logDir(dir)) ?? '', given<Shared>({ shared: qdrant }));
+  try {
+    if (lock === null)
+      throw new KvError('locked', `another process keeps what the session taught in ${memoryDir(dir)}`, {
+        values: { dir, session },
+        hint: 'it forgets the session when its next session ends; then erase once more',
+      });
+    await book.forget(session);
+  } finally {
+    await book.close();
+    lock?.release();
+  }
 }
 
 /** Makes the book again from the log. → experiences. Throws 'locked' while another process keeps it. */

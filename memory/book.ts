@@ -45,6 +45,8 @@ const BANDWIDTH = 0.25;
 const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;
+/** Values that one condition of a filter may have. */
+const FORGET_AT_ONCE = 1024;
 
 export interface BookOptions {
   /** Folder of the book, created when missing; null: memory only. */
@@ -58,6 +60,8 @@ export interface BookOptions {
    * his entries in `known`. Called to rebuild and to catch up.
    */
   readonly entries: (known: readonly number[]) => Iterable<TimedEntry>;
+  /** Which sessions were erased from that log; null: none. Asked when the book is opened and whenever it is written. Default: none. */
+  readonly erased?: () => ((session: string) => boolean) | null;
   /** Changes nothing in `dir`: for callers that only ask, and where another process keeps the book. */
   readonly readOnly?: boolean;
   /** A server that this book shares its sessions with; `send: false` only asks there. Default: none. */
@@ -105,6 +109,8 @@ export interface ThresholdBook {
    * law that came with the package is told in relation to it, so that law is a part of the file, beside what was learned here.
    */
   exportFile(target: ExportTarget, log: EvidenceLog | null): Promise<ThresholdFile>;
+  /** Forgets a session, here and on the server, and leaves nothing of it in the folder. Throws 'io', 'network', 'database'. */
+  forget(session: string): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -134,11 +140,12 @@ class Book implements ThresholdBook {
   readonly #index: VectorIndex<SessionRecord>;
   readonly #shared: SharedIndex<SessionRecord> | null;
   readonly #sends: boolean;
+  readonly #erased: NonNullable<BookOptions['erased']>;
   readonly #seqs = new Set<number>();
   #rebuilt: string | null;
 
   constructor(
-    { dir, logId, stateDir = null, shared }: BookOptions,
+    { dir, logId, stateDir = null, shared, erased = () => null }: BookOptions,
     index: VectorIndex<SessionRecord>,
     server: SharedIndex<SessionRecord> | null,
     rebuilt: string | null,
@@ -149,6 +156,7 @@ class Book implements ThresholdBook {
     this.#index = index;
     this.#shared = server;
     this.#sends = shared?.send ?? true;
+    this.#erased = erased;
     this.#rebuilt = rebuilt;
   }
 
@@ -286,8 +294,31 @@ class Book implements ThresholdBook {
     const session = sessionOf(open, close, this.#log, FINGERPRINT_DIM);
     if (session === null) return;
     await this.#add([session]);
+    await this.#forgetErased();
     await this.#index.save();
     await this.#sync();
+  }
+
+  async forget(session: string): Promise<void> {
+    const ofSession = { field: 'session', equals: session } as const;
+    await this.#forgetErased();
+    await this.#index.remove({ must: [ofSession] });
+    // Also where nothing was known of it: a save that was killed may have left it in files that the next one removes.
+    await this.#index.save();
+    await this.#shared?.forget({ must: [{ field: 'log', equals: this.#log }, ofSession] });
+  }
+
+  /** Another process may have erased sessions that this one has in memory. → how many those were */
+  async #forgetErased(): Promise<number> {
+    const isErased = this.#erased();
+    if (isErased === null) return 0;
+    const gone = (await allOf(this.#index)).filter(({ payload }) => isErased(payload.session));
+    for (let at = 0; at < gone.length; at += FORGET_AT_ONCE) {
+      const some = gone.slice(at, at + FORGET_AT_ONCE);
+      await this.#index.remove({ must: [{ field: 'session', oneOf: some.map(({ payload }) => payload.session) }] });
+    }
+    for (const { id } of gone) this.#seqs.delete(id.seq);
+    return gone.length;
   }
 
   async #add(sessions: readonly VectorEntry<SessionRecord>[]): Promise<void> {
@@ -319,6 +350,7 @@ class Book implements ThresholdBook {
 
   /** Takes over what is in the index, and brings it up to the log. */
   async start(entries: BookOptions['entries']): Promise<void> {
+    if ((await this.#forgetErased()) > 0) await this.#index.save();
     const newest = new Map<number, VectorEntry<SessionRecord>>();
     for (const item of await allOf(this.#index)) {
       this.#seqs.add(item.id.seq);
@@ -379,6 +411,7 @@ class Book implements ThresholdBook {
   }
 
   async close(): Promise<void> {
+    if ((await this.#forgetErased()) > 0) await this.#index.save();
     await this.#sync();
     await this.#shared?.close();
     await this.#index.close();

@@ -98,6 +98,11 @@ export class SharedIndex<T extends object> {
     return this.#last;
   }
 
+  /** Forgets what passes. Unlike everything else here it throws when the server does not do it. */
+  forget(filter: Filter): Promise<void> {
+    return this.#index.remove(filter);
+  }
+
   async close(): Promise<void> {
     await this.#index.close();
   }

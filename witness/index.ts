@@ -1,9 +1,18 @@
 export * from './audit.ts';
+export * from './erase.ts';
 export * from './explain.ts';
 export * from './files.ts';
 export * from './filter.ts';
 export * from './id.ts';
-export { masterKeysInUse, readMasterKey, type Unopened, useMasterKeys } from './keys.ts';
+export {
+  checkMasterKey,
+  erasedSessions,
+  keysDir,
+  masterKeysInUse,
+  readMasterKey,
+  type Unopened,
+  useMasterKeys,
+} from './keys.ts';
 export { lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
 export * from './query.ts';

@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import { KvError, readRegular, type SyncedFiles, syncFolder, writeSynced } from '../native/index.ts';
 import { checkBody } from './body.ts';
 import type { Envelope } from './entry.ts';
-import type { LogFiles } from './files.ts';
+import { type LogFiles, nodeFiles } from './files.ts';
 import { isSealed, KEY_BYTES, mustSeal, NONCE_BYTES, openBox, openText, sealBox, sealText } from './seal.ts';
 import type { Entry, EntryKind } from './types.ts';
 
@@ -190,7 +190,7 @@ function keyIn(text: string, session: string): Uint8Array | null {
 }
 
 /** Before a log is written: the master key that wrapped its newest keys must be there, or the next ones would lie beside them unwrapped. Throws 'bad-config'. */
-export function checkMasterKey(files: LogFiles, logDir: string): void {
+export function checkMasterKey(logDir: string, files: LogFiles = nodeFiles): void {
   const id = readMaster(files, logDir);
   if (id === null || masters.some((master) => master.id === id)) return;
   throw new KvError(
@@ -226,12 +226,21 @@ export function destroyKey(files: LogFiles, logDir: string, session: string): vo
   syncFolder(keysDir(logDir), files);
 }
 
-/** Whether the session was erased, or is being erased. */
-export const isErased = (files: LogFiles, logDir: string, session: string): boolean =>
-  readSmall(files, markPath(logDir, session)) !== null;
+/** Which sessions were erased, or are being erased; null: none was. */
+export function erasedSessions(logDir: string, files: LogFiles = nodeFiles): ((session: string) => boolean) | null {
+  let names: string[];
+  try {
+    names = files.listSync(keysDir(logDir));
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    throw cause;
+  }
+  const marks = new Set(names.filter((name) => name.endsWith('.erased')));
+  return marks.size === 0 ? null : (session) => marks.has(`${fileName(session)}.erased`);
+}
 
 /** Whether a key of the session is there, wrapped by whatever. */
-export const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
+const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
   readSmall(files, keyPath(logDir, session)) !== null;
 
 /** The error for a session that was asked for by name and cannot be opened. */

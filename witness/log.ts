@@ -53,7 +53,7 @@ const LOG_ID_PAUSE_MS = 5;
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
   try {
-    if (settings.keys !== null) checkMasterKey(settings.files, settings.dir);
+    if (settings.keys !== null) checkMasterKey(settings.dir, settings.files);
     for (let series = options.series ?? 0; series <= (options.series ?? SERIES_MAX - 1); series++) {
       const folder = seriesDir(settings.dir, series);
       settings.files.mkdirSync(folder);

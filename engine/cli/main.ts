@@ -53,6 +53,7 @@ interface CommandText {
 
 // The modules of a command are loaded only when it runs.
 const audit = () => import('./audit.ts');
+const erasure = () => import('./erasure.ts');
 const thresholds = () => import('./thresholds.ts');
 const trace = () => import('./trace.ts');
 
@@ -226,6 +227,20 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     ],
     settings: ['limit', 'database', ...AUDIT],
     act: async (settings, args) => (await audit()).query(settings, args[0]!),
+  },
+  {
+    usage: 'erase',
+    does: 'Make what the log says of a session unreadable for ever, and remove it from tables, indexes and files of the state folder. The hash chain stays sound.',
+    examples: ['palimpsest audit erase --session 0c42f114', 'palimpsest audit erase --session 0c42f114 --yes --json'],
+    settings: ['session', 'yes', 'database', ...SHARED, ...AUDIT],
+    act: async (settings) => (await erasure()).erase(settings),
+  },
+  {
+    usage: 'hold',
+    does: 'Keep a session from being erased and from retention, for example for a court; --release ends it.',
+    examples: ['palimpsest audit hold --session 0c42f114', 'palimpsest audit hold --session 0c42f114 --release'],
+    settings: ['session', 'release', ...AUDIT],
+    act: async (settings) => (await erasure()).hold(settings),
   },
   {
     usage: 'reindex',

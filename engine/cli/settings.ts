@@ -247,6 +247,8 @@ export const SETTINGS = {
   until: { flags: '--until <time>', help: 'the same' },
   step: { flags: '--step <range>', help: 'only at these token counts: 384, 100..200, 100..' },
   refused: { flags: '--refused', help: 'only moves that their trial refused' },
+  yes: { flags: '--yes', help: 'do it without asking' },
+  release: { flags: '--release', help: 'end the hold instead of beginning it' },
   limit: { flags: '--limit <n>', help: 'how many (default: 20; similar: 5; query: 1000)', parse: whole(1, 100_000) },
 } as const satisfies Record<string, Setting>;
 

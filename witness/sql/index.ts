@@ -12,3 +12,16 @@ export async function openAuditIndex(options: AuditIndexOptions): Promise<AuditI
   const { open } = await import('./audit-index.ts');
   return open(options);
 }
+
+/**
+ * Removes what the tables hold of a session: its rows from a server, or the whole embedded database in `dir`, whose files would keep deleted rows. It is
+ * made again when it is next asked. Throws 'locked', 'database', 'bad-config', 'io'.
+ */
+export async function forgetInSql(
+  where: { readonly url: string } | { readonly dir: string },
+  logId: string,
+  session: string,
+): Promise<void> {
+  const { forget } = await import('./forget.ts');
+  await forget(where, logId, session);
+}

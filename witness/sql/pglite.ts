@@ -160,6 +160,16 @@ function lockFolder(dir: string): WriterLock {
   }
 }
 
+/** The same, once nobody has it open. Throws 'locked', 'io'. */
+export function discardLocked(dir: string): void {
+  const lock = lockFolder(dir);
+  try {
+    discardPglite(dir);
+  } finally {
+    lock.release();
+  }
+}
+
 /** Removes the database, nothing else, from `dir`. The caller has no connection open. */
 export function discardPglite(dir: string): void {
   if (existsSync(dataDir(dir))) rmSync(dataDir(dir), { recursive: true, force: true });

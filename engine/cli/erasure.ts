@@ -1,0 +1,67 @@
+/** `palimpsest audit erase` and `hold`: what may be done to the record of a session, and what keeps it from being done. */
+import { createInterface } from 'node:readline/promises';
+import { columnsOf, given, jsonText, KvError, plural, printable, timeText, wrap } from '../../native/index.ts';
+import { findSession } from '../../witness/index.ts';
+import { type EraseOptions, type Erasure, eraseSession, holdSession } from '../erase.ts';
+import { logDir } from '../state.ts';
+import { flag, qdrantOptions, type Settings, text } from './options.ts';
+
+const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
+
+function print(settings: Settings, value: unknown, sentences: string): void {
+  const plain = (): string => wrap(printable(sentences), columnsOf(process.stdout));
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain()}\n`);
+}
+
+/** The session that --session names, by its whole id. */
+function sessionOf(settings: Settings): string {
+  const typed = text(settings, 'session');
+  if (typed === undefined)
+    throw new KvError('bad-argument', 'no session was named', { hint: '--session ID; audit sessions lists them' });
+  return findSession(logDir(stateDir(settings)), typed);
+}
+
+/** Asks on a terminal; elsewhere --yes is the answer. Throws 'bad-argument', 'aborted'. */
+async function confirm(settings: Settings, question: string): Promise<void> {
+  if (flag(settings, 'yes')) return;
+  if (!process.stdin.isTTY)
+    throw new KvError('bad-argument', 'nobody is here to confirm this', { hint: 'add --yes to do it unasked' });
+  const lines = createInterface({ input: process.stdin, output: process.stderr });
+  try {
+    const answer = await lines.question(`${question} Type yes: `);
+    if (answer.trim().toLowerCase() !== 'yes') throw new KvError('aborted', 'nothing was done');
+  } finally {
+    lines.close();
+  }
+}
+
+export async function erase(settings: Settings): Promise<void> {
+  const session = sessionOf(settings);
+  await confirm(settings, `Erase session ${session} for ever?`);
+  const options = given<EraseOptions>({
+    database: text(settings, 'database'),
+    qdrant: qdrantOptions(settings),
+    by: 'palimpsest audit erase',
+  });
+  const erasure = await eraseSession(stateDir(settings), session, options);
+  print(settings, erasure, erasureText(erasure));
+}
+
+function erasureText({ session, entries, erasedMs, files }: Erasure): string {
+  const done =
+    erasedMs === null
+      ? `Session ${session} is erased: nobody can read its ${plural(entries, 'entry', 'entries')} any more, and it is in no table and no index.`
+      : `Session ${session} was erased ${timeText(erasedMs)}. What may have been left of it was looked for again.`;
+  return files.length === 0 ? done : `${done} Removed as well, because they named it: ${files.join(', ')}.`;
+}
+
+export async function hold(settings: Settings): Promise<void> {
+  const release = flag(settings, 'release');
+  const result = await holdSession(stateDir(settings), sessionOf(settings), { release, by: 'palimpsest audit hold' });
+  const state = release ? 'not held any more' : 'held: neither erase nor retain touches it';
+  print(
+    settings,
+    { ...result, held: !release },
+    `Session ${result.session} is ${state}${result.changed ? '' : ' (it was so before)'}.`,
+  );
+}
