@@ -4,11 +4,10 @@ import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { createEngine, eraseSession, holdSession, openCache, openSessionIndex } from '../../../engine/index.ts';
+import { eraseSession, holdSession, openSessionIndex } from '../../../engine/index.ts';
 import { logDir, readBook, sqlDir } from '../../../engine/state.ts';
 import {
   type Entry,
-  forgetInSql,
   keysDir,
   openAuditIndex,
   openLogQuery,
@@ -19,7 +18,7 @@ import {
 } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { expectRefused, lastLine, palimpsest } from './command.ts';
-import { codeOf, ids, MODEL, openEngine, refused, written } from './on-reference.ts';
+import { codeOf, ids, openEngine, refused, written } from './on-reference.ts';
 
 const folder = scratchFolders();
 let made = '';
