@@ -65,11 +65,22 @@ export const decisions = pgTable(
     bytesBefore: whole('bytes_before').notNull(),
     bytesAfter: whole('bytes_after').notNull(),
   },
+  // Lists are in order of time and seq, newest first, so what narrows them often is followed by these in its index.
   (t) => [
-    primaryKey({ columns: [t.logId, t.seq] }),
-    index('decisions_by_session').on(t.logId, t.session, t.seq),
-    index('decisions_by_layer').on(t.logId, t.layer, t.seq),
-    index('decisions_by_time').on(t.logId, t.timeMs),
+    primaryKey({ columns: [t.logId, t.seq, t.timeMs] }),
+    index('decisions_by_time').on(t.logId, t.timeMs, t.seq),
+    index('decisions_by_session').on(t.logId, t.session, t.timeMs, t.seq),
+    index('decisions_by_layer').on(t.logId, t.layer, t.timeMs, t.seq),
+    index('decisions_by_from').on(t.logId, t.from, t.timeMs, t.seq),
+    index('decisions_by_to').on(t.logId, t.to, t.timeMs, t.seq),
+    index('decisions_by_rule').on(t.logId, t.rule),
+    index('decisions_by_threshold').on(t.logId, t.threshold),
+    index('decisions_by_verdict_rule').on(t.logId, t.verdictRule),
+    index('decisions_by_verdict_threshold').on(t.logId, t.verdictThreshold),
+    index('decisions_by_epsilon_from').on(t.logId, t.epsilonFrom),
+    index('decisions_by_epsilon_to').on(t.logId, t.epsilonTo),
+    index('decisions_by_epsilon_now').on(t.logId, t.epsilonNow),
+    index('decisions_by_bytes').on(t.logId, t.bytesFreed),
   ],
 );
 
@@ -91,7 +102,10 @@ export const situations = pgTable(
     trials: integer('trials').notNull(),
     outcomes: integer('outcomes').notNull(),
   },
-  (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('situations_by_session').on(t.logId, t.session, t.seq)],
+  (t) => [
+    primaryKey({ columns: [t.logId, t.seq, t.timeMs] }),
+    index('situations_by_session').on(t.logId, t.session, t.seq),
+  ],
 );
 
 /** One row for each session that taught something. The vector index finds the nearest ones; their details are here. `seq` is that of the 'close' entry. */
@@ -116,5 +130,20 @@ export const experiences = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('experiences_by_model').on(t.logId, t.modelDigest)],
 );
 
+/** How far the tables hold a log: of each series the seq behind the last entry that was compared, and the hash of the chain there. */
+export const heads = pgTable(
+  'heads',
+  {
+    logId: text('log_id').notNull(),
+    series: integer('series').notNull(),
+    nextSeq: whole('next_seq').notNull(),
+    headHash: text('head_hash').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.logId, t.series] })],
+);
+
 /** Every table, each with the log's id as its first column. */
-export const TABLES = [sessions, decisions, situations, experiences] as const;
+export const TABLES = [sessions, decisions, situations, experiences, heads] as const;
+
+/** Those that are partitioned by time (`time_ms`), one partition a month, because they grow without end. */
+export const PARTITIONED = [decisions, situations] as const;

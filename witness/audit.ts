@@ -18,7 +18,32 @@ import { shortId } from './id.ts';
 import type { ReplayReport } from './replay.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
-import type { DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
+import type { CountKey, CountRow, DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
+
+/** Fields of a row of decisions, in order: the columns of its CSV. */
+export const DECISION_FIELDS = [
+  ...['seq', 'timeMs', 'session', 'situation', 'order', 'tokens', 'layer', 'page', 'side', 'from', 'to', 'accepted'],
+  ...['rule', 'threshold', 'measured', 'bound', 'unit', 'origin'],
+  ...['verdictRule', 'verdictThreshold', 'verdictMeasured', 'verdictBound'],
+  ...['epsilonFrom', 'epsilonTo', 'epsilonNow', 'price', 'bytesFreed', 'bytesBefore', 'bytesAfter'],
+] as const satisfies readonly (keyof DecisionRow)[];
+
+/** Fields of a row of sessions. */
+export const SESSION_ROW_FIELDS = [
+  ...['session', 'seq', 'openedMs', 'closedMs', 'model', 'modelDigest', 'policy', 'tokens', 'kvBytes', 'kvBytesF16'],
+  ...['meanKld', 'decisions', 'refused', 'end'],
+] as const satisfies readonly (keyof SessionRow)[];
+
+/** Fields of a row of counts. */
+export const COUNT_FIELDS = [
+  ...['key', 'decisions', 'refused', 'bytesFreed', 'epsilonMean', 'epsilonMax', 'firstMs', 'lastMs'],
+] as const satisfies readonly (keyof CountRow)[];
+
+/** Fields of a session that is like another. */
+export const SIMILAR_FIELDS = [
+  ...['log', 'seq', 'distance', 'session', 'modelDigest', 'family', 'policy', 'tokens', 'kvBytes', 'effectiveBits'],
+  ...['decisions', 'priceThreshold', 'predictedKld', 'meanKld', 'reason', 'endMs'],
+] as const satisfies readonly ('log' | 'seq' | 'distance' | keyof SessionRecord)[];
 
 /** From this width on there is room for whole ids of sessions. */
 const WHOLE_IDS_COLUMNS = 120;
@@ -102,6 +127,35 @@ const sessionColumns = (columns: number): Column<SessionRow>[] => [
 export function sessionsText(rows: readonly SessionRow[], columns = Number.POSITIVE_INFINITY): string {
   if (rows.length === 0) return 'The log has no sessions.';
   const all = sessionColumns(columns);
+  return [table(all, rows, columns), '', legend(all, columns)].join('\n');
+}
+
+const countColumns = (by: CountKey): Column<CountRow>[] => [
+  {
+    title: by,
+    align: by === 'layer' ? 'right' : 'left',
+    least: 12,
+    value: ({ key }) => (by === 'hour' ? timeText(Number(key)).slice(0, 16) : String(key)),
+    ...(by === 'reason' ? { means: 'the rule that planned a move, or that refused it' } : {}),
+    ...(by === 'hour' ? { means: 'its beginning, UTC' } : {}),
+  },
+  { title: 'moves', value: (row) => String(row.decisions), means: 'decisions, refused ones included' },
+  { title: 'refused', value: (row) => String(row.refused) },
+  { title: 'freed', value: (row) => bytesText(row.bytesFreed) },
+  {
+    title: 'mean ε',
+    value: (row) => brief(row.epsilonMean, 3),
+    means: 'error that they were decided by: measured just before the move, else predicted',
+  },
+  { title: 'worst ε', value: (row) => brief(row.epsilonMax, 3) },
+  { title: 'first (UTC)', align: 'left', optional: true, value: (row) => timeText(row.firstMs).slice(0, 16) },
+  { title: 'last (UTC)', align: 'left', optional: true, value: (row) => timeText(row.lastMs).slice(0, 16) },
+];
+
+/** `audit count`. */
+export function countsText(by: CountKey, rows: readonly CountRow[], columns = Number.POSITIVE_INFINITY): string {
+  if (rows.length === 0) return 'No decision matches.';
+  const all = countColumns(by);
   return [table(all, rows, columns), '', legend(all, columns)].join('\n');
 }
 

@@ -1,5 +1,6 @@
 /** What a person types to narrow a list: times, spans, ranges. */
-import { KvError } from '../native/index.ts';
+import { given, KvError } from '../native/index.ts';
+import type { Range } from './types.ts';
 
 const UNIT_MS: Readonly<Record<string, number>> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 };
 const AGO = /^(\d{1,9}(?:\.\d{1,3})?)([smhdw])$/;
@@ -20,13 +21,20 @@ export function parseTime(text: string, nowMs: number): number {
   return time;
 }
 
-/** '384', '100..200', '100..', '..200' → inclusive bounds. Throws 'bad-argument'. */
-export function parseRange(text: string): { readonly min?: number; readonly max?: number } {
-  const match = /^(\d{0,15})(\.\.)?(\d{0,15})$/.exec(text);
-  const [, low, dots, high] = match ?? [];
-  if (match === null || (low === '' && high === '')) throw badRange(text);
+const rangeOf = (number: string): RegExp => new RegExp(`^(${number})?(\\.\\.)?(${number})?$`);
+const WHOLE_RANGE = rangeOf(String.raw`\d{1,15}`);
+const REAL_RANGE = rangeOf(String.raw`\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,3})?`);
+
+/** '384', '100..200', '100..', '..200' → inclusive bounds; of real numbers also '1e-3..0.02'. Throws 'bad-argument'. */
+export function parseRange(text: string, isReal = false): Range {
+  const [, low, dots, high] = (isReal ? REAL_RANGE : WHOLE_RANGE).exec(text) ?? [];
+  if (low === undefined && high === undefined) throw badRange(text);
+  if (dots === undefined && (low === undefined || high !== undefined)) throw badRange(text);
   if (dots === undefined) return { min: Number(text), max: Number(text) };
-  const range = { ...(low === '' ? {} : { min: Number(low) }), ...(high === '' ? {} : { max: Number(high) }) };
+  const range = given<Range>({
+    min: low === undefined ? undefined : Number(low),
+    max: high === undefined ? undefined : Number(high),
+  });
   if (range.min !== undefined && range.max !== undefined && range.min > range.max) throw badRange(text);
   return range;
 }

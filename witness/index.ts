@@ -1,4 +1,5 @@
 export * from './audit.ts';
+export { csvText } from './csv.ts';
 export * from './erase.ts';
 export * from './explain.ts';
 export * from './files.ts';
@@ -20,5 +21,6 @@ export * from './read.ts';
 export * from './replay.ts';
 export { entryId, parseEntryId } from './series.ts';
 export * from './sql/index.ts';
+export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';
 export * from './types.ts';
 export * from './verify.ts';

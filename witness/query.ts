@@ -1,39 +1,106 @@
 /** The audit's questions answered by reading the log itself: nothing to build first, nothing to trust but the log. */
-import { given, KvError } from '../native/index.ts';
-import { type ReadOptions, readLog } from './read.ts';
-import { seriesOf } from './series.ts';
-import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionRow } from './types.ts';
-
-const LIMIT_DEFAULT = 100;
+import { given } from '../native/index.ts';
+import { checkLimit, conditionsOf, meets } from './condition.ts';
+import { Counts, checkCountKey } from './count.ts';
+import { nodeFiles } from './files.ts';
+import { newestOf } from './newest.ts';
+import { type ReadOptions, readLog, readSeries } from './read.ts';
+import { listSeries, seriesOf } from './series.ts';
+import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionFilter, SessionRow } from './types.ts';
 
 /**
- * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Each reads the whole log, front to back, and
- * keeps no more than `limit` rows; nothing is written, and somebody may be writing the log meanwhile.
+ * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Lists begin at the newest entry and read no further
+ * back than they must; nothing is written, and somebody may be writing the log meanwhile.
  */
 export function openLogQuery(dir: string): DecisionQuery {
   return {
-    decisions: async (filter = {}) => {
-      const { session } = filter;
-      const rows = new Newest<DecisionRow>(checkLimit(filter.limit));
-      for (const entry of readLog(dir, given<ReadOptions>({ kinds: ['decision'], session }))) {
-        // Entries come in order of time: once the writer of `beforeSeq` is there, everything else that is read is younger.
-        if (filter.beforeSeq !== undefined && sameSeries(entry.seq, filter.beforeSeq) && entry.seq >= filter.beforeSeq)
-          break;
+    decisions: async (filter = {}) => decisionsOf(dir, filter),
+    sessions: async (filter = {}) => sessionsIn(dir, filter),
+    counts: async (by, filter = {}) => {
+      checkCountKey(by);
+      const conditions = conditionsOf(filter);
+      const counts = new Counts(by);
+      const isByModel = filter.model !== undefined || by === 'model';
+      const models = new Map<string, OpenModel>();
+      const kinds = isByModel ? (['open', 'decision'] as const) : (['decision'] as const);
+      for (const entry of readLog(dir, given<ReadOptions>({ kinds, session: filter.session }))) {
+        if (entry.kind === 'open') models.set(entry.session, (entry as Entry<'open'>).body.model);
+        if (entry.kind !== 'decision') continue;
         const row = decisionRow(entry as Entry<'decision'>);
-        if (matches(row, filter)) rows.add(row);
+        const model = models.get(row.session);
+        if (isOfModel(model, filter.model) && meets(row, conditions)) counts.add(row, model?.name ?? 'unknown');
       }
-      return rows.newestFirst();
-    },
-    sessions: async (filter = {}) => {
-      const limit = checkLimit(filter.limit);
-      const totals = new SessionTotals();
-      for (const entry of readLog(dir)) totals.add(entry);
-      return totals
-        .rows()
-        .filter((row) => inSpan(row.openedMs, filter))
-        .slice(0, limit);
+      return counts.rows();
     },
   };
+}
+
+type OpenModel = Entry<'open'>['body']['model'];
+
+const isOfModel = (model: OpenModel | undefined, wanted: string | undefined): boolean =>
+  wanted === undefined || model?.name === wanted || model?.digest === wanted;
+
+function decisionsOf(dir: string, filter: DecisionFilter): DecisionRow[] {
+  const limit = checkLimit(filter.limit);
+  const conditions = conditionsOf(filter);
+  const { session, fromMs, model } = filter;
+  const cut = filter.beforeSeq === undefined ? null : cutAt(dir, filter.beforeSeq);
+  const isBefore = (row: DecisionRow): boolean =>
+    cut === null || row.timeMs < cut.timeMs || (row.timeMs === cut.timeMs && row.seq < cut.seq);
+  const sessions = model === undefined ? null : sessionsOfModel(dir, model);
+  return newestOf<DecisionRow>(dir, {
+    ...given<Pick<ReadOptions, 'session'>>({ session }),
+    kinds: session === undefined ? ['decision'] : ['open', 'decision'],
+    isFirst: (entry) => entry.kind === 'open',
+    pick: (entry) => {
+      if (entry.kind !== 'decision') return null;
+      const row = decisionRow(entry as Entry<'decision'>);
+      return isBefore(row) && (sessions?.has(row.session) ?? true) && meets(row, conditions) ? row : null;
+    },
+    limit,
+    fromMs,
+    toMs: cut === null ? filter.toMs : Math.min(cut.timeMs, filter.toMs ?? cut.timeMs),
+  });
+}
+
+/** The first decision from this seq on in its series: everything before it is older. null: there is none. */
+function cutAt(dir: string, seq: number): DecisionRow | null {
+  if (!listSeries(nodeFiles, dir).includes(seriesOf(seq))) return null;
+  for (const entry of readSeries(dir, seriesOf(seq), { from: seq, kinds: ['decision'] }))
+    return decisionRow(entry as Entry<'decision'>);
+  return null;
+}
+
+function sessionsOfModel(dir: string, model: string): ReadonlySet<string> {
+  const sessions = new Set<string>();
+  for (const entry of readLog(dir, { kinds: ['open'] }))
+    if (isOfModel((entry as Entry<'open'>).body.model, model)) sessions.add(entry.session);
+  return sessions;
+}
+
+/** The newest sessions first, then their entries, from the first of their beginnings on. */
+function sessionsIn(dir: string, filter: SessionFilter): SessionRow[] {
+  const { fromMs, toMs, model } = filter;
+  const opens = newestOf<Entry<'open'>>(dir, {
+    kinds: ['open'],
+    pick: (entry) => {
+      const open = entry as Entry<'open'>;
+      const isWanted = isOfModel(open.body.model, model) && inSpan(open.timeMs, filter);
+      return isWanted ? open : null;
+    },
+    limit: checkLimit(filter.limit),
+    fromMs,
+    toMs,
+  });
+  const wanted = new Set(opens.map(({ session }) => session));
+  const totals = new SessionTotals();
+  for (const series of listSeries(nodeFiles, dir)) {
+    const own = opens.filter(({ seq }) => seriesOf(seq) === series);
+    if (own.length === 0) continue;
+    const from = Math.min(...own.map(({ seq }) => seq));
+    for (const entry of readSeries(dir, series, { from })) if (wanted.has(entry.session)) totals.add(entry);
+  }
+  return totals.rows();
 }
 
 /** One decision entry, flat. The SQL index stores exactly these fields. */
@@ -73,25 +140,6 @@ export function decisionRow(entry: Entry<'decision'>): DecisionRow {
   };
 }
 
-/** What a filter means, for one row; `limit` aside. */
-function matches(row: DecisionRow, filter: DecisionFilter): boolean {
-  const { session, layer, page, side, reason, tokensMin, tokensMax, accepted, beforeSeq } = filter;
-  return (
-    (session === undefined || row.session === session) &&
-    (layer === undefined || row.layer === layer) &&
-    (page === undefined || row.page === page) &&
-    (side === undefined || row.side === side) &&
-    (reason === undefined || [row.rule, row.threshold, row.verdictRule, row.verdictThreshold].includes(reason)) &&
-    (tokensMin === undefined || row.tokens >= tokensMin) &&
-    (tokensMax === undefined || row.tokens <= tokensMax) &&
-    (accepted === undefined || row.accepted === accepted) &&
-    (beforeSeq === undefined || !sameSeries(row.seq, beforeSeq) || row.seq < beforeSeq) &&
-    inSpan(row.timeMs, filter)
-  );
-}
-
-const sameSeries = (a: number, b: number): boolean => seriesOf(a) === seriesOf(b);
-
 function inSpan(timeMs: number, span: { readonly fromMs?: number; readonly toMs?: number }): boolean {
   return (span.fromMs === undefined || timeMs >= span.fromMs) && (span.toMs === undefined || timeMs <= span.toMs);
 }
@@ -99,6 +147,15 @@ function inSpan(timeMs: number, span: { readonly fromMs?: number; readonly toMs?
 /** Sessions as their entries tell them, one entry after the other. */
 export class SessionTotals {
   readonly #rows = new Map<string, { -readonly [K in keyof SessionRow]: SessionRow[K] }>();
+
+  has(session: string): boolean {
+    return this.#rows.has(session);
+  }
+
+  /** Goes on from a row that was made of earlier entries. */
+  restore(row: SessionRow): void {
+    this.#rows.set(row.session, { ...row });
+  }
 
   add(entry: Entry): void {
     if (entry.kind === 'open') {
@@ -137,34 +194,5 @@ export class SessionTotals {
   /** One row per 'open' entry, newest first. */
   rows(): SessionRow[] {
     return [...this.#rows.values()].sort((a, b) => b.openedMs - a.openedMs || b.seq - a.seq);
-  }
-}
-
-function checkLimit(limit: number | undefined): number {
-  if (limit === undefined) return LIMIT_DEFAULT;
-  if (!Number.isSafeInteger(limit) || limit < 1)
-    throw new KvError('bad-argument', `a limit of ${limit} rows is not possible`, {
-      values: { limit },
-      hint: 'give a whole number of 1 or more',
-    });
-  return limit;
-}
-
-/** Keeps the last `limit` of a long row of things. */
-class Newest<T> {
-  readonly #limit: number;
-  #rows: T[] = [];
-
-  constructor(limit: number) {
-    this.#limit = limit;
-  }
-
-  add(row: T): void {
-    this.#rows.push(row);
-    if (this.#rows.length >= 2 * this.#limit) this.#rows = this.#rows.slice(-this.#limit);
-  }
-
-  newestFirst(): T[] {
-    return this.#rows.slice(-this.#limit).reverse();
   }
 }

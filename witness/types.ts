@@ -279,18 +279,42 @@ export interface VerifyReport {
   readonly foreign: readonly ForeignPart[];
 }
 
+/** Inclusive bounds; one of them may be left out. */
+export interface Range {
+  /** At least. */
+  readonly min?: number;
+  /** At most. */
+  readonly max?: number;
+}
+
 /** What `audit list` may ask. Every field narrows; an absent one does not. Bounds are inclusive. */
 export interface DecisionFilter {
   /** Id of the session. */
   readonly session?: string;
+  /** Name or digest of the model. */
+  readonly model?: string;
   /** Number of the layer, from 0. */
   readonly layer?: number;
   /** Number of the page, from 0. */
   readonly page?: number;
   /** Keys, values, or both. */
   readonly side?: Part;
+  /** Format or latent that the page had. */
+  readonly from?: PageForm;
+  /** That which it was to get. */
+  readonly to?: PageForm;
   /** Matches the rule or the threshold id of the decision's `because` or of its verdict's. */
   readonly reason?: string;
+  /** Matches the threshold id alone. */
+  readonly threshold?: string;
+  /** Predicted error in the format that the page had, as a share of the residual stream; rows without one are left out. */
+  readonly epsilonFrom?: Range;
+  /** The same in the format that it was to get. */
+  readonly epsilonTo?: Range;
+  /** The same, measured just before the move. */
+  readonly epsilonNow?: Range;
+  /** Bytes that the move was planned to free. */
+  readonly bytesFreed?: Range;
   /** Milliseconds since the epoch. */
   readonly fromMs?: number;
   /** Milliseconds since the epoch. */
@@ -407,14 +431,43 @@ export interface SessionFilter {
   readonly fromMs?: number;
   /** Not after. */
   readonly toMs?: number;
+  /** Name or digest of the model. */
+  readonly model?: string;
   /** Most rows, default 100. */
   readonly limit?: number;
 }
 
-/** Questions to a log, answered by reading it; newest first. */
+/** What decisions can be counted by. */
+export type CountKey = 'layer' | 'reason' | 'hour' | 'format' | 'session' | 'model';
+/** Every CountKey. */
+export const COUNT_KEYS: readonly CountKey[] = ['layer', 'reason', 'hour', 'format', 'session', 'model'];
+
+/** Decisions that have something in common, summed up. */
+export interface CountRow {
+  /** What they have in common: a layer, the rule that planned or refused them, the beginning of an hour in milliseconds since the epoch, 'q8→rot4', a session, a model. */
+  readonly key: string | number;
+  /** Moves planned, refused ones included. */
+  readonly decisions: number;
+  /** Moves refused after their trial. */
+  readonly refused: number;
+  /** Bytes that were given back. */
+  readonly bytesFreed: number;
+  /** Mean error that they were decided by: measured just before the move, else predicted; null where none was tried. */
+  readonly epsilonMean: number | null;
+  /** The largest of these. */
+  readonly epsilonMax: number | null;
+  /** Time of the first. */
+  readonly firstMs: number;
+  /** Time of the last. */
+  readonly lastMs: number;
+}
+
+/** Questions to a log, answered by reading it or by its index; newest first. */
 export interface DecisionQuery {
-  /** Decisions that a filter lets through, refused ones included. Throws 'not-found', 'bad-log', 'bad-argument'. */
+  /** Decisions that a filter lets through, refused ones included. Throws 'not-found', 'bad-log', 'bad-argument', 'database'. */
   decisions(filter?: DecisionFilter): Promise<DecisionRow[]>;
-  /** Sessions that began within a span. Throws 'not-found', 'bad-log', 'bad-argument'. */
+  /** Sessions that began within a span. Throws 'not-found', 'bad-log', 'bad-argument', 'database'. */
   sessions(filter?: SessionFilter): Promise<SessionRow[]>;
+  /** All decisions that a filter lets through, summed up by what they have in common, in order of it; hours and layers ascending, others by how many there are. `limit` and `beforeSeq` have no meaning here. Throws as `decisions` does. */
+  counts(by: CountKey, filter?: DecisionFilter): Promise<CountRow[]>;
 }

@@ -5,9 +5,16 @@ import {
   type AuditIndex,
   type AuditIndexOptions,
   answerText,
+  COUNT_FIELDS,
+  type CountKey,
+  countsText,
+  csvText,
+  DECISION_FIELDS,
   type DecisionFilter,
+  type DecisionQuery,
   decisionsText,
   type Entry,
+  EVENT_FIELDS,
   entryText,
   explain,
   explanationText,
@@ -17,18 +24,25 @@ import {
   parseEntryId,
   parseRange,
   parseTime,
+  type Range,
   readEntry,
   readLog,
   replay,
   replayText,
+  SESSION_ROW_FIELDS,
+  type SessionFilter,
+  SIMILAR_FIELDS,
   sessionsText,
   similarText,
+  timeline,
+  timelineText,
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 import { ProgressLine } from './progress.ts';
+import type { SettingName } from './settings.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 const log = (settings: Settings): string => logDir(stateDir(settings));
@@ -37,36 +51,107 @@ function print(settings: Settings, value: unknown, plain: (columns: number) => s
   process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain(columnsOf(process.stdout))}\n`);
 }
 
-/** The filter that the flags describe. Times in them are relative to nowMs. */
-export function decisionFilter(settings: Settings, nowMs: number): DecisionFilter {
+/** A listing: as a table, one JSON object a line, or CSV. `--json` is one line with all rows, as everywhere. Says by the exit code, where it is asked to, that there are none. */
+function printRows(
+  settings: Settings,
+  rows: readonly object[],
+  fields: readonly string[],
+  plain: (columns: number) => string,
+  whole: unknown = rows,
+): void {
+  const form = flag(settings, 'json') ? 'json' : text(settings, 'format');
+  if (form === 'jsonl') process.stdout.write(rows.map((row) => `${jsonText(row)}\n`).join(''));
+  else if (form === 'csv') {
+    const cells = rows.map((row) => fields.map((field) => (row as Readonly<Record<string, unknown>>)[field]));
+    process.stdout.write(`${csvText(fields, cells)}\n`);
+  } else print(settings, whole, plain);
+  if (rows.length === 0 && flag(settings, 'exitStatus')) process.exitCode = NOTHING_FOUND;
+}
+
+/** Exit code of a listing without rows, where `--exit-status` asks for it. */
+const NOTHING_FOUND = 3;
+
+/** A range that the settings have checked already; undefined: none was given. */
+const range = (settings: Settings, name: SettingName, isReal = false): Range | undefined => {
+  const typed = text(settings, name);
+  return typed === undefined ? undefined : parseRange(typed, isReal);
+};
+
+/** The bounds of time that the flags describe, relative to nowMs. */
+function span(settings: Settings, nowMs: number): { fromMs?: number; toMs?: number } {
   const since = text(settings, 'since');
   const until = text(settings, 'until');
-  const step = parseRange(text(settings, 'step') ?? '0..');
-  return given<DecisionFilter>({
-    session: text(settings, 'session'),
-    layer: number(settings, 'layer'),
-    side: text(settings, 'side') as DecisionFilter['side'],
-    reason: text(settings, 'reason'),
+  return given<{ fromMs?: number; toMs?: number }>({
     fromMs: since === undefined ? undefined : parseTime(since, nowMs),
     toMs: until === undefined ? undefined : parseTime(until, nowMs),
-    tokensMin: step.min,
-    tokensMax: step.max,
-    accepted: flag(settings, 'refused') ? false : undefined,
-    limit: number(settings, 'limit') ?? 20,
   });
 }
 
-export async function list(settings: Settings): Promise<void> {
-  const filter = decisionFilter(settings, Date.now());
+/** The filter that the flags describe. Times in them are relative to nowMs. */
+export function decisionFilter(settings: Settings, nowMs: number): DecisionFilter {
+  const step = range(settings, 'step');
+  return {
+    ...span(settings, nowMs),
+    ...given<DecisionFilter>({
+      session: text(settings, 'session'),
+      model: text(settings, 'ofModel'),
+      layer: number(settings, 'layer'),
+      page: number(settings, 'page'),
+      side: text(settings, 'side') as DecisionFilter['side'],
+      from: text(settings, 'from') as DecisionFilter['from'],
+      to: text(settings, 'to') as DecisionFilter['to'],
+      reason: text(settings, 'reason'),
+      threshold: text(settings, 'threshold'),
+      tokensMin: step?.min,
+      tokensMax: step?.max,
+      epsilonFrom: range(settings, 'epsilonFrom', true),
+      epsilonTo: range(settings, 'epsilonTo', true),
+      epsilonNow: range(settings, 'epsilonNow', true),
+      bytesFreed: range(settings, 'bytes'),
+      accepted: flag(settings, 'refused') ? false : undefined,
+      limit: number(settings, 'limit') ?? 20,
+    }),
+  };
+}
+
+/** Asks the log, or the tables on the server that `--database` names. */
+async function asked<T>(settings: Settings, ask: (query: DecisionQuery) => Promise<T>): Promise<T> {
+  if (text(settings, 'database') === undefined) return ask(openLogQuery(log(settings)));
+  const index = await openSql(settings, false);
+  try {
+    return await ask(index);
+  } finally {
+    await index.close();
+  }
+}
+
+/** The filter with the whole id of its session. */
+function named(settings: Settings, filter: DecisionFilter): DecisionFilter {
   const { session } = filter;
-  const named = session === undefined ? {} : { session: findSession(log(settings), session) };
-  const rows = await openLogQuery(log(settings)).decisions({ ...filter, ...named });
-  print(settings, rows, (columns) => decisionsText(rows, columns));
+  return session === undefined ? filter : { ...filter, session: findSession(log(settings), session) };
+}
+
+export async function list(settings: Settings): Promise<void> {
+  const filter = named(settings, decisionFilter(settings, Date.now()));
+  const rows = await asked(settings, (query) => query.decisions(filter));
+  printRows(settings, rows, DECISION_FIELDS, (columns) => decisionsText(rows, columns));
+}
+
+export async function count(settings: Settings): Promise<void> {
+  const by = (text(settings, 'by') ?? 'layer') as CountKey;
+  const filter = named(settings, decisionFilter(settings, Date.now()));
+  const rows = await asked(settings, (query) => query.counts(by, filter));
+  const shown = rows.slice(0, number(settings, 'limit'));
+  printRows(settings, shown, COUNT_FIELDS, (columns) => countsText(by, shown, columns));
 }
 
 export async function sessions(settings: Settings): Promise<void> {
-  const rows = await openLogQuery(log(settings)).sessions();
-  print(settings, rows, (columns) => sessionsText(rows, columns));
+  const filter: SessionFilter = {
+    ...span(settings, Date.now()),
+    ...given<SessionFilter>({ model: text(settings, 'ofModel'), limit: number(settings, 'limit') }),
+  };
+  const rows = await asked(settings, (query) => query.sessions(filter));
+  printRows(settings, rows, SESSION_ROW_FIELDS, (columns) => sessionsText(rows, columns));
 }
 
 /** Opens the SQL index, in memory if its folder cannot be written or is in use. On a terminal it shows a progress bar. */
@@ -78,6 +163,7 @@ async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex
     logDir: log(settings),
     url,
     rebuild,
+    check: flag(settings, 'checkRows') ? 'rows' : 'head',
     onNote: (line: string) => process.stderr.write(`${line}\n`),
     onProgress: (entries: number, total: number) => bar.share('SQL index', entries, total, 'entries'),
   });
@@ -97,7 +183,8 @@ export async function query(settings: Settings, sql: string): Promise<void> {
   const index = await openSql(settings, false);
   try {
     const answer = await index.query(sql, number(settings, 'limit') ?? 1000);
-    print(settings, answer, (columns) => answerText(answer, columns));
+    const rows = answer.rows.map((row) => Object.fromEntries(answer.columns.map((column, at) => [column, row[at]])));
+    printRows(settings, rows, answer.columns, (columns) => answerText(answer, columns), answer);
   } finally {
     await index.close();
   }
@@ -111,6 +198,12 @@ export async function show(settings: Settings, id: string): Promise<void> {
 export async function explainCommand(settings: Settings, id: string): Promise<void> {
   const explanation = explain(log(settings), parseEntryId(id));
   print(settings, explanation, (columns) => explanationText(explanation, columns));
+}
+
+export async function timelineCommand(settings: Settings, typed: string): Promise<void> {
+  const session = findSession(log(settings), typed);
+  const events = timeline(log(settings), session);
+  printRows(settings, events, EVENT_FIELDS, (columns) => timelineText(session, events, columns));
 }
 
 export async function verify(settings: Settings): Promise<void> {
@@ -141,7 +234,8 @@ export async function similar(settings: Settings, id: string): Promise<void> {
   const all = await book.nearestSessions(fingerprint, limit + 1);
   await book.close();
   const near = all.filter(({ payload }) => payload.session !== entry.session).slice(0, limit);
-  print(settings, near, (columns) => similarText(near, columns));
+  const rows = near.map(({ id, distance, payload }) => ({ ...id, distance, ...payload }));
+  printRows(settings, rows, SIMILAR_FIELDS, (columns) => similarText(near, columns), near);
 }
 
 function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {

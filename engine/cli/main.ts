@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** The commands, their help and the exit codes: 0 for success, 1 for a fault of ours, 2 for one in the request, a file or the machine, 130 if interrupted. */
+/** The commands, their help and the exit codes: 0 for success, 1 for a fault of ours, 2 for one in the request, a file or the machine, 3 for an empty list where that was asked for, 130 if interrupted. */
 import { Command, CommanderError } from 'commander';
 import { columnsOf, packageVersion, wrap } from '../../native/index.ts';
 import { reportFailure } from './failure.ts';
@@ -37,6 +37,14 @@ const ANSWER: readonly SettingName[] = [
 ];
 const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
 const AUDIT: readonly SettingName[] = ['state', 'masterKey', 'config', 'json'];
+/** What a list of rows takes beside. */
+const LISTING: readonly SettingName[] = ['limit', 'format', 'exitStatus', ...AUDIT];
+const SPAN: readonly SettingName[] = ['since', 'until', 'ofModel', 'database', 'checkRows'];
+const DECISIONS: readonly SettingName[] = [
+  ...['session', 'layer', 'page', 'side', 'from', 'to', 'reason', 'threshold', 'refused', 'step'],
+  ...['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytes'],
+  ...SPAN,
+] as const satisfies readonly SettingName[];
 
 /** The text below the help of every command. */
 const sources = (): string =>
@@ -172,15 +180,23 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
       'palimpsest audit list --limit 5',
       'palimpsest audit list --layer 3 --side k --since 2h',
       'palimpsest audit list --refused --step 1000..2000',
+      'palimpsest audit list --to rot2 --epsilon-to 0.01.. --format jsonl',
     ],
-    settings: ['session', 'layer', 'side', 'reason', 'since', 'until', 'step', 'refused', 'limit', ...AUDIT],
+    settings: [...DECISIONS, ...LISTING],
     act: async (settings) => (await audit()).list(settings),
+  },
+  {
+    usage: 'count',
+    does: 'How many decisions there were by layer, reason, hour, format, session or model: moves, refused ones, bytes and errors.',
+    examples: ['palimpsest audit count', 'palimpsest audit count --by reason --since 1d --format csv'],
+    settings: ['by', ...DECISIONS, ...LISTING],
+    act: async (settings) => (await audit()).count(settings),
   },
   {
     usage: 'sessions',
     does: 'Sessions with their totals.',
-    examples: ['palimpsest audit sessions'],
-    settings: AUDIT,
+    examples: ['palimpsest audit sessions', 'palimpsest audit sessions --since 7d --of-model reference'],
+    settings: [...SPAN, ...LISTING],
     act: async (settings) => (await audit()).sessions(settings),
   },
   {
@@ -198,10 +214,17 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await audit()).explainCommand(settings, args[0]!),
   },
   {
+    usage: 'timeline <session>',
+    does: 'A session from its beginning to its end: budget, plans and what became of them, changes, quality of layers, what kept originals said.',
+    examples: ['palimpsest audit timeline 0c42f114'],
+    settings: ['format', ...AUDIT],
+    act: async (settings, args) => (await audit()).timelineCommand(settings, args[0]!),
+  },
+  {
     usage: 'similar <id>',
     does: 'Sessions whose work was like that of this entry.',
     examples: ['palimpsest audit similar 17 --limit 3'],
-    settings: ['limit', ...SHARED, ...AUDIT],
+    settings: [...SHARED, ...LISTING],
     act: async (settings, args) => (await audit()).similar(settings, args[0]!),
   },
   {
@@ -220,12 +243,12 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'query <select>',
-    does: 'One SELECT over the log as tables: sessions, decisions, situations, experiences. Every row is compared with the log before it is asked.',
+    does: 'One SELECT over the log as tables: sessions, decisions, situations, experiences. They are brought up to the log before they are asked.',
     examples: [
       'palimpsest audit query \\',
       '    "select layer, count(*) from decisions where accepted group by layer"',
     ],
-    settings: ['limit', 'database', ...AUDIT],
+    settings: ['database', 'checkRows', ...LISTING],
     act: async (settings, args) => (await audit()).query(settings, args[0]!),
   },
   {
@@ -360,7 +383,7 @@ Try first:
   palimpsest audit list --limit 5
   palimpsest doctor --tokens 32768
 
-Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted.`,
+Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted; with --exit-status 3 for an audit list without rows.`,
     );
   for (const command of COMMANDS) add(root, command);
   const auditing = root

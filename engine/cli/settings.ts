@@ -14,7 +14,8 @@ import {
   readRegular,
   unknownName,
 } from '../../native/index.ts';
-import { policies } from '../../policy/index.ts';
+import { FORMS, policies } from '../../policy/index.ts';
+import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { parseBudget } from '../budget.ts';
 import { parseSample } from '../trace/sample.ts';
 
@@ -78,6 +79,16 @@ export function layerList(text: string): number[] {
   }
   return [...layers].sort((a, b) => a - b);
 }
+
+/** Throws if this is no range; the text stays, for it is read where it is used. */
+const wholeRange = (text: string): string => {
+  parseRange(text);
+  return text;
+};
+const realRange = (text: string): string => {
+  parseRange(text, true);
+  return text;
+};
 
 /** The policies except `table`, because no flag can hold its formats for each layer. */
 const POLICIES: readonly string[] = Object.keys(policies).filter((id) => id !== 'table');
@@ -239,16 +250,38 @@ export const SETTINGS = {
     flags: '--database <url>',
     help: 'postgres:// URL of the SQL tables (default: embedded, in the state folder)',
   },
+  checkRows: { flags: '--check-rows', help: 'compare every row of the tables with the log before they answer' },
   session: { flags: '--session <id>', help: 'only this session; simulate: compare with what it measured' },
   layer: { flags: '--layer <n>', help: 'only this layer', parse: whole(0, 9999) },
+  page: { flags: '--page <n>', help: 'only this page', parse: whole(0, 1_000_000) },
+  ofModel: { flags: '--of-model <name>', help: 'only sessions of this model, by its name or digest' },
+  from: { flags: '--from <format>', help: 'only pages that were in this format', choices: FORMS },
+  to: { flags: '--to <format>', help: 'only moves to this format', choices: FORMS },
   side: { flags: '--side <k|v|kv>', help: 'only keys, only values, or only latents', choices: ['k', 'v', 'kv'] },
   reason: { flags: '--reason <rule>', help: 'only this rule or threshold, e.g. deficit, price' },
+  threshold: { flags: '--threshold <id>', help: 'only this threshold, e.g. pressure.critical' },
+  epsilonFrom: {
+    flags: '--epsilon-from <range>',
+    help: 'predicted error in the format before: 0.01, 1e-3..0.02, 0.05..',
+    parse: realRange,
+  },
+  epsilonTo: { flags: '--epsilon-to <range>', help: 'predicted error in the format after', parse: realRange },
+  epsilonNow: { flags: '--epsilon-now <range>', help: 'error measured just before the move', parse: realRange },
+  bytes: { flags: '--bytes <range>', help: 'bytes that the move was to free: 4096.., ..8192', parse: wholeRange },
   since: { flags: '--since <time>', help: '30m, 2h or 7d ago, or a date: 2026-01-31T13:05' },
   until: { flags: '--until <time>', help: 'the same' },
-  step: { flags: '--step <range>', help: 'only at these token counts: 384, 100..200, 100..' },
+  step: { flags: '--step <range>', help: 'only at these token counts: 384, 100..200, 100..', parse: wholeRange },
   refused: { flags: '--refused', help: 'only moves that their trial refused' },
   yes: { flags: '--yes', help: 'do it without asking' },
   release: { flags: '--release', help: 'end the hold instead of beginning it' },
+  by: { flags: '--by <what>', help: 'what decisions are counted by', default: 'layer', choices: COUNT_KEYS },
+  format: {
+    flags: '--format <form>',
+    help: 'table, jsonl (one object a line) or csv',
+    default: 'table',
+    choices: ['table', 'jsonl', 'csv'],
+  },
+  exitStatus: { flags: '--exit-status', help: 'exit with 3 when nothing was found' },
   limit: { flags: '--limit <n>', help: 'how many (default: 20; similar: 5; query: 1000)', parse: whole(1, 100_000) },
 } as const satisfies Record<string, Setting>;
 

@@ -21,6 +21,8 @@ export interface LogPlan {
   /** First time, ms. */
   readonly startMs?: number;
   readonly prefix?: string;
+  /** Size at which a segment ends. */
+  readonly segmentBytesMax?: number;
   /** Fingerprint of a session by its number. Default: one of its length. */
   readonly fingerprintOf?: (session: number) => readonly number[];
 }
@@ -47,7 +49,8 @@ export async function writeSessions(dir: string, plan: LogPlan): Promise<number>
   const next = random(plan.seed);
   const whole = (n: number): number => Math.floor(next() * n);
   let now = plan.startMs ?? 1_760_000_000_000;
-  const log = await openWitnessLog({ dir, clock: () => (now += 1 + whole(5)) });
+  const size = plan.segmentBytesMax === undefined ? {} : { segmentBytesMax: plan.segmentBytesMax };
+  const log = await openWitnessLog({ dir, ...size, clock: () => (now += 1 + whole(5)) });
   for (let s = 0; s < plan.sessions; s++) {
     const session = `${plan.prefix ?? 's'}${s}`;
     const digest = `sha256:${s % 2}`;

@@ -9,12 +9,16 @@ import { experiencesOf } from '../../memory/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
+  COUNT_KEYS,
+  type Entry,
   openAuditIndex,
   openLogQuery,
   openWitnessLog,
   readLog,
   verifyLog,
 } from '../../witness/index.ts';
+import { random } from './index-data.ts';
+import { randomFilter, rowsBy } from './questions.ts';
 import { writeSessions } from './store-data.ts';
 
 export interface Store {
@@ -201,6 +205,120 @@ export function storeSuite(name: string, store: Store): void {
       expect(index.report.wrong).toBeGreaterThan(5);
       expect(notes).toEqual([expect.stringContaining(`${index.report.wrong} rows that the log does not`)]);
       expect(await index.sync()).toMatchObject({ wrong: 0, written: 0 });
+      await index.close();
+    });
+
+    // Random filters, answered by the tables, by the log, and by looking at every row.
+    test('lists and counts as the log does', async () => {
+      const dir = store.fresh();
+      const logDir = join(dir, 'log');
+      const first = await openWitnessLog({ dir: logDir });
+      await writeSessions(logDir, { seed: 31, sessions: 4, decisionsPerSession: 60, prefix: 'one ' });
+      await first.close();
+      await writeSessions(logDir, { seed: 32, sessions: 3, decisionsPerSession: 60, leaveOpen: true });
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
+      const log = openLogQuery(logDir);
+      const all = await log.decisions({ limit: 100_000 });
+      const models = new Map(
+        [...readLog(logDir, { kinds: ['open'] })].map((entry) => [entry.session, (entry as Entry<'open'>).body.model]),
+      );
+      const next = random(33);
+      for (let round = 0; round < 60; round++) {
+        const filter = randomFilter(all, models, next);
+        const what = JSON.stringify(filter);
+        expect(await index.decisions(filter), what).toEqual(rowsBy(all, models, filter));
+        const by = COUNT_KEYS[round % COUNT_KEYS.length]!;
+        const [counted, expected] = [await index.counts(by, filter), await log.counts(by, filter)];
+        expect(
+          counted.map((row) => ({ ...row, epsilonMean: 0 })),
+          what,
+        ).toEqual(expected.map((row) => ({ ...row, epsilonMean: 0 })));
+        for (const [at, { epsilonMean }] of counted.entries())
+          expect(epsilonMean ?? 0).toBeCloseTo(expected[at]!.epsilonMean ?? 0, 12);
+      }
+      const sessions = await log.sessions({ limit: 100 });
+      for (const filter of [{}, { limit: 2 }, { model: 'sha256:1' }, { fromMs: sessions[2]!.openedMs }])
+        expect(await index.sessions(filter)).toEqual(await log.sessions(filter));
+      await expect(index.decisions({ limit: 0 })).rejects.toMatchObject({ code: 'bad-argument' });
+      await index.close();
+    });
+
+    // Compares heads alone: what the log got since is taken in, also for a session that had begun, and another history is noticed.
+    test('takes in what follows the head that it knows, and compares everything where that head is another', async () => {
+      const dir = store.fresh();
+      const logDir = join(dir, 'log');
+      await writeSessions(logDir, { seed: 51, sessions: 2, decisionsPerSession: 20 });
+      const copy = join(dir, 'copy');
+      cpSync(logDir, copy, { recursive: true });
+      const held = await openWitnessLog({ dir: logDir });
+      await writeSessions(logDir, { seed: 52, sessions: 2, decisionsPerSession: 20, prefix: 'other', leaveOpen: true });
+      const options = { logDir, ...store.where(dir), check: 'head' } as const;
+      const index = await openAuditIndex(options);
+      expect(index.report).toMatchObject({ isComplete: false, entries: verifyLog(logDir).entries });
+      await expectSame(index, logDir);
+      expect(await index.sync()).toMatchObject({ entries: 0, written: 0, wrong: 0, isComplete: false });
+      // A session that was open is closed, and one begins, in two series.
+      const close = [...readLog(logDir, { kinds: ['close'] })].at(-1) as Entry<'close'>;
+      const second = await openWitnessLog({ dir: logDir });
+      second.append('other1', 'close', close.body);
+      await second.close();
+      await held.close();
+      await writeSessions(logDir, { seed: 53, sessions: 1, decisionsPerSession: 10, prefix: 'third' });
+      expect((await index.sync()).entries).toBe(1 + 15);
+      await expectSame(index, logDir);
+      await index.close();
+      // The same log, with another history.
+      rmSync(logDir, { recursive: true });
+      cpSync(copy, logDir, { recursive: true });
+      await writeSessions(logDir, { seed: 54, sessions: 3, decisionsPerSession: 30, prefix: 'elsewhere' });
+      const another = await openAuditIndex(options);
+      expect(another.report).toMatchObject({ isComplete: true, entries: verifyLog(logDir).entries });
+      await expectSame(another, logDir);
+      await another.close();
+      // What nobody may see until every row is compared: an edit.
+      await store.tamper(dir, `update decisions set accepted = not accepted where log_id = '${logIdOf(logDir)}'`);
+      const trusting = await openAuditIndex(options);
+      expect(trusting.report.wrong).toBe(0);
+      await trusting.close();
+      const full = await openAuditIndex({ ...options, check: 'rows' });
+      expect(full.report.wrong).toBeGreaterThan(100);
+      await expectSame(full, logDir);
+      await full.close();
+    });
+
+    // Times of several years, and some that no calendar month is made for.
+    test('keeps rows of any time', async () => {
+      const dir = store.fresh();
+      const logDir = join(dir, 'log');
+      for (const [at, startMs] of [
+        0,
+        Date.UTC(2019, 11, 31, 23, 59, 59, 900),
+        Date.UTC(2024, 1, 29, 23, 59, 59, 900),
+        Date.UTC(2099, 11, 31, 23, 59, 59, 900),
+        8.6e15,
+      ].entries())
+        await writeSessions(logDir, {
+          seed: 60 + at,
+          sessions: 1,
+          decisionsPerSession: 100,
+          prefix: `${at} `,
+          startMs,
+        });
+      const index = await openAuditIndex({ logDir, ...store.where(dir) });
+      await expectSame(index, logDir);
+      expect(await index.decisions({ limit: 1000 })).toEqual(await openLogQuery(logDir).decisions({ limit: 1000 }));
+      const { rows } = await index.query(
+        "select c.relname from pg_inherits join pg_class c on c.oid = inhrelid where inhparent = to_regclass('decisions') order by 1",
+      );
+      expect(rows.flat()).toEqual(
+        expect.arrayContaining([
+          'decisions_2024_02',
+          'decisions_2024_03',
+          'decisions_before_2020',
+          'decisions_from_2100',
+        ]),
+      );
+      expect(await index.sync()).toMatchObject({ written: 0, wrong: 0 });
       await index.close();
     });
 

@@ -1,11 +1,13 @@
 /** The SQL index of one log: opened, compared with the log, asked. Loaded only by `openAuditIndex`, for it brings a database along. */
 import { KvError } from '../../native/index.ts';
 import { nodeFiles } from '../files.ts';
-import { walkAll } from '../walk.ts';
+import type { CountKey, CountRow, DecisionFilter, DecisionRow, SessionFilter, SessionRow } from '../types.ts';
+import { logIdOf, walkAll } from '../walk.ts';
+import { askCounts, askDecisions, askSessions } from './ask.ts';
 import type { SqlConnection } from './connection.ts';
 import { openDatabase } from './database.ts';
 import { discardPglite } from './pglite.ts';
-import { syncLog } from './sync.ts';
+import { endsOf, syncLog } from './sync.ts';
 import type { AuditIndex, AuditIndexOptions, IndexReport, SqlAnswer } from './types.ts';
 
 const STATEMENT_MS_MAX = 60_000;
@@ -14,7 +16,8 @@ const ROWS_MAX = 1000;
 export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
   const { logDir, url, dir = null, rebuild = false, onNote, statementMsMax = STATEMENT_MS_MAX } = options;
   // Report a damaged log before paying for a database start: reading the log takes a fraction of that time.
-  for (const _ of walkAll(nodeFiles, logDir));
+  if (options.check === 'head') endsOf(logDir);
+  else for (const _ of walkAll(nodeFiles, logDir));
   const start = async (rebuilt: string | null): Promise<AuditIndex> => {
     const connection = await openDatabase(url === undefined ? { dir } : { url }, statementMsMax);
     try {
@@ -22,7 +25,7 @@ export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
         ...(await syncLog(connection, { ...options, rebuild: rebuild ?? false })),
         rebuilt,
       });
-      return new Index(connection, sync, await sync(rebuild));
+      return new Index(connection, logDir, sync, await sync(rebuild));
     } catch (error) {
       await connection.close();
       throw error;
@@ -46,10 +49,12 @@ export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
 class Index implements AuditIndex {
   report: IndexReport;
   readonly #connection: SqlConnection;
+  readonly #logDir: string;
   readonly #sync: () => Promise<IndexReport>;
 
-  constructor(connection: SqlConnection, sync: () => Promise<IndexReport>, report: IndexReport) {
+  constructor(connection: SqlConnection, logDir: string, sync: () => Promise<IndexReport>, report: IndexReport) {
     this.#connection = connection;
+    this.#logDir = logDir;
     this.#sync = sync;
     this.report = report;
   }
@@ -69,6 +74,24 @@ class Index implements AuditIndex {
     const question = `select * from (${sql.trim().replace(/;$/, '')}\n) as answer limit ${rowsMax + 1}`;
     const { columns, rows } = await this.#connection.ask(question);
     return { columns, rows: rows.slice(0, rowsMax), more: rows.length > rowsMax };
+  }
+
+  get #logId(): string {
+    return logIdOf(nodeFiles, this.#logDir) ?? '';
+  }
+
+  readonly #ask: SqlConnection['ask'] = (sql, params) => this.#connection.ask(sql, params);
+
+  async decisions(filter: DecisionFilter = {}): Promise<DecisionRow[]> {
+    return askDecisions(this.#ask, this.#logId, filter);
+  }
+
+  async sessions(filter: SessionFilter = {}): Promise<SessionRow[]> {
+    return askSessions(this.#ask, this.#logId, filter);
+  }
+
+  async counts(by: CountKey, filter: DecisionFilter = {}): Promise<CountRow[]> {
+    return askCounts(this.#ask, this.#logId, by, filter);
   }
 
   async sync(): Promise<IndexReport> {

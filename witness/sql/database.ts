@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { getTableConfig, type PgTable } from 'drizzle-orm/pg-core';
 import { drizzle } from 'drizzle-orm/pg-proxy';
 import { migrate } from 'drizzle-orm/pg-proxy/migrator';
-import { TABLES } from '../../migrations/schema.ts';
+import { PARTITIONED, TABLES } from '../../migrations/schema.ts';
 import { assert, KvError } from '../../native/index.ts';
 import type { SqlConnection } from './connection.ts';
 import { openPglite } from './pglite.ts';
@@ -62,12 +62,22 @@ const refused = (connection: SqlConnection, what: string): KvError =>
     hint: 'drop it, or name another; every row can be read again from the log',
   });
 
-/** What stands under the name of one of our tables is a table, and nothing acts when it is read: a view may never end, a rule may lie. */
+/**
+ * What stands under the name of one of our tables is a table, or one partitioned into tables where ours is, and nothing acts when it is read: a view
+ * may never end, a rule may lie.
+ */
 async function checkKinds(connection: SqlConnection): Promise<void> {
   const { rows } = await connection.ask(
-    `select name from unnest(string_to_array($1, ',')) name join pg_class c on c.oid = to_regclass(name)
-     where c.relkind <> 'r' or c.relhasrules or c.relhastriggers or c.relrowsecurity or c.relhassubclass or c.relispartition`,
-    [[...namesOf(), MIGRATIONS_TABLE].join()],
+    `with own as (
+       select name, to_regclass(name)::oid as oid, name = any(string_to_array($2, ',')) as may_have_parts from unnest(string_to_array($1, ',')) name
+     ), parts as (
+       select c.relname::text as name, c.oid, false as may_have_parts from own join pg_inherits on inhparent = own.oid join pg_class c on c.oid = inhrelid
+       where own.may_have_parts
+     )
+     select name from (select * from own union all select * from parts) t join pg_class c on c.oid = t.oid
+     where c.relhasrules or c.relhastriggers or c.relrowsecurity or (c.relispartition and t.oid not in (select oid from parts))
+       or (c.relkind <> 'r' and not (may_have_parts and c.relkind = 'p')) or (c.relhassubclass and c.relkind <> 'p')`,
+    [[...namesOf(), MIGRATIONS_TABLE].join(), PARTITIONED.map((table) => getTableConfig(table).name).join()],
   );
   if (rows.length > 0) throw refused(connection, `${String(rows[0]![0])} is no plain table`);
 }

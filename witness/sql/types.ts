@@ -1,4 +1,5 @@
 /** What an index over a log is asked for and answers. */
+import type { DecisionQuery } from '../types.ts';
 
 /** Which log, and where its tables stand. */
 export interface AuditIndexOptions {
@@ -8,6 +9,12 @@ export interface AuditIndexOptions {
   readonly dir?: string;
   /** postgres://…: a PostgreSQL server instead, shared by any number of logs and machines. */
   readonly url?: string;
+  /**
+   * How the tables are compared with the log before they answer. 'rows', the default: every row with its entry. 'head': where they hold the log to an entry
+   * whose hash is still that of the log's chain, only what follows is read, so that a log of any length answers at once; what somebody edited in the
+   * tables is then not noticed. Every row is compared all the same where the hash is another.
+   */
+  readonly check?: 'rows' | 'head';
   /** Throw away what is indexed and write every row again. */
   readonly rebuild?: boolean;
   /** Told, in one line, what a person should know: that rows were not the log's, or that the database was made again, and why. */
@@ -20,8 +27,10 @@ export interface AuditIndexOptions {
 
 /** What comparing the tables with the log did. */
 export interface IndexReport {
-  /** Entries of the log, all of which were compared with the tables. */
+  /** Entries of the log that were compared with the tables: all of them, or with `check: 'head'` those that were not known yet. */
   readonly entries: number;
+  /** Every row was compared; false: the head of the log alone, and what is behind it. */
+  readonly isComplete: boolean;
   /** Rows that were not there yet. */
   readonly written: number;
   /** Rows that were there and said something else than the log; they were deleted, and written again where the log has them. */
@@ -40,8 +49,8 @@ export interface SqlAnswer {
   readonly more: boolean;
 }
 
-/** A log as tables (migrations/schema.ts): `sessions`, `decisions`, `situations`, `experiences`. */
-export interface AuditIndex {
+/** A log as tables (migrations/schema.ts): `sessions`, `decisions`, `situations`, `experiences`. Lists and counts are those of `openLogQuery`. */
+export interface AuditIndex extends DecisionQuery {
   /** Which database holds the tables. */
   readonly kind: 'pglite' | 'postgres';
   /** Folder or address, without credentials. */
@@ -50,7 +59,7 @@ export interface AuditIndex {
   readonly report: IndexReport;
   /** The answer to one SELECT, at most `rowsMax` rows of it (default 1000). Nothing can be written. Throws 'database'. */
   query(sql: string, rowsMax?: number): Promise<SqlAnswer>;
-  /** Compares every row with the log again and takes in what the log has got since. Throws 'bad-log', 'database'. */
+  /** Compares with the log again, as `check` says, and takes in what the log has got since. Throws 'bad-log', 'database'. */
   sync(): Promise<IndexReport>;
   /** Ends the connection; the tables stay. */
   close(): Promise<void>;

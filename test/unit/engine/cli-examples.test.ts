@@ -24,9 +24,19 @@ const COMMANDS = [
   'doctor',
   'trace record',
   'simulate',
-  ...['list', 'sessions', 'show', 'explain', 'similar', 'verify', 'replay', 'query', 'reindex'].map(
-    (word) => `audit ${word}`,
-  ),
+  ...[
+    'list',
+    'count',
+    'sessions',
+    'show',
+    'explain',
+    'timeline',
+    'similar',
+    'verify',
+    'replay',
+    'query',
+    'reindex',
+  ].map((word) => `audit ${word}`),
   ...['show', 'export', 'import', 'merge', 'diff', 'keygen', 'sign', 'verify'].map((word) => `thresholds ${word}`),
 ];
 
@@ -52,7 +62,7 @@ function parse(line: string): Example {
 }
 
 /** Commands that need no argument; of any other that prose only names, help must know it. */
-const COMPLETE = /^(start|doctor|audit (list|sessions|verify|reindex)|thresholds show)$/;
+const COMPLETE = /^(start|doctor|audit (list|count|sessions|verify|reindex)|thresholds show)$/;
 const STANDS_FOR: Readonly<Record<string, string>> = {
   MODEL: 'reference',
   PATH: 'reference',

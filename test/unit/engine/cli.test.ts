@@ -44,9 +44,11 @@ describe('help', () => {
       'fetch',
       'doctor',
       'audit list',
+      'audit count',
       'audit sessions',
       'audit show',
       'audit explain',
+      'audit timeline',
       'audit similar',
       'audit verify',
       'audit replay',
@@ -276,6 +278,43 @@ describe('audit', () => {
       `Entry ${newest!.seq}: decision of session ${session}`,
     );
     expect(await audit('similar', String(newest!.seq))).toMatchObject({ code: 0 });
+    // Every listing in every form; a row is the same in each.
+    for (const [command, ...more] of [
+      ['list', '--limit', '3'],
+      ['count', '--by', 'format'],
+      ['sessions'],
+      ['timeline', session],
+      ['similar', String(newest!.seq)],
+      ['query', 'select layer, page from decisions order by seq'],
+    ]) {
+      const [whole, lines, csv] = await Promise.all(
+        [['--json'], ['--format', 'jsonl'], ['--format', 'csv']].map((form) => audit(command!, ...more, ...form)),
+      );
+      const rows = lines!.out
+        .split('\n')
+        .filter(Boolean)
+        .map((line) => JSON.parse(line) as unknown);
+      if (!['query', 'similar'].includes(command!)) expect(rows, command).toEqual(JSON.parse(whole!.out));
+      expect(csv!.out.trim().split('\n').length, command).toBe(1 + rows.length);
+    }
+    expect(await audit('list', '--threshold', 'none', '--json', '--exit-status')).toMatchObject({
+      code: 3,
+      out: '[]\n',
+    });
+    expect(await audit('list', '--threshold', 'none', '--json')).toMatchObject({ code: 0 });
+    const { out } = await audit(
+      'list',
+      '--from',
+      'q8',
+      '--epsilon-to',
+      '1e-9..',
+      '--bytes',
+      '1..',
+      '--of-model',
+      'reference',
+      '--json',
+    );
+    expect(new Set((JSON.parse(out) as { from: string }[]).map(({ from }) => from))).toEqual(new Set(['q8']));
     expect((await audit('verify')).out).toContain('Sound');
     expect((await audit('replay', session)).out).toContain('every byte is the same');
     expect((await audit('reindex')).out).toMatch(/SQL index: \d+ entries; vector index: [1-9]\d* experience/);

@@ -1,0 +1,288 @@
+/**
+ * One session from its beginning to its end as a person reads it: what it was given, what it looked up, each plan with what became of it, what changed
+ * without a decision, how the quality of layers went, what originals said, and how it ended. Everything is read from the log.
+ */
+import { brief, bytesText, grouped, PAGE_TOKENS, percent, plural, printable, timeText, wrap } from '../native/index.ts';
+import type { LayerChange, Situation } from '../policy/index.ts';
+import { decisionRow } from './query.ts';
+import { readLog } from './read.ts';
+import { entryId } from './series.ts';
+import type { ChangeBody, CloseBody, DecisionRow, Entry, EvidenceBody, OpenBody } from './types.ts';
+
+/** One thing that happened in a session, or several of one kind in a row. */
+export interface TimelineEvent {
+  /** The entry that tells it; the first of several. */
+  readonly seq: number;
+  /** When, milliseconds since the epoch. */
+  readonly timeMs: number;
+  /** Tokens in the cache then. */
+  readonly tokens: number;
+  /** What kind of thing. */
+  readonly kind: 'evidence' | 'open' | 'quiet' | 'plan' | 'measured' | 'change' | 'note' | 'close' | 'erased';
+  /** In words. */
+  readonly text: string;
+}
+
+/** Fields of an event, in order: the columns of its CSV. */
+export const EVENT_FIELDS = [
+  'seq',
+  'timeMs',
+  'tokens',
+  'kind',
+  'text',
+] as const satisfies readonly (keyof TimelineEvent)[];
+
+/**
+ * What happened in a session, in order. `session` is its whole id. Throws 'bad-log', and 'not-found' where there is no log; a session that the log
+ * does not have has no events.
+ */
+export function timeline(dir: string, session: string): TimelineEvent[] {
+  const story = new Story();
+  for (const entry of readLog(dir, { session })) story.add(entry);
+  return story.end();
+}
+
+/** The events as lines, times counted from the first. */
+export function timelineText(session: string, events: readonly TimelineEvent[], columns?: number): string {
+  const [first] = events;
+  if (first === undefined) return `The log has no entries of session ${printable(session)}.`;
+  const ids = Math.max(...events.map(({ seq }) => entryId(seq).length));
+  const lines = events.map(({ seq, timeMs, tokens, text }) => {
+    const head = `${entryId(seq).padStart(ids)}  ${seconds(timeMs - first.timeMs).padStart(9)}  ${grouped(tokens).padStart(7)}  `;
+    return `${head}${wrap(printable(text), columns === undefined ? undefined : columns - head.length).replaceAll('\n', `\n${' '.repeat(head.length)}`)}`;
+  });
+  const title = `Session ${printable(session)}, ${timeText(first.timeMs)}`;
+  return [title, `${'id'.padStart(ids)}  ${'time'.padStart(9)}  ${'tokens'.padStart(7)}`, ...lines].join('\n');
+}
+
+const seconds = (ms: number): string => `+${(ms / 1000).toFixed(3)} s`;
+
+/** A situation and the decisions that answered it. */
+interface Point {
+  readonly entry: Entry<'situation'>;
+  readonly rows: DecisionRow[];
+}
+
+class Story {
+  readonly #events: TimelineEvent[] = [];
+  #tokens = 0;
+  #point: Point | null = null;
+  #quiet: Point[] = [];
+
+  add(entry: Entry): void {
+    if (entry.kind === 'decision') {
+      this.#point?.rows.push(decisionRow(entry as Entry<'decision'>));
+      return;
+    }
+    this.#settle();
+    if (entry.kind === 'situation') {
+      const point = { entry: entry as Entry<'situation'>, rows: [] };
+      this.#tokens = point.entry.body.situation.tokens;
+      const told = measuredText(point.entry.body.situation);
+      if (told !== null) this.#tell(entry, 'measured', told);
+      this.#point = point;
+      return;
+    }
+    this.#hush();
+    if (entry.kind === 'evidence') this.#tell(entry, 'evidence', evidenceText(entry.body as EvidenceBody));
+    if (entry.kind === 'open') this.#tell(entry, 'open', openText(entry.body as OpenBody));
+    if (entry.kind === 'change') this.#tell(entry, 'change', changeText(entry.body as ChangeBody));
+    if (entry.kind === 'note') this.#note(entry as Entry<'note'>);
+    if (entry.kind === 'close') {
+      this.#tokens = (entry.body as CloseBody).tokens;
+      this.#tell(entry, 'close', closeText(entry.body as CloseBody));
+    }
+  }
+
+  end(): TimelineEvent[] {
+    this.#settle();
+    this.#hush();
+    return this.#events;
+  }
+
+  #tell({ seq, timeMs }: Entry, kind: TimelineEvent['kind'], text: string): void {
+    if (kind !== 'quiet') this.#hush();
+    this.#events.push({ seq, timeMs, tokens: this.#tokens, kind, text });
+  }
+
+  /** The decisions on a situation are complete. */
+  #settle(): void {
+    const point = this.#point;
+    this.#point = null;
+    if (point === null) return;
+    if (point.rows.length === 0) this.#quiet.push(point);
+    else this.#tell(point.entry, 'plan', planText(point));
+  }
+
+  /** Situations without a decision are told together. */
+  #hush(): void {
+    const quiet = this.#quiet;
+    this.#quiet = [];
+    const [first] = quiet;
+    if (first === undefined) return;
+    const { seq, timeMs, body } = first.entry;
+    const last = quiet.at(-1)!.entry.body.situation;
+    const from = body.situation.tokens;
+    const span =
+      from === last.tokens ? `At ${plural(from, 'token')}` : `From ${grouped(from)} to ${plural(last.tokens, 'token')}`;
+    const fullest = Math.max(...quiet.map((one) => needOf(one.entry.body.situation) ?? 0));
+    const need =
+      last.budgetBytes === null ? '' : `; with the next pages it needed at most ${percent(fullest)} of its budget`;
+    const tried = quiet.reduce((sum, one) => sum + one.entry.body.situation.trials.length, 0);
+    const trials = tried === 0 ? '' : `; ${plural(tried, 'page side was', 'page sides were')} tried in lower formats`;
+    const text = `${span}: ${plural(quiet.length, 'situation')} without a decision. The cache held ${bytesText(last.bytes)}${need}${trials}.`;
+    this.#events.push({ seq, timeMs, tokens: from, kind: 'quiet', text });
+  }
+
+  #note(entry: Entry<'note'>): void {
+    const { layerChanges = [], tokens } = entry.body as { layerChanges?: LayerChange[]; tokens?: number };
+    if (tokens !== undefined) this.#tokens = tokens;
+    this.#tell(entry, 'note', layerChanges.length > 0 ? layerChanges.map(qualityText).join(' ') : noteText(entry.body));
+  }
+}
+
+/** Bytes that the cache and its next pages need, as a share of the budget; null without one. */
+const needOf = ({ bytes, sealBytes, budgetBytes }: Situation): number | null =>
+  budgetBytes === null ? null : (bytes + sealBytes) / Math.max(1, budgetBytes);
+
+/** '3 a, 2 b': how often each, the most frequent first. */
+function tally(names: readonly string[]): string {
+  const counts = new Map<string, number>();
+  for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return [...counts]
+    .sort(([a, m], [b, n]) => n - m || (a < b ? -1 : 1))
+    .map(([name, count]) => `${count} ${name}`)
+    .join(', ');
+}
+
+/** '0, 3 to 5': whole numbers, runs told as such. */
+export function runsText(numbers: Iterable<number>): string {
+  const sorted = [...new Set(numbers)].sort((a, b) => a - b);
+  const runs: [number, number][] = [];
+  for (const one of sorted) {
+    const last = runs.at(-1);
+    if (last !== undefined && one === last[1] + 1) last[1] = one;
+    else runs.push([one, one]);
+  }
+  return runs.map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a} to ${b}`)).join(', ');
+}
+
+function planText({ entry, rows }: Point): string {
+  const { situation } = entry.body;
+  const made = rows.filter(({ accepted }) => accepted);
+  const need = needOf(situation);
+  const why =
+    need === null
+      ? ''
+      : `The cache and its next pages needed ${percent(need)} of the budget${situation.urgent ? ', at once' : ''}. `;
+  const refused = rows.length - made.length;
+  const plan = `${plural(rows.length, 'move')} planned (${tally(rows.map(({ rule }) => rule))})${refused === 0 ? '' : `, ${refused} refused (${tally(rows.filter(({ accepted }) => !accepted).map(({ verdictRule }) => verdictRule))})`}`;
+  if (made.length === 0) return `${why}${plan}.`;
+  const first = rows[0]!;
+  const last = rows.at(-1)!;
+  const moves = tally(made.map(({ from, to }) => `${from}→${to}`));
+  const bytes = `${bytesText(first.bytesBefore)} to ${bytesText(last.bytesAfter)}`;
+  return `${why}${plan}: ${moves} in ${layersText(made.map(({ layer }) => layer))}. ${bytes}.`;
+}
+
+const layersText = (layers: readonly number[]): string =>
+  `${new Set(layers).size === 1 ? 'layer' : 'layers'} ${runsText(layers)}`;
+
+/** What a situation says that was measured since the one before; null: nothing but trials. */
+function measuredText({ canaries = [], again = [], probe, text, tokens, lowMemory }: Situation): string | null {
+  const parts: string[] = [];
+  if (canaries.length > 0) {
+    const ratio = (one: (typeof canaries)[number]): number =>
+      one.epsilonNow / Math.max(Number.MIN_VALUE, one.epsilonPromised);
+    const worst = canaries.reduce((a, b) => (ratio(b) > ratio(a) ? b : a));
+    parts.push(
+      `${plural(canaries.length, 'kept original was', 'kept originals were')} measured; the worst, ${worst.side === 'k' ? 'keys' : 'values'} of page ${worst.page} in layer ${worst.layer} in ${worst.to}, errs by ${brief(worst.epsilonNow)} where ${brief(worst.epsilonPromised)} was promised.`,
+    );
+  }
+  if (again.length > 0)
+    parts.push(
+      `${plural(again.length, 'page side was', 'page sides were')} tried again in ${layersText(again.map(({ layer }) => layer))}.`,
+    );
+  if (probe !== undefined)
+    parts.push(
+      `${plural(probe.rows, 'token was', 'tokens were')} run again over lower formats after ${plural(probe.tokens, 'token')}: divergence ${brief(probe.meanKld)} ± ${brief(probe.standardError)} nats.`,
+    );
+  if (text !== undefined)
+    parts.push(
+      `Earlier sessions say that an error costs ${brief(text.value)} times as much in such a text as in others.`,
+    );
+  if (lowMemory) parts.push(`Low memory was signalled from outside at ${plural(tokens, 'token')}.`);
+  return parts.length === 0 ? null : parts.join(' ');
+}
+
+function evidenceText({ neighbours, thresholds }: EvidenceBody): string {
+  const learned = Object.values(thresholds.thresholds).filter(({ origin }) => origin === 'learned');
+  const near = neighbours.slice(0, 3).map(({ session, distance }) => `${session} (distance ${brief(distance)})`);
+  const rest = neighbours.length > near.length ? ` and ${neighbours.length - near.length} more` : '';
+  const found =
+    near.length === 0 ? 'no earlier session is like this one' : `most like this one: ${near.join(', ')}${rest}`;
+  const taught =
+    learned.length === 0
+      ? 'nothing is learned from them'
+      : `learned: ${learned.map(({ id, value }) => `${id} ${brief(value)}`).join(', ')}`;
+  return `Asked what worked before: ${found}; ${taught}.`;
+}
+
+function openText({ model, shape, policy, context, requested }: OpenBody): string {
+  const own = Object.values(context.thresholds.thresholds).filter(({ origin }) => origin !== 'default');
+  const asked = Object.entries(requested)
+    .filter(([, value]) => value !== null && value !== undefined)
+    .map(([name, value]) => `${name} ${typeof value === 'object' ? JSON.stringify(value) : String(value)}`);
+  return [
+    `Opened: model ${model.name} (${shape.layers} layers, ${shape.kvHeads} KV heads of ${shape.headDim}), policy ${policy.id} version ${policy.version}, pages of ${PAGE_TOKENS} tokens sealed in ${context.windowFormat}.`,
+    asked.length === 0 ? 'Nothing particular was asked for.' : `Asked for: ${asked.join(', ')}.`,
+    own.length === 0
+      ? 'All thresholds are as built in.'
+      : `Not as built in: ${own.map(({ id, value, origin }) => `${id} ${brief(value)} (${origin})`).join(', ')}.`,
+  ].join(' ');
+}
+
+const CAUSES: Readonly<Record<ChangeBody['cause'], string>> = {
+  restore: 'made again from their latents',
+  'give-back': 'given back for room',
+  shared: 'moved by a fork that shares them',
+};
+
+function changeText({ cause, changes, bytesBefore, bytesAfter }: ChangeBody): string {
+  const moves = tally(changes.map(({ from, to }) => `${from}→${to}`));
+  return `${plural(changes.length, 'page was', 'pages were')} ${CAUSES[cause]} without a decision: ${moves} in ${layersText(changes.map(({ layer }) => layer))}. ${bytesText(bytesBefore)} to ${bytesText(bytesAfter)}.`;
+}
+
+function qualityText({ layer, state, source, measured, bound, threshold }: LayerChange): string {
+  const quality = state.split('/')[1] ?? state;
+  return `Layer ${layer} is ${quality}: ${source} of severity ${brief(measured)} against ${brief(bound)} ('${threshold}').`;
+}
+
+function noteText(body: Readonly<Record<string, unknown>>): string {
+  const { gaveWay, takenBack, budgetBytes } = body;
+  if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
+  if (typeof gaveWay === 'string')
+    return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;
+  return `Noted: ${JSON.stringify(body)}.`;
+}
+
+const ENDS: Readonly<Record<CloseBody['reason'], string>> = {
+  done: 'Closed',
+  aborted: 'Closed after it was aborted',
+  error: 'Closed after an error',
+};
+
+function closeText({
+  reason,
+  tokens,
+  kvBytes,
+  kvBytesF16,
+  effectiveBits,
+  decisions,
+  refused,
+  predictedKld,
+  meanKld,
+}: CloseBody): string {
+  const measured = meanKld === null ? 'not measured' : `measured as ${brief(meanKld)}`;
+  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence predicted as ${brief(predictedKld)} nats, ${measured}.`;
+}
