@@ -90,6 +90,7 @@ export {
   type SessionFilter,
   type SessionRow,
   type SqlAnswer,
+  sessionReport,
   type TimelineEvent,
   timeline,
   useMasterKeys,

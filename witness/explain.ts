@@ -308,7 +308,8 @@ function amount(value: number, unit: string): string {
   return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unit}`}`;
 }
 
-const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
+/** What each origin of a threshold's value means. */
+export const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
   default: 'the built-in default',
   learned: 'learned from earlier sessions',
   file: 'taken from a threshold file',

@@ -19,6 +19,7 @@ export * from './log.ts';
 export * from './query.ts';
 export * from './read.ts';
 export * from './replay.ts';
+export { sessionReport } from './report/index.ts';
 export { entryId, parseEntryId } from './series.ts';
 export * from './sql/index.ts';
 export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';

@@ -145,6 +145,13 @@ const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./calibrate.ts')).calibrateCommand(settings),
   },
   {
+    usage: 'report',
+    does: 'One session as a page of HTML that needs no network: memory over time, formats of all pages, decisions with reasons, errors, what the log proves.',
+    examples: ['palimpsest report -o report.html', 'palimpsest report --session 0c42f114 -o report.html'],
+    settings: ['session', 'output', ...AUDIT],
+    act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
+  },
+  {
     usage: 'inspect <path>',
     does: 'What a model, threshold file, trace, log, index or state folder contains; refuses what is broken and says why.',
     examples: [

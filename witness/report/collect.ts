@@ -1,0 +1,281 @@
+/** One walk over the entries of a session: everything that its report shows. */
+import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable } from '../../native/index.ts';
+import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
+import { ORIGINS, RULES } from '../explain.ts';
+import type { Entry, OpenBody } from '../types.ts';
+import { Packer } from './pack.ts';
+import type { Happening, Reason, ReportData } from './page/data.ts';
+
+/** More decisions than this are counted but not listed, so that a page stays small enough to open. Chosen, not measured. */
+export const DECISIONS_MAX = 250_000;
+
+const formOf = (form: PageForm): number => FORMS.indexOf(form);
+const sideOf = (side: Part): number => PARTS.indexOf(side);
+
+const SITUATION_COLUMNS = [
+  'seq+',
+  'timeMs+',
+  'tokens+',
+  'bytes',
+  'sealBytes',
+  'budget',
+  'canaryBytes',
+  'p95',
+  'urgent',
+  'index+',
+];
+const PLACE_COLUMNS = ['layer', 'page', 'side', 'from'];
+const DECISION_COLUMNS = [
+  'seq+',
+  'timeMs+',
+  'situation+',
+  'tokens+',
+  ...PLACE_COLUMNS,
+  'to',
+  'accepted',
+  'because',
+  'measured',
+  'bound',
+  'verdict',
+  'verdictMeasured',
+  'verdictBound',
+  'epsilonFrom',
+  'epsilonTo',
+  'epsilonNow',
+  'price',
+  'planned',
+  'bytes+',
+  'freed',
+];
+
+/** What the log says about a session, before it is a page. */
+export interface Collected {
+  readonly open: Entry<'open'>;
+  /** null: it still runs, or was killed. */
+  readonly close: Entry<'close'> | null;
+  /** Of its last entry, milliseconds since the epoch. */
+  readonly lastMs: number;
+  /** Entries of the session. */
+  readonly entries: number;
+  readonly refused: number;
+  /** Most bytes of the cache in any situation, kept originals included. */
+  readonly bytesPeak: number;
+  /** Least bytes that any situation had for the cache; null without a byte budget. */
+  readonly budgetBytes: number | null;
+  readonly kldBudget: number | null;
+  readonly data: ReportData;
+}
+
+/**
+ * Collects what a report of one session shows. `entries`: those of the session in order of seq. Of more than `decisionsMax` decisions the later
+ * ones are counted only. Throws 'not-found' when there is no 'open' entry; and what `entries` throws.
+ */
+export function collect(entries: Iterable<Entry>, decisionsMax = DECISIONS_MAX): Collected {
+  const collector = new Collector(decisionsMax);
+  for (const entry of entries) collector.take(entry);
+  return collector.result();
+}
+
+class Collector {
+  readonly #decisionsMax: number;
+  readonly #situations = new Packer(SITUATION_COLUMNS);
+  readonly #decisions = new Packer(DECISION_COLUMNS);
+  readonly #trials = new Packer(['seq+', ...PLACE_COLUMNS, ...FORMS]);
+  readonly #canaries = new Packer(['seq+', 'tokens+', ...PLACE_COLUMNS, 'to', 'promised', 'now', 'age']);
+  readonly #changes = new Packer(['seq+', 'tokens+', ...PLACE_COLUMNS, 'to']);
+  readonly #happenings: Happening[] = [];
+  readonly #reasons = new Map<string, { readonly at: number; readonly reason: Reason }>();
+  #open: Entry<'open'> | null = null;
+  #close: Entry<'close'> | null = null;
+  #entries = 0;
+  #lastMs = 0;
+  #tokens = 0;
+  #decisionCount = 0;
+  #refused = 0;
+  #bytesPeak = 0;
+  #budgetBytes: number | null = null;
+  #kldBudget: number | null = null;
+
+  constructor(decisionsMax: number) {
+    this.#decisionsMax = decisionsMax;
+  }
+
+  take(entry: Entry): void {
+    this.#entries++;
+    this.#lastMs = entry.timeMs;
+    if (entry.kind === 'open') this.#open = entry as Entry<'open'>;
+    else if (entry.kind === 'situation') this.#situation(entry as Entry<'situation'>);
+    else if (entry.kind === 'decision') this.#decision(entry as Entry<'decision'>);
+    else if (entry.kind === 'change') this.#change(entry as Entry<'change'>);
+    else if (entry.kind === 'note') this.#note(entry as Entry<'note'>);
+    else if (entry.kind === 'close') {
+      this.#close = entry as Entry<'close'>;
+      this.#tokens = this.#close.body.tokens;
+    }
+  }
+
+  #situation({ seq, timeMs, body }: Entry<'situation'>): void {
+    const { index, tokens, bytes, sealBytes, budgetBytes, canaryBytes = 0, canaries = [], trials } = body.situation;
+    const { stepLatencyMsP95, urgent, kldBudget } = body.situation;
+    this.#tokens = tokens;
+    this.#kldBudget = kldBudget;
+    this.#bytesPeak = Math.max(this.#bytesPeak, bytes + canaryBytes);
+    // The situation leaves out what kept originals take; the report shows the whole.
+    const budget = budgetBytes === null ? null : budgetBytes + canaryBytes;
+    if (budget !== null) this.#budgetBytes = Math.min(budget, this.#budgetBytes ?? budget);
+    // 0: too few steps of one token were seen.
+    const p95 = stepLatencyMsP95 === 0 ? null : stepLatencyMsP95;
+    this.#situations.add([seq, timeMs, tokens, bytes, sealBytes, budget, canaryBytes, p95, urgent ? 1 : 0, index]);
+    for (const { layer, page, side, from, epsilon } of trials) {
+      const errors = FORMS.map((form) => epsilon[form] ?? null);
+      this.#trials.add([seq, layer, page, sideOf(side), formOf(from), ...errors]);
+    }
+    for (const { layer, page, side, from, to, epsilonPromised, epsilonNow, age } of canaries) {
+      const place = [layer, page, sideOf(side), formOf(from), formOf(to)];
+      this.#canaries.add([seq, tokens, ...place, epsilonPromised, epsilonNow, age]);
+    }
+  }
+
+  #decision({ seq, timeMs, body }: Entry<'decision'>): void {
+    const { situation, decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = body;
+    this.#decisionCount++;
+    if (!verdict.accepted) this.#refused++;
+    if (this.#decisionCount > this.#decisionsMax) return;
+    const { layer, page, side, from, to, because, epsilonFrom, epsilonTo, price, bytesFreed } = decision;
+    this.#decisions.add([
+      seq,
+      timeMs,
+      situation,
+      tokens,
+      layer,
+      page,
+      sideOf(side),
+      formOf(from),
+      formOf(to),
+      verdict.accepted ? 1 : 0,
+      this.#reason(because),
+      because.measured,
+      because.bound,
+      this.#reason(verdict.because),
+      verdict.because.measured,
+      verdict.because.bound,
+      epsilonFrom,
+      epsilonTo,
+      epsilonNow,
+      price,
+      bytesFreed,
+      bytesBefore,
+      bytesBefore - bytesAfter,
+    ]);
+  }
+
+  #reason({ rule, threshold, unit, origin }: Because): number {
+    const reason: Reason = [printable(rule), printable(threshold), printable(unit), origin];
+    const key = reason.join('\n');
+    const known = this.#reasons.get(key);
+    if (known !== undefined) return known.at;
+    const at = this.#reasons.size;
+    this.#reasons.set(key, { at, reason });
+    return at;
+  }
+
+  #change({ seq, body }: Entry<'change'>): void {
+    for (const { layer, page, side, from, to } of body.changes)
+      this.#changes.add([seq, body.tokens, layer, page, sideOf(side), formOf(from), formOf(to)]);
+  }
+
+  #note({ seq, body }: Entry<'note'>): void {
+    const note = body as { layerChanges?: LayerChange[]; tokens?: number; gaveWay?: unknown; takenBack?: unknown };
+    const tokens = note.tokens ?? this.#tokens;
+    const tell = (text: string): void => void this.#happenings.push({ seq, tokens, layer: null, state: null, text });
+    for (const { layer, state, threshold, measured, bound, source } of note.layerChanges ?? []) {
+      const text = `${SOURCES[source]}: severity ${digits(measured)} against ${digits(bound)} of '${threshold}'`;
+      // 'archive/healthy/elevated/headroom': the second part is its quality.
+      const quality = state.split('/')[1] ?? state;
+      this.#happenings.push({ seq, tokens, layer, state: printable(quality), text: printable(text) });
+    }
+    if (note.gaveWay === 'bytes') tell('The byte budget gave way to the divergence budget, which is ranked before it.');
+    if (note.gaveWay === 'kld') tell('The divergence budget gave way to the byte budget, which is ranked before it.');
+    if (typeof note.takenBack === 'number') tell(`${note.takenBack} tokens were taken back.`);
+  }
+
+  result(): Collected {
+    const open = this.#open;
+    if (open === null)
+      throw new KvError('not-found', 'the session has no open entry', {
+        hint: 'see `audit sessions` for the sessions there are',
+      });
+    const reasons = [...this.#reasons.values()].map(({ reason }) => reason);
+    return {
+      open,
+      close: this.#close,
+      lastMs: this.#lastMs,
+      entries: this.#entries,
+      refused: this.#refused,
+      bytesPeak: this.#bytesPeak,
+      budgetBytes: this.#budgetBytes,
+      kldBudget: this.#kldBudget,
+      data: {
+        ...sessionFacts(open),
+        tokens: this.#tokens,
+        reasons,
+        starts: startsOf(open.body, reasons),
+        situations: this.#situations.columns(),
+        decisions: this.#decisions.columns(),
+        decisionCount: this.#decisionCount,
+        trials: this.#trials.columns(),
+        canaries: this.#canaries.columns(),
+        changes: this.#changes.columns(),
+        happenings: this.#happenings,
+      },
+    };
+  }
+}
+
+const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
+  error: 'measured over promised error',
+  topic: 'a change of topic',
+  gain: 'a gain that is not believed',
+};
+
+const digits = (value: number): string => String(Number(value.toPrecision(3)));
+
+function sessionFacts({ session, body }: Entry<'open'>) {
+  const { model, shape, policy, context } = body;
+  const numbers = shape.kvHeads * shape.headDim * PAGE_TOKENS;
+  // A latent is keys and values in one.
+  const bitsOf = (form: PageForm): number =>
+    (8 * (context.pageBytes[form] ?? 0)) / numbers / (formOf(form) < FORMAT_NAMES.length ? 1 : 2);
+  return {
+    session,
+    model: printable(model.name),
+    policy: printable(policy.id),
+    layers: shape.layers,
+    pageTokens: PAGE_TOKENS,
+    f16BytesPerToken: f16Bytes(body, 1),
+    forms: FORMS,
+    formBits: FORMS.map(bitsOf),
+    formBytes: FORMS.map((form) => context.pageBytes[form] ?? null),
+    formats: FORMAT_NAMES.length,
+    windowForm: formOf(context.windowFormat),
+    openForm: formOf(context.openFormat ?? 'f16'),
+    rules: RULES,
+    origins: ORIGINS,
+  };
+}
+
+/** What keys and values of so many tokens take in f16. */
+export const f16Bytes = ({ shape }: OpenBody, tokens: number): number =>
+  2 * shape.layers * shape.kvHeads * shape.headDim * Uint16Array.BYTES_PER_ELEMENT * tokens;
+
+/** The thresholds that decisions name, as the session began with them. */
+function startsOf({ context }: OpenBody, reasons: readonly Reason[]): ReportData['starts'] {
+  const starts: Record<string, { value: number; unit: string; source: string }> = {};
+  for (const [, threshold] of reasons) {
+    const start = context.thresholds.thresholds[threshold];
+    if (start === undefined) continue;
+    const { value, unit, source } = start;
+    starts[threshold] = { value, unit: printable(unit), source: printable(source) };
+  }
+  return starts;
+}

@@ -1,0 +1,44 @@
+/** The report of a session: one page of HTML that needs nothing else, made from the log alone. */
+import { KvError } from '../../native/index.ts';
+import { findId } from '../id.ts';
+import { readLog } from '../read.ts';
+import { type ReplayReport, replay } from '../replay.ts';
+import { type Entry, NO_SESSION } from '../types.ts';
+import { verifyLog } from '../verify.ts';
+import { collect } from './collect.ts';
+import { reportHtml } from './html.ts';
+import { pageScript } from './script.ts';
+
+/**
+ * The report of one session of the log in `dir` as a page of HTML: open it in a browser, print it or send it. `session`: its id, or the beginning or
+ * the end of it. Of a damaged log it shows what stands before the damage, and says so.
+ * Throws 'not-found' (no such log or session), 'bad-argument' (several sessions begin so), 'bad-log' (damage before the session begins).
+ */
+export function sessionReport(dir: string, session: string): string {
+  const verified = verifyLog(dir);
+  const id = findId(sessionsOf(untilDamage(readLog(dir), verified.ok)), session, 'session');
+  const collected = collect(untilDamage(readLog(dir, { session: id }), verified.ok));
+  return reportHtml(collected, { verified, replayed: verified.ok ? replayed(dir, id) : null }, pageScript());
+}
+
+function* sessionsOf(entries: Iterable<Entry>): Generator<string> {
+  for (const { session } of entries) if (session !== NO_SESSION) yield session;
+}
+
+function* untilDamage(entries: Iterable<Entry>, isSound: boolean): Generator<Entry> {
+  try {
+    yield* entries;
+  } catch (error) {
+    if (isSound || !(error instanceof KvError && error.code === 'bad-log')) throw error;
+  }
+}
+
+/** null for a policy that is not built in. */
+function replayed(dir: string, session: string): ReplayReport | null {
+  try {
+    return replay(dir, session);
+  } catch (error) {
+    if (error instanceof KvError && error.code === 'unsupported') return null;
+    throw error;
+  }
+}
