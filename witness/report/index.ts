@@ -1,9 +1,9 @@
 /** The report of a session: one page of HTML that needs nothing else, made from the log alone. */
 import { KvError } from '../../native/index.ts';
 import { findId } from '../id.ts';
-import { readLog } from '../read.ts';
+import { readEnvelopes, readLog } from '../read.ts';
 import { type ReplayReport, replay } from '../replay.ts';
-import { type Entry, NO_SESSION } from '../types.ts';
+import { NO_SESSION } from '../types.ts';
 import { verifyLog } from '../verify.ts';
 import { collect } from './collect.ts';
 import { reportHtml } from './html.ts';
@@ -12,20 +12,21 @@ import { pageScript } from './script.ts';
 /**
  * The report of one session of the log in `dir` as a page of HTML: open it in a browser, print it or send it. `session`: its id, or the beginning or
  * the end of it. Of a damaged log it shows what stands before the damage, and says so.
- * Throws 'not-found' (no such log or session), 'bad-argument' (several sessions begin so), 'bad-log' (damage before the session begins).
+ * Throws 'not-found' (no such log or session), 'bad-argument' (several sessions begin so), 'bad-log' (damage before the session begins),
+ * 'sealed' (the session was erased, or its key is not here).
  */
 export function sessionReport(dir: string, session: string): string {
   const verified = verifyLog(dir);
-  const id = findId(sessionsOf(untilDamage(readLog(dir), verified.ok)), session, 'session');
+  const id = findId(sessionsOf(untilDamage(readEnvelopes(dir), verified.ok)), session, 'session');
   const collected = collect(untilDamage(readLog(dir, { session: id }), verified.ok));
   return reportHtml(collected, { verified, replayed: verified.ok ? replayed(dir, id) : null }, pageScript());
 }
 
-function* sessionsOf(entries: Iterable<Entry>): Generator<string> {
+function* sessionsOf(entries: Iterable<{ readonly session: string }>): Generator<string> {
   for (const { session } of entries) if (session !== NO_SESSION) yield session;
 }
 
-function* untilDamage(entries: Iterable<Entry>, isSound: boolean): Generator<Entry> {
+function* untilDamage<T>(entries: Iterable<T>, isSound: boolean): Generator<T> {
   try {
     yield* entries;
   } catch (error) {

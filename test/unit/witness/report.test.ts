@@ -1,6 +1,6 @@
 // The report of a session as a text: are its numbers those of the log, can nothing in a log become markup, does it stay small?
 import { createHash } from 'node:crypto';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -209,6 +209,15 @@ describe('the page', () => {
     expect(html).toContain('The log is damaged');
     expect(html).toContain('damaged after');
     expect(() => sessionReport(damaged, 'third')).toThrow(/no session third/);
+  });
+
+  it('of a session whose key is gone there is none, and the error says why', async () => {
+    const sealed = folder();
+    const log = await openWitnessLog({ dir: sealed, seal: true });
+    recordSession(log, 'gone');
+    await log.close();
+    rmSync(join(sealed, 'keys'), { recursive: true });
+    expect(() => sessionReport(sealed, 'gone')).toThrow(expect.objectContaining({ code: 'sealed' }));
   });
 
   it('stays within 100 bytes for a decision with its trial', () => {
