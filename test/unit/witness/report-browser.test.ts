@@ -21,6 +21,7 @@ const VERIFIED = {
   logId: 'a'.repeat(32),
   segments: 1,
   entries: 1000,
+  unopened: 0,
   headHash: 'b'.repeat(64),
   problem: null,
   tornBytes: 0,
