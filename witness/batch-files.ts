@@ -94,14 +94,21 @@ export class BatchFiles {
     }
   }
 
-  /** Takes back what a refused write may have left. */
-  undo(batch: Batch): void {
-    const fd = this.#fds.get(batch.segment);
+  /** Takes back what a refused write may have left, for good. → false: nothing may be written behind it */
+  undo({ segment, position, isFirst }: Batch): boolean {
+    const fd = this.#fds.get(segment);
     try {
-      if (batch.isFirst) this.#files.unlinkSync(join(this.#folder, segmentName(batch.segment)));
-      else if (fd !== undefined) this.#files.ftruncateSync(fd, batch.position);
+      if (isFirst) {
+        this.#files.unlinkSync(join(this.#folder, segmentName(segment)));
+        syncFolder(this.#folder, this.#files);
+      } else if (fd !== undefined) {
+        this.#files.ftruncateSync(fd, position);
+        this.#files.fdatasyncSync(fd);
+      }
+      return true;
     } catch {
       // The disk refuses this too: the next start recovers the tail or finds whole entries, both are honest.
+      return false;
     }
   }
 }

@@ -4,6 +4,7 @@ import { HASH_BYTES } from './chain.ts';
 import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
 import { encodeHeader, FORMAT_VERSION, type SegmentHeader, segmentHash } from './segment.ts';
 import type { Frontier } from './tree.ts';
+import type { Trouble } from './trouble.ts';
 
 const FIRST_BYTES = 16 * 1024;
 
@@ -24,6 +25,8 @@ export class Batch {
   readonly sessions = new Map<string, number>();
   /** The bytes begin with the header of a file that does not exist yet: so many bytes of it. */
   readonly headerBytes: number;
+  /** What its note tells; it must be told otherwise if the batch is given up. */
+  tells: Trouble | null = null;
   length = 0;
   entries = 0;
   lastSeq = -1;

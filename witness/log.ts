@@ -1,6 +1,6 @@
 /** Opening a log for writing: options, the lock, the repair of a torn tail, and a first segment where there is none. */
 import { randomBytes } from 'node:crypto';
-import { join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { assert, KvError, syncFolder, writeSynced } from '../native/index.ts';
 import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
@@ -185,6 +185,7 @@ function createSeries(settings: Settings, dir: string, series: number, logId: st
     peaks: [],
   };
   const bytes = encodeHeader(header);
+  syncFoldersAbove(files, dir);
   writeSynced(join(dir, segmentName(0)), bytes, 'wx', files);
   syncFolder(dir, files);
   return {
@@ -201,6 +202,22 @@ function createSeries(settings: Settings, dir: string, series: number, logId: st
     bytes: bytes.length,
     lastMs: 0,
   };
+}
+
+/** The names of new folders are on disk before the first segment is in them. A writer that dies before it leaves none, so the next one does it again. */
+function syncFoldersAbove(files: LogFiles, dir: string): void {
+  for (
+    let [below, folder] = [resolve(dir), dirname(resolve(dir))];
+    folder !== below;
+    [below, folder] = [folder, dirname(folder)]
+  ) {
+    try {
+      syncFolder(folder, files);
+    } catch (error) {
+      // What we may not even read was not made by us.
+      if (!['EACCES', 'EPERM'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error;
+    }
+  }
 }
 
 function continueSeries({ end, bytes, lastMs, firstSegment }: Recovered, series: number): Tip {

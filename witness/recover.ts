@@ -1,10 +1,12 @@
 /** Makes the end of a log ready for the next entry. What a crash left half-written is put aside and never overwritten. */
 import { join } from 'node:path';
-import { assert, syncFolder, writeSynced } from '../native/index.ts';
+import { assert, syncFolder, writeSynced, writeWhole } from '../native/index.ts';
 import { parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import { segmentName } from './segment.ts';
 import { type LogEnd, listSegments, type WalkOptions, walkLog } from './walk.ts';
+
+const SETTLE_BYTES = 1 << 20;
 
 export interface Recovered {
   /** null: the folder holds no log yet. */
@@ -22,7 +24,7 @@ export interface Recovered {
 
 /**
  * Checks the last segment, copies a torn tail into `NAME.torn`, syncs the copy, then cuts. Dying in between loses nothing:
- * the next start finds the same tail again. Throws 'bad-log' when anything but a torn tail is wrong.
+ * the next start finds the same tail again. What is left is on disk when this returns. Throws 'bad-log' when anything but a torn tail is wrong.
  */
 export function recoverLog(files: LogFiles, dir: string): Recovered {
   const [firstSegment] = listSegments(files, dir);
@@ -38,6 +40,7 @@ export function recoverLog(files: LogFiles, dir: string): Recovered {
     else files.renameSync(join(dir, segment), join(dir, freeName(files, dir, segment)));
     syncFolder(dir, files);
   }
+  if (end.logId !== null) settle(files, dir, end);
   const bytes =
     end.logId === null
       ? 0
@@ -67,6 +70,26 @@ function cutTail(files: LogFiles, dir: string, name: string, end: LogEnd): void 
   } finally {
     files.closeSync(source);
   }
+}
+
+/**
+ * A dead writer may have left entries, and the name of the segment, in the cache alone; and where a sync failed under it, the cache may show
+ * bytes that no later sync will write. So the last segment is written again as it is, and synced; those before it were synced before it was begun.
+ */
+function settle(files: LogFiles, dir: string, end: LogEnd): void {
+  const fd = files.openSync(join(dir, segmentName(end.segment)), 'r+');
+  try {
+    const room = Buffer.allocUnsafe(Math.min(end.offset, SETTLE_BYTES));
+    for (let at = 0; at < end.offset; at += room.length) {
+      const part = room.subarray(0, Math.min(room.length, end.offset - at));
+      readWhole(files, fd, part, at);
+      writeWhole(fd, part, at, files);
+    }
+    files.fsyncSync(fd);
+  } finally {
+    files.closeSync(fd);
+  }
+  syncFolder(dir, files);
 }
 
 /** `NAME.torn`, or `NAME.torn-2` … when earlier crashes left one. */

@@ -18,6 +18,8 @@ import {
 const READ_BYTES = 256 * 1024;
 /** What a disk loses at once when the power fails. */
 const SECTOR_BYTES = 512;
+/** So many zeros at the end of a sector were never written: payloads are text, and no hash ends with as many. */
+const ZEROS_LOST = 16;
 /** Largest segment that is read. Writers begin a new one at 16 MiB; a sparse file of terabytes would be searched for hours. */
 export const SEGMENT_FILE_BYTES_MAX = 256 * 1024 * 1024;
 /** Bytes looked at again while searching for whole entries behind a fault; a file made to exceed it is no torn tail. */
@@ -121,8 +123,7 @@ export class SegmentFile {
 
   /**
    * Is the fault what a crash leaves: an entry that was not written to its end? Then the file stops inside it, or a
-   * sector of it was never written and reads as zeros (no entry contains a zero sector: its payload is text), and
-   * nothing whole follows. A changed byte of a whole entry is damage, also in the last one.
+   * sector of it was not written to its end and reads as zeros there, and nothing whole follows. A changed byte of a whole entry is damage, also in the last one.
    */
   isTorn(version: number, fault: Fault, seq: number, previousHash: Uint8Array): boolean {
     if (this.#isWholeButHead(version, fault.offset, seq, previousHash) || this.#hasFrameAfter(version, fault.offset))
@@ -159,10 +160,12 @@ export class SegmentFile {
     return false;
   }
 
+  /** A sector may also have been written once, when a part of the entry was not in it yet. */
   #hasLostSector(offset: number): boolean {
     for (let at = offset; at < this.size; ) {
       const end = Math.min(this.size, Math.floor(at / SECTOR_BYTES) * SECTOR_BYTES + SECTOR_BYTES);
-      if (this.bytes(at, end - at).every((byte) => byte === 0)) return true;
+      const zeros = Math.min(end - at, ZEROS_LOST);
+      if (this.bytes(end - zeros, zeros).every((byte) => byte === 0)) return true;
       at = end;
     }
     return false;

@@ -18,6 +18,14 @@ export class Trouble {
     this.#sessions.set(session, (this.#sessions.get(session) ?? 0) + 1);
   }
 
+  /** What an earlier one would have told. */
+  add(other: Trouble): void {
+    this.#entries += other.#entries;
+    this.#fromMs = other.#fromMs ?? this.#fromMs;
+    for (const [session, count] of other.#sessions)
+      this.#sessions.set(session, (this.#sessions.get(session) ?? 0) + count);
+  }
+
   /** The body of the 'note' entry that says what is missing; null when nothing is. */
   note(timeMs: number): EntryBodies['note'] | null {
     if (this.#entries === 0) return null;

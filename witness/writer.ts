@@ -338,10 +338,11 @@ export class LogWriter implements WitnessLog {
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
     if (this.#trouble !== null && this.#queue.length === 0) {
-      const note = this.#trouble.note(this.#now());
+      const { trouble, note } = { trouble: this.#trouble, note: this.#trouble.note(this.#now()) };
       this.#trouble = null;
       if (note !== null) {
         this.#add(payloadText(this.#nextSeq, this.#now(), NO_SESSION, 'note', spellBody('note', note)));
+        this.#open.tells = trouble;
         this.#seal();
       }
     }
@@ -432,11 +433,12 @@ export class LogWriter implements WitnessLog {
         this.#drop(session, count);
         for (let n = 0; n < count; n++) this.#trouble?.count(session, this.#lastMs);
       }
+      if (batch.tells !== null) this.#trouble?.add(batch.tells);
     }
-    for (const batch of this.#queue)
-      if (this.#disk.has(batch.segment) && (batch.isFirst || batch === first)) this.#disk.undo(batch);
+    const made = this.#queue.filter((batch) => this.#disk.has(batch.segment) && (batch.isFirst || batch === first));
     this.#queue.length = 0;
-    this.#noteAtEnd(first);
+    // From the end: a segment goes before the entries that it builds on.
+    if (made.reverse().every((batch) => this.#disk.undo(batch))) this.#noteAtEnd(first);
   }
 
   /**
@@ -460,7 +462,7 @@ export class LogWriter implements WitnessLog {
         this.#disk.writeSync(batch);
         return;
       } catch {
-        this.#disk.undo(batch);
+        if (!this.#disk.undo(batch)) return;
       }
     }
   }
