@@ -14,7 +14,7 @@ const VITEST = ['node_modules/vitest/vitest.mjs', 'run'];
 const COMMANDS: Readonly<Record<string, readonly string[]>> = {
   pool: [...VITEST, 'test/simulation/pool.test.ts'],
   million: [...VITEST, 'test/simulation/policy-million.test.ts', '--testTimeout=3600000'],
-  log: [...VITEST, 'test/simulation/log.test.ts', '--testTimeout=3600000'],
+  log: [...VITEST, 'test/simulation/log.test.ts', '-t', 'seeds from', '--testTimeout=3600000'],
   drift: ['--import', 'tsx', 'scripts/drift.ts'],
 };
 

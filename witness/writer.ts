@@ -149,7 +149,13 @@ export class LogWriter implements WitnessLog {
     this.#throwFailure();
     const timeMs = this.#now();
     const text = spellBody(kind, body);
-    const sealed = this.#settings.keys?.seal(this.#nextSeq, session, kind, text);
+    let sealed: string | undefined;
+    try {
+      sealed = this.#settings.keys?.seal(this.#nextSeq, session, kind, text);
+    } catch (error) {
+      if (error instanceof KvError) throw error;
+      return this.#refuseUnsealed(session, timeMs, error);
+    }
     const payload = payloadText(this.#nextSeq, timeMs, session, kind, sealed ?? text);
     checkPayloadText(payload, kind, session);
     if (this.#trouble !== null) {
@@ -162,6 +168,16 @@ export class LogWriter implements WitnessLog {
     if (this.#waitingBytes() > this.#settings.bufferBytesMax) this.#commitNow();
     else this.#schedule();
     return seq;
+  }
+
+  /** The disk did not give the key of the session, and nothing is written unsealed: as if it had refused the entry itself. */
+  #refuseUnsealed(session: string, timeMs: number, error: unknown): null {
+    if (!this.#goesOn(error, Number.POSITIVE_INFINITY)) this.#throwFailure();
+    this.#trouble?.count(session, timeMs);
+    this.#drop(session, 1);
+    if (this.#queue.length === 0 && this.#open.length === 0) this.#tellTrouble();
+    this.#schedule();
+    return null;
   }
 
   flush(): Promise<number> {
@@ -337,15 +353,18 @@ export class LogWriter implements WitnessLog {
     if (batch.lastSeq > this.#acknowledgedSeq) this.#acknowledgedSeq = batch.lastSeq;
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
-    if (this.#trouble !== null && this.#queue.length === 0) {
-      const { trouble, note } = { trouble: this.#trouble, note: this.#trouble.note(this.#now()) };
-      this.#trouble = null;
-      if (note !== null) {
-        this.#add(payloadText(this.#nextSeq, this.#now(), NO_SESSION, 'note', spellBody('note', note)));
-        this.#open.tells = trouble;
-        this.#seal();
-      }
-    }
+    if (this.#queue.length === 0) this.#tellTrouble();
+  }
+
+  /** The disk takes entries again: a note says what is missing. */
+  #tellTrouble(): void {
+    const trouble = this.#trouble;
+    const note = trouble?.note(this.#now()) ?? null;
+    this.#trouble = null;
+    if (note === null) return;
+    this.#add(payloadText(this.#nextSeq, this.#now(), NO_SESSION, 'note', spellBody('note', note)));
+    this.#open.tells = trouble;
+    this.#seal();
   }
 
   /**

@@ -93,10 +93,11 @@ export class LogModel {
     return writer;
   }
 
-  next(random: () => number): Made {
+  /** An entry of this writer's sessions: a session has one writer. */
+  next({ series }: WriterModel, random: () => number): Made {
     const made = {
       n: this.#made.size,
-      session: SESSIONS[Math.floor(random() * SESSIONS.length)]!,
+      session: `${SESSIONS[Math.floor(random() * SESSIONS.length)]!}${series}`,
       pad: 'x'.repeat(Math.floor(random() ** 3 * 1500)),
       seq: undefined,
     };

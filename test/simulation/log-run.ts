@@ -139,6 +139,7 @@ class Run {
       commitIntervalMs: pick(random, [0, 1, 50]),
       blockMsMax: pick(random, [0, 40, 30_000]),
       retryMs: pick(random, [0, 1, 20]),
+      seal: random() < 0.3,
     });
     if (isOpen) await this.#work(1 + below(random, pick(random, [10, 40, 150])));
     if (isOpen && !this.#process.isDead) await this.#close();
@@ -270,7 +271,7 @@ class Run {
       const choice = random();
       if (choice < 0.6) {
         for (let count = choice < 0.05 ? 1 + below(random, 30) : 1; count > 0; count--) {
-          const entry = this.#model.next(random);
+          const entry = this.#model.next(model, random);
           const refused = model.append(entry, () => log.append(entry.session, 'note', { n: entry.n, pad: entry.pad }));
           this.#trace(`append ${entry.n}: ${refused ?? entry.seq ?? 'dropped'}`);
         }
