@@ -82,6 +82,7 @@ export class Engine {
       onLogFailure: options.onLogFailure ?? 'block',
       qdrant: options.qdrant,
       masterKeys: masterKeysInUse(),
+      logRules: options.logRules ?? [],
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);

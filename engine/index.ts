@@ -80,6 +80,7 @@ export {
   type ForeignPart,
   type IndexReport,
   type LikeSession,
+  type LogRule,
   openAuditIndex,
   openLogQuery,
   type PolicyFactory,

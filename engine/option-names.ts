@@ -13,6 +13,7 @@ export const ENGINE_OPTIONS: Names<EngineOptions> = {
   cacheDir: true,
   stateDir: true,
   onLogFailure: true,
+  logRules: true,
   qdrant: true,
 };
 

@@ -10,6 +10,7 @@ import { contentOf } from './content.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
+import { nameInLog } from './model/load.ts';
 import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { modelLatents } from './model-latents.ts';
@@ -93,7 +94,7 @@ export class Session {
       meter: setup.meter,
       log: setup.witness === false || plan.exact ? null : setup.log,
       opened: {
-        model: { name: model.name, digest: model.digest, architecture: model.config.architecture },
+        model: { name: nameInLog(model), digest: model.digest, architecture: model.config.architecture },
         requested: {
           kvBudget: kvBudget ?? null,
           kldBudget: kldBudget ?? null,

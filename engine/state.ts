@@ -20,6 +20,7 @@ import {
   erasedSessions,
   type FailureMode,
   isLogDir,
+  type LogRule,
   lockWriter,
   NO_SESSION,
   openWitnessLog,
@@ -62,12 +63,18 @@ const lessons =
   (known: readonly number[]): Iterable<Entry> =>
     readLog(logDir(dir), { from: known, kinds: ['open', 'close'] });
 
-export async function openState(dir: string, mode: FailureMode, qdrant?: QdrantOptions): Promise<State> {
+export async function openState(
+  dir: string,
+  mode: FailureMode,
+  qdrant?: QdrantOptions,
+  rules: readonly LogRule[] = [],
+): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
-  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true });
-  const onShared = ({ url, trouble, waiting }: SharedStatus): void => {
-    log.append(NO_SESSION, 'note', { what: 'qdrant', url, trouble, waiting });
+  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true, rules });
+  const onShared = ({ trouble, waiting }: SharedStatus): void => {
+    // What a server says of its trouble may hold anything, and its address is nobody's business.
+    log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
   };
   try {
     const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));

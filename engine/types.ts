@@ -2,7 +2,7 @@
 import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
 import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, WindowName } from '../native/index.ts';
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
-import type { FailureMode } from '../witness/index.ts';
+import type { FailureMode, LogRule } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
@@ -29,6 +29,8 @@ export interface EngineOptions {
   readonly stateDir?: string | null;
   /** What to do when the log cannot be written. Default 'block'. */
   readonly onLogFailure?: FailureMode;
+  /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
+  readonly logRules?: readonly LogRule[];
   /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
   readonly qdrant?: QdrantOptions;
 }

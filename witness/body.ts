@@ -12,7 +12,15 @@ interface Fault {
   readonly path: readonly string[];
   readonly what: string;
 }
-type Check = (value: unknown) => Fault | null;
+interface Check {
+  (value: unknown): Fault | null;
+  /** Checks of what stands under a name; under '*', of everything inside. Left out: nothing is inside. */
+  inside?: (name: string) => readonly Check[];
+}
+
+/** A check of a value that has others inside. */
+const into = (check: Check, inside: Check['inside']): Check =>
+  inside === undefined ? check : Object.assign(check, { inside });
 
 const when =
   (isSound: (value: unknown) => boolean, expected: string): Check =>
@@ -24,44 +32,54 @@ const at = (key: string | number, { path, what }: Fault): Fault => ({ path: [Str
 const isPlain = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-const plain = when(isPlain, 'an object');
+/** Whatever a caller has put there. */
+const anything: Check = into(
+  when(() => true, 'anything'),
+  () => [anything],
+);
+const plain = into(when(isPlain, 'an object'), () => [anything]);
 
 /** An object with these fields; others may stand beside them. */
 function object(fields: Readonly<Record<string, Check>>): Check {
   const checks = Object.entries(fields);
-  return (value) => {
+  const check: Check = (value) => {
     if (!isPlain(value)) return plain(value);
-    for (const [key, check] of checks) {
-      const fault = check(value[key]);
+    for (const [key, checkField] of checks) {
+      const fault = checkField(value[key]);
       if (fault !== null) return at(key, fault);
     }
     return null;
   };
+  return into(check, (name) => checks.filter(([key]) => name === '*' || name === key).map(([, field]) => field));
 }
 
 /** An object of any number of fields. */
-const record =
-  (name: Check, check: Check): Check =>
-  (value) => {
-    if (!isPlain(value)) return plain(value);
-    for (const key of Object.keys(value)) {
-      const fault = name(key) ?? check(value[key]);
-      if (fault !== null) return at(key, fault);
-    }
-    return null;
-  };
+const record = (name: Check, check: Check): Check =>
+  into(
+    (value) => {
+      if (!isPlain(value)) return plain(value);
+      for (const key of Object.keys(value)) {
+        const fault = name(key) ?? check(value[key]);
+        if (fault !== null) return at(key, fault);
+      }
+      return null;
+    },
+    () => [check],
+  );
 
-const list =
-  (check: Check, itemsMin = 0, itemsMax = 65_536): Check =>
-  (value) => {
-    if (!Array.isArray(value) || value.length < itemsMin || value.length > itemsMax)
-      return { path: [], what: `expected a list of ${itemsMin} to ${itemsMax} items` };
-    for (let index = 0; index < value.length; index++) {
-      const fault = check(value[index]);
-      if (fault !== null) return at(index, fault);
-    }
-    return null;
-  };
+const list = (check: Check, itemsMin = 0, itemsMax = 65_536): Check =>
+  into(
+    (value) => {
+      if (!Array.isArray(value) || value.length < itemsMin || value.length > itemsMax)
+        return { path: [], what: `expected a list of ${itemsMin} to ${itemsMax} items` };
+      for (let index = 0; index < value.length; index++) {
+        const fault = check(value[index]);
+        if (fault !== null) return at(index, fault);
+      }
+      return null;
+    },
+    (name) => (name === '*' ? [check] : []),
+  );
 
 const integer = (min: number, max: number): Check =>
   when(
@@ -72,15 +90,9 @@ const integer = (min: number, max: number): Check =>
 const oneOf = (...names: readonly unknown[]): Check =>
   when((value) => names.includes(value), `one of ${names.join(', ')}`);
 
-const nullable =
-  (check: Check): Check =>
-  (value) =>
-    value === null ? null : check(value);
+const nullable = (check: Check): Check => into((value) => (value === null ? null : check(value)), check.inside);
 
-const optional =
-  (check: Check): Check =>
-  (value) =>
-    value === undefined ? null : check(value);
+const optional = (check: Check): Check => into((value) => (value === undefined ? null : check(value)), check.inside);
 
 /** Columns of the SQL index and typed arrays hold no more. */
 const count = integer(0, 2 ** 31 - 1);
@@ -259,6 +271,13 @@ const BODIES: Readonly<Record<EntryKind, Check>> = {
   release: done,
   note: object({ layerChanges: optional(list(layerChange)), tokens: optional(whole) }),
 };
+
+/** Whether the body of a kind may have something under these names, one inside the other; '*' is any field or item. */
+export function hasField(kind: EntryKind, path: readonly string[]): boolean {
+  const inside = (checks: readonly Check[], name: string): readonly Check[] =>
+    checks.flatMap((check) => check.inside?.(name) ?? []);
+  return path.reduce(inside, [BODIES[kind]]).length > 0;
+}
 
 /** Throws 'bad-log' naming the first field that does not fit the kind. */
 export function checkBody(kind: EntryKind, body: unknown): void {

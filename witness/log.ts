@@ -6,6 +6,7 @@ import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { checkMasterKey, SessionKeys } from './keys.ts';
 import { lockWriter, type WriterLock } from './lock.ts';
+import { MaskedLog, maskOf } from './mask.ts';
 import { type Recovered, recoverLog } from './recover.ts';
 import { badLog, SEGMENT_FILE_BYTES_MAX } from './scan.ts';
 import {
@@ -52,6 +53,7 @@ const LOG_ID_PAUSE_MS = 5;
  */
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
+  const mask = maskOf(options.rules ?? []);
   try {
     if (settings.keys !== null) checkMasterKey(settings.dir, settings.files);
     for (let series = options.series ?? 0; series <= (options.series ?? SERIES_MAX - 1); series++) {
@@ -61,7 +63,7 @@ export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLo
       if (lock === null) continue;
       try {
         const writer = await openSeries(settings, series, lock);
-        if (writer !== null) return writer;
+        if (writer !== null) return mask === null ? writer : new MaskedLog(writer, mask);
         lock.release();
       } catch (error) {
         lock.release();

@@ -9,7 +9,9 @@ export class Trouble {
   #fromMs: number | null = null;
 
   constructor(error: unknown) {
-    this.#error = String((error as NodeJS.ErrnoException).code ?? (error as Error).message);
+    const { code } = error as NodeJS.ErrnoException;
+    // Messages name paths of the machine, and codes are enough to tell one trouble from another.
+    this.#error = typeof code === 'string' && /^[A-Z][A-Z0-9_]{1,40}$/.test(code) ? code : 'unknown';
   }
 
   count(session: string, timeMs: number): void {

@@ -163,6 +163,16 @@ export interface Entry<K extends EntryKind = EntryKind> {
 /** What to do when the log cannot be written: wait and retry, stop the engine, or go on and count. */
 export type FailureMode = 'block' | 'halt' | 'drop';
 
+/** What must not be written to a log: entries, or fields of their bodies. */
+export interface LogRule {
+  /** Leave it out, or write something of the same type that says nothing: '***', 0, false, an empty list or object. */
+  readonly action: 'drop' | 'mask';
+  /** Fields of the body, one inside the other: 'model.name', 'neighbours.*.session'. '*' is any field or item. Left out: the whole entry, to be dropped. */
+  readonly path?: string;
+  /** Kinds of entries that it holds for. Default: all that have such a field. */
+  readonly kinds?: readonly EntryKind[];
+}
+
 export interface WitnessOptions {
   /** Folder of the segments, created when missing. */
   readonly dir: string;
@@ -186,6 +196,8 @@ export interface WitnessOptions {
   readonly retryMs?: number;
   /** The part of node:fs that the log uses; tests put a failing disk here. */
   readonly files?: LogFiles;
+  /** What must not be written. Default: nothing is left out. */
+  readonly rules?: readonly LogRule[];
   /** Seals what is written of each session with a key of its own, so that it can be erased. Default false. */
   readonly seal?: boolean;
 }

@@ -14,10 +14,12 @@ import {
   type Isa,
   KvError,
   type LatentName,
+  parseJson,
   parsePair,
+  readRegular,
   type WindowName,
 } from '../../native/index.ts';
-import { readMasterKey, useMasterKeys } from '../../witness/index.ts';
+import { type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
@@ -45,8 +47,22 @@ export function engineOptions(settings: Settings): EngineOptions {
     cacheDir: text(settings, 'cache') ?? '.cache',
     stateDir: text(settings, 'state') ?? '.palimpsest',
     onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
+    logRules: logRules(settings),
     qdrant: qdrantOptions(settings),
   });
+}
+
+const RULES_BYTES_MAX = 2 ** 20;
+
+/** The rules in the file of --log-rules; undefined: none. What they say is checked when the log is opened. Throws 'bad-config', 'not-found', 'io'. */
+function logRules(settings: Settings): readonly LogRule[] | undefined {
+  const path = text(settings, 'logRules');
+  if (path === undefined) return undefined;
+  const bytes = readRegular(path, { bytesMax: RULES_BYTES_MAX, code: 'bad-config' });
+  const hint = 'a list such as [{"action": "mask", "path": "model.name"}]';
+  const rules = parseJson(bytes, { code: 'bad-config', what: path, hint });
+  if (!Array.isArray(rules)) throw new KvError('bad-config', `${path} is no list of rules`, { values: { path }, hint });
+  return rules as LogRule[];
 }
 
 /** The server that the settings name; undefined: none. */

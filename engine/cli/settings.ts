@@ -203,6 +203,10 @@ export const SETTINGS = {
     default: 'block',
     choices: ['block', 'halt', 'drop'],
   },
+  logRules: {
+    flags: '--log-rules <file>',
+    help: 'JSON list of what must not be written to the log: [{"action": "mask", "path": "model.name"}]',
+  },
   thresholds: { flags: '--thresholds <file>', help: 'start from this threshold file instead of what was learned here' },
   key: { flags: '--key <file>', help: 'private key that signs' },
   trustedKey: {

@@ -92,11 +92,15 @@ function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): s
   });
 }
 
-/** Longer names are cut, because every entry that opens a session contains the name. */
+/** Longer names are cut, because reports print them. */
 const NAME_CHARACTERS_MAX = 80;
 
+/** What a model is called in logs and indexes: one of our names, or architecture and digest. What a file says of itself may be anything. */
+export const nameInLog = ({ name, config, digest }: Pick<LoadedModel, 'name' | 'config' | 'digest'>): string =>
+  MODEL_NAMES.includes(name) ? name : `${config.architecture}-${digest.slice(0, 8)}`;
+
 /**
- * What a model is called in logs, indexes and reports, which must not contain paths of the user. It is the name that the file
+ * What a model is called in reports, which must not contain paths of the user. It is the name that the file
  * declares, without folders, safe to print and bounded; or else `otherwise`.
  */
 export function modelName(declared: unknown, otherwise: string): string {

@@ -21,6 +21,16 @@ beforeAll(async () => {
 });
 afterAll(() => engine.close());
 
+/** Every file of a state folder, and what its log says when it is opened. */
+function allBytes(state: string): Buffer {
+  const files = (readdirSync(state, { recursive: true }) as string[])
+    .map((name) => join(state, name))
+    .filter((path) => statSync(path).isFile());
+  expect(files.length).toBeGreaterThan(1);
+  const said = JSON.stringify([...readLog(logDir(state))]);
+  return Buffer.concat([...files.map((path) => readFileSync(path)), Buffer.from(said)]);
+}
+
 describe('the default state folder', () => {
   it('serves two engines and a cache at once, and holds what all of them did', async () => {
     const [dir, before] = [realpathSync(folder()), process.cwd()];
@@ -220,11 +230,7 @@ describe('the record', () => {
       return { answer: text, said: [await one.tokenize(canary), await one.tokenize(text)] };
     });
     expect(answer.length).toBeGreaterThan(20);
-    const files = (readdirSync(dir, { recursive: true }) as string[])
-      .map((name) => join(dir, name))
-      .filter((path) => statSync(path).isFile());
-    expect(files.length).toBeGreaterThan(1);
-    const bytes = Buffer.concat(files.map((path) => readFileSync(path)));
+    const bytes = allBytes(dir);
     // The search itself works: what must be there is found.
     expect(bytes.includes('price.start')).toBe(true);
     const secrets = [
@@ -261,8 +267,7 @@ describe('the record', () => {
     await session.close();
     await engine.close();
     expect(entriesOf(dir, session.id, 'open')[0]!.body.model.name).toBe(engine.info.name);
-    const files = (readdirSync(dir, { recursive: true }) as string[]).map((name) => join(dir, name));
-    const bytes = Buffer.concat(files.filter((path) => statSync(path).isFile()).map((path) => readFileSync(path)));
+    const bytes = allBytes(dir);
     expect(bytes.includes(engine.info.name)).toBe(true);
     for (const part of ['confidential', 'elsewhere-', basename(dir)]) expect(bytes.includes(part), part).toBe(false);
   });
