@@ -74,6 +74,7 @@ export {
   type DecisionQuery,
   type DecisionRow,
   type Difference,
+  type EntryKind,
   type Explanation,
   explain,
   type FailureMode,
