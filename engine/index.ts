@@ -74,6 +74,7 @@ export {
   type DecisionQuery,
   type DecisionRow,
   type Difference,
+  ENTRY_KINDS,
   type EntryKind,
   type Explanation,
   explain,
