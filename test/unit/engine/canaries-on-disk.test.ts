@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { createEngine, type Engine, KvError, openAuditIndex, openCache } from '../../../engine/index.ts';
+import { createEngine, type Engine, type KvError, openAuditIndex, openCache } from '../../../engine/index.ts';
 import { logDir, sqlDir } from '../../../engine/state.ts';
 import { readLog } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
