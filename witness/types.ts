@@ -13,6 +13,7 @@ import type {
 } from '../policy/index.ts';
 import type { LogFiles } from './files.ts';
 
+/** Kinds of entries, as the log spells them. */
 export const ENTRY_KINDS = [
   'open',
   'evidence',
@@ -27,6 +28,7 @@ export const ENTRY_KINDS = [
   'release',
   'note',
 ] as const;
+/** One of ENTRY_KINDS. */
 export type EntryKind = (typeof ENTRY_KINDS)[number];
 
 /** Session field of entries about the log itself. */
