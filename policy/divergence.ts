@@ -6,32 +6,39 @@ import type { Fading } from './fading.ts';
 export const ageOf = (page: number, tokens: number): number => Math.max(1, pageOf(tokens) - page - 1);
 
 export class Divergence {
-  readonly #layers: number;
   /** null: nothing fades, as in version 1 of the price policy. */
   readonly #fading: Fading | null;
-  /** Cost at the age of the first trial, [pages][layers]. */
+  /** Cost at the age of the first trial, [pages][layers × sides]. */
   readonly #costs: Float64Array[] = [];
-  /** Sums of them over the layers. */
-  readonly #sums: number[] = [];
+  /** What the costs of a layer and side count as, [layers × sides]. */
+  #weights: Float64Array;
+  /** Weighted sums over layers and sides, by page. */
+  #sums: number[] = [];
   /** Σ over the tokens read so far of what the moves cost then, and how many tokens these are. */
   #past = 0;
   #tokens = 0;
 
   constructor(layers: number, fading: Fading | null) {
-    this.#layers = layers;
+    this.#weights = new Float64Array(2 * layers).fill(1);
     this.#fading = fading;
   }
 
-  /** Adds the cost of a move, negative where one was taken back. No page costs less than nothing. */
-  add(layer: number, page: number, cost: number): void {
+  /** Adds the cost of a move in `place`, 2 · layer for keys and one more for values; negative where one was taken back. No page costs less than nothing. */
+  add(place: number, page: number, cost: number): void {
     while (this.#costs.length <= page) {
-      this.#costs.push(new Float64Array(this.#layers));
+      this.#costs.push(new Float64Array(this.#weights.length));
       this.#sums.push(0);
     }
     const costs = this.#costs[page]!;
-    const after = Math.max(0, costs[layer]! + cost);
-    this.#sums[page] = Math.max(0, this.#sums[page]! + after - costs[layer]!);
-    costs[layer] = after;
+    const after = Math.max(0, costs[place]! + cost);
+    this.#sums[page] = Math.max(0, this.#sums[page]! + this.#weights[place]! * (after - costs[place]!));
+    costs[place] = after;
+  }
+
+  /** From now on costs count as much as these, [layers × sides]. */
+  weigh(weights: Float64Array): void {
+    this.#weights = weights;
+    this.#sums = this.#costs.map((costs) => costs.reduce((sum, cost, place) => sum + weights[place]! * cost, 0));
   }
 
   /** Of all layers together at this length, in nats. */
@@ -58,10 +65,10 @@ export class Divergence {
 
   /** Of each layer, [layers]. */
   byLayer(tokens: number): Float64Array {
-    const found = new Float64Array(this.#layers);
+    const found = new Float64Array(this.#weights.length / 2);
     for (const [page, costs] of this.#costs.entries()) {
       const left = this.#left(page, tokens);
-      for (let layer = 0; layer < found.length; layer++) found[layer]! += costs[layer]! * left;
+      for (const [place, cost] of costs.entries()) found[place >> 1]! += this.#weights[place]! * cost * left;
     }
     return found;
   }

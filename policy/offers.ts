@@ -330,7 +330,7 @@ export class Offers {
 
   /** Predicted KLD of the next step, at the present age of its page. */
   nextCost(slot: number): number {
-    const cost = this.#added(slot, this.#aim[slot]!, this.next[slot]!);
+    const cost = Math.sqrt(this.#lasting(slot)) * this.#added(slot, this.#aim[slot]!, this.next[slot]!);
     if (this.#fading === null) return cost;
     return (cost / this.#change[slot]!) * this.#fading.energyAt(ageOf(this.sides.page[slot]!, this.#tokens));
   }
@@ -339,7 +339,9 @@ export class Offers {
   #commit(slot: number, cost: number): void {
     const layer = this.sides.layer[slot]!;
     this.layerKld[layer] = Math.max(0, this.layerKld[layer]! + cost);
-    this.divergence.add(layer, this.sides.page[slot]!, cost / this.#change[slot]!);
+    const places = this.#persistence === null ? [2 * layer] : this.#places(slot);
+    const part = cost / (this.#change[slot]! * places.length);
+    for (const place of places) this.divergence.add(place, this.sides.page[slot]!, part);
   }
 
   /** Rank that the plan takes a slot to. */
@@ -406,6 +408,7 @@ export class Offers {
   settlePersistence(): void {
     const moved = this.#persistence?.settle() ?? null;
     if (moved === null) return;
+    this.divergence.weigh(this.#persistence!.expected);
     for (const slot of this.sides.slots)
       if (this.#places(slot).some((place) => moved[place] === 1)) this.#repricePage(slot);
   }
@@ -433,10 +436,7 @@ export class Offers {
     return this.#lasting(slot) * this.#added(slot, from, to);
   }
 
-  /**
-   * What a step adds to the predicted sum, as if errors lasted equally long everywhere: moves are chosen where they seem to last least, and a sum that
-   * believed it came out too low by half (measured).
-   */
+  /** c·g·(ε_to² − ε_from²) as if errors lasted equally long everywhere. */
   #added(slot: number, from: number, to: number): number {
     const at = slot * FORM_COUNT;
     return this.weight(slot) * Math.max(0, this.#epsilon2[at + to]! - this.#epsilon2[at + from]!);

@@ -36,6 +36,15 @@ export class Persistence {
     return this.#factor[place]!;
   }
 
+  /**
+   * The same for predicted sums, by place: the root. Moves are chosen where errors seem to last least, and that they do is partly chance. With the whole
+   * factor, with none and with its root, measured over predicted spreads by e^±0.39, e^±0.46 and e^±0.39, and the root is closest to being right on
+   * average (SmolLM2-135M, 30 sessions under two divergence budgets, 15 texts of five kinds).
+   */
+  get expected(): Float64Array {
+    return this.#factor.map(Math.sqrt);
+  }
+
   /** Takes in what was learned. → whether the factor of each place has moved; null when none has */
   settle(): Uint8Array | null {
     let moved: Uint8Array | null = null;

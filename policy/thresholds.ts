@@ -94,6 +94,21 @@ const DEFINITIONS = {
     source:
       'what a probe measures over what sessions measure, per ε²: a spread of e^±0.3 over ten texts at three divergence budgets (measured)',
   },
+  'divergence.chosen': {
+    value: 1.15,
+    unit: '1',
+    min: 0.01,
+    max: 100,
+    source:
+      'what the moves cost that a session chooses, over what the law says of them: a spread of e^±0.37 (measured, 30 sessions in 15 texts of five kinds)',
+  },
+  'divergence.cautious': {
+    value: 0.5,
+    unit: 'standard deviations',
+    min: 0,
+    max: 10,
+    source: `${CHOSEN}: a divergence budget counts the text as so much dearer than expected, beside what is kept for errors of the past; one session in twenty then exceeds it`,
+  },
   'divergence.past': {
     value: 2,
     unit: '1',

@@ -4,7 +4,7 @@
  * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
-import { forecastMovablePages, movablePages, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
+import { forecastMovablePages, movablePages, PAGE_TOKENS, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw, type Law } from '../law.ts';
 import { Layers } from '../layers.ts';
@@ -90,8 +90,8 @@ class PriceSession implements PolicySession {
     this.price = version === 1 ? threshold('price.start').value : 0;
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
-    this.#bounds = boundsOf(given.thresholds);
-    this.#text = new TextFactor(this.#law, this.#bounds.probeGain);
+    this.#bounds = boundsOf(given.thresholds, version);
+    this.#text = new TextFactor(this.#law, version, this.#bounds.probeGain);
     this.#latents =
       context.latents === undefined ? null : new LatentChoice(context, this.offers, this.#bounds.operations);
     this.#worst = new Float64Array(context.layers);
@@ -101,12 +101,17 @@ class PriceSession implements PolicySession {
   get predictedKld(): number {
     if (this.#law === null) return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
     const { divergence } = this.offers;
-    return this.#text.used.value * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
+    return this.#factor * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
   }
 
   /** What moves of this sum will add to predictedKld. */
   #nats(cost: number): number {
-    return this.#law === null ? cost : this.#text.used.value * cost;
+    return this.#law === null ? cost : this.#factor * cost;
+  }
+
+  /** What costs by the law count as in this text, for moves that were chosen because they seem cheap. */
+  get #factor(): number {
+    return this.#bounds.chosen * this.#text.used.value;
   }
 
   decide(situation: Situation): Decision[] {
@@ -400,11 +405,12 @@ class PriceSession implements PolicySession {
    */
   #spendNow(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
-    const text = this.#text.used;
+    const reserve = Math.exp(this.#bounds.cautious * this.#text.used.sd);
     const isLate = this.#version > 2 && tokensExpected !== null;
-    const share = isLate ? Math.min(1, tokens / tokensExpected) ** SPENT_LATE : 1;
+    // What is decided now stands until the next page is full.
+    const share = isLate ? Math.min(1, (tokens + PAGE_TOKENS) / tokensExpected) ** SPENT_LATE : 1;
     const past = this.#bounds.past / (isLate ? 1 + SPENT_LATE : 1);
-    const allowed = (share * kldBudget) / (text.value * Math.exp(text.sd) * (1 + past));
+    const allowed = (share * kldBudget) / (this.#factor * reserve * (1 + past));
     const committed = this.offers.divergence.total(this.#tokens);
     while (plan.hasRoom) {
       const slot = plan.next(true);

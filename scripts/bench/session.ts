@@ -1,17 +1,24 @@
-/** Measures how much of the time of a session under a budget goes to deciding, trials, moves and the log, in the prompt and in decode steps. */
+/**
+ * Measures how much of the time of a session under a budget goes to deciding, trials, moves and the log, in the prompt and in decode steps, and how
+ * much of that is for what a session learns while it runs.
+ */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
-import { defaultThresholds } from '../../policy/index.ts';
+import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { openWitnessLog } from '../../witness/index.ts';
+import { withThresholds } from '../evaluate/variants.ts';
 import type { Bench } from './bench.ts';
 import { median } from './measure.ts';
 
 /** How often the session is repeated. It always decides the same, so if a step takes longer in one run, that is due to the machine. */
 const SESSIONS = 5;
+
+/** What switches off everything that a session measures after the first trial of a page: it then decides by that alone. */
+const UNLEARNING = { 'trial.again': 0, 'canary.share': 0, 'probe.share': 0, 'probe.share.kld': 0 };
 
 const PARTS = ['deciding', 'trials', 'moves', 'log'] as const;
 
@@ -42,8 +49,13 @@ export async function session(bench: Bench): Promise<void> {
   const longest = Math.max(0, ...(settings.tokens ?? [])) || 4096;
   const tokens = Math.min(longest, runtime.model.config.contextLength - steps);
   const ids = runtime.model.tokenizer.encode(ownText(tokens * 6)).slice(0, tokens + steps);
+  const whole = defaultThresholds(runtime.shape.layers);
   const runs: Run[] = [];
-  for (let i = 0; i < Math.min(SESSIONS, settings.rounds); i++) runs.push(await runOnce(runtime, ids, tokens, budget));
+  const bare: Run[] = [];
+  for (let i = 0; i < Math.min(SESSIONS, settings.rounds); i++) {
+    runs.push(await runOnce(runtime, ids, tokens, budget, whole));
+    bare.push(await runOnce(runtime, ids, tokens, budget, withThresholds(whole, UNLEARNING)));
+  }
   await runtime.close();
   say(`\nsession of ${tokens} tokens and ${steps} steps, budget ${budget}, threads: ${threads}, ${runs.length} times`);
   for (const [name, typical] of [
@@ -52,6 +64,19 @@ export async function session(bench: Bench): Promise<void> {
   ] as const) {
     tell(say, name, joined(runs, typical));
   }
+  tellLearning(say, joined(runs, median), joined(bare, median));
+}
+
+/** What pages tried again, canaries and gain probes add. */
+function tellLearning(say: Bench['say'], whole: Run, bare: Run): void {
+  const plain = sum(bare.steps.map(({ ms }) => ms));
+  const added = (laps: (run: Run) => readonly Lap[]): number =>
+    sum(laps(whole).map(({ spent }) => sum(spent))) - sum(laps(bare).map(({ spent }) => sum(spent)));
+  const prompt = added((run) => [run.prompt]);
+  const steps = added((run) => run.steps);
+  say(
+    `learning adds ${share(prompt, bare.prompt.ms)} to the prefill and ${share(steps, plain)} to the decode steps (goal: under 1% and 0.2%)`,
+  );
 }
 
 /** The typical times of every step. */
@@ -87,14 +112,20 @@ function tell(say: Bench['say'], name: string, { prompt, denseMs, attentionMs, s
   say(`  largest of one step ${largest.toFixed(2)} ms, +${share(largest, plain)} (goal: under +20%)`);
 }
 
-async function runOnce(runtime: Runtime, ids: readonly number[], tokens: number, budget: string): Promise<Run> {
+async function runOnce(
+  runtime: Runtime,
+  ids: readonly number[],
+  tokens: number,
+  budget: string,
+  thresholds: ThresholdSet,
+): Promise<Run> {
   const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
   const log = await openWitnessLog({ dir });
   const opened = Session.open(runtime, {
     kvBudget: budget,
     tokensExpected: ids.length,
     log,
-    thresholds: defaultThresholds(runtime.shape.layers),
+    thresholds,
   });
   const spent = (): Spent => {
     const { decideMs, trialMs, transcodeMs, witnessMs } = opened.overhead;

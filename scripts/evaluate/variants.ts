@@ -53,7 +53,8 @@ export function ablated(whole: Asked, ablation: Ablation): Asked {
   };
 }
 
-function withThresholds(set: ThresholdSet, values: Readonly<Record<string, number>>): ThresholdSet {
+/** A set in which some thresholds have other values. */
+export function withThresholds(set: ThresholdSet, values: Readonly<Record<string, number>>): ThresholdSet {
   const known = defaultThresholds(set.gains.k.length).thresholds;
   const changed = Object.entries(values).map(([id, value]) => [id, { ...(set.thresholds[id] ?? known[id]!), value }]);
   return { ...set, thresholds: { ...set.thresholds, ...Object.fromEntries(changed) } };

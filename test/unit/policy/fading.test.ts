@@ -38,13 +38,17 @@ describe('divergence', () => {
   test('is the sum of what moves cost at the present age of their pages, by layer and in all', () => {
     const divergence = new Divergence(2, new Fading(law));
     divergence.add(0, 0, 0.4);
-    divergence.add(1, 3, 0.1);
+    divergence.add(2, 3, 0.1);
     const tokens = 5 * 128;
     expect([ageOf(0, tokens), ageOf(3, tokens)]).toEqual([4, 1]);
     expect(divergence.total(tokens)).toBeCloseTo(0.4 / 4 + 0.1, 12);
     expect([...divergence.byLayer(tokens)]).toEqual([expect.closeTo(0.1, 12), expect.closeTo(0.1, 12)]);
-    divergence.add(1, 3, -1);
+    divergence.add(2, 3, -1);
     expect(divergence.total(tokens)).toBeCloseTo(0.1, 12);
+    divergence.add(3, 3, 0.1);
+    divergence.weigh(Float64Array.of(2, 1, 1, 3));
+    expect(divergence.total(tokens)).toBeCloseTo(2 * 0.1 + 3 * 0.1, 12);
+    expect([...divergence.byLayer(tokens)]).toEqual([expect.closeTo(0.2, 12), expect.closeTo(0.3, 12)]);
   });
 
   test('past is its mean over the tokens read, and tokens taken back take their share with them', () => {
