@@ -74,8 +74,9 @@ const COMMANDS: readonly CommandText[] = [
       'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
       'palimpsest run -m smollm2-135m --chat --kv-budget 64MiB',
       'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
+      'palimpsest run -m reference -p story.txt --kv-budget 60% --report report.html',
     ],
-    settings: [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'progress', 'json'],
+    settings: [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'report', 'progress', 'json'],
     act: async (settings) => (await import('./run.ts')).run(settings),
   },
   {

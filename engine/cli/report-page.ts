@@ -1,18 +1,24 @@
-/** `palimpsest report` writes what a session did as a page that a browser shows without a network. */
+/** `palimpsest report`, and `run --report`: what a session did, as a page that a browser shows without a network. */
 import { bytesText, jsonText, KvError, replaceFile } from '../../native/index.ts';
 import { openLogQuery, sessionReport } from '../../witness/index.ts';
 import { logDir } from '../state.ts';
-import { type Settings, text } from './options.ts';
+import { flag, type Settings, text } from './options.ts';
+
+const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
 
 export async function reportPage(settings: Settings): Promise<void> {
-  const dir = logDir(text(settings, 'state') ?? '.palimpsest');
   const path = text(settings, 'output') ?? 'report.html';
-  const session = text(settings, 'session') ?? (await lastSession(dir));
-  const page = Buffer.from(sessionReport(dir, session));
-  replaceFile(path, page);
-  const done = { path, session, bytes: page.length };
-  const line = settings['json'] === true ? jsonText(done) : `${path}: session ${session}, ${bytesText(page.length)}`;
+  const session = text(settings, 'session') ?? (await lastSession(log(settings)));
+  const bytes = writeReport(settings, session, path);
+  const line = flag(settings, 'json') ? jsonText({ path, session, bytes }) : `${path}: ${bytesText(bytes)}`;
   process.stdout.write(`${line}\n`);
+}
+
+/** Writes the report of a session. → bytes of the file */
+export function writeReport(settings: Settings, session: string, path: string): number {
+  const page = Buffer.from(sessionReport(log(settings), session));
+  replaceFile(path, page);
+  return page.length;
 }
 
 async function lastSession(dir: string): Promise<string> {

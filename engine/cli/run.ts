@@ -12,6 +12,7 @@ import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions,
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
+import { writeReport } from './report-page.ts';
 
 /** How many tokens before the answer --compare looks at. */
 const COMPARED_TOKENS = 512;
@@ -39,17 +40,21 @@ export async function run(settings: Settings): Promise<void> {
     });
   await interruptible(async (signal) => {
     const engine = await createEngine(options);
+    let session: string;
     try {
       if (chat && !engine.info.chat)
         throw new KvError('bad-tokenizer', `${engine.info.name} has no chat template`, {
           values: { model: engine.info.path },
           hint: 'leave out --chat: the prompt is then read as plain text',
         });
-      if (content === null) await converse(engine, settings, signal);
-      else await once(engine, settings, content, signal);
+      session =
+        content === null ? await converse(engine, settings, signal) : await once(engine, settings, content, signal);
     } finally {
       await engine.close();
     }
+    // Only now does the log have the end of the session.
+    const report = text(settings, 'report');
+    if (report !== undefined) writeReport(settings, session, report);
   });
 }
 
@@ -87,7 +92,8 @@ function generateOptions(settings: Settings, progress: ProgressLine, signal: Abo
   };
 }
 
-async function once(engine: Engine, settings: Settings, content: string, signal: AbortSignal): Promise<void> {
+/** → id of the session */
+async function once(engine: Engine, settings: Settings, content: string, signal: AbortSignal): Promise<string> {
   const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
   const maxTokens = number(settings, 'maxTokens') ?? 128;
   const ids = await engine.tokenize(prompt, countedTokens(engine.info));
@@ -108,6 +114,7 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
     progress.done();
     print(engine, settings, await session.report(), generated, divergence);
   });
+  return session.id;
 }
 
 /** Runs `work` and closes the session afterwards, with the reason why it ended. */
@@ -164,8 +171,8 @@ export async function openConversation(
   }
 }
 
-/** Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting for a question. */
-async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<void> {
+/** Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting for a question. → id of the session */
+async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string> {
   const { session, tokens } = await openConversation(engine, (length) => sessionOptions(settings, length));
   const { contextLength } = engine.info.config;
   const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
@@ -208,6 +215,7 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
           `${JSON.stringify(jsonResult(engine, report, last ?? { tokensPerSecond: 0, prefillTokensPerSecond: 0 }, null))}\n`,
         );
     });
+    return session.id;
   } finally {
     input.close();
   }

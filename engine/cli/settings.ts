@@ -177,6 +177,7 @@ export const SETTINGS = {
     choices: ['auto', 'exact'],
   },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
+  report: { flags: '--report <file>', help: 'also write what the session did as a page of HTML' },
   state: {
     flags: '--state <dir>',
     help: 'folder of log, indexes and learned thresholds',

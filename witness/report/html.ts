@@ -77,7 +77,7 @@ function summaryOf(collected: Collected, checked: Checked): string {
   const { tokens, kvBytes, kvBytesF16, share } = totalsOf(collected);
   const kept = share >= 1 ? 'no less than' : `${percent(share)} of`;
   const budget = budgetBytes === null ? '' : `, within a budget of ${bytesText(budgetBytes)}`;
-  const first = `${open.body.model.name} held ${plural(tokens, 'token')} in ${bytesText(kvBytes)} of keys and values at most: ${kept} the ${bytesText(kvBytesF16)} that they take in 16 bits${budget}.`;
+  const first = `The KV cache of ${open.body.model.name} held ${plural(tokens, 'token')} in at most ${bytesText(kvBytes)}: ${kept} the ${bytesText(kvBytesF16)} that they take in 16 bits${budget}.`;
   const moves =
     data.decisionCount === 0
       ? 'No page was moved to another format.'
@@ -218,7 +218,7 @@ const SECTIONS = `<p id="live" class="hidden-text" aria-live="polite"></p>
 </section>
 <section id="errors" aria-labelledby="h-errors">
 <h2 id="h-errors">Errors</h2>
-<p id="no-errors" hidden>This policy moves pages without trying them first, so there is no error to compare with a bound.</p>
+<p id="no-errors" hidden>No move of this session rests on a trial, so there is no error to compare with a bound.</p>
 <div id="errors-drawn">
 <h3>Against the bound, by layer</h3>
 <p class="note">What each move was predicted to cost, as a share of the bound that it was judged by: from the least to the most of the moves that were made, a tick at the median, a cross for each that was refused.</p>
@@ -258,8 +258,8 @@ function recordHtml({ open, entries }: Collected, { verified, replayed }: Checke
     ],
     ['Checkpoint', 'none was compared'],
     ['Model', `${open.body.model.architecture}, digest ${open.body.model.digest}`],
-    ['Requested', JSON.stringify(open.body.requested)],
-    ['Effective', JSON.stringify(open.body.effective)],
+    ['Requested', listed(open.body.requested)],
+    ['Effective', listed(open.body.effective)],
   ];
   return `<section id="record" aria-labelledby="h-record">
 <h2 id="h-record">The record</h2>
@@ -268,6 +268,13 @@ function recordHtml({ open, entries }: Collected, { verified, replayed }: Checke
 ${facts.map(([name, value]) => `<dt>${escaped(name)}</dt><dd>${escaped(value)}</dd>`).join('\n')}
 </dl>
 </section>`;
+}
+
+/** Settings as 'name value', those that were not given left out. */
+function listed(settings: Readonly<Record<string, unknown>>): string {
+  const given = Object.entries(settings).filter(([, value]) => value !== null && value !== undefined);
+  const told = given.map(([name, value]) => `${name} ${typeof value === 'string' ? value : JSON.stringify(value)}`);
+  return told.length === 0 ? 'nothing' : told.join(', ');
 }
 
 function replayText(replayed: ReplayReport | null): string {

@@ -68,6 +68,7 @@ figure { margin: 0; min-width: 0; }
 .scrub output { grid-column: 1 / -1; font-size: .9375rem; }
 .cell { min-height: 1.5em; }
 input, select, button { font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--soft); border-radius: 3px; padding: .3rem .5rem; min-height: 2.25rem; max-width: 100%; }
+::placeholder { color: var(--soft); opacity: 1; }
 button { cursor: pointer; min-width: 4.5rem; }
 button:hover { background: var(--wash); }
 input[type=range] { padding: 0; width: 100%; border: 0; accent-color: var(--ink); }

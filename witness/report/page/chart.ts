@@ -16,6 +16,8 @@ export interface Series {
 export interface LineSpec {
   readonly title: string;
   readonly about: string;
+  /** Default: 0. */
+  readonly xMin?: number;
   readonly xMax: number;
   readonly yMax: number;
   readonly yText: (value: number) => string;
@@ -71,11 +73,22 @@ function frame(spec: Pick<LineSpec, 'title' | 'about'>, width: number, height: n
 const text = (x: number, y: number, look: string, content: string, anchor = 'start'): SVGElement =>
   svg('text', { x, y, class: look, 'text-anchor': anchor }, content);
 
-function tokenAxis(root: SVGElement, xMax: number, width: number, height: number, x: (value: number) => number): void {
-  const at = ticks(xMax, Math.max(2, Math.min(8, Math.floor(width / 110))));
+function tokenAxis(
+  root: SVGElement,
+  xMin: number,
+  xMax: number,
+  width: number,
+  height: number,
+  x: (value: number) => number,
+): void {
+  const count = Math.max(2, Math.min(8, Math.floor(width / 110)));
+  // Steps as round as those from zero, beginning at the first that is in view.
+  const step = ticks(xMax - xMin, count)[1] ?? 1;
+  const first = Math.ceil(xMin / step);
+  const at = Array.from({ length: Math.floor(xMax / step) - first + 1 }, (_, i) => (first + i) * step);
   for (const [i, value] of at.entries()) {
     const isLast = i === at.length - 1;
-    const anchor = i === 0 ? 'start' : x(value) > width - 40 ? 'end' : 'middle';
+    const anchor = x(value) < 20 ? 'start' : x(value) > width - 40 ? 'end' : 'middle';
     root.append(
       svg('line', { x1: x(value), x2: x(value), y1: height - BOTTOM, y2: height - BOTTOM + 5, class: 'tick' }),
     );
@@ -95,13 +108,14 @@ function tokenAxis(root: SVGElement, xMax: number, width: number, height: number
 export function lineChart(spec: LineSpec, width: number): { root: SVGElement; cursor: (tokens: number) => void } {
   const height = Math.round(Math.min(340, Math.max(210, width * 0.36)));
   const root = frame(spec, width, height);
-  const x = (value: number): number => (value / Math.max(1, spec.xMax)) * (width - 2) + 1;
+  const { xMin = 0, xMax } = spec;
+  const x = (value: number): number => ((value - xMin) / Math.max(1, xMax - xMin)) * (width - 2) + 1;
   const y = (value: number): number => height - BOTTOM - (value / (spec.yMax || 1)) * (height - TOP - BOTTOM);
   for (const value of ticks(spec.yMax, 4, spec.isBinary)) {
     root.append(svg('line', { x1: 0, x2: width, y1: y(value), y2: y(value), class: value === 0 ? 'tick' : 'grid' }));
     if (value > 0) root.append(text(0, y(value) - 4, 'axis', spec.yText(value)));
   }
-  tokenAxis(root, spec.xMax, width, height, x);
+  tokenAxis(root, xMin, xMax, width, height, x);
   for (const series of spec.series) root.append(path(series, x, y));
   for (const mark of spec.marks ?? [])
     root.append(svg('path', { d: `M${x(mark.x)} ${TOP}l-4 -8h8z`, class: 'mark' }, svg('title', {}, mark.text)));
@@ -111,6 +125,7 @@ export function lineChart(spec: LineSpec, width: number): { root: SVGElement; cu
   return {
     root,
     cursor: (tokens) => {
+      line.setAttribute('visibility', tokens < xMin ? 'hidden' : 'visible');
       line.setAttribute('x1', String(x(tokens)));
       line.setAttribute('x2', String(x(tokens)));
     },
@@ -183,7 +198,7 @@ export function ratioChart(
     root.append(text(0, at - 4, 'axis', power < 0 ? `1/${2 ** -power}` : `${2 ** power}×`));
   }
   root.append(svg('line', { x1: 0, x2: width, y1: y(1), y2: y(1), class: 'bound' }));
-  tokenAxis(root, spec.xMax, width, height, x);
+  tokenAxis(root, 0, spec.xMax, width, height, x);
   for (const dot of spec.dots.length > 2 * POINTS_MAX ? everyNth(spec.dots, 2 * POINTS_MAX) : spec.dots) {
     const [cx, cy] = [x(dot.x), y(dot.y)];
     const look = `dot${dot.y > 1 ? ' over' : ''}`;

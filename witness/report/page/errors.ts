@@ -121,15 +121,16 @@ export function drawLatency(): void {
   const sorted = points.map(([, ms]) => ms).sort((a, b) => a - b);
   const at = (share: number): string =>
     `${brief(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!, 3)} ms`;
-  const about = `Between ${at(0)} and ${at(1)}, half of the time up to ${at(0.5)}.`;
+  const about = `The p95 of steps was between ${at(0)} and ${at(1)}, in the median ${at(0.5)}.`;
   byId('latency-sum').textContent =
-    `${about} Each point is the 95th percentile of the last 64 steps of one token; single steps are not recorded.`;
-  const series: Series[] = [{ name: 'p95', look: 'cache', isStep: true, points }];
+    `${about} Each point is taken over the last 64 steps of one token; the log has no single steps, and so no other percentiles.`;
+  const series: Series[] = [{ name: 'p95', look: 'steps', isStep: true, points }];
   drawn(byId('latency-chart'), (width) => {
     const { root, cursor } = lineChart(
       {
         title: 'Step latency over tokens',
         about,
+        xMin: points[0]![0],
         xMax: data.tokens,
         yMax: sorted.at(-1)! * 1.1,
         yText: (ms) => `${brief(ms, 3)} ms`,

@@ -203,6 +203,7 @@ export class DecisionList {
     const back = el('button', { type: 'button' }, 'Back to the list');
     back.addEventListener('click', () => this.#view.focus());
     const words = explained(this.#sources, row).flatMap(([name, text]) => [el('dt', {}, name), el('dd', {}, text)]);
+    this.#detail.parentElement?.classList.add('open');
     this.#detail.replaceChildren(title, el('dl', {}, ...words), back);
     this.#onChoose(row);
     if (isByKey) title.focus();

@@ -37,17 +37,17 @@ const channels = (hex: string): number[] => [1, 3, 5].map((at) => Number.parseIn
  * a light nor a dark letter has enough contrast.
  */
 const INK: readonly (readonly [bits: number, share: number])[] = [
-  [1, 0.1],
-  [3.5, 0.4],
-  [3.6, 0.62],
+  [1.15, 0.07],
+  [3.3, 0.4],
+  [3.4, 0.62],
   [16, 1],
 ];
 
-/** From 0.1 for a bit to 1 for sixteen. */
+/** From a trace for a bit to 1 for sixteen. */
 export function inkOf(bits: number): number {
   const at = Math.max(
     1,
-    INK.findIndex(([limit]) => bits <= limit),
+    INK.findIndex(([limit]) => Math.min(bits, 16) <= limit),
   );
   const [[low, from], [high, to]] = [INK[at - 1]!, INK[at]!];
   const share = (Math.log2(bits) - Math.log2(low)) / (Math.log2(high) - Math.log2(low));
