@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except memory and retrieval.
+ * every bench except log, memory and retrieval.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
@@ -8,6 +8,7 @@
  *   remat       recomputing the keys and values of a page from its latent
  *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
+ *   log         runs alone: appending decisions to a witness log, reading and verifying it
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -32,6 +33,7 @@ import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { attention } from './attention.ts';
 import type { Bench } from './bench.ts';
 import { demote } from './demote.ts';
+import { log } from './log.ts';
 import { machine } from './machine.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
@@ -59,6 +61,10 @@ async function main(): Promise<void> {
   if (asked.length === 1 && asked[0] === 'memory') {
     // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
+    return;
+  }
+  if (asked.length === 1 && asked[0] === 'log') {
+    await log((line) => console.log(line), json);
     return;
   }
   if (asked.length === 1 && asked[0] === 'retrieval') {
