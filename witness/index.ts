@@ -1,4 +1,12 @@
 export * from './audit.ts';
+export {
+  type Checkpoint,
+  type CheckpointBody,
+  originOf,
+  parseCheckpoint,
+  readCheckpoints,
+  signCheckpoint,
+} from './checkpoint.ts';
 export { csvText } from './csv.ts';
 export * from './erase.ts';
 export * from './explain.ts';
@@ -16,11 +24,14 @@ export {
 } from './keys.ts';
 export { lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
+export { headerKeyId, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
+export * from './proof.ts';
 export * from './query.ts';
 export * from './read.ts';
 export * from './replay.ts';
 export { sessionReport } from './report/index.ts';
 export { entryId, parseEntryId } from './series.ts';
+export * from './sign-log.ts';
 export * from './sql/index.ts';
 export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';
 export * from './types.ts';

@@ -291,6 +291,19 @@ export interface VerifyReport {
   readonly series: readonly SeriesReport[];
   /** Nothing of this counts for the log; a torn tail is named here too. */
   readonly foreign: readonly ForeignPart[];
+  /** What it was compared with; left out: nothing outside of the log. */
+  readonly anchor?: AnchorReport;
+}
+
+/** Checkpoints that a log was compared with. */
+export interface AnchorReport {
+  readonly checkpoints: number;
+  /** Those of a time before the first entry that retention left: nothing can be compared with them. */
+  readonly removed: number;
+  /** Entries behind the last checkpoint of their series: a cut or a change there would not show. */
+  readonly unanchoredEntries: number;
+  /** Time of the latest checkpoint, milliseconds since the epoch; null: there is none. */
+  readonly latestMs: number | null;
 }
 
 /** Inclusive bounds; one of them may be left out. */

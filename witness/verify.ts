@@ -6,7 +6,9 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
+import { type Contradiction, SeriesCheckpoints } from './against.ts';
 import { NO_HASH } from './chain.ts';
+import type { Checkpoint } from './checkpoint.ts';
 import { isCanonical, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { isKeyName, KEYS_NAME, keysDir, SessionKeys } from './keys.ts';
@@ -22,24 +24,50 @@ import { checkLogId, type LogEnd, listSegments, logIdOf, walkLog } from './walk.
  * Whether every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed: what they open is looked at too,
  * and the rest counted. Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'bad-file' for a key
  * file that is none, 'io' when something cannot be read.
- * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; that needs a head kept elsewhere.
+ * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; `verifyAgainst` compares it with checkpoints.
  */
 export function verifyLog(dir: string): VerifyReport;
 /** @internal */
 export function verifyLog(dir: string, files: LogFiles): VerifyReport;
 export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyReport {
+  return verifyAll(dir, files, null);
+}
+
+/**
+ * The same, and whether the log has everything that these checkpoints signed (`readCheckpoints`): every entry, in that order, with nothing
+ * between them. Another log in its place, a missing end and entries written anew are problems. Throws as `verifyLog` does.
+ */
+export function verifyAgainst(dir: string, checkpoints: readonly Checkpoint[]): VerifyReport;
+/** @internal */
+export function verifyAgainst(dir: string, checkpoints: readonly Checkpoint[], files: LogFiles): VerifyReport;
+export function verifyAgainst(
+  dir: string,
+  checkpoints: readonly Checkpoint[],
+  files: LogFiles = nodeFiles,
+): VerifyReport {
+  return verifyAll(dir, files, checkpoints);
+}
+
+function verifyAll(dir: string, files: LogFiles, checkpoints: readonly Checkpoint[] | null): VerifyReport {
   const foreign: ForeignPart[] = [];
   const keys = new SessionKeys(files, dir);
-  const series = listSeries(files, dir).map((number) => verifySeries(files, dir, number, foreign, keys));
+  const numbers = listSeries(files, dir);
+  const anchors = numbers.map((number) => new SeriesCheckpoints(number, checkpoints ?? []));
+  const series = numbers.map((number, index) =>
+    verifySeries(files, dir, number, foreign, keys, anchors[index] as SeriesCheckpoints),
+  );
   foreign.push(...foreignKeys(files, dir));
   const sum = (value: (one: SeriesReport) => number): number => series.reduce((total, one) => total + value(one), 0);
-  const problem = series.find((one) => one.problem !== null)?.problem ?? null;
+  const logId = series[0]?.logId ?? null;
+  const entries = sum((one) => one.entries);
+  const problem =
+    strange(checkpoints ?? [], logId, numbers) ?? series.find((one) => one.problem !== null)?.problem ?? null;
   const heads = series.map(({ headHash }) => headHash);
-  return {
+  const report = {
     ok: problem === null,
-    logId: series[0]?.logId ?? null,
+    logId,
     segments: sum((one) => one.segments),
-    entries: sum((one) => one.entries),
+    entries,
     unopened: sum((one) => one.unopened),
     headHash: heads.length === 1 ? (heads[0] as string) : createHash('sha256').update(heads.join()).digest('hex'),
     problem,
@@ -47,6 +75,33 @@ export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyRepor
     series,
     foreign,
   };
+  if (checkpoints === null) return report;
+  const count = (value: (one: SeriesCheckpoints) => number): number =>
+    anchors.reduce((total, one) => total + value(one), 0);
+  return {
+    ...report,
+    anchor: {
+      checkpoints: checkpoints.length,
+      removed: count((one) => one.removed),
+      unanchoredEntries: count((one) => one.unanchoredEntries),
+      latestMs: checkpoints.length === 0 ? null : checkpoints.reduce((most, one) => Math.max(most, one.timeMs), 0),
+    },
+  };
+}
+
+/** The first checkpoint of another log, or of a series that is not there. */
+function strange(
+  checkpoints: readonly Checkpoint[],
+  logId: string | null,
+  numbers: readonly number[],
+): VerifyReport['problem'] {
+  const one = checkpoints.find((checkpoint) => checkpoint.logId !== logId || !numbers.includes(checkpoint.series));
+  if (one === undefined) return null;
+  const what =
+    one.logId === logId
+      ? `series ${one.series} is missing, and ${one.size} entries of it were signed`
+      : `this is ${logId === null ? 'no sound log' : `log ${logId}`}, and log ${one.logId} was signed`;
+  return { segment: '', offset: 0, seq: null, what: `${what} (checkpoint ${one.place})` };
 }
 
 /** Where a part of the log stands, from the folder of the log. */
@@ -58,6 +113,7 @@ function verifySeries(
   series: number,
   foreign: ForeignPart[],
   keys: SessionKeys,
+  anchors: SeriesCheckpoints,
 ): SeriesReport {
   const dir = seriesDir(logDir, series);
   const names = listFolder(files, dir);
@@ -84,6 +140,9 @@ function verifySeries(
     const logId = series === 0 ? null : logIdOf(files, logDir);
     const walk = walkLog(files, dir, { withTree: true });
     let step = walk.next();
+    const contradiction = (at: { segment: string; offset: number }, found: Contradiction | null): void => {
+      if (found !== null) throw badLog(at.segment, at.offset, found.seq, found.what);
+    };
     for (; step.done !== true; step = walk.next()) {
       const { segment, offset, seq, payload } = step.value;
       if (series > 0) checkLogId(step.value, logId);
@@ -92,6 +151,7 @@ function verifySeries(
       if (entry === null) report.unopened++;
       report.entries++;
       ({ logId: report.logId, hash: headHash, tree } = step.value);
+      contradiction(step.value, anchors.meet(tree as Frontier, headHash));
     }
     const end = step.value;
     report.logId = end.logId;
@@ -99,6 +159,7 @@ function verifySeries(
     tree = end.tree;
     report.tornBytes = end.tornBytes;
     if (end.tornBytes > 0) foreign.push(tailOf(series, end));
+    contradiction({ segment: segmentName(end.segment), offset: end.offset }, anchors.end(tree?.leaves ?? 0));
     return done(null);
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;

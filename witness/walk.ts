@@ -32,6 +32,10 @@ export interface RawEntry {
   readonly logId: string;
   /** Chain hash of this entry: stands for everything up to and including it. */
   readonly hash: Uint8Array;
+  /** Of its segment. */
+  readonly header: SegmentHeader;
+  /** Hash of its leaf; null where it was not needed. */
+  readonly leaf: Uint8Array | null;
   /** The tree with this entry as its last leaf, valid until the next step; null unless it was asked for and is known. */
   readonly tree: Frontier | null;
 }
@@ -373,9 +377,10 @@ function* walkSegment(
       const { payload } = frame;
       const expected = chained(version, hash, seq, payload);
       if (expected.hash.equals(frame.hash)) {
-        tree?.add(expected.leaf ?? leafHash(payload));
+        const leaf = expected.leaf ?? (tree === null ? null : leafHash(payload));
+        if (leaf !== null) tree?.add(leaf);
         removal.note(payload);
-        yield { segment: name, offset, seq, payload, logId, hash: expected.hash, tree };
+        yield { segment: name, offset, seq, payload, logId, hash: expected.hash, header, leaf, tree };
         hash = expected.hash;
         offset = frame.end;
         seq++;

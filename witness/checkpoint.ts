@@ -1,0 +1,117 @@
+/**
+ * Checkpoints: what a series was at some time, in the form of C2SP tlog-checkpoint, signed. Whoever holds one can tell later whether the
+ * log still is what it was: a root stands for every entry before it, their order and their number.
+ *
+ *     palimpsest/<log id>/<series>      origin
+ *     1234                              entries of the series
+ *     <base64>                          root of the Merkle tree over them
+ *     head <base64>                     chain hash of the last of them
+ *     time 2026-01-31T13:05:02.000Z     of the last of them
+ *
+ *     — palimpsest <base64>             key hash and Ed25519 signature
+ */
+import type { KeyObject } from 'node:crypto';
+import { KvError, readRegular } from '../native/index.ts';
+import { HASH_BYTES } from './chain.ts';
+import { type Note, parseNote, signerOfNote, signNote, type VerifierKey } from './note.ts';
+import { SERIES_ENTRIES, SERIES_MAX } from './series.ts';
+
+export interface CheckpointBody {
+  /** Hex. */
+  readonly logId: string;
+  readonly series: number;
+  /** Entries of the series. */
+  readonly size: number;
+  /** Root of the Merkle tree over them, hex. */
+  readonly rootHash: string;
+  /** Chain hash after the last of them, hex. */
+  readonly headHash: string;
+  /** Time of the last of them, milliseconds since the epoch; of the header where there is none. */
+  readonly timeMs: number;
+}
+
+export interface Checkpoint extends CheckpointBody {
+  /** The signed note, byte for byte. */
+  readonly note: string;
+  /** Where it was read, for messages: file and line. */
+  readonly place: string;
+}
+
+const ORIGIN = 'palimpsest/';
+/** A checkpoint has some 300 bytes: those of ten days with one each second. */
+const FILE_BYTES_MAX = 256 * 1024 * 1024;
+/** What is appended to a file that does not end with a whole checkpoint: no checkpoint ends with an empty line. */
+export const CUT_END = '\n\n';
+const LINES =
+  /^palimpsest\/([0-9a-f]{32})\/(\d{1,4})\n(0|[1-9]\d{0,9})\n([A-Za-z0-9+/]{43}=)\nhead ([A-Za-z0-9+/]{43}=)\ntime (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)\n$/;
+
+const base64Of = (hex: string): string => Buffer.from(hex, 'hex').toString('base64');
+
+/** The name under which a series is signed. */
+export const originOf = ({ logId, series }: Pick<CheckpointBody, 'logId' | 'series'>): string =>
+  `${ORIGIN}${logId}/${series}`;
+
+const checkpointText = (body: CheckpointBody): string =>
+  `${originOf(body)}\n${body.size}\n${base64Of(body.rootHash)}\nhead ${base64Of(body.headHash)}\n` +
+  `time ${new Date(body.timeMs).toISOString()}\n`;
+
+/** A signed checkpoint. */
+export const signCheckpoint = (body: CheckpointBody, key: KeyObject): string => signNote(checkpointText(body), key);
+
+function bodyOf({ text }: Note): CheckpointBody | null {
+  const [, logId, series, size, root, head, time] = LINES.exec(text) ?? [];
+  if (logId === undefined) return null;
+  const hex = (base64: string | undefined): string => Buffer.from(base64 as string, 'base64').toString('hex');
+  const body = { logId, series: Number(series), size: Number(size), rootHash: hex(root), headHash: hex(head) };
+  const timeMs = Date.parse(time as string);
+  const isSound = body.series < SERIES_MAX && body.size <= SERIES_ENTRIES && body.rootHash.length === 2 * HASH_BYTES;
+  // One spelling each: what was read is what would be written.
+  return isSound && Number.isFinite(timeMs) && checkpointText({ ...body, timeMs }) === text
+    ? { ...body, timeMs }
+    : null;
+}
+
+/** One checkpoint that one of `keys` signed. Throws 'bad-signature' for anything else. */
+export function parseCheckpoint(note: string, keys: readonly VerifierKey[], place: string): Checkpoint {
+  const parsed = parseNote(note);
+  const body = parsed && bodyOf(parsed);
+  if (parsed === null || body === null) throw refused(place, 'is not a checkpoint of a witness log');
+  if (signerOfNote(parsed, keys) === null)
+    throw refused(place, 'was signed by none of the trusted keys, or was changed since');
+  return { ...body, note, place };
+}
+
+const refused = (place: string, what: string): KvError =>
+  new KvError('bad-signature', `the checkpoint at ${place} ${what}`, {
+    values: { place },
+    hint: 'name the verifier key of its writer with --trusted-key, every one where keys were replaced',
+  });
+
+/**
+ * All checkpoints of a file, which holds any number behind each other. A beginning of one that a crash left is passed over: nothing was
+ * signed there. Throws 'bad-signature' at the first that is damaged or that none of `keys` signed, 'not-found', 'io'.
+ */
+export function readCheckpoints(path: string, keys: readonly VerifierKey[]): Checkpoint[] {
+  const text = readRegular(path, { bytesMax: FILE_BYTES_MAX, code: 'bad-signature' }).toString('utf8');
+  const found: Checkpoint[] = [];
+  let line = 1;
+  for (const part of partsOf(text)) {
+    const isCut = !part.endsWith('\n') || part.endsWith(CUT_END) || !part.includes('\n\n');
+    if (!isCut) found.push(parseCheckpoint(part, keys, `${path}:${line}`));
+    else if (part.trim() !== '' && !part.startsWith(ORIGIN.slice(0, part.trim().length)))
+      throw refused(`${path}:${line}`, 'is not a checkpoint of a witness log');
+    line += part.split('\n').length - 1;
+  }
+  return found;
+}
+
+/** Cuts where a line begins with the origin of a checkpoint. */
+function partsOf(text: string): string[] {
+  const parts: string[] = [];
+  let start = 0;
+  for (let at = text.indexOf(`\n${ORIGIN}`); at >= 0; at = text.indexOf(`\n${ORIGIN}`, at + 1)) {
+    parts.push(text.slice(start, at + 1));
+    start = at + 1;
+  }
+  return [...parts, text.slice(start)];
+}

@@ -1,0 +1,128 @@
+/** Proofs that one entry is in the log (RFC 6962 §2.1.1): the hashes from its leaf to a root that a checkpoint signed. */
+import { KvError } from '../native/index.ts';
+import { HASH_BYTES } from './chain.ts';
+import type { Checkpoint } from './checkpoint.ts';
+import { type LogFiles, nodeFiles } from './files.ts';
+import { badLog } from './scan.ts';
+import { entryId, firstSeqOf, seriesDir, seriesOf } from './series.ts';
+import { Frontier, nodeHash } from './tree.ts';
+import { walkLog } from './walk.ts';
+
+/** What a third party needs beside the verifier key: `witness/README.md` shows a program that checks it. */
+export interface InclusionProof {
+  /** The entry as it is stored: canonical JSON. Its leaf is SHA-256(0x00 ‖ these bytes in UTF-8). */
+  readonly entry: string;
+  /** Its place in the series, from 0. */
+  readonly leafIndex: number;
+  /** Leaves of the tree that the checkpoint signed. */
+  readonly treeSize: number;
+  /** Roots of the subtrees beside the way from the leaf to the root, lowest first, base64. */
+  readonly path: readonly string[];
+  /** The checkpoint: a signed note. */
+  readonly checkpoint: string;
+}
+
+/** Leaves of a series, those that retention removed only as the full subtrees that they made. */
+class Leaves {
+  readonly #peaks = new Map<number, Uint8Array>();
+  readonly #first: number;
+  #hashes = Buffer.alloc(1024 * HASH_BYTES);
+  count = 0;
+
+  constructor(before: Frontier) {
+    this.#first = before.leaves;
+    let from = 0;
+    for (const peak of before.peaks) {
+      this.#peaks.set(from, peak);
+      from += fullBelow(before.leaves - from);
+    }
+  }
+
+  add(leaf: Uint8Array): void {
+    const at = this.count++ * HASH_BYTES;
+    if (at === this.#hashes.length) this.#hashes = Buffer.concat([this.#hashes, Buffer.alloc(this.#hashes.length)]);
+    this.#hashes.set(leaf, at);
+  }
+
+  /** Root of the subtree over the leaves from `from` to before `to`. */
+  root(from: number, to: number): Uint8Array {
+    const gone = to <= this.#first ? this.#peaks.get(from) : undefined;
+    if (gone !== undefined) return gone;
+    const at = (from - this.#first) * HASH_BYTES;
+    if (to - from === 1) return Buffer.from(this.#hashes.subarray(at, at + HASH_BYTES));
+    const half = from + splitOf(to - from);
+    return nodeHash(this.root(from, half), this.root(half, to));
+  }
+
+  /** The roots beside the way from this leaf to the root over the first `size` leaves, lowest first. */
+  path(leaf: number, size: number): Uint8Array[] {
+    const path: Uint8Array[] = [];
+    let [from, to] = [0, size];
+    while (to - from > 1) {
+      const half = from + splitOf(to - from);
+      path.push(leaf < half ? this.root(half, to) : this.root(from, half));
+      if (leaf < half) to = half;
+      else from = half;
+    }
+    return path.reverse();
+  }
+}
+
+/** Largest power of two that is at most `count`. */
+const fullBelow = (count: number): number => 2 ** Math.floor(Math.log2(count));
+/** Largest power of two that is smaller than `count`: where RFC 6962 splits a tree. */
+const splitOf = (count: number): number => fullBelow(count - 1);
+
+/**
+ * Proof that the entry with this seq is in the log, against the smallest of `checkpoints` that covers it. The log is read up to there, and
+ * its root must be the one that was signed. Throws 'not-found' where there is no such entry or no checkpoint covers it, 'bad-log'.
+ */
+export function proveEntry(
+  dir: string,
+  seq: number,
+  checkpoints: readonly Checkpoint[],
+  files: LogFiles = nodeFiles,
+): InclusionProof {
+  const series = seriesOf(seq);
+  const leafIndex = seq - firstSeqOf(series);
+  const [checkpoint] = checkpoints
+    .filter((one) => one.series === series && one.size > leafIndex)
+    .sort((a, b) => a.size - b.size);
+  if (checkpoint === undefined)
+    throw new KvError('not-found', `no checkpoint covers entry ${entryId(seq)}`, {
+      values: { seq, checkpoints: checkpoints.length },
+      hint: 'name one that was written later, or write one now: audit checkpoint',
+    });
+  const { size: treeSize, note, rootHash, logId, place } = checkpoint;
+  let leaves: Leaves | null = null;
+  let entry: string | null = null;
+  for (const raw of walkLog(files, seriesDir(dir, series), { withTree: true })) {
+    leaves ??= new Leaves(new Frontier(raw.header.leaves, raw.header.peaks));
+    leaves.add(raw.leaf as Uint8Array);
+    if (raw.seq === seq) entry = Buffer.from(raw.payload).toString('utf8');
+    const tree = raw.tree as Frontier;
+    if (tree.leaves < treeSize) continue;
+    if (entry === null) throw noEntry(seq);
+    if (raw.logId !== logId || Buffer.from(tree.root()).toString('hex') !== rootHash)
+      throw badLog(
+        ...([raw.segment, raw.offset, raw.seq] as const),
+        `the first ${treeSize} entries are not those that were signed (checkpoint ${place})`,
+      );
+    const path = leaves.path(leafIndex, treeSize).map((hash) => Buffer.from(hash).toString('base64'));
+    return { entry, leafIndex, treeSize, path, checkpoint: note };
+  }
+  if (entry === null) throw noEntry(seq);
+  throw new KvError(
+    'bad-log',
+    `the log has fewer than the ${treeSize} entries that were signed (checkpoint ${place})`,
+    {
+      values: { seq, treeSize },
+    },
+  );
+}
+
+const noEntry = (seq: number): KvError =>
+  new KvError('not-found', `the log has no entry ${entryId(seq)}`, {
+    values: { seq },
+    hint: 'see `audit list` for the ids there are',
+  });
