@@ -214,6 +214,7 @@ export function verifyText(report: VerifyReport, columns?: number): string {
     const found = wrap(printable(problem.what), columns);
     return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, found].join('\n');
   }
+  const gone = series.reduce((sum, one) => sum + one.removedEntries, 0);
   const heads =
     series.length < 2 ? [] : series.map((one) => `  ${one.series}: ${grouped(one.entries)}, head ${one.headHash}`);
   const named = foreign.map(
@@ -223,6 +224,7 @@ export function verifyText(report: VerifyReport, columns?: number): string {
   return [
     `Sound: ${plural(entries, 'entry', 'entries')} in ${plural(segments, 'segment')} of log ${logId ?? '(not begun)'}.`,
     `Head ${headHash}`,
+    ...(gone === 0 ? [] : [`Retention removed ${plural(gone, 'entry', 'entries')} before them.`]),
     ...(unopened === 0
       ? []
       : [
@@ -233,11 +235,22 @@ export function verifyText(report: VerifyReport, columns?: number): string {
         ]),
     ...(heads.length === 0 ? [] : [`${heads.length} writers at a time wrote it; entries of each:`, ...heads]),
     ...(named.length === 0 ? [] : ['Not of the log:', ...named.map((line) => wrap(line, columns, '    '))]),
-    wrap(
-      'What this cannot know: whether entries were cut off at the end, or the whole log was written anew. Keep the head elsewhere and compare it.',
-      columns,
-    ),
+    wrap(anchorText(report.anchor), columns),
   ].join('\n');
+}
+
+function anchorText(anchor: VerifyReport['anchor']): string {
+  if (anchor === undefined)
+    return 'What this cannot know: whether entries were cut off at the end, or the whole log was written anew. Keep checkpoints elsewhere and compare them: audit checkpoint, audit verify --against.';
+  const { checkpoints, removed, unanchoredEntries, latestMs } = anchor;
+  const gone =
+    removed === 0 ? '' : ` Nothing is left to compare ${removed} of them with: retention removed those entries.`;
+  const when = latestMs === null ? '' : `, the latest of ${timeText(latestMs)} UTC`;
+  const rest =
+    unanchoredEntries === 0
+      ? 'They cover every entry.'
+      : `${plural(unanchoredEntries, 'entry is', 'entries are')} younger: a change or a cut there would not show.`;
+  return `The log has all that ${plural(checkpoints, 'checkpoint')} signed${when}.${gone} ${rest}`;
 }
 
 export function replayText(report: ReplayReport): string {

@@ -94,24 +94,48 @@ const refused = (place: string, what: string): KvError =>
 export function readCheckpoints(path: string, keys: readonly VerifierKey[]): Checkpoint[] {
   const text = readRegular(path, { bytesMax: FILE_BYTES_MAX, code: 'bad-signature' }).toString('utf8');
   const found: Checkpoint[] = [];
-  let line = 1;
-  for (const part of partsOf(text)) {
-    const isCut = !part.endsWith('\n') || part.endsWith(CUT_END) || !part.includes('\n\n');
-    if (!isCut) found.push(parseCheckpoint(part, keys, `${path}:${line}`));
-    else if (part.trim() !== '' && !part.startsWith(ORIGIN.slice(0, part.trim().length)))
+  let isAfterCut = false;
+  for (const { lines, line, isWhole } of partsOf(text)) {
+    const [first = ''] = lines;
+    if (isWhole) found.push(parseCheckpoint(`${lines.join('\n')}\n`, keys, `${path}:${line}`));
+    else if (!isAfterCut && !first.startsWith(ORIGIN) && !ORIGIN.startsWith(first))
       throw refused(`${path}:${line}`, 'is not a checkpoint of a witness log');
-    line += part.split('\n').length - 1;
+    isAfterCut = !isWhole;
   }
   return found;
 }
 
-/** Cuts where a line begins with the origin of a checkpoint. */
-function partsOf(text: string): string[] {
-  const parts: string[] = [];
-  let start = 0;
-  for (let at = text.indexOf(`\n${ORIGIN}`); at >= 0; at = text.indexOf(`\n${ORIGIN}`, at + 1)) {
-    parts.push(text.slice(start, at + 1));
-    start = at + 1;
+interface Part {
+  readonly lines: string[];
+  /** Number of the first of them. */
+  readonly line: number;
+  /** It has signatures, and nothing says that it was cut off. */
+  isWhole: boolean;
+}
+
+/** Cuts a file behind signatures, at empty lines that follow no text, and where a line begins with the origin of a checkpoint. */
+function partsOf(text: string): Part[] {
+  const parts: Part[] = [];
+  let part: Part | null = null;
+  let isSigned = false;
+  const lines = text.split('\n');
+  for (const [index, line] of lines.entries()) {
+    // What stands behind the last line feed is no line.
+    const isCut = index === lines.length - 1;
+    if (isCut && line === '') break;
+    const isSignature = line.startsWith('\u2014 ');
+    if (part !== null && line === '' && isSigned) {
+      part.isWhole = false;
+      part = null;
+    } else if (part !== null && (line === '' || (isSigned && isSignature) || !(isSigned || line.startsWith(ORIGIN)))) {
+      part.lines.push(line);
+      isSigned ||= line === '';
+      part.isWhole = isSignature && !isCut;
+    } else if (line !== '') {
+      part = { lines: [line], line: index + 1, isWhole: false };
+      parts.push(part);
+      isSigned = false;
+    }
   }
-  return [...parts, text.slice(start)];
+  return parts;
 }

@@ -1,3 +1,4 @@
+export * from './anchor-file.ts';
 export * from './audit.ts';
 export {
   type Checkpoint,
@@ -24,7 +25,7 @@ export {
 } from './keys.ts';
 export { lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
-export { headerKeyId, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
+export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
 export * from './proof.ts';
 export * from './query.ts';
 export * from './read.ts';

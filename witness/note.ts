@@ -3,7 +3,7 @@
  * Ed25519 (RFC 8032) a signature is that of the text, and its line has base64 of a key hash of four bytes and the signature.
  */
 import { createPublicKey, type KeyObject } from 'node:crypto';
-import { isSignedBy, keyIdOf, readTrustedKey, signBytes } from '../memory/index.ts';
+import { isSignedBy, keyIdOf, readTrustedKey, signBytes, writeKeyPair } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
 import { sha256 } from './chain.ts';
 
@@ -32,6 +32,15 @@ const keyHash = (key: VerifierKey): Buffer =>
 /** The form in which verifier keys are passed on: name+hash+base64 of the algorithm and the key. */
 export const verifierText = (key: VerifierKey): string =>
   `${key.name}+${keyHash(key).toString('hex')}+${Buffer.concat([Buffer.of(ED25519), rawOf(key)]).toString('base64')}`;
+
+/**
+ * Writes a new pair of keys for checkpoints: the private one to `path`, which only its owner may read, and the public one to `path`.pub.
+ * Neither may exist. → the public one. Throws 'bad-argument' where one exists, 'io'.
+ */
+export const makeCheckpointKeys = (path: string): VerifierKey => ({
+  name: KEY_NAME,
+  publicKey: writeKeyPair(path).publicKey,
+});
 
 /** The public half of a private key. */
 export const verifierOf = (key: KeyObject): VerifierKey => ({

@@ -77,6 +77,14 @@ const splitOf = (count: number): number => fullBelow(count - 1);
  * Proof that the entry with this seq is in the log, against the smallest of `checkpoints` that covers it. The log is read up to there, and
  * its root must be the one that was signed. Throws 'not-found' where there is no such entry or no checkpoint covers it, 'bad-log'.
  */
+export function proveEntry(dir: string, seq: number, checkpoints: readonly Checkpoint[]): InclusionProof;
+/** @internal */
+export function proveEntry(
+  dir: string,
+  seq: number,
+  checkpoints: readonly Checkpoint[],
+  files: LogFiles,
+): InclusionProof;
 export function proveEntry(
   dir: string,
   seq: number,

@@ -1,6 +1,7 @@
 /** Signing what a log is now: one checkpoint for each series that has entries. */
 import type { KeyObject } from 'node:crypto';
 import { join } from 'node:path';
+import { readPrivateKey } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
 import { signCheckpoint } from './checkpoint.ts';
 import { parseEnvelope } from './entry.ts';
@@ -11,9 +12,14 @@ import { type LogEnd, listSegments, type WalkOptions, walkLog } from './walk.ts'
 
 /**
  * Signed checkpoints of all series of the log in `dir`, as it stands: of each, the last segment is read, synced and signed, and a tail that a
- * crash left is not. Somebody may be writing meanwhile. Throws 'not-found' when there is no entry, 'bad-log', 'io'.
+ * crash left is not. Somebody may be writing meanwhile. `keyPath`: file of the private key. Throws 'not-found' when there is no entry,
+ * 'bad-signature' for what is no private key, 'bad-log', 'io'.
  */
-export function signLog(dir: string, key: KeyObject, files: LogFiles = nodeFiles): string[] {
+export function signLog(dir: string, keyPath: string): string[];
+/** @internal */
+export function signLog(dir: string, key: KeyObject, files?: LogFiles): string[];
+export function signLog(dir: string, pathOrKey: string | KeyObject, files: LogFiles = nodeFiles): string[] {
+  const key = typeof pathOrKey === 'string' ? readPrivateKey(pathOrKey) : pathOrKey;
   const notes: string[] = [];
   for (const series of listSeries(files, dir)) {
     const folder = seriesDir(dir, series);

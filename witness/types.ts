@@ -240,6 +240,8 @@ export interface SeriesReport {
   readonly segments: number;
   /** Sound entries. */
   readonly entries: number;
+  /** Entries before them that retention removed. */
+  readonly removedEntries: number;
   /** Those of them whose bodies could not be opened: their session was erased, or its key is not here. Their chain is sound all the same. */
   readonly unopened: number;
   /** Stands for all of them, in hexadecimal: the hash of the chain. */

@@ -117,7 +117,15 @@ function verifySeries(
 ): SeriesReport {
   const dir = seriesDir(logDir, series);
   const names = listFolder(files, dir);
-  const report = { series, logId: null as string | null, segments: 0, entries: 0, unopened: 0, tornBytes: 0 };
+  const report = {
+    series,
+    logId: null as string | null,
+    segments: 0,
+    entries: 0,
+    removedEntries: 0,
+    unopened: 0,
+    tornBytes: 0,
+  };
   let headHash: Uint8Array = NO_HASH;
   let tree: Frontier | null = null;
   const setAside: RecoveredBody[] = [];
@@ -149,7 +157,7 @@ function verifySeries(
       const entry = openHere(segment, offset, seq, payload, keys);
       if (entry?.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
       if (entry === null) report.unopened++;
-      report.entries++;
+      if (report.entries++ === 0) report.removedEntries = (step.value.tree as Frontier).leaves - 1;
       ({ logId: report.logId, hash: headHash, tree } = step.value);
       contradiction(step.value, anchors.meet(tree as Frontier, headHash));
     }

@@ -36,10 +36,12 @@ import {
   similarText,
   timeline,
   timelineText,
+  verifyAgainst,
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
+import { checkpointsOf } from './anchor.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 import { ProgressLine } from './progress.ts';
 import type { SettingName } from './settings.ts';
@@ -207,7 +209,8 @@ export async function timelineCommand(settings: Settings, typed: string): Promis
 }
 
 export async function verify(settings: Settings): Promise<void> {
-  const report = verifyLog(log(settings));
+  const checkpoints = checkpointsOf(settings);
+  const report = checkpoints === null ? verifyLog(log(settings)) : verifyAgainst(log(settings), checkpoints);
   print(settings, report, (columns) => verifyText(report, columns));
   if (!report.ok) process.exitCode = 2;
 }

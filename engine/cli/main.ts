@@ -60,6 +60,7 @@ interface CommandText {
 }
 
 // The modules of a command are loaded only when it runs.
+const anchor = () => import('./anchor.ts');
 const audit = () => import('./audit.ts');
 const erasure = () => import('./erasure.ts');
 const thresholds = () => import('./thresholds.ts');
@@ -236,11 +237,32 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await audit()).similar(settings, args[0]!),
   },
   {
+    usage: 'keygen <file>',
+    does: 'Make a pair of Ed25519 keys for checkpoints: FILE signs, FILE.pub is for those who check.',
+    examples: ['palimpsest audit keygen audit.key'],
+    settings: ['config', 'json'],
+    act: async (settings, args) => (await anchor()).keygen(settings, args[0]!),
+  },
+  {
+    usage: 'checkpoint',
+    does: 'Sign what the log is now. Kept where nobody can change it, this tells later whether anything was changed or cut off.',
+    examples: ['palimpsest audit checkpoint --key audit.key -o anchor.txt'],
+    settings: ['key', 'output', 'state', 'config', 'json'],
+    act: async (settings) => (await anchor()).checkpoint(settings),
+  },
+  {
     usage: 'verify',
-    does: 'Check every byte of the log and its hash chain.',
-    examples: ['palimpsest audit verify'],
-    settings: AUDIT,
+    does: 'Check every byte of the log and its hash chain, and whether it has all that was signed.',
+    examples: ['palimpsest audit verify', 'palimpsest audit verify --against anchor.txt --trusted-key audit.key.pub'],
+    settings: ['against', 'trustedKey', ...AUDIT],
     act: async (settings) => (await audit()).verify(settings),
+  },
+  {
+    usage: 'prove <id>',
+    does: 'Write a proof that an entry is one of those that were signed, for somebody who has neither the log nor this program.',
+    examples: ['palimpsest audit prove 17 --against anchor.txt --trusted-key audit.key.pub -o proof.json'],
+    settings: ['against', 'trustedKey', 'output', 'state', 'config', 'json'],
+    act: async (settings, args) => (await anchor()).prove(settings, args[0]!),
   },
   {
     usage: 'replay <session>',

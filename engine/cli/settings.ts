@@ -214,6 +214,7 @@ export const SETTINGS = {
     flags: '--trusted-key <file...>',
     help: 'public keys; only files that one of them signed are taken',
   },
+  against: { flags: '--against <file...>', help: 'files of checkpoints that were kept outside of the log' },
   progress: {
     flags: '--progress <kind>',
     help: 'bar, jsonl (one object a line on stderr) or none',

@@ -105,7 +105,7 @@ it('of format 2 are still the bytes', () => {
   expect(head).toBe('d4d32e1c4a8ecd2f417b88c30fd5ec8e9bab5d7ff03f1339238e61267735e513');
   expect(entries).toEqual(readByTheTable().entries);
   const sums = { logId: id, segments: 3, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
-  expect(verifyLog(dir2)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, ...sums }], foreign: [] });
+  expect(verifyLog(dir2)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, removedEntries: 0, ...sums }], foreign: [] });
   expect([...readLog(dir2)]).toEqual(entries);
 });
 
@@ -114,7 +114,7 @@ it('are still the bytes', () => {
   expect(head).toBe('4fbd94c9f8b1199b9d1773b8ae02275b71f20690853700385c4e934f25a03cfb');
   expect(entries.length).toBe(14);
   const sums = { logId: id, segments: 2, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
-  expect(verifyLog(dir)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: expect.any(String), ...sums }], foreign: [] });
+  expect(verifyLog(dir)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: expect.any(String), removedEntries: 0, ...sums }], foreign: [] });
   expect([...readLog(dir)]).toEqual(entries);
   expect(entries.at(-1)).toMatchObject({ body: { text: 'ü \u2028 \ud83d\ude00 "quoted"\n', numbers: [0, -1.5, 1e21, 5e-324, 0.1] } });
 });

@@ -1,0 +1,90 @@
+/** `palimpsest audit keygen, checkpoint, prove`: what proves to others, from outside of the log, that nothing in it was changed. */
+import fs from 'node:fs';
+import { jsonText, KvError, plural } from '../../native/index.ts';
+import {
+  appendCheckpoints,
+  type Checkpoint,
+  entryId,
+  headerKeyId,
+  makeCheckpointKeys,
+  parseEntryId,
+  proveEntry,
+  readCheckpoints,
+  readVerifier,
+  signLog,
+  verifierText,
+} from '../../witness/index.ts';
+import { logDir } from '../state.ts';
+import { flag, type Settings, text } from './options.ts';
+
+const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
+
+function say(settings: Settings, json: unknown, sentence: string): void {
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : sentence}\n`);
+}
+
+export async function keygen(settings: Settings, path: string): Promise<void> {
+  const key = makeCheckpointKeys(path);
+  const [verifier, keyId, publicPath] = [verifierText(key), headerKeyId(key), `${path}.pub`];
+  say(
+    settings,
+    { privateKey: path, publicKey: publicPath, keyId, verifier },
+    `Key ${keyId}: ${path} signs and stays with you, ${publicPath} is for those who check.\nAs verifier key: ${verifier}`,
+  );
+}
+
+/** Signs the log as it is now. With --output the checkpoints are added to a file, without it they are printed. */
+export async function checkpoint(settings: Settings): Promise<void> {
+  const path = text(settings, 'key');
+  if (path === undefined)
+    throw new KvError('bad-argument', '--key FILE is missing', {
+      hint: 'make a pair of keys with: palimpsest audit keygen audit.key',
+    });
+  const notes = signLog(log(settings), path);
+  const output = text(settings, 'output');
+  if (output === undefined) {
+    process.stdout.write(flag(settings, 'json') ? `${jsonText({ notes })}\n` : notes.join(''));
+    return;
+  }
+  appendCheckpoints(output, notes);
+  say(settings, { path: output, checkpoints: notes.length }, `${output}: ${plural(notes.length, 'checkpoint')} added`);
+}
+
+/** The checkpoints that --against names, each signed by a key that --trusted-key names. */
+export function checkpointsOf(settings: Settings): Checkpoint[] | null {
+  const paths = settings['against'] as string[] | undefined;
+  const keys = ((settings['trustedKey'] as string[] | undefined) ?? []).map(readVerifier);
+  if (paths === undefined && keys.length === 0) return null;
+  if (paths === undefined || keys.length === 0)
+    throw new KvError('bad-argument', 'checkpoints and the keys that may have signed them are needed together', {
+      hint: 'add --against FILE and --trusted-key KEY.pub',
+    });
+  const all = paths.flatMap((path) => readCheckpoints(path, keys));
+  if (all.length === 0)
+    throw new KvError('not-found', `there is no checkpoint in ${paths.join(', ')}`, {
+      values: { files: paths.join() },
+      hint: 'write one: palimpsest audit checkpoint --key audit.key -o anchor.txt',
+    });
+  return all;
+}
+
+export async function prove(settings: Settings, id: string): Promise<void> {
+  const checkpoints = checkpointsOf(settings);
+  if (checkpoints === null)
+    throw new KvError('bad-argument', '--against FILE and --trusted-key KEY are missing', {
+      hint: 'a proof leads to a checkpoint that was signed: palimpsest audit checkpoint --key audit.key -o anchor.txt',
+    });
+  const seq = parseEntryId(id);
+  const proof = proveEntry(log(settings), seq, checkpoints);
+  const output = text(settings, 'output');
+  if (output === undefined) {
+    process.stdout.write(`${JSON.stringify(proof)}\n`);
+    return;
+  }
+  fs.writeFileSync(output, `${JSON.stringify(proof, null, 1)}\n`);
+  say(
+    settings,
+    { path: output, treeSize: proof.treeSize, hashes: proof.path.length },
+    `${output}: entry ${entryId(seq)} is one of the ${proof.treeSize} that were signed`,
+  );
+}
