@@ -45,7 +45,8 @@ async function makeLog(count: number, random: () => number): Promise<Anchored> {
   const log = await openWitnessLog({ dir, files: disk, segmentBytesMax: 1200, clock: () => 1_700_000_000_000 });
   for (let n = 0; n < count; n++) log.append(`s${n % 3}`, 'note', { n, value: Math.floor(random() * 1e9) });
   await log.close();
-  const files = new Map([...disk.files].map(([name, file]) => [name, file.cached] as const).sort());
+  const names = [...disk.files.keys()].sort();
+  const files = new Map(names.map((name) => [name, disk.files.get(name)!.cached] as const));
   const [note] = signLog('/', privateKey, disk) as [string];
   return { files, loose: [...files.values()].map(apart), checkpoint: parseCheckpoint(note, keys, 'anchor') };
 }
