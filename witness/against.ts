@@ -3,6 +3,18 @@ import type { Checkpoint } from './checkpoint.ts';
 import { entryId, firstSeqOf } from './series.ts';
 import type { Frontier } from './tree.ts';
 
+/** Checkpoints that a log was compared with. */
+export interface AnchorReport {
+  /** How many. */
+  readonly checkpoints: number;
+  /** Those of a time before the first entry that retention left: nothing can be compared with them. */
+  readonly removed: number;
+  /** Entries behind the last checkpoint of their series: a cut or a change there would not show. */
+  readonly unanchoredEntries: number;
+  /** Time of the latest checkpoint, milliseconds since the epoch; null: there is none. */
+  readonly latestMs: number | null;
+}
+
 /** What is wrong with one checkpoint: the series, the first entry that is in doubt, and a sentence. */
 export interface Contradiction {
   readonly series: number;

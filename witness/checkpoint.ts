@@ -16,9 +16,11 @@ import { HASH_BYTES } from './chain.ts';
 import { type Note, parseNote, signerOfNote, signNote, type VerifierKey } from './note.ts';
 import { SERIES_ENTRIES, SERIES_MAX } from './series.ts';
 
+/** What a series was at some time. */
 export interface CheckpointBody {
   /** Hex. */
   readonly logId: string;
+  /** Number of the series. */
   readonly series: number;
   /** Entries of the series. */
   readonly size: number;
@@ -30,6 +32,7 @@ export interface CheckpointBody {
   readonly timeMs: number;
 }
 
+/** The same as it was signed. */
 export interface Checkpoint extends CheckpointBody {
   /** The signed note, byte for byte. */
   readonly note: string;

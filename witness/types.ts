@@ -11,6 +11,7 @@ import type {
   ThresholdSet,
   Verdict,
 } from '../policy/index.ts';
+import type { AnchorReport } from './against.ts';
 import type { LogFiles } from './files.ts';
 
 /** Kinds of entries, as the log spells them. */
@@ -295,17 +296,6 @@ export interface VerifyReport {
   readonly foreign: readonly ForeignPart[];
   /** What it was compared with; left out: nothing outside of the log. */
   readonly anchor?: AnchorReport;
-}
-
-/** Checkpoints that a log was compared with. */
-export interface AnchorReport {
-  readonly checkpoints: number;
-  /** Those of a time before the first entry that retention left: nothing can be compared with them. */
-  readonly removed: number;
-  /** Entries behind the last checkpoint of their series: a cut or a change there would not show. */
-  readonly unanchoredEntries: number;
-  /** Time of the latest checkpoint, milliseconds since the epoch; null: there is none. */
-  readonly latestMs: number | null;
 }
 
 /** Inclusive bounds; one of them may be left out. */
