@@ -4,7 +4,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Entry } from '../../../witness/index.ts';
+import type { Entry, EntryBodies } from '../../../witness/index.ts';
 import { collect } from '../../../witness/report/collect.ts';
 import { reportHtml } from '../../../witness/report/html.ts';
 import { pageScript } from '../../../witness/report/script.ts';
@@ -40,6 +40,24 @@ function put(name: string, entries: Iterable<Entry>): void {
 }
 
 const visit = (name: string): Promise<void> => browser.visit(urls.get(name)!, READY);
+/** What a log may say and no engine would: more layers, pages and tokens than anybody could draw. */
+function* vast(): Generator<Entry> {
+  for (const entry of longSession(10)) {
+    const put = <K extends keyof EntryBodies>(part: Partial<EntryBodies[K]>): Entry => ({
+      ...entry,
+      body: { ...entry.body, ...part } as EntryBodies[K],
+    });
+    if (entry.kind === 'open') yield put<'open'>({ shape: { layers: 4096, queryHeads: 9, kvHeads: 3, headDim: 64 } });
+    else if (entry.kind === 'situation') {
+      const { situation } = entry.body as EntryBodies['situation'];
+      yield put<'situation'>({ situation: { ...situation, tokens: Number.MAX_SAFE_INTEGER } });
+    } else if (entry.kind === 'decision') {
+      const { decision } = entry.body as EntryBodies['decision'];
+      yield put<'decision'>({ decision: { ...decision, layer: 4095, page: 2 ** 31 - 1, price: 1e300 } });
+    } else yield entry;
+  }
+}
+
 const number = async (expression: string): Promise<number> => (await browser.evaluate(expression)) as number;
 const text = async (expression: string): Promise<string> => (await browser.evaluate(expression)) as string;
 const LIST = 'document.getElementById("list")';
@@ -53,6 +71,7 @@ beforeAll(async () => {
   put('hostile', longSession(1200, HOSTILE));
   put('long', longSession(LONG));
   put('empty', [...longSession(1)].slice(0, 1));
+  put('vast', vast());
   browser = await Chromium.open();
 });
 afterAll(async () => {
@@ -60,7 +79,7 @@ afterAll(async () => {
 });
 
 describe.skipIf(chromiumPath === null)('in a browser (needs Chromium)', () => {
-  test.each(['short', 'hostile', 'long', 'empty'])(
+  test.each(['short', 'hostile', 'long', 'empty', 'vast'])(
     'the %s report loads nothing else and complains of nothing',
     async (name) => {
       await visit(name);

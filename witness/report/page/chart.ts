@@ -59,6 +59,9 @@ export function thinned(points: Series['points'], most = POINTS_MAX): Series['po
   return kept;
 }
 
+/** The largest of any number of values, and at least 1. */
+const mostOf = (values: readonly number[]): number => values.reduce((most, value) => Math.max(most, value), 1);
+
 /** The frame of a chart: its title for screen readers, lines across and labels of both axes. */
 function frame(spec: Pick<LineSpec, 'title' | 'about'>, width: number, height: number): SVGElement {
   const id = `chart-${spec.title.toLowerCase().replace(/\W+/g, '-')}`;
@@ -184,7 +187,7 @@ export function ratioChart(
 ): SVGElement {
   const height = Math.round(Math.min(300, Math.max(200, width * 0.3)));
   const root = frame(spec, width, height);
-  const most = Math.max(1, ...spec.dots.map((dot) => Math.ceil(Math.abs(Math.log2(dot.y)))));
+  const most = mostOf(spec.dots.map((dot) => Math.ceil(Math.abs(Math.log2(dot.y)))));
   const reach = Math.min(10, Number.isFinite(most) ? most : 10);
   const x = (value: number): number => (value / Math.max(1, spec.xMax)) * (width - 10) + 5;
   const y = (ratio: number): number => {
@@ -236,7 +239,7 @@ export function spanChart(
   const left = 34;
   const height = TOP + spec.spans.length * row + BOTTOM;
   const root = frame(spec, width, height);
-  const worst = Math.max(1, ...spec.spans.flatMap(({ high, refused }) => [high, ...refused]));
+  const worst = mostOf(spec.spans.flatMap(({ high, refused }) => [high, mostOf(refused)]));
   const xMax = Math.min(3, Math.max(1.25, worst * 1.05));
   const x = (value: number): number => left + (Math.max(0, Math.min(xMax, value)) / xMax) * (width - left - 12);
   for (const value of ticks(xMax, Math.max(3, Math.min(6, width / 110)))) {

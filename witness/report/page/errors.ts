@@ -76,7 +76,7 @@ function drawCanaries(): void {
     byId('canary-sum').textContent = about;
     drawn(byId('canary-chart'), (width) =>
       ratioChart(
-        { title: 'Measured error over promised error', about, xMax: data.tokens, dots, middle: 'as promised' },
+        { title: 'Measured error over promised error', about, xMax: history.tokensMost, dots, middle: 'as promised' },
         width,
       ),
     );
@@ -131,7 +131,7 @@ export function drawLatency(): void {
         title: 'Step latency over tokens',
         about,
         xMin: points[0]![0],
-        xMax: data.tokens,
+        xMax: history.tokensMost,
         yMax: sorted.at(-1)! * 1.1,
         yText: (ms) => `${brief(ms, 3)} ms`,
         series,

@@ -26,6 +26,9 @@ export interface Move {
 export const sealedPages = (tokens: number, pageTokens: number): number =>
   Math.max(0, Math.ceil(tokens / pageTokens) - 1);
 
+/** A log may claim any number of pages, and the map takes a byte for each side of one: 16 million are 128K tokens in 8,000 layers. */
+const CELLS_MAX = 2 ** 24;
+
 export interface Point {
   /** Of the situation. */
   readonly seq: number;
@@ -55,7 +58,9 @@ export class History {
   readonly frames: readonly Frame[];
   readonly moves: readonly Move[];
   readonly layers: number;
-  /** Pages of a layer at the longest, the open one included. */
+  /** The most tokens that the cache held. */
+  readonly tokensMost: number;
+  /** Pages of a layer at the longest, the open one included; of those, as many as a map may have. */
   readonly pages: number;
   readonly #data: ReportData;
   /** Form of each side, layer and page before any move; side · layers · pages. */
@@ -69,9 +74,10 @@ export class History {
     this.moves = [...movesOf(decisions), ...movesOf(changes)].sort((a, b) => a.seq - b.seq);
     this.frames = framesOf(data, situations, decisions, this.moves);
     this.layers = data.layers;
-    const longest = this.frames.reduce((most, { tokens }) => Math.max(most, tokens), 0);
+    this.tokensMost = this.frames.reduce((most, { tokens }) => Math.max(most, tokens), 0);
     const moved = this.moves.reduce((most, { page }) => Math.max(most, page + 1), 0);
-    this.pages = Math.max(moved, sealedPages(longest, data.pageTokens) + (longest > 0 ? 1 : 0));
+    const written = sealedPages(this.tokensMost, data.pageTokens) + (this.tokensMost > 0 ? 1 : 0);
+    this.pages = Math.min(Math.max(moved, written), Math.floor(CELLS_MAX / (2 * this.layers)));
     this.#first = new Uint8Array(2 * this.layers * this.pages).fill(data.windowForm);
     // A page that a fork took over need not begin as a sealed page does: what its first move says is how it began.
     for (const { side, layer, page, from } of this.moves.toReversed())

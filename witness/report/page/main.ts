@@ -12,11 +12,12 @@ import { bytesText, decided, grouped } from './words.ts';
 function drawMemory(): void {
   const points = bytesOverTime(sources.situations, sources.decisions);
   const { situations } = sources;
-  const [tokens, budget] = [situations.of('tokens'), situations.of('budget')];
-  const budgets = [...tokens.keys()].flatMap((row): [number, number][] =>
-    Number.isNaN(budget[row]!) ? [] : [[tokens[row]!, budget[row]!]],
+  const [at, budget] = [situations.of('tokens'), situations.of('budget')];
+  const budgets = [...at.keys()].flatMap((row): [number, number][] =>
+    Number.isNaN(budget[row]!) ? [] : [[at[row]!, budget[row]!]],
   );
-  const f16End = data.tokens * data.f16BytesPerToken;
+  const f16Of = (tokens: number): number => tokens * data.f16BytesPerToken;
+  const f16End = f16Of(data.tokens);
   const cache: Series = {
     name: 'this cache',
     look: 'cache',
@@ -33,7 +34,7 @@ function drawMemory(): void {
       look: 'f16',
       points: [
         [0, 0],
-        [data.tokens, f16End],
+        [history.tokensMost, f16Of(history.tokensMost)],
       ],
     },
     ...(budgets.length === 0
@@ -47,7 +48,7 @@ function drawMemory(): void {
           },
         ]),
   ];
-  const yMax = Math.max(f16End, ...points.map(({ bytes }) => bytes)) * 1.04;
+  const yMax = 1.04 * points.reduce((most, { bytes }) => Math.max(most, bytes), f16Of(history.tokensMost));
   const about = `The cache takes ${bytesText(points.at(-1)?.bytes ?? 0)} at ${grouped(data.tokens)} tokens, where f16 takes ${bytesText(f16End)}.`;
   const marks = data.happenings.map(({ tokens: x, text, layer }) => ({
     x,
@@ -58,7 +59,7 @@ function drawMemory(): void {
       {
         title: 'KV bytes over tokens',
         about,
-        xMax: data.tokens,
+        xMax: history.tokensMost,
         yMax,
         yText: bytesText,
         isBinary: true,
@@ -72,7 +73,7 @@ function drawMemory(): void {
     return root;
   });
   const rows = some(points).map((one) => {
-    const f16 = one.tokens * data.f16BytesPerToken;
+    const f16 = f16Of(one.tokens);
     return [
       grouped(one.tokens),
       bytesText(one.bytes),

@@ -138,7 +138,7 @@ export class TierMap {
     const { formBits, forms, formats, pageTokens, openForm } = this.#data;
     const state = this.#history.formsAt(frame);
     const { tokens } = frames[frame]!;
-    const sealed = sealedPages(tokens, pageTokens);
+    const sealed = Math.min(pages, sealedPages(tokens, pageTokens));
     const w = width / pages;
     const looks = formBits.map((bits) => mix(colours, inkOf(bits)));
     const gap = w >= 6 ? 1 : 0;
@@ -163,7 +163,7 @@ export class TierMap {
         context.fillText(letterOf(forms[form]!), x + (w - gap) / 2, y + height / 2 + 0.5);
       }
       const open = tokens - sealed * pageTokens;
-      if (open <= 0) continue;
+      if (open <= 0 || sealed === pages) continue;
       context.fillStyle = looks[openForm]!;
       context.fillRect(GUTTER + sealed * w, y, Math.max(1, (w * open) / pageTokens - gap), height);
     }
@@ -179,7 +179,7 @@ export class TierMap {
   /** How many sealed pages have each form, by layer. [layer][form] */
   counts(frame: number): number[][] {
     const { layers, frames } = this.#history;
-    const sealed = sealedPages(frames[frame]!.tokens, this.#data.pageTokens);
+    const sealed = Math.min(this.#history.pages, sealedPages(frames[frame]!.tokens, this.#data.pageTokens));
     const state = this.#history.formsAt(frame);
     return Array.from({ length: layers }, (_, layer) => {
       const counts = this.#data.forms.map(() => 0);
