@@ -239,13 +239,14 @@ export function verifyText(report: VerifyReport, columns?: number): string {
   ].join('\n');
 }
 
-function anchorText(anchor: VerifyReport['anchor']): string {
+/** What a comparison with checkpoints proved, or what is not known without one. */
+export function anchorText(anchor: VerifyReport['anchor']): string {
   if (anchor === undefined)
     return 'What this cannot know: whether entries were cut off at the end, or the whole log was written anew. Keep checkpoints elsewhere and compare them: audit checkpoint, audit verify --against.';
   const { checkpoints, removed, unanchoredEntries, latestMs } = anchor;
   const gone =
     removed === 0 ? '' : ` Nothing is left to compare ${removed} of them with: retention removed those entries.`;
-  const when = latestMs === null ? '' : `, the latest of ${timeText(latestMs)} UTC`;
+  const when = latestMs === null ? '' : `, the latest of ${timeText(latestMs)}`;
   const rest =
     unanchoredEntries === 0
       ? 'They cover every entry.'

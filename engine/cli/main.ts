@@ -150,7 +150,7 @@ const COMMANDS: readonly CommandText[] = [
     usage: 'report',
     does: 'One session as a page of HTML that needs no network: memory over time, formats of all pages, decisions with reasons, errors, what the log proves.',
     examples: ['palimpsest report -o report.html', 'palimpsest report --session 0c42f114 -o report.html'],
-    settings: ['session', 'output', ...AUDIT],
+    settings: ['session', 'output', 'against', 'trustedKey', ...AUDIT],
     act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
   },
   {

@@ -2,6 +2,7 @@
 import { bytesText, jsonText, KvError, replaceFile } from '../../native/index.ts';
 import { openLogQuery, sessionReport } from '../../witness/index.ts';
 import { logDir } from '../state.ts';
+import { checkpointsOf } from './anchor.ts';
 import { flag, type Settings, text } from './options.ts';
 
 const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
@@ -9,14 +10,20 @@ const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.
 export async function reportPage(settings: Settings): Promise<void> {
   const path = text(settings, 'output') ?? 'report.html';
   const session = text(settings, 'session') ?? (await lastSession(log(settings)));
-  const bytes = writeReport(settings, session, path);
+  const checkpoints = checkpointsOf(settings);
+  const bytes = writeReport(settings, session, path, checkpoints === null ? {} : { checkpoints });
   const line = flag(settings, 'json') ? jsonText({ path, session, bytes }) : `${path}: ${bytesText(bytes)}`;
   process.stdout.write(`${line}\n`);
 }
 
 /** Writes the report of a session. → bytes of the file */
-export function writeReport(settings: Settings, session: string, path: string): number {
-  const page = Buffer.from(sessionReport(log(settings), session));
+export function writeReport(
+  settings: Settings,
+  session: string,
+  path: string,
+  compared: Parameters<typeof sessionReport>[2] = {},
+): number {
+  const page = Buffer.from(sessionReport(log(settings), session, compared));
   replaceFile(path, page);
   return page.length;
 }

@@ -1,6 +1,7 @@
 /** The page around the facts: what a reader needs without a script, and the places that the script fills. */
 import { createHash } from 'node:crypto';
 import { brief, bytesText, grouped, percent, plural, printable, timeText } from '../../native/index.ts';
+import { anchorText } from '../audit.ts';
 import type { ReplayReport } from '../replay.ts';
 import type { VerifyReport } from '../types.ts';
 import { type Collected, f16Bytes } from './collect.ts';
@@ -105,7 +106,8 @@ function divergenceText(measured: number | null, predicted: number | null): stri
 }
 
 function stateText({ close }: Collected, { verified }: Checked): string {
-  if (!verified.ok) return 'The log is damaged: what follows is what stands before the damage.';
+  if (!verified.ok)
+    return 'The log is not sound, so this page proves nothing: it shows what can be read, and the record at its end says what is wrong.';
   if (close === null) return 'The session has not ended, or was killed.';
   if (close.body.reason === 'error') return 'The session ended with an error.';
   return close.body.reason === 'aborted' ? 'The session was interrupted.' : '';
@@ -118,7 +120,7 @@ function headHtml(collected: Collected, checked: Checked): string {
   const { open, close, data, budgetBytes, kldBudget, lastMs, refused } = collected;
   const { tokens, kvBytes, kvBytesF16, share, bits } = totalsOf(collected);
   const { policy } = open.body;
-  const shares = checked.verified.ok ? logText(checked) : 'damaged';
+  const shares = checked.verified.ok ? logText(checked) : 'not sound.';
   const ended = close === null ? 'not ended' : close.body.reason;
   const budget =
     budgetBytes === null ? (kldBudget === null ? 'none' : `${brief(kldBudget, 3)} nats`) : bytesText(budgetBytes);
@@ -168,7 +170,8 @@ ${figures.join('\n')}
 }
 
 function logText({ verified, replayed }: Checked): string {
-  const sound = `sound, ${plural(verified.entries, 'entry', 'entries')} chained.`;
+  const signed = verified.anchor === undefined ? '' : ' It has all that was signed.';
+  const sound = `sound, ${plural(verified.entries, 'entry', 'entries')} chained.${signed}`;
   if (replayed === null) return `${sound} The policy is not built in, so its decisions were not taken again.`;
   if (!replayed.equal) return `${sound} Taken again from the log, decisions differ.`;
   return `${sound} Taken again from the log, all ${grouped(replayed.decisions)} decisions come out the same, byte for byte.`;
@@ -248,7 +251,7 @@ function recordHtml({ open, entries }: Collected, { verified, replayed }: Checke
       'State',
       problem === null
         ? `sound: ${plural(verified.entries, 'entry', 'entries')} in ${plural(segments, 'segment')}`
-        : `damaged after ${plural(verified.entries, 'sound entry', 'sound entries')}: ${problem.what}`,
+        : `NOT SOUND after ${plural(verified.entries, 'sound entry', 'sound entries')}: ${problem.what}`,
     ],
     ['Head', headHash],
     ['Replay', replayText(replayed)],
@@ -256,14 +259,14 @@ function recordHtml({ open, entries }: Collected, { verified, replayed }: Checke
       'This session',
       `${plural(entries, 'entry', 'entries')}, the first is ${grouped(open.seq)}${replayed?.missing ? `; ${plural(replayed.missing, 'entry', 'entries')} of it are missing, because the disk refused them` : ''}`,
     ],
-    ['Checkpoint', 'none was compared'],
+    ['Checkpoints', anchorText(verified.anchor)],
     ['Model', `${open.body.model.architecture}, digest ${open.body.model.digest}`],
     ['Requested', listed(open.body.requested)],
     ['Effective', listed(open.body.effective)],
   ];
   return `<section id="record" aria-labelledby="h-record">
 <h2 id="h-record">The record</h2>
-<p class="note">This page was made from the log alone. That the log is sound means that no entry was changed, added or taken out between others. Whether its end was cut off, or all of it was written anew, only what is kept elsewhere can tell: its head, or a checkpoint.</p>
+<p class="note">This page was made from the log alone. That the log is sound means that no entry was changed, added or taken out between others. Whether its end was cut off, or all of it was written anew, only checkpoints that are kept elsewhere can tell.</p>
 <dl class="facts">
 ${facts.map(([name, value]) => `<dt>${escaped(name)}</dt><dd>${escaped(value)}</dd>`).join('\n')}
 </dl>
@@ -278,7 +281,7 @@ function listed(settings: Readonly<Record<string, unknown>>): string {
 }
 
 function replayText(replayed: ReplayReport | null): string {
-  if (replayed === null) return 'not possible: the policy is not built in';
+  if (replayed === null) return 'not done: the policy is not built in, or the log is not sound';
   const { situations, decisions, equal, firstDifference } = replayed;
   const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')}`;
   if (equal) return `${scope}: every byte is the same`;

@@ -1,22 +1,27 @@
 /** The report of a session: one page of HTML that needs nothing else, made from the log alone. */
 import { KvError } from '../../native/index.ts';
+import type { Checkpoint } from '../checkpoint.ts';
 import { findId } from '../id.ts';
 import { readEnvelopes, readLog } from '../read.ts';
 import { type ReplayReport, replay } from '../replay.ts';
 import { NO_SESSION } from '../types.ts';
-import { verifyLog } from '../verify.ts';
+import { verifyAgainst, verifyLog } from '../verify.ts';
 import { collect } from './collect.ts';
 import { reportHtml } from './html.ts';
 import { pageScript } from './script.ts';
 
 /**
  * The report of one session of the log in `dir` as a page of HTML: open it in a browser, print it or send it. `session`: its id, or the beginning or
- * the end of it. Of a damaged log it shows what stands before the damage, and says so.
+ * the end of it. With `checkpoints` (`readCheckpoints`) the log is compared with what was signed. Of a damaged log it shows what stands before the damage, and says so.
  * Throws 'not-found' (no such log or session), 'bad-argument' (several sessions begin so), 'bad-log' (damage before the session begins),
  * 'sealed' (the session was erased, or its key is not here).
  */
-export function sessionReport(dir: string, session: string): string {
-  const verified = verifyLog(dir);
+export function sessionReport(
+  dir: string,
+  session: string,
+  { checkpoints }: { readonly checkpoints?: readonly Checkpoint[] } = {},
+): string {
+  const verified = checkpoints === undefined ? verifyLog(dir) : verifyAgainst(dir, checkpoints);
   const id = findId(sessionsOf(untilDamage(readEnvelopes(dir), verified.ok)), session, 'session');
   const collected = collect(untilDamage(readLog(dir, { session: id }), verified.ok));
   return reportHtml(collected, { verified, replayed: verified.ok ? replayed(dir, id) : null }, pageScript());

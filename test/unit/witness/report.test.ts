@@ -5,7 +5,17 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { brief as briefText, bytesText as bytesOf, grouped as groupedText } from '../../../native/index.ts';
-import { type Entry, explain, openWitnessLog, readLog, sessionReport, verifyLog } from '../../../witness/index.ts';
+import {
+  type Entry,
+  explain,
+  makeCheckpointKeys,
+  openWitnessLog,
+  parseCheckpoint,
+  readLog,
+  sessionReport,
+  signLog,
+  verifyLog,
+} from '../../../witness/index.ts';
 import { collect } from '../../../witness/report/collect.ts';
 import { reportHtml } from '../../../witness/report/html.ts';
 import { Packer } from '../../../witness/report/pack.ts';
@@ -206,9 +216,27 @@ describe('the page', () => {
     bytes[bytes.length - 1000]! ^= 1;
     writeFileSync(segment, bytes);
     const html = sessionReport(damaged, 'first');
-    expect(html).toContain('The log is damaged');
-    expect(html).toContain('damaged after');
+    expect(html).toContain('The log is not sound, so this page proves nothing');
+    expect(html).toContain('NOT SOUND after');
     expect(() => sessionReport(damaged, 'third')).toThrow(/no session third/);
+  });
+
+  it('says whether the log has all that was signed', async () => {
+    const signed = folder();
+    const keyPath = join(folder(), 'audit.key');
+    const key = makeCheckpointKeys(keyPath);
+    const log = await openWitnessLog({ dir: signed });
+    recordSession(log, 'first');
+    await log.close();
+    const [note] = signLog(signed, keyPath) as [string];
+    const checkpoint = parseCheckpoint(note, [key], 'anchor.txt');
+    expect(sessionReport(signed, 'first')).toContain('What this cannot know');
+    const html = sessionReport(signed, 'first', { checkpoints: [checkpoint] });
+    expect(html).toContain('It has all that was signed.');
+    expect(html).toContain('They cover every entry.');
+    const other = sessionReport(dir, 'first', { checkpoints: [checkpoint] });
+    expect(other).toContain('NOT SOUND');
+    expect(other).not.toContain('It has all that was signed.');
   });
 
   it('of a session whose key is gone there is none, and the error says why', async () => {
