@@ -13,6 +13,7 @@ import { GateKeeper, keep, release } from './gate.ts';
 import type { HostOptions, LoadedInfo } from './host.ts';
 import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
+import { policyOf } from './retention.ts';
 import type {
   Divergence,
   EngineOptions,
@@ -83,6 +84,7 @@ export class Engine {
       qdrant: options.qdrant,
       masterKeys: masterKeysInUse(),
       logRules: options.logRules ?? [],
+      logRetention: options.logRetention && policyOf(options.logRetention, Date.now()),
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);

@@ -5,7 +5,7 @@
 import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
 import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
-import { type FailureMode, type LogRule, useMasterKeys } from '../witness/index.ts';
+import { type FailureMode, type LogRule, type RetentionPolicy, useMasterKeys } from '../witness/index.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
@@ -26,6 +26,7 @@ export interface HostOptions extends RuntimeOptions {
   /** Of the caller's thread. */
   readonly masterKeys: readonly Uint8Array[];
   readonly logRules: readonly LogRule[];
+  readonly logRetention?: RetentionPolicy | undefined;
 }
 
 /** What was loaded, and what runs it. */
@@ -90,15 +91,17 @@ export class Host {
   }
 
   static async open(options: HostOptions): Promise<Host> {
-    const { stateDir, onLogFailure, qdrant, logRules } = options;
+    const { stateDir, onLogFailure, qdrant, logRules, logRetention } = options;
     useMasterKeys(options.masterKeys);
     // Refuse a bad folder before loading a model, and make a new folder only once there is a model to use it.
     let state =
-      stateDir !== null && existsSync(stateDir) ? await openState(stateDir, onLogFailure, qdrant, logRules) : null;
+      stateDir !== null && existsSync(stateDir)
+        ? await openState(stateDir, onLogFailure, qdrant, logRules, logRetention)
+        : null;
     let runtime: Runtime | null = null;
     try {
       runtime = await Runtime.open(options);
-      if (stateDir !== null) state ??= await openState(stateDir, onLogFailure, qdrant, logRules);
+      if (stateDir !== null) state ??= await openState(stateDir, onLogFailure, qdrant, logRules, logRetention);
       return new Host(runtime, state);
     } catch (error) {
       await state?.close();

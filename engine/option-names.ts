@@ -14,6 +14,7 @@ export const ENGINE_OPTIONS: Names<EngineOptions> = {
   stateDir: true,
   onLogFailure: true,
   logRules: true,
+  logRetention: true,
   qdrant: true,
 };
 

@@ -24,8 +24,10 @@ import {
   lockWriter,
   NO_SESSION,
   openWitnessLog,
+  type RetentionPolicy,
   readLog,
   readLogId,
+  retain,
   type WitnessLog,
   type WriterLock,
 } from '../witness/index.ts';
@@ -68,6 +70,7 @@ export async function openState(
   mode: FailureMode,
   qdrant?: QdrantOptions,
   rules: readonly LogRule[] = [],
+  retention?: RetentionPolicy,
 ): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
@@ -77,6 +80,7 @@ export async function openState(
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
   };
   try {
+    if (retention !== undefined) await retain(logDir(dir), retention, log);
     const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
     return {
       dir,

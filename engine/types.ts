@@ -4,6 +4,7 @@ import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, Windo
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode, LogRule } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
+import type { LogRetention } from './retention.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
@@ -31,6 +32,8 @@ export interface EngineOptions {
   readonly onLogFailure?: FailureMode;
   /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
   readonly logRules?: readonly LogRule[];
+  /** How long and how much of the log is kept; applied when the engine opens, which reads the whole log. Default: all of it, for ever. */
+  readonly logRetention?: LogRetention;
   /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
   readonly qdrant?: QdrantOptions;
 }

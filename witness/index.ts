@@ -32,6 +32,7 @@ export * from './query.ts';
 export * from './read.ts';
 export * from './replay.ts';
 export { sessionReport } from './report/index.ts';
+export * from './retention.ts';
 export { entryId, parseEntryId } from './series.ts';
 export * from './sign-log.ts';
 export * from './sql/index.ts';

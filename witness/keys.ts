@@ -226,6 +226,14 @@ export function destroyKey(files: LogFiles, logDir: string, session: string): vo
   syncFolder(keysDir(logDir), files);
 }
 
+/** Removes every trace of keys of sessions of which the log holds nothing any more. */
+export function forgetKeys(files: LogFiles, logDir: string, sessions: readonly string[]): void {
+  for (const session of sessions) {
+    if (hasKey(files, logDir, session)) destroyKey(files, logDir, session);
+    if (readSmall(files, markPath(logDir, session)) !== null) files.unlinkSync(markPath(logDir, session));
+  }
+}
+
 /** Which sessions were erased, or are being erased; null: none was. */
 export function erasedSessions(logDir: string, files: LogFiles = nodeFiles): ((session: string) => boolean) | null {
   let names: string[];

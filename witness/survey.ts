@@ -36,8 +36,9 @@ export interface LoggedSegment {
   entries: number;
   /** Time of its last entry. */
   lastMs: number;
-  /** Sessions that entries of it belong to. */
+  /** Sessions that entries of it belong to, and those of them of which something was recorded here. */
   readonly sessions: Set<string>;
+  readonly recorded: Set<string>;
 }
 
 export interface Survey {
@@ -57,7 +58,7 @@ export function surveyLog(files: LogFiles, dir: string): Survey {
     const number = segmentNumbers([segment])[0] as number;
     let place = segments.at(-1);
     if (place?.series !== series || place.number !== number) {
-      place = { series, number, entries: 0, lastMs: 0, sessions: new Set() };
+      place = { series, number, entries: 0, lastMs: 0, sessions: new Set(), recorded: new Set() };
       segments.push(place);
     }
     place.entries++;
@@ -68,6 +69,7 @@ export function surveyLog(files: LogFiles, dir: string): Survey {
     sessions.set(session, known);
     if (mustSeal(session, kind)) {
       known.entries++;
+      place.recorded.add(session);
       known.series = series;
       known.lastMs = Math.max(known.lastMs, timeMs);
       if (!isSealed(envelope)) known.plain++;
@@ -94,16 +96,23 @@ const newSession = (session: string): LoggedSession => ({
 });
 
 /** Whether a session may get more entries: it was not closed, and the writer that it began under still holds its series. */
-export function isRunning(dir: string, { isClosed, series, lastMs }: LoggedSession): boolean {
-  if (isClosed || series < 0) return false;
-  const folder = seriesDir(dir, series);
+export function isRunning(
+  dir: string,
+  { isClosed, series, lastMs }: LoggedSession,
+  heldSince: (series: number) => number = (number) => lockedSince(seriesDir(dir, number)),
+): boolean {
+  // A session that fell silent before this writer took the lock was of one that is gone.
+  return !isClosed && series >= 0 && lastMs >= heldSince(series);
+}
+
+/** When the writer of a series took its lock, milliseconds since the epoch; Infinity: nobody holds it. */
+export function lockedSince(folder: string): number {
   try {
     lockWriter(folder).release();
-    return false;
+    return Number.POSITIVE_INFINITY;
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'locked') throw error;
-    // A session that fell silent before this writer took the lock was of one that is gone.
     const lock = fs.statSync(join(folder, LOCK_NAME), { throwIfNoEntry: false });
-    return lock !== undefined && lastMs >= Math.floor(lock.mtimeMs);
+    return lock === undefined ? Number.POSITIVE_INFINITY : Math.floor(lock.mtimeMs);
   }
 }

@@ -1,8 +1,19 @@
-/** `palimpsest audit erase` and `hold`: what may be done to the record of a session, and what keeps it from being done. */
+/** `palimpsest audit erase`, `hold` and `retain`: what may be done to the record of a session, and what keeps it from being done. */
 import { createInterface } from 'node:readline/promises';
-import { columnsOf, given, jsonText, KvError, plural, printable, timeText, wrap } from '../../native/index.ts';
-import { findSession } from '../../witness/index.ts';
+import {
+  bytesText,
+  columnsOf,
+  given,
+  jsonText,
+  KvError,
+  plural,
+  printable,
+  timeText,
+  wrap,
+} from '../../native/index.ts';
+import { findSession, type RetentionReport } from '../../witness/index.ts';
 import { type EraseOptions, type Erasure, eraseSession, holdSession } from '../erase.ts';
+import { type RetainOptions, retainLog } from '../retention.ts';
 import { logDir } from '../state.ts';
 import { flag, qdrantOptions, type Settings, text } from './options.ts';
 
@@ -64,4 +75,32 @@ export async function hold(settings: Settings): Promise<void> {
     { ...result, held: !release },
     `Session ${result.session} is ${state}${result.changed ? '' : ' (it was so before)'}.`,
   );
+}
+
+export async function retainCommand(settings: Settings): Promise<void> {
+  const dryRun = flag(settings, 'dryRun');
+  const options = given<RetainOptions>({
+    olderThan: text(settings, 'olderThan'),
+    maxSize: text(settings, 'maxSize'),
+    dryRun,
+  });
+  const report = await retainLog(stateDir(settings), options);
+  print(settings, { ...report, dryRun }, retentionText(report, dryRun));
+}
+
+function retentionText(report: RetentionReport, dryRun: boolean): string {
+  const { series, sessions, bytesBefore, bytesAfter, held, busy } = report;
+  const segments = series.reduce((sum, one) => sum + one.segments, 0);
+  const went = dryRun ? 'would go' : 'went';
+  const what =
+    segments === 0
+      ? 'Nothing goes'
+      : `${plural(segments, 'segment')} ${went}, with ${plural(sessions.length, 'session')} of which nothing is left`;
+  const sizes = `the log takes ${bytesText(bytesBefore)}${segments === 0 ? '' : `, then ${bytesText(bytesAfter)}`}`;
+  const keeps = held.length === 0 ? '' : ` Held, and therefore kept: ${held.join(', ')}.`;
+  const left =
+    busy.length === 0
+      ? ''
+      : ` Series ${busy.join(', ')} is being written by another process, which has to do this itself.`;
+  return `${what}; ${sizes}.${keeps}${left}`;
 }

@@ -296,6 +296,16 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await erasure()).hold(settings),
   },
   {
+    usage: 'retain',
+    does: 'Remove the oldest segments of the log, by age, by size, or both: whole segments whose sessions ended and are not held.',
+    examples: [
+      'palimpsest audit retain --older-than 90d --max-size 1GB --dry-run',
+      'palimpsest audit retain --max-size 500MiB',
+    ],
+    settings: ['olderThan', 'maxSize', 'dryRun', ...AUDIT],
+    act: async (settings) => (await erasure()).retainCommand(settings),
+  },
+  {
     usage: 'reindex',
     does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
     examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],

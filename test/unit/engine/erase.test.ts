@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { eraseSession, holdSession, openSessionIndex } from '../../../engine/index.ts';
+import { createEngine, eraseSession, holdSession, openSessionIndex } from '../../../engine/index.ts';
 import { logDir, readBook, sqlDir } from '../../../engine/state.ts';
 import {
   type Entry,
@@ -18,7 +18,7 @@ import {
 } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { expectRefused, lastLine, palimpsest } from './command.ts';
-import { codeOf, ids, openEngine, refused, written } from './on-reference.ts';
+import { codeOf, ids, MODEL, openEngine, refused, written } from './on-reference.ts';
 
 const folder = scratchFolders();
 let made = '';
@@ -244,4 +244,42 @@ it('the command asks, and does what it says with --yes', async () => {
   expect(twice).toMatchObject({ code: 0, out: expect.stringContaining('was erased') });
   const verified = await palimpsest(['audit', 'verify', '--state', state]);
   expect(verified).toMatchObject({ code: 0, out: expect.stringContaining('could not be opened') });
+});
+
+it('the command retains, after a dry run that says the same', async () => {
+  const state = copy();
+  const asked = ['audit', 'retain', '--max-size', '1KB', '--json', '--state', state];
+  const [dry, done] = [await palimpsest([...asked, '--dry-run']), await palimpsest(asked)];
+  expect({ ...lastLine(done.out), dryRun: true }).toEqual(lastLine(dry.out));
+  expectRefused(await palimpsest(['audit', 'retain', '--state', state]), 'bad-argument', /an age or a size/);
+  expectRefused(await palimpsest(['audit', 'retain', '--max-size', '50%', '--state', state]), 'bad-argument');
+  expectRefused(
+    await palimpsest(['audit', 'retain', '--older-than', 'soon', '--state', state]),
+    'bad-argument',
+    /not a time/,
+  );
+  expect(verifyLog(logDir(state))).toMatchObject({ ok: true });
+});
+
+it('an engine retains when it opens', async () => {
+  const state = join(folder(), 'state');
+  const old = await openWitnessLog({
+    dir: logDir(state),
+    seal: true,
+    segmentBytesMax: 1000,
+    clock: () => Date.now() - 1e9,
+  });
+  for (let n = 0; n < 40; n++) old.append('old', 'note', { n, pad: 'x'.repeat(100) });
+  await old.close();
+  const segments = (): number => readdirSync(logDir(state)).filter((name) => name.endsWith('.wal')).length;
+  const before = segments();
+  const options = { model: MODEL, threads: 1, stateDir: state };
+  await (await createEngine({ ...options, logRetention: { olderThan: '60d' } })).close();
+  expect(segments()).toBe(before);
+  await (await createEngine({ ...options, logRetention: { olderThan: '2d' } })).close();
+  expect(segments()).toBeLessThan(3);
+  expect(verifyLog(logDir(state))).toMatchObject({ ok: true });
+  await expect(createEngine({ ...options, logRetention: { maxSize: 'much' } })).rejects.toMatchObject({
+    code: 'bad-argument',
+  });
 });
