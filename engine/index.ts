@@ -123,7 +123,7 @@ export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSe
 export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
-export { type LogRetention, type RetainOptions, retainLog } from './retention.ts';
+export { type RetainOptions, retainLog } from './retention.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
 export type {
   CacheTypes,

@@ -11,14 +11,7 @@ import {
 } from '../witness/index.ts';
 import { parseBudget } from './budget.ts';
 import { logDir, sqlDir } from './state.ts';
-
-/** How long and how much of a log is kept. At least one of the two. */
-export interface LogRetention {
-  /** Sessions that ended longer ago go: '90d', '12h', or a date such as '2026-01-31'. Default: any age is kept. */
-  readonly olderThan?: string;
-  /** While the log takes more, what is oldest goes: '1GB', '500MiB', or a number of bytes. Default: any size is kept. */
-  readonly maxSize?: string | number;
-}
+import type { LogRetention } from './types.ts';
 
 /** Options of retainLog. */
 export interface RetainOptions extends LogRetention {

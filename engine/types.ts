@@ -4,13 +4,20 @@ import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, Windo
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { FailureMode, LogRule } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
-import type { LogRetention } from './retention.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
 
 /** Formats of keys and values: a pair, as { k, v } or as 'rot4:rot2' or 'rot4', or one pair for every layer. */
 export type CacheTypes = FormatPair | string | readonly (FormatPair | string)[];
+
+/** How long and how much of a log is kept. At least one of the two. */
+export interface LogRetention {
+  /** Sessions that ended longer ago go: '90d', '12h', or a date such as '2026-01-31'. Default: any age is kept. */
+  readonly olderThan?: string;
+  /** While the log takes more, what is oldest goes: '1GB', '500MiB', or a number of bytes. Default: any size is kept. */
+  readonly maxSize?: string | number;
+}
 
 /** Options of createEngine. Only the model is needed. */
 export interface EngineOptions {
