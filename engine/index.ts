@@ -134,6 +134,7 @@ export type {
   KvBudget,
   LatentKeep,
   LayerReport,
+  LogRetention,
   MemoryUsage,
   Progress,
   Prompt,
