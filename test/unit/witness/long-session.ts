@@ -61,6 +61,19 @@ export function* longSession(decisions: number, model = 'long-model'): Generator
         ...canaries,
       },
     });
+    if (index === 3) {
+      const state = 'archive/degraded/elevated/tight';
+      const change = {
+        layer: 3,
+        state,
+        threshold: 'quality.degraded',
+        measured: 2.5,
+        bound: 2,
+        source: 'error' as const,
+      };
+      yield entry('note', { layerChanges: [change], tokens });
+      yield entry('note', { gaveWay: 'kld', tokens, budgetBytes: 1, kldBudget: 0.1 });
+    }
     for (let order = 0; order < AT_ONCE && made < decisions; order++) {
       const step = Math.floor(order / (2 * LAYERS));
       const page = index - step;

@@ -205,6 +205,19 @@ describe.skipIf(chromiumPath === null)('in a browser (needs Chromium)', () => {
     expect(await text('document.getElementById("count").textContent')).toMatch(/ of 1,200 decisions$/);
   });
 
+  test('what became of the quality of layers and of budgets stands in a table and on the memory chart', async () => {
+    await visit('short');
+    expect(
+      await browser.evaluate(
+        '[...document.querySelectorAll("#happenings tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))',
+      ),
+    ).toEqual([
+      ['640', '3', 'degraded', "measured over promised error: severity 2.5 against 2 of 'quality.degraded'"],
+      ['640', 'all', '', 'The divergence budget gave way to the byte budget, which is ranked before it.'],
+    ]);
+    expect(await number('document.querySelectorAll("#memory-chart .mark").length')).toBe(2);
+  });
+
   test('play runs to the end and stops', async () => {
     await visit('short');
     await browser.evaluate('document.getElementById("play").click()');
