@@ -4,6 +4,7 @@
  */
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { random } from '../suite/index-data.ts';
+import { logLife } from './kill-log.ts';
 import { postgresLife } from './kill-postgres.ts';
 import { processLife } from './kill-process.ts';
 import { qdrantLife } from './kill-qdrant.ts';
@@ -21,6 +22,8 @@ export interface Kill {
   readonly unhealed: number;
   /** From the restart until the index had everything. */
   readonly healedMs: number;
+  /** Of the log that was opened again, where that is what is timed. */
+  readonly entries?: number;
 }
 
 /** Works and kills `kills` times with the chance of `next`, from nothing. */
@@ -30,6 +33,7 @@ export const LIVES: Readonly<Record<string, Life>> = {
   qdrant: qdrantLife,
   postgres: postgresLife,
   process: processLife,
+  log: logLife,
 };
 
 export interface Row extends Kill {
@@ -49,29 +53,37 @@ export interface Soak {
   readonly onLife?: (rows: readonly Row[]) => void;
 }
 
+/** Lives of a victim that are led at the same time: those of the log have nothing in common, and wait most of their time. */
+const AT_A_TIME: Readonly<Record<string, number>> = { log: 6 };
+
 /** → `count` kills of each victim, those included that stand in the file. */
 export async function soakKills({ victims, count, seed, file, onLife }: Soak): Promise<Row[]> {
   const kept: Row[] = file !== null && existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Row[]) : [];
   const all: Row[] = [];
-  for (const victim of victims)
-    for (let life = 0; life * KILLS_PER_LIFE < count; life++) {
-      const kills = Math.min(KILLS_PER_LIFE, count - life * KILLS_PER_LIFE);
-      const known = kept.filter((row) => row.victim === victim && row.seed === seed && row.life === life);
-      if (known.length >= kills) {
-        all.push(...known.slice(0, kills));
-        continue;
+  for (const victim of victims) {
+    let nextLife = 0;
+    const lead = async (): Promise<void> => {
+      for (let life = nextLife++; life * KILLS_PER_LIFE < count; life = nextLife++) {
+        const kills = Math.min(KILLS_PER_LIFE, count - life * KILLS_PER_LIFE);
+        const known = kept.filter((row) => row.victim === victim && row.seed === seed && row.life === life);
+        if (known.length >= kills) {
+          all.push(...known.slice(0, kills));
+          continue;
+        }
+        const rows: Row[] = [];
+        const next = random(seed + 7919 * life + victim.length);
+        for await (const kill of LIVES[victim]!(next, kills)) rows.push({ victim, seed, life, ...kill });
+        all.push(...rows);
+        kept.push(...rows);
+        if (file !== null) {
+          writeFileSync(`${file}.new`, `[\n${kept.map((row) => JSON.stringify(row)).join(',\n')}\n]\n`);
+          renameSync(`${file}.new`, file);
+        }
+        onLife?.(rows);
       }
-      const rows: Row[] = [];
-      const next = random(seed + 7919 * life + victim.length);
-      for await (const kill of LIVES[victim]!(next, kills)) rows.push({ victim, seed, life, ...kill });
-      all.push(...rows);
-      kept.push(...rows);
-      if (file !== null) {
-        writeFileSync(`${file}.new`, `[\n${kept.map((row) => JSON.stringify(row)).join(',\n')}\n]\n`);
-        renameSync(`${file}.new`, file);
-      }
-      onLife?.(rows);
-    }
+    };
+    await Promise.all(Array.from({ length: AT_A_TIME[victim] ?? 1 }, lead));
+  }
   return all;
 }
 
@@ -81,6 +93,12 @@ const sum = (rows: readonly Row[], of: 'lost' | 'failed' | 'unhealed'): number =
 /** Whether nothing was lost, nothing failed, and everything healed. */
 export const isWhole = (rows: readonly Row[]): boolean =>
   sum(rows, 'lost') + sum(rows, 'failed') + sum(rows, 'unhealed') === 0;
+
+/** The longest that opening a log took, for each 100,000 of its entries; shorter ones than 20,000 tell nothing. null: none was opened. */
+export function recoveryMs(rows: readonly Row[]): number | null {
+  const slow = rows.flatMap(({ healedMs, entries = 0 }) => (entries < 20_000 ? [] : [(healedMs / entries) * 100_000]));
+  return slow.length === 0 ? null : Math.max(...slow);
+}
 
 /** A Markdown table with a line for each victim. */
 export function killTable(rows: readonly Row[]): string[] {
