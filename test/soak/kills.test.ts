@@ -1,5 +1,5 @@
-// Kills a Qdrant server, a PostgreSQL server and `palimpsest run` itself at random moments: nothing that was acknowledged is lost, no session
-// fails, and the indexes heal. A few kills of each; `npm run soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed.
+// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself and a process that only writes its log, at random moments: nothing that was
+// acknowledged is lost, no session fails, and the indexes heal. A few kills of each; `npm run soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed.
 import { existsSync } from 'node:fs';
 import { afterAll, expect, test } from 'vitest';
 import { HAS_POSTGRES } from '../suite/postgres-server.ts';
@@ -28,3 +28,4 @@ test('palimpsest run', () => {
   expect(existsSync(MAIN), 'dist is built').toBe(true);
   return killed('process', 10);
 });
+test('a process that writes its log', () => killed('log', 40));

@@ -1,0 +1,266 @@
+/**
+ * Every parser of a file that may come from elsewhere gets damaged files. Whatever they say, it ends in a KvError of the closed list or in an answer,
+ * within a second and 64 MiB, and nothing is written. Damage follows a seed: a round is repeated by it.
+ */
+import { generateKeyPairSync } from 'node:crypto';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { inspectPath } from '../../engine/cli/inspect.ts';
+import { expectedShapes } from '../../engine/model/config.ts';
+import { loadModel } from '../../engine/model/load.ts';
+import { Trace } from '../../engine/trace/reader.ts';
+import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
+import { KV_ERROR_CODES, KvError } from '../../native/index.ts';
+import { readCheckpoints, signCheckpoint } from '../../witness/checkpoint.ts';
+import { crc32c } from '../../witness/crc32c.ts';
+import { entryCrc } from '../../witness/entry.ts';
+import { openWitnessLog, readLog, verifyLog } from '../../witness/index.ts';
+import { signNote, verifierOf } from '../../witness/note.ts';
+import { seeded } from '../native/rows.ts';
+import { tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../unit/engine/model/model-files.ts';
+import { from } from '../unit/memory/threshold-data.ts';
+import { one, type Random } from './case.ts';
+import { BINARY, damaged, JSON_TEXT, type Mutation } from './mutate.ts';
+
+export interface Parser {
+  /** Sound files by name; what a round damages is one of `damage`. */
+  files(): Promise<Readonly<Record<string, Buffer>>>;
+  readonly damage: Readonly<Record<string, readonly Mutation[]>>;
+  read(dir: string): unknown;
+  /** Makes checksums right again, so that damage is seen behind them. */
+  repair?(content: Buffer): Buffer;
+  /** For what may wait for a deadline of its own. */
+  readonly millisecondsMax?: number;
+}
+
+const MILLISECONDS_MAX = 1000;
+const BYTES_MAX = 64 * 2 ** 20;
+const { privateKey } = generateKeyPairSync('ed25519');
+
+async function inFolder<T>(work: (dir: string) => Promise<T>): Promise<T> {
+  const dir = mkdtempSync(join(tmpdir(), 'palimpsest-fuzz-'));
+  try {
+    return await work(dir);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+const contentOf = (dir: string): Record<string, Buffer> =>
+  Object.fromEntries(
+    (readdirSync(dir, { recursive: true }) as string[])
+      .filter((name) => statSync(join(dir, name)).isFile())
+      .map((name) => [name, readFileSync(join(dir, name))]),
+  );
+
+/** Reads every weight and uses the tokenizer. */
+async function readModel(path: string): Promise<void> {
+  const { config, weights, tokenizer } = await loadModel(path);
+  try {
+    for (const name of expectedShapes(config).keys())
+      if (!weights.tensor(name).readFloat32().every(Number.isFinite)) throw new Error(`${name} is not finite`);
+    tokenizer.decode(tokenizer.encode('hello a <s> ü 🦙 123 llllllll!', { special: true }));
+  } finally {
+    weights.close();
+  }
+}
+
+const modelFiles = async (): Promise<Record<string, Buffer>> => ({
+  'config.json': Buffer.from(JSON.stringify(tinyHfConfig)),
+  'tokenizer.json': Buffer.from(JSON.stringify(tinyTokenizerJson)),
+  'tokenizer_config.json': Buffer.from(
+    JSON.stringify({ add_bos_token: true, chat_template: '{{ messages[0].content }}', eos_token: '</s>' }),
+  ),
+  'model.safetensors': tinySafetensors(seeded(1)),
+});
+const ofModel = (name: string, mutations: readonly Mutation[], more: Partial<Parser> = {}): Parser => ({
+  files: modelFiles,
+  damage: { [name]: mutations },
+  read: readModel,
+  ...more,
+});
+
+/** Right checksums in the header and in every entry that can be found; the chain is left as it is. */
+export function repairSegment(content: Buffer): Buffer {
+  const bytes = Buffer.from(content);
+  if (bytes.length < 116) return bytes;
+  const header = bytes.readUInt32LE(12);
+  if (header < 84 || header > bytes.length) return bytes;
+  bytes.writeUInt32LE(crc32c(bytes.subarray(0, header - 4)), header - 4);
+  for (let at = header; at + 8 < bytes.length; ) {
+    const length = bytes.readUInt32LE(at);
+    if (at + 40 + length > bytes.length) break;
+    bytes.writeUInt32LE(entryCrc(2, bytes.subarray(at, at + 4), bytes.subarray(at + 8, at + 8 + length)), at + 4);
+    at += 40 + length;
+  }
+  return bytes;
+}
+
+/** Signs again what was changed. */
+const repairNote = (content: Buffer): Buffer => {
+  const [text = ''] = content.toString('utf8').split('\n\n');
+  return Buffer.from(signNote(`${text}\n`, privateKey));
+};
+
+export const PARSERS: Readonly<Record<string, Parser>> = {
+  segment: {
+    files: () =>
+      inFolder(async (dir) => {
+        const log = await openWitnessLog({ dir, clock: () => 1_700_000_000_000 });
+        for (let n = 0; n < 12; n++) log.append(`s${n % 2}`, 'note', { n, text: 'abc '.repeat(n) });
+        await log.close();
+        return contentOf(dir);
+      }),
+    damage: { '00000000.wal': BINARY },
+    repair: repairSegment,
+    read: (dir) => {
+      verifyLog(dir);
+      return [...readLog(dir)];
+    },
+  },
+  checkpoint: {
+    files: async () => {
+      const body = { logId: 'ab'.repeat(16), series: 0, timeMs: 1_700_000_000_000 };
+      const hashes = { rootHash: '12'.repeat(32), headHash: '34'.repeat(32) };
+      return {
+        notes: Buffer.from(
+          [7, 8, 1234].map((size) => signCheckpoint({ ...body, ...hashes, size }, privateKey)).join(''),
+        ),
+      };
+    },
+    damage: { notes: BINARY },
+    repair: repairNote,
+    read: (dir) => readCheckpoints(join(dir, 'notes'), [verifierOf(privateKey)]),
+  },
+  thresholds: {
+    files: async () => ({
+      'thresholds.json': Buffer.from(formatThresholdFile(mergeThresholdFiles([from('one', 9), from('two', 9, 2)]))),
+    }),
+    damage: { 'thresholds.json': JSON_TEXT },
+    read: (dir) => inspectPath(join(dir, 'thresholds.json'), dir),
+  },
+  safetensors: ofModel('model.safetensors', [...BINARY, ...JSON_TEXT]),
+  gguf: {
+    files: async () => ({ 'model.gguf': tinyGguf(seeded(1)) }),
+    damage: { 'model.gguf': BINARY },
+    read: (dir) => readModel(join(dir, 'model.gguf')),
+  },
+  config: ofModel('config.json', JSON_TEXT),
+  // A pattern may take its two seconds in each stretch between added tokens (tokenizer-steps.ts).
+  tokenizer: ofModel('tokenizer.json', JSON_TEXT, { millisecondsMax: 7000 }),
+  template: ofModel('tokenizer_config.json', JSON_TEXT),
+  trace: {
+    files: async () => ({ 'a.trace': readFileSync(join(import.meta.dirname, '../golden/trace-v1.trace')) }),
+    damage: { 'a.trace': BINARY },
+    read: (dir) => {
+      const trace = Trace.open(join(dir, 'a.trace'));
+      try {
+        for (let page = 0; page < trace.pages; page++) trace.page(page, 0);
+        return trace.sketch(0);
+      } finally {
+        trace.close();
+      }
+    },
+  },
+  hnsw: {
+    files: () =>
+      inFolder(async (dir) => {
+        const random = seeded(2);
+        const index = await openHnswIndex<{ n: number }>({ dir, dim: 4 });
+        for (let n = 0; n < 20; n++)
+          await index.add([{ id: { log: 'a', seq: n }, vector: Array.from({ length: 4 }, random), payload: { n } }]);
+        await index.save();
+        await index.close();
+        return contentOf(dir);
+      }),
+    damage: {},
+    read: (dir) => inspectPath(dir, dir),
+  },
+};
+
+export interface Finding {
+  readonly parser: string;
+  readonly seed: number;
+  readonly what: string;
+}
+
+export interface Fuzzed {
+  readonly rounds: number;
+  readonly refused: number;
+  readonly found: Finding | null;
+}
+
+const heldBytes = (): number => {
+  const { heapUsed, external } = process.memoryUsage();
+  return heapUsed + external;
+};
+
+/** Reads what lies in `dir`. → the error that it was refused with, null when it was read. Throws what is no KvError, and where a bound is broken. */
+export async function judge(parser: Parser, dir: string): Promise<KvError | null> {
+  const [before, start, held] = [listing(dir), process.cpuUsage(), heldBytes()];
+  let refusal: KvError | null = null;
+  try {
+    await parser.read(dir);
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    if (!Object.hasOwn(KV_ERROR_CODES, error.code)) throw new Error(`${error.code} is no code`, { cause: error });
+    refusal = error;
+  }
+  const { user, system } = process.cpuUsage(start);
+  // Time that was computed: a busy machine is no failure.
+  const [tookMs, grew] = [(user + system) / 1000, heldBytes() - held];
+  if (tookMs > (parser.millisecondsMax ?? MILLISECONDS_MAX)) throw new Error(`it took ${tookMs.toFixed(0)} ms`);
+  if (grew > BYTES_MAX) throw new Error(`it holds ${(grew / 2 ** 20).toFixed(0)} MiB more`);
+  if (listing(dir) !== before) throw new Error(`it wrote: ${before} became ${listing(dir)}`);
+  if (Object.hasOwn(Object.prototype, 'polluted')) throw new Error('it changed the prototype of all objects');
+  return refusal;
+}
+
+const listing = (dir: string): string =>
+  (readdirSync(dir, { recursive: true }) as string[])
+    .sort()
+    .map((name) => `${name} ${statSync(join(dir, name)).size} ${statSync(join(dir, name)).mtimeMs}`)
+    .join(', ');
+
+export function writeFiles(dir: string, files: Readonly<Record<string, Buffer>>): void {
+  for (const [name, content] of Object.entries(files)) {
+    mkdirSync(dirname(join(dir, name)), { recursive: true });
+    writeFileSync(join(dir, name), content);
+  }
+}
+
+/** Damages and reads until time, rounds or a finding end it. */
+export async function fuzzParser(
+  name: string,
+  {
+    seed,
+    seconds = Number.POSITIVE_INFINITY,
+    rounds = Number.POSITIVE_INFINITY,
+  }: { seed: number; seconds?: number; rounds?: number },
+): Promise<Fuzzed> {
+  const parser = PARSERS[name]!;
+  const files = await parser.files();
+  return inFolder(async (dir) => {
+    writeFiles(dir, files);
+    const refusal = await judge(parser, dir);
+    if (refusal !== null) throw new Error(`the sound files of ${name} are refused: ${refusal.message}`);
+    const end = performance.now() + seconds * 1000;
+    let [round, refused] = [0, 0];
+    for (; round < rounds && performance.now() < end; round++) {
+      const random: Random = seeded(seed + round);
+      const file = one(random, Object.keys(parser.damage).length > 0 ? Object.keys(parser.damage) : Object.keys(files));
+      const mutations = parser.damage[file] ?? (file.endsWith('.json') ? JSON_TEXT : BINARY);
+      const changed = damaged(files[file]!, mutations, random);
+      writeFileSync(join(dir, file), parser.repair !== undefined && random() < 0.5 ? parser.repair(changed) : changed);
+      try {
+        if ((await judge(parser, dir)) !== null) refused++;
+      } catch (error) {
+        const what = String((error as Error).stack ?? error);
+        return { rounds: round + 1, refused, found: { parser: name, seed: seed + round, what } };
+      }
+      writeFileSync(join(dir, file), files[file]!);
+    }
+    return { rounds: round, refused, found: null };
+  });
+}
