@@ -124,6 +124,8 @@ export type { LoadedInfo } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
 export { type RetainOptions, retainLog } from './retention.ts';
+export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
+export type { StreamRules } from './serve/stream.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
 export type {
   CacheTypes,

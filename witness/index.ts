@@ -33,7 +33,7 @@ export * from './read.ts';
 export * from './replay.ts';
 export { sessionReport } from './report/index.ts';
 export * from './retention.ts';
-export { entryId, parseEntryId } from './series.ts';
+export { entryId, parseEntryId, seriesOf } from './series.ts';
 export * from './sign-log.ts';
 export * from './sql/index.ts';
 export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';

@@ -116,6 +116,16 @@ const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
   },
   {
+    usage: 'serve',
+    does: 'Answer questions about the log of a state folder over HTTP while others write it: sessions, decisions, memory, quality, live events, metrics.',
+    examples: [
+      'palimpsest serve --metrics',
+      'palimpsest serve --metrics --host 0.0.0.0 --token-file my.token',
+    ],
+    settings: ['state', 'metrics', 'host', 'port', 'tokenFile', 'allowOrigin', 'config', 'json'],
+    act: async (settings) => (await import('./serve.ts')).serveCommand(settings),
+  },
+  {
     usage: 'simulate',
     does: 'Run policies and yardsticks over recorded runs without the model: bytes, errors of attention, predicted and measured divergence.',
     examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,h2o@25%,streaming@25%'],

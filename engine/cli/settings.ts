@@ -221,6 +221,17 @@ export const SETTINGS = {
     default: 'bar',
     choices: ['bar', 'jsonl', 'none'],
   },
+  host: {
+    flags: '--host <address>',
+    help: 'address to listen on (default: 127.0.0.1; others need --token-file)',
+  },
+  port: { flags: '--port <n>', help: 'port to listen on; 0: any that is free', default: 9470, parse: whole(0, 65_535) },
+  metrics: { flags: '--metrics', help: 'serve /metrics for Prometheus' },
+  tokenFile: { flags: '--token-file <file>', help: 'file with the token that whoever asks must send' },
+  allowOrigin: {
+    flags: '--allow-origin <origin>',
+    help: 'the one origin whose pages may read answers (default: none)',
+  },
   json: { flags: '--json', help: 'the last line of stdout is one line of JSON' },
   text: { flags: '--text <file...>', help: 'texts to evaluate or calibrate on' },
   tokens: { flags: '--tokens <n>', help: 'length of the document or window', parse: whole(256, 10_000_000) },

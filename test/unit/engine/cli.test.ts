@@ -40,6 +40,7 @@ describe('help', () => {
       'run',
       'start',
       'evaluate',
+      'serve',
       'inspect',
       'fetch',
       'doctor',

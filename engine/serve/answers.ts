@@ -1,0 +1,184 @@
+/** What the live view answers, as schemas: the types, the OpenAPI document, and the checks of tests all come from here. */
+import { z } from 'zod';
+import { FORMAT_NAMES, KV_ERROR_CODES, type KvErrorCode, LATENT_NAMES } from '../../native/index.ts';
+import type { PageForm, ThresholdOrigin } from '../../policy/index.ts';
+import type { DecisionRow, SessionRow } from '../../witness/index.ts';
+
+const count = z.int().min(0);
+const real = z.number();
+const text = z.string();
+const timeMs = z.number().describe('milliseconds since the epoch');
+const session = text.describe('id of the session');
+const form = z.enum([...FORMAT_NAMES, ...LATENT_NAMES] as PageForm[]);
+const END = ['open', 'done', 'aborted', 'error'] as const;
+
+/** Some rows of a list, and where it goes on. */
+const pageOf = <Row extends z.ZodType>(row: Row) =>
+  z.strictObject({
+    rows: z.array(row),
+    next: text.nullable().describe('value of `cursor` for the next rows; null: there are none'),
+  });
+
+const decision = z.strictObject({
+  seq: count.describe('id of the entry, for /v1/decisions/{id}/explain'),
+  timeMs,
+  session,
+  situation: count,
+  order: count,
+  tokens: count.describe('tokens in the cache when it was decided'),
+  layer: count,
+  page: count,
+  side: z.enum(['k', 'v', 'kv']),
+  from: form,
+  to: form,
+  accepted: z.boolean(),
+  rule: text.describe('the rule that planned it'),
+  threshold: text,
+  measured: real,
+  bound: real,
+  unit: text,
+  origin: text as unknown as z.ZodType<ThresholdOrigin>,
+  verdictRule: text.describe('the rule that accepted or refused it'),
+  verdictThreshold: text,
+  verdictMeasured: real,
+  verdictBound: real,
+  epsilonFrom: real.nullable(),
+  epsilonTo: real.nullable(),
+  epsilonNow: real.nullable(),
+  price: real.nullable().describe('predicted divergence per byte freed'),
+  bytesFreed: z.int(),
+  bytesBefore: count,
+  bytesAfter: count,
+}) satisfies z.ZodType<DecisionRow>;
+
+const sessionRow = z.strictObject({
+  session,
+  seq: count,
+  openedMs: timeMs,
+  closedMs: timeMs.nullable(),
+  model: text,
+  modelDigest: text,
+  policy: text,
+  tokens: count,
+  kvBytes: count,
+  kvBytesF16: count.nullable(),
+  meanKld: real.nullable(),
+  decisions: count,
+  refused: count,
+  end: z.enum(END).describe('open: it runs, or its process was killed'),
+}) satisfies z.ZodType<SessionRow>;
+
+const memory = z.strictObject({
+  session,
+  end: z.enum(END),
+  lastMs: timeMs.describe('of its latest entry'),
+  tokens: count,
+  kvBytes: count.describe('bytes of keys and values at its latest situation'),
+  kvBytesPeak: count.nullable().describe('the most they ever were; null before the session ended'),
+  kvBytesF16: count.nullable().describe('what the same tokens take in f16; null before the session ended'),
+  budgetBytes: count.nullable().describe('null: no budget of bytes'),
+  canaryBytes: count.describe('originals that are kept to be measured again'),
+  stepLatencyMsP95: real.describe('of recent steps of one token; 0: unknown'),
+  effectiveBits: real.nullable().describe('bits per number, all metadata included; null before the session ended'),
+  formats: z
+    .strictObject({ k: z.record(text, real), v: z.record(text, real) })
+    .nullable()
+    .describe('share of the sealed pages in each format; null before the session ended'),
+});
+export type MemoryRow = z.infer<typeof memory>;
+
+const quality = z.strictObject({
+  session,
+  end: z.enum(END),
+  lastMs: timeMs.describe('of its latest entry'),
+  meanKld: real.nullable().describe('divergence from the exact cache in nats; null: not measured'),
+  predictedKld: real.nullable().describe('what the policy predicted; null before the session ended'),
+  decisions: count,
+  refused: count,
+  gaveWay: z.enum(['bytes', 'kld']).nullable().describe('the budget that could not be kept beside the other'),
+  missingEntries: count.describe('entries of it that the log says it does not hold'),
+  layers: z
+    .array(
+      z.strictObject({
+        layer: count,
+        state: text,
+        threshold: text,
+        measured: real,
+        bound: real,
+        source: z.enum(['error', 'topic', 'gain']),
+        seq: count,
+      }),
+    )
+    .describe('layers whose quality changed its state, with the latest change'),
+  canaries: z.strictObject({
+    probes: count,
+    worst: z
+      .strictObject({
+        layer: count,
+        page: count,
+        side: z.enum(['k', 'v']),
+        to: form,
+        epsilonPromised: real,
+        epsilonNow: real,
+        seq: count,
+      })
+      .nullable()
+      .describe('the one whose error exceeds what was promised by most'),
+  }),
+});
+export type QualityRow = z.infer<typeof quality>;
+
+const because = z.looseObject({ threshold: text, measured: real, bound: real, unit: text, rule: text });
+
+export const ANSWERS = {
+  sessions: pageOf(sessionRow),
+  session: z.strictObject({ session: sessionRow, memory, quality }),
+  decisions: pageOf(decision),
+  decision,
+  memory: pageOf(memory),
+  quality: pageOf(quality),
+  explanation: z
+    .looseObject({
+      id: count,
+      decision,
+      model: text,
+      policy: text,
+      because,
+      verdict: because,
+      sentences: z.array(z.strictObject({ title: text, text })),
+    })
+    .describe('everything that the log says about one decision; `sentences` tell it'),
+  verification: z
+    .strictObject({
+      checkedMs: timeMs,
+      report: z.looseObject({
+        ok: z.boolean(),
+        logId: text.nullable(),
+        segments: count,
+        entries: count,
+        headHash: text,
+        problem: z.strictObject({ segment: text, offset: count, seq: count.nullable(), what: text }).nullable(),
+      }),
+    })
+    .describe(
+      'whether every byte of the log is what was written. Against a cut tail compare headHash and entries with what was kept elsewhere',
+    ),
+  error: z.strictObject({
+    error: z.strictObject({
+      code: z
+        .enum(Object.keys(KV_ERROR_CODES) as KvErrorCode[])
+        .nullable()
+        .describe('null: a fault of the server'),
+      message: text,
+      values: z.record(text, z.unknown()),
+      hint: text.nullable(),
+    }),
+  }),
+} as const;
+
+export type SessionDetail = z.infer<typeof ANSWERS.session>;
+/** Some rows of a list, and where it goes on. */
+export interface Page<Row> {
+  readonly rows: readonly Row[];
+  readonly next: string | null;
+}

@@ -1,0 +1,225 @@
+/**
+ * Follows a log that somebody writes, in a thread of its own: reads it to its end, again whenever its files have grown, and answers questions
+ * about it. Nothing here writes, and a writer is never waited for.
+ */
+import { readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { KvError } from '../../native/index.ts';
+import {
+  type DecisionFilter,
+  type DecisionRow,
+  decisionRow,
+  type Entry,
+  entryId,
+  explain,
+  openLogQuery,
+  parseEntryId,
+  type ReadOptions,
+  readLog,
+  seriesOf,
+  verifyLog,
+} from '../../witness/index.ts';
+import type { Page } from './answers.ts';
+import { LogView } from './log-view.ts';
+
+/** The log is looked at so often. Its writers sync every 50 ms; a person does not notice this much. */
+const LOOK_MS = 200;
+/** Entries that are taken before questions get their turn. */
+const AT_ONCE = 1000;
+
+/** A decision as the stream tells it: `id` says how far the log was told with it. */
+export interface ToldDecision {
+  readonly id: string;
+  readonly row: DecisionRow;
+}
+
+/** How far a log was told: the highest seq of each series. A series that is not in it began later. */
+class Place {
+  readonly #seqs: Map<number, number>;
+
+  constructor(seqs: Iterable<number> = []) {
+    this.#seqs = new Map([...seqs].map((seq) => [seriesOf(seq), seq]));
+  }
+
+  /** Reads what `id` wrote. Throws 'bad-argument'. */
+  static parse(text: string): Place {
+    return new Place(text === 'start' ? [] : text.split(',').map(parseEntryId));
+  }
+
+  pass(seq: number): void {
+    this.#seqs.set(seriesOf(seq), seq);
+  }
+
+  holds(seq: number): boolean {
+    return seq <= (this.#seqs.get(seriesOf(seq)) ?? -1);
+  }
+
+  get seqs(): number[] {
+    return [...this.#seqs.values()];
+  }
+
+  get id(): string {
+    return this.seqs.length === 0 ? 'start' : this.seqs.map(entryId).join(',');
+  }
+
+  /** Where reading goes on. */
+  get from(): number[] {
+    return this.seqs.map((seq) => seq + 1);
+  }
+}
+
+/** What the thread can be asked. Answers are plain data. */
+export class Follower {
+  readonly #dir: string;
+  readonly #onDecisions: (decisions: readonly ToldDecision[]) => void;
+  readonly #view = new LogView();
+  #place = new Place();
+  #sizes = '';
+  #problem: unknown = null;
+  #isWatched = false;
+  #closed = false;
+  /** Resolves when the log was read to its end once, whatever was found; null: nobody has asked for it yet. */
+  #ready: Promise<void> | null = null;
+
+  /** `onDecisions` is told of new decisions while somebody watches. */
+  constructor(dir: string, onDecisions: (decisions: readonly ToldDecision[]) => void) {
+    this.#dir = dir;
+    this.#onDecisions = onDecisions;
+  }
+
+  close(): void {
+    this.#closed = true;
+  }
+
+  async metrics(): Promise<string> {
+    return (await this.#now()).metrics();
+  }
+
+  async sessions({ limit, cursor }: { limit: number; cursor?: string }): Promise<unknown> {
+    return (await this.#now()).sessions(limit, cursor);
+  }
+
+  async memory({ limit, cursor }: { limit: number; cursor?: string }): Promise<unknown> {
+    return (await this.#now()).memory(limit, cursor);
+  }
+
+  async quality({ limit, cursor }: { limit: number; cursor?: string }): Promise<unknown> {
+    return (await this.#now()).quality(limit, cursor);
+  }
+
+  async session({ session }: { session: string }): Promise<unknown> {
+    return (await this.#now()).session(session);
+  }
+
+  async decisions({
+    cursor,
+    ...filter
+  }: DecisionFilter & { readonly limit: number; readonly cursor?: string }): Promise<Page<DecisionRow>> {
+    const before = cursor === undefined ? {} : { beforeSeq: parseEntryId(cursor) };
+    const rows = await openLogQuery(this.#dir).decisions({ ...filter, ...before });
+    return { rows, next: rows.length < filter.limit ? null : entryId(rows.at(-1)!.seq) };
+  }
+
+  async explain({ id }: { id: string }): Promise<unknown> {
+    return explain(this.#dir, parseEntryId(id));
+  }
+
+  async verify(): Promise<unknown> {
+    return { checkedMs: Date.now(), report: verifyLog(this.#dir) };
+  }
+
+  /**
+   * Decisions behind a place in the log (null: where it is now), `limit` at most, and no further than `onDecisions` was told. With
+   * `isLive` this was all, and what follows is told by `onDecisions` alone: nothing is missing between the two, and nothing comes twice.
+   */
+  async after({ id, limit, session }: { id: string | null; limit: number; session?: string }): Promise<{
+    readonly decisions: readonly ToldDecision[];
+    readonly id: string;
+    readonly isLive: boolean;
+  }> {
+    await this.#now();
+    this.#isWatched = true;
+    if (id === null) return { decisions: [], id: this.#place.id, isLive: true };
+    const place = Place.parse(id);
+    const unknown = place.seqs.find((seq) => !this.#place.holds(seq));
+    if (unknown !== undefined)
+      throw new KvError('not-found', `the log has no entry ${entryId(unknown)} yet`, { values: { after: id } });
+    const decisions: ToldDecision[] = [];
+    const options: ReadOptions = {
+      from: place.from,
+      kinds: ['decision'],
+      ...(session === undefined ? {} : { session }),
+    };
+    for (const entry of readLog(this.#dir, options)) {
+      if (!this.#place.holds(entry.seq)) continue;
+      place.pass(entry.seq);
+      decisions.push({ id: place.id, row: decisionRow(entry as Entry<'decision'>) });
+      if (decisions.length === limit) return { decisions, id: place.id, isLive: false };
+    }
+    return { decisions, id: this.#place.id, isLive: true };
+  }
+
+  /** Nobody is told of new decisions any more. */
+  async unwatch(): Promise<void> {
+    this.#isWatched = false;
+  }
+
+  /** The view when the log was read to its end. Throws what reading it threw last. */
+  async #now(): Promise<LogView> {
+    if (this.#ready === null) {
+      this.#ready = this.#look();
+      void this.#ready.then(() => this.#follow());
+    }
+    await this.#ready;
+    if (this.#problem !== null) throw this.#problem;
+    return this.#view;
+  }
+
+  async #follow(): Promise<void> {
+    while (!this.#closed) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      await this.#look();
+    }
+  }
+
+  /** Takes what is new. A log that cannot be read is tried again when its files have changed. */
+  async #look(): Promise<void> {
+    try {
+      const sizes = sizesIn(this.#dir);
+      if (sizes === this.#sizes) return;
+      await this.#take();
+      this.#sizes = sizes;
+      this.#problem = null;
+    } catch (error) {
+      this.#problem = error;
+    }
+  }
+
+  async #take(): Promise<void> {
+    let decisions: ToldDecision[] = [];
+    const tell = (): void => {
+      if (this.#isWatched && decisions.length > 0) this.#onDecisions(decisions);
+      decisions = [];
+    };
+    let taken = 0;
+    try {
+      for (const entry of readLog(this.#dir, { from: this.#place.from })) {
+        this.#place.pass(entry.seq);
+        const row = this.#view.add(entry);
+        if (row !== null && this.#isWatched) decisions.push({ id: this.#place.id, row });
+        if (++taken % AT_ONCE !== 0) continue;
+        tell();
+        await new Promise((resolve) => setImmediate(resolve));
+        if (this.#closed) return;
+      }
+    } finally {
+      tell();
+    }
+  }
+}
+
+/** Names and sizes of the files of a log: when they are the same, nothing was written. */
+function sizesIn(dir: string): string {
+  const names = readdirSync(dir, { recursive: true, encoding: 'utf8' });
+  return names.map((name) => `${name} ${statSync(join(dir, name), { throwIfNoEntry: false })?.size ?? 0}`).join('\n');
+}

@@ -1,0 +1,135 @@
+/**
+ * Who may ask, and how much. Every request passes here before anything else looks at it: method, size, rate, Host and token. The limits on
+ * connections and time are those of node:http and are set in server.ts.
+ */
+import { createHash, timingSafeEqual } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+import { KvError, readRegular } from '../../native/index.ts';
+
+export const URL_CHARS_MAX = 4096;
+const TOKEN_BYTES_MAX = 4096;
+/** 128 bits in base64 have 22 characters. */
+const TOKEN_CHARS_MIN = 16;
+/** Addresses whose rate is remembered; the one that asked longest ago is forgotten first. */
+const ADDRESSES_MAX = 10_000;
+/** Requests that may come at once after a pause, in seconds of the rate. */
+const BURST_SECONDS = 2;
+
+/** An answer other than the one that was asked for. */
+export class Refusal extends Error {
+  readonly status: number;
+  readonly error: KvError;
+  readonly headers: Readonly<Record<string, string>>;
+
+  constructor(status: number, error: KvError, headers: Readonly<Record<string, string>> = {}) {
+    super(error.message);
+    this.status = status;
+    this.error = error;
+    this.headers = headers;
+  }
+}
+
+/** What a guard lets through. */
+export interface GuardRules {
+  /** null: whoever reaches the port may ask. */
+  readonly token: string | null;
+  /** Whether the server listens on this machine alone. Then a Host header that names another is what a page does that had its name point here. */
+  readonly isLoopback: boolean;
+  readonly requestsPerSecond: number;
+}
+
+export const isLoopback = (host: string): boolean =>
+  host === 'localhost' || host === '::1' || /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(host);
+
+/** The token in a file, without the white space around it. Throws 'bad-config', 'not-found', 'io'. */
+export function readToken(path: string): string {
+  const token = readRegular(path, { bytesMax: TOKEN_BYTES_MAX, code: 'bad-config' }).toString('utf8').trim();
+  checkToken(token, path);
+  return token;
+}
+
+/** Throws 'bad-config' for a token that could be guessed or cannot stand in a header. */
+export function checkToken(token: unknown, where: string): void {
+  if (typeof token === 'string' && token.length >= TOKEN_CHARS_MIN && /^[\w.~+/=-]+$/.test(token)) return;
+  throw new KvError(
+    'bad-config',
+    `${where}: a token has ${TOKEN_CHARS_MIN} characters or more of A–Z a–z 0–9 - . _ ~ + / =`,
+    {
+      hint: 'openssl rand -base64 24 makes one',
+    },
+  );
+}
+
+export class Guard {
+  readonly #rules: GuardRules;
+  readonly #tokenHash: Buffer | null;
+  readonly #rates = new Map<string, { left: number; atMs: number }>();
+
+  constructor(rules: GuardRules) {
+    this.#rules = rules;
+    this.#tokenHash = rules.token === null ? null : hash(rules.token);
+  }
+
+  /** Throws a Refusal. */
+  check({ method, url = '', headers, socket }: IncomingMessage): void {
+    this.#spend(addressOf(socket.remoteAddress ?? ''));
+    if (method !== 'GET' && method !== 'HEAD')
+      throw new Refusal(405, new KvError('unsupported', 'only GET and HEAD are served'), { allow: 'GET, HEAD' });
+    if (url.length > URL_CHARS_MAX)
+      throw new Refusal(414, new KvError('bad-argument', `an address has at most ${URL_CHARS_MAX} characters`));
+    if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0)
+      throw new Refusal(413, new KvError('bad-argument', 'a request has no body here'), { connection: 'close' });
+    this.#checkHost(headers.host ?? '');
+    this.#checkToken(headers.authorization ?? '');
+  }
+
+  #checkHost(host: string): void {
+    if (!this.#rules.isLoopback) return;
+    const name = /^(?:\[([0-9a-fA-F:]+)\]|([^:]+))(?::\d{1,5})?$/.exec(host);
+    if (name !== null && isLoopback((name[1] ?? name[2])!.toLowerCase())) return;
+    throw new Refusal(403, new KvError('not-allowed', 'this server answers to localhost, 127.0.0.1 and [::1] only'));
+  }
+
+  /** Compares hashes, so that the time it takes tells nothing of the token, its length included. */
+  #checkToken(authorization: string): void {
+    if (this.#tokenHash === null) return;
+    const given = /^Bearer +(\S+)$/i.exec(authorization)?.[1];
+    if (timingSafeEqual(hash(given ?? ''), this.#tokenHash) && given !== undefined) return;
+    throw new Refusal(
+      401,
+      new KvError('not-allowed', 'a token is needed', { hint: 'send Authorization: Bearer TOKEN' }),
+      {
+        'www-authenticate': 'Bearer',
+      },
+    );
+  }
+
+  /** Takes one request from what an address may ask now. */
+  #spend(address: string): void {
+    const { requestsPerSecond } = this.#rules;
+    const most = Math.max(1, requestsPerSecond * BURST_SECONDS);
+    const nowMs = performance.now();
+    const { left, atMs } = this.#rates.get(address) ?? { left: most, atMs: nowMs };
+    const now = Math.min(most, left + ((nowMs - atMs) / 1000) * requestsPerSecond);
+    // Deleted first, so that the map stays in the order of the latest requests.
+    this.#rates.delete(address);
+    if (this.#rates.size >= ADDRESSES_MAX) this.#rates.delete(this.#rates.keys().next().value!);
+    this.#rates.set(address, { left: now < 1 ? now : now - 1, atMs: nowMs });
+    if (now < 1)
+      throw new Refusal(429, new KvError('busy', 'too many requests from this address', { hint: 'ask more slowly' }), {
+        'retry-after': String(Math.ceil((1 - now) / requestsPerSecond)),
+      });
+  }
+}
+
+const hash = (text: string): Buffer => createHash('sha256').update(text).digest();
+
+/** Whose rate an address counts for: of IPv6 the network of 64 bits, all of which one machine may have. */
+export function addressOf(remote: string): string {
+  if (!remote.includes(':') || remote.includes('.')) return remote.replace(/^::ffff:/, '');
+  const [head = '', tail] = remote.split('::');
+  const front = head === '' ? [] : head.split(':');
+  const back = tail === undefined || tail === '' ? [] : tail.split(':');
+  const zeros = tail === undefined ? 0 : 8 - front.length - back.length;
+  return [...front, ...Array<string>(Math.max(0, zeros)).fill('0'), ...back].slice(0, 4).join(':');
+}

@@ -1,0 +1,57 @@
+/** The OpenAPI 3.1 document of the live view, made from the table of its routes. */
+import { z } from 'zod';
+import { packageVersion } from '../../native/index.ts';
+import { ANSWERS } from './answers.ts';
+import { ROUTES, type Route } from './routes.ts';
+
+const schemaOf = (schema: z.ZodType): object => {
+  const { $schema: _, ...rest } = z.toJSONSchema(schema, { unrepresentable: 'any' });
+  return rest;
+};
+
+const parametersOf = (schema: z.ZodObject, where: 'path' | 'query'): object[] =>
+  Object.entries(schema.shape as Readonly<Record<string, z.ZodType>>).map(([name, field]) => {
+    const { $schema: _, description, ...rest } = z.toJSONSchema(field, { io: 'input' });
+    const isRequired = !field.safeParse(undefined).success;
+    return {
+      name,
+      in: where,
+      required: isRequired,
+      ...(description === undefined ? {} : { description }),
+      schema: rest,
+    };
+  });
+
+function operation({ does, inPath, inQuery, type, answer }: Route): object {
+  const media = type.split(';')[0]!;
+  const schema = answer === undefined ? { type: media === 'application/json' ? 'object' : 'string' } : schemaOf(answer);
+  return {
+    summary: does,
+    parameters: [...parametersOf(inPath, 'path'), ...parametersOf(inQuery, 'query')],
+    responses: {
+      200: { description: does, content: { [media]: { schema } } },
+      default: {
+        description: 'What was refused, and why.',
+        content: { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } },
+      },
+    },
+    security: [{}, { token: [] }],
+  };
+}
+
+/** The document as an object. */
+export function openApi(): object {
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'palimpsest live view',
+      version: packageVersion(),
+      description: 'What the caches of an engine hold and decide, read from its log. Nothing can be changed here.',
+    },
+    paths: Object.fromEntries(ROUTES.map((route) => [route.path, { get: operation(route) }])),
+    components: {
+      schemas: { Error: schemaOf(ANSWERS.error) },
+      securitySchemes: { token: { type: 'http', scheme: 'bearer' } },
+    },
+  };
+}

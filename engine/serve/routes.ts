@@ -1,0 +1,218 @@
+/** What can be asked of the live view: one table, from which requests are served and the OpenAPI document is made. */
+import { z } from 'zod';
+import { KvError, nearestName } from '../../native/index.ts';
+import { ANSWERS } from './answers.ts';
+import { EXPOSITION_TYPE } from './registry.ts';
+
+const LIMIT_MAX = 1000;
+
+const page = {
+  limit: z.int().min(1).max(LIMIT_MAX).default(100).describe('most rows'),
+  cursor: z.string().max(64).optional().describe('`next` of the rows before'),
+};
+const timeMs = z.int().min(0).optional();
+const id = z
+  .string()
+  .regex(/^\d{1,16}(:\d{1,10})?$/)
+  .describe('id of an entry, such as 17 or 2:17');
+const session = z.string().min(1).max(200).describe('id of a session');
+
+const none = z.strictObject({});
+
+/** Where an answer comes from. */
+export type Source = 'log' | 'metrics' | 'document' | 'stream';
+
+export interface Route {
+  readonly path: string;
+  readonly does: string;
+  readonly source: Source;
+  /** What the log's reader is asked. */
+  readonly method?: 'sessions' | 'session' | 'decisions' | 'explain' | 'quality' | 'memory' | 'verify';
+  readonly inPath: z.ZodObject;
+  readonly inQuery: z.ZodObject;
+  readonly type: string;
+  /** Left out: text, or an OpenAPI document. */
+  readonly answer?: z.ZodType;
+}
+
+const JSON_TYPE = 'application/json; charset=utf-8';
+
+export const ROUTES: readonly Route[] = [
+  {
+    path: '/v1/sessions',
+    does: 'Sessions, newest first.',
+    source: 'log',
+    method: 'sessions',
+    inPath: none,
+    inQuery: z.strictObject(page),
+    type: JSON_TYPE,
+    answer: ANSWERS.sessions,
+  },
+  {
+    path: '/v1/sessions/{session}',
+    does: 'One session with its memory and quality.',
+    source: 'log',
+    method: 'session',
+    inPath: z.strictObject({ session }),
+    inQuery: none,
+    type: JSON_TYPE,
+    answer: ANSWERS.session,
+  },
+  {
+    path: '/v1/decisions',
+    does: 'Decisions that all given filters let through, newest first, refused ones included.',
+    source: 'log',
+    method: 'decisions',
+    inPath: none,
+    inQuery: z.strictObject({
+      ...page,
+      session: session.optional(),
+      layer: z.int().min(0).max(9999).optional(),
+      page: z.int().min(0).optional(),
+      side: z.enum(['k', 'v', 'kv']).optional(),
+      reason: z.string().max(100).optional().describe('a rule or a threshold'),
+      accepted: z.boolean().optional().describe('true: only moves that were made; false: only refused ones'),
+      fromMs: timeMs.describe('not before, milliseconds since the epoch'),
+      toMs: timeMs.describe('not after'),
+      tokensMin: z.int().min(0).optional().describe('tokens in the cache when it was decided, at least'),
+      tokensMax: z.int().min(0).optional().describe('at most'),
+    }),
+    type: JSON_TYPE,
+    answer: ANSWERS.decisions,
+  },
+  {
+    path: '/v1/decisions/stream',
+    does: 'Decisions as they are written, as server-sent events: `id` says how far the log was told, `event` is decision, `data` one decision as JSON. A client that comes back with Last-Event-ID misses nothing.',
+    source: 'stream',
+    inPath: none,
+    inQuery: z.strictObject({
+      session: session.optional(),
+      after: z
+        .string()
+        .max(4096)
+        .regex(/^(start|\d{1,16}(:\d{1,10})?(,\d{1,16}(:\d{1,10})?)*)$/)
+        .optional()
+        .describe('as the header Last-Event-ID: `id` of the last event seen, or start; left out: from now on'),
+    }),
+    type: 'text/event-stream; charset=utf-8',
+    answer: ANSWERS.decision,
+  },
+  {
+    path: '/v1/decisions/{id}/explain',
+    does: 'Why a decision was made, what it cost, and what came after it.',
+    source: 'log',
+    method: 'explain',
+    inPath: z.strictObject({ id }),
+    inQuery: none,
+    type: JSON_TYPE,
+    answer: ANSWERS.explanation,
+  },
+  {
+    path: '/v1/memory',
+    does: 'Bytes of the caches of sessions, newest first.',
+    source: 'log',
+    method: 'memory',
+    inPath: none,
+    inQuery: z.strictObject(page),
+    type: JSON_TYPE,
+    answer: ANSWERS.memory,
+  },
+  {
+    path: '/v1/quality',
+    does: 'What is known of the quality of sessions, newest first.',
+    source: 'log',
+    method: 'quality',
+    inPath: none,
+    inQuery: z.strictObject(page),
+    type: JSON_TYPE,
+    answer: ANSWERS.quality,
+  },
+  {
+    path: '/v1/verify',
+    does: 'Whether every byte of the log is what was written, checked some seconds ago at most.',
+    source: 'log',
+    method: 'verify',
+    inPath: none,
+    inQuery: none,
+    type: JSON_TYPE,
+    answer: ANSWERS.verification,
+  },
+  {
+    path: '/metrics',
+    does: 'Metrics for Prometheus, where they are switched on.',
+    source: 'metrics',
+    inPath: none,
+    inQuery: none,
+    type: EXPOSITION_TYPE,
+  },
+  {
+    path: '/openapi.json',
+    does: 'This document.',
+    source: 'document',
+    inPath: none,
+    inQuery: none,
+    type: JSON_TYPE,
+  },
+];
+
+/** What a request asks for: its route, and the parameters of path and query, checked. Throws 'not-found', 'bad-argument'. */
+export function resolve(path: string, search: URLSearchParams): { readonly route: Route; readonly parameters: object } {
+  // Fixed paths stand before those with a name in them, as in the table.
+  for (const route of ROUTES) {
+    const names = matchPath(route.path, path);
+    if (names === null) continue;
+    return { route, parameters: { ...checked(route.inPath, names), ...checked(route.inQuery, oneOfEach(search)) } };
+  }
+  throw new KvError('not-found', 'there is nothing under this path', { hint: '/openapi.json lists what there is' });
+}
+
+function matchPath(pattern: string, path: string): Record<string, string> | null {
+  const [wanted, given] = [pattern.split('/'), path.split('/')];
+  if (wanted.length !== given.length) return null;
+  const names: Record<string, string> = {};
+  for (const [index, part] of wanted.entries()) {
+    const name = /^\{(\w+)\}$/.exec(part)?.[1];
+    if (name !== undefined) names[name] = decoded(given[index]!);
+    else if (part !== given[index]) return null;
+  }
+  return names;
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch (cause) {
+    throw new KvError('bad-argument', 'the path is not percent-encoded as it must be', { cause });
+  }
+}
+
+function oneOfEach(search: URLSearchParams): Record<string, string> {
+  const found: Record<string, string> = Object.create(null);
+  for (const [name, value] of search) {
+    if (name in found) throw new KvError('bad-argument', `${name.slice(0, 40)} is given twice`);
+    found[name] = value;
+  }
+  return found;
+}
+
+/** Text → the values that the schema wants. A name that it does not have is refused, because a misspelt filter would let everything through. */
+function checked(schema: z.ZodObject, texts: Readonly<Record<string, string>>): object {
+  const values: Record<string, unknown> = Object.create(null);
+  for (const [name, text] of Object.entries(texts)) {
+    if (!Object.hasOwn(schema.shape, name)) {
+      const known = Object.keys(schema.shape);
+      const nearest = nearestName(name, known);
+      throw new KvError('bad-argument', `there is no parameter '${name.slice(0, 40)}' here`, {
+        hint: nearest === null ? `there are: ${known.join(', ') || 'none'}` : `is '${nearest}' meant?`,
+      });
+    }
+    const { type } = z.toJSONSchema(schema.shape[name] as z.ZodType, { io: 'input' });
+    values[name] = text;
+    if (type === 'integer' && /^\d{1,16}$/.test(text)) values[name] = Number(text);
+    if (type === 'boolean' && (text === 'true' || text === 'false')) values[name] = text === 'true';
+  }
+  const { success, data, error } = schema.safeParse(values);
+  if (success) return data;
+  const [{ path, message }] = error.issues as [z.core.$ZodIssue];
+  throw new KvError('bad-argument', `${path.join('.')}: ${message}`, { values: { parameter: path.join('.') } });
+}

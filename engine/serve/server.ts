@@ -1,0 +1,326 @@
+/**
+ * The live view: metrics, and a small API that answers questions about a log, over HTTP. Only reads. Two uses: over a state folder that any
+ * process writes, and beside an engine, whose own metrics are then complete.
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { checkKeys, given, KvError, type KvErrorCode } from '../../native/index.ts';
+import { isLogDir } from '../../witness/index.ts';
+import type { Engine } from '../engine.ts';
+import type { Names } from '../option-names.ts';
+import { logDir } from '../state.ts';
+import { checkToken, Guard, isLoopback, Refusal } from './guard.ts';
+import { PREFIX } from './meter.ts';
+import { openApi } from './openapi.ts';
+import { LogReader } from './reader.ts';
+import { Registry } from './registry.ts';
+import { type Route, resolve } from './routes.ts';
+import { type StreamRules, Streams } from './stream.ts';
+
+/** Options of serve. Each has a default. */
+export interface ServeOptions {
+  /** Address to listen on. Default '127.0.0.1'. One that other machines can reach needs a token. */
+  readonly host?: string;
+  /** Port to listen on; 0: any that is free. Default 9470. */
+  readonly port?: number;
+  /** Whether /metrics is served. Default true. */
+  readonly metrics?: boolean;
+  /** Whoever asks must send it (`Authorization: Bearer …`); 16 characters or more. Default: none, which is possible on loopback alone. */
+  readonly token?: string;
+  /** The one origin whose pages may read answers, such as 'https://dashboard.example'. Default: none. */
+  readonly allowOrigin?: string;
+  /** Requests of one address, in the long run; twice as many at once. Default 50. */
+  readonly requestsPerSecond?: number;
+  /** Connections at one time; more are closed at once. Default 64. */
+  readonly connectionsMax?: number;
+  /** Milliseconds in which a request must be there. Default 5000. */
+  readonly requestMs?: number;
+  /** Limits of clients that follow decisions. Default: 16 clients, 10 s to take what waits, a heartbeat each 15 s. */
+  readonly stream?: Partial<StreamRules>;
+}
+
+/** A running live view. */
+export interface LiveView {
+  /** 'http://127.0.0.1:9470' */
+  readonly url: string;
+  /** Stops answering, and cuts off those who follow. */
+  close(): Promise<void>;
+  /** The same as close(). */
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+const OPTIONS: Names<ServeOptions> = {
+  host: true,
+  port: true,
+  metrics: true,
+  token: true,
+  allowOrigin: true,
+  requestsPerSecond: true,
+  connectionsMax: true,
+  requestMs: true,
+  stream: true,
+};
+export const PORT = 9470;
+const STREAM: StreamRules = { clientsMax: 16, stalledMs: 10_000, heartbeatMs: 15_000 };
+const STREAM_OPTIONS: Names<StreamRules> = {
+  clientsMax: true,
+  stalledMs: true,
+  heartbeatMs: true,
+};
+const HEADER_BYTES_MAX = 8192;
+/** A connection that says nothing between two requests is closed after so long. */
+const IDLE_MS = 5000;
+/** A client that takes nothing of its answer for so long does not get the rest. */
+const UNTAKEN_MS = 15_000;
+
+/** What every answer says to a browser that gets it: do not guess, keep, frame or run it. */
+const HEADERS = {
+  'cache-control': 'no-store',
+  'x-content-type-options': 'nosniff',
+  'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
+} as const;
+
+const STATUS: Readonly<Partial<Record<KvErrorCode, number>>> = {
+  'bad-argument': 400,
+  'not-found': 404,
+  'not-allowed': 403,
+  busy: 503,
+  closed: 503,
+};
+
+/**
+ * Serves the live view of an engine of this process, or of a state folder that any process writes. With an engine, /metrics is complete; over a
+ * folder it has what the log tells. An engine that writes no log has /metrics alone. The log is read in a thread of its own.
+ * Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log, 'io' where the port is taken. Close it before the engine.
+ */
+export async function serve(source: Engine | string, options: ServeOptions = {}): Promise<LiveView> {
+  checkKeys(options, OPTIONS, 'serve');
+  checkOptions(options);
+  const engine = typeof source === 'string' ? null : source;
+  const dir = typeof source === 'string' ? logDir(source) : source.info.logPath;
+  if (engine === null && !isLogDir(dir!))
+    throw new KvError('not-found', `there is no witness log in ${String(source)}`, {
+      values: { dir },
+      hint: 'run something first, or name the right state folder with --state',
+    });
+  const view = new View(dir === null ? null : new LogReader(dir), engine, options);
+  try {
+    return await view.listen();
+  } catch (error) {
+    await view.close();
+    throw error;
+  }
+}
+
+function checkOptions({ host = '127.0.0.1', port, token, allowOrigin, ...numbers }: ServeOptions): void {
+  const { requestsPerSecond, connectionsMax, requestMs, stream } = numbers;
+  if (token !== undefined) checkToken(token, 'token');
+  if (typeof host !== 'string' || host === '')
+    throw new KvError('bad-argument', 'host must be an address to listen on', { values: { host: String(host) } });
+  if (!isLoopback(host) && token === undefined)
+    throw new KvError('bad-argument', `other machines may reach ${host}, so a token is needed`, {
+      values: { host },
+      hint: 'name a file with one (--token-file), or leave out the host',
+    });
+  if (port !== undefined && !(Number.isInteger(port) && port >= 0 && port < 65_536))
+    throw new KvError('bad-argument', 'port must be a whole number from 0 to 65535', {
+      values: { port: String(port) },
+    });
+  if (allowOrigin !== undefined && !/^https?:\/\/[\w.:[\]-]+$/.test(String(allowOrigin)))
+    throw new KvError('bad-argument', 'allowOrigin must be one origin, such as https://dashboard.example', {
+      values: { allowOrigin: String(allowOrigin) },
+    });
+  if (stream !== undefined) checkKeys(stream, STREAM_OPTIONS, 'serve');
+  for (const [name, value] of Object.entries({ requestsPerSecond, connectionsMax, requestMs, ...stream }))
+    if (value !== undefined && !(Number.isFinite(value) && value > 0))
+      throw new KvError('bad-argument', `${name} must be a number above 0`, { values: { [name]: String(value) } });
+}
+
+class View implements LiveView {
+  readonly #reader: LogReader | null;
+  readonly #engine: Engine | null;
+  readonly #options: ServeOptions;
+  readonly #server: Server;
+  readonly #guard: Guard;
+  readonly #streams: Streams | null;
+  readonly #registry = new Registry(PREFIX);
+  readonly #requests = this.#registry.counter(
+    'http_requests_total',
+    'Requests to this server, by how they were answered.',
+    {
+      outcome: ['answered', 'refused', 'failed'],
+    },
+  );
+  readonly #dropped = this.#registry.counter(
+    'stream_clients_dropped_total',
+    'Clients that followed decisions and were cut off because they did not read.',
+    {},
+  );
+  #closing: Promise<void> | null = null;
+
+  constructor(reader: LogReader | null, engine: Engine | null, options: ServeOptions) {
+    const { host = '127.0.0.1', token = null, requestsPerSecond = 50, connectionsMax = 64, requestMs = 5000 } = options;
+    this.#reader = reader;
+    this.#engine = engine;
+    this.#options = options;
+    this.#guard = new Guard({ token, isLoopback: isLoopback(host), requestsPerSecond });
+    this.#dropped.add({}, 0);
+    for (const outcome of ['answered', 'refused', 'failed'] as const) this.#requests.add({ outcome }, 0);
+    const rules = { ...STREAM, ...given<Partial<StreamRules>>(options.stream ?? {}) };
+    this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
+    this.#server = createServer({
+      maxHeaderSize: HEADER_BYTES_MAX,
+      headersTimeout: requestMs,
+      requestTimeout: requestMs,
+      keepAliveTimeout: IDLE_MS,
+      connectionsCheckingInterval: Math.min(1000, requestMs),
+    });
+    this.#server.maxConnections = connectionsMax;
+    this.#server.on('request', (request, response) => void this.#answer(request, response));
+    // Nobody is waited for who asks for something else first.
+    this.#server.on('checkContinue', (request, response) => void this.#answer(request, response));
+    this.#server.on('upgrade', (_, socket) => socket.destroy());
+    this.#server.on('connect', (_, socket) => socket.destroy());
+  }
+
+  get url(): string {
+    const { address, port, family } = this.#server.address() as AddressInfo;
+    return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
+  }
+
+  listen(): Promise<this> {
+    const { host = '127.0.0.1', port = PORT } = this.#options;
+    return new Promise((done, fail) => {
+      this.#server.once('error', (cause) =>
+        fail(
+          new KvError('io', `the live view cannot listen on ${host}:${port}: ${cause.message}`, {
+            values: { host, port },
+            hint: 'name another port (0: any that is free)',
+            cause,
+          }),
+        ),
+      );
+      this.#server.listen(port, host, () => {
+        // Reading begins before anybody asks; what is wrong with the log is told to whoever does.
+        this.#reader?.ask('metrics', undefined as never).catch(() => {});
+        done(this);
+      });
+    });
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #close(): Promise<void> {
+    const closed = new Promise((resolve) => this.#server.close(resolve));
+    this.#server.closeAllConnections();
+    await this.#reader?.close();
+    await closed;
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    // A client that goes away in the middle is no failure of ours.
+    response.on('error', () => {});
+    try {
+      this.#guard.check(request);
+      const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''));
+      await this.#serve(route, parameters, request, response);
+    } catch (error) {
+      this.#refuse(error, request, response);
+    }
+  }
+
+  async #serve(route: Route, parameters: object, request: IncomingMessage, response: ServerResponse): Promise<void> {
+    if (route.source === 'stream' && request.method === 'GET') {
+      const { after = request.headers['last-event-id'] ?? null, ...rest } = parameters as {
+        after?: string;
+        session?: string;
+      };
+      const headers = this.#headers(route.type, request);
+      await this.#log.streams.serve({ ...rest, after: after as string | null }, response, headers);
+      this.#requests.add({ outcome: 'answered' });
+      return;
+    }
+    const text = await this.#text(route, parameters);
+    this.#send(response, request, 200, route.type, text);
+  }
+
+  async #text({ source, method }: Route, parameters: object): Promise<string> {
+    if (source === 'stream') return '';
+    if (source === 'document') return JSON.stringify(openApi());
+    if (source === 'metrics') return this.#metrics();
+    const { reader } = this.#log;
+    return JSON.stringify(method === 'verify' ? await reader.verify() : await reader.ask(method!, parameters as never));
+  }
+
+  /** Complete where the engine runs here; else what the log tells. */
+  async #metrics(): Promise<string> {
+    if (this.#options.metrics === false)
+      throw new KvError('not-found', 'metrics are not served here', { hint: 'start the server with --metrics' });
+    const own =
+      this.#engine === null ? await this.#log.reader.ask('metrics', undefined as never) : await this.#engine.metrics();
+    return own + this.#registry.text();
+  }
+
+  get #log(): { readonly reader: LogReader; readonly streams: Streams } {
+    if (this.#reader === null || this.#streams === null)
+      throw new KvError('not-found', 'the engine writes no log, so there is nothing to read here', {
+        hint: 'createEngine with a stateDir',
+      });
+    return { reader: this.#reader, streams: this.#streams };
+  }
+
+  #headers(type: string, { headers: { origin } }: IncomingMessage): Record<string, string> {
+    const { allowOrigin } = this.#options;
+    const shared = allowOrigin === undefined ? {} : { vary: 'origin' };
+    const allowed =
+      allowOrigin === undefined || origin !== allowOrigin ? {} : { 'access-control-allow-origin': allowOrigin };
+    return { ...HEADERS, 'content-type': type, ...shared, ...allowed };
+  }
+
+  #send(
+    response: ServerResponse,
+    request: IncomingMessage,
+    status: number,
+    type: string,
+    text: string,
+    more: Readonly<Record<string, string>> = {},
+  ): void {
+    this.#requests.add({ outcome: status < 400 ? 'answered' : status < 500 ? 'refused' : 'failed' });
+    response.setTimeout(UNTAKEN_MS, () => response.destroy());
+    const length = String(Buffer.byteLength(text));
+    response.writeHead(status, { ...this.#headers(type, request), 'content-length': length, ...more });
+    response.end(request.method === 'HEAD' ? undefined : text);
+  }
+
+  #refuse(thrown: unknown, request: IncomingMessage, response: ServerResponse): void {
+    const error = thrown instanceof Refusal ? thrown.error : thrown;
+    const status =
+      thrown instanceof Refusal ? thrown.status : error instanceof KvError ? (STATUS[error.code] ?? 500) : 500;
+    if (response.headersSent) {
+      response.destroy();
+      return;
+    }
+    // What is no KvError is a fault of ours, and its text may tell what nobody asked for.
+    const { code, message, values, hint } =
+      error instanceof KvError
+        ? error
+        : { code: null, message: 'a fault of ours: the answer could not be made', values: {}, hint: null };
+    const body = JSON.stringify({ error: { code, message, values, hint: hint ?? null } });
+    const headers = thrown instanceof Refusal ? thrown.headers : {};
+    this.#send(response, request, status, 'application/json; charset=utf-8', `${body}\n`, headers);
+  }
+}
+
+/** The path and the query of a request. Throws 'bad-argument'. */
+function addressOfRequest(url: string): [path: string, search: URLSearchParams] {
+  const match = /^(\/[^?#]*)(?:\?([^#]*))?$/.exec(url);
+  if (match === null) throw new KvError('bad-argument', 'a request names a path');
+  return [match[1]!, new URLSearchParams(match[2] ?? '')];
+}
