@@ -22,6 +22,7 @@ export {
   masterKeysInUse,
   readMasterKey,
   type Unopened,
+  unopenedError,
   useMasterKeys,
 } from './keys.ts';
 export { lockWriter, type WriterLock } from './lock.ts';

@@ -191,6 +191,11 @@ export class SessionTotals {
     }
   }
 
+  /** Forgets a session that was erased. */
+  forget(session: string): void {
+    this.#rows.delete(session);
+  }
+
   /** One row per 'open' entry, newest first. */
   rows(): SessionRow[] {
     return [...this.#rows.values()].sort((a, b) => b.openedMs - a.openedMs || b.seq - a.seq);

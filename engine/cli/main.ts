@@ -118,11 +118,8 @@ const COMMANDS: readonly CommandText[] = [
   {
     usage: 'serve',
     does: 'Answer questions about the log of a state folder over HTTP while others write it: sessions, decisions, memory, quality, live events, metrics.',
-    examples: [
-      'palimpsest serve --metrics',
-      'palimpsest serve --metrics --host 0.0.0.0 --token-file my.token',
-    ],
-    settings: ['state', 'metrics', 'host', 'port', 'tokenFile', 'allowOrigin', 'config', 'json'],
+    examples: ['palimpsest serve --metrics', 'palimpsest serve --metrics --host 0.0.0.0 --token-file my.token'],
+    settings: ['state', 'masterKey', 'metrics', 'host', 'port', 'tokenFile', 'allowOrigin', 'config', 'json'],
     act: async (settings) => (await import('./serve.ts')).serveCommand(settings),
   },
   {

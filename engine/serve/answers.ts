@@ -9,7 +9,7 @@ const real = z.number();
 const text = z.string();
 const timeMs = z.number().describe('milliseconds since the epoch');
 const session = text.describe('id of the session');
-const form = z.enum([...FORMAT_NAMES, ...LATENT_NAMES] as PageForm[]);
+export const form = z.enum([...FORMAT_NAMES, ...LATENT_NAMES] as PageForm[]);
 const END = ['open', 'done', 'aborted', 'error'] as const;
 
 /** Some rows of a list, and where it goes on. */
@@ -131,7 +131,12 @@ export type QualityRow = z.infer<typeof quality>;
 const because = z.looseObject({ threshold: text, measured: real, bound: real, unit: text, rule: text });
 
 export const ANSWERS = {
-  sessions: pageOf(sessionRow),
+  sessions: z.strictObject({
+    ...pageOf(sessionRow).shape,
+    unopened: z
+      .strictObject({ erased: count, missing: count })
+      .describe('sessions of which nothing can be said: they were erased, or their keys are not here'),
+  }),
   session: z.strictObject({ session: sessionRow, memory, quality }),
   decisions: pageOf(decision),
   decision,
@@ -181,4 +186,8 @@ export type SessionDetail = z.infer<typeof ANSWERS.session>;
 export interface Page<Row> {
   readonly rows: readonly Row[];
   readonly next: string | null;
+}
+
+export interface Sessions extends Page<SessionRow> {
+  readonly unopened: { readonly erased: number; readonly missing: number };
 }

@@ -203,7 +203,8 @@ export class Follower {
     };
     let taken = 0;
     try {
-      for (const entry of readLog(this.#dir, { from: this.#place.from })) {
+      const onUnopened: ReadOptions['onUnopened'] = (session, why) => this.#view.unopened(session, why);
+      for (const entry of readLog(this.#dir, { from: this.#place.from, onUnopened })) {
         this.#place.pass(entry.seq);
         const row = this.#view.add(entry);
         if (row !== null && this.#isWatched) decisions.push({ id: this.#place.id, row });

@@ -1,7 +1,15 @@
 /** What a log says up to now: its sessions with their memory and quality, and the counts that can be told from it alone. Fed entry by entry. */
 import { KvError } from '../../native/index.ts';
-import { type DecisionRow, decisionRow, type Entry, type SessionRow, SessionTotals } from '../../witness/index.ts';
-import type { MemoryRow, Page, QualityRow, SessionDetail } from './answers.ts';
+import {
+  type DecisionRow,
+  decisionRow,
+  type Entry,
+  type SessionRow,
+  SessionTotals,
+  type Unopened,
+  unopenedError,
+} from '../../witness/index.ts';
+import type { MemoryRow, Page, QualityRow, SessionDetail, Sessions } from './answers.ts';
 import { type Fallback, Meter } from './meter.ts';
 
 /** Metrics that the log of a folder tells. Others are known only to the process that runs the engine, and are left out. */
@@ -32,11 +40,13 @@ export class LogView {
   readonly #meter = new Meter(FALLBACKS);
   readonly #totals = new SessionTotals();
   readonly #told = new Map<string, Told>();
+  readonly #unopened = new Map<string, Unopened>();
 
   /** Takes the next entry. → the decision that it is, flat; null for entries of other kinds. */
   add(entry: Entry): DecisionRow | null {
     this.#totals.add(entry);
     if (entry.kind === 'open') this.#told.set(entry.session, nothingTold());
+    if (entry.kind === 'erase') this.unopened(entry.session, 'erased');
     if (entry.kind === 'note') this.#note(entry as Entry<'note'>);
     const told = this.#told.get(entry.session);
     if (told !== undefined) {
@@ -50,13 +60,26 @@ export class LogView {
     return decisionRow(entry as Entry<'decision'>);
   }
 
+  /** An entry of this session cannot be opened: what was told of it before is forgotten. */
+  unopened(session: string, why: Unopened): void {
+    this.#unopened.set(session, why);
+    this.#told.delete(session);
+    this.#totals.forget(session);
+  }
+
   /** The metrics that the log tells, as text for Prometheus. */
   metrics(): string {
     return this.#meter.text(KNOWN);
   }
 
   /** Sessions, newest first. Throws 'bad-argument' for a cursor that is none. */
-  sessions(limit: number, cursor?: string): Page<SessionRow> {
+  sessions(limit: number, cursor?: string): Sessions {
+    const erased = [...this.#unopened.values()].filter((why) => why === 'erased').length;
+    const unopened = { erased, missing: this.#unopened.size - erased };
+    return { ...this.#rows(limit, cursor), unopened };
+  }
+
+  #rows(limit: number, cursor: string | undefined): Page<SessionRow> {
     const rows = this.#totals.rows();
     let from = 0;
     if (cursor !== undefined) {
@@ -79,8 +102,10 @@ export class LogView {
     return this.#page(limit, cursor, (row) => this.#qualityOf(row));
   }
 
-  /** All about one session. Throws 'not-found'. */
+  /** All about one session. Throws 'not-found', 'sealed'. */
   session(id: string): SessionDetail {
+    const why = this.#unopened.get(id);
+    if (why !== undefined) throw unopenedError(id, why);
     const session = this.#totals.rows().find((row) => row.session === id);
     if (session === undefined)
       throw new KvError('not-found', 'the log has no such session', { hint: '/v1/sessions lists them' });
@@ -88,7 +113,7 @@ export class LogView {
   }
 
   #page<Row>(limit: number, cursor: string | undefined, rowOf: (row: SessionRow) => Row): Page<Row> {
-    const { rows, next } = this.sessions(limit, cursor);
+    const { rows, next } = this.#rows(limit, cursor);
     return { rows: rows.map(rowOf), next };
   }
 

@@ -4,6 +4,7 @@
  */
 import type { Worker } from 'node:worker_threads';
 import { KvError, startThread } from '../../native/index.ts';
+import { masterKeysInUse } from '../../witness/index.ts';
 import { type Call, fromWire, type Reply } from '../protocol.ts';
 import type { Follower, ToldDecision } from './follow.ts';
 
@@ -26,7 +27,10 @@ export class LogReader {
 
   constructor(dir: string) {
     this.#dir = dir;
-    this.#thread = startThread(new URL('./reader-thread.ts', import.meta.url), { dir });
+    this.#thread = startThread(new URL('./reader-thread.ts', import.meta.url), {
+      dir,
+      masterKeys: masterKeysInUse(),
+    });
     this.#thread.on('message', (reply: Reply) => this.#receive(reply));
     this.#thread.on('error', (error) => this.#end(error instanceof Error ? error : new Error(String(error))));
     this.#thread.on('exit', () => this.#end(new KvError('closed', 'the live view was closed')));

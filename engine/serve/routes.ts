@@ -1,7 +1,7 @@
 /** What can be asked of the live view: one table, from which requests are served and the OpenAPI document is made. */
 import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
-import { ANSWERS } from './answers.ts';
+import { ANSWERS, form } from './answers.ts';
 import { EXPOSITION_TYPE } from './registry.ts';
 
 const LIMIT_MAX = 1000;
@@ -68,8 +68,11 @@ export const ROUTES: readonly Route[] = [
       ...page,
       session: session.optional(),
       layer: z.int().min(0).max(9999).optional(),
+      model: z.string().max(300).optional().describe('name or digest of the model'),
       page: z.int().min(0).optional(),
       side: z.enum(['k', 'v', 'kv']).optional(),
+      from: form.optional().describe('format or latent that the page had'),
+      to: form.optional().describe('that which it was to get'),
       reason: z.string().max(100).optional().describe('a rule or a threshold'),
       accepted: z.boolean().optional().describe('true: only moves that were made; false: only refused ones'),
       fromMs: timeMs.describe('not before, milliseconds since the epoch'),

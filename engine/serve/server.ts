@@ -84,6 +84,7 @@ const STATUS: Readonly<Partial<Record<KvErrorCode, number>>> = {
   'bad-argument': 400,
   'not-found': 404,
   'not-allowed': 403,
+  sealed: 410,
   busy: 503,
   closed: 503,
 };

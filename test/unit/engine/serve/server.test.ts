@@ -4,7 +4,7 @@ import { appendFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { type Engine, type LiveView, type SessionRow, serve } from '../../../../engine/index.ts';
+import { type Engine, eraseSession, type LiveView, type SessionRow, serve } from '../../../../engine/index.ts';
 import { ANSWERS } from '../../../../engine/serve/answers.ts';
 import { ROUTES } from '../../../../engine/serve/routes.ts';
 import { logDir } from '../../../../engine/state.ts';
@@ -276,6 +276,34 @@ describe('metrics', () => {
     const text = await (await fetch(`${beside.url}/metrics`)).text();
     for (const secret of [...ids, 'reference', state]) expect(text).not.toContain(secret);
   });
+});
+
+test('of an erased session nothing is told any more but that it was erased', async () => {
+  const dir = join(folder(), 'erased');
+  const own = await openEngine(dir);
+  const [gone, kept] = [await written(own, { kvBudget: '30%' }), await written(own, { kvBudget: '30%' })];
+  for (const session of [gone, kept]) await session.close();
+  await using view = await serve(dir, { port: 0 });
+  expect((await ask<Rows<SessionRow>>(view.url, '/v1/sessions')).rows).toHaveLength(2);
+  const decided = decisionSeqs(dir, gone.id).at(-1)!;
+  await own.close();
+  await eraseSession(dir, gone.id);
+  for (let erased = 0; erased === 0; ) {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    const list = ANSWERS.sessions.parse(await ask(view.url, '/v1/sessions'));
+    erased = list.unopened.erased;
+    if (erased === 1) expect(list.rows.map(({ session }) => session)).toEqual([kept.id]);
+  }
+  for (const path of [`sessions/${gone.id}`, `decisions/${entryId(decided)}/explain`, `decisions?session=${gone.id}`])
+    expect([path, ...(await refusal(view.url, `/v1/${path}`))]).toEqual([path, 410, 'sealed']);
+  const { rows } = await ask<Rows<DecisionRow>>(view.url, '/v1/decisions?limit=1000');
+  expect(new Set(rows.map(({ session }) => session))).toEqual(new Set([kept.id]));
+  expect(JSON.stringify([await ask(view.url, '/v1/memory'), await ask(view.url, '/v1/quality')])).not.toContain(
+    gone.id,
+  );
+  // Whoever opens the view afterwards is told the same.
+  await using later = await serve(dir, { port: 0 });
+  expect(await refusal(later.url, `/v1/sessions/${gone.id}`)).toEqual([410, 'sealed']);
 });
 
 describe('a log that is damaged', () => {
