@@ -8,6 +8,7 @@ import { KvError } from '../../native/index.ts';
 import type { ToldDecision } from './follow.ts';
 import type { LogReader } from './reader.ts';
 
+/** Limits of clients that follow decisions. */
 export interface StreamRules {
   /** Clients at one time. */
   readonly clientsMax: number;
