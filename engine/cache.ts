@@ -12,7 +12,7 @@ import {
   type WindowName,
 } from '../native/index.ts';
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
-import type { FailureMode, LogRule, WitnessLog } from '../witness/index.ts';
+import type { AnchorOptions, FailureMode, LogRule, WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { Governed, type GovernedOptions } from './governed.ts';
 import { type LatentOptions, planWithLatents } from './latents.ts';
@@ -81,6 +81,8 @@ export interface OpenCacheOptions {
   readonly onLogFailure?: FailureMode;
   /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
   readonly logRules?: readonly LogRule[];
+  /** Where signed checkpoints of the log go while it is written. Default: nowhere. */
+  readonly anchor?: AnchorOptions;
   /** A Qdrant server where caches of the same `modelDigest` on other machines share what they learned. Needs stateDir. Default: none. */
   readonly qdrant?: QdrantOptions;
   /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned, else the built-in ones. */
@@ -134,6 +136,7 @@ const CACHE_OPTIONS: Names<OpenCacheOptions> = {
   stateDir: true,
   onLogFailure: true,
   logRules: true,
+  anchor: true,
   qdrant: true,
   thresholds: true,
   thresholdsPath: true,
@@ -145,7 +148,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   checkKeys(options, CACHE_OPTIONS, 'openCache');
   checkShape(options);
   // Refuse bad options before making a folder.
-  const { stateDir, thresholdsPath, latents, onLogFailure = 'block', qdrant, logRules } = options;
+  const { stateDir, thresholdsPath, latents, onLogFailure = 'block', qdrant, logRules, anchor } = options;
   const plan = (thresholds: ThresholdSet): SessionPlan =>
     planWithLatents(shapeOf(options), requestOf(options), thresholds, latents);
   if (qdrant !== undefined && stateDir === undefined)
@@ -156,7 +159,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
     if (path !== undefined && (typeof path !== 'string' || path === ''))
       throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: String(path) } });
-  const state = stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules);
+  const state = stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {
     const start = await startOf(options, budgetBytes, state);
     return PolicyCache.open(options, plan(start.thresholds), state, start);

@@ -85,6 +85,7 @@ export class Engine {
       masterKeys: masterKeysInUse(),
       logRules: options.logRules ?? [],
       logRetention: options.logRetention && policyOf(options.logRetention, Date.now()),
+      anchor: options.anchor,
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);

@@ -5,7 +5,13 @@
 import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
 import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
-import { type FailureMode, type LogRule, type RetentionPolicy, useMasterKeys } from '../witness/index.ts';
+import {
+  type AnchorOptions,
+  type FailureMode,
+  type LogRule,
+  type RetentionPolicy,
+  useMasterKeys,
+} from '../witness/index.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
@@ -27,6 +33,7 @@ export interface HostOptions extends RuntimeOptions {
   readonly masterKeys: readonly Uint8Array[];
   readonly logRules: readonly LogRule[];
   readonly logRetention?: RetentionPolicy | undefined;
+  readonly anchor?: AnchorOptions | undefined;
 }
 
 /** What was loaded, and what runs it. */
@@ -91,17 +98,15 @@ export class Host {
   }
 
   static async open(options: HostOptions): Promise<Host> {
-    const { stateDir, onLogFailure, qdrant, logRules, logRetention } = options;
+    const { stateDir, onLogFailure, qdrant, logRules, logRetention, anchor } = options;
+    const open = (dir: string) => openState(dir, onLogFailure, qdrant, logRules, logRetention, anchor);
     useMasterKeys(options.masterKeys);
     // Refuse a bad folder before loading a model, and make a new folder only once there is a model to use it.
-    let state =
-      stateDir !== null && existsSync(stateDir)
-        ? await openState(stateDir, onLogFailure, qdrant, logRules, logRetention)
-        : null;
+    let state = stateDir !== null && existsSync(stateDir) ? await open(stateDir) : null;
     let runtime: Runtime | null = null;
     try {
       runtime = await Runtime.open(options);
-      if (stateDir !== null) state ??= await openState(stateDir, onLogFailure, qdrant, logRules, logRetention);
+      if (stateDir !== null) state ??= await open(stateDir);
       return new Host(runtime, state);
     } catch (error) {
       await state?.close();

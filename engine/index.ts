@@ -65,6 +65,7 @@ export type {
   Verdict,
 } from '../policy/index.ts';
 export {
+  type AnchorOptions,
   type AnchorReport,
   type AuditIndex,
   type AuditIndexOptions,

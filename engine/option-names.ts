@@ -15,6 +15,7 @@ export const ENGINE_OPTIONS: Names<EngineOptions> = {
   onLogFailure: true,
   logRules: true,
   logRetention: true,
+  anchor: true,
   qdrant: true,
 };
 

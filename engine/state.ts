@@ -15,6 +15,7 @@ import {
 } from '../memory/index.ts';
 import { given, KvError } from '../native/index.ts';
 import {
+  type AnchorOptions,
   checkMasterKey,
   type Entry,
   erasedSessions,
@@ -71,10 +72,11 @@ export async function openState(
   qdrant?: QdrantOptions,
   rules: readonly LogRule[] = [],
   retention?: RetentionPolicy,
+  anchor?: AnchorOptions,
 ): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
-  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true, rules });
+  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true, rules, ...given({ anchor }) });
   const onShared = ({ trouble, waiting }: SharedStatus): void => {
     // What a server says of its trouble may hold anything, and its address is nobody's business.
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });

@@ -2,7 +2,7 @@
 import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
 import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, WindowName } from '../native/index.ts';
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
-import type { FailureMode, LogRule } from '../witness/index.ts';
+import type { AnchorOptions, FailureMode, LogRule } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
@@ -41,6 +41,8 @@ export interface EngineOptions {
   readonly logRules?: readonly LogRule[];
   /** How long and how much of the log is kept; applied when the engine opens, which reads the whole log. Default: all of it, for ever. */
   readonly logRetention?: LogRetention;
+  /** Where signed checkpoints of the log go while it is written, so that a change or a cut shows later. Default: nowhere. */
+  readonly anchor?: AnchorOptions;
   /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
   readonly qdrant?: QdrantOptions;
 }

@@ -30,6 +30,8 @@ export class Batch {
   length = 0;
   entries = 0;
   lastSeq = -1;
+  /** Time of its last entry. */
+  lastMs = 0;
   done = false;
   #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);
   /** The entries before this byte have their checksums and hashes. */
@@ -63,7 +65,7 @@ export class Batch {
   }
 
   /** Lays out length and payload. The rest follows in `seal`, because the chain and the tree need not be computed while the caller waits. */
-  add(seq: number, payload: string): void {
+  add(seq: number, payload: string, timeMs = 0): void {
     // UTF-8 takes at most three bytes per UTF-16 unit.
     this.#reserve(payload.length * 3 + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
@@ -72,6 +74,7 @@ export class Batch {
     this.length = start + bytes + HASH_BYTES;
     this.entries++;
     this.lastSeq = seq;
+    this.lastMs = timeMs;
   }
 
   /** Computes checksums, chain and tree of the entries that have none yet. → the state after the last one */

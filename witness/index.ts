@@ -1,4 +1,5 @@
 export type { AnchorReport } from './against.ts';
+export type { AnchorOptions } from './anchor.ts';
 export * from './anchor-file.ts';
 export * from './audit.ts';
 export {

@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { dirname, join, resolve } from 'node:path';
 import { assert, KvError, syncFolder, writeSynced } from '../native/index.ts';
+import { Anchor } from './anchor.ts';
 import { NO_HASH } from './chain.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { checkMasterKey, SessionKeys } from './keys.ts';
@@ -108,6 +109,7 @@ async function openSeries(settings: Settings, series: number, lock: WriterLock):
     recovered.end === null ? createSeries(settings, folder, series, logId) : continueSeries(recovered, series);
   if (tip.nextSeq - firstSeqOf(series) > SERIES_ENTRIES - SPARE_ENTRIES) return null;
   const writer = new LogWriter(settings, folder, lock, tip);
+  settings.anchor?.tell((kind, isAway) => writer.append(NO_SESSION, 'note', { what: 'anchor', kind, isAway }));
   if (recovered.droppedBytes > 0) {
     writer.append(NO_SESSION, 'recovered', { droppedBytes: recovered.droppedBytes, segment: recovered.segment });
     try {
@@ -132,14 +134,18 @@ async function waitForLogId(files: LogFiles, dir: string): Promise<string> {
 }
 
 function checkOptions(options: WitnessOptions): Settings {
-  const { files = nodeFiles } = options;
+  const { dir, files = nodeFiles } = options;
+  if (typeof dir !== 'string' || dir === '')
+    throw new KvError('bad-argument', 'the log needs a folder', { values: { dir } });
+  const anchor = options.anchor === undefined ? null : new Anchor(options.anchor, dir);
   const settings: Settings = {
     dir: options.dir,
     mode: options.mode ?? 'block',
     clock: options.clock ?? Date.now,
     segmentBytesMax: options.segmentBytesMax ?? SEGMENT_BYTES_MAX,
     segmentMsMax: options.segmentMsMax ?? SEGMENT_MS_MAX,
-    keyId: options.keyId ?? NO_KEY,
+    keyId: options.keyId ?? anchor?.keyId ?? NO_KEY,
+    anchor,
     commitIntervalMs: options.commitIntervalMs ?? COMMIT_INTERVAL_MS,
     bufferBytesMax: options.bufferBytesMax ?? BUFFER_BYTES_MAX,
     blockMsMax: options.blockMsMax ?? BLOCK_MS_MAX,
@@ -147,8 +153,6 @@ function checkOptions(options: WitnessOptions): Settings {
     files,
     keys: options.seal === true ? new SessionKeys(files, options.dir) : null,
   };
-  if (typeof settings.dir !== 'string' || settings.dir === '')
-    throw new KvError('bad-argument', 'the log needs a folder', { values: { dir: settings.dir } });
   if (!['block', 'halt', 'drop'].includes(settings.mode)) {
     throw new KvError('bad-argument', `'${settings.mode}' is not a failure mode`, {
       values: { mode: settings.mode },

@@ -140,6 +140,10 @@ export class MaskedLog implements WitnessLog {
     return this.#log.series;
   }
 
+  get unanchoredEntries(): number | null {
+    return this.#log.unanchoredEntries;
+  }
+
   get bytes(): number {
     return this.#log.bytes;
   }

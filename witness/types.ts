@@ -12,6 +12,7 @@ import type {
   Verdict,
 } from '../policy/index.ts';
 import type { AnchorReport } from './against.ts';
+import type { AnchorOptions } from './anchor.ts';
 import type { LogFiles } from './files.ts';
 
 /** Kinds of entries, as the log spells them. */
@@ -187,6 +188,8 @@ export interface WitnessOptions {
   readonly segmentMsMax?: number;
   /** Id of the key that signs checkpoints of this log, 16 hex digits: stands in the header of every segment. Left out: none. */
   readonly keyId?: string;
+  /** Where signed checkpoints go while entries are written. Left out: nowhere. */
+  readonly anchor?: AnchorOptions;
   /** The series to continue; left out: the first that nobody holds. */
   readonly series?: number;
   /** Entries wait at most this long for their fsync, default 50 ms. */
@@ -215,6 +218,8 @@ export interface WitnessLog {
   readonly acknowledgedSeq: number;
   /** Entries that are not in the log and never will be (mode drop). */
   readonly droppedCount: number;
+  /** Entries of this writer's series that no checkpoint covers yet in a place outside of the log; null: none is anchored. */
+  readonly unanchoredEntries: number | null;
   /** Entries of a session that are not in the log, or may never be: those dropped, and while the disk refuses those that wait. */
   missingOf(session: string): number;
   readonly bytes: number;

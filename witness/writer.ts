@@ -4,6 +4,7 @@
  * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
  */
 import { assert, KvError } from '../native/index.ts';
+import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
 import { checkPayloadText, payloadText } from './entry.ts';
@@ -12,6 +13,7 @@ import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
 import { planRemoval, removeFiles } from './remove.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
+import { firstSeqOf } from './series.ts';
 import { spellBody } from './spell.ts';
 import { Trouble } from './trouble.ts';
 import {
@@ -38,6 +40,8 @@ export interface Settings {
   readonly blockMsMax: number;
   readonly retryMs: number;
   readonly files: LogFiles;
+  /** null: checkpoints are not anchored while the log is written. */
+  readonly anchor: Anchor | null;
   /** null: nothing is sealed. */
   readonly keys: SessionKeys | null;
 }
@@ -120,10 +124,16 @@ export class LogWriter implements WitnessLog {
     this.#acknowledgedSeq = tip.nextSeq - 1;
     this.#bytes = tip.bytes;
     this.#open = new Batch(tip.segment, tip.offset, tip);
+    settings.anchor?.begin(tip.id, tip.series, tip.tree.leaves);
   }
 
   get acknowledgedSeq(): number {
     return this.#acknowledgedSeq;
+  }
+
+  get unanchoredEntries(): number | null {
+    const { anchor } = this.#settings;
+    return anchor && this.#nextSeq - firstSeqOf(this.series) - anchor.leaves;
   }
 
   get droppedCount(): number {
@@ -201,7 +211,7 @@ export class LogWriter implements WitnessLog {
     const seq = this.#nextSeq;
     if (this.#isFull()) this.#rotate();
     const lengthBefore = this.#open.length;
-    this.#open.add(seq, payload);
+    this.#open.add(seq, payload, this.#lastMs);
     this.#bytes += this.#open.length - lengthBefore;
     this.#nextSeq = seq + 1;
     return seq;
@@ -351,6 +361,7 @@ export class LogWriter implements WitnessLog {
     batch.done = true;
     this.#queue.shift();
     if (batch.lastSeq > this.#acknowledgedSeq) this.#acknowledgedSeq = batch.lastSeq;
+    this.#settings.anchor?.advance(batch.seal(), batch.lastMs);
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
     if (this.#queue.length === 0) this.#tellTrouble();
@@ -436,6 +447,7 @@ export class LogWriter implements WitnessLog {
     this.#wake?.();
     while (this.#run !== null) await this.#run;
     if (this.#timer !== null) clearTimeout(this.#timer);
+    await this.#settings.anchor?.close();
     this.#giveUpRest();
     this.#disk.closeBefore(Number.POSITIVE_INFINITY);
     this.#lock.release();
@@ -474,7 +486,7 @@ export class LogWriter implements WitnessLog {
       const isFirst = segment === next;
       const header = isFirst ? this.#header(segment, given.before) : null;
       const batch = new Batch(segment, isFirst ? 0 : given.position, given.before, header);
-      batch.add(nextSeq, payload);
+      batch.add(nextSeq, payload, this.#lastMs);
       batch.seal();
       try {
         if (isFirst) this.#disk.close(segment);

@@ -9,7 +9,15 @@ import { addSettings, readSettings, type SettingName } from './settings.ts';
 
 const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
 const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
-const STATE: readonly SettingName[] = ['state', 'masterKey', 'onLogFailure', 'logRules', ...SHARED];
+const STATE: readonly SettingName[] = [
+  'state',
+  'masterKey',
+  'onLogFailure',
+  'anchor',
+  'anchorKey',
+  'logRules',
+  ...SHARED,
+];
 const CACHE: readonly SettingName[] = [
   'kvBudget',
   'kldBudget',

@@ -19,7 +19,7 @@ import {
   readRegular,
   type WindowName,
 } from '../../native/index.ts';
-import { type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
+import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import type { EngineOptions, SessionOptions } from '../types.ts';
 import type { SettingName } from './settings.ts';
 
@@ -48,8 +48,21 @@ export function engineOptions(settings: Settings): EngineOptions {
     stateDir: text(settings, 'state') ?? '.palimpsest',
     onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
     logRules: logRules(settings),
+    anchor: anchorOf(settings),
     qdrant: qdrantOptions(settings),
   });
+}
+
+/** Where checkpoints are anchored; undefined: nowhere. Throws 'bad-argument' for places without a key, or a key without places. */
+function anchorOf(settings: Settings): AnchorOptions | undefined {
+  const to = settings['anchor'] as string[] | undefined;
+  const key = text(settings, 'anchorKey');
+  if (to === undefined && key === undefined) return undefined;
+  if (to === undefined || key === undefined)
+    throw new KvError('bad-argument', 'checkpoints need places and the key that signs them', {
+      hint: 'add both --anchor and --anchor-key; audit keygen makes a key',
+    });
+  return { key, to };
 }
 
 const RULES_BYTES_MAX = 2 ** 20;

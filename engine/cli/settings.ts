@@ -209,6 +209,11 @@ export const SETTINGS = {
     help: 'JSON list of what must not be written to the log: [{"action": "mask", "path": "model.name"}]',
   },
   thresholds: { flags: '--thresholds <file>', help: 'start from this threshold file instead of what was learned here' },
+  anchor: {
+    flags: '--anchor <where...>',
+    help: 'where signed checkpoints of the log go: a file outside of the state folder, stdout, a URL of http, https or postgres',
+  },
+  anchorKey: { flags: '--anchor-key <file>', help: 'private key that signs them' },
   key: { flags: '--key <file>', help: 'private key that signs' },
   trustedKey: {
     flags: '--trusted-key <file...>',
