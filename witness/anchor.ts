@@ -7,7 +7,7 @@ import type { KeyObject } from 'node:crypto';
 import { readPrivateKey } from '../memory/index.ts';
 import { type AnchorTarget, anchorTarget } from './anchor-targets.ts';
 import type { ChainEnd } from './batch.ts';
-import { signCheckpoint } from './checkpoint.ts';
+import { type AnchorOptions, signCheckpoint } from './checkpoint.ts';
 import { headerKeyId, verifierOf } from './note.ts';
 
 const ENTRIES_MAX = 64;
@@ -16,14 +16,6 @@ const RETRY_MS = 250;
 const RETRY_MS_MAX = 30_000;
 /** What closing waits for the places to take the last checkpoint. */
 const CLOSE_MS_MAX = 5000;
-
-/** Where signed checkpoints go while a log is written. */
-export interface AnchorOptions {
-  /** File of the private key that signs them. */
-  readonly key: string;
-  /** Each a file outside of the state folder, 'stdout', or a URL of http, https or postgres. */
-  readonly to: readonly string[];
-}
 
 /** Told when a place begins to refuse checkpoints, and when it takes them again. */
 export type OnAway = (kind: AnchorTarget['kind'], isAway: boolean) => void;

@@ -40,6 +40,14 @@ export interface Checkpoint extends CheckpointBody {
   readonly place: string;
 }
 
+/** Where signed checkpoints go while a log is written. */
+export interface AnchorOptions {
+  /** File of the private key that signs them. */
+  readonly key: string;
+  /** Each a file outside of the state folder, 'stdout', or a URL of http, https or postgres. */
+  readonly to: readonly string[];
+}
+
 const ORIGIN = 'palimpsest/';
 /** A checkpoint has some 300 bytes: those of ten days with one each second. */
 const FILE_BYTES_MAX = 256 * 1024 * 1024;

@@ -1,8 +1,8 @@
 export type { AnchorReport } from './against.ts';
-export type { AnchorOptions } from './anchor.ts';
 export * from './anchor-file.ts';
 export * from './audit.ts';
 export {
+  type AnchorOptions,
   type Checkpoint,
   type CheckpointBody,
   originOf,

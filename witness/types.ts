@@ -12,7 +12,7 @@ import type {
   Verdict,
 } from '../policy/index.ts';
 import type { AnchorReport } from './against.ts';
-import type { AnchorOptions } from './anchor.ts';
+import type { AnchorOptions } from './checkpoint.ts';
 import type { LogFiles } from './files.ts';
 
 /** Kinds of entries, as the log spells them. */

@@ -9,6 +9,7 @@ export const LONG_FILES: Readonly<Record<string, string>> = {};
 /** Library files that print, because talking to a terminal is their work. Folder names end in a slash. */
 export const PRINTERS: Readonly<Record<string, string>> = {
   'engine/cli/': 'the command line',
+  'witness/anchor-targets.ts': 'standard output is one of the places that checkpoints may go to',
 };
 
 /** Library files that read the environment. */
