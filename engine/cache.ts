@@ -159,7 +159,8 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
     if (path !== undefined && (typeof path !== 'string' || path === ''))
       throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: String(path) } });
-  const state = stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
+  const state =
+    stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {
     const start = await startOf(options, budgetBytes, state);
     return PolicyCache.open(options, plan(start.thresholds), state, start);
