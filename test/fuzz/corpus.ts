@@ -3,7 +3,6 @@
  * refused. The advisories and pull requests stand beside them.
  */
 
-import { crc32 } from 'node:zlib';
 import { seeded } from '../native/rows.ts';
 import {
   floats,
@@ -16,7 +15,7 @@ import {
   tinyTokenizerJson,
   u64,
 } from '../unit/engine/model/model-files.ts';
-import { repairSegment } from './parsers.ts';
+import { repairSegment, traceHeader } from './parsers.ts';
 
 export interface Broken {
   readonly name: string;
@@ -251,13 +250,6 @@ const u64At =
     bytes.writeBigUInt64LE(value, place);
     return bytes;
   };
-/** Changes the header of a trace: a length, JSON, and its checksum. */
-function traceHeader(sound: Buffer, change: (json: Buffer) => Buffer): Buffer {
-  const end = 12 + sound.readUInt32LE(8);
-  const json = change(sound.subarray(12, end));
-  return Buffer.concat([sound.subarray(0, 8), u32(json.length), json, u32(crc32(json)), sound.subarray(end + 4)]);
-}
-
 const OTHERS: readonly Broken[] = [
   ...(
     [

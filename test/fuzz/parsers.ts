@@ -6,6 +6,7 @@ import { generateKeyPairSync } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { crc32 } from 'node:zlib';
 import { inspectPath } from '../../engine/cli/inspect.ts';
 import { expectedShapes } from '../../engine/model/config.ts';
 import { loadModel } from '../../engine/model/load.ts';
@@ -97,6 +98,29 @@ export function repairSegment(content: Buffer): Buffer {
   return bytes;
 }
 
+/** Changes the JSON of a safetensors file, and says how long it is then. */
+const safetensorsHeader: Mutation = (content, random) => {
+  if (content.length < 8) return content;
+  const end = 8 + content.readUInt32LE(0);
+  const json = damaged(content.subarray(8, end), JSON_TEXT, random);
+  const length = Buffer.alloc(8);
+  length.writeUInt32LE(json.length);
+  return Buffer.concat([length, json, content.subarray(end)]);
+};
+
+/** Changes the header of a trace: a length, JSON, and its checksum. */
+export function traceHeader(sound: Buffer, change: (json: Buffer) => Buffer): Buffer {
+  const end = 12 + sound.readUInt32LE(8);
+  const json = change(sound.subarray(12, end));
+  const [length, checksum] = [Buffer.alloc(4), Buffer.alloc(4)];
+  length.writeUInt32LE(json.length);
+  checksum.writeUInt32LE(crc32(json));
+  return Buffer.concat([sound.subarray(0, 8), length, json, checksum, sound.subarray(end + 4)]);
+}
+
+const traceJson: Mutation = (content, random) =>
+  content.length < 12 ? content : traceHeader(content, (json) => damaged(json, JSON_TEXT, random));
+
 /** Signs again what was changed. */
 const repairNote = (content: Buffer): Buffer => {
   const [text = ''] = content.toString('utf8').split('\n\n');
@@ -119,6 +143,18 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
       return [...readLog(dir)];
     },
   },
+  // Keys of sessions beside a log, each a small JSON file.
+  sealed: {
+    files: () =>
+      inFolder(async (dir) => {
+        const log = await openWitnessLog({ dir, seal: true });
+        for (let n = 0; n < 6; n++) log.append(`s${n % 2}`, 'note', { n });
+        await log.close();
+        return contentOf(dir);
+      }),
+    damage: {},
+    read: (dir) => [...readLog(dir)],
+  },
   checkpoint: {
     files: async () => {
       const body = { logId: 'ab'.repeat(16), series: 0, timeMs: 1_700_000_000_000 };
@@ -140,7 +176,7 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
     damage: { 'thresholds.json': JSON_TEXT },
     read: (dir) => inspectPath(join(dir, 'thresholds.json'), dir),
   },
-  safetensors: ofModel('model.safetensors', [...BINARY, ...JSON_TEXT]),
+  safetensors: ofModel('model.safetensors', [...BINARY, ...JSON_TEXT, ...BINARY.map(() => safetensorsHeader)]),
   gguf: {
     files: async () => ({ 'model.gguf': tinyGguf(seeded(1)) }),
     damage: { 'model.gguf': BINARY },
@@ -152,7 +188,9 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
   template: ofModel('tokenizer_config.json', JSON_TEXT),
   trace: {
     files: async () => ({ 'a.trace': readFileSync(join(import.meta.dirname, '../golden/trace-v1.trace')) }),
-    damage: { 'a.trace': BINARY },
+    damage: {
+      'a.trace': [...BINARY, ...BINARY.map(() => traceJson)],
+    },
     read: (dir) => {
       const trace = Trace.open(join(dir, 'a.trace'));
       try {
@@ -250,7 +288,7 @@ export async function fuzzParser(
     for (; round < rounds && performance.now() < end; round++) {
       const random: Random = seeded(seed + round);
       const file = one(random, Object.keys(parser.damage).length > 0 ? Object.keys(parser.damage) : Object.keys(files));
-      const mutations = parser.damage[file] ?? (file.endsWith('.json') ? JSON_TEXT : BINARY);
+      const mutations = parser.damage[file] ?? (/\.(json|key)$/.test(file) ? JSON_TEXT : BINARY);
       const changed = damaged(files[file]!, mutations, random);
       writeFileSync(join(dir, file), parser.repair !== undefined && random() < 0.5 ? parser.repair(changed) : changed);
       try {
