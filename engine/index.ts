@@ -92,6 +92,7 @@ export {
   makeCheckpointKeys,
   openAuditIndex,
   openLogQuery,
+  type PagePlace,
   type PolicyFactory,
   parseCheckpoint,
   proveEntry,
@@ -116,6 +117,9 @@ export {
   verifierText,
   verifyAgainst,
   verifyLog,
+  type WhyNot,
+  type WhyNotReason,
+  whyNot,
 } from '../witness/index.ts';
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';

@@ -15,6 +15,7 @@ import {
   wrap,
 } from '../native/index.ts';
 import { shortId } from './id.ts';
+import type { readEnvelope } from './read.ts';
 import type { ReplayReport } from './replay.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
@@ -279,6 +280,12 @@ export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
   const session = entry.session === '' ? '' : ` of session ${printable(entry.session)}`;
   const head = `Entry ${entryId(entry.seq)}: ${entry.kind}${session}, ${timeText(entry.timeMs)}`;
   return `${head}\n${folded(withoutDefaults(entry.body), 0, 0, width)}`;
+}
+
+/** The same for an entry whose body nobody can open. */
+export function sealedText({ seq, kind, session, timeMs, why }: ReturnType<typeof readEnvelope>): string {
+  const what = why === 'erased' ? 'the session was erased' : 'the key of the session is not here';
+  return `Entry ${entryId(seq)}: ${kind} of session ${printable(session)}, ${timeText(timeMs)}\nIts body cannot be read: ${what}. The entry still counts in the hash chain.`;
 }
 
 /** Thresholds of origin 'default' as one line that says how many there are, wherever a set of them stands. */

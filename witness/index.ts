@@ -13,6 +13,8 @@ export {
 export { csvText } from './csv.ts';
 export * from './erase.ts';
 export * from './explain.ts';
+export { RULES } from './explain-text.ts';
+export type * from './explanation.ts';
 export * from './files.ts';
 export * from './filter.ts';
 export * from './id.ts';
@@ -41,3 +43,5 @@ export * from './sql/index.ts';
 export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';
 export * from './types.ts';
 export * from './verify.ts';
+export * from './why-not.ts';
+export { meaningOfWords, type WordsMeaning } from './words.ts';

@@ -148,6 +148,16 @@ export function findSession(dir: string, typed: string, files: LogFiles = nodeFi
   return findId(sessions(), typed, 'session');
 }
 
+/** The envelope of the one entry with this seq, also where nobody can open its body, which is left out then. Throws 'not-found', 'bad-argument', and what `readLog` throws. */
+export function readEnvelope(
+  dir: string,
+  seq: number,
+  files: LogFiles = nodeFiles,
+): Omit<Entry, 'body'> & { readonly why: Unopened | null } {
+  const { timeMs, session, kind } = envelopeOf(rawAt(dir, seq, files));
+  return { seq, timeMs, session, kind, why: new SessionKeys(files, dir).unopened(session) };
+}
+
 function openHere(keys: SessionKeys, raw: RawEntry): Entry {
   const envelope = envelopeOf(raw);
   const entry = keys.open(envelope);
@@ -157,6 +167,10 @@ function openHere(keys: SessionKeys, raw: RawEntry): Entry {
 
 /** The one entry with this seq. Throws 'not-found', 'sealed', and what `readLog` throws. */
 export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles): Entry {
+  return openHere(new SessionKeys(files, dir), rawAt(dir, seq, files));
+}
+
+function rawAt(dir: string, seq: number, files: LogFiles): RawEntry {
   if (!Number.isSafeInteger(seq) || seq < 0) {
     throw new KvError('bad-argument', `'${seq}' is not the id of an entry`, {
       values: { seq },
@@ -170,7 +184,8 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
     for (const raw of walkSeries(files, dir, series, seq)) {
       checkLogId(raw, logId);
       if (raw.seq > seq) break;
-      if (raw.seq === seq) return openHere(new SessionKeys(files, dir), raw);
+      // The bytes are the walk's until it goes on, and it ends here.
+      if (raw.seq === seq) return { ...raw, payload: Uint8Array.from(raw.payload) };
     }
   throw new KvError('not-found', `the log has no entry ${entryId(seq)}`, {
     values: { seq },

@@ -2,12 +2,23 @@
  * One session from its beginning to its end as a person reads it: what it was given, what it looked up, each plan with what became of it, what changed
  * without a decision, how the quality of layers went, what originals said, and how it ended. Everything is read from the log.
  */
-import { brief, bytesText, grouped, PAGE_TOKENS, percent, plural, printable, timeText, wrap } from '../native/index.ts';
+import {
+  brief,
+  bytesText,
+  grouped,
+  KvError,
+  PAGE_TOKENS,
+  percent,
+  plural,
+  printable,
+  timeText,
+  wrap,
+} from '../native/index.ts';
 import type { LayerChange, Situation } from '../policy/index.ts';
 import { decisionRow } from './query.ts';
-import { readLog } from './read.ts';
+import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
-import type { ChangeBody, CloseBody, DecisionRow, Entry, EvidenceBody, OpenBody } from './types.ts';
+import type { ChangeBody, CloseBody, DecisionRow, Entry, EntryKind, EvidenceBody, OpenBody } from './types.ts';
 
 /** One thing that happened in a session, or several of one kind in a row. */
 export interface TimelineEvent {
@@ -18,7 +29,7 @@ export interface TimelineEvent {
   /** Tokens in the cache then. */
   readonly tokens: number;
   /** What kind of thing. */
-  readonly kind: 'evidence' | 'open' | 'quiet' | 'plan' | 'measured' | 'change' | 'note' | 'close' | 'erased';
+  readonly kind: 'evidence' | 'open' | 'quiet' | 'plan' | 'measured' | 'change' | 'note' | 'close' | 'sealed';
   /** In words. */
   readonly text: string;
 }
@@ -33,14 +44,43 @@ export const EVENT_FIELDS = [
 ] as const satisfies readonly (keyof TimelineEvent)[];
 
 /**
- * What happened in a session, in order. `session` is its whole id. Throws 'bad-log', and 'not-found' where there is no log; a session that the log
- * does not have has no events.
+ * What happened in a session, in order. `session` is its whole id. Of one that cannot be opened, because it was erased or its key is not here, only the
+ * envelopes are told. Throws 'bad-log', and 'not-found' where there is no log; a session that the log does not have has no events.
  */
 export function timeline(dir: string, session: string): TimelineEvent[] {
   const story = new Story();
-  for (const entry of readLog(dir, { session })) story.add(entry);
+  try {
+    for (const entry of readLog(dir, { session })) story.add(entry);
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'sealed') throw error;
+    return envelopes(dir, session, error.message);
+  }
   return story.end();
 }
+
+/** What can be told of a session without its key: when it was written, and what kinds of entries. */
+function envelopes(dir: string, session: string, why: string): TimelineEvent[] {
+  const own: { seq: number; timeMs: number; kind: EntryKind }[] = [];
+  for (const one of readEnvelopes(dir)) if (one.session === session) own.push(one);
+  const first = own[0]!;
+  const marks = own.filter(({ kind }) => kind === 'erase' || kind === 'hold' || kind === 'release');
+  const kinds = tally(own.filter((one) => !marks.includes(one)).map(({ kind }) => kind));
+  return [
+    {
+      ...{ seq: first.seq, timeMs: first.timeMs, tokens: 0, kind: 'sealed' },
+      text: `Nobody can read what it says: ${why}. What its envelopes say: ${kinds}, the last ${timeText(own.at(-1)!.timeMs)}.`,
+    },
+    ...marks.map(
+      ({ seq, timeMs, kind }): TimelineEvent => ({ seq, timeMs, tokens: 0, kind: 'sealed', text: MARKS[kind] ?? kind }),
+    ),
+  ];
+}
+
+const MARKS: Readonly<Partial<Record<EntryKind, string>>> = {
+  erase: 'The session was erased.',
+  hold: 'A legal hold on it began.',
+  release: 'The legal hold on it ended.',
+};
 
 /** The events as lines, times counted from the first. */
 export function timelineText(session: string, events: readonly TimelineEvent[], columns?: number): string {
@@ -88,6 +128,8 @@ class Story {
     if (entry.kind === 'open') this.#tell(entry, 'open', openText(entry.body as OpenBody));
     if (entry.kind === 'change') this.#tell(entry, 'change', changeText(entry.body as ChangeBody));
     if (entry.kind === 'note') this.#note(entry as Entry<'note'>);
+    const mark = MARKS[entry.kind];
+    if (mark !== undefined) this.#tell(entry, 'note', mark);
     if (entry.kind === 'close') {
       this.#tokens = (entry.body as CloseBody).tokens;
       this.#tell(entry, 'close', closeText(entry.body as CloseBody));

@@ -1,6 +1,6 @@
 /** `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is first compared with the log. */
-import { currentFingerprint } from '../../memory/index.ts';
-import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
+import { currentFingerprint, type Filter } from '../../memory/index.ts';
+import { columnsOf, fields, given, jsonText, KvError, type Side } from '../../native/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -19,6 +19,7 @@ import {
   explain,
   explanationText,
   findSession,
+  meaningOfWords,
   openAuditIndex,
   openLogQuery,
   parseEntryId,
@@ -26,12 +27,16 @@ import {
   parseTime,
   type Range,
   readEntry,
+  readEnvelope,
   readLog,
+  readSeries,
   replay,
   replayText,
   SESSION_ROW_FIELDS,
   type SessionFilter,
   SIMILAR_FIELDS,
+  sealedText,
+  seriesOf,
   sessionsText,
   similarText,
   timeline,
@@ -39,6 +44,8 @@ import {
   verifyAgainst,
   verifyLog,
   verifyText,
+  whyNot,
+  whyNotText,
 } from '../../witness/index.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
 import { checkpointsOf } from './anchor.ts';
@@ -193,8 +200,15 @@ export async function query(settings: Settings, sql: string): Promise<void> {
 }
 
 export async function show(settings: Settings, id: string): Promise<void> {
-  const entry = readEntry(log(settings), parseEntryId(id));
-  print(settings, entry, (columns) => entryText(entry, columns));
+  const seq = parseEntryId(id);
+  try {
+    const entry = readEntry(log(settings), seq);
+    print(settings, entry, (columns) => entryText(entry, columns));
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'sealed') throw error;
+    const envelope = readEnvelope(log(settings), seq);
+    print(settings, envelope, () => sealedText(envelope));
+  }
 }
 
 export async function explainCommand(settings: Settings, id: string): Promise<void> {
@@ -221,29 +235,92 @@ export async function replayCommand(settings: Settings, typed: string): Promise<
   if (!report.equal || report.missing !== 0) process.exitCode = 2;
 }
 
-/** Lists the earlier sessions whose fingerprints are nearest to that of the entry's session. */
-export async function similar(settings: Settings, id: string): Promise<void> {
-  const dir = log(settings);
-  const entry = readEntry(dir, parseEntryId(id));
-  const fingerprint = fingerprintOf([...readLog(dir, { session: entry.session, kinds: ['evidence', 'close'] })]);
-  if (fingerprint === null)
-    throw new KvError(
-      'not-found',
-      `session ${entry.session} has no fingerprint: it was not closed and found nothing to compare with`,
-      { values: { session: entry.session } },
-    );
+/** What to look for: the session of an entry, a fingerprint as a JSON list, or words. */
+interface Sought {
+  readonly fingerprint: readonly number[];
+  readonly filter: Filter;
+  /** A session that is not to be found, since it is the one that was named. */
+  readonly session: string | null;
+}
+
+/** Sessions whose fingerprints are nearest to that of an entry's session, to one given as JSON, or to what a few words mean. */
+export async function similar(settings: Settings, words: readonly string[]): Promise<void> {
+  const sought = soughtBy(log(settings), words.join(' '));
   const limit = number(settings, 'limit') ?? 5;
   const book = await readBook(stateDir(settings), qdrantOptions(settings));
-  const all = await book.nearestSessions(fingerprint, limit + 1);
+  const all = await book.nearestSessions(sought.fingerprint, limit + 1, sought.filter);
   await book.close();
-  const near = all.filter(({ payload }) => payload.session !== entry.session).slice(0, limit);
+  const near = all.filter(({ payload }) => payload.session !== sought.session).slice(0, limit);
   const rows = near.map(({ id, distance, payload }) => ({ ...id, distance, ...payload }));
   printRows(settings, rows, SIMILAR_FIELDS, (columns) => similarText(near, columns), near);
 }
 
-function fingerprintOf(entries: readonly Entry[]): readonly number[] | null {
-  const last = entries.at(-1);
-  return last === undefined ? null : currentFingerprint((last.body as { fingerprint: readonly number[] }).fingerprint);
+function soughtBy(dir: string, text: string): Sought {
+  if (text.trimStart().startsWith('['))
+    return { fingerprint: currentFingerprint(numbersIn(text)), filter: {}, session: null };
+  if (/^(\d{1,4}:)?\d{1,16}$/.test(text)) return soughtByEntry(dir, parseEntryId(text));
+  return { ...meaningOfWords(text, modelsOf(dir)), session: null };
+}
+
+/** A list of numbers in JSON. Throws 'bad-argument'; how many there must be is for the index to say. */
+function numbersIn(text: string): readonly number[] {
+  try {
+    const value: unknown = JSON.parse(text);
+    if (Array.isArray(value) && value.every((one) => typeof one === 'number')) return value;
+  } catch {
+    // Said below.
+  }
+  throw new KvError('bad-argument', 'a fingerprint is a list of numbers in JSON', {
+    values: { given: text.slice(0, 80) },
+    hint: 'the close entry of a session has one: audit show ID --json',
+  });
+}
+
+function soughtByEntry(dir: string, seq: number): Sought {
+  const { session } = readEntry(dir, seq);
+  // The session's end mostly follows soon behind any of its entries; what it knew before is looked for only where there is no end.
+  const found =
+    firstOf(readSeries(dir, seriesOf(seq), { from: seq, session, kinds: ['close'] })) ??
+    [...readLog(dir, { session, kinds: ['evidence', 'close'] })].at(-1);
+  if (found === undefined)
+    throw new KvError(
+      'not-found',
+      `session ${session} has no fingerprint: it was not closed and found nothing to compare with`,
+      { values: { session } },
+    );
+  const { fingerprint } = found.body as { fingerprint: readonly number[] };
+  return { fingerprint: currentFingerprint(fingerprint), filter: {}, session };
+}
+
+function firstOf<T>(all: Iterable<T>): T | undefined {
+  for (const one of all) return one;
+  return undefined;
+}
+
+/** Names of the models of a log, in lower case, and their digests; of one name the newest. */
+function modelsOf(dir: string): ReadonlyMap<string, string> {
+  const models = new Map<string, string>();
+  for (const entry of readLog(dir, { kinds: ['open'] })) {
+    const { name, digest } = (entry as Entry<'open'>).body.model;
+    models.set(name.toLowerCase(), digest);
+  }
+  return models;
+}
+
+export async function whyNotCommand(settings: Settings): Promise<void> {
+  const [session, layer, page] = [text(settings, 'session'), number(settings, 'layer'), number(settings, 'page')];
+  if (session === undefined || layer === undefined || page === undefined)
+    throw new KvError('bad-argument', 'a page is named by its session, layer and number', {
+      hint: 'give --session, --layer and --page, and --side for keys or values alone',
+    });
+  const side = text(settings, 'side');
+  if (side === 'kv')
+    throw new KvError('bad-argument', 'a page has keys and values; which of them is asked for with --side k or v', {});
+  const found = whyNot(log(settings), findSession(log(settings), session), {
+    ...{ layer, page },
+    ...given<{ side?: Side }>({ side: side as Side | undefined }),
+  });
+  print(settings, found, (columns) => fields(whyNotText(found), columns));
 }
 
 export async function reindex(settings: Settings): Promise<void> {

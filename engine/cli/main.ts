@@ -245,11 +245,18 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await audit()).timelineCommand(settings, args[0]!),
   },
   {
-    usage: 'similar <id>',
-    does: 'Sessions whose work was like that of this entry.',
-    examples: ['palimpsest audit similar 17 --limit 3'],
+    usage: 'why-not',
+    does: 'Why a page was not moved to a lower format, or no further, by the situations and decisions of its session.',
+    examples: ['palimpsest audit why-not --session 0c42f114 --layer 3 --page 1 --side k'],
+    settings: ['session', 'layer', 'page', 'side', ...AUDIT],
+    act: async (settings) => (await audit()).whyNotCommand(settings),
+  },
+  {
+    usage: 'similar <what...>',
+    does: 'Sessions whose work was like that of an entry, like a fingerprint (a JSON list), or as a few words say: kind of text, length, share of f16, model, policy.',
+    examples: ['palimpsest audit similar 17 --limit 3', 'palimpsest audit similar "english novel, 50%, short"'],
     settings: [...SHARED, ...LISTING],
-    act: async (settings, args) => (await audit()).similar(settings, args[0]!),
+    act: async (settings, args) => (await audit()).similar(settings, args),
   },
   {
     usage: 'keygen <file>',

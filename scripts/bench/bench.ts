@@ -18,6 +18,8 @@ export interface Settings {
   readonly steps: number;
   readonly kvBudget: string;
   readonly sessions: number;
+  /** Entries of the log that audit asks. */
+  readonly entries: number;
 }
 
 export interface Bench {

@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except log, memory and retrieval.
+ * every bench except log, memory, retrieval and audit.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
@@ -9,6 +9,7 @@
  *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
+ *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by its SQL tables
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -19,6 +20,8 @@
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here)
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
+ *   --entries N         entries of the log that audit asks (default 1,000,000)
+ *   --over LIST         what audit asks: log,vectors,pglite,postgres
  *   --indexes LIST      what retrieval measures: hnsw,qdrant,rebuild
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
@@ -31,6 +34,7 @@ import { fileURLToPath } from 'node:url';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { attention } from './attention.ts';
+import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
 import { demote } from './demote.ts';
 import { log } from './log.ts';
@@ -57,7 +61,7 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 };
 
 async function main(): Promise<void> {
-  const { names: asked, settings, isa, json, table, indexes } = readCommand(process.argv.slice(2));
+  const { names: asked, settings, isa, json, table, indexes, over } = readCommand(process.argv.slice(2));
   if (asked.length === 1 && asked[0] === 'memory') {
     // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
@@ -69,6 +73,10 @@ async function main(): Promise<void> {
   }
   if (asked.length === 1 && asked[0] === 'retrieval') {
     await retrieval((line) => console.log(line), { count: settings.sessions, indexes, json });
+    return;
+  }
+  if (asked.length === 1 && asked[0] === 'audit') {
+    await audit((line) => console.log(line), { entries: settings.entries, over, json });
     return;
   }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;

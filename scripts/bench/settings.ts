@@ -1,6 +1,7 @@
 /** Parses and checks the flags of the command. */
 import { parseArgs } from 'node:util';
 import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
+import { PARTS as AUDIT_PARTS } from './audit.ts';
 import type { Settings } from './bench.ts';
 import { INDEXES, type IndexName } from './retrieval.ts';
 import { pairs, shapes } from './shapes.ts';
@@ -14,6 +15,8 @@ export interface Command {
   readonly table: boolean;
   /** What retrieval measures. */
   readonly indexes: readonly IndexName[];
+  /** What audit asks. */
+  readonly over: readonly string[];
 }
 
 /** Throws KvError 'bad-argument' for flags and values that are not valid. */
@@ -35,12 +38,14 @@ export function readCommand(words: readonly string[]): Command {
       model: values.model,
       steps: whole('--steps', values.steps, 1, 100_000)[0]!,
       kvBudget: values['kv-budget'],
+      entries: whole('--entries', values.entries, 1000, 10_000_000)[0]!,
       sessions: whole('--sessions', values.sessions, 1000, 10_000_000)[0]!,
     },
     isa: given(values.isa, isaNamed),
     json: values.json ?? null,
     table: values.table,
     indexes: values.indexes.split(',').map(indexNamed),
+    over: values.over.split(',').map(partNamed),
   };
 }
 
@@ -63,6 +68,8 @@ function parse(words: readonly string[]) {
         model: { type: 'string', default: 'smollm2-135m' },
         steps: { type: 'string', default: '384' },
         sessions: { type: 'string', default: '1000000' },
+        entries: { type: 'string', default: '1000000' },
+        over: { type: 'string', default: AUDIT_PARTS.join() },
         indexes: { type: 'string', default: INDEXES.join() },
         'kv-budget': { type: 'string', default: '25%' },
       },
@@ -89,6 +96,11 @@ function indexNamed(text: string): IndexName {
   throw new KvError('bad-argument', `retrieval measures nothing called ${text}`, {
     hint: `it measures ${INDEXES.join(', ')}`,
   });
+}
+
+function partNamed(text: string): string {
+  if (AUDIT_PARTS.includes(text)) return text;
+  throw new KvError('bad-argument', `audit asks nothing called ${text}`, { hint: `it asks ${AUDIT_PARTS.join(', ')}` });
 }
 
 function isaNamed(text: string): Isa {

@@ -1,7 +1,7 @@
 /** One walk over the entries of a session: everything that its report shows. */
 import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable } from '../../native/index.ts';
 import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
-import { ORIGINS, RULES } from '../explain.ts';
+import { ORIGINS, RULES } from '../explain-text.ts';
 import type { Entry, OpenBody } from '../types.ts';
 import { Packer } from './pack.ts';
 import type { Happening, Reason, ReportData } from './page/data.ts';

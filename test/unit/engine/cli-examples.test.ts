@@ -31,6 +31,7 @@ const COMMANDS = [
     'show',
     'explain',
     'timeline',
+    'why-not',
     'similar',
     'keygen',
     'checkpoint',

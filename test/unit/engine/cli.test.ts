@@ -50,6 +50,7 @@ describe('help', () => {
       'audit show',
       'audit explain',
       'audit timeline',
+      'audit why-not',
       'audit similar',
       'audit verify',
       'audit replay',

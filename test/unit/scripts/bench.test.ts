@@ -100,6 +100,7 @@ describe('a very small run', () => {
       model: 'reference',
       steps: 1,
       kvBudget: '50%',
+      entries: 1000,
       sessions: 1000,
     };
     const bench: Bench = {

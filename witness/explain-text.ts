@@ -1,0 +1,269 @@
+/** An explanation in words. Nothing is looked up here: whatever is told stands in the facts. */
+import { brief, bytesText, grouped, percent, plural, timeText } from '../native/index.ts';
+import {
+  type Because,
+  FORMS,
+  type LayerChange,
+  type PageForm,
+  type ThresholdOrigin,
+  type TrialReport,
+} from '../policy/index.ts';
+import type { Explanation } from './explanation.ts';
+import { entryId } from './series.ts';
+import type { DecisionRow } from './types.ts';
+
+/** The state of a layer as the log has it → its quality. */
+export const qualityIn = (state: string): string => state.split('/')[1] ?? state;
+
+/** ε per format that was tried, best format first. */
+export function tried({ epsilon }: TrialReport): [PageForm, number][] {
+  return FORMS.flatMap((format): [PageForm, number][] => {
+    const value = epsilon[format];
+    return value === undefined ? [] : [[format, value]];
+  });
+}
+
+/** An explanation before it is put into words. */
+type Facts = Omit<Explanation, 'sentences'>;
+
+/** What is known of a decision, in sentences. */
+export function tell(facts: Facts): { title: string; text: string }[] {
+  return [
+    { title: 'what', text: tellMove(facts) },
+    { title: 'why', text: tellWhy(facts) },
+    { title: 'threshold', text: tellThreshold(facts) },
+    { title: 'trial', text: tellTrial(facts) },
+    { title: 'verdict', text: tellVerdict(facts) },
+    { title: 'bytes', text: tellBytes(facts) },
+    { title: 'situation', text: tellSituation(facts) },
+    { title: 'guard', text: tellGuard(facts) },
+    { title: 'otherwise', text: tellOthers(facts) },
+    { title: 'beside', text: tellAlternatives(facts) },
+    { title: 'before', text: tellHistory(facts.before, facts, 'Nothing was decided about this page before.') },
+    { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
+    { title: 'later', text: tellCanaries(facts) },
+    { title: 'layer', text: tellLayer(facts) },
+    {
+      title: 'record',
+      text: `Entry ${entryId(facts.id)}, decision ${facts.decision.order} of situation ${facts.decision.situation}, session ${facts.decision.session}.`,
+    },
+  ];
+}
+
+const SIDE_NAMES = { k: 'keys', v: 'values', kv: 'keys and values' } as const;
+const sideName = (side: DecisionRow['side']): string => SIDE_NAMES[side];
+
+function tellMove(facts: Facts): string {
+  const { decision, tokenFirst, tokenLast } = facts;
+  const what = `the ${sideName(decision.side)} of page ${decision.page} (tokens ${grouped(tokenFirst)} to ${grouped(tokenLast)}) in layer ${decision.layer}`;
+  const move = decision.accepted
+    ? `went from ${decision.from} to ${decision.to}`
+    : `were to go from ${decision.from} to ${decision.to} and stayed in ${decision.from}: refused`;
+  return `At ${timeText(decision.timeMs)}, with ${plural(decision.tokens, 'token')} in the cache of ${facts.model}, ${what} ${move}.`;
+}
+
+/** What each rule of the policies means, of a plan and of a verdict. A rule that is not listed is told by its name. */
+export const RULES: Readonly<Record<string, string>> = {
+  price: 'a move is made while the divergence it costs per saved byte stays below the current price',
+  deficit: 'the cache and the next pages together would not fit into the budget, and this was the cheapest legal move',
+  'low-memory': 'low memory was signalled from outside, so the cache aims at less than its budget',
+  'fresh-trial': 'the first trial was recent enough, so the planned price stands',
+  'settled-trial':
+    'the page left the window so long ago that its first trial is a safe bound, so the planned price stands',
+  'not-seen': 'no recent query looks at this page, so nothing speaks against the first trial',
+  'trial-again': 'the page was tried again, and the new price may exceed the planned one only by the slack allowed',
+  'deficit-override':
+    'the repeated trial came out worse than planned, but the budget is hard and the next page was due',
+  'put-back':
+    'errors in this layer are too far above what was promised, so its demotions stop, and the original that was kept takes the place of the coded form',
+  'quality-gives-way':
+    'errors in this layer are too far above what was promised, but nothing else was left and the budget is hard',
+  fixed: 'the page takes the format that the fixed table gives it',
+  table: 'the page takes the format that the table gives it',
+  age: 'the page is old enough for the next format of the age rule',
+  uniform: 'all pages alike take the format whose bits fit the budget',
+  'kld-gives-way':
+    'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
+};
+
+const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : ` (${RULES[rule]})`}`;
+
+function tellWhy({ policy, because }: Facts): string {
+  return `Planned by policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}`;
+}
+
+function tellComparison({ threshold, measured, bound, unit }: Because): string {
+  const relation = measured < bound ? 'below' : measured > bound ? 'above' : 'exactly at';
+  // A share of the budget is told as what the cache needs of it.
+  const needs = threshold.startsWith('pressure') && unit === 'share';
+  const what = needs ? `This needs ${amount(measured, unit)} of the budget` : `Measured ${amount(measured, unit)}`;
+  return `${what}, ${relation} the bound of ${amount(bound, unit)} ('${threshold}').`;
+}
+
+/** A number with its unit; shares in percent. */
+function amount(value: number, unit: string): string {
+  if (unit === 'share') return `${brief(100 * value)}%`;
+  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unit}`}`;
+}
+
+/** What each origin of a threshold's value means. */
+export const ORIGINS: Readonly<Record<ThresholdOrigin, string>> = {
+  default: 'the built-in default',
+  learned: 'learned from earlier sessions',
+  file: 'taken from a threshold file',
+  option: 'set by an option of this run',
+  controller: 'set by the controller of this run',
+};
+
+function tellThreshold({ because, threshold, neighbours }: Facts): string {
+  const origin = ORIGINS[because.origin] ?? because.origin;
+  const now = `The bound of ${amount(because.bound, because.unit)} was ${origin}`;
+  if (threshold === null) return `${now}. The session began without a value of its own for it.`;
+  const start = amount(threshold.value, threshold.unit);
+  const source = `${ORIGINS[threshold.origin] ?? threshold.origin}: ${threshold.source}`;
+  const isUnmoved = because.bound === threshold.value && because.origin === threshold.origin;
+  const parts = [
+    isUnmoved
+      ? `The bound of ${start} has not moved since the session began. It was ${source}.`
+      : `${now}. The session began with ${start}, ${source}.`,
+  ];
+  if (threshold.samples > 0) {
+    const entries = threshold.evidence.length === 0 ? '' : ` (entries ${shortList(threshold.evidence.map(entryId))})`;
+    parts.push(`It rests on ${plural(threshold.samples, 'earlier session')}${entries}.`);
+  }
+  if (threshold.origin === 'learned' && neighbours.length > 0) {
+    const near = neighbours.map(({ session, distance, seq, log }) => {
+      const where = log === undefined ? '' : ` of log ${log}`;
+      return `${session} (distance ${brief(distance)}, entry ${entryId(seq)}${where})`;
+    });
+    parts.push(`The sessions most like this one were ${shortList(near)}.`);
+  } else if (threshold.samples === 0) parts.push('No earlier session stands behind it.');
+  return parts.join(' ');
+}
+
+/** The first five, and how many more. */
+function shortList(items: readonly string[]): string {
+  const rest = items.length - 5;
+  return items.slice(0, 5).join(', ') + (rest > 0 ? ` and ${rest} more` : '');
+}
+
+function tellTrial({ decision, trial, verdict }: Facts): string {
+  const { epsilonFrom, epsilonTo, epsilonNow, price, bytesFreed, from, to } = decision;
+  const parts: string[] = [];
+  const results = trial === null ? [] : tried(trial.report).map(([format, epsilon]) => `${format} ${brief(epsilon)}`);
+  if (trial !== null && results.length > 0)
+    parts.push(
+      `When it became movable (entry ${entryId(trial.seq)}), the page was tried in other formats against its ${trial.report.from} content. ε, the change of the layer's output as a share of the residual stream, was: ${results.join(', ')}.`,
+    );
+  if (epsilonTo !== null)
+    parts.push(
+      `The plan counted ε ${brief(epsilonTo)} in ${to}${epsilonFrom === null ? '' : ` against ${brief(epsilonFrom)} in ${from}`}.`,
+    );
+  if (price !== null)
+    parts.push(
+      `The predicted divergence is ${brief(price * bytesFreed)} KLD for ${bytesText(bytesFreed)}, or ${brief(price)} KLD per byte.`,
+    );
+  if (epsilonNow !== null)
+    parts.push(`Tried again just before the move, on the newest queries: ε ${brief(epsilonNow)}.`);
+  else if (epsilonTo !== null && verdict.rule === 'fresh-trial')
+    parts.push('That trial was recent, so it was not repeated.');
+  return parts.length === 0 ? 'None: this policy moves pages without trying them first.' : parts.join(' ');
+}
+
+function tellVerdict({ decision, verdict }: Facts): string {
+  return `${decision.accepted ? 'Made' : 'Refused'} under ${ruleText(verdict.rule)}. ${tellComparison(verdict)}`;
+}
+
+function tellBytes({ decision }: Facts): string {
+  const { bytesBefore, bytesAfter, bytesFreed, accepted } = decision;
+  if (!accepted)
+    return `The cache stayed at ${grouped(bytesBefore)} bytes; the move would have freed ${grouped(bytesFreed)}.`;
+  const freed = bytesBefore - bytesAfter;
+  const planned = freed === bytesFreed ? ', as planned' : `, where ${grouped(bytesFreed)} were planned`;
+  return `The cache went from ${grouped(bytesBefore)} to ${grouped(bytesAfter)} bytes: ${grouped(freed)} freed${planned}.`;
+}
+
+function tellSituation({ situation }: Facts): string {
+  if (situation === null) return 'The entry with the situation is not in the log.';
+  const { seq, seen, planned, refused } = situation;
+  const expected = seen.tokensExpected === null ? '' : ` of ${grouped(seen.tokensExpected)} expected`;
+  const budget =
+    seen.budgetBytes === null
+      ? 'with no byte budget'
+      : `${brief((100 * seen.bytes) / Math.max(1, seen.budgetBytes))}% of its budget of ${bytesText(seen.budgetBytes)}`;
+  const parts = [
+    `The cache held ${plural(seen.tokens, 'token')}${expected} in ${bytesText(seen.bytes)}, ${budget}, and the next pages needed ${bytesText(seen.sealBytes)}${seen.urgent ? ' at once' : ''} (entry ${entryId(seq)}).`,
+    ...(seen.kldBudget === null ? [] : [`A divergence of ${brief(seen.kldBudget)} KLD may be spent in all.`]),
+    ...(seen.lowMemory ? ['Low memory was signalled from outside.'] : []),
+    ...(seen.stepLatencyBudgetMs === null
+      ? []
+      : [`Steps took ${brief(seen.stepLatencyMsP95)} ms (p95) of the ${brief(seen.stepLatencyBudgetMs)} ms allowed.`]),
+    `The plan had ${plural(planned, 'move')}, of which ${refused} ${refused === 1 ? 'was' : 'were'} refused.`,
+  ];
+  return parts.join(' ');
+}
+
+function tellGuard({ guard, decision }: Facts): string {
+  if (guard === null) return 'None beside the rule itself, or the entries that would tell it are not in the log.';
+  const { quality, pressure, warm, archive } = guard;
+  const layer = `The quality of layer ${decision.layer} was ${quality} then${quality === 'degraded' ? ', which stops demotions' : ''}.`;
+  if (pressure === null) return `${layer} There is no byte budget, so its pressure opens or shuts no format.`;
+  const open = pressure >= archive ? 'all formats' : pressure >= warm ? '4-bit formats' : 'no format below the window';
+  return `${layer} The cache and its next pages needed ${percent(pressure)} of the budget: ${open} ${open === 'all formats' || open.startsWith('4') ? 'are' : 'is'} open at that (4-bit formats from ${percent(warm)}, all from ${percent(archive)}).`;
+}
+
+function tellAlternatives({ alternatives, situation }: Facts): string {
+  if (alternatives.length === 0) return 'It was the only move of its plan.';
+  const name = (row: DecisionRow): string =>
+    `layer ${row.layer} page ${row.page}${row.side} ${row.from} to ${row.to}${row.price === null ? '' : ` at ${brief(row.price)}`} (${entryId(row.seq)})`;
+  const [made, refused] = [true, false].map((accepted) => alternatives.filter((row) => row.accepted === accepted));
+  const parts: string[] = [];
+  if (refused!.length > 0) parts.push(`Refused in the same plan: ${shortList(refused!.map(name))}.`);
+  if (made!.length > 0) parts.push(`Made in the same plan: ${shortList(made!.map(name))}.`);
+  return `${parts.join(' ')}${situation === null ? '' : ' Prices are KLD per byte.'}`;
+}
+
+function tellOthers({ decision, trial }: Facts): string {
+  const others = (trial?.candidates ?? []).filter(({ format }) => format !== decision.to);
+  if (others.length === 0) return 'No other format of this page was tried.';
+  return others
+    .map(
+      ({ format, bytes, epsilon, predictedKld }) =>
+        `${format}: ${bytesText(bytes)}, ε ${brief(epsilon)}, predicted divergence ${brief(predictedKld)}`,
+    )
+    .join('. ')
+    .concat('.');
+}
+
+function tellHistory(rows: readonly DecisionRow[], { decision }: Facts, none: string): string {
+  if (rows.length === 0) return none;
+  const told = rows.map(
+    (row) =>
+      `${entryId(row.seq)}: ${row.side === decision.side ? '' : `${sideName(row.side)} `}${row.from} to ${row.to} at ${plural(row.tokens, 'token')}${row.accepted ? '' : ' (refused)'}`,
+  );
+  return `${shortList(told)}.`;
+}
+
+function tellCanaries({ canaries, decision }: Facts): string {
+  if (canaries.length === 0)
+    return decision.accepted ? 'No original was kept to measure it against later.' : 'Nothing was moved.';
+  const told = canaries.map(
+    ({ seq, age, epsilonNow }) => `${brief(epsilonNow)} after ${plural(age, 'token')} (${entryId(seq)})`,
+  );
+  return `Its original was kept. Against it, ε was promised as ${brief(canaries[0]!.epsilonPromised)} and measured as ${shortList(told)}.`;
+}
+
+const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
+  error: 'measured over promised error',
+  topic: 'a change of topic',
+  gain: 'a gain that is not believed',
+};
+
+function tellLayer({ layer }: Facts): string {
+  if (layer.length === 0) return 'The quality of the layer stayed healthy.';
+  const told = layer.map(({ seq, tokens, state, source, measured, bound, threshold }) => {
+    const quality = qualityIn(state);
+    return `${quality} at ${plural(tokens, 'token')} (${SOURCES[source] ?? source}: severity ${brief(measured)} against ${brief(bound)} of '${threshold}', entry ${entryId(seq)})`;
+  });
+  return `The quality of the layer was ${shortList(told)}.`;
+}

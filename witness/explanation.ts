@@ -1,0 +1,82 @@
+/** What the log says about one decision, as data. */
+import type {
+  Because,
+  CanaryReport,
+  LayerChange,
+  PageForm,
+  Situation,
+  Threshold,
+  TrialReport,
+} from '../policy/index.ts';
+import type { DecisionRow, LikeSession } from './types.ts';
+
+/** One format that the page could have taken, by its trial when its exact content was still there. */
+export interface Candidate {
+  /** The format. */
+  readonly format: PageForm;
+  /** Mean change of the layer's output, as a share of the residual stream. */
+  readonly epsilon: number;
+  /** Bytes that the page side takes in this format, or the page in this latent. */
+  readonly bytes: number;
+  /** Predicted divergence of this page side in this format, by the law that the session began with (c·g·ε² in version 1 of `price` and other policies). */
+  readonly predictedKld: number;
+}
+
+/** What the log says about one decision. */
+export interface Explanation {
+  /** seq of the decision's entry. */
+  readonly id: number;
+  /** The decision, flat. */
+  readonly decision: DecisionRow;
+  /** Name of the model. */
+  readonly model: string;
+  /** Id of the policy. */
+  readonly policy: string;
+  /** First token of the page. */
+  readonly tokenFirst: number;
+  /** Last token of the page. */
+  readonly tokenLast: number;
+  /** Why it was planned. */
+  readonly because: Because;
+  /** Why it was then made or refused. */
+  readonly verdict: Because;
+  /** The threshold as the session began with it; null when the rule needs none. */
+  readonly threshold: Threshold | null;
+  /** Sessions found to be alike, when the threshold rests on them. */
+  readonly neighbours: readonly LikeSession[];
+  /** The trial made when the page became movable, with its seq; null when the policy needs none. */
+  readonly trial: {
+    readonly seq: number;
+    readonly report: TrialReport;
+    readonly candidates: readonly Candidate[];
+  } | null;
+  /** The state that the policy saw, with its seq; the trials of other pages are left out. null when its entry is missing. */
+  readonly situation: {
+    readonly seq: number;
+    readonly seen: Omit<Situation, 'trials' | 'outcomes'>;
+    readonly planned: number;
+    readonly refused: number;
+  } | null;
+  /** What let the move through: the quality of its layer then, and what the cache needed of its budget against the bounds that open lower formats; null where another policy than `price` decided, or entries are missing. */
+  readonly guard: {
+    /** 'healthy', 'watched', 'degraded' or 'recovering'; healthy where no entry says otherwise. */
+    readonly quality: string;
+    /** Share of the byte budget that the cache and its next pages needed; null without one. */
+    readonly pressure: number | null;
+    /** Pressure from which 4-bit formats are open, and from which all are. */
+    readonly warm: number;
+    readonly archive: number;
+  } | null;
+  /** Other moves of the same plan, refused ones first, at most ten of each. */
+  readonly alternatives: readonly DecisionRow[];
+  /** Earlier decisions about the same page, both sides, oldest first. */
+  readonly before: readonly DecisionRow[];
+  /** Later ones. */
+  readonly after: readonly DecisionRow[];
+  /** What the original, where it was kept, said later about a move that was made; with the seq and the tokens of the situation that told it. */
+  readonly canaries: readonly (CanaryReport & { readonly seq: number; readonly tokens: number })[];
+  /** Changes of the quality of its layer in the whole session. */
+  readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
+  /** All of it in words, for people. */
+  readonly sentences: readonly { readonly title: string; readonly text: string }[];
+}
