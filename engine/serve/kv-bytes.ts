@@ -8,9 +8,10 @@ import { type KvLabels, type Meter, tierOf } from './meter.ts';
 /** The text of all metrics of an engine with these caches open. */
 export function metricsText(meter: Meter, caches: readonly Governed[], log: WitnessLog | null): string {
   measure(meter, caches);
-  const { unanchoredEntries } = (log ?? {}) as { readonly unanchoredEntries?: number };
+  // Only a writer that anchors its log by itself knows it; for others it is left out.
+  const { unanchoredEntries } = (log ?? {}) as { readonly unanchoredEntries?: number | null };
   meter.unanchored.clear();
-  if (unanchoredEntries !== undefined) meter.unanchored.set({}, unanchoredEntries);
+  if (unanchoredEntries != null) meter.unanchored.set({}, unanchoredEntries);
   return meter.text();
 }
 
