@@ -9,9 +9,9 @@ import { type KvLabels, type Meter, tierOf } from './meter.ts';
 export function metricsText(meter: Meter, caches: readonly Governed[], log: WitnessLog | null): string {
   measure(meter, caches);
   // Only a writer that anchors its log by itself knows it; for others it is left out.
-  const { unanchoredEntries } = (log ?? {}) as { readonly unanchoredEntries?: number | null };
+  const unanchoredEntries = log?.unanchoredEntries ?? null;
   meter.unanchored.clear();
-  if (unanchoredEntries != null) meter.unanchored.set({}, unanchoredEntries);
+  if (unanchoredEntries !== null) meter.unanchored.set({}, unanchoredEntries);
   return meter.text();
 }
 

@@ -3,12 +3,13 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { openCache } from '../../../../engine/index.ts';
+import { createEngine, openCache } from '../../../../engine/index.ts';
 import { Meter } from '../../../../engine/serve/meter.ts';
 import { Registry } from '../../../../engine/serve/registry.ts';
+import { writeKeyPair } from '../../../../memory/index.ts';
 import { GOLDEN_FILE, goldenMetrics } from '../../../../scripts/golden-metrics.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { entriesOf, ids, openEngine, written } from '../on-reference.ts';
+import { entriesOf, ids, MODEL, openEngine, written } from '../on-reference.ts';
 import { type MetricFamily, parseExposition } from './exposition.ts';
 
 const folder = scratchFolders();
@@ -139,6 +140,18 @@ describe('an engine', () => {
     expect(after).toContain('palimpsest_sessions_ended_total{end="done"} 1');
     expect(sumOf(after, 'sessions_open')).toBe(0);
     expect(familyOf(after, 'kv_bytes')).toBeUndefined();
+  });
+
+  test('tells how many entries no checkpoint stands for, where it anchors its log, and says nothing of it elsewhere', async () => {
+    const dir = folder();
+    writeKeyPair(join(dir, 'key'));
+    const anchor = { key: join(dir, 'key'), to: [join(dir, 'checkpoints')] };
+    await using engine = await createEngine({ model: MODEL, threads: 1, stateDir: join(dir, 'state'), anchor });
+    await using _ = await engine.openSession({ kvBudget: '50%', tokensExpected: 600 });
+    const family = familyOf(await engine.metrics(), 'log_unanchored_records');
+    expect(family!.samples[0]!.value).toBeGreaterThanOrEqual(0);
+    await using bare = await openEngine(join(dir, 'bare'));
+    expect(familyOf(await bare.metrics(), 'log_unanchored_records')).toBeUndefined();
   });
 
   test('counts pages that forks share once', async () => {
