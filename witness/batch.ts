@@ -2,6 +2,7 @@
 import { assert } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
 import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
+import { SEALED_EXTRA_BYTES, SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from './seal.ts';
 import { encodeHeader, FORMAT_VERSION, type SegmentHeader, segmentHash } from './segment.ts';
 import type { Frontier } from './tree.ts';
 import type { Trouble } from './trouble.ts';
@@ -36,6 +37,8 @@ export class Batch {
   #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);
   /** The entries before this byte have their checksums and hashes. */
   #sealed: number;
+  /** Bodies that lie in the room of their sealed text, still to be read: from where, how many bytes. */
+  readonly #plain: { readonly at: number; readonly bytes: number; readonly sealing: Sealing }[] = [];
   #end: ChainEnd;
 
   /** `header`: the batch begins a segment with it. */
@@ -57,6 +60,7 @@ export class Batch {
   }
 
   get bytes(): Buffer {
+    assert(this.#plain.length === 0, `${this.#plain.length} bodies of a batch are not sealed`);
     return this.#bytes.subarray(0, this.length);
   }
 
@@ -77,9 +81,27 @@ export class Batch {
     this.lastMs = timeMs;
   }
 
-  /** Computes checksums, chain and tree of the entries that have none yet. → the state after the last one */
+  /** The same for a body that is to be sealed: it lies where its sealed text will stand, whose length is known. `head`: what stands before it. */
+  addSealed(seq: number, head: string, bodyText: string, sealing: Sealing, timeMs: number): void {
+    this.#reserve((head.length + bodyText.length) * 4 + SEALED_EXTRA_BYTES + ENTRY_EXTRA_BYTES);
+    const start = this.length + ENTRY_HEAD_BYTES;
+    const at = start + this.#bytes.write(`${head}${SEALED_HEAD}`, start, 'utf8');
+    const bytes = this.#bytes.write(bodyText, at, 'utf8');
+    const end = at + sealedChars(bytes);
+    const payloadEnd = end + this.#bytes.write(SEALED_TAIL, end, 'latin1');
+    this.#plain.push({ at, bytes, sealing });
+    this.#bytes.writeUInt32LE(payloadEnd - start, this.length);
+    this.length = payloadEnd + HASH_BYTES;
+    this.entries++;
+    this.lastSeq = seq;
+    this.lastMs = timeMs;
+  }
+
+  /** Seals what is to be sealed, and computes checksums, chain and tree of the entries that have none yet. → the state after the last one */
   seal(): ChainEnd {
     if (this.#sealed === this.length) return this.#end;
+    for (const { at, bytes, sealing } of this.#plain.splice(0))
+      this.#bytes.write(sealBytes(sealing, this.#bytes.subarray(at, at + bytes)), at, 'latin1');
     let { nextSeq, headHash } = this.#end;
     const tree = this.#end.tree.copy();
     for (let at = this.#sealed; at < this.length; nextSeq++) {

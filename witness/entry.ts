@@ -35,22 +35,13 @@ export function chained(
   return { hash: linkHash(previous, leaf), leaf };
 }
 
-/** The payload text of a body that is spelled already. Throws 'bad-value' for a time that is no number. */
-export function payloadText(seq: number, timeMs: number, session: string, kind: EntryKind, bodyText: string): string {
-  return `${PAYLOAD_START}${seq},"timeMs":${canonicalNumber(timeMs)},"session":${canonicalText(session)},"kind":"${kind}","body":${bodyText}}`;
-}
+/** What stands before the body in a payload. Throws 'bad-value' for a time that is no number. */
+export const payloadHead = (seq: number, timeMs: number, session: string, kind: EntryKind): string =>
+  `${PAYLOAD_START}${seq},"timeMs":${canonicalNumber(timeMs)},"session":${canonicalText(session)},"kind":"${kind}","body":`;
 
-/** Throws 'bad-argument' for a payload that takes more bytes than one may have. */
-export function checkPayloadText(text: string, kind: EntryKind, session: string): void {
-  const bytesMax = PAYLOAD_BYTES_MAX;
-  if (text.length * 3 <= bytesMax || Buffer.byteLength(text) <= bytesMax) return;
-  throw new KvError(
-    'bad-argument',
-    `an entry of ${text.length} characters is over the ${bytesMax} bytes that one may have`,
-    {
-      values: { kind, session, length: text.length, bytesMax },
-    },
-  );
+/** The payload text of a body that is spelled already. Throws what payloadHead throws. */
+export function payloadText(seq: number, timeMs: number, session: string, kind: EntryKind, bodyText: string): string {
+  return `${payloadHead(seq, timeMs, session, kind)}${bodyText}}`;
 }
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });

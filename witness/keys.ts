@@ -12,7 +12,7 @@ import { KvError, readRegular, type SyncedFiles, syncFolder, writeSynced } from 
 import { checkBody } from './body.ts';
 import type { Envelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
-import { isSealed, KEY_BYTES, mustSeal, NONCE_BYTES, openBox, openText, sealBox, sealText } from './seal.ts';
+import { isSealed, KEY_BYTES, mustSeal, NONCE_BYTES, openBox, openText, type Sealing, sealBox } from './seal.ts';
 import type { Entry, EntryKind } from './types.ts';
 
 export const KEYS_NAME = 'keys';
@@ -88,9 +88,9 @@ export class SessionKeys {
     this.#dir = logDir;
   }
 
-  /** Body text → sealed body text; what is not of a session stays as it is. A session that is new gets a key, which `save` writes. Throws 'sealed' for one that was erased, 'io'. */
-  seal(seq: number, session: string, kind: EntryKind, text: string): string {
-    if (!mustSeal(session, kind)) return text;
+  /** What an entry is to be sealed with; null for what is not of a session. A session that is new gets a key, which `save` writes. Throws 'sealed' for one that was erased, 'io'. */
+  sealing(seq: number, session: string, kind: EntryKind): Sealing | null {
+    if (!mustSeal(session, kind)) return null;
     let key = this.#keyOf(session);
     if (key === 'erased') throw unopenedError(session, key);
     if (key === 'missing') {
@@ -101,7 +101,7 @@ export class SessionKeys {
       key = createSecretKey(bytes);
       this.#known.set(session, key);
     }
-    return sealText(key, this.#nonceStart, { seq, session, kind }, text);
+    return { key, nonceStart: this.#nonceStart, place: { seq, session, kind } };
   }
 
   /** Puts new keys on disk. It must have returned before an entry that they seal is written. Throws what the disk says. */

@@ -6,7 +6,7 @@
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
-import type { Envelope } from './entry.ts';
+import { type Envelope, PAYLOAD_BYTES_MAX } from './entry.ts';
 import { type EntryKind, NO_SESSION } from './types.ts';
 
 export const KEY_BYTES = 32;
@@ -41,15 +41,45 @@ export function isSealed({ session, kind, body }: Envelope): boolean {
 
 const boundTo = ({ seq, session, kind }: Place): Buffer => Buffer.from(`${seq} ${kind} ${session}`);
 
-/** Text of a body → text of the sealed one. `nonceStart`: 4 bytes. */
-export function sealText(key: KeyObject, nonceStart: Uint8Array, place: Place, text: string): string {
+/** Everything that sealing a body needs but the body. */
+export interface Sealing {
+  readonly key: KeyObject;
+  /** 4 bytes. */
+  readonly nonceStart: Uint8Array;
+  readonly place: Place;
+}
+
+/** What stands around the sealed text in a payload; the last bracket ends the envelope. */
+export const SEALED_HEAD = '{"sealed":"';
+export const SEALED_TAIL = '"}}';
+
+/** More than a sealed payload takes beyond four thirds of its body. */
+export const SEALED_EXTRA_BYTES = 64;
+
+/** Characters of a sealed text of so many bytes. */
+export const sealedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
+
+/** Throws 'bad-argument' for an entry that takes more bytes than one may have. `head`: its payload before the body. */
+export function checkPayload(head: string, bodyText: string, { kind, session }: Place, isSealed: boolean): void {
+  const bytesMax = PAYLOAD_BYTES_MAX;
+  const chars = head.length + bodyText.length;
+  if (chars * 4 + SEALED_EXTRA_BYTES <= bytesMax) return;
+  const bodyBytes = Buffer.byteLength(bodyText);
+  const bytes = Buffer.byteLength(head) + (isSealed ? sealedChars(bodyBytes) + SEALED_EXTRA_BYTES : bodyBytes + 1);
+  if (bytes <= bytesMax) return;
+  throw new KvError('bad-argument', `an entry of ${chars} characters is over the ${bytesMax} bytes that one may have`, {
+    values: { kind, session, length: chars, bytesMax },
+  });
+}
+
+/** Bytes of a body's text → its sealed text. */
+export function sealBytes({ key, nonceStart, place }: Sealing, bytes: Uint8Array): string {
   const nonce = Buffer.allocUnsafe(NONCE_BYTES);
   nonce.set(nonceStart);
   nonce.writeUInt32BE(Math.floor(place.seq / TWO_32), 4);
   nonce.writeUInt32BE(place.seq % TWO_32, 8);
   const cipher = createCipheriv(CIPHER, key, nonce).setAAD(boundTo(place));
-  const sealed = Buffer.concat([nonce, cipher.update(text, 'utf8'), cipher.final(), cipher.getAuthTag()]);
-  return `{"sealed":"${sealed.toString('base64')}"}`;
+  return Buffer.concat([nonce, cipher.update(bytes), cipher.final(), cipher.getAuthTag()]).toString('base64');
 }
 
 /** The body of a sealed entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not sealed so. */

@@ -7,11 +7,12 @@ import { assert, KvError } from '../native/index.ts';
 import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
-import { checkPayloadText, payloadText } from './entry.ts';
+import { payloadHead, payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
 import { planRemoval, removeFiles } from './remove.ts';
+import { checkPayload, type Sealing } from './seal.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
 import { firstSeqOf } from './series.ts';
 import { spellBody } from './spell.ts';
@@ -159,21 +160,21 @@ export class LogWriter implements WitnessLog {
     this.#throwFailure();
     const timeMs = this.#now();
     const text = spellBody(kind, body);
-    let sealed: string | undefined;
+    let sealing: Sealing | null = null;
     try {
-      sealed = this.#settings.keys?.seal(this.#nextSeq, session, kind, text);
+      sealing = this.#settings.keys?.sealing(this.#nextSeq, session, kind) ?? null;
     } catch (error) {
       if (error instanceof KvError) throw error;
       return this.#refuseUnsealed(session, timeMs, error);
     }
-    const payload = payloadText(this.#nextSeq, timeMs, session, kind, sealed ?? text);
-    checkPayloadText(payload, kind, session);
+    const head = payloadHead(this.#nextSeq, timeMs, session, kind);
+    checkPayload(head, text, { seq: this.#nextSeq, session, kind }, sealing !== null);
     if (this.#trouble !== null) {
       this.#trouble.count(session, timeMs);
       this.#drop(session, 1);
       return null;
     }
-    const seq = this.#add(payload);
+    const seq = this.#add(head, text, sealing);
     this.#open.sessions.set(session, (this.#open.sessions.get(session) ?? 0) + 1);
     if (this.#waitingBytes() > this.#settings.bufferBytesMax) this.#commitNow();
     else this.#schedule();
@@ -207,11 +208,12 @@ export class LogWriter implements WitnessLog {
     return this.#lastMs;
   }
 
-  #add(payload: string): number {
+  #add(head: string, bodyText: string, sealing: Sealing | null): number {
     const seq = this.#nextSeq;
     if (this.#isFull()) this.#rotate();
     const lengthBefore = this.#open.length;
-    this.#open.add(seq, payload, this.#lastMs);
+    if (sealing === null) this.#open.add(seq, `${head}${bodyText}}`, this.#lastMs);
+    else this.#open.addSealed(seq, head, bodyText, sealing, this.#lastMs);
     this.#bytes += this.#open.length - lengthBefore;
     this.#nextSeq = seq + 1;
     return seq;
@@ -373,7 +375,7 @@ export class LogWriter implements WitnessLog {
     const note = trouble?.note(this.#now()) ?? null;
     this.#trouble = null;
     if (note === null) return;
-    this.#add(payloadText(this.#nextSeq, this.#now(), NO_SESSION, 'note', spellBody('note', note)));
+    this.#add(payloadHead(this.#nextSeq, this.#now(), NO_SESSION, 'note'), spellBody('note', note), null);
     this.#open.tells = trouble;
     this.#seal();
   }
