@@ -1,7 +1,7 @@
 /**
- * The writer. `append` only copies into memory and gives the seq; a commit takes everything that waits, writes it at
- * once and syncs it, beside the caller. Nothing counts as acknowledged before its sync came back. A failed sync means
- * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
+ * The writer. `append` only copies into memory and gives the seq; a commit takes everything that waits, writes it at once and syncs it, beside the
+ * caller. Nothing counts as acknowledged before its sync came back. A failed sync means that the kernel may have forgotten the bytes, so a batch is
+ * written again in full before it is synced again.
  */
 import { assert, KvError } from '../native/index.ts';
 import type { Anchor } from './anchor.ts';
@@ -147,6 +147,12 @@ export class LogWriter implements WitnessLog {
     return (this.#dropped.get(session) ?? 0) + unsure;
   }
 
+  #lose(session: string, timeMs: number): null {
+    this.#trouble?.count(session, timeMs);
+    this.#drop(session, 1);
+    return null;
+  }
+
   #drop(session: string, count: number): void {
     this.#dropped.set(session, (this.#dropped.get(session) ?? 0) + count);
   }
@@ -169,11 +175,7 @@ export class LogWriter implements WitnessLog {
     }
     const head = payloadHead(this.#nextSeq, timeMs, session, kind);
     checkPayload(head, text, { seq: this.#nextSeq, session, kind }, sealing !== null);
-    if (this.#trouble !== null) {
-      this.#trouble.count(session, timeMs);
-      this.#drop(session, 1);
-      return null;
-    }
+    if (this.#trouble !== null) return this.#lose(session, timeMs);
     const seq = this.#add(head, text, sealing);
     this.#open.sessions.set(session, (this.#open.sessions.get(session) ?? 0) + 1);
     if (this.#waitingBytes() > this.#settings.bufferBytesMax) this.#commitNow();
@@ -184,8 +186,7 @@ export class LogWriter implements WitnessLog {
   /** The disk did not give the key of the session, and nothing is written unsealed: as if it had refused the entry itself. */
   #refuseUnsealed(session: string, timeMs: number, error: unknown): null {
     if (!this.#goesOn(error, Number.POSITIVE_INFINITY)) this.#throwFailure();
-    this.#trouble?.count(session, timeMs);
-    this.#drop(session, 1);
+    this.#lose(session, timeMs);
     if (this.#queue.length === 0 && this.#open.length === 0) this.#tellTrouble();
     this.#schedule();
     return null;
