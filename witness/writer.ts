@@ -65,12 +65,6 @@ export interface Tip extends ChainEnd {
   readonly lastMs: number;
 }
 
-interface Waiter {
-  readonly seq: number;
-  resolve(acknowledgedSeq: number): void;
-  reject(error: unknown): void;
-}
-
 export class LogWriter implements WitnessLog {
   readonly id: string;
   readonly dir: string;
@@ -95,7 +89,7 @@ export class LogWriter implements WitnessLog {
   /** Takes what is appended now. */
   #open: Batch;
   readonly #disk: BatchFiles;
-  readonly #waiters: Waiter[] = [];
+  readonly #waiters: { readonly seq: number; resolve(seq: number): void; reject(error: unknown): void }[] = [];
   #timer: NodeJS.Timeout | null = null;
   #run: Promise<void> | null = null;
   /** Ends a pause between two tries early. */
