@@ -22,6 +22,7 @@ import { seeded } from '../native/rows.ts';
 import { tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../unit/engine/model/model-files.ts';
 import { from } from '../unit/memory/threshold-data.ts';
 import { one, type Random } from './case.ts';
+import { closeServer, HTTP, REQUEST, sendRequest } from './http.ts';
 import { BINARY, damaged, JSON_TEXT, type Mutation } from './mutate.ts';
 
 export interface Parser {
@@ -33,6 +34,8 @@ export interface Parser {
   repair?(content: Buffer): Buffer;
   /** For what may wait for a deadline of its own. */
   readonly millisecondsMax?: number;
+  /** Gives back what reading opened. */
+  close?(): Promise<void>;
 }
 
 const MILLISECONDS_MAX = 1000;
@@ -201,6 +204,12 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
       }
     },
   },
+  http: {
+    files: async () => ({ request: REQUEST }),
+    damage: { request: HTTP },
+    read: (dir) => sendRequest(readFileSync(join(dir, 'request'))),
+    close: closeServer,
+  },
   hnsw: {
     files: () =>
       inFolder(async (dir) => {
@@ -300,5 +309,5 @@ export async function fuzzParser(
       writeFileSync(join(dir, file), files[file]!);
     }
     return { rounds: round, refused, found: null };
-  });
+  }).finally(parser.close);
 }
