@@ -288,7 +288,7 @@ export async function fuzzParser(
 ): Promise<Fuzzed> {
   const parser = PARSERS[name]!;
   const files = await parser.files();
-  return inFolder(async (dir) => {
+  const work = async (dir: string): Promise<Fuzzed> => {
     writeFiles(dir, files);
     const refusal = await judge(parser, dir);
     if (refusal !== null) throw new Error(`the sound files of ${name} are refused: ${refusal.message}`);
@@ -309,5 +309,10 @@ export async function fuzzParser(
       writeFileSync(join(dir, file), files[file]!);
     }
     return { rounds: round, refused, found: null };
-  }).finally(parser.close);
+  };
+  try {
+    return await inFolder(work);
+  } finally {
+    await parser.close?.();
+  }
 }
