@@ -161,8 +161,8 @@ describe('help', () => {
     }[];
     const failed: string[] = [];
     for (const { line, args, input } of examples.values()) {
-      // These ask for the fetched model itself, or for somebody's server.
-      if (line.includes('--chat') || args[0] === 'fetch' || line.includes('postgres://')) continue;
+      // These ask for the fetched model itself, or for somebody's server, or serve until they are stopped, which has tests of its own.
+      if (line.includes('--chat') || ['fetch', 'serve'].includes(args[0]!) || line.includes('postgres://')) continue;
       if (line.includes('model.gguf') && !existsSync(model)) continue;
       const typed = args.map((word) =>
         word === 'smollm2-135m'
