@@ -110,7 +110,7 @@ const answerTo = (bytes: Uint8Array): Promise<string> =>
     const socket = connect(Number(port), hostname, () => socket.write(bytes));
     let text = '';
     // A request that is not whole is waited for; what is whole is answered much sooner.
-    const over = setTimeout(() => socket.end(), QUIET_MS);
+    const over = setTimeout(() => socket.end(), REQUEST.equals(bytes) ? 20 * QUIET_MS : QUIET_MS);
     const timer = setTimeout(() => reject(new Error('no answer after ten seconds')), 10_000);
     socket.on('data', (chunk) => {
       text += chunk.toString('latin1');
