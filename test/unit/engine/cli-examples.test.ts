@@ -109,7 +109,7 @@ function printed(): Example[] {
   return [...new Set(lines)].map((line) => {
     const file = line.startsWith('thresholds') ? 'learned.json' : 'report.txt';
     const words = line.split(' ').map((word) => (word === 'FILE' ? file : (STANDS_FOR[word] ?? word)));
-    const isNamed = /^[a-z ]+$/.test(line) && !COMPLETE.test(line);
+    const isNamed = /^[a-z]+(?:[ -][a-z]+)*$/.test(line) && !COMPLETE.test(line);
     return parse(['palimpsest', ...words, ...(isNamed ? ['--help'] : [])].join(' '));
   });
 }
