@@ -103,11 +103,19 @@ const DEFINITIONS = {
       'what the moves cost that a session chooses, over what the law says of them: a spread of e^±0.37 (measured, 30 sessions in 15 texts of five kinds)',
   },
   'divergence.cautious': {
-    value: 1,
+    value: 0.75,
     unit: 'standard deviations',
     min: 0,
     max: 10,
-    source: `${CHOSEN}: a divergence budget counts the text as so much dearer than expected, beside what is kept for errors of the past; with half a deviation 8 of 27 sessions of 4,096 tokens exceeded theirs (measured)`,
+    source: `${CHOSEN}: a divergence budget counts the text as so much dearer than expected, beside what is kept for errors of the past`,
+  },
+  'divergence.length': {
+    value: 0.7,
+    unit: '1',
+    min: 0,
+    max: 4,
+    source:
+      'beyond 2,048 tokens divergence exceeds what the law says as this power of the length: 1.64 times as much at 4,096 (measured, five texts of five kinds)',
   },
   'divergence.past': {
     value: 2,

@@ -13,6 +13,7 @@ const IDS = {
   past: 'divergence.past',
   chosen: 'divergence.chosen',
   cautious: 'divergence.cautious',
+  length: 'divergence.length',
   probeGain: 'probe.gain',
   ratio: 'quality.ratio',
   shift: 'quality.shift',
@@ -23,7 +24,7 @@ const IDS = {
 export type Bounds = Readonly<Record<keyof typeof IDS, number>>;
 
 /** What versions before 3 of the policy decided by in place of thresholds that they did not know. */
-const BEFORE = { chosen: 1, cautious: 1 } as const;
+const BEFORE = { chosen: 1, cautious: 1, length: 0 } as const;
 
 /** The value of each. */
 export function boundsOf(set: ThresholdSet, version: number): Bounds {

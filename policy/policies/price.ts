@@ -37,6 +37,8 @@ import { bothBind, nothingLeft } from './price-refusals.ts';
  * SmolLM2-135M, 2,048 tokens, four texts).
  */
 const SPENT_LATE = 3;
+/** The length at which the law of errors was fitted. */
+const MEASURED_TOKENS = 2048;
 /** How many times as often as others the canaries of a layer are probed that is not healthy. */
 const HASTE = 4;
 
@@ -109,9 +111,10 @@ class PriceSession implements PolicySession {
     return this.#law === null ? cost : this.#factor * cost;
   }
 
-  /** What costs by the law count as in this text, for moves that were chosen because they seem cheap. */
+  /** What costs by the law count as in this text at this length, for moves that were chosen because they seem cheap. */
   get #factor(): number {
-    return this.#bounds.chosen * this.#text.used.value;
+    const long = Math.max(1, this.#tokens / MEASURED_TOKENS) ** this.#bounds.length;
+    return this.#bounds.chosen * long * this.#text.used.value;
   }
 
   decide(situation: Situation): Decision[] {
