@@ -4,7 +4,6 @@ import { dirname, resolve, sep } from 'node:path';
 import { KvError } from '../native/index.ts';
 import { CUT_END } from './checkpoint.ts';
 import type { SqlConnection } from './sql/connection.ts';
-import { openPostgres } from './sql/postgres.ts';
 
 const HTTP_MS_MAX = 10_000;
 const STATEMENT_MS_MAX = 10_000;
@@ -92,13 +91,23 @@ function toPostgres(url: string): AnchorTarget {
   return {
     kind: 'postgres',
     write: async (note) => {
-      if (connection === null) {
-        connection = await openPostgres(url, STATEMENT_MS_MAX);
-        await connection.transaction([{ sql: TABLE }]);
-      }
+      connection ??= await openTable(url);
       const [origin = '', size = ''] = note.split('\n');
       await connection.transaction([{ sql: ROW, params: [origin, Number(size), note] }]);
     },
     close: async () => connection?.close(),
   };
+}
+
+/** A connection to a server that has the table. Only who anchors there loads what it takes. */
+async function openTable(url: string): Promise<SqlConnection> {
+  const { openPostgres } = await import('./sql/postgres.ts');
+  const connection = await openPostgres(url, STATEMENT_MS_MAX);
+  try {
+    await connection.transaction([{ sql: TABLE }]);
+    return connection;
+  } catch (error) {
+    await connection.close();
+    throw error;
+  }
 }

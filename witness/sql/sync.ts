@@ -7,6 +7,7 @@ import { getTableName } from 'drizzle-orm';
 import type { PgTable } from 'drizzle-orm/pg-core';
 import { ExperienceReader } from '../../memory/index.ts';
 import { decisions, experiences, heads, sessions, situations, TABLES } from '../../migrations/schema.ts';
+import { KvError } from '../../native/index.ts';
 import { parseEnvelope } from '../entry.ts';
 import { nodeFiles } from '../files.ts';
 import { SessionKeys } from '../keys.ts';
@@ -304,8 +305,18 @@ class LogTables {
     if (unknown.size === 0) return;
     for (const row of await askSessionsNamed(this.#connection, this.#id, [...unknown])) {
       this.#totals.restore(row);
-      if (row.closedMs === null && this.#keys.unopened(row.session) === null)
-        this.#lessons.add(readEntry(this.#logDir, row.seq));
+      const begun = row.closedMs === null ? this.#readable(row.seq) : null;
+      if (begun !== null) this.#lessons.add(begun);
+    }
+  }
+
+  /** null: the key of its session is not there any more. */
+  #readable(seq: number): Entry | null {
+    try {
+      return readEntry(this.#logDir, seq);
+    } catch (error) {
+      if (error instanceof KvError && error.code === 'sealed') return null;
+      throw error;
     }
   }
 
