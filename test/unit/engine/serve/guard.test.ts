@@ -244,13 +244,22 @@ describe('clients that follow decisions', () => {
     const silent = connect(Number(port), hostname);
     silent.on('error', () => {});
     const gone = new Promise((resolve) => silent.once('close', resolve));
-    silent.once('data', () => silent.pause());
+    const heard = new Promise<void>((resolve) =>
+      silent.once('data', () => {
+        silent.pause();
+        resolve();
+      }),
+    );
     silent.write(`GET /v1/decisions/stream${query} HTTP/1.1\r\nhost: localhost\r\n\r\n`);
-    const other = follow(live.url, `/v1/decisions/stream${query}`, (told) => told.length === DECISIONS);
-    // Both are connected once the other has its answer; only then is there something new to tell.
-    await new Promise((resolve) => setTimeout(resolve, 500));
+    let other: Promise<{ readonly seq: number }[]>;
+    const opened = new Promise<void>((resolve) => {
+      const path = `/v1/decisions/stream${query}`;
+      other = follow(live.url, path, (told) => told.length === DECISIONS, {}, resolve);
+    });
+    // Only when both have their answers is there something new to tell.
+    await Promise.all([heard, opened]);
     if (query === '') await write();
-    expect((await other).map(({ seq }) => seq)).toEqual(Array.from({ length: DECISIONS }, (_, seq) => seq));
+    expect((await other!).map(({ seq }) => seq)).toEqual(Array.from({ length: DECISIONS }, (_, seq) => seq));
     for (let count = '0'; count === '0'; ) {
       await new Promise((resolve) => setTimeout(resolve, 100));
       const text = await (await fetch(`${live.url}/metrics`)).text();
