@@ -6,12 +6,13 @@ import {
   type FormatName,
   type FormatPair,
   forecastMovablePages,
+  isYardstick,
   KvError,
+  LOWER_FORMATS,
   openBytes,
   PAGE_TOKENS,
   pageBytes,
   sealedPages,
-  TRIAL_CANDIDATES,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
@@ -152,13 +153,13 @@ export interface Least extends Window {
 /** The source page of a move lives until the new one is complete: one page side must always fit beside the rest. */
 export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, windowFormat: WindowName): number =>
   Math.max(
-    ...TRIAL_CANDIDATES.map((name) => pageBytes[name]),
+    ...LOWER_FORMATS.map((name) => pageBytes[name] ?? 0),
     windowFormat === WINDOW_FORMAT ? 0 : pageBytes[WINDOW_FORMAT],
   );
 
 /** The least byte budget that can be kept at this length (null: a page or more), with the lowest formats that each layer may use. */
 export function leastBudget(shape: CacheShape, tokensExpected: number | null, least: Least): number {
-  const spare = spareBytes(sideBytes(shape), least.windowFormat);
+  const spare = spareBytes(sideBytes(shape, least.pairs), least.windowFormat);
   return bytesAt(shape, tokensExpected ?? PAGE_TOKENS, least.pairs, least) + spare;
 }
 
@@ -181,12 +182,16 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpect
   });
 }
 
-/** Bytes of one page side in every format. */
-export const sideBytes = ({ kvHeads, headDim }: CacheShape): Readonly<Record<FormatName, number>> =>
-  Object.fromEntries(FORMAT_NAMES.map((name) => [name, pageBytes(name, kvHeads, headDim)])) as Record<
-    FormatName,
-    number
-  >;
+/** Bytes of one page side in every format that a session may use: those that policies choose from, and the yardsticks among `named`. */
+export const sideBytes = (
+  { kvHeads, headDim }: CacheShape,
+  named: readonly FormatPair[] = [],
+): Readonly<Record<FormatName, number>> =>
+  Object.fromEntries(
+    FORMAT_NAMES.filter((name) => !isYardstick(name) || named.some(({ k, v }) => name === k || name === v)).map(
+      (name) => [name, pageBytes(name, kvHeads, headDim)],
+    ),
+  ) as Record<FormatName, number>;
 
 /** Memory that this process may use: all of the machine's, or what its container allows. */
 export function memoryBytes(): number {

@@ -6,6 +6,7 @@ import {
   FORMATS,
   type FormatName,
   type FormatPair,
+  isYardstick,
   KvError,
   LOWEST_FORMATS,
   PAGE_TOKENS,
@@ -141,7 +142,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
       windowFormat,
-      pageBytes: sideBytes(shape),
+      pageBytes: sideBytes(shape, types === undefined ? [] : [types].flat()),
       fixedBytes: fixedBytes(shape, window.openFormat),
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
@@ -199,7 +200,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
   if (asked === undefined) return lowest ?? null;
   const finer = (side: Side): FormatName => {
     const least = (lowest ?? LOWEST_FORMATS)[side];
-    return FORMATS[asked[side]].rank < FORMATS[least].rank ? asked[side] : least;
+    return FORMATS[asked[side]].rank < FORMATS[least].rank || isYardstick(asked[side]) ? asked[side] : least;
   };
   return { k: finer('k'), v: finer('v') };
 }

@@ -7,6 +7,7 @@ import {
   type FormatName,
   type KvCache,
   LATENT_NAMES,
+  LOWER_FORMATS,
   movablePages,
   PAGE_TOKENS,
   PARTS,
@@ -15,7 +16,6 @@ import {
   type Side,
   sealedPages,
   servesSide,
-  TRIAL_CANDIDATES,
   type TrialCandidate,
 } from '../native/index.ts';
 import {
@@ -31,7 +31,7 @@ import type { LayerCounts, Spent } from './mover.ts';
 
 type SideCandidate = { readonly side: Side; readonly format: FormatName };
 const FIRST_TRIAL: readonly SideCandidate[] = SIDES.flatMap((side) =>
-  TRIAL_CANDIDATES.filter((format) => servesSide(format, side)).map((format) => ({ side, format })),
+  LOWER_FORMATS.filter((format) => servesSide(format, side)).map((format) => ({ side, format })),
 );
 type Candidates = readonly TrialCandidate[];
 
@@ -280,7 +280,7 @@ export class TrialQueue {
     const isWhole = SIDES.every(
       (side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank,
     );
-    return isWhole ? [...FIRST_TRIAL, ...latents] : [];
+    return isWhole ? [...FIRST_TRIAL.filter(({ format }) => pageBytes[format] !== undefined), ...latents] : [];
   }
 
   /** Tries so many waiting pages at once. */

@@ -53,14 +53,18 @@ export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 
 /** The format in which a page is sealed, unless it must be exact. */
 export const WINDOW_FORMAT: WindowName = 'q8';
-/** The formats that a page may be demoted to once it has left the window, best first. */
-export const TRIAL_CANDIDATES: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
+/** Whether a format stands here to be compared with, and is used only where a session's cache types name it. */
+export const isYardstick = (format: FormatName): boolean => FORMATS[format].yardstick === true;
+/** The formats that a page may be demoted to once it has left the window, best first; yardsticks among them. */
+export const LOWER_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
+/** Those that policies choose from where nothing else is named. */
+export const TRIAL_CANDIDATES: readonly FormatName[] = LOWER_FORMATS.filter((name) => !isYardstick(name));
 /** Whether policies put a side in a format. */
 export const servesSide = (format: FormatName, side: Side): boolean => (FORMATS[format].sides ?? SIDES).includes(side);
-/** The coarsest format of each side. */
+/** The coarsest format of each side that policies choose. */
 export const LOWEST_FORMATS: FormatPair = Object.freeze({
-  k: FORMAT_NAMES.findLast((name) => servesSide(name, 'k'))!,
-  v: FORMAT_NAMES.findLast((name) => servesSide(name, 'v'))!,
+  k: TRIAL_CANDIDATES.findLast((name) => servesSide(name, 'k'))!,
+  v: TRIAL_CANDIDATES.findLast((name) => servesSide(name, 'v'))!,
 });
 
 /** Whether a side of a page may move from one format to another, if both serve the head size. */

@@ -255,7 +255,7 @@ export interface PolicyContext {
   readonly openFormat?: WindowName;
   /** Newer tokens that must follow a sealed page before it may move; absent: a page of them, likewise. */
   readonly windowTokens?: number;
-  /** Bytes of one page side per format, all heads; of a latent, which is both sides in one, of the page. Latents that no page may become are absent. */
+  /** Bytes of one page side per format, all heads; of a latent, which is both sides in one, of the page. Yardsticks that are not named and latents that no page may become are absent. */
   readonly pageBytes: Readonly<Record<FormatName, number> & Partial<Record<LatentName, number>>>;
   /** Latents that are kept beside pages until these move; absent where there are none. */
   readonly latents?: LatentContext;

@@ -5,7 +5,7 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { CODECS, FORMAT_NAMES, FORMATS, type FormatName, PAGE_TOKENS } from '../native/format.ts';
+import { CODECS, FORMAT_NAMES, FORMATS, type FormatName, isYardstick, PAGE_TOKENS } from '../native/format.ts';
 import { fieldBytes } from '../native/formats/descriptor.ts';
 
 const fieldsOf = (name: FormatName) => FORMATS[name].parts.flatMap(({ fields }) => fields);
@@ -39,7 +39,7 @@ function row(name: FormatName): string {
     bits(name, 64),
     bits(name, 128),
     error,
-    tier,
+    isYardstick(name) ? 'to compare with' : tier,
     sources,
     layoutVersion,
   ];
@@ -47,7 +47,9 @@ function row(name: FormatName): string {
 }
 
 const TEXTS: Readonly<Record<string, string>> = {
-  'format names': FORMAT_NAMES.map((name) => `\`${name}\``).join(', '),
+  'format names': FORMAT_NAMES.filter((name) => !isYardstick(name))
+    .map((name) => `\`${name}\``)
+    .join(', '),
   formats: `
 | format | bits of an element | d = 64 | d = 128 | error of a Gaussian row, at most | tier | may come from | layout version |
 |---|---|---|---|---|---|---|---|

@@ -54,7 +54,10 @@ export function runYardsticks(
 ): YardstickRun[] {
   const { header, shape } = trace;
   const runs = requests.map((request) => new YardstickRun(request, sketches, header.tokens));
-  const sides = sideBytes(shape);
+  const sides = sideBytes(
+    shape,
+    FORMAT_NAMES.map((name) => ({ k: name, v: name })),
+  );
   const tokenBytes = Object.fromEntries(
     FORMAT_NAMES.map((format) => [format, (2 * sides[format]) / (PAGE_TOKENS * shape.kvHeads)]),
   ) as Record<FormatName, number>;

@@ -41,6 +41,8 @@ export interface FormatDescriptor {
   readonly from: 'better' | readonly string[];
   /** The sides that policies put in this format: both, if none are named. The cache itself serves either side. */
   readonly sides?: readonly Side[];
+  /** A published method that stands here to be compared with: a session has it only where its cache types name it, and no policy chooses it otherwise. */
+  readonly yardstick?: true;
   /** Whether a page may be sealed in it. */
   readonly window: boolean;
   /** Whether a move within the family works on codes alone, without the rows. */

@@ -21,6 +21,12 @@ function table(id: string, pair: (layer: number, context: PolicyContext) => Pair
     }
     const pairs = Array.from({ length: context.layers }, (_, layer) => pair(layer, context));
     for (const { k, v } of pairs) {
+      if (context.pageBytes[k] === undefined || context.pageBytes[v] === undefined) {
+        throw new KvError('unsupported', `${k}:${v} is not among the formats of this session`, {
+          values: { k, v, known: Object.keys(context.pageBytes).join(', ') },
+          hint: `name it in the cache types: ${k}:${v}`,
+        });
+      }
       if (Math.min(rank(k), rank(v)) < rank(context.windowFormat)) {
         throw new KvError(
           'unsupported',
