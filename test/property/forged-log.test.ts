@@ -86,7 +86,7 @@ describe('a log that verifies and says nonsense', () => {
   it.each([
     ['the log of an earlier build', ofBase],
     ['a recorded session', recorded],
-  ] as const)(`is no fault of ours for any reader: %s, ${ROUNDS} times`, { timeout: 120_000 }, async (_, source) => {
+  ] as const)(`is no fault of ours for any reader: %s, ${ROUNDS} times`, async (_, source) => {
     const entries = await source();
     const random = seeded(SEED);
     let refused = 0;
@@ -138,7 +138,7 @@ describe('a log that verifies and says nonsense', () => {
     expect(sessionsText(await openLogQuery(dir).sessions())).toContain(String.raw`\x1b[2J`);
   });
 
-  it('is no fault of ours for the SQL index', { timeout: 120_000 }, async () => {
+  it('is no fault of ours for the SQL index', async () => {
     const entries = await recorded();
     const random = seeded(SEED);
     for (let round = 0; round < 3; round++) {

@@ -26,7 +26,7 @@ describe.skipIf(!measurable)('memory (skipped where /proc is missing, under a sa
     // It was a simulation: something was counted, and it went up and down.
     const counted = rows.map((row) => row.countedBytes);
     expect(Math.max(...counted)).toBeGreaterThan(30e6);
-  }, 300_000);
+  });
 
   it('gives back what 200 MB of pages leave when all of them are demoted, and every page still holds what it held', () => {
     const program = fileURLToPath(new URL('./memory-demote.ts', import.meta.url));
@@ -36,5 +36,5 @@ describe.skipIf(!measurable)('memory (skipped where /proc is missing, under a sa
     for (const row of [before, after]) expect(overshoot(row), JSON.stringify(row)).toBeLessThanOrEqual(0);
     expect(after.countedBytes).toBeLessThan(60e6);
     expect(different).toBe(0);
-  }, 300_000);
+  });
 });

@@ -38,7 +38,7 @@ beforeAll(async () => {
   mkdirSync(join(made, 'reports'));
   writeFileSync(join(made, 'reports', 'a.html'), `<p>${'x'.repeat(2 ** 20 - 20)}${erased}</p>`);
   writeFileSync(join(made, 'reports', 'b.html'), `<p>${other}</p>`);
-}, 120_000);
+});
 
 function copy(): string {
   const state = join(folder(), 'state');
@@ -215,7 +215,7 @@ it('an erasure that ends between any two steps is finished by the next', async (
     await eraseSession(state, erased);
     await expectErased(state, secrets);
   }
-}, 120_000);
+});
 
 it('the key is overwritten before it is removed', async () => {
   const state = copy();

@@ -135,7 +135,7 @@ describe('an HTTP server', () => {
     await log.close();
     expect(log.unanchoredEntries).toBeGreaterThanOrEqual(5);
     expect(verifyAgainst(dir, [])).toMatchObject({ ok: true });
-  }, 30_000);
+  });
 });
 
 describe.skipIf(!HAS_POSTGRES)('a PostgreSQL server (needs PostgreSQL 15 or later)', () => {
@@ -157,5 +157,5 @@ describe.skipIf(!HAS_POSTGRES)('a PostgreSQL server (needs PostgreSQL 15 or late
     } finally {
       await server.remove();
     }
-  }, 120_000);
+  });
 });

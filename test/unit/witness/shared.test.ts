@@ -39,7 +39,7 @@ async function sharedLog(writers: number, entries = 5): Promise<{ dir: string; s
 }
 
 describe('a log folder with many writers', () => {
-  it(`serves ${PROCESSES} processes that write and read at once`, { timeout: 120_000 }, async () => {
+  it(`serves ${PROCESSES} processes that write and read at once`, async () => {
     const dir = folder();
     const sessions = Array.from({ length: PROCESSES }, () => newId());
     const answers = await Promise.all(
