@@ -58,11 +58,17 @@ export const statement = ({ place, code }: Pick<RecallQuestion, 'place' | 'code'
   `\n\nThe access code of ${place} is ${code}. Remember it: the access code of ${place} is ${code}. Once more: the access code of ${place} is ${code}.\n\n`;
 export const questionText = (place: string): string => `\n\nThe access code of ${place} is`;
 
-/** Makes a document of exactly `tokenCount` tokens from `filler`, with five codes after the ends of sentences at five depths. */
-export function recallDocument(tokenizer: Tokenizer, filler: string, tokenCount: number, seed: number): RecallDocument {
+/** Makes a document of exactly `tokenCount` tokens from `filler`, with one code after the end of a sentence at each of the depths. */
+export function recallDocument(
+  tokenizer: Tokenizer,
+  filler: string,
+  tokenCount: number,
+  seed: number,
+  depths: readonly number[] = DEPTHS,
+): RecallDocument {
   const random = seeded(seed);
   const places = [...PLACES].map((place) => ({ place, order: random() })).sort((a, b) => a.order - b.order);
-  const questions = DEPTHS.map((depth, i): RecallQuestion => {
+  const questions = depths.map((depth, i): RecallQuestion => {
     const code = Array.from({ length: CODE_DIGITS }, () => Math.floor(random() * 10)).join('');
     return { place: places[i]!.place, code, depth };
   });

@@ -3,13 +3,13 @@
  * models share a KV head between two query heads), so SmolLM2's KV heads are repeated for each of its query heads: the same function, in which every
  * query head has a KV head of its own. Sessions with and without latents are compared at equal bytes.
  */
-import type { DenseBackend, LayerInput, LoadedModel, Tensor } from '../../engine/model/types.ts';
 import type { Runtime } from '../../engine/runtime.ts';
 import type { Session } from '../../engine/session.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { isLatent, type PageForm, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';
-import { Results } from './results.ts';
+import { conditionsOf, Results } from './results.ts';
+import { rewired } from './rewired.ts';
 import { Scorer } from './score.ts';
 
 export interface LatentsRow {
@@ -59,7 +59,7 @@ export async function latents({
   say,
 }: LatentsRequest): Promise<void> {
   const wide = widened(runtime);
-  const results = Results.open<LatentsRow>(json, 'latents', wide, dense, keyOf);
+  const results = Results.open<LatentsRow>(json, conditionsOf('latents', wide, dense), keyOf);
   const scorer = new Scorer(wide);
   for (const tokens of lengths)
     for (const kind of kinds)
@@ -111,42 +111,19 @@ async function stepMs(session: Session): Promise<number> {
 
 /** The same model with a KV head of its own for each query head. */
 export function widened(runtime: Runtime): Runtime {
-  const { config, weights } = runtime.model;
-  const { kvHeads, queryHeads } = config;
+  const { kvHeads, queryHeads } = runtime.model.config;
   const times = queryHeads / kvHeads;
   const repeat = (rows: Float32Array, count: number): Float32Array => repeated(rows, count, kvHeads, times);
-  const wide = (input: LayerInput): LayerInput => {
-    const { tokens } = input;
-    return { ...input, k: repeat(input.k, tokens), v: repeat(input.v, tokens) };
-  };
-  const own = runtime.dense;
-  const dense: DenseBackend = Object.create(own, {
-    name: { value: own.name },
-    weightTypes: { value: own.weightTypes },
-    bytes: { value: own.bytes },
-    embed: { value: own.embed.bind(own) },
-    first: { value: async (x: Float32Array, tokens: number) => wide(await own.first(x, tokens)) },
-    next: {
-      value: async (layer: number, attention: Float32Array, x: Float32Array, tokens: number) =>
-        wide(await own.next(layer, attention, x, tokens)),
-    },
-    last: { value: own.last.bind(own) },
-    logits: { value: own.logits.bind(own) },
-    outputSketch: { value: own.outputSketch.bind(own) },
-  });
   const isProjection = (name: string): boolean => /^[0-9]+\.[kv](\.bias)?$/.test(name);
-  const tensor = (name: string): Tensor => {
-    const stored = weights.tensor(name);
-    if (!isProjection(name)) return stored;
-    return Object.create(stored, { readFloat32: { value: () => repeat(stored.readFloat32(), 1) } });
-  };
-  const model: LoadedModel = {
-    ...runtime.model,
+  return rewired(runtime, {
     name: `${runtime.model.name} with ${queryHeads} KV heads`,
-    config: { ...config, kvHeads: queryHeads },
-    weights: Object.create(weights, { tensor: { value: tensor }, has: { value: weights.has.bind(weights) } }),
-  };
-  return Object.create(runtime, { model: { value: model }, dense: { value: dense } });
+    config: { kvHeads: queryHeads },
+    input: (input) => ({ ...input, k: repeat(input.k, input.tokens), v: repeat(input.v, input.tokens) }),
+    tensor: (name, stored) =>
+      isProjection(name)
+        ? Object.create(stored, { readFloat32: { value: () => repeat(stored.readFloat32(), 1) } })
+        : stored,
+  });
 }
 
 /** [rows, heads, …] → [rows, heads · times, …], each head `times` times in a row. */

@@ -12,7 +12,7 @@ import { type KvErrorCode, replaceFile, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { descent, measureSides, type SideCost, tableWithin } from './hindsight.ts';
 import { content, KINDS, type Passage, passagesOf, RECALL, WINDOWS } from './passages.ts';
-import { arrowTable, geometricMean, Results } from './results.ts';
+import { arrowTable, conditionsOf, geometricMean, Results } from './results.ts';
 import { type Asked, budgetOptions, type Score, Scorer, UNSCORED } from './score.ts';
 import { type School, stateAfter } from './teach.ts';
 import { ABLATIONS, ablated, BEFORE, isKnown, UNIFORM } from './variants.ts';
@@ -87,7 +87,7 @@ type Yardsticks = Pick<LearningRow, 'kldBefore' | 'kldUniform' | 'kldHindsight' 
 /** Computes the rows that the file lacks, and prints what they say. */
 export async function learning(request: LearningRequest): Promise<void> {
   const { school, json } = request;
-  const results = Results.open<LearningRow>(json, 'learning', school.runtime, school.dense, keyOf);
+  const results = Results.open<LearningRow>(json, conditionsOf('learning', school.runtime, school.dense), keyOf);
   const scorer = new Scorer(school.runtime);
   const wanted = wantedRows(request);
   for (const [index, row] of wanted.entries()) {

@@ -4,6 +4,7 @@
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
+ *   frontier   every format, policy and eviction rule on several models and contexts: parts quality, recall, speed
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
  * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
  *   --windows N      passages of each kind, 2 by default
@@ -17,6 +18,10 @@
  *   --documents N    recall documents of learning, with five questions each, 20 by default
  *   --state DIR      stated: the state folder to start from
  *   --model NAME     another model
+ *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys
+ *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
+ *   --html FILE      frontier: draws all rows of the file as a page
+ *   --markdown FILE  frontier: writes them as a table
  *   --threads N
  *   --json FILE      writes the rows to this file; learning and stated go on from what stands there, and learning keeps its state folders in FILE.states
  */
@@ -25,18 +30,25 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Runtime } from '../../engine/runtime.ts';
-import { KvError } from '../../native/index.ts';
+import { KvError, replaceFile } from '../../native/index.ts';
+import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
+import { frontierPage } from './frontier-page.ts';
+import { frontierTable } from './frontier-table.ts';
 import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
-import { KINDS, WINDOWS } from './passages.ts';
+import { everyCache } from './methods.ts';
+import { OUTLIERS } from './outliers.ts';
+import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const COMMANDS = ['learning', 'stated', 'latents'];
+const COMMANDS = ['learning', 'stated', 'latents', 'frontier'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
+const KINDS_OF_FRONTIER = [...TABLE_KINDS, CHRONICLE];
+const MODELS = ['smollm2-135m', 'reference', `reference${OUTLIERS}`];
 const LENGTHS = ['2048', '4096'];
 /** Points of the learning curve. */
 const SESSIONS = [0, 1, 3, 10, 30];
@@ -57,12 +69,16 @@ async function main(): Promise<void> {
       documents: { type: 'string' },
       state: { type: 'string' },
       model: { type: 'string', default: 'smollm2-135m' },
+      models: { type: 'string' },
+      contexts: { type: 'string' },
+      html: { type: 'string' },
+      markdown: { type: 'string' },
       threads: { type: 'string' },
       json: { type: 'string' },
     },
   });
   const command = words.find((word) => COMMANDS.includes(word)) ?? 'table';
-  const known = [...COMMANDS, ...KINDS, ...LENGTHS, ...TABLE_PARTS, ...PARTS];
+  const known = [...COMMANDS, ...KINDS, CHRONICLE, ...LENGTHS, ...TABLE_PARTS, ...PARTS, ...FRONTIER_PARTS];
   const unknown = words.find((word) => !known.includes(word));
   if (unknown !== undefined)
     throw new KvError('bad-argument', `evaluate knows no '${unknown}'`, { hint: `one of ${known.join(', ')}` });
@@ -80,6 +96,28 @@ async function main(): Promise<void> {
   const json = values.json ?? null;
   const cacheDir = join(root, '.cache');
 
+  if (command === 'frontier') {
+    const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
+    const rows = await frontier({
+      models: list(values.models) ?? MODELS,
+      contexts: list(values.contexts)?.map(Number) ?? FRONTIER_CONTEXTS,
+      caches: list(values.caches) ?? everyCache(),
+      parts: selected(FRONTIER_PARTS),
+      kinds: named.length > 0 ? named : TABLE_KINDS,
+      passages: Number(values.windows),
+      documents: Number(values.documents ?? 2),
+      dense: dense,
+      threads,
+      cacheDir,
+      json,
+      say,
+    });
+    const table = frontierTable(rows);
+    if (values.markdown !== undefined) replaceFile(values.markdown, Buffer.from(table));
+    if (values.html !== undefined) replaceFile(values.html, Buffer.from(frontierPage(rows)));
+    process.stdout.write(table);
+    return;
+  }
   const runtime = await Runtime.open({ model: values.model, dense, threads, cacheDir });
   process.stdout.write(
     `${runtime.model.name}, ${runtime.dense.name} (weights ${dense}), ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}\n`,
@@ -124,4 +162,8 @@ async function main(): Promise<void> {
   }
 }
 
-await main();
+main().catch((error: unknown) => {
+  if (!(error instanceof KvError)) throw error;
+  process.stderr.write(`${error.message}${error.hint === undefined ? '' : `\n${error.hint}`}\n`);
+  process.exitCode = 2;
+});

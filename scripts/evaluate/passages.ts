@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { ownText } from '../../engine/evaluate/own-text.ts';
 import { recallDocument } from '../../engine/evaluate/recall.ts';
 import type { Tokenizer } from '../../engine/model/types.ts';
 import { KvError } from '../../native/index.ts';
@@ -46,6 +47,10 @@ export const MEASURED = join(root, 'scripts', 'calibration-smollm2-135m.json');
 /** Documents with codes in them: a kind of text of its own. */
 export const RECALL = 'recall';
 export const KINDS: readonly string[] = [...new Set(WINDOWS.windows.map(({ kind }) => kind)), RECALL];
+/** The text that ships with the package, for checkouts without the others. */
+export const CHRONICLE = 'chronicle';
+/** More characters than a token of any tokenizer here takes on average. */
+const CHARACTERS_PER_TOKEN = 6;
 /** Recall documents that are scored; their seeds and those of lessons lie apart. */
 const RECALL_PASSAGES = 2;
 const RECALL_LESSON_SEED = 1000;
@@ -57,6 +62,10 @@ export const content = ({ file, from, characters }: Omit<Window, 'kind'>): strin
     .toString('utf8')
     .slice(from, from + characters);
 
+/** Filler of recall documents: of its own where the texts are, else the chronicle. */
+export const filler = (kinds: readonly string[], tokens: number): string =>
+  kinds.every((kind) => kind === CHRONICLE) ? ownText(tokens * CHARACTERS_PER_TOKEN) : content(WINDOWS.recall);
+
 /** The first passages of a kind, each of exactly `tokens` tokens, BOS included where the model has one. Throws 'bad-argument' for a text that is too short. */
 export function passagesOf(tokenizer: Tokenizer, kind: string, count: number, tokens: number): Passage[] {
   if (kind === RECALL)
@@ -65,6 +74,8 @@ export function passagesOf(tokenizer: Tokenizer, kind: string, count: number, to
       kind,
       ids: recallDocument(tokenizer, content(WINDOWS.recall), tokens, index).tokens,
     }));
+  if (kind === CHRONICLE)
+    return [{ text: kind, kind, ids: exactly(tokenizer, ownText(tokens * CHARACTERS_PER_TOKEN), tokens, kind) }];
   return WINDOWS.windows
     .filter((window) => window.kind === kind)
     .slice(0, count)

@@ -1,18 +1,26 @@
 /** Rows in a JSON file that a later run goes on from: a row that stands there is not computed again. */
 import { existsSync, readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
+import { isDeepStrictEqual } from 'node:util';
 import type { Runtime } from '../../engine/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
 import type { Arrows } from '../../policy/index.ts';
 
-/** What rows of one file have in common, or they could not be compared. */
-interface Conditions {
-  readonly kind: string;
-  readonly model: string;
-  readonly digest: string;
-  readonly dense: string;
-  readonly isa: string;
-}
+/** What rows of one file have in common, or they could not be compared: plain data. */
+export type Conditions = Readonly<Record<string, unknown>>;
+
+/** The conditions of rows of one kind with one model. */
+export const conditionsOf = (
+  kind: string,
+  { model, dense, native }: Runtime,
+  precision: 'auto' | 'exact',
+): Conditions => ({
+  kind,
+  model: model.name,
+  digest: model.digest,
+  dense: `${dense.name}, ${precision}`,
+  isa: native.isa,
+});
 
 export class Results<Row extends object> {
   readonly rows: Row[];
@@ -29,27 +37,18 @@ export class Results<Row extends object> {
     this.#known = new Map(rows.map((row) => [keyOf(row), row]));
   }
 
-  /** Opens the file, or begins one; null keeps the rows in memory only. Throws 'bad-config' for a file of another model, dense half or kind of rows. */
+  /** Opens the file, or begins one; null keeps the rows in memory only. Throws 'bad-config' for a file of other conditions, such as another model, dense half or kind of rows. */
   static open<Row extends object>(
     path: string | null,
-    kind: string,
-    { model, dense, native }: Runtime,
-    precision: 'auto' | 'exact',
+    conditions: Conditions,
     keyOf: (row: Row) => string,
   ): Results<Row> {
-    const conditions: Conditions = {
-      kind,
-      model: model.name,
-      digest: model.digest,
-      dense: `${dense.name}, ${precision}`,
-      isa: native.isa,
-    };
     if (path === null || !existsSync(path)) return new Results(path, conditions, [], keyOf);
-    const file = JSON.parse(readFileSync(path, 'utf8')) as Partial<Conditions> & { rows?: Row[] };
+    const file = JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown> & { rows?: Row[] };
     for (const [name, value] of Object.entries(conditions)) {
-      if (file[name as keyof Conditions] !== value)
+      if (!isDeepStrictEqual(file[name], value))
         throw new KvError('bad-config', `${path} holds rows of another ${name}`, {
-          values: { there: file[name as keyof Conditions], here: value },
+          values: { there: JSON.stringify(file[name]), here: JSON.stringify(value) },
           hint: 'name another file, or remove this one',
         });
     }

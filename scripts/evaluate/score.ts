@@ -1,11 +1,11 @@
 /** One session over one passage, and how far it ends from the exact cache. */
-import { addDivergence, emptySums, NO_TARGET } from '../../engine/evaluate/divergence.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../../engine/evaluate/divergence.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
 import { setupOf } from '../../engine/learn.ts';
 import type { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import { readBook } from '../../engine/state.ts';
-import type { SessionOptions } from '../../engine/types.ts';
+import type { Divergence, SessionOptions, SessionReport } from '../../engine/types.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 import { Arrows, createPolicy, defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';
@@ -34,8 +34,18 @@ export interface Score {
   readonly code: KvErrorCode | null;
 }
 
+/** How far a run is from the exact cache. */
+export interface Compared extends Divergence {
+  readonly medianKld: number;
+}
+
+/** The same of a session, with its report; `code` says why there is none. */
+export type Comparison =
+  | { readonly compared: Compared; readonly report: SessionReport; readonly code: null }
+  | { readonly compared: null; readonly report: null; readonly code: KvErrorCode };
+
 /** Budgets that cannot be kept, and policies that cannot keep them. */
-const REFUSALS: readonly KvErrorCode[] = ['budget-too-small', 'budget-exceeded', 'unsupported'];
+export const REFUSALS: readonly KvErrorCode[] = ['budget-too-small', 'budget-exceeded', 'unsupported'];
 export const UNSCORED: Score = { kld: null, predicted: null, bits: null, code: null };
 
 /** A budget as it stands in tables: '25%', or 'kld:0.01' for a divergence. */
@@ -55,6 +65,13 @@ export class Scorer {
 
   /** Scores the last tokens of the passage. A budget that cannot be kept gives its code and no numbers; other errors are thrown. */
   async score(passage: Passage, asked: Asked): Promise<Score> {
+    const { compared, report, code } = await this.compare(passage, asked);
+    if (compared === null) return { ...UNSCORED, code };
+    return { kld: compared.meanKld, predicted: report.summary.predictedKld, bits: report.effectiveBits, code };
+  }
+
+  /** The same with all that can be said of the session. `compareTokens` of the options is the number of tokens that are scored. */
+  async compare(passage: Passage, asked: Asked): Promise<Comparison> {
     const { stateDir } = asked;
     // It may be asked again while the session reads.
     const book = stateDir === null ? null : await readBook(stateDir);
@@ -62,12 +79,13 @@ export class Scorer {
     try {
       session = await this.#open(passage, asked, book);
       await session.read(passage.ids);
-      const { summary, effectiveBits } = session.report();
-      const kld = await this.#divergence(passage, session.hiddenRows());
+      const report = session.report();
+      const compared = await this.against(passage, session.hiddenRows());
       await asked.look?.(session);
-      return { kld, predicted: summary.predictedKld, bits: effectiveBits, code: null };
+      return { compared, report, code: null };
     } catch (error) {
-      if (error instanceof KvError && REFUSALS.includes(error.code)) return { ...UNSCORED, code: error.code };
+      if (error instanceof KvError && REFUSALS.includes(error.code))
+        return { compared: null, report: null, code: error.code };
       throw error;
     } finally {
       session?.close();
@@ -84,7 +102,7 @@ export class Scorer {
     const asked = { ...(stateDir === null && !isShipped ? nothing : {}), ...options };
     const setup = await setupOf(
       this.runtime,
-      { ...asked, tokensExpected: ids.length, compareTokens: SCORED_TOKENS },
+      { compareTokens: SCORED_TOKENS, ...asked, tokensExpected: ids.length },
       { book, log: null },
     );
     return Session.open(this.runtime, {
@@ -114,10 +132,13 @@ export class Scorer {
     return { policy: { ...watched, open } };
   }
 
-  /** Mean KL divergence from the exact cache over the scored tokens, in nats. */
-  async #divergence(passage: Passage, ours: Float32Array): Promise<number> {
-    if (this.#exact?.passage !== passage) {
-      const exact = await this.#open(passage, { options: { exact: true }, stateDir: null }, null);
+  /** How far a run over the passage is from the exact cache. `ours` [scored, m] is the residual stream behind the last layer for its last tokens. */
+  async against(passage: Passage, ours: Float32Array): Promise<Compared> {
+    const { hiddenSize } = this.runtime.model.config;
+    const scored = ours.length / hiddenSize;
+    if (this.#exact?.passage !== passage || this.#exact.rows.length !== ours.length) {
+      const options = { exact: true, compareTokens: scored };
+      const exact = await this.#open(passage, { options, stateDir: null }, null);
       try {
         await exact.read(passage.ids);
         this.#exact = { passage, rows: exact.hiddenRows() };
@@ -125,10 +146,10 @@ export class Scorer {
         exact.close();
       }
     }
-    const { hiddenSize } = this.runtime.model.config;
     const sums = emptySums();
-    const targets = new Int32Array(ours.length / hiddenSize).fill(NO_TARGET);
+    const targets = Int32Array.from([...passage.ids.slice(passage.ids.length - scored + 1), NO_TARGET]);
     await addDivergence(sums, this.runtime.dense, this.#exact!.rows, ours, targets, hiddenSize);
-    return sums.klds.reduce((sum, kld) => sum + kld, 0) / sums.klds.length;
+    const sorted = [...sums.klds].sort((a, b) => a - b);
+    return { ...toDivergence(sums), medianKld: sorted[Math.floor(sorted.length / 2)]! };
   }
 }

@@ -2,7 +2,7 @@
 import type { Runtime } from '../../engine/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { passagesOf } from './passages.ts';
-import { arrowTable, Results } from './results.ts';
+import { arrowTable, conditionsOf, Results } from './results.ts';
 import { Scorer } from './score.ts';
 
 export interface StatedRow {
@@ -51,7 +51,7 @@ export async function stated({
   stateDir,
   say,
 }: StatedRequest): Promise<void> {
-  const results = Results.open<StatedRow>(json, 'stated', runtime, dense, keyOf);
+  const results = Results.open<StatedRow>(json, conditionsOf('stated', runtime, dense), keyOf);
   const scorer = new Scorer(runtime);
   for (const tokens of lengths)
     for (const kind of kinds)

@@ -8,7 +8,7 @@ import { Runtime } from '../../../engine/runtime.ts';
 import { FORMAT_NAMES, SIDES, servesSide, TRIAL_CANDIDATES } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import { descent, type SideCost, tableWithin } from '../../../scripts/evaluate/hindsight.ts';
-import { Results } from '../../../scripts/evaluate/results.ts';
+import { conditionsOf, Results } from '../../../scripts/evaluate/results.ts';
 import { shares } from '../../../scripts/evaluate/stated.ts';
 import { ABLATIONS, ablated, isKnown } from '../../../scripts/evaluate/variants.ts';
 import { MODEL } from '../engine/on-reference.ts';
@@ -24,7 +24,8 @@ afterAll(() => runtime.close());
 
 it('results go on where they stopped', () => {
   const path = join(folder(), 'rows.json');
-  const open = (kind = 'some') => Results.open<{ name: string }>(path, kind, runtime, 'auto', ({ name }) => name);
+  const open = (kind = 'some') =>
+    Results.open<{ name: string }>(path, conditionsOf(kind, runtime, 'auto'), ({ name }) => name);
   open().add({ name: 'first' });
   const again = open();
   expect(again.find('first')).toEqual({ name: 'first' });

@@ -1,0 +1,67 @@
+/** Every method that this version knows, as caches to evaluate: formats from their registry, policies and eviction rules from theirs. */
+import { ALL_FAMILIES, FORMAT_NAMES, FORMATS, type FormatName, type Side, servesSide } from '../../native/index.ts';
+import { isUselessPair, policies, yardsticks } from '../../policy/index.ts';
+
+/** Budgets that policies are measured at. */
+const BUDGETS = ['35%', '30%', '25%', '20%'];
+/** Shares of the tokens that eviction rules may hold. */
+const SHARES = ['50%', '25%'];
+/** Policies that are no rule of their own but carry out what the caller says. */
+const CARRIED_OUT = ['fixed', 'table', 'none'];
+/** Rules that keep tokens in lower formats instead of dropping them. They run in the simulator. */
+const TIERED = ['age-tiers', 'anchors'];
+
+/** All pages in two formats, with the open page in 8 bits. */
+export const fixedCache = (k: string, v: string): string => `${k}:${v}+q8`;
+
+/** A cache without what all have in common: the open page in 8 bits. */
+export const bareName = (cache: string): string => cache.replace(/\+q8$/, '');
+
+/** The formats of a family and their pairs in which values are no finer than keys, because keys are dearer in every one that was measured. */
+export function formatCaches(): string[] {
+  const coded = (name: FormatName): boolean => name !== 'f16';
+  const caches = ALL_FAMILIES.flatMap(([, family]) => {
+    const names = FORMAT_NAMES.filter((name) => coded(name) && family.formats.some((format) => format.name === name));
+    return names.flatMap((name) => {
+      if (!servesSide(name, 'k')) return partners(name, 'k', names).map((k) => [k, name] as const);
+      const others = partners(name, 'v', names).filter(
+        (v) => !servesSide(v, 'k') || FORMATS[v].rank >= FORMATS[name].rank,
+      );
+      return others.map((v) => [name, v] as const);
+    });
+  });
+  return [...new Set(caches.filter(([k, v]) => !isUselessPair(k, v)).map(([k, v]) => fixedCache(k, v)))];
+}
+
+/** The formats of one side that a format of the other is paired with: those of its family, or else those of as many bits. */
+function partners(name: FormatName, side: Side, family: readonly FormatName[]): FormatName[] {
+  const own = family.filter((one) => servesSide(one, side));
+  if (own.length > 0) return own;
+  const others = FORMAT_NAMES.filter((one) => servesSide(one, side) && one !== 'f16');
+  const apart = (one: FormatName): number => Math.abs(FORMATS[one].codeBits - FORMATS[name].codeBits);
+  const least = Math.min(...others.map(apart));
+  return others.filter((one) => apart(one) === least).slice(0, 1);
+}
+
+export const policyCaches = (): string[] =>
+  Object.keys(policies)
+    .filter((id) => !CARRIED_OUT.includes(id))
+    .flatMap((id) => BUDGETS.map((budget) => `${id}@${budget}`));
+
+export const evictionCaches = (): string[] =>
+  [...yardsticks.keys()].filter((id) => !TIERED.includes(id)).flatMap((id) => SHARES.map((share) => `${id}@${share}`));
+
+export const everyCache = (): string[] => ['exact', ...formatCaches(), ...policyCaches(), ...evictionCaches()];
+
+/** The eviction rule and the share of the tokens that a cache names; null for any other cache. */
+export function evictionOf(cache: string): { readonly id: string; readonly share: number } | null {
+  const [id = '', share = ''] = cache.split('@');
+  if (!yardsticks.has(id) || TIERED.includes(id) || !/^[0-9.]+%$/.test(share)) return null;
+  return { id, share: Number(share.slice(0, -1)) / 100 };
+}
+
+/** What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of its own. */
+export function methodOf(cache: string): string {
+  const [first = ''] = cache.split(/[:@+]/);
+  return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;
+}
