@@ -471,6 +471,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exportFloats(env, exports);
   exportLatents(env, exports);
   exportDense(env, exports);
+  exportLog(env, exports);
 #if defined(PALIMPSEST_TEST_ALLOCATIONS)
   exportAllocations(env, exports);
 #endif

@@ -1,6 +1,6 @@
 # Three addons from one set of kernels, and one that measures memory. Run by scripts/build-native.mjs, never by npm itself (npm would build a
 # binding.gyp in the repository root on every install).
-#   palimpsest     the cache (addon.cc, cache/*.cc)
+#   palimpsest     the cache (addon*.cc, cache/*.cc, log/*.cc)
 #   kernels_test   single kernels on a chosen instruction set, and the thread pool, for tests only (test_*.cc)
 #   cache_test     the cache with allocations that fail when a test asks for it (test_allocations.cc)
 #   bench_stream   how fast this machine reads memory, for benches only (stream.cc)
@@ -12,7 +12,7 @@
     'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
     'bench_stream_type%': '<!(node -p "require(\'fs\').existsSync(\'stream.cc\') ? \'loadable_module\' : \'none\'")',
     'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
-    'cache_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat(require(\'fs\').readdirSync(\'cache\').filter((f) => f.endsWith(\'.cc\')).map((f) => \'cache/\' + f)).join(\' \')")'],
+    'cache_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat([\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f))).join(\' \')")'],
     # The sanitizers of a Debug build.
     'sanitizer%': 'address,undefined',
     # 1 builds for other machines (scripts/prebuild.mjs): the C++ runtime is linked in and symbols are stripped.

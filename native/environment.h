@@ -19,6 +19,8 @@ void exportFloats(Napi::Env env, Napi::Object exports);
 void exportLatents(Napi::Env env, Napi::Object exports);
 // Adds the class of addon_dense.cc.
 void exportDense(Napi::Env env, Napi::Object exports);
+// Adds the functions of addon_log.cc.
+void exportLog(Napi::Env env, Napi::Object exports);
 // Adds the function of test_allocations.cc, in the test module only.
 void exportAllocations(Napi::Env env, Napi::Object exports);
 // Cache.latent(operation, ...): the operations of a cache on latents.

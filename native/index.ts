@@ -1,6 +1,13 @@
 /** HOW fast? Numbers: pages, formats, attention. The room's only entry. */
 export { openKvCache } from './cache.ts';
 export * from './dense.ts';
+export {
+  CHAIN_STATE_BYTES,
+  type EntryForms,
+  type FollowedEntries,
+  followEntries,
+  sealEntries,
+} from './entries.ts';
 export * from './error.ts';
 export * from './file.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
@@ -9,6 +16,7 @@ export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
+export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export { heldBytesMost, openPool } from './pool.ts';
 export * as reference from './reference/index.ts';

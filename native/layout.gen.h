@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "3 formats=6 layout=5f1b60119a250641034b8c60b0449e40";
+constexpr char kAbi[] = "3 formats=6 layout=1b31caff1f61f9435f78fef4e8247434";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -21,6 +21,8 @@ constexpr int kHeadDimMax = 256;
 constexpr int kHeadsMax = 1024;
 constexpr int kLayersMax = 4096;
 constexpr int kThreadsMax = 64;
+constexpr int kEntryPayloadMax = 1048576;
+constexpr int kChainPeaksMax = 53;
 
 enum Status : int { kOk = 0, kBadArgument = 1, kBadShape = 2, kBadValue = 3, kUnsupported = 4, kBudgetExceeded = 5, kBudgetTooSmall = 6, kClosed = 7, kNoMemory = 8 };
 enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512vnni = 3, kNeon = 4, kNeondot = 5, kWasmSimd128 = 6, kAvx2vnni = 7 };

@@ -32,6 +32,10 @@ export const HEAD_DIM_MAX = 256;
 export const HEADS_MAX = 1024;
 export const LAYERS_MAX = 4096;
 export const THREADS_MAX = 64;
+/** The most bytes that the payload of an entry of the log has. */
+export const ENTRY_PAYLOAD_MAX = 1 << 20;
+/** How many roots the state of a log's tree has room for. */
+export const CHAIN_PEAKS_MAX = 53;
 
 /** Each of these becomes a constant of the header: PAGE_TOKENS is kPageTokens. */
 export const LIMITS = {
@@ -49,6 +53,8 @@ export const LIMITS = {
   HEADS_MAX,
   LAYERS_MAX,
   THREADS_MAX,
+  ENTRY_PAYLOAD_MAX,
+  CHAIN_PEAKS_MAX,
 } as const;
 
 /** The statuses that native calls return, each with the code of its error. A status is an index into this list. */

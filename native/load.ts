@@ -155,6 +155,20 @@ export interface Binary {
     sin: Float32Array,
     interleaved: boolean,
   ): number;
+  /** Fills in the checksums and hashes of the entries in bytes [from, to). */
+  sealLogEntries(bytes: Uint8Array, from: number, to: number, state: Uint8Array): number;
+  /** Writes to `out` how many entries are whole and continue the chain. See native/addon_log.cc. */
+  followLogEntries(
+    bytes: Uint8Array,
+    state: Uint8Array,
+    firstSeq: number,
+    forms: Float64Array,
+    names: Uint8Array,
+    ends: Uint32Array,
+    kinds: Uint8Array,
+    hashes: Uint8Array,
+    out: Float64Array,
+  ): number;
   toHalf(x: Float32Array, out: Uint16Array): number;
   fromHalf(bits: Uint16Array, out: Float32Array): number;
   describe(): { isa: number; available: number[]; compiler: string; abi: string };
@@ -301,6 +315,11 @@ export function loadBinary(name?: BindingName): Binary {
     });
   }
   return loaded.binary;
+}
+
+/** The binary that is loaded, or the best one, without settling that this thread keeps it. Throws as loadBinary does. */
+export function quietBinary(): Binary {
+  return (loaded ?? openBest()).binary;
 }
 
 /** Chooses a binding, before the first call that needs one. Throws as loadBinary does. */

@@ -109,6 +109,7 @@ function compile(clang, folder, verbose) {
     palimpsest: [
       ...sources('.', /^addon.*\.cc$/).map(simd),
       ...sources('cache', /\.cc$/).map((name) => simd(`cache/${name}`)),
+      ...sources('log', /\.cc$/).map((name) => simd(`log/${name}`)),
     ],
     ...(existsSync(join(native, 'test_binding.cc'))
       ? { kernels_test: [...sources('.', /^test_binding.*\.cc$/).map(simd), simd('cache/rows.cc')] }
@@ -128,7 +129,7 @@ function build({ check, force, tools, verbose, twice }) {
   if (tools) return;
   const files = [
     fileURLToPath(import.meta.url),
-    ...sourceFiles(['.', 'cache', 'formats', 'kernels', 'wasm', 'wasm/include']),
+    ...sourceFiles(['.', 'cache', 'formats', 'kernels', 'log', 'wasm', 'wasm/include']),
   ];
   const sources = fingerprint([compiler, ...COMPILE, ...LINK], files);
   const module = join(out, 'palimpsest.wasm');

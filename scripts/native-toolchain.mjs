@@ -58,7 +58,7 @@ export function version(program, install) {
   return found;
 }
 
-const FOLDERS = ['.', 'cache', 'formats', 'kernels', 'portable'];
+const FOLDERS = ['.', 'cache', 'formats', 'kernels', 'log', 'portable'];
 
 /** The sources, headers and linker files below native/ that a build reads. */
 export function sourceFiles(folders = FOLDERS) {

@@ -40,9 +40,15 @@ export class SeriesCheckpoints {
     this.#open = checkpoints.filter((one) => one.series === series).sort((a, b) => a.size - b.size);
   }
 
-  /** The state after the next entry. → what contradicts it */
-  meet(tree: Frontier, hash: Uint8Array): Contradiction | null {
-    this.unanchoredEntries++;
+  /** Entries from here to the next checkpoint: none may be met in between. */
+  entriesToNext(leaves: number): number {
+    const next = this.#open.find(({ size }) => size > leaves);
+    return next === undefined ? Number.POSITIVE_INFINITY : next.size - leaves;
+  }
+
+  /** The state after the next entries. → what contradicts it */
+  meet(tree: Frontier, hash: Uint8Array, entries: number): Contradiction | null {
+    this.unanchoredEntries += entries;
     for (let next = this.#open[0]; next !== undefined && next.size <= tree.leaves; next = this.#open[0]) {
       this.#open.shift();
       if (next.size === 0) continue;

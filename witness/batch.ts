@@ -1,6 +1,7 @@
 /** Entries that wait together for one write and one fsync: consecutive bytes of one segment. */
-import { assert } from '../native/index.ts';
+import { assert, sealEntries } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
+import { chainState, stateHash, stateTree } from './chain-state.ts';
 import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
 import { SEALED_EXTRA_BYTES, SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from './seal.ts';
 import { encodeHeader, FORMAT_VERSION, type SegmentHeader, segmentHash } from './segment.ts';
@@ -37,6 +38,7 @@ export class Batch {
   #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);
   /** The entries before this byte have their checksums and hashes. */
   #sealed: number;
+  #sealedEntries = 0;
   /** Bodies that lie in the room of their sealed text, still to be read: from where, how many bytes. */
   readonly #plain: { readonly at: number; readonly bytes: number; readonly sealing: Sealing }[] = [];
   #end: ChainEnd;
@@ -102,6 +104,19 @@ export class Batch {
     if (this.#sealed === this.length) return this.#end;
     for (const { at, bytes, sealing } of this.#plain.splice(0))
       this.#bytes.write(sealBytes(sealing, this.#bytes.subarray(at, at + bytes)), at, 'latin1');
+    this.#end = this.#chained();
+    this.#sealed = this.length;
+    return this.#end;
+  }
+
+  /** Checksums, chain and tree by the binary, in one call; or here, where none runs. */
+  #chained(): ChainEnd {
+    const state = chainState(this.#end.headHash, this.#end.tree);
+    if (sealEntries(this.#bytes, this.#sealed, this.length, state)) {
+      const nextSeq = this.#end.nextSeq + this.entries - this.#sealedEntries;
+      this.#sealedEntries = this.entries;
+      return { nextSeq, headHash: stateHash(state), tree: stateTree(state) };
+    }
     let { nextSeq, headHash } = this.#end;
     const tree = this.#end.tree.copy();
     for (let at = this.#sealed; at < this.length; nextSeq++) {
@@ -115,9 +130,7 @@ export class Batch {
       headHash = hash;
       at = end + HASH_BYTES;
     }
-    this.#sealed = this.length;
-    this.#end = { nextSeq, headHash, tree };
-    return this.#end;
+    return { nextSeq, headHash, tree };
   }
 
   #reserve(bytes: number): void {

@@ -4,7 +4,7 @@
  * The checks are plain functions because a log has tens of thousands of entries: a schema library, which copies what it checks,
  * took a third of the time that it takes to verify a log.
  */
-import { isFormatName, KvError, LATENT_NAMES, PARTS, WINDOW_TOKENS } from '../native/index.ts';
+import { FORMAT_NAMES, isFormatName, KvError, LATENT_NAMES, PARTS, WINDOW_TOKENS } from '../native/index.ts';
 import type { EntryKind } from './types.ts';
 
 /** The first thing that is wrong, and the names of the fields that lead to it. */
@@ -12,20 +12,32 @@ interface Fault {
   readonly path: readonly string[];
   readonly what: string;
 }
-interface Check {
+export interface Check {
   (value: unknown): Fault | null;
   /** Checks of what stands under a name; under '*', of everything inside. Left out: nothing is inside. */
   inside?: (name: string) => readonly Check[];
+  /** The same check as data, for the binary. It may accept less than the function. Left out: it accepts nothing. */
+  form?: Form;
 }
 
-/** A check of a value that has others inside. */
-const into = (check: Check, inside: Check['inside']): Check =>
-  inside === undefined ? check : Object.assign(check, { inside });
+/** What a value may be. Whether it may be left out is asked of the check. */
+export type Form =
+  | { readonly is: 'anything' | 'plain' | 'real' | 'flag' }
+  | { readonly is: 'object'; readonly fields: readonly (readonly [string, Check])[] }
+  | { readonly is: 'record'; readonly name: Check; readonly inside: Check }
+  | { readonly is: 'list'; readonly inside: Check; readonly min: number; readonly max: number }
+  | { readonly is: 'integer'; readonly min: number; readonly max: number }
+  | { readonly is: 'text'; readonly max: number }
+  /** The values. */
+  | { readonly is: 'one'; readonly of: readonly unknown[] }
+  | { readonly is: 'nullable' | 'optional'; readonly inside: Check };
 
-const when =
-  (isSound: (value: unknown) => boolean, expected: string): Check =>
-  (value) =>
-    isSound(value) ? null : { path: [], what: `expected ${expected}` };
+/** A check of a value that has others inside. */
+const into = (check: Check, inside: Check['inside'], form?: Form): Check =>
+  Object.assign(check, inside === undefined ? {} : { inside }, form === undefined ? {} : { form });
+
+const when = (isSound: (value: unknown) => boolean, expected: string, form?: Form): Check =>
+  into((value) => (isSound(value) ? null : { path: [], what: `expected ${expected}` }), undefined, form);
 
 const at = (key: string | number, { path, what }: Fault): Fault => ({ path: [String(key), ...path], what });
 
@@ -36,8 +48,9 @@ const isPlain = (value: unknown): value is Readonly<Record<string, unknown>> =>
 const anything: Check = into(
   when(() => true, 'anything'),
   () => [anything],
+  { is: 'anything' },
 );
-const plain = into(when(isPlain, 'an object'), () => [anything]);
+const plain = into(when(isPlain, 'an object'), () => [anything], { is: 'plain' });
 
 /** An object with these fields; others may stand beside them. */
 function object(fields: Readonly<Record<string, Check>>): Check {
@@ -50,7 +63,9 @@ function object(fields: Readonly<Record<string, Check>>): Check {
     }
     return null;
   };
-  return into(check, (name) => checks.filter(([key]) => name === '*' || name === key).map(([, field]) => field));
+  const inside = (name: string): Check[] =>
+    checks.filter(([key]) => name === '*' || name === key).map(([, field]) => field);
+  return into(check, inside, { is: 'object', fields: checks });
 }
 
 /** An object of any number of fields. */
@@ -65,6 +80,7 @@ const record = (name: Check, check: Check): Check =>
       return null;
     },
     () => [check],
+    { is: 'record', name, inside: check },
   );
 
 const list = (check: Check, itemsMin = 0, itemsMax = 65_536): Check =>
@@ -79,32 +95,44 @@ const list = (check: Check, itemsMin = 0, itemsMax = 65_536): Check =>
       return null;
     },
     (name) => (name === '*' ? [check] : []),
+    { is: 'list', inside: check, min: itemsMin, max: itemsMax },
   );
 
 const integer = (min: number, max: number): Check =>
   when(
     (value) => Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max,
     `a whole number from ${min} to ${max}`,
+    { is: 'integer', min, max },
   );
 
 const oneOf = (...names: readonly unknown[]): Check =>
-  when((value) => names.includes(value), `one of ${names.join(', ')}`);
+  when((value) => names.includes(value), `one of ${names.join(', ')}`, { is: 'one', of: names });
 
-const nullable = (check: Check): Check => into((value) => (value === null ? null : check(value)), check.inside);
+const nullable = (check: Check): Check =>
+  into((value) => (value === null ? null : check(value)), check.inside, { is: 'nullable', inside: check });
 
-const optional = (check: Check): Check => into((value) => (value === undefined ? null : check(value)), check.inside);
+const optional = (check: Check): Check =>
+  into((value) => (value === undefined ? null : check(value)), check.inside, { is: 'optional', inside: check });
 
 /** Columns of the SQL index and typed arrays hold no more. */
 const count = integer(0, 2 ** 31 - 1);
 const whole = integer(0, Number.MAX_SAFE_INTEGER);
 const difference = integer(Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER);
-const real = when(Number.isFinite, 'a number');
-const flag = when((value) => typeof value === 'boolean', 'true or false');
-const text = when((value) => typeof value === 'string' && value.length <= 4096, 'a text of at most 4096 characters');
+const real = when(Number.isFinite, 'a number', { is: 'real' });
+const flag = when((value) => typeof value === 'boolean', 'true or false', { is: 'flag' });
+const TEXT_MAX = 4096;
+const text = when(
+  (value) => typeof value === 'string' && value.length <= TEXT_MAX,
+  `a text of at most ${TEXT_MAX} characters`,
+  { is: 'text', max: TEXT_MAX },
+);
 const reals = list(real);
 /** Far more layers than any model has. A bound is needed because policies allocate arrays of this size. */
 const layers = integer(1, 4096);
-const format = when((value) => typeof value === 'string' && isFormatName(value), 'the name of a format');
+const format = when((value) => typeof value === 'string' && isFormatName(value), 'the name of a format', {
+  is: 'one',
+  of: FORMAT_NAMES,
+});
 const latent = oneOf(...LATENT_NAMES);
 const side = oneOf('k', 'v');
 const origin = oneOf('default', 'learned', 'file', 'option', 'controller');
@@ -141,7 +169,10 @@ const thresholds = object({
   ranges: optional(list(object({ logId: text, from: whole, to: whole }))),
 });
 const because = object({ threshold: text, measured: real, bound: real, unit: text, origin, rule: text });
-const form: Check = (value) => (latent(value) === null ? null : format(value));
+const form = into((value) => (latent(value) === null ? null : format(value)), undefined, {
+  is: 'one',
+  of: [...LATENT_NAMES, ...FORMAT_NAMES],
+});
 const errors = record(form, real);
 const place = { layer: count, page: count, side: oneOf(...PARTS), from: form };
 const move = { ...place, to: form };
@@ -194,7 +225,7 @@ const layerChange = object({
 
 const done = object({ by: text });
 
-const BODIES: Readonly<Record<EntryKind, Check>> = {
+export const BODIES: Readonly<Record<EntryKind, Check>> = {
   open: object({
     model: object({ name: text, digest: text, architecture: text }),
     shape: object({ layers, queryHeads: count, kvHeads: count, headDim: count }),

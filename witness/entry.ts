@@ -3,7 +3,7 @@
  * numbers little endian. The payload is the envelope {seq, timeMs, session, kind, body} in this order, its body canonical JSON.
  */
 import { crc32 } from 'node:zlib';
-import { KvError } from '../native/index.ts';
+import { ENTRY_PAYLOAD_MAX, KvError } from '../native/index.ts';
 import { canonicalJson, canonicalNumber, canonicalText, isInOrder } from './canonical.ts';
 import { entryHash, HASH_BYTES, linkHash } from './chain.ts';
 import { crc32c } from './crc32c.ts';
@@ -15,7 +15,7 @@ export const ENTRY_HEAD_BYTES = 8;
 /** Everything of an entry that is not payload. */
 export const ENTRY_EXTRA_BYTES = ENTRY_HEAD_BYTES + HASH_BYTES;
 /** A situation with 10,000 trial reports is about 1 MiB; no honest entry is larger. */
-export const PAYLOAD_BYTES_MAX = 1 << 20;
+export const PAYLOAD_BYTES_MAX = ENTRY_PAYLOAD_MAX;
 /** How every payload begins. A quote inside a JSON string is escaped, so this does not occur inside one. */
 export const PAYLOAD_START = '{"seq":';
 

@@ -103,12 +103,14 @@ export function proveEntry(
     });
   const { size: treeSize, note, rootHash, logId, place } = checkpoint;
   let leaves: Leaves | null = null;
+  let tree: Frontier | null = null;
   let entry: string | null = null;
   for (const raw of walkLog(files, seriesDir(dir, series), { withTree: true })) {
-    leaves ??= new Leaves(new Frontier(raw.header.leaves, raw.header.peaks));
-    leaves.add(raw.leaf as Uint8Array);
+    tree ??= new Frontier(raw.header.leaves, raw.header.peaks);
+    leaves ??= new Leaves(tree.copy());
+    leaves.add(raw.leaf);
+    tree.add(raw.leaf);
     if (raw.seq === seq) entry = Buffer.from(raw.payload).toString('utf8');
-    const tree = raw.tree as Frontier;
     if (tree.leaves < treeSize) continue;
     if (entry === null) throw noEntry(seq);
     if (raw.logId !== logId || Buffer.from(tree.root()).toString('hex') !== rootHash)

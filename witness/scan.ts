@@ -26,6 +26,8 @@ export const SEGMENT_FILE_BYTES_MAX = 256 * 1024 * 1024;
 const SEARCH_BYTES_MAX = 8 * 1024 * 1024;
 
 export interface Frame {
+  /** All of it. */
+  readonly bytes: Buffer;
   readonly payload: Buffer;
   readonly hash: Buffer;
   /** Offset of the next frame. */
@@ -47,6 +49,8 @@ export class SegmentFile {
   readonly #files: LogFiles;
   readonly #fd: number;
   #window = Buffer.alloc(0);
+  /** What windows are cut from. */
+  #room = Buffer.alloc(0);
   #windowStart = 0;
 
   constructor(files: LogFiles, dir: string, number: number) {
@@ -77,7 +81,9 @@ export class SegmentFile {
   }
 
   #fill(offset: number, wanted: number): void {
-    const window = Buffer.allocUnsafe(Math.min(Math.max(wanted, READ_BYTES), this.size - offset));
+    const bytes = Math.min(Math.max(wanted, READ_BYTES), this.size - offset);
+    if (bytes > this.#room.length) this.#room = Buffer.allocUnsafe(bytes);
+    const window = this.#room.subarray(0, bytes);
     let filled = 0;
     while (filled < window.length) {
       const read = readable(this.name, () =>
@@ -88,6 +94,11 @@ export class SegmentFile {
     }
     this.#window = window.subarray(0, filled);
     this.#windowStart = offset;
+  }
+
+  /** As many bytes from here on as are read at once. Valid until the next call. */
+  window(offset: number): Buffer {
+    return this.bytes(offset, READ_BYTES);
   }
 
   header(): SegmentHeader | string {
@@ -118,7 +129,7 @@ export class SegmentFile {
     ) {
       return { offset, what: 'the checksum of an entry is wrong', cut: false };
     }
-    return { payload, hash: bytes.subarray(ENTRY_HEAD_BYTES + length), end: offset + bytes.length };
+    return { bytes, payload, hash: bytes.subarray(ENTRY_HEAD_BYTES + length), end: offset + bytes.length };
   }
 
   /**

@@ -55,6 +55,12 @@ export class Frontier {
     return new Frontier(this.#leaves, this.#peaks);
   }
 
+  /** Becomes that over other leaves. */
+  set(leaves: number, peaks: readonly Uint8Array[]): void {
+    this.#leaves = leaves;
+    this.#peaks.splice(0, this.#peaks.length, ...peaks);
+  }
+
   /** Adds the leaf with this hash. */
   add(leaf: Uint8Array): void {
     let hash = leaf;

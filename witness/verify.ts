@@ -11,14 +11,16 @@ import { NO_HASH } from './chain.ts';
 import type { Checkpoint } from './checkpoint.ts';
 import { isCanonical, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import { FORM_KINDS } from './forms.ts';
 import { isKeyName, KEYS_NAME, keysDir, SessionKeys } from './keys.ts';
 import { LOCK_NAME } from './lock.ts';
+import { offsetIn, payloadIn, type Run, stateWithin } from './run.ts';
 import { badLog } from './scan.ts';
 import { segmentName } from './segment.ts';
 import { listFolder, listSeries, seriesDir, seriesName } from './series.ts';
 import { Frontier } from './tree.ts';
 import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } from './types.ts';
-import { checkLogId, type LogEnd, listSegments, logIdOf, walkLog } from './walk.ts';
+import { checkLogId, type LogEnd, listSegments, logIdOf, walkRuns } from './walk.ts';
 
 /**
  * Whether every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed: what they open is looked at too,
@@ -128,6 +130,7 @@ function verifySeries(
   };
   let headHash: Uint8Array = NO_HASH;
   let tree: Frontier | null = null;
+  let walk: ReturnType<typeof walkRuns> | null = null;
   const setAside: RecoveredBody[] = [];
   const own = new Set(series === 0 ? [LOCK_NAME, KEYS_NAME] : [LOCK_NAME]);
   const done = (problem: SeriesReport['problem']): SeriesReport => {
@@ -146,20 +149,25 @@ function verifySeries(
     for (const number of numbers) own.add(segmentName(number));
     if (series > 0 && report.segments === 0) return done(null);
     const logId = series === 0 ? null : logIdOf(files, logDir);
-    const walk = walkLog(files, dir, { withTree: true });
-    let step = walk.next();
+    const most = (leaves: number): number => anchors.entriesToNext(leaves);
+    walk = walkRuns(files, dir, { withTree: true, withKinds: true, most });
     const contradiction = (at: { segment: string; offset: number }, found: Contradiction | null): void => {
       if (found !== null) throw badLog(at.segment, at.offset, found.seq, found.what);
     };
+    let step = walk.next();
     for (; step.done !== true; step = walk.next()) {
-      const { segment, offset, seq, payload } = step.value;
-      if (series > 0) checkLogId(step.value, logId);
-      const entry = openHere(segment, offset, seq, payload, keys);
-      if (entry?.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
-      if (entry === null) report.unopened++;
-      if (report.entries++ === 0) report.removedEntries = (step.value.tree as Frontier).leaves - 1;
-      ({ logId: report.logId, hash: headHash, tree } = step.value);
-      contradiction(step.value, anchors.meet(tree as Frontier, headHash));
+      const run = step.value;
+      if (series > 0) checkLogId(run, logId);
+      if (report.entries === 0) report.removedEntries = (run.tree as Frontier).leaves - run.count;
+      const sound = checkEntries(run, keys, report, setAside);
+      if (sound.entries > 0) {
+        report.entries += sound.entries;
+        report.logId = run.logId;
+        ({ hash: headHash, tree } = sound.fault === null ? run : stateWithin(run, sound.entries));
+        const offset = offsetIn(run, sound.entries - 1);
+        contradiction({ segment: run.segment, offset }, anchors.meet(tree as Frontier, headHash, sound.entries));
+      } else tree = run.before.tree;
+      if (sound.fault !== null) throw sound.fault;
     }
     const end = step.value;
     report.logId = end.logId;
@@ -178,6 +186,8 @@ function verifySeries(
       seq: typeof seq === 'number' ? seq : null,
       what: series === 0 ? error.message : `${seriesName(series)}: ${error.message}`,
     });
+  } finally {
+    walk?.return(undefined as never);
   }
 }
 
@@ -227,8 +237,36 @@ function sizeOf(files: LogFiles, dir: string, name: string): number | null {
   }
 }
 
+/** Looks at the entries of a run that the binary is not certain of. → how many are sound, and what is wrong with the next one */
+function checkEntries(
+  run: Run,
+  keys: SessionKeys,
+  report: { unopened: number },
+  setAside: RecoveredBody[],
+): { readonly entries: number; readonly fault: KvError | null } {
+  for (let index = 0; index < run.count; index++) {
+    if (isSurelySound(run, index)) continue;
+    try {
+      const entry = openHere(run, index, keys);
+      if (entry?.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
+      if (entry === null) report.unopened++;
+    } catch (error) {
+      if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;
+      return { entries: index, fault: error };
+    }
+  }
+  return { entries: run.count, fault: null };
+}
+
+const RECOVERED = 1 + FORM_KINDS.indexOf('recovered');
+
+/** Whether the binary has looked at all that `openHere` looks at. What an entry of kind recovered says is needed here. */
+const isSurelySound = ({ kinds }: Run, index: number): boolean => kinds[index] !== 0 && kinds[index] !== RECOVERED;
+
 /** The entry with its body; null where that cannot be opened. Throws 'bad-log'. */
-function openHere(segment: string, offset: number, seq: number, payload: Uint8Array, keys: SessionKeys): Entry | null {
+function openHere(run: Run, index: number, keys: SessionKeys): Entry | null {
+  const seq = run.seq + index;
+  const payload = payloadIn(run, index);
   try {
     const envelope = parseEnvelope(payload);
     if (envelope.seq !== seq) throw new Error(`the entry says it is ${envelope.seq}`);
@@ -237,6 +275,6 @@ function openHere(segment: string, offset: number, seq: number, payload: Uint8Ar
   } catch (error) {
     // A file of keys that cannot be used says nothing about the log.
     if (error instanceof KvError && error.code !== 'bad-log') throw error;
-    throw badLog(segment, offset, seq, (error as Error).message);
+    throw badLog(run.segment, offsetIn(run, index), seq, (error as Error).message);
   }
 }

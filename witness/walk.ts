@@ -7,6 +7,8 @@ import { checkBody } from './body.ts';
 import { HASH_BYTES, NO_HASH } from './chain.ts';
 import { chained, parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
+import { entryForms } from './forms.ts';
+import { type Followed, offsetIn, payloadIn, type Run, RunReader, type RunStart } from './run.ts';
 import { badLog, type Fault, isTornHeader, SegmentFile } from './scan.ts';
 import { headerBytes, type SegmentHeader, segmentHash, segmentName, segmentNumbers } from './segment.ts';
 import { firstSeqOf, listFolder, listSeries, noLog, seriesDir } from './series.ts';
@@ -23,6 +25,15 @@ export interface WalkOptions {
   readonly withTree?: boolean;
 }
 
+export interface RunOptions extends WalkOptions {
+  /** Whether runs say which of their entries are certainly sound. */
+  readonly withKinds?: boolean;
+  /** Whether runs have the hashes of each entry. */
+  readonly withHashes?: boolean;
+  /** How many entries the next run may have, given those of the series before it; asked only with the tree. */
+  readonly most?: (leaves: number) => number;
+}
+
 export interface RawEntry {
   readonly segment: string;
   readonly offset: number;
@@ -34,10 +45,8 @@ export interface RawEntry {
   readonly hash: Uint8Array;
   /** Of its segment. */
   readonly header: SegmentHeader;
-  /** Hash of its leaf; null where it was not needed. */
-  readonly leaf: Uint8Array | null;
-  /** The tree with this entry as its last leaf, valid until the next step; null unless it was asked for and is known. */
-  readonly tree: Frontier | null;
+  /** Hash of its leaf; zeros in format 1 unless the tree was asked for. */
+  readonly leaf: Uint8Array;
 }
 
 export interface LogEnd {
@@ -83,19 +92,51 @@ export function* walkAll(files: LogFiles, logDir: string): Generator<RawEntry, v
 }
 
 /** A series that was copied here from another log is none of this one. Throws 'bad-log'. */
-export function checkLogId({ segment, logId }: RawEntry, expected: string | null): void {
+export function checkLogId({ segment, logId }: Pick<RawEntry, 'segment' | 'logId'>, expected: string | null): void {
   if (logId !== expected) throw badLog(segment, 16, null, `it belongs to log ${logId}, the folder to ${expected}`);
+}
+
+/** The entries of `walkRuns`, one by one. Throws what it throws. */
+export function* walkLog(
+  files: LogFiles,
+  dir: string,
+  options: WalkOptions = {},
+): Generator<RawEntry, LogEnd, undefined> {
+  const walk = walkRuns(files, dir, { ...options, withHashes: true });
+  try {
+    for (let step = walk.next(); ; step = walk.next()) {
+      if (step.done === true) return step.value;
+      yield* entriesOf(step.value);
+    }
+  } finally {
+    // Nobody may want the rest: its file is closed.
+    walk.return(undefined as never);
+  }
+}
+
+function* entriesOf(run: Run): Generator<RawEntry> {
+  const { segment, logId, header } = run;
+  // Whoever keeps a hash may keep it.
+  const hashes = Buffer.from(run.hashes as Buffer);
+  for (let index = 0; index < run.count; index++) {
+    const at = index * 2 * HASH_BYTES;
+    const leaf = hashes.subarray(at, at + HASH_BYTES);
+    const hash = hashes.subarray(at + HASH_BYTES, at + 2 * HASH_BYTES);
+    const payload = payloadIn(run, index);
+    yield { segment, offset: offsetIn(run, index), seq: run.seq + index, payload, logId, hash, header, leaf };
+  }
 }
 
 /**
  * Walks one series, the one that lies in `dir`, from the segment that holds `fromSeq` (Infinity: the last one) to the end. What a
  * crash leaves at the end is no error. Throws 'not-found' without segments, 'bad-log' (segment, offset, seq) at the first thing that is wrong.
  */
-export function* walkLog(
+export function* walkRuns(
   files: LogFiles,
   dir: string,
-  { fromSeq = 0, withTree = false }: WalkOptions = {},
-): Generator<RawEntry, LogEnd, undefined> {
+  { fromSeq = 0, withTree = false, withKinds = false, withHashes = false, most = () => Infinity }: RunOptions = {},
+): Generator<Run, LogEnd, undefined> {
+  const reader = new RunReader(withKinds ? entryForms() : null, withHashes);
   const { own: numbers, behind } = segmentsIn(files, dir);
   if (numbers.length === 0) refuseStray(files, dir, 0, behind);
   if (numbers.length === 0) throw noLog(dir);
@@ -141,7 +182,7 @@ export function* walkLog(
       if (index > start) checkLink(segment.name, header, end as SegmentEnd, tree);
       if (withTree && index === start && (header.version > 1 || start === 0))
         tree = new Frontier(header.leaves, header.peaks);
-      end = yield* walkSegment(segment, header, index === heads.length - 1, tree, removal);
+      end = yield* walkSegment(segment, header, index === heads.length - 1, tree, removal, reader, most);
     } finally {
       segment.close();
     }
@@ -231,12 +272,16 @@ class Removal {
   }
 
   /** An entry of kind retention says which segments were to be removed. */
-  note(payload: Buffer): void {
-    if (this.#told >= this.#first || !payload.includes(RETENTION_MARK)) return;
-    const { kind, body } = parseEnvelope(payload);
-    if (kind !== 'retention') return;
-    checkBody(kind, body);
-    this.#told = Math.max(this.#told, (body as RetentionBody).firstSegment);
+  note(run: Run): void {
+    if (this.#told >= this.#first || !run.bytes.includes(RETENTION_MARK)) return;
+    for (let index = 0; index < run.count; index++) {
+      const payload = payloadIn(run, index);
+      if (!payload.includes(RETENTION_MARK)) continue;
+      const { kind, body } = parseEnvelope(payload);
+      if (kind !== 'retention') continue;
+      checkBody(kind, body);
+      this.#told = Math.max(this.#told, (body as RetentionBody).firstSegment);
+    }
   }
 
   check(): void {
@@ -363,34 +408,50 @@ function* walkSegment(
   isLast: boolean,
   tree: Frontier | null,
   removal: Removal,
-): Generator<RawEntry, SegmentEnd, undefined> {
+  reader: RunReader,
+  most: (leaves: number) => number,
+): Generator<Run, SegmentEnd, undefined> {
   const { version, logId } = header;
   const { name, size } = segment;
   let offset = headerBytes(version, header.leaves);
   let seq = header.firstSeq;
   let hash: Uint8Array = segmentHash(header);
   for (;;) {
-    const frame = segment.frame(version, offset);
-    if (frame === null) return { offset, seq, hash, size, fault: null };
-    let fault: Fault | null = null;
-    if ('payload' in frame) {
-      const { payload } = frame;
-      const expected = chained(version, hash, seq, payload);
-      if (expected.hash.equals(frame.hash)) {
-        const leaf = expected.leaf ?? (tree === null ? null : leafHash(payload));
-        if (leaf !== null) tree?.add(leaf);
-        removal.note(payload);
-        yield { segment: name, offset, seq, payload, logId, hash: expected.hash, header, leaf, tree };
-        hash = expected.hash;
-        offset = frame.end;
-        seq++;
-        continue;
-      }
-      fault = { offset, what: 'it does not continue the hash chain', cut: false };
-    } else {
-      fault = frame;
+    const start = { seq, hash, tree };
+    const before = { ...start, tree: tree?.copy() ?? null };
+    const limit = tree === null ? Infinity : most(tree.leaves);
+    const followed = reader.follow(segment.window(offset), version, start, limit);
+    const one = followed ?? oneEntry(segment, version, offset, start);
+    if (one === null) return { offset, seq, hash, size, fault: null };
+    if ('what' in one) {
+      if (!isLast || !segment.isTorn(version, one, seq, hash)) throw badLog(name, offset, seq, one.what);
+      return { offset, seq, hash, size, fault: one };
     }
-    if (!isLast || !segment.isTorn(version, fault, seq, hash)) throw badLog(name, offset, seq, fault.what);
-    return { offset, seq, hash, size, fault };
+    const run = { segment: name, logId, header, offset, seq, before, tree, ...one };
+    removal.note(run);
+    yield run;
+    hash = one.hash;
+    offset += one.bytes.length;
+    seq += one.count;
   }
+}
+
+/** The entry at `offset`, without the binary. */
+function oneEntry(
+  segment: SegmentFile,
+  version: number,
+  offset: number,
+  { seq, hash, tree }: RunStart,
+): Followed | Fault | null {
+  const frame = segment.frame(version, offset);
+  if (frame === null || !('payload' in frame)) return frame;
+  const { payload, bytes } = frame;
+  const expected = chained(version, hash, seq, payload);
+  if (!expected.hash.equals(frame.hash)) return { offset, what: 'it does not continue the hash chain', cut: false };
+  const leaf = expected.leaf ?? (tree === null ? NO_HASH : leafHash(payload));
+  tree?.add(leaf);
+  return {
+    ...{ count: 1, bytes, ends: Uint32Array.of(bytes.length), kinds: new Uint8Array(1) },
+    ...{ hashes: Buffer.concat([leaf, expected.hash]), hash: expected.hash },
+  };
 }

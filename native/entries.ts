@@ -1,0 +1,106 @@
+/**
+ * The entries of a log by the binary: checksums, hashes and forms of many of them in one call. witness/entry.ts says what the bytes mean, and computes the
+ * same where there is no binary.
+ */
+import { fail, integer, shapeError } from './arguments.ts';
+import { KvError } from './error.ts';
+import { CHAIN_PEAKS_MAX } from './layout.ts';
+import { type Binary, check, quietBinary } from './load.ts';
+
+const HASH_BYTES = 32;
+/** Bytes of the state of a chain with its tree: hash, leaves (u64), roots of the full subtrees over them. Without the tree it is the hash alone. */
+export const CHAIN_STATE_BYTES = HASH_BYTES + 8 + CHAIN_PEAKS_MAX * HASH_BYTES;
+
+let found: Binary | null | undefined;
+
+/** null: no binary runs here, and there is nothing wrong with that. */
+function binary(): Binary | null {
+  if (found !== undefined) return found;
+  try {
+    found = quietBinary();
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    found = null;
+  }
+  return found;
+}
+
+/** For tests: whether a binary is used. */
+export function useEntriesBinary(isUsed: boolean): void {
+  found = isUsed ? undefined : null;
+}
+
+function bytesOf(value: Uint8Array, name: string): Uint8Array {
+  if (!(value instanceof Uint8Array)) fail(`${name} must be a Uint8Array`, { [name]: String(value) });
+  return value;
+}
+
+function stateOf(state: Uint8Array): Uint8Array {
+  const { length } = bytesOf(state, 'state');
+  if (length !== HASH_BYTES && length !== CHAIN_STATE_BYTES)
+    shapeError(`a state has ${HASH_BYTES} or ${CHAIN_STATE_BYTES} bytes`, { state: length });
+  return state;
+}
+
+/**
+ * Fills in CRC and chain hash of the entries whose lengths and payloads lie in bytes [from, to), and moves `state` behind them. → false: there is
+ * no binary, and nothing was done. Throws 'bad-value' when a length is not possible.
+ */
+export function sealEntries(bytes: Uint8Array, from: number, to: number, state: Uint8Array): boolean {
+  const native = binary();
+  if (native === null) return false;
+  integer(to, 'to', 0, bytesOf(bytes, 'bytes').length);
+  integer(from, 'from', 0, to);
+  check(native.sealLogEntries(bytes, from, to, stateOf(state)), 'seal entries', { from, to });
+  return true;
+}
+
+/** What the bodies of each kind must look like, as witness/forms.ts writes it. */
+export interface EntryForms {
+  readonly numbers: Float64Array;
+  /** Names and words, which the numbers point to. */
+  readonly names: Uint8Array;
+}
+
+/** Where `followEntries` writes; all arrays have room for the same number of entries. */
+export interface FollowedEntries {
+  /** Where each entry ends. */
+  readonly ends: Uint32Array;
+  /** Index of its kind + 1 where its form is certain, else 0. */
+  readonly kinds: Uint8Array;
+  /** Hash of its leaf and chain hash, 64 bytes for each; empty: not wanted. */
+  readonly hashes: Uint8Array;
+}
+
+const NO_FORMS: EntryForms = { numbers: new Float64Array(0), names: new Uint8Array(0) };
+
+/**
+ * Follows the entries that lie at the beginning of `bytes` for as long as they are whole, continue the chain, and there is room in `out`; `state` is then that behind
+ * them. `firstSeq`: of the first one, which its payload must say for its form to be certain. → how many; null: there is no binary. Throws 'bad-value' for what are no forms.
+ */
+export function followEntries(
+  bytes: Uint8Array,
+  state: Uint8Array,
+  firstSeq: number,
+  forms: EntryForms | null,
+  out: FollowedEntries,
+): number | null {
+  const native = binary();
+  if (native === null) return null;
+  const { numbers, names } = forms ?? NO_FORMS;
+  const { ends, kinds, hashes } = out;
+  const count = new Float64Array(1);
+  const status = native.followLogEntries(
+    bytesOf(bytes, 'bytes'),
+    stateOf(state),
+    firstSeq,
+    numbers,
+    names,
+    ends,
+    kinds,
+    hashes,
+    count,
+  );
+  check(status, 'follow entries', { bytes: bytes.length, firstSeq });
+  return count[0] as number;
+}

@@ -1,0 +1,400 @@
+#include "forms.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+namespace palimpsest {
+
+namespace {
+
+// A decimal of so many digits is the shortest text of the double that it is read as, and two of them are never read as one (DBL_DIG).
+constexpr int kDigitsPlain = 15;
+// No double needs more.
+constexpr int kDigitsMost = 17;
+// The longest numeral: a sign, 21 digits before or 17 behind five zeros and a point, an exponent.
+constexpr int kNumeralBytes = 40;
+// Beyond it there are fewer digits than that in a double.
+constexpr int kExponentMost = 290;
+constexpr int kDepthMost = 30;
+constexpr size_t kSessionBytesMost = 200;
+constexpr double kTimeMsMost = 8.64e15;
+
+bool isDigit(char c) { return c >= '0' && c <= '9'; }
+
+// Whether these digits (the first and the last of them not zero) with the first one at 10^exponent are what JavaScript would print of the double
+// that they are read as.
+bool isShortest(const char* text, const char* end, const char* digits, int count, int exponent) {
+#if defined(__cpp_lib_to_chars)
+  double value;
+  const auto [read, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || read != end) return false;
+  char printed[kNumeralBytes];
+  const auto [stop, failed] = std::to_chars(printed, printed + sizeof printed, std::fabs(value), std::chars_format::scientific);
+  if (failed != std::errc()) return false;
+  // "d.ddde±dd"
+  const char* at = printed;
+  if (*at++ != digits[0]) return false;
+  int same = 1;
+  if (at < stop && *at == '.') {
+    for (at++; at < stop && isDigit(*at); at++)
+      if (same >= count || *at != digits[same++]) return false;
+  }
+  if (same != count || stop - at < 3 || *at != 'e') return false;
+  const bool isNegative = at[1] == '-';
+  int found = 0;
+  for (at += 2; at < stop; at++) found = 10 * found + (*at - '0');
+  return (isNegative ? -found : found) == exponent;
+#else
+  // This C++ library does not read doubles.
+  (void)text, (void)end, (void)digits, (void)count, (void)exponent;
+  return false;
+#endif
+}
+
+}  // namespace
+
+bool readNumeral(const char** position, const char* end, Numeral* numeral) {
+  const char* const start = *position;
+  const char* at = start;
+  *numeral = {};
+  const bool isNegative = at < end && *at == '-';
+  if (isNegative) at++;
+  const char* const whole = at;
+  while (at < end && isDigit(*at) && at - whole < 22) at++;
+  const int wholeDigits = static_cast<int>(at - whole);
+  if (wholeDigits == 0 || wholeDigits > 21 || (*whole == '0' && wholeDigits > 1)) return false;
+  const bool isZero = *whole == '0';
+  const bool hasPoint = at < end && *at == '.';
+  if (!hasPoint && !(at < end && *at == 'e')) {
+    if (wholeDigits > kDigitsPlain || (isZero && isNegative)) return false;
+    double value = 0;
+    for (const char* digit = whole; digit < at; digit++) value = 10 * value + (*digit - '0');
+    *numeral = {true, isNegative ? -value : value};
+    *position = at;
+    return true;
+  }
+  char digits[kDigitsMost];
+  int count = 0;
+  // Of the first digit that is not zero.
+  int exponent = wholeDigits - 1;
+  if (!isZero) {
+    if (wholeDigits > kDigitsMost) return false;
+    std::memcpy(digits, whole, wholeDigits);
+    count = wholeDigits;
+  }
+  if (hasPoint) {
+    const char* const fraction = ++at;
+    if (isZero) {
+      while (at < end && *at == '0') at++;
+      exponent = -1 - static_cast<int>(at - fraction < 100 ? at - fraction : 100);
+    }
+    const char* const rest = at;
+    while (at < end && isDigit(*at) && at - rest <= kDigitsMost) at++;
+    const int restDigits = static_cast<int>(at - rest);
+    if (restDigits == 0 || count + restDigits > kDigitsMost || at[-1] == '0') return false;
+    std::memcpy(digits + count, rest, restDigits);
+    count += restDigits;
+  }
+  if (at < end && *at == 'e') {
+    if (isZero || wholeDigits != 1 || end - at < 3) return false;
+    const bool isSmall = at[1] == '-';
+    if (!isSmall && at[1] != '+') return false;
+    at += 2;
+    if (*at == '0') return false;
+    int value = 0;
+    const char* const first = at;
+    while (at < end && isDigit(*at) && at - first < 4) value = 10 * value + (*at++ - '0');
+    if (at == first || value > kExponentMost) return false;
+    exponent = isSmall ? -value : value;
+    // Between these JavaScript prints without an exponent.
+    if (exponent > -7 && exponent < 21) return false;
+  } else if (exponent < -6) {
+    return false;
+  }
+  if (count > kDigitsPlain && !isShortest(start, at, digits, count, exponent)) return false;
+  *position = at;
+  return true;
+}
+
+bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes) {
+  size_t at = 0;
+  const auto next = [&](double most, uint32_t* value) {
+    if (at >= count) return false;
+    const double number = numbers[at++];
+    if (!(number >= 0 && number <= most) || number != std::floor(number)) return false;
+    *value = static_cast<uint32_t>(number);
+    return true;
+  };
+  const auto limit = [&](double* value) {
+    if (at >= count || !std::isfinite(numbers[at])) return false;
+    *value = numbers[at++];
+    return true;
+  };
+  const auto word = [&](std::string_view* text) {
+    uint32_t from, length;
+    if (!next(static_cast<double>(nameBytes), &from) || !next(static_cast<double>(nameBytes), &length) || length > nameBytes - from) return false;
+    *text = {reinterpret_cast<const char*>(names) + from, length};
+    return true;
+  };
+  // Every form takes two numbers or more, so none of these counts is larger than what was given.
+  const double most = static_cast<double>(count);
+  uint32_t forms, kinds;
+  if (!next(most, &forms) || !next(255, &kinds)) return false;
+  const auto field = [&](std::vector<Field>* list) {
+    Field one;
+    uint32_t mayBeAbsent;
+    if (!word(&one.name) || !next(forms - 1.0, &one.form) || !next(1, &mayBeAbsent)) return false;
+    one.mayBeAbsent = mayBeAbsent != 0;
+    list->push_back(one);
+    return true;
+  };
+  for (uint32_t i = 0; i < kinds; i++)
+    if (!field(&kinds_)) return false;
+  for (uint32_t i = 0; i < forms; i++) {
+    Form form;
+    uint32_t type, mayBeNull;
+    if (!next(kFormTypes - 1, &type) || !next(1, &mayBeNull)) return false;
+    form.type = static_cast<FormType>(type);
+    form.mayBeNull = mayBeNull != 0;
+    switch (form.type) {
+      case kFormObject:
+        form.from = static_cast<uint32_t>(fields_.size());
+        if (!next(most, &form.count)) return false;
+        for (uint32_t n = 0; n < form.count; n++) {
+          if (!field(&fields_)) return false;
+          if (n > 0 && !(fields_[fields_.size() - 2].name < fields_.back().name)) return false;
+        }
+        break;
+      case kFormRecord:
+        if (!next(forms - 1.0, &form.name) || !next(forms - 1.0, &form.inside)) return false;
+        break;
+      case kFormList:
+        if (!next(forms - 1.0, &form.inside) || !limit(&form.least) || !limit(&form.most)) return false;
+        break;
+      case kFormInteger:
+        if (!limit(&form.least) || !limit(&form.most)) return false;
+        break;
+      case kFormText:
+        if (!limit(&form.most)) return false;
+        break;
+      case kFormOneOf:
+        form.from = static_cast<uint32_t>(words_.size());
+        if (!next(most, &form.count)) return false;
+        for (uint32_t n = 0; n < form.count; n++) {
+          std::string_view text;
+          if (!word(&text)) return false;
+          words_.push_back(text);
+        }
+        break;
+      default:
+        break;
+    }
+    forms_.push_back(form);
+  }
+  return at == count;
+}
+
+// Reads one payload from front to back.
+class Speller {
+ public:
+  Speller(const Forms& forms, const char* at, const char* end) : forms_(forms), at_(at), end_(end) {}
+
+  int entry(uint64_t seq) {
+    Numeral number;
+    std::string_view session, kind;
+    if (!literal("{\"seq\":") || !readNumeral(&at_, end_, &number) || !number.isInteger || number.integer != static_cast<double>(seq)) return -1;
+    if (!literal(",\"timeMs\":") || !readNumeral(&at_, end_, &number) || !number.isInteger || !(number.integer >= 0 && number.integer <= kTimeMsMost)) return -1;
+    if (!literal(",\"session\":") || !text(&session) || session.size() > kSessionBytesMost) return -1;
+    if (!literal(",\"kind\":") || !text(&kind) || !literal(",\"body\":")) return -1;
+    // A sealed body is not looked at here.
+    constexpr std::string_view kSealed = "{\"sealed\":";
+    if (std::string_view(at_, static_cast<size_t>(end_ - at_)).starts_with(kSealed)) return -1;
+    for (size_t i = 0; i < forms_.kinds_.size(); i++) {
+      if (forms_.kinds_[i].name != kind) continue;
+      return at_ < end_ && *at_ == '{' && value(forms_.forms_[forms_.kinds_[i].form], 1) && literal("}") && at_ == end_ ? static_cast<int>(i) : -1;
+    }
+    return -1;
+  }
+
+ private:
+  bool literal(std::string_view expected) {
+    if (static_cast<size_t>(end_ - at_) < expected.size() || std::memcmp(at_, expected.data(), expected.size()) != 0) return false;
+    at_ += expected.size();
+    return true;
+  }
+
+  bool take(char c) {
+    if (at_ >= end_ || *at_ != c) return false;
+    at_++;
+    return true;
+  }
+
+  // A string of printable ASCII that needs no escape.
+  bool text(std::string_view* inside) {
+    if (!take('"')) return false;
+    const char* const start = at_;
+    while (at_ < end_ && *at_ >= 0x20 && *at_ < 0x7f && *at_ != '"' && *at_ != '\\') at_++;
+    *inside = {start, static_cast<size_t>(at_ - start)};
+    return take('"');
+  }
+
+  // A key and its colon, behind the key before it in the order of the alphabet.
+  bool key(std::string_view* name, const std::string_view* before) {
+    // JSON.parse treats this one as no other.
+    return text(name) && take(':') && (before == nullptr || *before < *name) && *name != "__proto__";
+  }
+
+  bool value(const Forms::Form& form, int depth) {
+    if (depth > kDepthMost || at_ >= end_) return false;
+    if (form.mayBeNull && *at_ == 'n') return literal("null");
+    switch (form.type) {
+      case kFormAnything: return anything(depth);
+      case kFormPlain: return *at_ == '{' && anything(depth);
+      case kFormObject: return object(form, depth);
+      case kFormRecord: return record(form, depth);
+      case kFormList: return list(form, depth);
+      case kFormInteger: {
+        Numeral number;
+        return readNumeral(&at_, end_, &number) && number.isInteger && number.integer >= form.least && number.integer <= form.most;
+      }
+      case kFormReal: {
+        Numeral number;
+        return readNumeral(&at_, end_, &number);
+      }
+      case kFormFlag: return literal("true") || literal("false");
+      case kFormText: {
+        std::string_view inside;
+        return text(&inside) && static_cast<double>(inside.size()) <= form.most;
+      }
+      case kFormOneOf: return oneOf(form);
+      default: return false;
+    }
+  }
+
+  // One of the words, as it stands in JSON.
+  bool oneOf(const Forms::Form& form) {
+    const char* const start = at_;
+    if (*at_ == '"') {
+      std::string_view inside;
+      if (!text(&inside)) return false;
+    } else {
+      while (at_ < end_ && *at_ != ',' && *at_ != '}' && *at_ != ']') at_++;
+    }
+    return isWord(form, {start, static_cast<size_t>(at_ - start)});
+  }
+
+  bool isWord(const Forms::Form& form, std::string_view word) const {
+    for (uint32_t i = 0; i < form.count; i++)
+      if (forms_.words_[form.from + i] == word) return true;
+    return false;
+  }
+
+  bool object(const Forms::Form& form, int depth) {
+    if (!take('{')) return false;
+    const Forms::Field* field = forms_.fields_.data() + form.from;
+    const Forms::Field* const last = field + form.count;
+    std::string_view before;
+    bool isFirst = true;
+    if (!(at_ < end_ && *at_ == '}')) {
+      do {
+        std::string_view name;
+        if (!key(&name, isFirst ? nullptr : &before)) return false;
+        isFirst = false;
+        before = name;
+        while (field != last && field->name < name) {
+          if (!field->mayBeAbsent) return false;
+          field++;
+        }
+        if (field != last && field->name == name) {
+          if (!value(forms_.forms_[field->form], depth + 1)) return false;
+          field++;
+        } else if (!anything(depth + 1)) {
+          return false;
+        }
+      } while (take(','));
+    }
+    for (; field != last; field++)
+      if (!field->mayBeAbsent) return false;
+    return take('}');
+  }
+
+  bool record(const Forms::Form& form, int depth) {
+    if (!take('{')) return false;
+    if (take('}')) return true;
+    const Forms::Form& names = forms_.forms_[form.name];
+    std::string_view before;
+    bool isFirst = true;
+    do {
+      const char* const start = at_;
+      std::string_view name;
+      if (!key(&name, isFirst ? nullptr : &before)) return false;
+      isFirst = false;
+      before = name;
+      const std::string_view quoted = {start, name.size() + 2};
+      if (names.type == kFormOneOf ? !isWord(names, quoted) : names.type != kFormText || static_cast<double>(name.size()) > names.most) return false;
+      if (!value(forms_.forms_[form.inside], depth + 1)) return false;
+    } while (take(','));
+    return take('}');
+  }
+
+  bool list(const Forms::Form& form, int depth) {
+    if (!take('[')) return false;
+    double items = 0;
+    if (at_ < end_ && *at_ != ']') {
+      do {
+        if (++items > form.most || !value(forms_.forms_[form.inside], depth + 1)) return false;
+      } while (take(','));
+    }
+    return items >= form.least && items <= form.most && take(']');
+  }
+
+  bool anything(int depth) {
+    if (depth > kDepthMost || at_ >= end_) return false;
+    switch (*at_) {
+      case '"': {
+        std::string_view inside;
+        return text(&inside);
+      }
+      case 't': return literal("true");
+      case 'f': return literal("false");
+      case 'n': return literal("null");
+      case '{': {
+        at_++;
+        if (take('}')) return true;
+        std::string_view before;
+        bool isFirst = true;
+        do {
+          std::string_view name;
+          if (!key(&name, isFirst ? nullptr : &before) || !anything(depth + 1)) return false;
+          isFirst = false;
+          before = name;
+        } while (take(','));
+        return take('}');
+      }
+      case '[': {
+        at_++;
+        if (take(']')) return true;
+        do {
+          if (!anything(depth + 1)) return false;
+        } while (take(','));
+        return take(']');
+      }
+      default: {
+        Numeral number;
+        return readNumeral(&at_, end_, &number);
+      }
+    }
+  }
+
+  const Forms& forms_;
+  const char* at_;
+  const char* end_;
+};
+
+int Forms::kindOf(const uint8_t* payload, size_t count, uint64_t seq) const {
+  const char* const text = reinterpret_cast<const char*>(payload);
+  return Speller(*this, text, text + count).entry(seq);
+}
+
+}  // namespace palimpsest

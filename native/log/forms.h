@@ -1,0 +1,56 @@
+// Whether an entry is certainly sound: spelled in the one canonical way, and of the form that its kind must have. "No" means only that it was not
+// certain here, because it is wrong, or because it has something that is rare and not known here (characters beyond ASCII, escapes); the
+// caller then looks at it in full, and finds what is wrong with it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace palimpsest {
+
+enum FormType { kFormAnything = 0, kFormPlain, kFormObject, kFormRecord, kFormList, kFormInteger, kFormReal, kFormFlag, kFormText, kFormOneOf, kFormTypes };
+
+// The forms of the bodies of every kind, given by the caller as numbers (witness/forms.ts writes them) and checked before they are used.
+class Forms {
+ public:
+  // False for numbers that are no forms. `names` must stay where it is for as long as this is used.
+  bool read(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes);
+
+  // Index of the kind of an entry that is certainly sound and has this seq, or -1.
+  int kindOf(const uint8_t* payload, size_t count, uint64_t seq) const;
+
+ private:
+  friend class Speller;
+
+  struct Form {
+    FormType type = kFormAnything;
+    bool mayBeNull = false;
+    // Fields or words: from, how many.
+    uint32_t from = 0, count = 0;
+    // Forms of names and of what is inside.
+    uint32_t name = 0, inside = 0;
+    // Of integers; of the length of lists and texts.
+    double least = 0, most = 0;
+  };
+  struct Field {
+    std::string_view name;
+    uint32_t form;
+    bool mayBeAbsent;
+  };
+
+  std::vector<Form> forms_;
+  std::vector<Field> fields_;
+  std::vector<std::string_view> words_;
+  // A kind is a field: its name, and the form of its body.
+  std::vector<Field> kinds_;
+};
+
+// Whether the text [at, end) begins with a number as JavaScript prints it; at is then behind it. A whole number of at most 15 digits goes into `integer`.
+struct Numeral {
+  bool isInteger = false;
+  double integer = 0;
+};
+bool readNumeral(const char** at, const char* end, Numeral* numeral);
+
+}  // namespace palimpsest
