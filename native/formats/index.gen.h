@@ -1,6 +1,7 @@
 // Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
 #pragma once
 #include "f16.h"
+#include "kivi.h"
 #include "q8.h"
 #include "rot.h"
 
@@ -9,9 +10,11 @@ template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {
     case kF16: return f(F16{});
+    case kKivi8: case kKivi4: case kKivi2: return f(Kivi{});
     case kQ8: return f(Q8{});
     case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});
     default: __builtin_trap();
   }
 }
+static_assert(HasDemote<Kivi>, "a nested family is demoted on codes");
 static_assert(HasDemote<Rot>, "a nested family is demoted on codes");

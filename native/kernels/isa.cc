@@ -37,6 +37,7 @@ namespace {
 #include "../formats/ops.h"
 #include "coded.h"
 #include "codes.h"
+#include "packed.h"
 #include "encode_rot.h"
 #include "decode_rot.h"
 #include "attend_page.h"

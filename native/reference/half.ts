@@ -33,3 +33,16 @@ export function fromHalf(bits: number): number {
   if (exponent === 0) return sign * mantissa * 2 ** -24;
   return sign * (1024 + mantissa) * 2 ** (exponent - 25);
 }
+
+/** Bits of the largest binary16 that is not above x, for |x| ≤ 65504. */
+export function halfBelow(x: number): number {
+  const bits = toHalf(x);
+  if (fromHalf(bits) <= x) return bits;
+  return bits & 0x8000 ? bits + 1 : bits - 1;
+}
+
+/** Bits of the smallest binary16 that is not below x, for 0 ≤ x ≤ 65504. */
+export function halfAbove(x: number): number {
+  const bits = toHalf(x);
+  return fromHalf(bits) < x ? bits + 1 : bits;
+}
