@@ -95,13 +95,7 @@ function ranges(rows: Float32Array, headDim: number, firstRow: number, side: Sid
   return { least, most };
 }
 
-function encode(
-  format: KiviName,
-  rows: Float32Array,
-  headDim: number,
-  firstRow: number,
-  side: Side,
-): KiviHead {
+function encode(format: KiviName, rows: Float32Array, headDim: number, firstRow: number, side: Side): KiviHead {
   const { least, most } = ranges(rows, headDim, firstRow, side);
   const lows = Uint16Array.from(least, (x) => (Number.isNaN(x) ? 0 : halfBelow(x + 0)));
   const scales = Uint16Array.from(most, (x, at) =>
@@ -165,8 +159,7 @@ function mix(weights: Float32Array, head: KiviHead): Float64Array {
 /** Codes [128, d] as stored. */
 function packed({ format, headDim, codes }: KiviHead, side: Side): Uint8Array {
   const ordered = new Uint8Array(codes.length);
-  for (const [i, code] of codes.entries())
-    ordered[levelAt(side, headDim, Math.floor(i / headDim), i % headDim)] = code;
+  for (const [i, code] of codes.entries()) ordered[levelAt(side, headDim, Math.floor(i / headDim), i % headDim)] = code;
   return packPlanes(ordered, BITS[format], 0).hi;
 }
 

@@ -122,7 +122,7 @@ describe('transcode', () => {
                 encoded = reference.demote(encoded, format as reference.RotName);
               } else {
                 const rows = encoded ? reference.CODECS[encoded.format as 'q8'].decode(encoded) : headOf(exact, head);
-                encoded = reference.CODECS[format].encode(rows, 64, firstRow);
+                encoded = reference.CODECS[format as 'q8' | reference.RotName].encode(rows, 64, firstRow);
               }
             }
             return encoded!;

@@ -36,7 +36,7 @@ export const context: PolicyContext = {
   kvHeads: 3,
   headDim: 64,
   windowFormat: 'q8',
-  pageBytes: { f16: 49152, q8: 25344, rot4: 12928, rot3: 9856, rot2: 6784, rot1: 3712 },
+  pageBytes: { f16: 49152, q8: 25344, rot4: 12928, rot3: 9856, rot2: 6784, rot1: 3712 } as PolicyContext['pageBytes'],
   fixedBytes: 1000,
   thresholds,
   skipLayers: [],
