@@ -35,11 +35,13 @@ import { packPlanes } from './rot.ts';
 const GROUP = 32;
 const LARGEST_HALF = 65504;
 const BITS = { kivi8: 8, kivi4: 4, kivi2: 2 } as const;
-type KiviName = keyof typeof BITS;
+/** The formats of the family. */
+export type KiviName = keyof typeof BITS;
 /** Steps of the 8-bit grid in one of each width. */
 const STRIDE: Readonly<Record<KiviName, number>> = { kivi8: 1, kivi4: 17, kivi2: 85 };
 
-interface KiviHead extends Head {
+/** One head of a page as codes of one width, with the scale and the low of every group. */
+export interface KiviHead extends Head {
   readonly format: KiviName;
   readonly side: Side;
   /** [128, d] */
