@@ -10,8 +10,9 @@ import { masterKeysInUse } from '../witness/index.ts';
 import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
-import type { HostOptions, LoadedInfo } from './host.ts';
-import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
+import type { HostOptions, LoadedInfo, ParkedFile } from './host.ts';
+import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, RESUME_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
+import type { Resumed } from './park/resume.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
 import { policyOf } from './retention.ts';
 import type {
@@ -23,6 +24,7 @@ import type {
   Progress,
   Prompt,
   QualityFeedback,
+  ResumeOptions,
   SessionOptions,
   SessionReport,
 } from './types.ts';
@@ -127,6 +129,26 @@ export class Engine {
     checkKeys(options, SESSION_OPTIONS, 'openSession');
     const id = (await this.#call('open', options)) as string;
     return new EngineSession(id, (method, params, event, signal) => this.#call(method, params, event, signal));
+  }
+
+  /**
+   * A session that goes on where a parked one was, under a new id; its log begins with the id of the parked one. pathOrId: a file that park() wrote, or an
+   * id (its beginning or end) that is parked in the state folder. Options that are given replace those that it was opened with. Keys and values are the
+   * parked ones, bit for bit, if the model, the policy, the formats and all checksums are what they were; otherwise the tokens are read again,
+   * and `resumed` of the session says why. Throws 'not-found', 'bad-file', 'unsupported', 'checksum-mismatch' where not even the tokens can be trusted,
+   * 'model-mismatch' where they mean something else to this model, and what openSession and generate throw.
+   */
+  async resume(pathOrId: string, options: ResumeOptions = {}): Promise<EngineSession> {
+    checkKeys(options, RESUME_OPTIONS, 'resume');
+    if (typeof pathOrId !== 'string' || pathOrId === '')
+      throw new KvError('bad-argument', 'a parked session is named by a path or an id', {
+        values: { given: String(pathOrId) },
+      });
+    const { onProgress, signal, ...session } = options;
+    const event = (value: unknown): void => onProgress?.((value as { progress: Progress }).progress);
+    const answer = await this.#call('resume', { path: pathOrId, options: session }, event, signal);
+    const { id, resumed } = answer as { id: string; resumed: Resumed };
+    return new EngineSession(id, (method, params, ...more) => this.#call(method, params, ...more), resumed);
   }
 
   /**
@@ -249,12 +271,15 @@ type CallFunction = (
 export class EngineSession {
   /** Its name in the log. */
   readonly id: string;
+  /** How it came back, if it was parked; null: it was not. */
+  readonly resumed: Resumed | null;
   readonly #call: CallFunction;
   #closing: Promise<void> | null = null;
 
   /** @internal */
-  constructor(id: string, call: CallFunction) {
+  constructor(id: string, call: CallFunction, resumed: Resumed | null = null) {
     this.id = id;
+    this.resumed = resumed;
     this.#call = call;
   }
 
@@ -276,9 +301,33 @@ export class EngineSession {
     );
   }
 
+  /** Reads a prompt without answering it; generate(null) or park() can follow. What generate refuses is refused here too. */
+  async read(
+    prompt: Prompt,
+    options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
+  ): Promise<void> {
+    checkKeys(options, COMPARE_OPTIONS, 'read');
+    const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
+    await this.#call('read', { session: this.id, prompt }, event, options.signal);
+  }
+
   /** A session that continues from here; pages are shared until either side changes them. */
   async fork(): Promise<EngineSession> {
     return new EngineSession((await this.#call('fork', { session: this.id })) as string, this.#call);
+  }
+
+  /**
+   * Writes the session to a file that only its owner can read, and closes it: engine.resume() goes on from there. The file holds the tokens as well as
+   * the cache. path: default `parked/<id>.parked` in the state folder, where erasing the session removes it too. Throws 'busy', 'io', and 'unsupported'
+   * for sessions with latents; the session is then still open.
+   */
+  async park(path?: string): Promise<ParkedFile> {
+    if (path !== undefined && (typeof path !== 'string' || path === ''))
+      throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: String(path) } });
+    const target = path === undefined ? null : resolve(path);
+    const parked = (await this.#call('park', { session: this.id, path: target })) as ParkedFile;
+    this.#closing = Promise.resolve();
+    return parked;
   }
 
   /** Bytes, formats per layer, decisions and times so far. */

@@ -197,7 +197,7 @@ export class Governed {
     fork.length = this.length;
     fork.lowMemory = this.lowMemory;
     fork.#budgetBytes = this.#budgetBytes;
-    fork.trials.follow(this.trials);
+    fork.trials.follow(this.trials.left(false));
     const pages = sealedPages(this.length);
     for (const [relative, count] of [...this.#shared, [this, pages] as const]) {
       fork.#shared.set(relative, Math.min(count, pages));

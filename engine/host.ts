@@ -17,13 +17,24 @@ import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
 import { leave, setupOf } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
-import { tokenize } from './prompt.ts';
+import { findParked, parkedPath, readParked, writeParked } from './park/folder.ts';
+import { parkedBytes } from './park/park.ts';
+import { type Resumed, resumeSession } from './park/resume.ts';
+import { countedTokens, tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
 import { metricsText } from './serve/kv-bytes.ts';
 import { Meter } from './serve/meter.ts';
 import { Session } from './session.ts';
 import { openState, type State } from './state.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, QualityFeedback, SessionOptions } from './types.ts';
+import type {
+  Divergence,
+  Generated,
+  GenerateOptions,
+  Progress,
+  Prompt,
+  QualityFeedback,
+  SessionOptions,
+} from './types.ts';
 
 export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
@@ -72,6 +83,17 @@ export interface LoadedInfo {
   readonly loadMs: number;
   /** Folder of the witness log; null where nothing is written. */
   readonly logPath: string | null;
+}
+
+/** A session that was parked. */
+export interface ParkedFile {
+  /** Its id. */
+  readonly session: string;
+  readonly path: string;
+  readonly fileBytes: number;
+  readonly tokens: number;
+  /** Bytes that its cache took in memory. */
+  readonly kvBytes: number;
 }
 
 type Emit = (event: unknown) => void;
@@ -136,11 +158,22 @@ export class Host {
           emit,
           signal,
         );
+      case 'read': {
+        const { session, prompt } = params as { session: string; prompt: Prompt };
+        await this.#read(this.#session(session), prompt, emit, signal);
+        return null;
+      }
       case 'fork': {
         const fork = this.#session((params as { session: string }).session).fork();
         this.#sessions.set(fork.id, fork);
         return fork.id;
       }
+      case 'park': {
+        const { session, path } = params as { session: string; path: string | null };
+        return this.#park(this.#session(session), path);
+      }
+      case 'resume':
+        return this.#resume(params as { path: string; options: SessionOptions }, emit, signal);
       case 'report':
         return this.#session((params as { session: string }).session).report();
       case 'memoryUsage':
@@ -241,6 +274,42 @@ export class Host {
     });
     this.#sessions.set(session.id, session);
     return session;
+  }
+
+  async #read(session: Session, prompt: Prompt, emit: Emit, signal: AbortSignal): Promise<void> {
+    const { model } = this.#runtime;
+    const ids = tokenize(model.tokenizer, prompt, session.length === 0, countedTokens(model));
+    await session.read(ids, { signal, onProgress: (progress) => emit({ progress }) });
+  }
+
+  async #park(session: Session, path: string | null): Promise<ParkedFile> {
+    const bytes = parkedBytes(session);
+    const target = path ?? (this.#state === null ? null : parkedPath(this.#state.dir, session.id));
+    if (target === null)
+      throw new KvError('bad-argument', 'an engine without a state folder parks where it is told', {
+        hint: 'session.park(path)',
+      });
+    writeParked(target, bytes);
+    const { tokens, kvBytes } = { tokens: session.length, kvBytes: session.governed.usedBytes };
+    session.governed.mover.write('note', { parked: tokens, fileBytes: bytes.length, tokens });
+    await this.#closeSession(session.id, 'done');
+    return { session: session.id, path: target, fileBytes: bytes.length, tokens, kvBytes };
+  }
+
+  async #resume(
+    { path, options }: { path: string; options: SessionOptions },
+    emit: Emit,
+    signal: AbortSignal,
+  ): Promise<{ id: string; resumed: Resumed }> {
+    const parked = readParked(findParked(this.#state?.dir ?? null, path));
+    const asked = { ...parked.head.options, ...options };
+    checkOptions(asked);
+    this.#pool ??= openPool(memoryBytes());
+    const setup = { ...(await setupOf(this.#runtime, asked, this.#state)), pool: this.#pool, meter: this.#meter };
+    const reading = { signal, onProgress: (progress: Progress) => emit({ progress }) };
+    const { session, resumed } = await resumeSession(this.#runtime, setup, parked, reading);
+    this.#sessions.set(session.id, session);
+    return { id: session.id, resumed };
   }
 
   async #generate(

@@ -125,9 +125,11 @@ export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession } from './erase.ts';
-export type { LoadedInfo } from './host.ts';
+export type { LoadedInfo, ParkedFile } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
+export { type ParkedSession, parkedSessions } from './park/folder.ts';
+export type { Resumed } from './park/resume.ts';
 export { type RetainOptions, retainLog } from './retention.ts';
 export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
@@ -146,6 +148,7 @@ export type {
   Progress,
   Prompt,
   QualityFeedback,
+  ResumeOptions,
   SessionOptions,
   SessionReport,
 } from './types.ts';

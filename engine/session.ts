@@ -38,6 +38,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly pool?: PagePool;
   /** Asks what earlier sessions like this one say, now that more is known of it. */
   readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
+  /** Goes into the first entry of the log, beside what is effective: what it goes on from. */
+  readonly origin?: Readonly<Record<string, unknown>>;
   /** Counts what the session does, among others; left out: one of its own. */
   readonly meter?: Meter;
   /** Sees the rows of each layer before the cache does. */
@@ -102,7 +104,7 @@ export class Session {
           tokensExpected: plan.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
-        effective: { isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name },
+        effective: { isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name, ...setup.origin },
       },
       evidence: setup,
     });
@@ -325,6 +327,19 @@ export class Session {
   #openProbe(layers: readonly number[]): Probe {
     this.#probe = Probe.open(this.runtime, this.governed, this.#rope, layers);
     return this.#probe;
+  }
+
+  /** What the next token is drawn from, [m]; null: nothing was read, or tokens were taken back. Between two calls. */
+  get lastHidden(): Float32Array | null {
+    this.#ready();
+    return this.#lastHidden;
+  }
+
+  /** The cache holds these tokens already, as that of a parked session. */
+  adopt(tokens: readonly number[], lastHidden: Float32Array | null): void {
+    this.#ready();
+    this.tokens.push(...tokens);
+    this.#lastHidden = lastHidden;
   }
 
   /** As PolicyCache.restore, between two calls. */

@@ -65,6 +65,18 @@ interface PageOfLayer {
   readonly page: number;
 }
 
+const placeOf = ({ layer, page }: PageOfLayer): PageOfLayer => ({ layer, page });
+
+/** A queue as it stands: what it has found, and what waits in it. */
+export interface TrialsLeft {
+  readonly admitted: number;
+  readonly due: number;
+  readonly found: readonly TrialReport[];
+  readonly waiting: readonly PageOfLayer[];
+  readonly waitingAgain: readonly PageOfLayer[];
+  readonly foundAgain: readonly TrialReport[];
+}
+
 interface Started extends PageOfLayer {
   readonly candidates: Candidates;
   readonly isAgain: boolean;
@@ -224,15 +236,27 @@ export class TrialQueue {
     return latent?.isHeld === true ? windowFormat : this.#cache.format(layer, page, side);
   }
 
+  /** What a fork takes over, or a session that was parked. With `wait`, trials that were started have ended before. */
+  left(wait: boolean): TrialsLeft {
+    if (wait) this.#collect(true);
+    return {
+      admitted: this.#admitted,
+      due: this.#due,
+      found: [...this.#reported, ...this.#found],
+      waiting: [...this.#started.filter(({ isAgain }) => !isAgain), ...this.#waiting].map(placeOf),
+      waitingAgain: [...this.#started.filter(({ isAgain }) => isAgain), ...this.#waitingAgain].map(placeOf),
+      foundAgain: [...this.#foundAgain],
+    };
+  }
+
   /** Takes over from the queue of the cache that this one is forked from: its reports, and the pages that wait in it. */
-  follow(parent: TrialQueue): void {
-    this.#admitted = parent.#admitted;
-    this.#due = parent.#due;
-    for (const report of [...parent.#reported, ...parent.#found]) this.#found.push(report);
-    const startedFirst = parent.#started.filter(({ isAgain }) => !isAgain);
-    this.#waiting = [...startedFirst, ...parent.#waiting];
-    this.#waitingAgain = [...parent.#started.filter(({ isAgain }) => isAgain), ...parent.#waitingAgain];
-    this.#foundAgain = [...parent.#foundAgain];
+  follow(left: TrialsLeft): void {
+    this.#admitted = left.admitted;
+    this.#due = left.due;
+    for (const report of left.found) this.#found.push(report);
+    this.#waiting = [...left.waiting];
+    this.#waitingAgain = [...left.waitingAgain];
+    this.#foundAgain = [...left.foundAgain];
   }
 
   /** Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once more when they leave it. */

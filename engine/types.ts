@@ -93,6 +93,14 @@ export interface SessionOptions {
   readonly compareTokens?: number;
 }
 
+/** Options of resume: those that are given replace what the parked session was opened with. */
+export interface ResumeOptions extends SessionOptions {
+  /** Called while tokens are read again because the parked pages cannot be used. */
+  readonly onProgress?: (progress: Progress) => void;
+  /** Aborts that reading. */
+  readonly signal?: AbortSignal;
+}
+
 /** Options of generate. */
 export interface GenerateOptions {
   /** Tokens to generate at most. Default 128. */

@@ -301,10 +301,15 @@ function qualityText({ layer, state, source, measured, bound, threshold }: Layer
 }
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
-  const { gaveWay, takenBack, budgetBytes } = body;
+  const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why } = body;
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
   if (typeof gaveWay === 'string')
     return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;
+  if (typeof parked === 'number') return `Parked with ${plural(parked, 'token')}.`;
+  if (typeof resumed === 'number')
+    return typeof why === 'string'
+      ? `Session ${from}, which was parked, is read again: ${why}.`
+      : `Goes on from session ${from}, which was parked with ${plural(resumed, 'token')}.`;
   return `Noted: ${JSON.stringify(body)}.`;
 }
 

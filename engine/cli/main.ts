@@ -3,74 +3,31 @@
 import { Command, CommanderError } from 'commander';
 import { columnsOf, packageVersion, wrap } from '../../native/index.ts';
 import { reportFailure } from './failure.ts';
-import type { Settings } from './options.ts';
 import { guardOutput } from './output.ts';
-import { addSettings, readSettings, type SettingName } from './settings.ts';
-
-const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
-const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
-const STATE: readonly SettingName[] = [
-  'state',
-  'masterKey',
-  'onLogFailure',
-  'anchor',
-  'anchorKey',
-  'logRules',
-  ...SHARED,
-];
-const CACHE: readonly SettingName[] = [
-  'kvBudget',
-  'kldBudget',
-  'policy',
-  'cacheTypeK',
-  'cacheTypeV',
-  'skipLayers',
-  'openFormat',
-  'windowTokens',
-  'latents',
-  'stepLatencyBudget',
-  'thresholds',
-  'trustedKey',
-];
-const ANSWER: readonly SettingName[] = [
-  'prompt',
-  'maxTokens',
-  'chat',
-  'system',
-  'temperature',
-  'topP',
-  'seed',
-  'stop',
-  'compare',
-];
-const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
-const AUDIT: readonly SettingName[] = ['state', 'masterKey', 'config', 'json'];
-/** What a list of rows takes beside. */
-const LISTING: readonly SettingName[] = ['limit', 'format', 'exitStatus', ...AUDIT];
-const SPAN: readonly SettingName[] = ['since', 'until', 'ofModel', 'database', 'checkRows'];
-const DECISIONS: readonly SettingName[] = [
-  ...['session', 'layer', 'page', 'side', 'from', 'to', 'reason', 'threshold', 'refused', 'step'],
-  ...['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytes'],
-  ...SPAN,
-] as const satisfies readonly SettingName[];
+import {
+  ANSWER,
+  AUDIT,
+  CACHE,
+  type CommandText,
+  DECISIONS,
+  ENGINE,
+  LEARNED,
+  LISTING,
+  SHARED,
+  SPAN,
+  STATE,
+} from './setting-groups.ts';
+import { addSettings, readSettings } from './settings.ts';
 
 /** The text below the help of every command. */
 const sources = (): string =>
   `\n${wrap('Each flag can also be set in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) or in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
 
-interface CommandText {
-  /** The name and arguments, in the notation of commander. */
-  readonly usage: string;
-  readonly does: string;
-  readonly examples: readonly string[];
-  readonly settings: readonly SettingName[];
-  readonly act: (settings: Settings, args: string[]) => Promise<void>;
-}
-
 // The modules of a command are loaded only when it runs.
 const anchor = () => import('./anchor.ts');
 const audit = () => import('./audit.ts');
 const erasure = () => import('./erasure.ts');
+const sessions = () => import('./sessions.ts');
 const thresholds = () => import('./thresholds.ts');
 const trace = () => import('./trace.ts');
 
@@ -336,6 +293,53 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
   },
 ];
 
+const SESSION_COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'list',
+    does: 'Parked sessions of a state folder, newest first, each read and verified.',
+    examples: ['palimpsest sessions list', 'palimpsest sessions list --json'],
+    settings: ['state', 'config', 'json'],
+    act: async (settings) => (await sessions()).list(settings),
+  },
+  {
+    usage: 'park',
+    does: 'Read a prompt within a KV budget, answer it if --max-tokens is given, and write the session to a file: tokens and cache, for its owner alone. --tokens says how long the session is to become.',
+    examples: [
+      'palimpsest sessions park -m reference -p story.txt',
+      'palimpsest sessions park -m smollm2-135m -p report.txt --kv-budget 25% --tokens 4096 -o report.parked',
+    ],
+    settings: [
+      ...ENGINE,
+      ...ANSWER.filter((name) => name !== 'compare'),
+      'tokens',
+      ...CACHE,
+      ...STATE,
+      'output',
+      'progress',
+      'json',
+    ],
+    act: async (settings) => (await sessions()).park(settings),
+  },
+  {
+    usage: 'resume <session>',
+    does: 'Go on with a parked session, named by its file or its id: answer a prompt, or go on with the text. What does not fit is read again, and said.',
+    examples: [
+      'palimpsest sessions resume 0c42f114 -m reference -p question.txt -n 64',
+      'palimpsest sessions resume report.parked -m smollm2-135m -n 64 --park',
+    ],
+    settings: [
+      ...ENGINE,
+      ...ANSWER.filter((name) => name !== 'compare'),
+      ...STATE,
+      'park',
+      'output',
+      'progress',
+      'json',
+    ],
+    act: async (settings, args) => (await sessions()).resume(settings, args[0]!),
+  },
+];
+
 const TRACE_COMMANDS: readonly CommandText[] = [
   {
     usage: 'record',
@@ -454,6 +458,8 @@ Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted; with --
   for (const command of AUDIT_COMMANDS) add(auditing, command);
   const learned = root.command('thresholds').description('What was learned, as a file that another machine can use.');
   for (const command of THRESHOLD_COMMANDS) add(learned, command);
+  const parking = root.command('sessions').description('Sessions that wait in files, and go on later.');
+  for (const command of SESSION_COMMANDS) add(parking, command);
   const tracing = root
     .command('trace')
     .description('A run as a file, over which caches are simulated without the model.');

@@ -58,7 +58,7 @@ export async function run(settings: Settings): Promise<void> {
   });
 }
 
-function firstMessages(settings: Settings): ChatMessage[] {
+export function firstMessages(settings: Settings): ChatMessage[] {
   const system = text(settings, 'system');
   return system === undefined ? [] : [{ role: 'system', content: system }];
 }
@@ -80,7 +80,7 @@ export function checkLength(promptTokens: number, maxTokens: number, contextLeng
   );
 }
 
-function generateOptions(settings: Settings, progress: ProgressLine, signal: AbortSignal): GenerateOptions {
+export function generateOptions(settings: Settings, progress: ProgressLine, signal: AbortSignal): GenerateOptions {
   return {
     maxTokens: number(settings, 'maxTokens') ?? 128,
     temperature: number(settings, 'temperature') ?? 0,
@@ -118,7 +118,7 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
 }
 
 /** Runs `work` and closes the session afterwards, with the reason why it ended. */
-async function closing(session: EngineSession, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
+export async function closing(session: EngineSession, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
   try {
     await work();
   } catch (error) {
@@ -128,9 +128,9 @@ async function closing(session: EngineSession, signal: AbortSignal, work: () => 
   await session.close(signal.aborted ? 'aborted' : 'done');
 }
 
-async function stream(
+export async function stream(
   session: EngineSession,
-  prompt: Prompt,
+  prompt: Prompt | null,
   options: GenerateOptions,
   progress: ProgressLine,
 ): Promise<Generated> {

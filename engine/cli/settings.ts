@@ -245,6 +245,7 @@ export const SETTINGS = {
     flags: '--caches <list>',
     help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
   },
+  park: { flags: '--park', help: 'park the session again when it has answered' },
   output: { flags: '-o, --output <file>', help: 'the file to write' },
   sample: {
     flags: '--sample <counts>',

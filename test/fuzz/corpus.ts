@@ -15,7 +15,7 @@ import {
   tinyTokenizerJson,
   u64,
 } from '../unit/engine/model/model-files.ts';
-import { repairSegment, traceHeader } from './parsers.ts';
+import { repairParked, repairSegment, traceHeader } from './parsers.ts';
 
 export interface Broken {
   readonly name: string;
@@ -272,6 +272,29 @@ const OTHERS: readonly Broken[] = [
     file: '00000000.wal',
     make: (sound: Buffer) => repairSegment(make(sound)),
   })),
+  ...(
+    [
+      ['a head of 2^32 - 1 bytes', 8],
+      ['2^32 - 1 tokens', 12],
+      ['a last row of 2^32 - 1 channels', 16],
+      ['a cache of other than its bytes', 24],
+    ] as const
+  ).map(([name, at]) => ({
+    name: `a parked session with ${name}`,
+    parser: 'parked',
+    file: 'a.parked',
+    make: (sound: Buffer) =>
+      repairParked(Buffer.concat([sound.subarray(0, at), u32(2 ** 32 - 1), sound.subarray(at + 4)])),
+  })),
+  {
+    name: 'a parked session with a page of 2^32 - 1 bytes',
+    parser: 'parked',
+    file: 'a.parked',
+    make: (sound) => {
+      const at = 64 + sound.readUInt32LE(8) + 4 * sound.readUInt32LE(12) + 4 * sound.readUInt32LE(16);
+      return repairParked(Buffer.concat([sound.subarray(0, at), u32(2 ** 32 - 1), sound.subarray(at + 4)]));
+    },
+  },
   {
     name: 'a checkpoint of 9,999,999,999 entries',
     parser: 'checkpoint',

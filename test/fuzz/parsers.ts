@@ -2,7 +2,7 @@
  * Every parser of a file that may come from elsewhere gets damaged files. Whatever they say, it ends in a KvError of the closed list or in an answer,
  * within a second and 64 MiB, and nothing is written. Damage follows a seed: a round is repeated by it.
  */
-import { generateKeyPairSync } from 'node:crypto';
+import { createHash, generateKeyPairSync } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -10,9 +10,12 @@ import { crc32 } from 'node:zlib';
 import { inspectPath } from '../../engine/cli/inspect.ts';
 import { expectedShapes } from '../../engine/model/config.ts';
 import { loadModel } from '../../engine/model/load.ts';
+import { cacheBytes, fillCache } from '../../engine/park/cache-bytes.ts';
+import { readParked } from '../../engine/park/folder.ts';
+import { formParked } from '../../engine/park/parked-file.ts';
 import { Trace } from '../../engine/trace/reader.ts';
 import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
-import { KV_ERROR_CODES, KvError } from '../../native/index.ts';
+import { KV_ERROR_CODES, KvError, openKvCache, openPool } from '../../native/index.ts';
 import { readCheckpoints, signCheckpoint } from '../../witness/checkpoint.ts';
 import { crc32c } from '../../witness/crc32c.ts';
 import { entryCrc } from '../../witness/entry.ts';
@@ -130,6 +133,71 @@ const repairNote = (content: Buffer): Buffer => {
   return Buffer.from(signNote(`${text}\n`, privateKey));
 };
 
+const PARKED_SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 };
+const PARKED_TOKENS = 150;
+
+/** A parked session of two layers: a page, and an open page of rows in f16. */
+function parkedFile(): Buffer {
+  const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
+  const kv = openKvCache({ pool, shape });
+  const random = seeded(3);
+  for (let layer = 0; layer < shape.layers; layer++) {
+    const [k, v] = [0, 1].map(() => Float32Array.from({ length: PARKED_TOKENS * 64 }, () => random() - 0.5));
+    kv.append(layer, k!, v!);
+  }
+  const cache = cacheBytes(kv, PARKED_TOKENS);
+  kv.close();
+  pool.close();
+  const report = { layer: 1, page: 0, side: 'k', from: 'q8', epsilon: { rot4: 0.01 } } as const;
+  return formParked({
+    head: {
+      session: 'a',
+      parkedMs: 1_700_000_000_000,
+      model: { name: 'm', digest: '12'.repeat(32), architecture: 'llama' },
+      shape,
+      tokens: PARKED_TOKENS,
+      textDigest: '34'.repeat(32),
+      policy: { id: 'price', version: 3, machine: 'x' },
+      options: { kvBudget: '25%', tokensExpected: 4096 },
+      kvBytes: 1,
+      kvBytesF16: 2,
+      trials: {
+        admitted: 1,
+        due: 0,
+        found: [report],
+        waiting: [{ layer: 0, page: 0 }],
+        waitingAgain: [],
+        foundAgain: [],
+      },
+    },
+    tokens: Array.from({ length: PARKED_TOKENS }, (_, i) => i),
+    lastHidden: Float32Array.of(1, 2, 3, 4),
+    cache,
+  });
+}
+
+/** Right checksums behind the head and behind the cache. */
+export function repairParked(content: Buffer): Buffer {
+  const bytes = Buffer.from(content);
+  if (bytes.length < 96) return bytes;
+  const end = 32 + bytes.readUInt32LE(8) + 4 * bytes.readUInt32LE(12) + 4 * bytes.readUInt32LE(16);
+  if (end + 64 > bytes.length) return bytes;
+  const sum = (from: number, to: number): Buffer => createHash('sha256').update(bytes.subarray(from, to)).digest();
+  sum(0, end).copy(bytes, end);
+  sum(end + 32, bytes.length - 32).copy(bytes, bytes.length - 32);
+  return bytes;
+}
+
+/** Changes the JSON of a parked session, and says how long it is then. */
+const parkedJson: Mutation = (content, random) => {
+  if (content.length < 96) return content;
+  const end = 32 + content.readUInt32LE(8);
+  const json = damaged(content.subarray(32, end), JSON_TEXT, random);
+  const fixed = Buffer.from(content.subarray(0, 32));
+  fixed.writeUInt32LE(json.length, 8);
+  return Buffer.concat([fixed, json, content.subarray(end)]);
+};
+
 export const PARSERS: Readonly<Record<string, Parser>> = {
   segment: {
     files: () =>
@@ -201,6 +269,23 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
         return trace.sketch(0);
       } finally {
         trace.close();
+      }
+    },
+  },
+  parked: {
+    files: async () => ({ 'a.parked': parkedFile() }),
+    damage: { 'a.parked': [...BINARY, ...BINARY.map(() => parkedJson)] },
+    repair: repairParked,
+    read: (dir) => {
+      const { cache, fault, tokens } = readParked(join(dir, 'a.parked'));
+      if (fault !== null) throw new KvError('checksum-mismatch', fault);
+      const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
+      const kv = openKvCache({ pool, shape });
+      try {
+        fillCache(kv, tokens.length, cache);
+      } finally {
+        kv.close();
+        pool.close();
       }
     },
   },

@@ -76,6 +76,9 @@ export function collect(entries: Iterable<Entry>, decisionsMax = DECISIONS_MAX):
   return collector.result();
 }
 
+/** What a note may say of tokens that went or came. */
+type Told = Readonly<Record<'takenBack' | 'parked' | 'resumed' | 'from' | 'why', unknown>>;
+
 class Collector {
   readonly #decisionsMax: number;
   readonly #situations = new Packer(SITUATION_COLUMNS);
@@ -185,7 +188,7 @@ class Collector {
   }
 
   #note({ seq, body }: Entry<'note'>): void {
-    const note = body as { layerChanges?: LayerChange[]; tokens?: number; gaveWay?: unknown; takenBack?: unknown };
+    const note = body as { layerChanges?: LayerChange[]; tokens?: number; gaveWay?: unknown } & Told;
     const tokens = note.tokens ?? this.#tokens;
     const tell = (text: string): void => void this.#happenings.push({ seq, tokens, layer: null, state: null, text });
     for (const { layer, state, threshold, measured, bound, source } of note.layerChanges ?? []) {
@@ -197,6 +200,11 @@ class Collector {
     if (note.gaveWay === 'bytes') tell('The byte budget gave way to the divergence budget, which is ranked before it.');
     if (note.gaveWay === 'kld') tell('The divergence budget gave way to the byte budget, which is ranked before it.');
     if (typeof note.takenBack === 'number') tell(`${note.takenBack} tokens were taken back.`);
+    if (typeof note.parked === 'number') tell(`Parked with ${note.parked} tokens.`);
+    if (typeof note.resumed !== 'number') return;
+    const from = printable(String(note.from));
+    if (note.why === undefined) tell(`Goes on from session ${from}, which was parked.`);
+    else tell(`Session ${from}, which was parked, is read again: ${printable(String(note.why))}.`);
   }
 
   result(): Collected {

@@ -1,0 +1,69 @@
+/** Settings that several commands take, and what the help says of a command. */
+import type { Settings } from './options.ts';
+import type { SettingName } from './settings.ts';
+
+/** What loads a model. */
+export const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
+/** The server that machines share. */
+export const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
+/** The state folder and its log. */
+export const STATE: readonly SettingName[] = [
+  'state',
+  'masterKey',
+  'onLogFailure',
+  'anchor',
+  'anchorKey',
+  'logRules',
+  ...SHARED,
+];
+/** What bounds and governs a cache. */
+export const CACHE: readonly SettingName[] = [
+  'kvBudget',
+  'kldBudget',
+  'policy',
+  'cacheTypeK',
+  'cacheTypeV',
+  'skipLayers',
+  'openFormat',
+  'windowTokens',
+  'latents',
+  'stepLatencyBudget',
+  'thresholds',
+  'trustedKey',
+];
+/** A prompt and how it is answered. */
+export const ANSWER: readonly SettingName[] = [
+  'prompt',
+  'maxTokens',
+  'chat',
+  'system',
+  'temperature',
+  'topP',
+  'seed',
+  'stop',
+  'compare',
+];
+/** What was learned of a model. */
+export const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
+/** The log that is asked. */
+export const AUDIT: readonly SettingName[] = ['state', 'masterKey', 'config', 'json'];
+/** What a list of rows takes beside. */
+export const LISTING: readonly SettingName[] = ['limit', 'format', 'exitStatus', ...AUDIT];
+/** A stretch of the log. */
+export const SPAN: readonly SettingName[] = ['since', 'until', 'ofModel', 'database', 'checkRows'];
+/** Which decisions are meant. */
+export const DECISIONS: readonly SettingName[] = [
+  ...['session', 'layer', 'page', 'side', 'from', 'to', 'reason', 'threshold', 'refused', 'step'],
+  ...['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytes'],
+  ...SPAN,
+] as const satisfies readonly SettingName[];
+
+/** A command, as it is made and as its help shows it. */
+export interface CommandText {
+  /** The name and arguments, in the notation of commander. */
+  readonly usage: string;
+  readonly does: string;
+  readonly examples: readonly string[];
+  readonly settings: readonly SettingName[];
+  readonly act: (settings: Settings, args: string[]) => Promise<void>;
+}

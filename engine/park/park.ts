@@ -1,0 +1,55 @@
+/**
+ * Parking: a session that waits is written to a file, with its tokens, its cache as it is, and what its trials have found, so that it can be
+ * closed and goes on later where it was (resume.ts). What belongs to the process is left out: kept originals, and the queries of later trials.
+ */
+import { createHash } from 'node:crypto';
+import { KvError } from '../../native/index.ts';
+import { machineDigest } from '../../policy/index.ts';
+import { f16CacheBytes } from '../budget.ts';
+import { nameInLog } from '../model/load.ts';
+import type { Tokenizer } from '../model/types.ts';
+import { SESSION_OPTIONS } from '../option-names.ts';
+import type { Session } from '../session.ts';
+import type { SessionOptions } from '../types.ts';
+import { cacheBytes } from './cache-bytes.ts';
+import { formParked } from './parked-file.ts';
+import { NOT_PARKED, type ParkedHead } from './parked-head.ts';
+
+/** The bytes of a session between two calls, which stays as it is. Throws 'unsupported' for what cannot be parked, 'busy', 'closed'. */
+export function parkedBytes(session: Session): Buffer {
+  const { runtime, setup, governed, tokens, lastHidden } = session;
+  if (typeof setup.policy === 'object' || setup.latents !== undefined)
+    throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
+      values: { session: session.id, policy: governed.plan.policy.id },
+      hint: 'keep it open, or fork() it: forks keep no latents',
+    });
+  const { model, shape } = runtime;
+  const { policy } = governed.plan;
+  const head: ParkedHead = {
+    session: session.id,
+    parkedMs: Date.now(),
+    model: { name: nameInLog(model), digest: model.digest, architecture: model.config.architecture },
+    shape,
+    tokens: tokens.length,
+    textDigest: textDigest(model.tokenizer, tokens),
+    policy: { id: policy.id, version: policy.version, machine: machineDigest() },
+    options: parkedOptions(setup),
+    kvBytes: governed.usedBytes,
+    kvBytesF16: f16CacheBytes(shape, tokens.length),
+    trials: governed.trials.left(true),
+  };
+  return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length) });
+}
+
+/** SHA-256 of what tokens stand for. */
+export const textDigest = (tokenizer: Tokenizer, tokens: readonly number[]): string =>
+  createHash('sha256')
+    .update(tokenizer.decode(tokens, { special: true }))
+    .digest('hex');
+
+/** What the caller asked for, as far as it is plain data. */
+function parkedOptions(setup: Session['setup']): SessionOptions {
+  const names = Object.keys(SESSION_OPTIONS).filter((name) => !(NOT_PARKED as readonly string[]).includes(name));
+  const asked = setup as unknown as Readonly<Record<string, unknown>>;
+  return Object.fromEntries(names.flatMap((name) => (asked[name] === undefined ? [] : [[name, asked[name]]])));
+}
