@@ -89,8 +89,11 @@ export interface LoadedInfo {
 export interface ParkedFile {
   /** Its id. */
   readonly session: string;
+  /** Where it is. */
   readonly path: string;
+  /** How large the file is. */
   readonly fileBytes: number;
+  /** Tokens that it holds. */
   readonly tokens: number;
   /** Bytes that its cache took in memory. */
   readonly kvBytes: number;

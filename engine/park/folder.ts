@@ -40,16 +40,23 @@ export const readParked = (path: string): ReadParked => parseParked(readRegular(
 
 /** A parked session in a list; `trouble` says why it cannot be resumed by its pages, or at all. */
 export interface ParkedSession {
+  /** Where it is. */
   readonly path: string;
+  /** How large the file is. */
   readonly fileBytes: number;
+  /** The id that it had; null, as what follows: its head cannot be read. */
   readonly session: string | null;
+  /** The name of its model. */
   readonly model: string | null;
+  /** Tokens that it holds. */
   readonly tokens: number | null;
-  /** Bytes of the cache in memory when it was parked, and of one in f16. */
+  /** Bytes of the cache in memory when it was parked. */
   readonly kvBytes: number | null;
+  /** Bytes of a cache of f16 of that length. */
   readonly kvBytesF16: number | null;
   /** When it was parked, milliseconds since the epoch. */
   readonly parkedMs: number | null;
+  /** What is wrong with it; null: nothing. */
   readonly trouble: string | null;
 }
 
