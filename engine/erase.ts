@@ -4,13 +4,14 @@
  */
 import { closeSync, existsSync, lstatSync, openSync, readdirSync, readSync, rmSync } from 'node:fs';
 import { join, relative } from 'node:path';
-import type { QdrantOptions } from '../memory/index.ts';
+import { forgetShared, type QdrantOptions } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
 import {
   checkMasterKey,
   destroySession,
   findErasable,
-  forgetInSql,
+  forgetEmbedded,
+  forgetOnServer,
   holdSession as holdInLog,
   readLogId,
   recordDone,
@@ -39,13 +40,28 @@ export interface Erasure {
   readonly erasedMs: number | null;
   /** Other files of the state folder that named it and were removed. */
   readonly files: readonly string[];
+  /** Rows that the PostgreSQL server had of it; null: none was named. */
+  readonly databaseRows: number | null;
+  /** Points that the Qdrant server had of it; null: none was named. */
+  readonly qdrantPoints: number | null;
 }
+
+/** What a step of erasing rids of the session, for people. */
+const PLACES = {
+  key: 'the log',
+  sql: 'the SQL index of the state folder',
+  database: 'the PostgreSQL server',
+  experience: 'what the state folder has learned',
+  qdrant: 'the Qdrant server',
+  files: 'other files of the state folder',
+} as const;
 
 /**
  * Erases what is known of a session: nobody can read its entries, it is in no table and no index, and it teaches nothing any more. Its envelopes (seq, time, id, kind)
  * stay in the hash chain. What it has taught already stays in what was measured of many sessions and written elsewhere: threshold files.
  * session: its id, or the beginning or the end of it. Throws 'not-found', 'bad-argument', 'bad-config' (a master key is missing), 'held', 'busy' (it runs), 'unsupported' (written
- * unsealed), and 'locked', 'database', 'network' or 'io' for what could not be done yet: then everything else is done, and the same call finishes.
+ * unsealed), and 'locked', 'database', 'network' or 'io' for what could not be done yet: then everything else is done, `values.remains` says what is left, and the same
+ * call finishes.
  */
 export async function eraseSession(stateDir: string, session: string, options: EraseOptions = {}): Promise<Erasure> {
   const { database, qdrant, by = 'eraseSession', onStep = () => {} } = options;
@@ -55,29 +71,58 @@ export async function eraseSession(stateDir: string, session: string, options: E
   const { entries, erasedMs } = found;
   const id = found.session;
   const logId = readLogId(log) ?? '';
-  const files: string[] = [];
-  const failures: unknown[] = [];
-  const steps: readonly (readonly [string, () => Promise<void> | void])[] = [
-    ['key', () => destroySession(log, id)],
-    ['sql', () => forgetInSql({ dir: sqlDir(stateDir) }, logId, id)],
-    ['database', () => (database === undefined ? undefined : forgetInSql({ url: database }, logId, id))],
-    ['experience', () => forgetSession(stateDir, id, qdrant)],
-    ['files', () => void files.push(...removeNaming(stateDir, id))],
-  ];
-  for (const [name, step] of steps) {
+  const { firstMs: fromMs, lastMs: toMs } = found;
+  let files: string[] = [];
+  let databaseRows: number | null = null;
+  let qdrantPoints: number | null = null;
+  const failures: { readonly place: string; readonly error: KvError }[] = [];
+  const steps: Readonly<Record<keyof typeof PLACES, () => Promise<void> | void>> = {
+    key: () => destroySession(log, id),
+    sql: () => forgetEmbedded(sqlDir(stateDir)),
+    database: async () => {
+      if (database !== undefined) databaseRows = await forgetOnServer(database, { logId, session: id, fromMs, toMs });
+    },
+    experience: () => forgetSession(stateDir, id),
+    qdrant: async () => {
+      if (qdrant !== undefined) qdrantPoints = await forgetShared(qdrant, logId, id);
+    },
+    files: () => {
+      files = removeNaming(stateDir, id);
+    },
+  };
+  for (const [name, step] of Object.entries(steps) as [keyof typeof PLACES, () => Promise<void> | void][]) {
     onStep(name);
     try {
       await step();
     } catch (error) {
       // A key that is still there is all of the session; without it the rest is worth doing.
       if (name === 'key' || !(error instanceof KvError)) throw error;
-      failures.push(error);
+      failures.push({ place: PLACES[name], error });
     }
   }
   onStep('entry');
-  if (failures.length > 0) throw failures[0];
+  if (failures.length > 0) throw remainsError(id, failures);
   if (erasedMs === null) await recordDone(log, id, 'erase', by);
-  return { session: id, entries, erasedMs, files };
+  return { session: id, entries, erasedMs, files, databaseRows, qdrantPoints };
+}
+
+/** The key is destroyed, but something else is not done. */
+function remainsError(
+  session: string,
+  failures: readonly { readonly place: string; readonly error: KvError }[],
+): KvError {
+  const { code } = failures[0]!.error;
+  const remains = failures.map(({ place, error }) => ({ place, code: error.code, message: error.message }));
+  const told = remains.map(({ place, message }) => `${place} (${message})`).join('; ');
+  return new KvError(
+    code,
+    `nobody can read the entries of session ${session} any more, but it is not erased from ${told}`,
+    {
+      values: { session, remains },
+      hint: `erase it again when this can be done${failures.map(({ error }) => (error.hint === undefined ? '' : `: ${error.hint}`))[0]}`,
+      cause: failures[0]!.error,
+    },
+  );
 }
 
 /** Options of holdSession. */

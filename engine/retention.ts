@@ -1,12 +1,11 @@
 /** Retention of a state folder: the policy as people write it, and what depends on the log that goes. */
 import { KvError } from '../native/index.ts';
 import {
-  forgetInSql,
+  forgetEmbedded,
   parseTime,
   planRetention,
   type RetentionPolicy,
   type RetentionReport,
-  readLogId,
   retain,
 } from '../witness/index.ts';
 import { parseBudget } from './budget.ts';
@@ -47,7 +46,7 @@ export async function retainLog(stateDir: string, options: RetainOptions): Promi
 /** The embedded database would keep their rows until it is next compared with the log; one that is in use is compared then. */
 async function forgetTables(stateDir: string): Promise<void> {
   try {
-    await forgetInSql({ dir: sqlDir(stateDir) }, readLogId(logDir(stateDir)) ?? '', '');
+    await forgetEmbedded(sqlDir(stateDir));
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'locked') throw error;
   }

@@ -164,10 +164,10 @@ export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<Thr
   return book;
 }
 
-/** Forgets what a session taught, here and on the server. Throws 'locked' while another process keeps the book: that one forgets it when its next session ends. */
-export async function forgetSession(dir: string, session: string, qdrant?: QdrantOptions): Promise<void> {
-  if (!existsSync(memoryDir(dir)) && qdrant === undefined) return;
-  const { book, lock } = await keepBook(dir, readLogId(logDir(dir)) ?? '', given<Shared>({ shared: qdrant }));
+/** Forgets what a session taught here. Throws 'locked' while another process keeps the book: that one forgets it when its next session ends. */
+export async function forgetSession(dir: string, session: string): Promise<void> {
+  if (!existsSync(memoryDir(dir))) return;
+  const { book, lock } = await keepBook(dir, readLogId(logDir(dir)) ?? '', {});
   try {
     if (lock === null)
       throw new KvError('locked', `another process keeps what the session taught in ${memoryDir(dir)}`, {

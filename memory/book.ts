@@ -109,7 +109,7 @@ export interface ThresholdBook {
    * law that came with the package is told in relation to it, so that law is a part of the file, beside what was learned here.
    */
   exportFile(target: ExportTarget, log: EvidenceLog | null): Promise<ThresholdFile>;
-  /** Forgets a session, here and on the server, and leaves nothing of it in the folder. Throws 'io', 'network', 'database'. */
+  /** Forgets a session, and leaves nothing of it in the folder. On a server `forgetShared` does. Throws 'io'. */
   forget(session: string): Promise<void>;
   close(): Promise<void>;
 }
@@ -305,7 +305,6 @@ class Book implements ThresholdBook {
     await this.#index.remove({ must: [ofSession] });
     // Also where nothing was known of it: a save that was killed may have left it in files that the next one removes.
     await this.#index.save();
-    await this.#shared?.forget({ must: [{ field: 'log', equals: this.#log }, ofSession] });
   }
 
   /** Another process may have erased sessions that this one has in memory. → how many those were */
@@ -478,7 +477,8 @@ export async function openThresholdBook(options: BookOptions): Promise<Threshold
   return book;
 }
 
-async function openShared(shared: QdrantOptions, { logId, stateDir = null, onShared = () => {} }: BookOptions) {
+async function openShared(shared: QdrantOptions, options: BookOptions) {
+  const { logId, stateDir = null, onShared = () => {}, erased = () => null } = options;
   const { origin } = checkQdrantOptions(shared);
   const index = await openQdrantIndex<SessionRecord>({
     ...shared,
@@ -487,6 +487,12 @@ async function openShared(shared: QdrantOptions, { logId, stateDir = null, onSha
     fields: SESSION_FIELDS,
     check: checkSession,
   });
-  const told = (session: SessionRecord): SessionRecord => ({ ...session, stateDir });
+  const told = (entries: readonly VectorEntry<SessionRecord>[]): VectorEntry<SessionRecord>[] => {
+    // A session that waited for the server may have been erased since.
+    const isErased = erased();
+    return entries
+      .filter(({ payload }) => isErased?.(payload.session) !== true)
+      .map((entry) => ({ ...entry, payload: { ...entry.payload, stateDir } }));
+  };
   return new SharedIndex(index, origin, logId, told, onShared);
 }

@@ -4,6 +4,7 @@ export * from './exact-index.ts';
 export * from './experience.ts';
 export * from './filter.ts';
 export * from './fingerprint.ts';
+export * from './forget-shared.ts';
 export * from './hnsw-index.ts';
 export * from './log-ranges.ts';
 export * from './qdrant-index.ts';

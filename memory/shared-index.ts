@@ -30,8 +30,8 @@ export class SharedIndex<T extends object> {
   readonly #index: VectorIndex<T>;
   readonly #url: string;
   readonly #log: string;
-  /** A payload as others are told it. */
-  readonly #told: (payload: T) => T;
+  /** What others are told, and as what. */
+  readonly #told: (entries: readonly VectorEntry<T>[]) => readonly VectorEntry<T>[];
   readonly #onChange: (status: SharedStatus) => void;
   #trouble: string | null = null;
   #failures = 0;
@@ -48,7 +48,7 @@ export class SharedIndex<T extends object> {
     index: VectorIndex<T>,
     url: string,
     log: string,
-    told: (payload: T) => T,
+    told: (entries: readonly VectorEntry<T>[]) => readonly VectorEntry<T>[],
     onChange: (status: SharedStatus) => void,
   ) {
     this.#told = told;
@@ -98,11 +98,6 @@ export class SharedIndex<T extends object> {
     return this.#last;
   }
 
-  /** Forgets what passes. Unlike everything else here it throws when the server does not do it. */
-  forget(filter: Filter): Promise<void> {
-    return this.#index.remove(filter);
-  }
-
   async close(): Promise<void> {
     await this.#index.close();
   }
@@ -136,10 +131,7 @@ export class SharedIndex<T extends object> {
   }
 
   #tell(entries: readonly VectorEntry<T>[], limits: Limits): Promise<void> {
-    return this.#index.add(
-      entries.map((entry) => ({ ...entry, payload: this.#told(entry.payload) })),
-      limits,
-    );
+    return this.#index.add(this.#told(entries), limits);
   }
 
   async #countOf(range: readonly VectorEntry<T>[], limits: Limits): Promise<number> {

@@ -145,5 +145,8 @@ export const heads = pgTable(
 /** Every table, each with the log's id as its first column. */
 export const TABLES = [sessions, decisions, situations, experiences, heads] as const;
 
+/** Those whose rows tell of a session. */
+export const OF_SESSIONS = [sessions, decisions, situations, experiences] as const;
+
 /** Those that are partitioned by time (`time_ms`), one partition a month, because they grow without end. */
 export const PARTITIONED = [decisions, situations] as const;

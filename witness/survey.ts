@@ -20,7 +20,8 @@ export interface LoggedSession {
   plain: number;
   /** Series that its writer wrote; −1: nothing was recorded of it. */
   series: number;
-  /** Time of its last entry. */
+  /** Times of its first and its last entry. */
+  firstMs: number;
   lastMs: number;
   isClosed: boolean;
   /** When it was erased; null: it was not. */
@@ -71,6 +72,7 @@ export function surveyLog(files: LogFiles, dir: string): Survey {
       known.entries++;
       place.recorded.add(session);
       known.series = series;
+      known.firstMs = Math.min(known.firstMs, timeMs);
       known.lastMs = Math.max(known.lastMs, timeMs);
       if (!isSealed(envelope)) known.plain++;
       if (kind === 'close') known.isClosed = true;
@@ -88,6 +90,7 @@ const newSession = (session: string): LoggedSession => ({
   entries: 0,
   plain: 0,
   series: -1,
+  firstMs: Number.POSITIVE_INFINITY,
   lastMs: 0,
   isClosed: false,
   erasedMs: null,

@@ -58,12 +58,25 @@ export async function erase(settings: Settings): Promise<void> {
   print(settings, erasure, erasureText(erasure));
 }
 
-function erasureText({ session, entries, erasedMs, files }: Erasure): string {
+function erasureText({ session, entries, erasedMs, files, databaseRows, qdrantPoints }: Erasure): string {
   const done =
     erasedMs === null
-      ? `Session ${session} is erased: nobody can read its ${plural(entries, 'entry', 'entries')} any more, and it is in no table and no index.`
+      ? `Session ${session} is erased: nobody can read its ${plural(entries, 'entry', 'entries')} any more, and it is in no table and no index of the state folder.`
       : `Session ${session} was erased ${timeText(erasedMs)}. What may have been left of it was looked for again.`;
-  return files.length === 0 ? done : `${done} Removed as well, because they named it: ${files.join(', ')}.`;
+  const named = files.length === 0 ? '' : ` Removed as well, because they named it: ${files.join(', ')}.`;
+  const servers = [
+    databaseRows === null ? '' : ` The PostgreSQL server had ${plural(databaseRows, 'row')} of it.`,
+    qdrantPoints === null ? '' : ` The Qdrant server had ${plural(qdrantPoints, 'point')} of it.`,
+  ].join('');
+  const others = [
+    ...(databaseRows === null ? ['PostgreSQL (--database)'] : []),
+    ...(qdrantPoints === null ? ['Qdrant (--qdrant-url)'] : []),
+  ];
+  const asked =
+    others.length === 0
+      ? ''
+      : ` Servers were not asked that were not named: ${others.join(', ')}. If one was told of this log, name it and erase again.`;
+  return `${done}${named}${servers}${asked}`;
 }
 
 export async function hold(settings: Settings): Promise<void> {

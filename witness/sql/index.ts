@@ -1,4 +1,5 @@
 /** The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does. */
+import { existsSync } from 'node:fs';
 import type { AuditIndex, AuditIndexOptions } from './types.ts';
 
 export type * from './types.ts';
@@ -13,15 +14,21 @@ export async function openAuditIndex(options: AuditIndexOptions): Promise<AuditI
   return open(options);
 }
 
+/** Removes the embedded database in `dir`, whose files would keep deleted rows. It is made again when it is next asked. Throws 'locked', 'io'. */
+export async function forgetEmbedded(dir: string): Promise<void> {
+  if (!existsSync(dir)) return;
+  const { discardLocked } = await import('./pglite.ts');
+  discardLocked(dir);
+}
+
 /**
- * Removes what the tables hold of a session: its rows from a server, or the whole embedded database in `dir`, whose files would keep deleted rows. It is
- * made again when it is next asked. Throws 'locked', 'database', 'bad-config', 'io'.
+ * Deletes the rows of a session of a log on a PostgreSQL server, and writes the tables that had them anew, so that their files do not keep the deleted rows.
+ * `fromMs` and `toMs`: times of its first and last entry. → rows that there were. The same call finishes what broke off. Throws 'database', 'bad-config'.
  */
-export async function forgetInSql(
-  where: { readonly url: string } | { readonly dir: string },
-  logId: string,
-  session: string,
-): Promise<void> {
+export async function forgetOnServer(
+  url: string,
+  session: { readonly logId: string; readonly session: string; readonly fromMs: number; readonly toMs: number },
+): Promise<number> {
   const { forget } = await import('./forget.ts');
-  await forget(where, logId, session);
+  return forget(url, session);
 }

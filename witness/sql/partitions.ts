@@ -7,6 +7,24 @@ import type { Statement } from './connection.ts';
 const FIRST_YEAR = 2020;
 const END_YEAR = 2100;
 
+const isMonthly = (date: Date): boolean => date.getUTCFullYear() >= FIRST_YEAR && date.getUTCFullYear() < END_YEAR;
+const monthOf = (date: Date): string => date.toISOString().slice(0, 7).replace('-', '_');
+
+/** Names of the partitions that rows from `fromMs` to `toMs` may be in, whether they are there or not. */
+export function partitionsOf(fromMs: number, toMs: number): string[] {
+  const ends = new Set<string>();
+  const [first, last] = [Math.max(fromMs, Date.UTC(FIRST_YEAR)), Math.min(toMs, Date.UTC(END_YEAR) - 1)];
+  if (fromMs < first) ends.add(`before_${FIRST_YEAR}`);
+  if (toMs > last) ends.add(`from_${END_YEAR}`);
+  for (
+    let at = new Date(first);
+    at.getTime() <= last;
+    at = new Date(Date.UTC(at.getUTCFullYear(), at.getUTCMonth() + 1))
+  )
+    ends.add(monthOf(at));
+  return PARTITIONED.flatMap((table) => [...ends].map((end) => `${getTableName(table)}_${end}`));
+}
+
 /** Which partitions are known to be there. */
 export class Partitions {
   readonly #known = new Set<string>();
@@ -16,12 +34,11 @@ export class Partitions {
     const months = new Map<string, Date>();
     for (const timeMs of timesMs) {
       const date = new Date(timeMs);
-      const year = date.getUTCFullYear();
-      if (!(year >= FIRST_YEAR && year < END_YEAR)) continue;
-      const month = date.toISOString().slice(0, 7).replace('-', '_');
+      if (!isMonthly(date)) continue;
+      const month = monthOf(date);
       if (this.#known.has(month)) continue;
       this.#known.add(month);
-      months.set(month, new Date(Date.UTC(year, date.getUTCMonth())));
+      months.set(month, new Date(Date.UTC(date.getUTCFullYear(), date.getUTCMonth())));
     }
     if (months.size === 0) return [];
     const statements = [...months].flatMap(([month, begin]) => {

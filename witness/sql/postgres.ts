@@ -165,6 +165,19 @@ function addressOf(url: string): string {
   throw new KvError('bad-config', 'the database URL is not of the form postgres://user@host:5432/base');
 }
 
+/** Statements one by one, each by itself and without a time limit, as those that rewrite tables need it; none waits longer than ten seconds for others. Throws 'database', 'bad-config'. */
+export async function runAlone(url: string, statements: readonly string[]): Promise<void> {
+  const where = addressOf(url);
+  const line = new Line(url, 0);
+  try {
+    for (const sql of ["set lock_timeout = '10s'", ...statements]) await line.send({ sql });
+  } catch (cause) {
+    throw refusal(where, cause);
+  } finally {
+    await line.end();
+  }
+}
+
 /** Connects. Throws 'bad-config' for a URL that is none, 'database' when the server refuses or cannot be reached. */
 export async function openPostgres(url: string, statementMsMax: number): Promise<SqlConnection> {
   const connection = new PostgresConnection(addressOf(url), () => new Line(url, statementMsMax));

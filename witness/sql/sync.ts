@@ -6,7 +6,7 @@
 import { getTableName } from 'drizzle-orm';
 import type { PgTable } from 'drizzle-orm/pg-core';
 import { ExperienceReader } from '../../memory/index.ts';
-import { decisions, experiences, heads, sessions, situations, TABLES } from '../../migrations/schema.ts';
+import { decisions, experiences, heads, OF_SESSIONS, sessions, situations, TABLES } from '../../migrations/schema.ts';
 import { KvError } from '../../native/index.ts';
 import { parseEnvelope } from '../entry.ts';
 import { nodeFiles } from '../files.ts';
@@ -290,7 +290,7 @@ class LogTables {
     const erased = this.#batch.filter(({ kind }) => kind === 'erase').map(({ session }) => session);
     if (erased.length === 0) return;
     await this.#connection.transaction(
-      [decisions, situations, experiences, sessions].map((table) => ({
+      OF_SESSIONS.map((table) => ({
         sql: `delete from ${getTableName(table)} where log_id = $1 and session in (select json_array_elements_text(($2::text)::json))`,
         params: [this.#id, JSON.stringify(erased)],
       })),

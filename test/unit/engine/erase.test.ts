@@ -110,6 +110,8 @@ describe('a session', () => {
       entries: expect.any(Number),
       erasedMs: null,
       files: ['reports/a.html'],
+      databaseRows: null,
+      qdrantPoints: null,
     });
     await expectErased(state, secrets);
     expect(existsSync(join(state, 'reports', 'b.html'))).toBe(true);
@@ -205,7 +207,7 @@ describe('a session', () => {
 it('an erasure that ends between any two steps is finished by the next', async () => {
   const child = join(import.meta.dirname, 'erase-child.ts');
   const secrets = secretsOf(made);
-  for (const step of ['key', 'sql', 'database', 'experience', 'files', 'entry']) {
+  for (const step of ['key', 'sql', 'database', 'experience', 'qdrant', 'files', 'entry']) {
     const state = copy();
     const { signal } = spawnSync(process.execPath, ['--import', 'tsx', child, state, erased, step], {
       encoding: 'utf8',
