@@ -13,8 +13,10 @@ import {
   forgetEmbedded,
   forgetOnServer,
   holdSession as holdInLog,
+  type RewrapReport,
   readLogId,
   recordDone,
+  rewrapLogKeys,
 } from '../witness/index.ts';
 import { forgetSession, logDir, memoryDir, sqlDir } from './state.ts';
 
@@ -143,6 +145,15 @@ export function holdSession(
   { release = false, by = 'holdSession' }: HoldOptions = {},
 ): Promise<{ readonly session: string; readonly changed: boolean }> {
   return holdInLog(logDir(stateDir), session, { release, by });
+}
+
+/**
+ * Wraps the keys of all sessions by a new master key, the first of those that `useMasterKeys` was given; behind it stand those that wrap them now. Keys that lay there unwrapped
+ * are wrapped too. Whatever ends it in between loses nothing, and the same call finishes it. Engines that run must have been given the new key first, or they go on with the old one.
+ * Throws 'not-found', 'bad-argument' (no master key), 'bad-config' (one is missing, and nothing was changed), 'bad-file', 'locked', 'io'.
+ */
+export function rewrapKeys(stateDir: string): RewrapReport {
+  return rewrapLogKeys(logDir(stateDir));
 }
 
 const CHUNK_BYTES = 1 << 20;

@@ -88,6 +88,7 @@ export {
   type InclusionProof,
   type IndexReport,
   type LikeSession,
+  type LogQueryOptions,
   type LogRule,
   makeCheckpointKeys,
   openAuditIndex,
@@ -100,6 +101,7 @@ export {
   type ReplayReport,
   type RetainedSeries,
   type RetentionReport,
+  type RewrapReport,
   readCheckpoints,
   readVerifier,
   replay,
@@ -124,7 +126,7 @@ export {
 export type { Forecast } from './budget.ts';
 export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
-export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession } from './erase.ts';
+export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
 export type { LoadedInfo, ParkedFile } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';

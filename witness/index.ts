@@ -20,12 +20,14 @@ export * from './filter.ts';
 export * from './id.ts';
 export {
   checkMasterKey,
+  checkReadable,
   erasedSessions,
   keysDir,
   masterKeysInUse,
   readMasterKey,
   type Unopened,
   unopenedError,
+  unreadable,
   useMasterKeys,
 } from './keys.ts';
 export { lockWriter, type WriterLock } from './lock.ts';
@@ -37,6 +39,7 @@ export * from './read.ts';
 export * from './replay.ts';
 export { sessionReport } from './report/index.ts';
 export * from './retention.ts';
+export * from './rewrap.ts';
 export { entryId, parseEntryId, seriesOf } from './series.ts';
 export * from './sign-log.ts';
 export * from './sql/index.ts';

@@ -17,17 +17,17 @@ import type { Entry, EntryKind } from './types.ts';
 
 export const KEYS_NAME = 'keys';
 /** Names the master key that wraps new keys. */
-const MASTER_NAME = 'master';
+export const MASTER_NAME = 'master';
 /** A session's name of 200 characters, escaped, and a wrapped key. */
 const FILE_BYTES_MAX = 4096;
-const OWN_NAME = /^(?:[0-9a-f]{32}\.(?:key|key\.tmp|erased)|master|master\.tmp)$/;
+const OWN_NAME = /^(?:[0-9a-f]{32}\.(?:key|key\.tmp|erased)|master|master\.tmp|writer\.lock)$/;
 /** Sessions whose keys stay in memory; the key of an older one is read again. */
 const KNOWN_MAX = 4096;
 
 /** Why an entry cannot be opened: its session was erased, or the key is not here (or is wrapped by a master key that nobody gave). */
 export type Unopened = 'erased' | 'missing';
 
-interface MasterKey {
+export interface MasterKey {
   readonly id: string;
   readonly bytes: Uint8Array;
   readonly key: KeyObject;
@@ -48,6 +48,9 @@ export function useMasterKeys(keys: readonly Uint8Array[]): void {
   });
 }
 
+/** The master key that wraps the keys of new sessions; undefined: none was given. */
+export const firstMaster = (): MasterKey | undefined => masters[0];
+
 /** What `useMasterKeys` was given, for a thread that is started. */
 export const masterKeysInUse = (): Uint8Array[] => masters.map(({ bytes }) => bytes);
 
@@ -66,9 +69,10 @@ export function readMasterKey(keyOrPath: string): Uint8Array {
 }
 
 export const keysDir = (logDir: string): string => join(logDir, KEYS_NAME);
-const fileName = (session: string): string => createHash('sha256').update(session).digest('hex').slice(0, 32);
+export const fileName = (session: string): string => createHash('sha256').update(session).digest('hex').slice(0, 32);
 const keyPath = (logDir: string, session: string): string => join(keysDir(logDir), `${fileName(session)}.key`);
-const markPath = (logDir: string, session: string): string => join(keysDir(logDir), `${fileName(session)}.erased`);
+export const markPath = (logDir: string, session: string): string =>
+  join(keysDir(logDir), `${fileName(session)}.erased`);
 
 /** Whether a file in the folder of keys may be one of ours. */
 export const isKeyName = (name: string): boolean => OWN_NAME.test(name);
@@ -110,22 +114,16 @@ export class SessionKeys {
     const dir = keysDir(this.#dir);
     const [master] = masters;
     this.#files.mkdirSync(dir);
-    if (master !== undefined && readMaster(this.#files, this.#dir) !== master.id)
-      this.#replace(join(dir, MASTER_NAME), `${master.id}\n`);
-    for (const [session, bytes] of this.#fresh) {
-      const held =
-        master === undefined
-          ? { key: Buffer.from(bytes).toString('base64') }
-          : { master: master.id, wrapped: sealBox(master.key, randomBytes(NONCE_BYTES), session, bytes) };
-      this.#replace(keyPath(this.#dir, session), `${JSON.stringify({ version: 1, session, ...held })}\n`);
-    }
+    if (master !== undefined) nameMaster(this.#files, this.#dir, master.id);
+    for (const [session, bytes] of this.#fresh)
+      this.#replace(keyPath(this.#dir, session), keyText(master, session, bytes));
     syncFolder(dir, this.#files);
     syncFolder(this.#dir, this.#files);
     this.#fresh.clear();
   }
 
   #replace(path: string, text: string): void {
-    writeSynced(`${path}.tmp`, Buffer.from(text), 'w', privately(this.#files));
+    writeAside(this.#files, path, text);
     this.#files.renameSync(`${path}.tmp`, path);
   }
 
@@ -172,8 +170,30 @@ export class SessionKeys {
   }
 }
 
+/** Writes the file that is to be renamed to `path`, readable for its owner alone. */
+export const writeAside = (files: LogFiles, path: string, text: string): void =>
+  writeSynced(`${path}.tmp`, Buffer.from(text), 'w', privately(files));
+
+/** The text of a key file: the key wrapped by the master key, or without one as it is. */
+export function keyText(master: MasterKey | undefined, session: string, bytes: Uint8Array): string {
+  const held =
+    master === undefined
+      ? { key: Buffer.from(bytes).toString('base64') }
+      : { master: master.id, wrapped: sealBox(master.key, randomBytes(NONCE_BYTES), session, bytes) };
+  return `${JSON.stringify({ version: 1, session, ...held })}\n`;
+}
+
+/** Says which master key wraps new keys of the log. */
+export function nameMaster(files: LogFiles, logDir: string, id: string): void {
+  if (readMaster(files, logDir) === id) return;
+  const path = join(keysDir(logDir), MASTER_NAME);
+  writeAside(files, path, `${id}\n`);
+  files.renameSync(`${path}.tmp`, path);
+  syncFolder(keysDir(logDir), files);
+}
+
 /** Bytes of the key in the text of a key file; none for a file that is no key, null where the master key that wraps it was not given. */
-function keyIn(text: string, session: string): Uint8Array | null {
+export function keyIn(text: string, session: string): Uint8Array | null {
   const none = new Uint8Array(0);
   let value: Readonly<Record<string, unknown>> | null;
   try {
@@ -216,14 +236,17 @@ export function markErased(files: LogFiles, logDir: string, session: string): vo
 /** Overwrites the key and removes its files. Whatever is gone already is passed over. */
 export function destroyKey(files: LogFiles, logDir: string, session: string): void {
   const path = keyPath(logDir, session);
-  for (const name of [path, `${path}.tmp`]) {
-    const text = readSmall(files, name);
-    if (text === null) continue;
-    // In place: on a disk that writes in place this is what destroys the key, not the unlinking.
-    writeSynced(name, randomBytes(Math.max(1, Buffer.byteLength(text))), 'r+', files);
-    files.unlinkSync(name);
-  }
+  for (const name of [path, `${path}.tmp`]) destroyFile(files, name);
   syncFolder(keysDir(logDir), files);
+}
+
+/** Overwrites a small file and removes it, if it is there. */
+export function destroyFile(files: LogFiles, path: string): void {
+  const text = readSmall(files, path);
+  if (text === null) return;
+  // In place: on a disk that writes in place this is what destroys the key, not the unlinking.
+  writeSynced(path, randomBytes(Math.max(1, Buffer.byteLength(text))), 'r+', files);
+  files.unlinkSync(path);
 }
 
 /** Removes every trace of keys of sessions of which the log holds nothing any more. */
@@ -234,22 +257,49 @@ export function forgetKeys(files: LogFiles, logDir: string, sessions: readonly s
   }
 }
 
+/** How many sessions of a log nobody can read here: those that were erased, and those whose keys are wrapped by a master key that was not given. Keys that were removed are not counted. */
+export function unreadable(
+  logDir: string,
+  files: LogFiles = nodeFiles,
+): { readonly erased: number; readonly missing: number } {
+  const names = listKeys(logDir, files);
+  const isMarked = new Set(names.filter((name) => name.endsWith('.erased')));
+  // Without a name for the master key none was ever given, so all keys lie open.
+  const keys = readMaster(files, logDir) === null ? [] : names.filter((name) => name.endsWith('.key'));
+  const missing = keys.filter((name) => {
+    const text = isMarked.has(name.replace(/key$/, 'erased')) ? null : readSmall(files, join(keysDir(logDir), name));
+    const master = /"master":"([0-9a-f]+)"/.exec(text ?? '')?.[1];
+    return master !== undefined && !masters.some(({ id }) => id === master);
+  });
+  return { erased: isMarked.size, missing: missing.length };
+}
+
 /** Which sessions were erased, or are being erased; null: none was. */
 export function erasedSessions(logDir: string, files: LogFiles = nodeFiles): ((session: string) => boolean) | null {
-  let names: string[];
+  const marks = new Set(listKeys(logDir, files).filter((name) => name.endsWith('.erased')));
+  return marks.size === 0 ? null : (session) => marks.has(`${fileName(session)}.erased`);
+}
+
+/** Names in the folder of keys; none where there is no folder. */
+function listKeys(logDir: string, files: LogFiles): string[] {
   try {
-    names = files.listSync(keysDir(logDir));
+    return files.listSync(keysDir(logDir));
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw cause;
   }
-  const marks = new Set(names.filter((name) => name.endsWith('.erased')));
-  return marks.size === 0 ? null : (session) => marks.has(`${fileName(session)}.erased`);
 }
 
 /** Whether a key of the session is there, wrapped by whatever. */
 const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
   readSmall(files, keyPath(logDir, session)) !== null;
+
+/** Throws 'sealed' for a session whose entries cannot be opened. */
+export function checkReadable(logDir: string, session: string, files: LogFiles = nodeFiles): void {
+  const why = new SessionKeys(files, logDir).unopened(session);
+  // A session of before bodies were sealed has no key, and needs none.
+  if (why === 'erased' || (why === 'missing' && hasKey(files, logDir, session))) throw unopenedError(session, why);
+}
 
 /** The error for a session that was asked for by name and cannot be opened. */
 export function unopenedError(session: string, why: Unopened): KvError {
@@ -267,7 +317,7 @@ export function unopenedError(session: string, why: Unopened): KvError {
 }
 
 /** The text of a small file; null where there is none. Throws 'bad-file', and what the disk says. */
-function readSmall(files: LogFiles, path: string): string | null {
+export function readSmall(files: LogFiles, path: string): string | null {
   let fd: number;
   try {
     fd = files.openSync(path, 'r');

@@ -8,14 +8,32 @@ import { type ReadOptions, readLog, readSeries } from './read.ts';
 import { listSeries, seriesOf } from './series.ts';
 import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionFilter, SessionRow } from './types.ts';
 
+/** Options of openLogQuery. */
+export interface LogQueryOptions {
+  /**
+   * Told of a session, perhaps several times, whose entries stand among those that were looked at in the time that was asked for, but cannot be opened: it was erased,
+   * or its key is not here ('missing'). What else was asked for cannot be known of it.
+   */
+  readonly onPassedOver?: (session: string, why: 'erased' | 'missing') => void;
+}
+
+type OnUnopened = NonNullable<ReadOptions['onUnopened']>;
+
+/** What reading tells, within the times of a filter. */
+const within =
+  (span: { readonly fromMs?: number; readonly toMs?: number }, told: LogQueryOptions['onPassedOver']): OnUnopened =>
+  (session, why, timeMs) => {
+    if (inSpan(timeMs, span)) told?.(session, why);
+  };
+
 /**
  * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Lists begin at the newest entry and read no further
- * back than they must; nothing is written, and somebody may be writing the log meanwhile.
+ * back than they must; nothing is written, and somebody may be writing the log meanwhile. Sessions that cannot be read are passed over; `onPassedOver` is told of them.
  */
-export function openLogQuery(dir: string): DecisionQuery {
+export function openLogQuery(dir: string, { onPassedOver }: LogQueryOptions = {}): DecisionQuery {
   return {
-    decisions: async (filter = {}) => decisionsOf(dir, filter),
-    sessions: async (filter = {}) => sessionsIn(dir, filter),
+    decisions: async (filter = {}) => decisionsOf(dir, filter, onPassedOver),
+    sessions: async (filter = {}) => sessionsIn(dir, filter, onPassedOver),
     counts: async (by, filter = {}) => {
       checkCountKey(by);
       const conditions = conditionsOf(filter);
@@ -23,7 +41,8 @@ export function openLogQuery(dir: string): DecisionQuery {
       const isByModel = filter.model !== undefined || by === 'model';
       const models = new Map<string, OpenModel>();
       const kinds = isByModel ? (['open', 'decision'] as const) : (['decision'] as const);
-      for (const entry of readLog(dir, given<ReadOptions>({ kinds, session: filter.session }))) {
+      const onUnopened = within(filter, onPassedOver);
+      for (const entry of readLog(dir, given<ReadOptions>({ kinds, session: filter.session, onUnopened }))) {
         if (entry.kind === 'open') models.set(entry.session, (entry as Entry<'open'>).body.model);
         if (entry.kind !== 'decision') continue;
         const row = decisionRow(entry as Entry<'decision'>);
@@ -40,7 +59,11 @@ type OpenModel = Entry<'open'>['body']['model'];
 const isOfModel = (model: OpenModel | undefined, wanted: string | undefined): boolean =>
   wanted === undefined || model?.name === wanted || model?.digest === wanted;
 
-function decisionsOf(dir: string, filter: DecisionFilter): DecisionRow[] {
+function decisionsOf(
+  dir: string,
+  filter: DecisionFilter,
+  onPassedOver: LogQueryOptions['onPassedOver'],
+): DecisionRow[] {
   const limit = checkLimit(filter.limit);
   const conditions = conditionsOf(filter);
   const { session, fromMs, model } = filter;
@@ -51,6 +74,7 @@ function decisionsOf(dir: string, filter: DecisionFilter): DecisionRow[] {
   return newestOf<DecisionRow>(dir, {
     ...given<Pick<ReadOptions, 'session'>>({ session }),
     kinds: session === undefined ? ['decision'] : ['open', 'decision'],
+    onUnopened: within(filter, onPassedOver),
     isFirst: (entry) => entry.kind === 'open',
     pick: (entry) => {
       if (entry.kind !== 'decision') return null;
@@ -79,10 +103,11 @@ function sessionsOfModel(dir: string, model: string): ReadonlySet<string> {
 }
 
 /** The newest sessions first, then their entries, from the first of their beginnings on. */
-function sessionsIn(dir: string, filter: SessionFilter): SessionRow[] {
+function sessionsIn(dir: string, filter: SessionFilter, onPassedOver: LogQueryOptions['onPassedOver']): SessionRow[] {
   const { fromMs, toMs, model } = filter;
   const opens = newestOf<Entry<'open'>>(dir, {
     kinds: ['open'],
+    onUnopened: within(filter, onPassedOver),
     pick: (entry) => {
       const open = entry as Entry<'open'>;
       const isWanted = isOfModel(open.body.model, model) && inSpan(open.timeMs, filter);

@@ -20,7 +20,7 @@ export interface ReadOptions {
   readonly session?: string;
   readonly kinds?: readonly EntryKind[];
   /** Told of every entry that is passed over because it cannot be opened. Where a session was named, that is an error instead. */
-  readonly onUnopened?: (session: string, why: Unopened) => void;
+  readonly onUnopened?: (session: string, why: Unopened, timeMs: number) => void;
   readonly files?: LogFiles;
 }
 
@@ -88,7 +88,7 @@ export function* readSeries(
     }
     const why = keys.unopened(envelope.session) as Unopened;
     if (session !== undefined) throw unopenedError(session, why);
-    onUnopened?.(envelope.session, why);
+    onUnopened?.(envelope.session, why, envelope.timeMs);
   }
 }
 

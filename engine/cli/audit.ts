@@ -1,12 +1,13 @@
 /** `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is first compared with the log. */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
-import { columnsOf, fields, given, jsonText, KvError, type Side } from '../../native/index.ts';
+import { columnsOf, fields, given, jsonText, KvError, plural, type Side } from '../../native/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
   answerText,
   COUNT_FIELDS,
   type CountKey,
+  checkReadable,
   countsText,
   csvText,
   DECISION_FIELDS,
@@ -41,6 +42,8 @@ import {
   similarText,
   timeline,
   timelineText,
+  type Unopened,
+  unreadable,
   verifyAgainst,
   verifyLog,
   verifyText,
@@ -123,21 +126,42 @@ export function decisionFilter(settings: Settings, nowMs: number): DecisionFilte
   };
 }
 
-/** Asks the log, or the tables on the server that `--database` names. */
+/** Asks the log, or the tables on the server that `--database` names, and says what it passed over. */
 async function asked<T>(settings: Settings, ask: (query: DecisionQuery) => Promise<T>): Promise<T> {
-  if (text(settings, 'database') === undefined) return ask(openLogQuery(log(settings)));
+  if (text(settings, 'database') === undefined) {
+    const passed = new Map<string, Unopened>();
+    const rows = await ask(openLogQuery(log(settings), { onPassedOver: (session, why) => passed.set(session, why) }));
+    const of = (why: Unopened): number => [...passed.values()].filter((one) => one === why).length;
+    tellPassedOver({ erased: of('erased'), missing: of('missing') });
+    return rows;
+  }
   const index = await openSql(settings, false);
   try {
     return await ask(index);
   } finally {
     await index.close();
+    // Tables do not have them, and so cannot say which of them an answer lacks.
+    if (text(settings, 'session') === undefined) tellPassedOver(unreadable(log(settings)));
   }
+}
+
+/** One line on stderr, where something was passed over; what is printed stays as it is for programs that read it. */
+function tellPassedOver({ erased, missing }: ReturnType<typeof unreadable>): void {
+  const parts = [
+    ...(erased === 0 ? [] : [`${plural(erased, 'session')} that ${erased === 1 ? 'was' : 'were'} erased`]),
+    ...(missing === 0 ? [] : [`${plural(missing, 'session')} whose ${missing === 1 ? 'key is' : 'keys are'} not here`]),
+  ];
+  if (parts.length > 0) process.stderr.write(`Passed over: ${parts.join(', ')}.\n`);
 }
 
 /** The filter with the whole id of its session. */
 function named(settings: Settings, filter: DecisionFilter): DecisionFilter {
-  const { session } = filter;
-  return session === undefined ? filter : { ...filter, session: findSession(log(settings), session) };
+  const { session: typed } = filter;
+  if (typed === undefined) return filter;
+  const session = findSession(log(settings), typed);
+  // The tables of a database would only have no rows of it.
+  checkReadable(log(settings), session);
+  return { ...filter, session };
 }
 
 export async function list(settings: Settings): Promise<void> {
@@ -193,7 +217,9 @@ export async function query(settings: Settings, sql: string): Promise<void> {
   try {
     const answer = await index.query(sql, number(settings, 'limit') ?? 1000);
     const rows = answer.rows.map((row) => Object.fromEntries(answer.columns.map((column, at) => [column, row[at]])));
-    printRows(settings, rows, answer.columns, (columns) => answerText(answer, columns), answer);
+    const passedOver = unreadable(log(settings));
+    tellPassedOver(passedOver);
+    printRows(settings, rows, answer.columns, (columns) => answerText(answer, columns), { ...answer, passedOver });
   } finally {
     await index.close();
   }
@@ -251,6 +277,7 @@ export async function similar(settings: Settings, words: readonly string[]): Pro
   const all = await book.nearestSessions(sought.fingerprint, limit + 1, sought.filter);
   await book.close();
   const near = all.filter(({ payload }) => payload.session !== sought.session).slice(0, limit);
+  tellPassedOver({ erased: unreadable(log(settings)).erased, missing: 0 });
   const rows = near.map(({ id, distance, payload }) => ({ ...id, distance, ...payload }));
   printRows(settings, rows, SIMILAR_FIELDS, (columns) => similarText(near, columns), near);
 }
@@ -329,9 +356,11 @@ export async function reindex(settings: Settings): Promise<void> {
   const index = await openSql(settings, true);
   const { entries } = index.report;
   await index.close();
+  const passedOver = unreadable(log(settings));
+  tellPassedOver(passedOver);
   print(
     settings,
-    { entries, experiences, sql: index.where },
+    { entries, experiences, sql: index.where, passedOver },
     () =>
       `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
   );

@@ -1,4 +1,4 @@
-/** `palimpsest audit erase`, `hold` and `retain`: what may be done to the record of a session, and what keeps it from being done. */
+/** `palimpsest audit erase`, `hold`, `retain` and `rewrap`: what may be done to the record of a session, what keeps it from being done, and who can read it. */
 import { createInterface } from 'node:readline/promises';
 import {
   bytesText,
@@ -12,7 +12,7 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { findSession, type RetentionReport } from '../../witness/index.ts';
-import { type EraseOptions, type Erasure, eraseSession, holdSession } from '../erase.ts';
+import { type EraseOptions, type Erasure, eraseSession, holdSession, rewrapKeys } from '../erase.ts';
 import { type RetainOptions, retainLog } from '../retention.ts';
 import { logDir } from '../state.ts';
 import { flag, qdrantOptions, type Settings, text } from './options.ts';
@@ -87,6 +87,17 @@ export async function hold(settings: Settings): Promise<void> {
     settings,
     { ...result, held: !release },
     `Session ${result.session} is ${state}${result.changed ? '' : ' (it was so before)'}.`,
+  );
+}
+
+export async function rewrap(settings: Settings): Promise<void> {
+  const report = rewrapKeys(stateDir(settings));
+  const { master, rewrapped, already } = report;
+  const before = already === 0 ? '' : `, ${plural(already, 'key')} were so before`;
+  print(
+    settings,
+    report,
+    `Every key of the log is wrapped by master key ${master}: ${plural(rewrapped, 'key')} anew${before}. Nothing here needs an earlier master key any more.`,
   );
 }
 

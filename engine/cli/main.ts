@@ -285,6 +285,13 @@ const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await erasure()).retainCommand(settings),
   },
   {
+    usage: 'rewrap',
+    does: 'Wrap the keys of all sessions by a new master key, which is named first, the present one behind it. What broke off is finished by the same command.',
+    examples: ['palimpsest audit rewrap --master-key new.key old.key'],
+    settings: AUDIT,
+    act: async (settings) => (await erasure()).rewrap(settings),
+  },
+  {
     usage: 'reindex',
     does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
     examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],

@@ -248,6 +248,47 @@ it('the command asks, and does what it says with --yes', async () => {
   expect(verified).toMatchObject({ code: 0, out: expect.stringContaining('could not be opened') });
 });
 
+it('lists and counts say on stderr, once, how many sessions they passed over, and nothing where there was none', async () => {
+  const state = copy();
+  const asked = (...args: string[]) => palimpsest(['audit', ...args, '--state', state]);
+  const lists = [
+    ['list', '--json'],
+    ['count', '--format', 'csv'],
+    ['sessions', '--format', 'jsonl'],
+    ['similar', 'long'],
+  ];
+  for (const args of lists) expect(await asked(...args)).toMatchObject({ code: 0, err: '' });
+  await eraseSession(state, erased);
+  for (const args of lists) {
+    const { code, out, err } = await asked(...args);
+    expect([code, err]).toEqual([0, 'Passed over: 1 session that was erased.\n']);
+    expect(out).not.toContain(erased);
+  }
+  expect((await asked('list', '--since', '2100-01-01')).err).toBe('');
+  expect((await asked('list', '--session', other)).err).toBe('');
+  const sums = await asked('query', 'select count(*) from sessions', '--json');
+  expect(lastLine(sums.out)).toMatchObject({ rows: [[1]], passedOver: { erased: 1, missing: 0 } });
+  expect(sums.err).toContain('Passed over: 1 session that was erased.');
+}, 60_000);
+
+it('the command wraps keys that lay open, then by another master key, and without it sessions are passed over', async () => {
+  const state = copy();
+  const [first, second] = ['1'.repeat(64), '2'.repeat(64)];
+  const asked = (...args: string[]) => palimpsest(['audit', ...args, '--json', '--state', state]);
+  expectRefused(await asked('rewrap'), 'bad-argument', /no master key/);
+  const wrapped = await asked('rewrap', '--master-key', first);
+  expect(lastLine(wrapped.out)).toMatchObject({ rewrapped: 2, already: 0 });
+  expectRefused(await asked('rewrap', '--master-key', second), 'bad-config', /was not given/);
+  const again = await asked('rewrap', '--master-key', second, first);
+  expect(lastLine(again.out)).toMatchObject({ rewrapped: 2, already: 0 });
+  const whole = await asked('sessions', '--master-key', second);
+  expect([lastLine(whole.out)].flat().length).toBe(2);
+  expect(whole.err).toBe('');
+  const locked = await asked('sessions', '--master-key', first);
+  expect(locked).toMatchObject({ code: 0, err: 'Passed over: 2 sessions whose keys are not here.\n' });
+  await asked('rewrap', '--master-key', second);
+}, 60_000);
+
 it('the command retains, after a dry run that says the same', async () => {
   const state = copy();
   const asked = ['audit', 'retain', '--max-size', '1KB', '--json', '--state', state];
