@@ -1,21 +1,24 @@
 /**
  * `npm run sim -- full-disk`: the log on a real file system that is full (a small tmpfs; needs the right to mount one). First every mode with entries
- * as fast as they come: made = logged + dropped, or the command fails. Then decode steps of `openCache` with ten times the entries that they
- * make themselves, in mode drop, in turns on a full and on a roomy file system: what happens to their p99 is printed, and is no check.
+ * as fast as they come: made = logged + dropped, or the command fails. Then decode steps of the reference model in mode drop, in turns: with their own entries
+ * on a roomy file system, with ten times as many there, and with as many on a full one. What happens to their p99 is printed, and is no check. Each step is
+ * also taken by the processor time of the process, which other programs on the machine do not lengthen.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openCache, type PolicyCache } from '../engine/index.ts';
+import { ownText } from '../engine/evaluate/own-text.ts';
+import { Runtime } from '../engine/runtime.ts';
+import { Session } from '../engine/session.ts';
 import { KvError } from '../native/index.ts';
+import { defaultThresholds } from '../policy/index.ts';
 import { type FailureMode, openWitnessLog, readLog, verifyLog, type WitnessLog } from '../witness/index.ts';
 
 const ENTRIES = 20_000;
-const SHAPE = { layers: 6, queryHeads: 8, kvHeads: 4, headDim: 64 };
-const PROMPT_TOKENS = 1024;
+const PROMPT_TOKENS = 900;
 const ROUNDS = 21;
-const STEPS = 200;
+const STEPS = 150;
 /** A step of the reference model within 25% of f16 makes two entries as a rule; ten times that. */
 const LOAD = 20;
 
@@ -56,64 +59,91 @@ async function account(mode: FailureMode): Promise<void> {
   if (!isExact || !verifyLog(dir).ok) process.exitCode = 1;
 }
 
+type Measure = 'wall' | 'processor';
+
 interface Side {
   readonly name: string;
-  readonly cache: PolicyCache;
+  /** Entries that are added to those of each step. */
+  readonly load: number;
+  readonly session: Session;
   readonly log: WitnessLog;
-  readonly p50: number[];
-  readonly p99: number[];
+  /** Milliseconds of every step of a round, ascending. */
+  readonly rounds: Readonly<Record<Measure, number[][]>>;
 }
 
-async function openSide(name: string, room: number): Promise<Side> {
+async function openSide(runtime: Runtime, name: string, load: number, room: number): Promise<Side> {
   const dir = mount(name, 256 << 20);
+  const log = await openWitnessLog({ dir: join(dir, 'log'), mode: 'drop', seal: true });
+  const tokensExpected = PROMPT_TOKENS + ROUNDS * STEPS;
+  const thresholds = defaultThresholds(runtime.shape.layers);
+  const session = Session.open(runtime, { kvBudget: '25%', tokensExpected, log, thresholds });
+  await log.flush();
   const { bavail, bsize } = statfsSync(dir);
   if (room > 0) writeFileSync(join(dir, 'ballast'), Buffer.alloc(bavail * bsize - room));
-  const more = { stateDir: join(dir, 'state'), onLogFailure: 'drop', kvBudget: '25%', tokensExpected: 8192 } as const;
-  const cache = await openCache({ ...SHAPE, ...more });
-  return { name, cache, log: await openWitnessLog({ dir: join(dir, 'load'), mode: 'drop' }), p50: [], p99: [] };
+  return { name, load, session, log, rounds: { wall: [], processor: [] } };
 }
 
-const rows = (tokens: number, heads: number): Float32Array =>
-  Float32Array.from({ length: tokens * heads * SHAPE.headDim }, () => Math.random() - 0.5);
-
-function step({ cache, log }: Side, tokens: number, load: number): void {
-  for (let layer = 0; layer < SHAPE.layers; layer++) {
-    cache.append(layer, rows(tokens, SHAPE.kvHeads), rows(tokens, SHAPE.kvHeads));
-    cache.attention(layer, rows(tokens, SHAPE.queryHeads));
+/** Steps of one side, with what is added to their entries. */
+async function run({ load, session, log, rounds }: Side, tokens: readonly number[]): Promise<void> {
+  const [wall, processor]: [number[], number[]] = [[], []];
+  for (const token of tokens) {
+    const [start, before] = [performance.now(), process.cpuUsage()];
+    await session.read([token]);
+    for (let n = 0; n < load; n++) log.append('load', 'note', { n, pad: 'x'.repeat(400) });
+    wall.push(performance.now() - start);
+    const { user, system } = process.cpuUsage(before);
+    processor.push((user + system) / 1000);
   }
-  for (let n = 0; n < load; n++) log.append('s', 'note', { n, pad: 'x'.repeat(400) });
+  rounds.wall.push(wall.sort((a, b) => a - b));
+  rounds.processor.push(processor.sort((a, b) => a - b));
 }
+
+const at = (sorted: readonly number[], share: number): number => sorted[Math.floor(sorted.length * share)]!;
+const middle = (numbers: readonly number[]): number =>
+  at(
+    [...numbers].sort((a, b) => a - b),
+    0.5,
+  );
 
 async function compare(): Promise<void> {
-  const sides = [await openSide('roomy', 0), await openSide('full', 1 << 18)] as const;
-  for (const side of sides) step(side, PROMPT_TOKENS, 0);
+  const runtime = await Runtime.open({ model: 'reference', threads: 1 });
+  const ids = runtime.model.tokenizer.encode(ownText(40_000));
+  const sides = [
+    await openSide(runtime, 'own', 0, 0),
+    await openSide(runtime, 'roomy', LOAD, 0),
+    await openSide(runtime, 'full', LOAD, 1 << 18),
+  ] as const;
+  for (const { session } of sides) await session.read(ids.slice(0, PROMPT_TOKENS), { tokensFollow: true });
   for (let round = 0; round < ROUNDS; round++) {
-    for (const side of round % 2 === 0 ? sides : [...sides].reverse()) {
-      const times: number[] = [];
-      for (let at = 0; at < STEPS; at++) {
-        const start = performance.now();
-        step(side, 1, LOAD);
-        times.push(performance.now() - start);
-        await new Promise((resolve) => setImmediate(resolve));
-      }
-      times.sort((a, b) => a - b);
-      // The first round fills the disk.
-      if (round === 0) continue;
-      side.p50.push(times[STEPS >> 1]!);
-      side.p99.push(times[Math.floor(STEPS * 0.99)]!);
-    }
+    const from = PROMPT_TOKENS + round * STEPS;
+    // Each is first as often as the others.
+    for (let n = 0; n < sides.length; n++) await run(sides[(round + n) % sides.length]!, ids.slice(from, from + STEPS));
   }
-  const middle = (numbers: readonly number[]): number => [...numbers].sort((a, b) => a - b)[numbers.length >> 1]!;
-  for (const { name, log, cache, p50, p99 } of sides) {
+  for (const { name, load, log, session, rounds } of sides) {
+    // The first round fills the disk.
+    const told = (['wall', 'processor'] as const).map((measure) => {
+      const all = rounds[measure].slice(1).flat();
+      all.sort((a, b) => a - b);
+      return `${measure} p50 ${at(all, 0.5).toFixed(3)} ms, p99 ${at(all, 0.99).toFixed(3)} ms`;
+    });
     console.log(
-      `${name}: p50 ${middle(p50).toFixed(3)} ms, p99 ${middle(p99).toFixed(3)} ms, ${log.droppedCount} dropped of ${LOAD * STEPS * ROUNDS}`,
+      `${name}: ${told.join('; ')}; of ${load * STEPS * ROUNDS} and its own ${log.droppedCount} were dropped`,
     );
+    session.close();
     await log.close();
-    await cache.close();
   }
-  const [roomy, full] = sides;
-  const moved = middle(full.p99.map((ms, round) => ms / roomy.p99[round]! - 1));
-  console.log(`p99 on the full one: ${(100 * moved).toFixed(1)}% (median of ${ROUNDS - 1} rounds)`);
+  await runtime.close();
+  const full = sides[2];
+  for (const other of sides.slice(0, 2))
+    for (const measure of ['wall', 'processor'] as const) {
+      const moved = (share: number): string => {
+        const pairs = full.rounds[measure].map((round, n) => [at(round, share), at(other.rounds[measure][n]!, share)]);
+        return `${(100 * (middle(pairs.slice(1).map(([a, b]) => a! / b!)) - 1)).toFixed(1)}%`;
+      };
+      console.log(
+        `full against ${other.name}, ${measure}: p50 ${moved(0.5)}, p99 ${moved(0.99)} (medians of ${ROUNDS - 1} rounds)`,
+      );
+    }
 }
 
 try {

@@ -22,6 +22,7 @@
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
+ *   --keep DIR          audit makes log and tables there, or asks those of an earlier run: only asking then needs a quiet machine
  *   --indexes LIST      what retrieval measures: hnsw,qdrant,rebuild
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
@@ -61,7 +62,7 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 };
 
 async function main(): Promise<void> {
-  const { names: asked, settings, isa, json, table, indexes, over } = readCommand(process.argv.slice(2));
+  const { names: asked, settings, isa, json, table, indexes, over, keep } = readCommand(process.argv.slice(2));
   if (asked.length === 1 && asked[0] === 'memory') {
     // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
@@ -76,7 +77,7 @@ async function main(): Promise<void> {
     return;
   }
   if (asked.length === 1 && asked[0] === 'audit') {
-    await audit((line) => console.log(line), { entries: settings.entries, over, json });
+    await audit((line) => console.log(line), { entries: settings.entries, over, keep, json });
     return;
   }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;

@@ -17,6 +17,8 @@ export interface Command {
   readonly indexes: readonly IndexName[];
   /** What audit asks. */
   readonly over: readonly string[];
+  /** Folder where audit keeps what it asks; null: it makes it for this run. */
+  readonly keep: string | null;
 }
 
 /** Throws KvError 'bad-argument' for flags and values that are not valid. */
@@ -46,6 +48,7 @@ export function readCommand(words: readonly string[]): Command {
     table: values.table,
     indexes: values.indexes.split(',').map(indexNamed),
     over: values.over.split(',').map(partNamed),
+    keep: values.keep ?? null,
   };
 }
 
@@ -70,6 +73,7 @@ function parse(words: readonly string[]) {
         sessions: { type: 'string', default: '1000000' },
         entries: { type: 'string', default: '1000000' },
         over: { type: 'string', default: AUDIT_PARTS.join() },
+        keep: { type: 'string' },
         indexes: { type: 'string', default: INDEXES.join() },
         'kv-budget': { type: 'string', default: '25%' },
       },
