@@ -103,7 +103,7 @@ describe.skipIf(!HAS_POSTGRES)('on a PostgreSQL server (needs initdb and postgre
   beforeAll(async () => {
     sql = await PostgresProcess.start();
     await recorded();
-  }, 120_000);
+  });
 
   it('nothing is left in tables, indexes and statistics, and everything of others is', async () => {
     const state = copy();
@@ -156,7 +156,7 @@ describe.skipIf(!HAS_POSTGRES)('on a PostgreSQL server (needs initdb and postgre
     expect(naming(tablesDir(), erased, numbers, Float64Array)).toEqual([]);
     expect([...readLog(logDir(state), { session: erased, kinds: ['erase'] })].length).toBe(1);
     expect(verifyLog(logDir(state))).toMatchObject({ ok: true });
-  }, 60_000);
+  });
 
   it('a user who may not write the tables anew is told so after the rows are gone', async () => {
     const state = copy();
@@ -201,7 +201,7 @@ describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', 
       environment: { QDRANT__STORAGE__OPTIMIZERS__FLUSH_INTERVAL_SEC: '1' },
     });
     await recorded();
-  }, 120_000);
+  });
 
   it('no point is left in any collection of ours, and no vector in the files of its segments', async () => {
     const state = copy();
@@ -229,7 +229,7 @@ describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', 
     expect(left.split(other).length).toBeGreaterThan(2);
     await expect.poll(inVectors, { timeout: 20_000 }).toEqual([]);
     expect(await forgetShared(shared(), log, erased)).toBe(0);
-  }, 60_000);
+  });
 
   it('what is in the way is told, and an engine that had not sent it yet does not send it', async () => {
     const state = copy();
@@ -256,5 +256,5 @@ describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', 
     }
     const left = await everything();
     for (const session of [erased, late.id]) expect(left).not.toContain(session);
-  }, 120_000);
+  });
 });

@@ -269,7 +269,7 @@ it('lists and counts say on stderr, once, how many sessions they passed over, an
   const sums = await asked('query', 'select count(*) from sessions', '--json');
   expect(lastLine(sums.out)).toMatchObject({ rows: [[1]], passedOver: { erased: 1, missing: 0 } });
   expect(sums.err).toContain('Passed over: 1 session that was erased.');
-}, 60_000);
+});
 
 it('the command wraps keys that lay open, then by another master key, and without it sessions are passed over', async () => {
   const state = copy();
@@ -287,7 +287,7 @@ it('the command wraps keys that lay open, then by another master key, and withou
   const locked = await asked('sessions', '--master-key', first);
   expect(locked).toMatchObject({ code: 0, err: 'Passed over: 2 sessions whose keys are not here.\n' });
   await asked('rewrap', '--master-key', second);
-}, 60_000);
+});
 
 it('the command retains, after a dry run that says the same', async () => {
   const state = copy();

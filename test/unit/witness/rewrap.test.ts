@@ -108,7 +108,7 @@ it('a process that is killed before any step loses nothing, and the same call fi
     expect(rewrapped + already, String(step)).toBe(4);
     expectRewrapped(dir);
   }
-}, 120_000);
+});
 
 it('nothing changes where a master key is missing, a key file is none, or another process is at it', () => {
   const dir = copy();
