@@ -131,18 +131,16 @@ describe.skipIf(!HAS_POSTGRES)('on a PostgreSQL server (needs initdb and postgre
     const state = copy();
     await indexed(state);
     const reader = postgres(sql!.url, { max: 1 });
-    const waiting = reader
-      .begin('isolation level repeatable read', async (tx) => {
-        await tx`select count(*) from decisions`;
-        const error = await refused(eraseSession(state, erased, { database: sql!.url }));
-        expect(error).toMatchObject({
-          code: 'database',
-          values: { session: erased, remains: [{ place: 'the PostgreSQL server', code: 'database' }] },
-        });
-        expect(error.message).toMatch(/a transaction that began before still sees them/);
-      })
-      .finally(() => reader.end());
-    await waiting;
+    await reader.begin('isolation level repeatable read', async (tx) => {
+      await tx`select count(*) from decisions`;
+      const error = await refused(eraseSession(state, erased, { database: sql!.url }));
+      expect(error).toMatchObject({
+        code: 'database',
+        values: { session: erased, remains: [{ place: 'the PostgreSQL server', code: 'database' }] },
+      });
+      expect(error.message).toMatch(/a transaction that began before still sees them/);
+    });
+    await reader.end();
     await sql!.kill();
     const away = await refused(eraseSession(state, erased, { database: sql!.url }));
     expect(away).toMatchObject({ code: 'database', values: { remains: [{ place: 'the PostgreSQL server' }] } });
@@ -172,7 +170,7 @@ describe.skipIf(!HAS_POSTGRES)('on a PostgreSQL server (needs initdb and postgre
 });
 
 describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', () => {
-  const call = async (path: string, body: unknown, method = 'POST') => {
+  const call = async (method: 'POST' | 'PUT', path: string, body: unknown) => {
     const answer = await fetch(`${qdrant!.url}${path}`, {
       method,
       headers: { 'content-type': 'application/json', 'api-key': KEY },
@@ -190,7 +188,9 @@ describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', 
   const everything = async (): Promise<string> => {
     const all: unknown[] = [];
     for (const name of await collections())
-      all.push((await call(`/collections/${name}/points/scroll`, { limit: 1000, with_vector: true })).result.points);
+      all.push(
+        (await call('POST', `/collections/${name}/points/scroll`, { limit: 1000, with_vector: true })).result.points,
+      );
     return JSON.stringify(all);
   };
   const segments = (): string => join(qdrant!.dir, 'data', 'storage', 'collections');
@@ -206,14 +206,14 @@ describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', 
   it('no point is left in any collection of ours, and no vector in the files of its segments', async () => {
     const state = copy();
     // An earlier version of the vectors had a collection of its own.
-    await call('/collections/palimpsest-v0-d2', { vectors: { size: 2, distance: 'Euclid' } }, 'PUT');
+    await call('PUT', '/collections/palimpsest-v0-d2', { vectors: { size: 2, distance: 'Euclid' } });
     const log = readLogId(logDir(state))!;
     const points = [erased, other].map((session, id) => ({
       id,
       vector: [id, 1],
       payload: { log, payload: { session } },
     }));
-    await call('/collections/palimpsest-v0-d2/points?wait=true', { points }, 'PUT');
+    await call('PUT', '/collections/palimpsest-v0-d2/points?wait=true', { points });
     const closeOf = (session: string): readonly number[] =>
       ([...readLog(logDir(state), { session, kinds: ['close'] })] as Entry<'close'>[])[0]!.body.fingerprint;
     const vector = closeOf(erased).filter((x) => Math.abs(x) > 1e-3 && !closeOf(other).includes(x));
