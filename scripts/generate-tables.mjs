@@ -1,5 +1,5 @@
 /**
- * Writes the constant tables of the rot family for both languages:
+ * Writes the constant tables of the formats that rotate rows, for both languages:
  *   native/kernels/tables.gen.h      for the kernels
  *   native/reference/tables.gen.ts   for the TypeScript reference
  * With `--check` it writes nothing, and fails when a file differs.
@@ -32,6 +32,73 @@ function bounds() {
   const levels = mirror(GAUSSIAN_LEVELS);
   return levels.slice(1).map((level, i) => Math.fround((levels[i] + level) / 2));
 }
+
+/** Head sizes with a rotation. */
+const HEAD_DIMS = [64, 80, 96, 128, 256];
+
+function power(x, n) {
+  let product = 1;
+  for (let i = 0; i < n; i++) product *= x;
+  return product;
+}
+
+/**
+ * One coordinate of a random unit vector in an even number d of dimensions has a density ∝ (1 − t²)^((d−3)/2). The mass and the first moment of a
+ * cell: the first by Simpson's rule, the second in closed form.
+ */
+function sphereCell(d, from, to) {
+  const steps = 128;
+  const h = (to - from) / steps;
+  const density = (t) => power(1 - t * t, (d - 4) / 2) * Math.sqrt(1 - t * t);
+  const above = (t) => (power(1 - t * t, (d - 2) / 2) * Math.sqrt(1 - t * t)) / (d - 1);
+  let mass = density(from) + density(to);
+  for (let i = 1; i < steps; i++) mass += (i % 2 === 1 ? 4 : 2) * density(from + i * h);
+  return { mass: (mass * h) / 3, first: above(from) - above(to) };
+}
+
+/** The positive levels of the Lloyd-Max quantizer of such a coordinate, times √d, with the mass of each cell. */
+function sphereLevels(d, bits) {
+  const root = Math.sqrt(d);
+  const cells = (levels) => {
+    // Beyond 10/√d the density is below 1e-18 of its largest.
+    const edges = [0, ...levels.slice(1).map((level, i) => (levels[i] + level) / 2), 10 / root];
+    return levels.map((_, i) => sphereCell(d, edges[i], Math.min(edges[i + 1], 1)));
+  };
+  let levels = Array.from({ length: 2 ** (bits - 1) }, (_, i) => (3 * (i + 0.5)) / 2 ** (bits - 1) / root);
+  for (let moved = 1; moved > 1e-12; ) {
+    const next = cells(levels).map(({ mass, first }) => first / mass);
+    moved = Math.max(...next.map((level, i) => Math.abs(level - levels[i])));
+    levels = next;
+  }
+  return { levels: levels.map((level) => level * root), masses: cells(levels).map(({ mass }) => mass) };
+}
+
+/** The codebook of a width and a head size: bounds, and levels as int8 over the divisor that errs least. */
+function sphereCodebook(d, bits) {
+  const { levels, masses } = sphereLevels(d, bits);
+  const integers = (divisor) => levels.map((level) => Math.round(level * divisor));
+  const error = (divisor) =>
+    integers(divisor).reduce((sum, integer, i) => sum + masses[i] * (levels[i] - integer / divisor) ** 2, 0);
+  let divisor = 30;
+  for (let other = divisor; Math.max(...integers(other)) <= 127; other++) {
+    if (error(other) < error(divisor)) divisor = other;
+  }
+  const full = mirror(levels);
+  return {
+    divisor,
+    levels: mirror(integers(divisor)),
+    bounds: full.slice(1).map((level, i) => Math.fround((full[i] + level) / 2)),
+  };
+}
+
+/** By bits − 1 and place in HEAD_DIMS. */
+const SPHERE = [1, 2, 3, 4].map((bits) => HEAD_DIMS.map((d) => sphereCodebook(d, bits)));
+
+/**
+ * Grids of pairs: the 256, 64 and 16 points that err least on pairs of independent N(0,1), as integers over a divisor. Lloyd's iterations found them on a
+ * lattice of 90,000 or more pairs, from several random starts; a test checks that every point is the mean of its cell.
+ */
+const GRIDS = JSON.parse(readFileSync(join(root, 'scripts/gaussian-grids.json'), 'utf8'));
 
 /** 2^(j/32) as float32 for any integer j, from five square roots and products and an exact power of two. */
 function powerOfTwo32nds(j) {
@@ -117,6 +184,29 @@ constexpr float kRotBounds[15] = {
 ${wrap(bounds().map(f), 5)}
 };
 
+// Codebooks of one coordinate of a random unit vector, times sqrt(d): [bits - 1][64, 80, 96, 128 or 256 channels]. Levels are repeated to 16
+// entries, bounds are followed by infinities.
+constexpr int8_t kSphereLevels[4][5][16] = {
+${SPHERE.map((row) => `    {\n${row.map(({ levels }) => `        {${Array.from({ length: 16 }, (_, i) => levels[i % levels.length]).join(', ')}},`).join('\n')}\n    },`).join('\n')}
+};
+constexpr int kSphereDivisors[4][5] = {
+${SPHERE.map((row) => `    {${row.map(({ divisor }) => divisor).join(', ')}},`).join('\n')}
+};
+constexpr float kSphereBounds[4][5][16] = {
+${SPHERE.map((row) => `    {\n${row.map(({ bounds }) => `        {${Array.from({ length: 16 }, (_, i) => (i < bounds.length ? f(bounds[i]) : '__builtin_inff()')).join(', ')}},`).join('\n')}\n    },`).join('\n')}
+};
+
+// Points of the grids of pairs of Gaussians, over a divisor
+${Object.entries(GRIDS)
+  .map(
+    ([count, { divisor, points }]) =>
+      `constexpr int kGrid${count}Divisor = ${divisor};\nconstexpr int8_t kGrid${count}[${count}][2] = {\n${wrap(
+        points.map((point) => `{${point.join(', ')}}`),
+        8,
+      )}\n};`,
+  )
+  .join('\n')}
+
 // 2^(k/16) for k = -127..127
 constexpr float kScaleValues[255] = {
 ${wrap(scaleValues.map(f), 5)}
@@ -157,6 +247,39 @@ ${Object.entries(ROT_LEVELS)
   )
   .join('\n')}
 } as const;
+
+/** A codebook of scalars: integer levels over a divisor, and the bounds between codes. */
+export interface Codebook {
+  readonly divisor: number;
+  readonly levels: readonly number[];
+  readonly bounds: readonly number[];
+}
+
+/** Codebooks of one coordinate of a random unit vector, times √d: by bits − 1 and by head size. */
+export const SPHERE: readonly Readonly<Record<number, Codebook>>[] = [
+${SPHERE.map(
+  (row) =>
+    `  {\n${row.map(({ divisor, levels, bounds }, i) => `    ${HEAD_DIMS[i]}: {\n      divisor: ${divisor},\n      levels: [${levels.join(', ')}],\n      bounds: [\n${wrap(bounds, 5).replaceAll('    ', '        ')}\n      ],\n    },`).join('\n')}\n  },`,
+).join('\n')}
+];
+
+/** The points of the grids of 256, 64 and 16 pairs: integers over a divisor. */
+export const GRIDS: Readonly<
+  Record<
+    256 | 64 | 16,
+    { readonly divisor: number; readonly points: readonly (readonly [number, number])[] }
+  >
+> = {
+${Object.entries(GRIDS)
+  .map(
+    ([count, { divisor, points }]) =>
+      `  ${count}: {\n    divisor: ${divisor},\n    points: [\n${wrap(
+        points.map((point) => `[${point.join(', ')}]`),
+        8,
+      ).replaceAll('    [', '      [')}\n    ],\n  },`,
+  )
+  .join('\n')}
+};
 
 /** code = number of bounds b with y > fround(r * b) */
 ${list('ROT_BOUNDS', bounds(), 5)}

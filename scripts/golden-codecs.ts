@@ -8,8 +8,17 @@ import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { CODED_HEAD_DIMS, FORMATS, type FormatName, PAGE_TOKENS, SIDES, type Side } from '../native/format.ts';
-import { CODECS, type EncodedHead, planes, toTile } from '../native/reference/index.ts';
+import {
+  CODED_HEAD_DIMS,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  isYardstick,
+  PAGE_TOKENS,
+  SIDES,
+  type Side,
+} from '../native/format.ts';
+import { CODECS, type EncodedHead, planes, type ReferenceCodec, toTile } from '../native/reference/index.ts';
 
 /** Raised when the shape of the file changes. */
 export const GOLDEN_VERSION = 2;
@@ -83,9 +92,44 @@ export function goldenVectors(): GoldenVector[] {
   );
 }
 
+/** How a yardstick stores the same rows. */
+export interface GoldenYardstick {
+  readonly format: FormatName;
+  readonly layoutVersion: number;
+  readonly headDim: number;
+  /** The SHA-256 of all stored fields of each side, one after another. */
+  readonly storedSha256: Readonly<Record<Side, string>>;
+  /** The SHA-256 of the decoded rows of each side as float32, little-endian. */
+  readonly decodedSha256: Readonly<Record<Side, string>>;
+}
+
+export function goldenYardsticks(): GoldenYardstick[] {
+  return FORMAT_NAMES.filter(isYardstick).flatMap((format) => {
+    const codec = CODECS[format] as unknown as ReferenceCodec;
+    return CODED_HEAD_DIMS.map((headDim): GoldenYardstick => {
+      const rows = goldenRows(headDim, 0);
+      const heads = SIDES.map((side) => codec.encode(rows, headDim, GOLDEN_FIRST_ROW, side));
+      const stored = heads.map((head, i) => sha256(Buffer.concat(Object.values(codec.stored(head, SIDES[i]!)))));
+      const decoded = heads.map((head) => sha256(new Uint8Array(codec.decode(head).buffer)));
+      return {
+        format,
+        layoutVersion: FORMATS[format].layoutVersion,
+        headDim,
+        storedSha256: { k: stored[0]!, v: stored[1]! },
+        decodedSha256: { k: decoded[0]!, v: decoded[1]! },
+      };
+    });
+  });
+}
+
 export const GOLDEN_FILE = join(import.meta.dirname, '../test/golden/codecs.json');
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
-  const file = { magic: 'palimpsest codec vectors', version: GOLDEN_VERSION, vectors: goldenVectors() };
+  const file = {
+    magic: 'palimpsest codec vectors',
+    version: GOLDEN_VERSION,
+    vectors: goldenVectors(),
+    yardsticks: goldenYardsticks(),
+  };
   writeFileSync(GOLDEN_FILE, `${JSON.stringify(file, null, 1)}\n`);
 }

@@ -1,18 +1,24 @@
 // Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
 #pragma once
 #include "f16.h"
+#include "higgs.h"
 #include "kivi.h"
+#include "prod.h"
 #include "q8.h"
 #include "rot.h"
+#include "turbo.h"
 
 // Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
 template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {
     case kF16: return f(F16{});
+    case kHiggs4: case kHiggs3: case kHiggs2: return f(Higgs{});
     case kKivi8: case kKivi4: case kKivi2: return f(Kivi{});
+    case kTurbo4Prod: case kTurbo3Prod: case kTurbo2Prod: return f(Prod{});
     case kQ8: return f(Q8{});
     case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});
+    case kTurbo4: case kTurbo3: case kTurbo2: return f(Turbo{});
     default: __builtin_trap();
   }
 }

@@ -25,7 +25,8 @@
 //   addToScores(k, rows, head)                  adds to the scores what the product lacks: outliers
 //   addToMix(v, rows, head)                     adds to rows.mixed what the product lacks: means, outliers
 //   kMaySkip                                    values may be skipped where their mass is small (kernels/attend_page.h)
-//   kHasLevelRows, withLevelRows(side, bias, f) unpacks levels in registers, without a tile (kernels/coded.h)
+//   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers, without a tile: PlaneRows
+//                                               (kernels/planes.h), or one of the family's own
 //
 // There are no exceptions, no allocation and no standard headers with inline functions. Float operations run in the same order on every
 // instruction set, so that stored bytes and scores are bit-equal.
@@ -52,4 +53,4 @@ concept AddsToMix = requires(const SideView& side, const PageRows& rows) { F::ad
 template <class F>
 concept MaySkip = requires { requires F::kMaySkip; };
 template <class F>
-concept HasLevelRows = requires { requires F::kHasLevelRows; };
+concept HasUnpacker = requires { typename F::Unpacker; };

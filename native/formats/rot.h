@@ -62,7 +62,7 @@ struct Rot {
   static constexpr int kMember = kRot4;
   static constexpr Basis kBasis = kTurned;
   static constexpr bool kMaySkip = true;
-  static constexpr bool kHasLevelRows = true;
+  using Unpacker = PlaneRows;
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
     RotTargets all;
@@ -91,11 +91,6 @@ struct Rot {
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
     unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
     return tile;
-  }
-
-  template <class Done>
-  static MEMBER void withLevelRows(const SideView& side, int bias, const Done& f) {
-    withLevels(side.format, side.at(kRotHigh), side.at(kRotLow), bias, f);
   }
 
   static MEMBER void prepareKeys(const SideView& k, const PageRows& rows, int head) {

@@ -27,13 +27,31 @@ INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const I
   if constexpr (First + 1 < 4 / B) sumGroup<Weights, R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
 }
 
-// tile: the levels, with kBias added if the format can also unpack in registers (HasLevelRows); null to unpack in registers.
+// How levels are had: from a tile alone, or unpacked in registers. All formats that have them in the same way share the code below.
+struct FromTile {
+  static constexpr bool kInRegisters = false;
+};
+template <class R>
+struct InRegisters {
+  using Rows = R;
+  static constexpr bool kInRegisters = true;
+};
+template <class F>
+struct LevelsOf {
+  using Type = FromTile;
+};
+template <HasUnpacker F>
+struct LevelsOf<F> {
+  using Type = InRegisters<typename F::Unpacker>;
+};
+
+// tile: the levels, with kBias added if the format can also unpack in registers; null to unpack in registers.
 // quads x outputs: keys d/4 x 128, values 32 x d.
-template <bool Weights, class F, int R, class Done>
-INLINE void sumSide(const SideView& side, const int8_t* tile, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  if (tile != nullptr) return sumTile<Weights, R>(tile, HasLevelRows<F> ? kBias : 0, quads, outputs, x, ahead, done);
-  if constexpr (HasLevelRows<F> && R < kUnpackedRows) {
-    F::withLevelRows(side, kBiasFor<Weights>, [&](const auto& rows) MEMBER {
+template <bool Weights, class L, int R, class Done>
+INLINE void sumSide(const SideView& side, const int8_t* tile, int d, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
+  if (tile != nullptr) return sumTile<Weights, R>(tile, L::kInRegisters ? kBias : 0, quads, outputs, x, ahead, done);
+  if constexpr (L::kInRegisters && R < kUnpackedRows) {
+    L::Rows::withRows(side, d, kBiasFor<Weights>, [&](const auto& rows) MEMBER {
       const int groups = outputs / 64;
       for (int group = 0; group < groups; group++) {
         if (!rows.kPaired || (groups > 1 && group % 2 == 0)) sumGroup<Weights, R, 0>(rows, quads, groups, group, x, ahead, done);
@@ -45,18 +63,18 @@ INLINE void sumSide(const SideView& side, const int8_t* tile, int quads, int out
 }
 
 // Whole: a page has room for 128 tokens, and the compiler knows it; otherwise for `room`.
-template <class F, int R, bool Whole>
+template <class L, int R, bool Whole>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t* tile, int room, const float* scale, int d, const IntegerRow* x,
                                                  const float* factor, const float* offset, float* y, const Ahead& ahead) {
-  sumSide<false, F, R>(k, tile, d / 4, Whole ? kPageTokens : room, x, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<false, L, R>(k, tile, d, d / 4, Whole ? kPageTokens : room, x, ahead, [&](int r, int o, VecI sum) MEMBER {
     store(y + r * kPageTokens + o, __builtin_convertvector(sum, VecF) * (load(scale + o) * factor[r]) + offset[r]);
   });
 }
 
-template <class F, int R, bool Whole>
+template <class L, int R, bool Whole>
 static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int room, int d, const IntegerRow* weights, float* y,
                                                const Ahead& ahead) {
-  sumSide<true, F, R>(v, tile, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<true, L, R>(v, tile, d, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + __builtin_convertvector(sum, VecF) * weights[r].step);
   });
@@ -65,9 +83,9 @@ static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* 
 // The tile that sumSide takes, or null. room: [128 * d], for unpacked levels.
 template <class F>
 INLINE const int8_t* tileFor(const SideView& side, int d, bool unpacked, int8_t* room) {
-  if constexpr (!HasLevelRows<F>) return F::levels(side, d, room);
+  if constexpr (!HasUnpacker<F>) return F::levels(side, d, room);
   else if (!unpacked) return nullptr;
-  else F::withLevelRows(side, kBias, [&](const auto& rows) MEMBER { unpackRows(rows, static_cast<size_t>(kPageTokens) * d, room); });
+  else F::Unpacker::withRows(side, d, kBias, [&](const auto& rows) MEMBER { unpackRows(rows, static_cast<size_t>(kPageTokens) * d, room); });
   return room;
 }
 
@@ -87,7 +105,8 @@ static void scoreCoded(const SideView& k, int8_t* levels, int room, const float*
   const Ahead ahead = aheadOf(next, k, kElementsAStep), none = aheadOf(nullptr, k, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
     eachBlock(n, [&](auto r, int i) MEMBER {
-      scoreBlock<F, r.value, decltype(whole)::value != 0>(k, tile, room, scale, d, x + i, factor + i, offset + i, y + i * kPageTokens, i == 0 ? ahead : none);
+      scoreBlock<typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(k, tile, room, scale, d, x + i, factor + i, offset + i,
+                                                                                   y + i * kPageTokens, i == 0 ? ahead : none);
     });
   });
 }
@@ -98,7 +117,8 @@ static void mixCoded(const SideView& v, int8_t* levels, int room, int d, const I
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
     eachBlock(n, [&](auto r, int i) MEMBER {
-      mixBlock<F, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d, i == 0 ? ahead : none);
+      mixBlock<typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d,
+                                                                                 i == 0 ? ahead : none);
     });
   });
 }

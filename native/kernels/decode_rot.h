@@ -1,4 +1,4 @@
-// Decodes the rot family with the arithmetic of native/formats/rot.ts, in the same order. A row stays in registers from levels to values.
+// Decodes rows that were rotated, with the arithmetic of native/formats/rot.ts, in the same order. A row stays in registers from levels to values.
 #pragma once
 
 // Rotates a row back, for x^ = mean + t * (HD)^T u. y holds t * u on entry.
@@ -17,18 +17,10 @@ INLINE void turnBack(VecF (&y)[D / kLanes]) {
   }
 }
 
+// x[t] = mean + factors[t] * (HD)^T level[t] for the rows from firstRow on. tile: the levels; mean: [D].
 template <int D>
-static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
+static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const float* factors, const float* mean, float* x, size_t stride) {
   constexpr int kVectors = D / kLanes;
-  alignas(64) int8_t tile[kPageTokens * D];
-  unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), sizeof tile, tile);
-  alignas(64) float mean[D];
-  const float reference = powerOfTwo(*side.at<int8_t>(kRotReference));
-  const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * reference;
-  for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
-  const float divisor = static_cast<float>(divisorOf(side.format));
-  float factors[kPageTokens];
-  for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
   alignas(64) int8_t rows[kLanes][wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
     if (isKey && t % kLanes == 0) rowsOfTile(tile, D, t, rows[0], wholeWords(D));
@@ -51,6 +43,20 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; i++) store(x + t * stride + i * kLanes, load(mean + i * kLanes) + y[i]);
   }
+}
+
+template <int D>
+static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
+  alignas(64) int8_t tile[kPageTokens * D];
+  unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), sizeof tile, tile);
+  alignas(64) float mean[D];
+  const float reference = powerOfTwo(*side.at<int8_t>(kRotReference));
+  const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * reference;
+  for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
+  const float divisor = static_cast<float>(divisorOf(side.format));
+  float factors[kPageTokens];
+  for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
+  decodeTurned<D>(isKey, firstRow, tile, factors, mean, x, stride);
 }
 
 static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {

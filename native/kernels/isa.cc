@@ -39,6 +39,7 @@ namespace {
 #include "codes.h"
 #include "packed.h"
 #include "encode_rot.h"
+#include "encode_turned.h"
 #include "decode_rot.h"
 #include "attend_page.h"
 #include "rope.h"

@@ -1,4 +1,5 @@
-// Unpacks the bit planes of the rot family into an i8 tile of decode levels. It uses integers only, so the result is the same on every ISA.
+// Unpacks bit planes into an i8 tile of decode levels: those of the rot family, and those of formats with codes of 1 to 4 bits of their own.
+// It uses integers only, so the result is the same on every ISA.
 //
 // The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; a row unpacks to 64 bytes.
 //   hi       the two high bits of the 4-bit code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i of row 4j+f.
@@ -6,6 +7,7 @@
 //   lo rot3  the third bit alone. 64 plane bytes hold rows 8j..8j+7: bit f of byte i = lane i of row 8j+f.
 //   lo rot2  nothing.
 //   lo rot1  the code, its sign bit, in the layout of rot3's; there is no hi.
+// The same holds for other codes of 4, 3, 2 and 1 bits.
 // A demotion to rot3 or rot2 keeps hi as it is and narrows or drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
 #pragma once
 
@@ -52,46 +54,39 @@ INLINE Bytes nibbleOf(Bytes a, Bytes b, int mask) {
 #endif
 }
 
+// What a byte look-up finds, for codes of 1 to 4 bits with `levels`.
 struct LevelTables {
-  int8_t entries[2][16];
-  explicit constexpr LevelTables(int format) : entries() {
-    for (int i = 0; i < 16; i++) {
-      entries[0][i] = levelsOf(format)[format == kRot4 ? i : format == kRot3 ? (i & 3) << 1 | (i >> 2 & 1) : i & 3];
-      entries[1][i] = levelsOf(format)[format == kRot4 ? i : i >> (format == kRot3 ? 1 : 2)];
-    }
-  }
-};
-
-// Tables of rot1: one lookup finds the level of row f in a nibble that holds bits of four rows.
-struct SignTables {
   int8_t entries[4][16];
-  constexpr SignTables() : entries() {
-    for (int f = 0; f < 4; f++) {
-      for (int i = 0; i < 16; i++) entries[f][i] = kRot1Levels[i >> f & 1];
+  constexpr LevelTables(int bits, const int8_t* levels) : entries() {
+    for (int i = 0; i < 16; i++) {
+      // One look-up finds the level of row f in a nibble that holds bits of four rows.
+      for (int f = 0; f < 4 && bits == 1; f++) entries[f][i] = levels[i >> f & 1];
+      if (bits == 1) continue;
+      entries[0][i] = levels[bits == 4 ? i : bits == 3 ? (i & 3) << 1 | (i >> 2 & 1) : i & 3];
+      entries[1][i] = levels[bits == 4 ? i : i >> (bits == 3 ? 1 : 2)];
     }
   }
 };
 
 // Rows of 64 levels, with `bias` added. Rows 4j + P and 4j + P + 2 (P = 0 or 1) are unpacked together, because their fields lie in the two
 // nibbles of a byte. The bits of a code may be in any order within its nibble: the tables are ordered to match.
-template <int Format>
+template <int Bits>
 struct LevelRows {
-  static constexpr bool kPaired = Format == kRot3;
+  static constexpr bool kPaired = Bits == 3;
   const uint8_t* hi;
   const uint8_t* lo;
   Bytes tables[2];
 
-  MEMBER LevelRows(const uint8_t* high, const uint8_t* low, int bias) : hi(high), lo(low) {
-    static constexpr LevelTables kTables(Format);
-    for (int p = 0; p < 2; p++) tables[p] = loadTable(kTables.entries[p]) ^ splatByte(bias);
+  MEMBER LevelRows(const LevelTables& levels, const uint8_t* high, const uint8_t* low, int bias) : hi(high), lo(low) {
+    for (int p = 0; p < 2; p++) tables[p] = loadTable(levels.entries[p]) ^ splatByte(bias);
   }
 
-  // Vector `part` of both rows. Parity (used by rot3): j % 2 if it is known at compile time, else 2.
+  // Vector `part` of both rows. Parity (used by 3 bits): j % 2 if it is known at compile time, else 2.
   template <int P, int Parity>
   MEMBER void pair(size_t j, int part, Bytes& first, Bytes& second) const {
     const size_t within = static_cast<size_t>(part) * kVectorBytes;
     const Bytes h = loadBytes(hi + j * 64 + within);
-    if constexpr (Format == kRot3) {
+    if constexpr (Bits == 3) {
       // Four rows take up half the bits of each byte of the 1-bit plane.
       const Bytes eight = loadBytes(lo + j / 2 * 64 + within);
       const Bytes l = Parity == 2 ? halfOf(eight, j % 2) : eight >> Parity * 4;
@@ -99,7 +94,7 @@ struct LevelRows {
       second = nibbleOf(h >> 4, P == 0 ? l : l >> 2, P == 0 ? 3 : 12);
     } else {
       first = h;
-      if constexpr (Format == kRot4) {
+      if constexpr (Bits == 4) {
         const Bytes l = loadBytes(lo + j * 64 + within);
         first = choose(P == 0 ? h << 2 : h, P == 0 ? l : l >> 2, splatByte(0xcc));
       }
@@ -128,14 +123,13 @@ struct LevelRows {
 
 // One byte of the plane has bits of eight rows, those of four in each nibble.
 template <>
-struct LevelRows<kRot1> {
+struct LevelRows<1> {
   static constexpr bool kPaired = true;
   const uint8_t* lo;
   Bytes tables[4];
 
-  MEMBER LevelRows(const uint8_t*, const uint8_t* low, int bias) : lo(low) {
-    static constexpr SignTables kTables;
-    for (int f = 0; f < 4; f++) tables[f] = loadTable(kTables.entries[f]) ^ splatByte(bias);
+  MEMBER LevelRows(const LevelTables& levels, const uint8_t*, const uint8_t* low, int bias) : lo(low) {
+    for (int f = 0; f < 4; f++) tables[f] = loadTable(levels.entries[f]) ^ splatByte(bias);
   }
 
   template <int First, int B, int Parity>
@@ -146,14 +140,14 @@ struct LevelRows<kRot1> {
   }
 };
 
-// Calls f with the LevelRows of a side.
+// Calls f with the LevelRows of codes of so many bits.
 template <class F>
-INLINE void withLevels(int format, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
-  switch (format) {
-    case kRot4: f(LevelRows<kRot4>(hi, lo, bias)); break;
-    case kRot3: f(LevelRows<kRot3>(hi, lo, bias)); break;
-    case kRot2: f(LevelRows<kRot2>(hi, lo, bias)); break;
-    case kRot1: f(LevelRows<kRot1>(hi, lo, bias)); break;
+INLINE void withLevels(int bits, const LevelTables& levels, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
+  switch (bits) {
+    case 4: f(LevelRows<4>(levels, hi, lo, bias)); break;
+    case 3: f(LevelRows<3>(levels, hi, lo, bias)); break;
+    case 2: f(LevelRows<2>(levels, hi, lo, bias)); break;
+    case 1: f(LevelRows<1>(levels, hi, lo, bias)); break;
     default: __builtin_trap();
   }
 }
@@ -171,6 +165,45 @@ INLINE void unpackRows(const Rows& rows, size_t elements, int8_t* tile) {
   }
 }
 
-static void unpackRot(int format, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
-  withLevels(format, hi, lo, 0, [&](const auto& rows) MEMBER { unpackRows(rows, elements, tile); });
+static void unpackPlanes(int bits, const LevelTables& levels, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
+  withLevels(bits, levels, hi, lo, 0, [&](const auto& rows) MEMBER { unpackRows(rows, elements, tile); });
 }
+
+constexpr LevelTables kRotTables[kWidths] = {{4, kRot4Levels}, {3, kRot3Levels}, {2, kRot2Levels}, {1, kRot1Levels}};
+
+static void unpackRot(int format, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
+  unpackPlanes(bitsOf(format), kRotTables[widthOf(format)], hi, lo, elements, tile);
+}
+
+// The codebook of one coordinate of a random unit vector, times sqrt(d), for codes of 1 to 4 bits.
+struct Codebook {
+  const LevelTables* levels;
+  const float* bounds;  // 16, of which the last are infinite
+  float divisor;
+};
+constexpr int kSphereDims[5] = {64, 80, 96, 128, 256};
+INLINE int placeOf(int d) {
+  int at = 0;
+  while (kSphereDims[at] != d) at++;
+  return at;
+}
+INLINE Codebook sphereOf(int bits, int d) {
+#define PALIMPSEST_BY_D(bits)                                                                                                         \
+  {LevelTables(bits, kSphereLevels[bits - 1][0]), LevelTables(bits, kSphereLevels[bits - 1][1]), LevelTables(bits, kSphereLevels[bits - 1][2]), \
+   LevelTables(bits, kSphereLevels[bits - 1][3]), LevelTables(bits, kSphereLevels[bits - 1][4])}
+  static constexpr LevelTables kTables[4][5] = {PALIMPSEST_BY_D(1), PALIMPSEST_BY_D(2), PALIMPSEST_BY_D(3), PALIMPSEST_BY_D(4)};
+#undef PALIMPSEST_BY_D
+  const int at = placeOf(d);
+  return {&kTables[bits - 1][at], kSphereBounds[bits - 1][at], static_cast<float>(kSphereDivisors[bits - 1][at])};
+}
+
+// What sides with planes of codes are unpacked by in registers (kernels/coded.h). The formats of all such families share it.
+struct PlaneRows {
+  template <class Done>
+  static MEMBER void withRows(const SideView& side, int d, int bias, const Done& f) {
+    const bool isRot = kFormats[side.format].family == kFormats[kRot4].family;
+    const int bits = kFormats[side.format].codeBits;
+    const LevelTables& levels = isRot ? kRotTables[widthOf(side.format)] : *sphereOf(bits, d).levels;
+    withLevels(bits, levels, side.at(kRotHigh), side.at(kRotLow), bias, f);
+  }
+};

@@ -10,8 +10,10 @@ import {
   GOLDEN_FIRST_ROW,
   GOLDEN_VERSION,
   type GoldenVector,
+  type GoldenYardstick,
   goldenRows,
   goldenVectors,
+  goldenYardsticks,
 } from '../../scripts/golden-codecs.ts';
 import { loadKernels } from '../native/kernels-binding.ts';
 import { fieldIn, placesOf, sideBytes } from '../native/sides.ts';
@@ -20,6 +22,7 @@ const golden = JSON.parse(readFileSync(GOLDEN_FILE, 'utf8')) as {
   magic: string;
   version: number;
   vectors: GoldenVector[];
+  yardsticks: GoldenYardstick[];
 };
 
 test('the file is of the version that this test reads', () => {
@@ -28,6 +31,7 @@ test('the file is of the version that this test reads', () => {
 
 test('the reference still gives every vector', () => {
   expect(goldenVectors()).toEqual(golden.vectors);
+  expect(goldenYardsticks()).toEqual(golden.yardsticks);
 });
 
 describe('the kernels', () => {
@@ -47,6 +51,21 @@ describe('the kernels', () => {
       const decoded = new Float32Array(PAGE_TOKENS * d);
       kernels.decodeSide(kernels.best(), ids[0]!, side === 'k', d, d, GOLDEN_FIRST_ROW, packed, decoded);
       expect(createHash('sha256').update(decoded).digest('hex')).toBe(vector.decodedSha256);
+    }
+  });
+
+  test.each(golden.yardsticks)('$format at d = $headDim', ({ format, headDim: d, storedSha256, decodedSha256 }) => {
+    const { id } = FORMATS[format];
+    for (const side of SIDES) {
+      const packed = new Uint8Array(sideBytes(d));
+      const rows = goldenRows(d, 0);
+      kernels.encodeSides(kernels.best(), Int32Array.of(id), side === 'k', d, d, GOLDEN_FIRST_ROW, rows, packed);
+      const stored = createHash('sha256');
+      for (const { name } of placesOf(format, d)) stored.update(fieldIn(format, d, packed, name));
+      expect(stored.digest('hex')).toBe(storedSha256[side]);
+      const decoded = new Float32Array(PAGE_TOKENS * d);
+      kernels.decodeSide(kernels.best(), id, side === 'k', d, d, GOLDEN_FIRST_ROW, packed, decoded);
+      expect(createHash('sha256').update(decoded).digest('hex')).toBe(decodedSha256[side]);
     }
   });
 });
