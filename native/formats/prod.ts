@@ -27,7 +27,8 @@ import { packPlanes } from './rot.ts';
 
 type ProdName = 'turbo4-prod' | 'turbo3-prod' | 'turbo2-prod';
 
-interface ProdHead extends TurnedHead {
+/** A head with codes, and the signs of a sketch of what they leave over. */
+export interface ProdHead extends TurnedHead {
   /** [128, d], 1 where the sketch is above 0, else 0. */
   readonly signs: Uint8Array;
   /** [128] f16 bits: the root mean square of each sketch. */
