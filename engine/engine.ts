@@ -11,7 +11,14 @@ import type { Forecast } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
 import type { HostOptions, LoadedInfo, ParkedFile } from './host.ts';
-import { COMPARE_OPTIONS, ENGINE_OPTIONS, GENERATE_OPTIONS, RESUME_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
+import {
+  COMPARE_OPTIONS,
+  ENGINE_OPTIONS,
+  GENERATE_OPTIONS,
+  PARK_OPTIONS,
+  RESUME_OPTIONS,
+  SESSION_OPTIONS,
+} from './option-names.ts';
 import type { Resumed } from './park/resume.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
 import { policyOf } from './retention.ts';
@@ -21,6 +28,7 @@ import type {
   Generated,
   GenerateOptions,
   MemoryUsage,
+  ParkOptions,
   Progress,
   Prompt,
   QualityFeedback,
@@ -318,14 +326,19 @@ export class EngineSession {
 
   /**
    * Writes the session to a file that only its owner can read, and closes it: engine.resume() goes on from there. The file holds the tokens as well as
-   * the cache. path: default `parked/<id>.parked` in the state folder, where erasing the session removes it too. Throws 'busy', 'io', and 'unsupported'
-   * for sessions with latents; the session is then still open.
+   * the cache. path: default `parked/<id>.parked` in the state folder, where erasing the session removes it too. Throws 'busy', 'io', 'not-found' where
+   * there is nothing to predict by, and 'unsupported' for sessions with latents; the session is then still open.
    */
-  async park(path?: string): Promise<ParkedFile> {
+  async park(path?: string, options: ParkOptions = {}): Promise<ParkedFile> {
+    checkKeys(options, PARK_OPTIONS, 'park');
     if (path !== undefined && (typeof path !== 'string' || path === ''))
       throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: String(path) } });
     const target = path === undefined ? null : resolve(path);
-    const parked = (await this.#call('park', { session: this.id, path: target })) as ParkedFile;
+    const parked = (await this.#call('park', {
+      session: this.id,
+      path: target,
+      predict: options.predict === true,
+    })) as ParkedFile;
     this.#closing = Promise.resolve();
     return parked;
   }

@@ -19,6 +19,8 @@ import { leave, setupOf } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
 import { findParked, parkedPath, readParked, writeParked } from './park/folder.ts';
 import { parkedBytes } from './park/park.ts';
+import type { Predictor } from './park/predictor.ts';
+import { findPredictor } from './park/predictors.ts';
 import { type Resumed, resumeSession } from './park/resume.ts';
 import { countedTokens, tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
@@ -114,6 +116,7 @@ export class Host {
   readonly #sessions = new Map<string, Session>();
   readonly #meter = new Meter();
   #pool: PagePool | null = null;
+  #predictor: Predictor | null = null;
 
   private constructor(runtime: Runtime, state: State | null) {
     this.#runtime = runtime;
@@ -172,8 +175,8 @@ export class Host {
         return fork.id;
       }
       case 'park': {
-        const { session, path } = params as { session: string; path: string | null };
-        return this.#park(this.#session(session), path);
+        const { session, path, predict } = params as { session: string; path: string | null; predict: boolean };
+        return this.#park(this.#session(session), path, predict);
       }
       case 'resume':
         return this.#resume(params as { path: string; options: SessionOptions }, emit, signal);
@@ -227,6 +230,7 @@ export class Host {
       }
     };
     for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done'));
+    await attempt(async () => this.#predictor?.close());
     await attempt(async () => this.#pool?.close());
     await attempt(() => this.#state?.close());
     await attempt(() => this.#runtime.close());
@@ -285,8 +289,30 @@ export class Host {
     await session.read(ids, { signal, onProgress: (progress) => emit({ progress }) });
   }
 
-  async #park(session: Session, path: string | null): Promise<ParkedFile> {
-    const bytes = parkedBytes(session);
+  /** What parked pages are predicted by; null: nobody fitted it. */
+  #predictorOf(): Predictor | null {
+    this.#predictor ??= findPredictor(this.#runtime.model.digest, this.#state?.dir ?? null);
+    return this.#predictor;
+  }
+
+  /** A damaged one is none: what was predicted by it is read again. */
+  #predictorIfSound(): Predictor | null {
+    try {
+      return this.#predictorOf();
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      return null;
+    }
+  }
+
+  async #park(session: Session, path: string | null, predict: boolean): Promise<ParkedFile> {
+    const predictor = predict ? this.#predictorOf() : null;
+    if (predict && predictor === null)
+      throw new KvError('not-found', `there is nothing to predict pages of ${this.#runtime.model.name} by`, {
+        values: { model: this.#runtime.model.name },
+        hint: 'palimpsest calibrate --predictor fits it to texts; or park without it',
+      });
+    const bytes = parkedBytes(session, predictor);
     const target = path ?? (this.#state === null ? null : parkedPath(this.#state.dir, session.id));
     if (target === null)
       throw new KvError('bad-argument', 'an engine without a state folder parks where it is told', {
@@ -309,8 +335,9 @@ export class Host {
     checkOptions(asked);
     this.#pool ??= openPool(memoryBytes());
     const setup = { ...(await setupOf(this.#runtime, asked, this.#state)), pool: this.#pool, meter: this.#meter };
+    const predictor = parked.head.predictor === null ? null : this.#predictorIfSound();
     const reading = { signal, onProgress: (progress: Progress) => emit({ progress }) };
-    const { session, resumed } = await resumeSession(this.#runtime, setup, parked, reading);
+    const { session, resumed } = await resumeSession(this.#runtime, setup, parked, reading, predictor);
     this.#sessions.set(session.id, session);
     return { id: session.id, resumed };
   }

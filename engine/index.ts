@@ -147,6 +147,7 @@ export type {
   LayerReport,
   LogRetention,
   MemoryUsage,
+  ParkOptions,
   Progress,
   Prompt,
   QualityFeedback,

@@ -1,5 +1,5 @@
 /** The names of all options, for checkKeys. Each list is complete by type: an option that is added to its interface must be added here. */
-import type { EngineOptions, GenerateOptions, ResumeOptions, SessionOptions } from './types.ts';
+import type { EngineOptions, GenerateOptions, ParkOptions, ResumeOptions, SessionOptions } from './types.ts';
 
 /** Every key of an interface of options. */
 export type Names<Options> = Readonly<Record<keyof Options, true>>;
@@ -39,6 +39,8 @@ export const SESSION_OPTIONS: Names<SessionOptions> = {
 };
 
 export const RESUME_OPTIONS: Names<ResumeOptions> = { ...SESSION_OPTIONS, onProgress: true, signal: true };
+
+export const PARK_OPTIONS: Names<ParkOptions> = { predict: true };
 
 export const GENERATE_OPTIONS: Names<GenerateOptions> = {
   maxTokens: true,

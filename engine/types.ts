@@ -93,6 +93,15 @@ export interface SessionOptions {
   readonly compareTokens?: number;
 }
 
+/** Options of park. */
+export interface ParkOptions {
+  /**
+   * Writes pages as what is left when each layer is predicted from the one below: far fewer bytes, and a small error. Needs what `palimpsest calibrate
+   * --predictor` fits; that of the model 'reference' comes with the package. Default false: pages as they are, bit for bit.
+   */
+  readonly predict?: boolean;
+}
+
 /** Options of resume: those that are given replace what the parked session was opened with. */
 export interface ResumeOptions extends SessionOptions {
   /** Called while tokens are read again because the parked pages cannot be used. */

@@ -26,6 +26,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
     });
   const texts: CalibrationText[] = [];
   for (const path of paths) texts.push({ name: nameOf(path), content: await readText(path, 'text') });
+  if (flag(settings, 'predictor')) return (await import('./fit-predictor.ts')).fitCommand(settings, texts);
   const output = text(settings, 'output');
   const state = text(settings, 'state') ?? '.palimpsest';
   await interruptible(async (signal) => {

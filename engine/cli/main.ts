@@ -114,8 +114,9 @@ const COMMANDS: readonly CommandText[] = [
     examples: [
       'palimpsest calibrate -m smollm2-135m --text novel.txt code.py -o learned.json',
       'palimpsest calibrate -m reference --text story.txt --tokens 1024',
+      'palimpsest calibrate -m smollm2-135m --predictor --text novel.txt wiki.txt german.txt code.py',
     ],
-    settings: [...ENGINE, 'text', 'tokens', 'windows', 'output', 'state', 'progress', 'json'],
+    settings: [...ENGINE, 'text', 'tokens', 'windows', 'predictor', 'output', 'state', 'progress', 'json'],
     act: async (settings) => (await import('./calibrate.ts')).calibrateCommand(settings),
   },
   {
@@ -321,6 +322,7 @@ const SESSION_COMMANDS: readonly CommandText[] = [
       'tokens',
       ...CACHE,
       ...STATE,
+      'predict',
       'output',
       'progress',
       'json',
@@ -339,6 +341,7 @@ const SESSION_COMMANDS: readonly CommandText[] = [
       ...ANSWER.filter((name) => name !== 'compare'),
       ...STATE,
       'park',
+      'predict',
       'output',
       'progress',
       'json',

@@ -67,7 +67,7 @@ export async function park(settings: Settings): Promise<void> {
       if (generated === null)
         await session.read(ids, { signal, onProgress: (event) => progress.update('reading', event) });
       progress.done();
-      const parked = await session.park(text(settings, 'output'));
+      const parked = await session.park(text(settings, 'output'), { predict: flag(settings, 'predict') });
       print(settings, { ...parked, resumed: null, generated });
     });
   });
@@ -75,8 +75,8 @@ export async function park(settings: Settings): Promise<void> {
 
 export async function resume(settings: Settings, given: string): Promise<void> {
   const again = flag(settings, 'park');
-  if (text(settings, 'output') !== undefined && !again)
-    throw new KvError('bad-argument', '--output names the file of a session that is parked again', {
+  if ((text(settings, 'output') !== undefined || flag(settings, 'predict')) && !again)
+    throw new KvError('bad-argument', '--output and --predict are of a session that is parked again', {
       hint: 'add --park',
     });
   const path = findParked(stateDir(settings), given);
@@ -101,7 +101,9 @@ export async function resume(settings: Settings, given: string): Promise<void> {
       const asked: Prompt | null =
         content !== null && flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
       const generated = await answer(session, asked, settings, progress, signal);
-      const parked = again ? await session.park(text(settings, 'output')) : null;
+      const parked = again
+        ? await session.park(text(settings, 'output'), { predict: flag(settings, 'predict') })
+        : null;
       print(settings, { ...(parked ?? { session: session.id }), resumed, generated });
     });
   });

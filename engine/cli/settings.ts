@@ -246,6 +246,14 @@ export const SETTINGS = {
     help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
   },
   park: { flags: '--park', help: 'park the session again when it has answered' },
+  predict: {
+    flags: '--predict',
+    help: 'park pages predicted from layer to layer: far fewer bytes, and a small error (needs calibrate --predictor, except for the model reference)',
+  },
+  predictor: {
+    flags: '--predictor',
+    help: 'instead of measuring formats, fit what parked pages are predicted by; give texts of many kinds',
+  },
   output: { flags: '-o, --output <file>', help: 'the file to write' },
   sample: {
     flags: '--sample <counts>',

@@ -8,8 +8,9 @@ import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session, type SessionSetup } from '../session.ts';
 import { fillCache } from './cache-bytes.ts';
-import { textDigest } from './park.ts';
+import { pagePredictor, textDigest } from './park.ts';
 import type { ReadParked } from './parked-file.ts';
+import type { Predictor } from './predictor.ts';
 
 /** How a session came back. */
 export interface Resumed {
@@ -34,13 +35,14 @@ export async function resumeSession(
   setup: SessionSetup,
   parked: ReadParked,
   reading: ReadOptions = {},
+  predictor: Predictor | null = null,
 ): Promise<{ session: Session; resumed: Resumed }> {
   const start = performance.now();
   const { head, tokens } = parked;
   const foreign = foreignModel(runtime, parked);
   const session = Session.open(runtime, { ...setup, origin: { resumedFrom: head.session, tokens: tokens.length } });
   try {
-    const why = foreign ?? parked.fault ?? mismatch(session, parked) ?? fill(session, parked);
+    const why = foreign ?? parked.fault ?? mismatch(session, parked) ?? fill(session, parked, predictor);
     const { mover } = session.governed;
     if (why === null) mover.write('note', { resumed: tokens.length, from: head.session, tokens: tokens.length });
     else {
@@ -86,13 +88,25 @@ function mismatch({ governed }: Session, { head }: ReadParked): string | null {
 }
 
 /** Puts pages and rows in place. → null, or why that could not be done: then the cache is empty, as it was. */
-function fill(session: Session, { head, tokens, lastHidden, cache }: ReadParked): string | null {
+function fill(
+  session: Session,
+  { head, tokens, lastHidden, cache }: ReadParked,
+  predictor: Predictor | null,
+): string | null {
+  if (head.predictor !== null && head.predictor !== predictor?.digest)
+    return `its pages were predicted by ${head.predictor.slice(0, 16)}, which is not here`;
   const { governed } = session;
   const way = governed.wayBack(tokens.length, 0);
   try {
     if (lastHidden !== null && lastHidden.length !== session.runtime.model.config.hiddenSize)
       return 'its last row is of another width';
-    fillCache(governed.kv, tokens.length, cache);
+    const { kv } = governed;
+    const { budgetBytes } = kv;
+    const predicted = head.predictor === null ? null : pagePredictor(session.runtime, predictor!, tokens.length);
+    // Predicted pages pass through the format of the window before they take fewer bytes again.
+    if (predicted !== null) kv.setBudget(null);
+    fillCache(kv, tokens.length, cache, predicted);
+    if (predicted !== null) kv.setBudget(budgetBytes);
     governed.length = tokens.length;
     governed.trials.follow(head.trials);
     session.adopt(tokens, lastHidden);

@@ -10,9 +10,20 @@ import { crc32 } from 'node:zlib';
 import { inspectPath } from '../../engine/cli/inspect.ts';
 import { expectedShapes } from '../../engine/model/config.ts';
 import { loadModel } from '../../engine/model/load.ts';
+import { RopeTable } from '../../engine/model/rope.ts';
 import { cacheBytes, fillCache } from '../../engine/park/cache-bytes.ts';
 import { readParked } from '../../engine/park/folder.ts';
+import { PagePredictor } from '../../engine/park/page-predictor.ts';
 import { formParked } from '../../engine/park/parked-file.ts';
+import {
+  DEVIATIONS,
+  formPredictor,
+  Predictor,
+  type PredictorData,
+  parsePredictor,
+  type SideMap,
+} from '../../engine/park/predictor.ts';
+import { logisticShares } from '../../engine/park/rans.ts';
 import { Trace } from '../../engine/trace/reader.ts';
 import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
 import { KV_ERROR_CODES, KvError, openKvCache, openPool } from '../../native/index.ts';
@@ -136,8 +147,52 @@ const repairNote = (content: Buffer): Buffer => {
 const PARKED_SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 };
 const PARKED_TOKENS = 150;
 
+/** One of two layers that predicts nothing in particular. */
+function tinyPredictor(): PredictorData {
+  const random = seeded(4);
+  const side = (contraction: number): SideMap => ({
+    contraction,
+    weights: Int8Array.from({ length: 64 * contraction }, (_, at) =>
+      at % contraction === Math.floor(at / contraction) ? 127 : Math.floor(8 * random()) - 4,
+    ),
+    scales: new Float32Array(64).fill(0.001),
+    base: new Float32Array(64),
+    factors: new Uint8Array(64).fill(6),
+    tables: new Uint8Array(64).fill(6),
+  });
+  const edges = { centres: new Float32Array(128), gains: new Float32Array(128).fill(100) };
+  return {
+    modelDigest: '12'.repeat(32),
+    shape: { layers: 2, kvHeads: 1, headDim: 64 },
+    shares: Uint16Array.from(DEVIATIONS.flatMap((deviation) => [...logisticShares(deviation)])),
+    layers: [
+      { k: side(64), v: side(128), ...edges },
+      { k: side(192), v: side(256), ...edges },
+    ],
+  };
+}
+
+function tinyPages(): PagePredictor {
+  const config = {
+    kvHeads: 1,
+    headDim: 64,
+    rotaryDim: 64,
+    ropeTheta: 10_000,
+    ropeScaling: { kind: 'none' },
+    ropeInterleaved: false,
+    contextLength: 4096,
+  } as const;
+  return new PagePredictor(new Predictor(tinyPredictor()), config, new RopeTable(config, 256));
+}
+
+const repairPredictor = (content: Buffer): Buffer => {
+  if (content.length < 32) return content;
+  const body = content.subarray(0, content.length - 32);
+  return Buffer.concat([body, createHash('sha256').update(body).digest()]);
+};
+
 /** A parked session of two layers: a page, and an open page of rows in f16. */
-function parkedFile(): Buffer {
+function parkedFile(predicted: PagePredictor | null): Buffer {
   const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
   const kv = openKvCache({ pool, shape });
   const random = seeded(3);
@@ -145,7 +200,7 @@ function parkedFile(): Buffer {
     const [k, v] = [0, 1].map(() => Float32Array.from({ length: PARKED_TOKENS * 64 }, () => random() - 0.5));
     kv.append(layer, k!, v!);
   }
-  const cache = cacheBytes(kv, PARKED_TOKENS);
+  const cache = cacheBytes(kv, PARKED_TOKENS, predicted);
   kv.close();
   pool.close();
   const report = { layer: 1, page: 0, side: 'k', from: 'q8', epsilon: { rot4: 0.01 } } as const;
@@ -159,6 +214,7 @@ function parkedFile(): Buffer {
       textDigest: '34'.repeat(32),
       policy: { id: 'price', version: 3, machine: 'x' },
       options: { kvBudget: '25%', tokensExpected: 4096 },
+      predictor: predicted?.predictor.digest ?? null,
       kvBytes: 1,
       kvBytesF16: 2,
       trials: {
@@ -273,21 +329,32 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
     },
   },
   parked: {
-    files: async () => ({ 'a.parked': parkedFile() }),
-    damage: { 'a.parked': [...BINARY, ...BINARY.map(() => parkedJson)] },
+    files: async () => ({ 'a.parked': parkedFile(null), 'b.parked': parkedFile(tinyPages()) }),
+    damage: {
+      'a.parked': [...BINARY, ...BINARY.map(() => parkedJson)],
+      'b.parked': [...BINARY, ...BINARY.map(() => parkedJson)],
+    },
     repair: repairParked,
     read: (dir) => {
-      const { cache, fault, tokens } = readParked(join(dir, 'a.parked'));
-      if (fault !== null) throw new KvError('checksum-mismatch', fault);
-      const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
-      const kv = openKvCache({ pool, shape });
-      try {
-        fillCache(kv, tokens.length, cache);
-      } finally {
-        kv.close();
-        pool.close();
+      for (const name of ['a.parked', 'b.parked']) {
+        const { head, cache, fault, tokens } = readParked(join(dir, name));
+        if (fault !== null) throw new KvError('checksum-mismatch', fault);
+        const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
+        const kv = openKvCache({ pool, shape });
+        try {
+          fillCache(kv, tokens.length, cache, head.predictor === null ? null : tinyPages());
+        } finally {
+          kv.close();
+          pool.close();
+        }
       }
     },
+  },
+  predictor: {
+    files: async () => ({ 'a.predictor': formPredictor(tinyPredictor()) }),
+    damage: { 'a.predictor': BINARY },
+    repair: repairPredictor,
+    read: (dir) => new Predictor(parsePredictor(readFileSync(join(dir, 'a.predictor')), 'a.predictor')),
   },
   http: {
     files: async () => ({ request: REQUEST }),

@@ -1,0 +1,108 @@
+/**
+ * Entropy coding of small integers with asymmetric numeral systems (rANS: Duda, arXiv 1311.2540): a symbol of probability p takes −log2 p bits, up to the
+ * rounding of p to 12 bits. Four states take turns, so that a decoder need not wait for one before it begins the next. A state is in
+ * [2^15, 2^31) and moves 16 bits at a time.
+ *
+ * Bytes: the four states, u32, then the words, u16, in the order in which they are read.
+ */
+import { KvError } from '../../native/index.ts';
+
+/** Symbols stand for −LEVEL_MAX … LEVEL_MAX. */
+export const LEVEL_MAX = 21;
+export const SYMBOLS = 2 * LEVEL_MAX + 1;
+const BITS = 12;
+const TOTAL = 1 << BITS;
+const LEAST = 2 ** 15;
+const STATES = 4;
+
+/** Probabilities as shares of 4096, [SYMBOLS], for a logistic distribution of that standard deviation; none is 0. */
+export function logisticShares(deviation: number): Uint16Array {
+  const width = (deviation * Math.sqrt(3)) / Math.PI;
+  const below = (x: number): number => 1 / (1 + Math.exp(-x / width));
+  const exact = Array.from({ length: SYMBOLS }, (_, i) => below(i - LEVEL_MAX + 0.58) - below(i - LEVEL_MAX - 0.58));
+  const sum = exact.reduce((a, b) => a + b, 0);
+  const shares = Uint16Array.from(exact, (p) => 1 + Math.floor((p / sum) * (TOTAL - SYMBOLS)));
+  shares[LEVEL_MAX]! += TOTAL - shares.reduce((a, b) => a + b, 0);
+  return shares;
+}
+
+/** Tables of several distributions. `shares`: of each, SYMBOLS numbers that add up to 4096. Throws 'bad-file' where they do not. */
+export class Distributions {
+  readonly count: number;
+  readonly shares: Uint16Array;
+  /** Of each symbol, where its share begins. */
+  readonly #starts: Uint16Array;
+  /** Of each 4096th: symbol, share − 1 and place in the share, in 6, 12 and 12 bits. */
+  readonly #slots: Uint32Array;
+
+  constructor(shares: Uint16Array) {
+    this.count = shares.length / SYMBOLS;
+    this.shares = shares;
+    this.#starts = new Uint16Array(shares.length);
+    this.#slots = new Uint32Array(this.count * TOTAL);
+    for (let table = 0; table < this.count; table++) {
+      let at = 0;
+      for (let symbol = 0; symbol < SYMBOLS; symbol++) {
+        const share = shares[table * SYMBOLS + symbol]!;
+        if (share === 0 || at + share > TOTAL) throw new KvError('bad-file', 'a distribution does not add up');
+        this.#starts[table * SYMBOLS + symbol] = at;
+        for (let i = 0; i < share; i++) this.#slots[table * TOTAL + at + i] = symbol | ((share - 1) << 6) | (i << 18);
+        at += share;
+      }
+      if (at !== TOTAL) throw new KvError('bad-file', 'a distribution does not add up', { values: { sum: at } });
+    }
+  }
+
+  /** Bits that levels take. tables: which distribution, by the place in a row. */
+  bits(levels: Int8Array, tables: Uint8Array): number {
+    let bits = 0;
+    for (let i = 0; i < levels.length; i++)
+      bits += BITS - Math.log2(this.shares[tables[i % tables.length]! * SYMBOLS + levels[i]! + LEVEL_MAX]!);
+    return bits;
+  }
+
+  /** levels: a multiple of four of them, in rows as long as `tables`. */
+  encode(levels: Int8Array, tables: Uint8Array): Buffer {
+    const states = new Array<number>(STATES).fill(LEAST);
+    const words: number[] = [];
+    for (let i = levels.length - 1; i >= 0; i--) {
+      const at = tables[i % tables.length]! * SYMBOLS + levels[i]! + LEVEL_MAX;
+      const share = this.shares[at]!;
+      let state = states[i % STATES]!;
+      if (state >= share * 2 ** 19) {
+        words.push(state & 0xffff);
+        state = Math.floor(state / 65536);
+      }
+      states[i % STATES] = Math.floor(state / share) * TOTAL + (state % share) + this.#starts[at]!;
+    }
+    const out = Buffer.alloc(4 * STATES + 2 * words.length);
+    for (const [i, state] of states.entries()) out.writeUInt32LE(state, 4 * i);
+    for (const [i, word] of words.reverse().entries()) out.writeUInt16LE(word, 4 * STATES + 2 * i);
+    return out;
+  }
+
+  /** Fills `levels`, as many as were encoded. Throws 'bad-file' where the bytes are not what encode makes. */
+  decode(bytes: Uint8Array, tables: Uint8Array, levels: Int8Array): void {
+    const [slots, width] = [this.#slots, tables.length];
+    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+    const words = (bytes.length - 4 * STATES) / 2;
+    if (!Number.isInteger(words) || words < 0) throw damaged();
+    const input = Uint16Array.from({ length: words }, (_, i) => view.getUint16(4 * STATES + 2 * i, true));
+    const states = Int32Array.from({ length: STATES }, (_, i) => view.getInt32(4 * i, true));
+    if (states.some((state) => state < LEAST)) throw damaged();
+    let next = 0;
+    for (let i = 0, place = 0; i < levels.length; i++) {
+      const state = states[i & 3]!;
+      const slot = slots[tables[place]! * TOTAL + (state & (TOTAL - 1))]!;
+      levels[i] = (slot & 63) - LEVEL_MAX;
+      let left = Math.imul(((slot >>> 6) & (TOTAL - 1)) + 1, state >>> BITS) + (slot >>> 18);
+      // Beyond the end 0 is read, and the states are not what they must be.
+      if (left < LEAST) left = (left << 16) | (input[next++] ?? 0);
+      states[i & 3] = left;
+      if (++place === width) place = 0;
+    }
+    if (next !== words || states.some((state) => state !== LEAST)) throw damaged();
+  }
+}
+
+const damaged = (): KvError => new KvError('bad-file', 'coded residuals are damaged');
