@@ -92,8 +92,9 @@ describe('small matrices', () => {
   const random = seeded(6);
   const any = Float64Array.from({ length: n * n }, () => random() - 0.5);
   const positive = product(any, transposed(any, n), n);
-  const near = (a: Float64Array, b: Float64Array): void =>
-    void expect(Math.max(...a.map((value, i) => Math.abs(value - b[i]!)))).toBeLessThan(1e-9);
+  const near = (a: Float64Array, b: Float64Array): void => {
+    expect(Math.max(...a.map((value, i) => Math.abs(value - b[i]!)))).toBeLessThan(1e-9);
+  };
   const one = Float64Array.from({ length: n * n }, (_, i) => (i % (n + 1) === 0 ? 1 : 0));
 
   it('are taken apart and put together again', () => {
