@@ -95,7 +95,7 @@ function formatOf(id: number): FormatName {
 /** The first rows of keys and of values, as f16. */
 function sinksOf(kv: KvCache, layer: number): Buffer[] {
   return SIDES.map((side) => {
-    const rows = kv.decode(layer, 0, side);
-    return Buffer.from(toHalf(rows.slice(0, (SINK_TOKENS * rows.length) / PAGE_TOKENS)).buffer);
+    const { kvHeads, headDim } = kv.shape;
+    return Buffer.from(toHalf(kv.decode(layer, 0, side).slice(0, SINK_TOKENS * kvHeads * headDim)).buffer);
   });
 }

@@ -1,6 +1,6 @@
 /** The head of a parked session: whose it is, what was asked of it, and what must fit on the way back. */
 import { z } from 'zod';
-import { checkKeys, FORMAT_NAMES, KvError, LATENT_NAMES, PARTS } from '../../native/index.ts';
+import { checkKeys, FORMAT_NAMES, KvError, LATENT_NAMES, PARTS, sealedPages } from '../../native/index.ts';
 import type { PageForm, TrialReport } from '../../policy/index.ts';
 import { SESSION_OPTIONS } from '../option-names.ts';
 import type { TrialsLeft } from '../trials.ts';
@@ -67,7 +67,7 @@ export function parkedHead(json: unknown, what: string): ParkedHead {
   checkKeys(head.options, SESSION_OPTIONS, `the options in ${what}`);
   const { layers } = head.shape;
   const places = [head.trials.found, head.trials.foundAgain, head.trials.waiting, head.trials.waitingAgain].flat();
-  const outside = places.find(({ layer, page }) => layer >= layers || page > head.tokens / 128);
+  const outside = places.find(({ layer, page }) => layer >= layers || page > sealedPages(head.tokens));
   if (outside !== undefined)
     throw new KvError('bad-file', `${what} tells of a page that it does not hold`, {
       values: { file: what, layer: outside.layer, page: outside.page },

@@ -85,23 +85,24 @@ export class Distributions {
   decode(bytes: Uint8Array, tables: Uint8Array, levels: Int8Array): void {
     const [slots, width] = [this.#slots, tables.length];
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
-    const words = (bytes.length - 4 * STATES) / 2;
-    if (!Number.isInteger(words) || words < 0) throw damaged();
-    const input = Uint16Array.from({ length: words }, (_, i) => view.getUint16(4 * STATES + 2 * i, true));
+    if (bytes.length < 4 * STATES || bytes.length % 2 !== 0) throw damaged();
     const states = Int32Array.from({ length: STATES }, (_, i) => view.getInt32(4 * i, true));
     if (states.some((state) => state < LEAST)) throw damaged();
-    let next = 0;
+    let next = 4 * STATES;
     for (let i = 0, place = 0; i < levels.length; i++) {
       const state = states[i & 3]!;
       const slot = slots[tables[place]! * TOTAL + (state & (TOTAL - 1))]!;
       levels[i] = (slot & 63) - LEVEL_MAX;
       let left = Math.imul(((slot >>> 6) & (TOTAL - 1)) + 1, state >>> BITS) + (slot >>> 18);
       // Beyond the end 0 is read, and the states are not what they must be.
-      if (left < LEAST) left = (left << 16) | (input[next++] ?? 0);
+      if (left < LEAST) {
+        left = (left << 16) | bytes[next]! | (bytes[next + 1]! << 8);
+        next += 2;
+      }
       states[i & 3] = left;
       if (++place === width) place = 0;
     }
-    if (next !== words || states.some((state) => state !== LEAST)) throw damaged();
+    if (next !== bytes.length || states.some((state) => state !== LEAST)) throw damaged();
   }
 }
 

@@ -25,7 +25,7 @@ export type Below = Int8Array | null;
 
 /** The levels that the layer above predicts from. */
 export function levelsOf({ centres, gains }: LayerMap, { k, v }: PageRows): Int8Array {
-  const width = k.length / PAGE_TOKENS;
+  const width = centres.length / 2;
   const levels = new Int8Array(2 * k.length);
   putInputs(levels, 2 * width, 0, k, width, centres, gains);
   putInputs(levels, 2 * width, width, v, width, centres.subarray(width), gains.subarray(width));
