@@ -14,9 +14,18 @@ export function canonicalJson(value: unknown): string {
 
 const PLAIN = /^[\w .,:;%/=<>()+-]*$/;
 
+/** Names of rules, units and the session come again with every entry. The cache is bounded, and short. */
+const QUOTED_MAX = 256;
+const QUOTED_CHARS_MAX = 64;
+const quoted = new Map<string, string>();
+
 /** One string. Most strings need no escape, and those are quoted faster by hand. */
 export function canonicalText(value: string): string {
-  return PLAIN.test(value) ? `"${value}"` : JSON.stringify(value);
+  const known = quoted.get(value);
+  if (known !== undefined) return known;
+  const text = PLAIN.test(value) ? `"${value}"` : JSON.stringify(value);
+  if (quoted.size < QUOTED_MAX && value.length <= QUOTED_CHARS_MAX) quoted.set(value, text);
+  return text;
 }
 
 /** A number alone. Throws 'bad-value' for NaN and infinities. */

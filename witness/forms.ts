@@ -29,7 +29,7 @@ class FormsWriter {
   #names = '';
 
   write(): EntryForms {
-    const kinds = FORM_KINDS.map((kind) => this.#field(kind, BODIES[kind]));
+    const kinds = FORM_KINDS.map((kind) => [...this.#word(kind), this.#form(BODIES[kind]), 0]);
     const numbers = Float64Array.from([this.#forms.length, kinds.length, ...kinds.flat(), ...this.#forms.flat()]);
     return { numbers, names: Buffer.from(this.#names, 'latin1') };
   }
@@ -42,7 +42,8 @@ class FormsWriter {
   }
 
   #field(name: string, check: Check): number[] {
-    return [...this.#word(name), this.#form(check), check(undefined) === null ? 1 : 0];
+    const key = `${canonicalJson(name)}:`;
+    return [...this.#word(key), this.#form(check), check(undefined) === null ? 1 : 0];
   }
 
   /** Number of the form of a check; one that is met inside itself is known by then. */

@@ -3,10 +3,11 @@
  * caller. Nothing counts as acknowledged before its sync came back. A failed sync means that the kernel may have forgotten the bytes, so a batch is
  * written again in full before it is synced again.
  */
-import { assert, KvError } from '../native/index.ts';
+import { KvError } from '../native/index.ts';
 import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
+import { BatchQueue } from './batch-queue.ts';
 import { payloadHead, payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
@@ -27,6 +28,8 @@ import {
 } from './types.ts';
 
 const RETRY_MS_MAX = 1000;
+/** A batch of this size is written without waiting for the interval: larger ones are written hardly faster. */
+const COMMIT_BYTES = 1 << 20;
 
 /** `WitnessOptions` with every default filled in. */
 export interface Settings {
@@ -84,13 +87,12 @@ export class LogWriter implements WitnessLog {
   readonly #dropped = new Map<string, number>();
   #lastMs: number;
 
-  /** Sealed batches in order; the first may be on its way to the disk. */
-  readonly #queue: Batch[] = [];
-  /** Takes what is appended now. */
-  #open: Batch;
+  readonly #queue: BatchQueue;
   readonly #disk: BatchFiles;
   readonly #waiters: { readonly seq: number; resolve(seq: number): void; reject(error: unknown): void }[] = [];
   #timer: NodeJS.Timeout | null = null;
+  /** Whether the timer does not wait for the interval. */
+  #isSoon = false;
   #run: Promise<void> | null = null;
   /** Ends a pause between two tries early. */
   #wake: (() => void) | null = null;
@@ -118,7 +120,7 @@ export class LogWriter implements WitnessLog {
     this.series = tip.series;
     this.#acknowledgedSeq = tip.nextSeq - 1;
     this.#bytes = tip.bytes;
-    this.#open = new Batch(tip.segment, tip.offset, tip);
+    this.#queue = new BatchQueue(new Batch(tip.segment, tip.offset, tip));
     settings.anchor?.begin(tip.id, tip.series, tip.tree.leaves);
   }
 
@@ -136,7 +138,7 @@ export class LogWriter implements WitnessLog {
   }
 
   missingOf(session: string): number {
-    const waiting = this.#trouble === null ? [] : [...this.#queue, this.#open];
+    const waiting = this.#trouble === null ? [] : this.#queue.all();
     const unsure = waiting.reduce((sum, batch) => sum + (batch.sessions.get(session) ?? 0), 0);
     return (this.#dropped.get(session) ?? 0) + unsure;
   }
@@ -171,8 +173,9 @@ export class LogWriter implements WitnessLog {
     checkPayload(head, text, { seq: this.#nextSeq, session, kind }, sealing !== null);
     if (this.#trouble !== null) return this.#lose(session, timeMs);
     const seq = this.#add(head, text, sealing);
-    this.#open.sessions.set(session, (this.#open.sessions.get(session) ?? 0) + 1);
-    if (this.#waitingBytes() > this.#settings.bufferBytesMax) this.#commitNow();
+    const { sessions } = this.#queue.open;
+    sessions.set(session, (sessions.get(session) ?? 0) + 1);
+    if (this.#queue.bytes > this.#settings.bufferBytesMax) this.#commitNow();
     else this.#schedule();
     return seq;
   }
@@ -181,7 +184,7 @@ export class LogWriter implements WitnessLog {
   #refuseUnsealed(session: string, timeMs: number, error: unknown): null {
     if (!this.#goesOn(error, Number.POSITIVE_INFINITY)) this.#throwFailure();
     this.#lose(session, timeMs);
-    if (this.#queue.length === 0 && this.#open.length === 0) this.#tellTrouble();
+    if (this.#queue.isEmpty) this.#tellTrouble();
     this.#schedule();
     return null;
   }
@@ -206,10 +209,11 @@ export class LogWriter implements WitnessLog {
   #add(head: string, bodyText: string, sealing: Sealing | null): number {
     const seq = this.#nextSeq;
     if (this.#isFull()) this.#rotate();
-    const lengthBefore = this.#open.length;
-    if (sealing === null) this.#open.add(seq, `${head}${bodyText}}`, this.#lastMs);
-    else this.#open.addSealed(seq, head, bodyText, sealing, this.#lastMs);
-    this.#bytes += this.#open.length - lengthBefore;
+    const { open } = this.#queue;
+    const lengthBefore = open.length;
+    if (sealing === null) open.add(seq, `${head}${bodyText}}`, this.#lastMs);
+    else open.addSealed(seq, head, bodyText, sealing, this.#lastMs);
+    this.#bytes += open.length - lengthBefore;
     this.#nextSeq = seq + 1;
     return seq;
   }
@@ -218,19 +222,16 @@ export class LogWriter implements WitnessLog {
   #isFull(): boolean {
     if (this.#beganMs === null) return true;
     const { segmentBytesMax, segmentMsMax } = this.#settings;
-    const isOld = this.#open.end >= segmentBytesMax || this.#lastMs - this.#beganMs >= segmentMsMax;
+    const isOld = this.#queue.open.end >= segmentBytesMax || this.#lastMs - this.#beganMs >= segmentMsMax;
     return isOld && this.#nextSeq > this.#segmentFirstSeq;
   }
 
   /** The next entry begins a new segment; its header carries chain and tree of what stands before it. */
   #rotate(): void {
-    const segment = this.#open.segment + 1;
-    const end = this.#seal();
-    const header = this.#header(segment, end);
+    const header = this.#queue.beginSegment((number, end) => this.#header(number, end));
     this.#beganMs = header.beganMs;
     this.#segmentFirstSeq = header.firstSeq;
-    this.#open = new Batch(segment, 0, end, header);
-    this.#bytes += this.#open.length;
+    this.#bytes += this.#queue.open.length;
   }
 
   #header(number: number, { nextSeq, headHash, tree }: ChainEnd): SegmentHeader {
@@ -248,30 +249,20 @@ export class LogWriter implements WitnessLog {
     };
   }
 
-  /** Puts what was appended in the queue. → the state after it */
-  #seal(): ChainEnd {
-    const end = this.#open.seal();
-    if (this.#open.length === 0) return end;
-    this.#queue.push(this.#open);
-    this.#open = new Batch(this.#open.segment, this.#open.end, end);
-    return end;
-  }
-
-  /** The first segment that something waits for. */
-  get #oldest(): number {
-    return this.#queue[0]?.segment ?? this.#open.segment;
-  }
-
-  #waitingBytes(): number {
-    return this.#queue.reduce((sum, batch) => sum + batch.length, this.#open.length);
-  }
-
   #schedule(): void {
-    if (this.#timer !== null || this.#run !== null || this.#failure !== null) return;
-    this.#timer = setTimeout(() => {
-      this.#timer = null;
-      this.#start();
-    }, this.#settings.commitIntervalMs);
+    if (this.#run !== null || this.#failure !== null) return;
+    // Much waits: it goes as soon as the caller lets go, so that the disk writes while the next entries come.
+    const isMuch = this.#queue.open.length >= COMMIT_BYTES;
+    if (this.#timer !== null && (!isMuch || this.#isSoon)) return;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#isSoon = isMuch;
+    this.#timer = setTimeout(
+      () => {
+        this.#timer = null;
+        this.#start();
+      },
+      isMuch ? 0 : this.#settings.commitIntervalMs,
+    );
   }
 
   #start(): void {
@@ -279,20 +270,20 @@ export class LogWriter implements WitnessLog {
     this.#timer = null;
     this.#run ??= this.#commitAll().finally(() => {
       this.#run = null;
-      const waits = this.#queue.length > 0 || this.#open.length > 0;
+      const waits = !this.#queue.isEmpty;
       const gaveUp = this.#failure !== null || (this.#closing !== null && this.#trouble !== null);
       if (!waits || gaveUp) return;
-      if (this.#waiters.length > 0 || this.#queue.length > 0) this.#start();
+      if (this.#waiters.length > 0 || this.#queue.first !== undefined) this.#start();
       else this.#schedule();
     });
   }
 
   /** Commits what waits now, one batch after the other. Never throws: failures go to the waiters and the next append. */
   async #commitAll(): Promise<void> {
-    this.#seal();
+    this.#queue.seal();
     let pauseMs = this.#settings.retryMs;
     let failedMs = 0;
-    for (let batch = this.#queue[0]; batch !== undefined && this.#failure === null; batch = this.#queue[0]) {
+    for (let batch = this.#queue.first; batch !== undefined && this.#failure === null; batch = this.#queue.first) {
       try {
         await this.#disk.write(batch);
         if (batch.done) continue;
@@ -308,7 +299,7 @@ export class LogWriter implements WitnessLog {
         pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
       }
     }
-    this.#disk.closeBefore(this.#oldest);
+    this.#disk.closeBefore(this.#queue.oldestSegment);
   }
 
   /** Decides by the mode what a refusal of the disk means. → try again? */
@@ -354,14 +345,13 @@ export class LogWriter implements WitnessLog {
   }
 
   #acknowledge(batch: Batch): void {
-    assert(this.#queue[0] === batch, `batch of segment ${batch.segment} at ${batch.position} finished out of turn`);
+    this.#queue.take(batch);
     batch.done = true;
-    this.#queue.shift();
     if (batch.lastSeq > this.#acknowledgedSeq) this.#acknowledgedSeq = batch.lastSeq;
     this.#settings.anchor?.advance(batch.seal(), batch.lastMs);
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
-    if (this.#queue.length === 0) this.#tellTrouble();
+    if (this.#queue.first === undefined) this.#tellTrouble();
   }
 
   /** The disk takes entries again: a note says what is missing. */
@@ -371,8 +361,8 @@ export class LogWriter implements WitnessLog {
     this.#trouble = null;
     if (note === null) return;
     this.#add(payloadHead(this.#nextSeq, this.#now(), NO_SESSION, 'note'), spellBody('note', note), null);
-    this.#open.tells = trouble;
-    this.#seal();
+    this.#queue.open.tells = trouble;
+    this.#queue.seal();
   }
 
   /**
@@ -381,10 +371,10 @@ export class LogWriter implements WitnessLog {
    */
   #commitNow(): void {
     const { retryMs } = this.#settings;
-    this.#seal();
+    this.#queue.seal();
     let pauseMs = retryMs;
     let failedMs = 0;
-    for (let batch = this.#queue[0]; batch !== undefined; batch = this.#queue[0]) {
+    for (let batch = this.#queue.first; batch !== undefined; batch = this.#queue.first) {
       try {
         this.#disk.writeSync(batch);
         this.#acknowledge(batch);
@@ -398,8 +388,8 @@ export class LogWriter implements WitnessLog {
         pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
       }
     }
-    if (this.#queue.length > 0) this.#start();
-    else if (this.#run === null) this.#disk.closeBefore(this.#oldest);
+    if (this.#queue.first !== undefined) this.#start();
+    else if (this.#run === null) this.#disk.closeBefore(this.#queue.oldestSegment);
   }
 
   #throwFailure(): void {
@@ -422,7 +412,7 @@ export class LogWriter implements WitnessLog {
   async removeSegments(firstSegment: number): Promise<RetentionBody | null> {
     const { files } = this.#settings;
     await this.flush();
-    const removal = planRemoval(files, this.#folder, firstSegment, this.#open.segment);
+    const removal = planRemoval(files, this.#folder, firstSegment, this.#queue.open.segment);
     if (removal === null) return null;
     const { body, numbers } = removal;
     const seq = this.append(NO_SESSION, 'retention', body);
@@ -453,18 +443,18 @@ export class LogWriter implements WitnessLog {
 
   /** What was never acknowledged is cut off again, so that the file holds what was promised and no more. */
   #giveUpRest(): void {
-    this.#seal();
-    const [first] = this.#queue;
+    this.#queue.seal();
+    const batches = this.#queue.takeAll();
+    const [first] = batches;
     if (first === undefined) return;
-    for (const batch of this.#queue) {
+    for (const batch of batches) {
       for (const [session, count] of batch.sessions) {
         this.#drop(session, count);
         for (let n = 0; n < count; n++) this.#trouble?.count(session, this.#lastMs);
       }
       if (batch.tells !== null) this.#trouble?.add(batch.tells);
     }
-    const made = this.#queue.filter((batch) => this.#disk.has(batch.segment) && (batch.isFirst || batch === first));
-    this.#queue.length = 0;
+    const made = batches.filter((batch) => this.#disk.has(batch.segment) && (batch.isFirst || batch === first));
     // From the end: a segment goes before the entries that it builds on.
     if (made.reverse().every((batch) => this.#disk.undo(batch))) this.#noteAtEnd(first);
   }

@@ -141,16 +141,18 @@ bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size
   const double most = static_cast<double>(count);
   uint32_t forms, kinds;
   if (!next(most, &forms) || !next(255, &kinds)) return false;
-  const auto field = [&](std::vector<Field>* list) {
+  const auto field = [&](std::vector<Field>* list, bool isKey) {
     Field one;
     uint32_t mayBeAbsent;
-    if (!word(&one.name) || !next(forms - 1.0, &one.form) || !next(1, &mayBeAbsent)) return false;
+    if (!word(&one.key) || !next(forms - 1.0, &one.form) || !next(1, &mayBeAbsent)) return false;
+    if (isKey && !(one.key.size() >= 3 && one.key.starts_with('"') && one.key.ends_with("\":"))) return false;
+    one.name = isKey ? one.key.substr(1, one.key.size() - 3) : one.key;
     one.mayBeAbsent = mayBeAbsent != 0;
     list->push_back(one);
     return true;
   };
   for (uint32_t i = 0; i < kinds; i++)
-    if (!field(&kinds_)) return false;
+    if (!field(&kinds_, false)) return false;
   for (uint32_t i = 0; i < forms; i++) {
     Form form;
     uint32_t type, mayBeNull;
@@ -162,7 +164,7 @@ bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size
         form.from = static_cast<uint32_t>(fields_.size());
         if (!next(most, &form.count)) return false;
         for (uint32_t n = 0; n < form.count; n++) {
-          if (!field(&fields_)) return false;
+          if (!field(&fields_, true)) return false;
           if (n > 0 && !(fields_[fields_.size() - 2].name < fields_.back().name)) return false;
         }
         break;
@@ -298,6 +300,14 @@ class Speller {
     bool isFirst = true;
     if (!(at_ < end_ && *at_ == '}')) {
       do {
+        // All fields from here on stand behind the key before. Nearly always the next one comes.
+        if (field != last && literal(field->key)) {
+          isFirst = false;
+          before = field->name;
+          if (!value(forms_.forms_[field->form], depth + 1)) return false;
+          field++;
+          continue;
+        }
         std::string_view name;
         if (!key(&name, isFirst ? nullptr : &before)) return false;
         isFirst = false;

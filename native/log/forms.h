@@ -35,6 +35,8 @@ class Forms {
   };
   struct Field {
     std::string_view name;
+    // As it stands in JSON, the colon included; of kinds the name alone.
+    std::string_view key;
     uint32_t form;
     bool mayBeAbsent;
   };

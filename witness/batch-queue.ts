@@ -1,0 +1,79 @@
+/** Batches between `append` and the disk: the open one, which takes what is appended now, and before it those that are sealed, in order. */
+import { assert } from '../native/index.ts';
+import { Batch, type ChainEnd } from './batch.ts';
+import type { SegmentHeader } from './segment.ts';
+
+export class BatchQueue {
+  /** The first may be on its way to the disk. */
+  readonly #sealed: Batch[] = [];
+  #sealedBytes = 0;
+  #open: Batch;
+
+  constructor(open: Batch) {
+    this.#open = open;
+  }
+
+  get open(): Batch {
+    return this.#open;
+  }
+
+  /** The next one for the disk. */
+  get first(): Batch | undefined {
+    return this.#sealed[0];
+  }
+
+  get isEmpty(): boolean {
+    return this.#sealed.length === 0 && this.#open.length === 0;
+  }
+
+  /** Bytes that wait. */
+  get bytes(): number {
+    return this.#sealedBytes + this.#open.length;
+  }
+
+  /** The first segment that something waits for. */
+  get oldestSegment(): number {
+    return this.#sealed[0]?.segment ?? this.#open.segment;
+  }
+
+  all(): readonly Batch[] {
+    return [...this.#sealed, this.#open];
+  }
+
+  /** Puts what was appended behind the sealed ones. → the state after it */
+  seal(): ChainEnd {
+    const end = this.#open.seal();
+    if (this.#open.length > 0) this.#begin(new Batch(this.#open.segment, this.#open.end, end));
+    return end;
+  }
+
+  /** The same, and what is appended next begins a segment. */
+  beginSegment(header: (number: number, end: ChainEnd) => SegmentHeader): SegmentHeader {
+    const number = this.#open.segment + 1;
+    const end = this.#open.seal();
+    const made = header(number, end);
+    this.#begin(new Batch(number, 0, end, made));
+    return made;
+  }
+
+  #begin(open: Batch): void {
+    if (this.#open.length > 0) {
+      this.#sealed.push(this.#open);
+      this.#sealedBytes += this.#open.length;
+    }
+    this.#open = open;
+  }
+
+  /** The first one is on disk. */
+  take(batch: Batch): void {
+    assert(this.#sealed[0] === batch, `batch of segment ${batch.segment} at ${batch.position} finished out of turn`);
+    this.#sealed.shift();
+    this.#sealedBytes -= batch.length;
+  }
+
+  /** All sealed ones, which are given up. */
+  takeAll(): Batch[] {
+    this.#sealedBytes = 0;
+    return this.#sealed.splice(0);
+  }
+}
