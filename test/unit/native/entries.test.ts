@@ -24,6 +24,8 @@ import { pick, uniform } from '../../native/dense.ts';
 
 const SEED = 20261123;
 const best = nativeInfo().isa;
+/** The C++ library of the WebAssembly build does not, and numbers of 16 and 17 digits are certain nowhere there. */
+const READS_DOUBLES = nativeInfo().binding !== 'wasm';
 afterAll(() => setIsa(best));
 const EXTRA = 40;
 
@@ -254,7 +256,7 @@ describe('certainly sound', () => {
         );
 
   it('says it of entries as they are written, with their kind', () => {
-    expect(kindOf(text(sorted(decision)), 5)).toBe('decision');
+    expect(kindOf(text(sorted(decision)), 5)).toBe(READS_DOUBLES ? 'decision' : null);
     expect(kindOf(text({ by: 'a' }, 'erase', ''), 5)).toBe('erase');
     expect(kindOf(text({ droppedBytes: 3, segment: 'x' }, 'recovered', ''), 5)).toBe('recovered');
     expect(kindOf(text({ isAway: true, what: 'anchor', '~': [{ a: [null, 1e-7] }] }, 'note', ''), 5)).toBe('note');
@@ -336,7 +338,7 @@ describe('certainly sound', () => {
     }
     expect(wrong).toEqual([]);
     // Nearly all numbers that are printed right, where the C++ library reads doubles.
-    if (nativeInfo().binding !== 'wasm') expect(certain).toBeGreaterThan(0.9 * numbers.length);
+    if (READS_DOUBLES) expect(certain).toBeGreaterThan(0.9 * numbers.length);
   });
 
   it('of random changes to good entries says it only of what stays sound (fuzzed)', () => {
