@@ -161,6 +161,8 @@ export class LogWriter implements WitnessLog {
     if (this.#closing !== null) throw new KvError('closed', 'the log was closed');
     this.#throwFailure();
     const timeMs = this.#now();
+    // Before anything is spelled: while the disk refuses, an entry costs its caller no more than being counted.
+    if (this.#trouble !== null) return this.#lose(session, timeMs);
     const text = spellBody(kind, body);
     let sealing: Sealing | null = null;
     try {
@@ -171,7 +173,6 @@ export class LogWriter implements WitnessLog {
     }
     const head = payloadHead(this.#nextSeq, timeMs, session, kind);
     checkPayload(head, text, { seq: this.#nextSeq, session, kind }, sealing !== null);
-    if (this.#trouble !== null) return this.#lose(session, timeMs);
     const seq = this.#add(head, text, sealing);
     const { sessions } = this.#queue.open;
     sessions.set(session, (sessions.get(session) ?? 0) + 1);
