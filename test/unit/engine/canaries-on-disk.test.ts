@@ -1,12 +1,23 @@
 // Nothing of what a user says or names reaches the disk: a thousand words that exist nowhere else go through prompts, stop texts, names and paths of models,
-// paths of files, options, the address of a server, and the errors that these cause. Afterwards not one of them stands in the state folder or the metrics.
+// paths of files and of the state folder, options, addresses of servers, and the errors that these cause. Afterwards not one of them stands in a file of the
+// state folder, in checkpoints, metrics, reports, or what the live view answers, also to those who ask it with such words.
 import { randomBytes } from 'node:crypto';
 import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { createEngine, type Engine, type KvError, openAuditIndex, openCache } from '../../../engine/index.ts';
+import {
+  createEngine,
+  type Engine,
+  type KvError,
+  openAuditIndex,
+  openCache,
+  openLogQuery,
+  serve,
+  sessionReport,
+} from '../../../engine/index.ts';
+import { ROUTES } from '../../../engine/serve/routes.ts';
 import { logDir, sqlDir } from '../../../engine/state.ts';
-import { readLog } from '../../../witness/index.ts';
+import { entryId, makeCheckpointKeys, readLog } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { MODEL, refused } from './on-reference.ts';
 
@@ -22,8 +33,37 @@ const filesOf = (dir: string): string[] =>
     .filter((one) => one.isFile())
     .map((one) => join(one.parentPath, one.name));
 
-it('a thousand canaries leave nothing on disk and in the metrics', async () => {
-  const state = join(folder(), 'state');
+/** What the live view answers on every route, to whoever asks with canaries, and in its metrics afterwards. */
+async function answersOf(state: string): Promise<string[]> {
+  const view = await serve(state, { port: 0, requestsPerSecond: 1000 });
+  const asked = async (path: string, headers: Readonly<Record<string, string>> = {}): Promise<[number, string]> => {
+    const response = await fetch(view.url + path, { headers });
+    return [response.status, await response.text()];
+  };
+  const [row] = await openLogQuery(logDir(state)).decisions({ limit: 1 });
+  const answers: string[] = [];
+  for (const { path, source } of ROUTES) {
+    if (source === 'stream') continue;
+    const [status, text] = await asked(path.replace('{session}', row!.session).replace('{id}', entryId(row!.seq)));
+    expect([path, status]).toEqual([path, 200]);
+    answers.push(text);
+  }
+  for (let n = 0; n < 20; n++) {
+    await asked(`/${word()}`);
+    await asked(`/v1/sessions/${word()}`);
+    await asked(`/v1/decisions?${word()}=${word()}`, { authorization: `Bearer ${word()}`, 'user-agent': word() });
+  }
+  answers.push((await asked('/metrics'))[1]);
+  await view.close();
+  return answers;
+}
+
+it('a thousand canaries leave nothing on disk, in metrics, reports and the live view', async () => {
+  const state = join(folder(), word(), 'state');
+  mkdirSync(join(state, '..'));
+  const audit = folder();
+  makeCheckpointKeys(join(audit, 'audit.key'));
+  const anchors: string[] = [];
   const metrics: string[] = [];
   const errors: KvError[] = [];
   let model = join(folder(), word());
@@ -42,6 +82,11 @@ it('a thousand canaries leave nothing on disk and in the metrics', async () => {
         url: `http://127.0.0.1:9/${word()}`,
         apiKey: word(),
         collection: word().replaceAll(/[^a-z0-9-]/gi, ''),
+      },
+      // One place takes checkpoints, and the others fail.
+      anchor: {
+        key: join(audit, 'audit.key'),
+        to: [(anchors[run] = join(audit, word())), join(audit, word(), word()), `http://127.0.0.1:9/${word()}`],
       },
     });
     for (let turn = 0; turn < 2; turn++) {
@@ -83,13 +128,24 @@ it('a thousand canaries leave nothing on disk and in the metrics', async () => {
   await cache.close();
   await (await openAuditIndex({ logDir: logDir(state), dir: sqlDir(state) })).close();
 
+  const answers = await answersOf(state);
+  const ids = [...new Set([...readLog(logDir(state), { kinds: ['close'] })].map(({ session }) => session))];
+  const reports = ids.map((id) => sessionReport(logDir(state), id));
+  expect(reports.length).toBe(9);
+
   expect(words).toBeGreaterThan(1000);
   expect(errors.length).toBeGreaterThan(400);
   // Errors tell the caller what is wrong; that the words came so far shows that they were there to be written.
   expect(errors.some(({ message, values }) => JSON.stringify([message, values]).includes(MARK))).toBe(true);
   const files = filesOf(state);
   expect(files.length).toBeGreaterThan(10);
-  expect(files.filter((path) => path.includes(MARK) || readFileSync(path).includes(MARK))).toEqual([]);
+  const isTold = (path: string): boolean =>
+    path.slice(state.length).includes(MARK) || readFileSync(path).includes(MARK);
+  expect(files.filter(isTold)).toEqual([]);
+  expect(
+    anchors.map((path) => readFileSync(path, 'utf8')).filter((text) => text === '' || text.includes(MARK)),
+  ).toEqual([]);
+  expect([...answers, ...reports].filter((text) => text.includes(MARK))).toEqual([]);
   // What is sealed must not hold them either.
   const said = [...readLog(logDir(state))].map((entry) => JSON.stringify(entry));
   expect(said.filter((text) => text.includes(MARK))).toEqual([]);
