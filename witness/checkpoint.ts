@@ -56,6 +56,8 @@ export const CUT_END = '\n\n';
 const LINES =
   /^palimpsest\/([0-9a-f]{32})\/(\d{1,4})\n(0|[1-9]\d{0,9})\n([A-Za-z0-9+/]{43}=)\nhead ([A-Za-z0-9+/]{43}=)\ntime (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)\n$/;
 
+const NO_CHECKPOINT = 'is not a checkpoint of a witness log';
+
 const base64Of = (hex: string): string => Buffer.from(hex, 'hex').toString('base64');
 
 /** The name under which a series is signed. */
@@ -82,13 +84,18 @@ function bodyOf({ text }: Note): CheckpointBody | null {
     : null;
 }
 
-/** One checkpoint that one of `keys` signed. Throws 'bad-signature' for anything else. */
-export function parseCheckpoint(note: string, keys: readonly VerifierKey[], place: string): Checkpoint {
+/** → what the note says, or a sentence that says why it counts for nothing. */
+function signedBody(note: string, keys: readonly VerifierKey[]): CheckpointBody | string {
   const parsed = parseNote(note);
   const body = parsed && bodyOf(parsed);
-  if (parsed === null || body === null) throw refused(place, 'is not a checkpoint of a witness log');
-  if (signerOfNote(parsed, keys) === null)
-    throw refused(place, 'was signed by none of the trusted keys, or was changed since');
+  if (parsed === null || body === null) return NO_CHECKPOINT;
+  return signerOfNote(parsed, keys) === null ? 'was signed by none of the trusted keys, or was changed since' : body;
+}
+
+/** One checkpoint that one of `keys` signed. Throws 'bad-signature' for anything else. */
+export function parseCheckpoint(note: string, keys: readonly VerifierKey[], place: string): Checkpoint {
+  const body = signedBody(note, keys);
+  if (typeof body === 'string') throw refused(place, body);
   return { ...body, note, place };
 }
 
@@ -108,10 +115,12 @@ export function readCheckpoints(path: string, keys: readonly VerifierKey[]): Che
   let isAfterCut = false;
   for (const { lines, line, isWhole } of partsOf(text)) {
     const [first = ''] = lines;
-    if (isWhole) found.push(parseCheckpoint(`${lines.join('\n')}\n`, keys, `${path}:${line}`));
-    else if (!isAfterCut && !first.startsWith(ORIGIN) && !ORIGIN.startsWith(first))
-      throw refused(`${path}:${line}`, 'is not a checkpoint of a witness log');
-    isAfterCut = !isWhole;
+    const [note, place] = [`${lines.join('\n')}\n`, `${path}:${line}`];
+    // What looks cut off may lack nothing: somebody may have put an empty line behind it.
+    const isSigned = isWhole || typeof signedBody(note, keys) !== 'string';
+    if (isSigned) found.push(parseCheckpoint(note, keys, place));
+    else if (!isAfterCut && !first.startsWith(ORIGIN) && !ORIGIN.startsWith(first)) throw refused(place, NO_CHECKPOINT);
+    isAfterCut = !isSigned;
   }
   return found;
 }

@@ -12,7 +12,6 @@ export const KEY_NAME = 'palimpsest';
 /** Type of a signature algorithm: Ed25519. */
 const ED25519 = 0x01;
 const HASH_BYTES = 4;
-const SIGNATURE_BYTES = 64;
 const NAME = /^[^\s+]{1,255}$/u;
 const DASH = '\u2014';
 
@@ -56,8 +55,9 @@ export const headerKeyId = (key: VerifierKey): string => keyIdOf(key.publicKey);
  * Throws 'bad-signature' for what is neither, 'not-found', 'io'.
  */
 export function readVerifier(typed: string): VerifierKey {
-  const [, name, hash, base64] = /^([^+\s]+)\+([0-9a-f]{8})\+([A-Za-z0-9+/=]+)$/.exec(typed.trim()) ?? [];
-  if (name === undefined || base64 === undefined) return { name: KEY_NAME, publicKey: readTrustedKey(typed).publicKey };
+  const match = /^([^+\s]+)\+([0-9a-f]{8})\+([A-Za-z0-9+/=]+)$/.exec(typed.trim());
+  if (match === null) return { name: KEY_NAME, publicKey: readTrustedKey(typed).publicKey };
+  const [name, hash, base64] = match.slice(1) as [string, string, string];
   const bytes = Buffer.from(base64, 'base64');
   const key = { name, publicKey: bytes.subarray(1).toString('hex') };
   if (bytes.length !== 33 || bytes[0] !== ED25519 || keyHash(key).toString('hex') !== hash)
@@ -85,7 +85,7 @@ export interface Note {
 /** One signed note, to its last byte; null for what is none. */
 export function parseNote(bytes: string): Note | null {
   const split = bytes.lastIndexOf('\n\n');
-  if (split < 1 || !bytes.endsWith('\n')) return null;
+  if (split < 0 || !bytes.endsWith('\n')) return null;
   const signatures: { name: string; bytes: Buffer }[] = [];
   for (const line of bytes.slice(split + 2, -1).split('\n')) {
     const [dash, name = '', base64 = '', ...rest] = line.split(' ');
@@ -103,9 +103,8 @@ export function signerOfNote({ text, signatures }: Note, keys: readonly Verifier
   for (const { name, bytes } of signatures) {
     const key = keys.find((one) => one.name === name && keyHash(one).equals(bytes.subarray(0, HASH_BYTES)));
     if (key === undefined) continue;
-    const value = bytes.subarray(HASH_BYTES);
-    const signature = { algorithm: 'ed25519', publicKey: key.publicKey, value: value.toString('hex') } as const;
-    if (value.length !== SIGNATURE_BYTES || !isSignedBy(Buffer.from(text), signature)) return null;
+    const value = bytes.toString('hex', HASH_BYTES);
+    if (!isSignedBy(Buffer.from(text), { algorithm: 'ed25519', publicKey: key.publicKey, value })) return null;
     signer ??= key;
   }
   return signer;
