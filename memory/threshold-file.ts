@@ -47,8 +47,8 @@ export interface EvidenceLog {
   hashAt?(seq: number): string | null;
 }
 
-const refuse = (name: string, what: string, path: string): KvError =>
-  new KvError('bad-thresholds', `${name}: ${what}`, { values: { name, path }, hint: HINT });
+const refuse = (name: string, what: string, path: string, cause?: unknown): KvError =>
+  new KvError('bad-thresholds', `${name}: ${what}`, { values: { name, path }, hint: HINT, cause });
 
 /**
  * Value → checked content: the schema says what may stand in a file, `checkThresholds` what a session would start with, so that
@@ -79,9 +79,9 @@ function checkFile(value: unknown, name: string): ThresholdFile {
       throw refuse(name, `${where}thresholds: more than ${THRESHOLDS_MAX}`, 'thresholds');
     try {
       checkThresholds(setOf(learned, file.model.shape.layers), file.model.shape.layers);
-    } catch (error) {
-      if (!(error instanceof KvError)) throw error;
-      throw refuse(name, `${where}${error.message}`, String(error.values['id'] ?? 'thresholds'));
+    } catch (cause) {
+      const { message, values } = cause as KvError;
+      throw refuse(name, `${where}${message}`, String(values['id'] ?? 'thresholds'), cause);
     }
   }
   if (file.signature !== null && !isSignedBy(signedBytes(file), file.signature))

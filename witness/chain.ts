@@ -4,7 +4,7 @@
  * something else: in format 2 leaves (0x00) and nodes (0x01) of the tree, headers (0x02), links (0x03); in format 1 headers (0x00) and
  * entries (0x01). On disk: may never change within one format version.
  */
-import { createHash, hash } from 'node:crypto';
+import { hash } from 'node:crypto';
 
 export const HASH_BYTES = 32;
 export const NO_HASH: Uint8Array = new Uint8Array(HASH_BYTES);
@@ -20,9 +20,8 @@ const TWO_32 = 2 ** 32;
 const room = Buffer.alloc(4096);
 const link = Buffer.alloc(1 + 2 * HASH_BYTES, LINK_BYTE);
 
-export const sha256 = (bytes: Uint8Array): Buffer =>
-  // The one-shot form is a third faster, and came with Node 20.12.
-  typeof hash === 'function' ? hash('sha256', bytes, 'buffer') : createHash('sha256').update(bytes).digest();
+/** In one call, which takes a third less time than three. */
+export const sha256 = (bytes: Uint8Array): Buffer => hash('sha256', bytes, 'buffer');
 
 /** SHA-256(0x02, in format 1 0x00, ‖ header without its CRC): the hash that the first entry of a segment builds on. */
 export function headerHash(version: number, header: Uint8Array): Buffer {

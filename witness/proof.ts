@@ -121,7 +121,6 @@ export function proveEntry(
     const path = leaves.path(leafIndex, treeSize).map((hash) => Buffer.from(hash).toString('base64'));
     return { entry, leafIndex, treeSize, path, checkpoint: note };
   }
-  if (entry === null) throw noEntry(seq);
   throw new KvError(
     'bad-log',
     `the log has fewer than the ${treeSize} entries that were signed (checkpoint ${place})`,

@@ -109,8 +109,10 @@ export class SegmentFile {
   frame(version: number, offset: number): Frame | Fault | null {
     const remaining = this.size - offset;
     if (remaining === 0) return null;
-    if (remaining < ENTRY_HEAD_BYTES) return { offset, what: 'the file ends inside the head of an entry', cut: true };
-    const length = this.bytes(offset, ENTRY_HEAD_BYTES).readUInt32LE(0);
+    // Also where the file became shorter since: a writer cuts off what it gives up.
+    const head = this.bytes(offset, ENTRY_HEAD_BYTES);
+    if (head.length < ENTRY_HEAD_BYTES) return { offset, what: 'the file ends inside the head of an entry', cut: true };
+    const length = head.readUInt32LE(0);
     if (length === 0 || length > PAYLOAD_BYTES_MAX) {
       return {
         offset,

@@ -348,7 +348,7 @@ export class LogWriter implements WitnessLog {
   #acknowledge(batch: Batch): void {
     this.#queue.take(batch);
     batch.done = true;
-    if (batch.lastSeq > this.#acknowledgedSeq) this.#acknowledgedSeq = batch.lastSeq;
+    this.#acknowledgedSeq = Math.max(this.#acknowledgedSeq, batch.lastSeq);
     this.#settings.anchor?.advance(batch.seal(), batch.lastMs);
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);

@@ -142,7 +142,16 @@ describe('a file of checkpoints', () => {
   // A writer that died, was started again, and died again, in the middle of a line or at its end.
   it('passes over beginnings that were cut off, however many, and takes what follows them', () => {
     const whole = note(2);
-    for (const length of [1, 11, 40, text.length - 1, text.length, text.length + 1, text.length + 3, whole.length - 2]) {
+    for (const length of [
+      1,
+      11,
+      40,
+      text.length - 1,
+      text.length,
+      text.length + 1,
+      text.length + 3,
+      whole.length - 2,
+    ]) {
       const cut = note(9).slice(0, length);
       expect(found(note(1) + cut), `cut at ${length}`).toEqual([[1, 1]]);
       const sizes = (content: string): number[] => found(content).map(([size]) => size);
