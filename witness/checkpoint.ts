@@ -12,9 +12,8 @@
  */
 import type { KeyObject } from 'node:crypto';
 import { KvError, readRegular } from '../native/index.ts';
-import { HASH_BYTES } from './chain.ts';
 import { type Note, parseNote, signerOfNote, signNote, type VerifierKey } from './note.ts';
-import { SERIES_ENTRIES, SERIES_MAX } from './series.ts';
+import { SERIES_ENTRIES } from './series.ts';
 
 /** What a series was at some time. */
 export interface CheckpointBody {
@@ -77,18 +76,17 @@ function bodyOf({ text }: Note): CheckpointBody | null {
   const hex = (base64: string | undefined): string => Buffer.from(base64 as string, 'base64').toString('hex');
   const body = { logId, series: Number(series), size: Number(size), rootHash: hex(root), headHash: hex(head) };
   const timeMs = Date.parse(time as string);
-  const isSound = body.series < SERIES_MAX && body.size <= SERIES_ENTRIES && body.rootHash.length === 2 * HASH_BYTES;
+  const isSound = body.size <= SERIES_ENTRIES && Number.isFinite(timeMs);
   // One spelling each: what was read is what would be written.
-  return isSound && Number.isFinite(timeMs) && checkpointText({ ...body, timeMs }) === text
-    ? { ...body, timeMs }
-    : null;
+  return isSound && checkpointText({ ...body, timeMs }) === text ? { ...body, timeMs } : null;
 }
 
 /** → what the note says, or a sentence that says why it counts for nothing. */
 function signedBody(note: string, keys: readonly VerifierKey[]): CheckpointBody | string {
   const parsed = parseNote(note);
-  const body = parsed && bodyOf(parsed);
-  if (parsed === null || body === null) return NO_CHECKPOINT;
+  if (parsed === null) return NO_CHECKPOINT;
+  const body = bodyOf(parsed);
+  if (body === null) return NO_CHECKPOINT;
   return signerOfNote(parsed, keys) === null ? 'was signed by none of the trusted keys, or was changed since' : body;
 }
 
@@ -114,7 +112,7 @@ export function readCheckpoints(path: string, keys: readonly VerifierKey[]): Che
   const found: Checkpoint[] = [];
   let isAfterCut = false;
   for (const { lines, line, isWhole } of partsOf(text)) {
-    const [first = ''] = lines;
+    const first = lines[0] as string;
     const [note, place] = [`${lines.join('\n')}\n`, `${path}:${line}`];
     // What looks cut off may lack nothing: somebody may have put an empty line behind it.
     const isSigned = isWhole || typeof signedBody(note, keys) !== 'string';
@@ -147,7 +145,7 @@ function partsOf(text: string): Part[] {
     if (part !== null && line === '' && isSigned) {
       part.isWhole = false;
       part = null;
-    } else if (part !== null && (line === '' || (isSigned && isSignature) || !(isSigned || line.startsWith(ORIGIN)))) {
+    } else if (part !== null && (isSigned ? isSignature : !line.startsWith(ORIGIN))) {
       part.lines.push(line);
       isSigned ||= line === '';
       part.isWhole = isSignature && !isCut;

@@ -41,10 +41,8 @@ export function recoverLog(files: LogFiles, dir: string): Recovered {
     syncFolder(dir, files);
   }
   if (end.logId !== null) settle(files, dir, end);
-  const bytes =
-    end.logId === null
-      ? 0
-      : listSegments(files, dir).reduce((sum, number) => sum + fileBytes(files, join(dir, segmentName(number))), 0);
+  const names = listSegments(files, dir).map(segmentName);
+  const bytes = names.reduce((sum, name) => sum + fileBytes(files, join(dir, name)), 0);
   return { end: end.logId === null ? null : end, droppedBytes: end.tornBytes, segment, bytes, lastMs, firstSegment };
 }
 

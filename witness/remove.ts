@@ -2,14 +2,14 @@
 import { join } from 'node:path';
 import { KvError, syncFolder } from '../native/index.ts';
 import type { LogFiles } from './files.ts';
-import { SegmentFile } from './scan.ts';
+import { badLog, SegmentFile } from './scan.ts';
 import { segmentName } from './segment.ts';
 import type { RetentionBody } from './types.ts';
 import { listSegments } from './walk.ts';
 
 /**
  * What removing all segments before `firstSegment` means; null where there are none. `current` is the one that is being written. Throws
- * 'bad-argument' where the new first segment would not say what the chain and the tree before it were.
+ * 'bad-argument' where the new first segment would not say what the chain and the tree before it were, 'bad-log' where its header is damaged.
  */
 export function planRemoval(
   files: LogFiles,
@@ -25,7 +25,8 @@ export function planRemoval(
   const numbers = listSegments(files, dir).filter((number) => number < firstSegment);
   if (numbers.length === 0) return null;
   const { header } = headOf(files, dir, firstSegment);
-  if (typeof header === 'string' || header.version === 1)
+  if (typeof header === 'string') throw badLog(segmentName(firstSegment), 0, null, header);
+  if (header.version === 1)
     throw new KvError(
       'bad-argument',
       `${segmentName(firstSegment)} is of format 1, which can only follow all before it`,

@@ -128,8 +128,7 @@ export function decodeHeader(bytes: Buffer): SegmentHeader | string {
     keyId: version === 1 ? NO_KEY : bytes.toString('hex', 88, 88 + KEY_ID_BYTES),
     firstSegment,
     leaves,
-    peaks:
-      version === 1 ? [] : Array.from({ length: peakCount(leaves) }, (_, n) => hashAt(PEAKS_OFFSET + n * HASH_BYTES)),
+    peaks: Array.from({ length: peakCount(leaves) }, (_, n) => hashAt(PEAKS_OFFSET + n * HASH_BYTES)),
   };
 }
 

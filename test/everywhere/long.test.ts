@@ -1,5 +1,5 @@
-// What takes minutes and is not about builds: a minute of damaged files for every parser, two parsers at a time, and a thousand kills of a process
-// that writes its log. Only CI does it (PALIMPSEST_EVERYWHERE); a few of each run with every test.
+// What takes minutes and is not about builds: a minute of damaged files for every parser, two parsers at a time, a thousand kills of a process
+// that writes its log, and the branches that tests take. Only CI does it (PALIMPSEST_EVERYWHERE); a few of each run with every test.
 import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -43,6 +43,22 @@ test(
     } finally {
       rmSync(dir, { recursive: true, force: true });
     }
+  },
+  20 * MINUTES,
+);
+
+test(
+  'every branch of what appends, recovers, verifies and imports is taken by a test',
+  () => {
+    const ran = node([
+      'node_modules/vitest/vitest.mjs',
+      'run',
+      '--config',
+      'test/mutation/coverage.config.ts',
+      '--coverage',
+    ]);
+    expectWell(ran);
+    console.log(ran.said.split('\n').slice(-30).join('\n'));
   },
   20 * MINUTES,
 );

@@ -1,3 +1,4 @@
+/** Settings of Stryker for the file that PALIMPSEST_MUTATE names; `main.mjs` sets it. */
 const file = process.env.PALIMPSEST_MUTATE;
 export default {
   mutate: [file],
@@ -6,10 +7,19 @@ export default {
   vitest: { configFile: 'test/mutation/vitest.config.ts', related: false },
   coverageAnalysis: 'perTest',
   concurrency: 1,
+  // It would read tsconfig.json with a compiler that this project does not have.
   tsconfigFile: 'none.json',
   tempDirName: '.cache/mutation',
-  ignorePatterns: ['.cache', 'dist', 'docs', 'models', 'prebuilds', 'coverage', 'test/mutation/node_modules', 'test/bench'],
-  allowEmpty: false,
+  ignorePatterns: [
+    '.cache',
+    'dist',
+    'docs',
+    'models',
+    'prebuilds',
+    'coverage',
+    'test/mutation/node_modules',
+    'test/bench',
+  ],
   reporters: ['clear-text', 'json'],
   clearTextReporter: { allowColor: false, logTests: false, reportTests: false },
   jsonReporter: { fileName: `.cache/mutation-reports/${file.replaceAll('/', '-')}.json` },

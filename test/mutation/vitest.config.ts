@@ -1,9 +1,11 @@
 /** The tests that Stryker runs for one file. */
-import { mergeConfig } from 'vitest/config';
+import { defineConfig } from 'vitest/config';
 import base from '../../vitest.config.ts';
-import { TESTS } from './tests.mjs';
+import { TESTS } from './tests.ts';
 
-const file = process.env.PALIMPSEST_MUTATE ?? '';
-base.test!.include = TESTS[file]!.map((name: string) => `test/${name}.test.ts`);
-base.test!.reporters = [];
-export default mergeConfig(base, { test: {} });
+const tests = TESTS[process.env['PALIMPSEST_MUTATE'] ?? ''];
+if (tests === undefined) throw new Error('test/mutation/tests.ts names no tests for this file');
+
+export default defineConfig({
+  test: { ...base.test, include: tests.map((name) => `test/${name}.test.ts`), reporters: [] },
+});

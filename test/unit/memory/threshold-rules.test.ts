@@ -1,13 +1,19 @@
 /** What an import of thresholds promises: sizes and models are checked, values are told apart from defaults, and errors say what to do. */
 import { generateKeyPairSync } from 'node:crypto';
-import { describe, expect, test } from 'vitest';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, test } from 'vitest';
 import {
   checkThresholdTarget,
   checkTrust,
   evidenceRanges,
   formatThresholdFile,
+  loadThresholdFile,
   modelDifference,
   parseThresholdFile,
+  readThresholdFile,
+  saveThresholdFile,
   signThresholdFile,
   spellLearned,
   THRESHOLD_FILE_BYTES_MAX,
@@ -17,7 +23,10 @@ import {
 import { defaultThresholds } from '../../../policy/index.ts';
 import { example, from, learned } from './threshold-data.ts';
 
-const text = formatThresholdFile(example);
+let text = '';
+beforeAll(() => {
+  text = formatThresholdFile(example);
+});
 const bytesOf = (value: unknown): Uint8Array => Buffer.from(typeof value === 'string' ? value : JSON.stringify(value));
 // biome-ignore lint/suspicious/noExplicitAny: these tests break the type on purpose
 const wire = (): Record<string, any> => JSON.parse(text);
@@ -46,6 +55,10 @@ describe('a refusal', () => {
         refused('x.json: schemaVersion: not a threshold file', { path: 'schemaVersion' }),
       );
     expect(() => parseThresholdFile(bytesOf('{'), 'x.json')).toThrow(refused('x.json', {}));
+    expect(() => parseThresholdFile(bytesOf('null'), 'x.json')).toThrow(refused('not a threshold file', {}));
+    expect(() => readThresholdFile(import.meta.dirname)).toThrow(expect.objectContaining({ code: 'bad-thresholds' }));
+    const deep = { ...wire(), law: { ...wire()['law'], text: 1 } };
+    expect(() => parseThresholdFile(bytesOf(deep), 'x.json')).toThrow(refused('law.text:', { path: 'law.text' }));
   });
 
   test('names the threshold that no session would start with, also in a part', () => {
@@ -142,10 +155,11 @@ describe('files of version 1', () => {
 });
 
 describe('what is exported', () => {
-  const set = toThresholdSet(example);
+  const learnedSet = (): ReturnType<typeof toThresholdSet> => toThresholdSet(example);
   const logsOf = (...args: Parameters<typeof toThresholdFile>) => toThresholdFile(...args).evidence.logs;
 
   test('rests on the log as far as it was acknowledged, and on no log where there is none', () => {
+    const set = learnedSet();
     const { ranges: _, ...bare } = set;
     expect(logsOf(bare, target, null)).toEqual([]);
     expect(logsOf(bare, target, { id: 'xyz' })).toEqual([]);
@@ -163,6 +177,7 @@ describe('what is exported', () => {
   });
 
   test('has no law where none was learned, no defaults, and the latest 1,024 entries of a threshold', () => {
+    const set = learnedSet();
     const { law: _, ...lawless } = set;
     expect(toThresholdFile(lawless, target, null).law).toBeNull();
     expect(toThresholdFile({ ...set, ...defaultThresholds(2) }, target, null).thresholds).toEqual({});
@@ -176,6 +191,22 @@ describe('what is exported', () => {
     const bad = { ...set, c: Number.NaN };
     expect(() => toThresholdFile(bad, target, null)).toThrow(refused('thresholds to export: c', {}));
   });
+});
+
+test('a file that is saved without a log names none, and loads as the same set', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'palimpsest-rules-'));
+  try {
+    const path = join(dir, 'saved.json');
+    const { ranges: _, ...set } = toThresholdSet(example);
+    await saveThresholdFile(path, set, target);
+    expect(readThresholdFile(path).evidence).toEqual({ sessions: null, tokens: null, logs: [] });
+    expect(await loadThresholdFile(path, target)).toMatchObject(set);
+    await expect(loadThresholdFile(path, { ...target, modelDigest: 'x' })).rejects.toMatchObject({
+      code: 'model-mismatch',
+    });
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
 });
 
 describe('where evidence stands', () => {

@@ -1,12 +1,12 @@
 // Checkpoints without a log: which texts are one, how a file of them is read whatever a crash left in it, and what a series says
 // against them, entry by entry. The trees here are computed by this file alone.
 import { generateKeyPairSync } from 'node:crypto';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { type CheckpointBody, signCheckpoint } from '../../../witness/checkpoint.ts';
-import { parseCheckpoint, readCheckpoints, verifierOf } from '../../../witness/index.ts';
+import { appendCheckpoints, parseCheckpoint, readCheckpoints, verifierOf } from '../../../witness/index.ts';
 import { signNote } from '../../../witness/note.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-checkpoints-'));
@@ -160,9 +160,30 @@ describe('a file of checkpoints', () => {
     }
   });
 
+  it('takes what follows directly behind a line at which another was cut off', () => {
+    const lines = note(9).split('\n');
+    for (const kept of [1, 2, 4, 5])
+      expect(found(`${lines.slice(0, kept).join('\n')}\n${note(2)}`), `${kept} lines`).toEqual([[2, kept + 1]]);
+  });
+
+  it('gets an empty line before the next checkpoint where it does not end with a whole one', () => {
+    const path = file(note(1) + note(9).slice(0, 60));
+    appendCheckpoints(path, [note(2)]);
+    expect(readCheckpoints(path, keys).map(({ size }) => size)).toEqual([1, 2]);
+    expect(readFileSync(path, 'utf8')).toBe(`${note(1)}${note(9).slice(0, 60)}\n\n${note(2)}`);
+  });
+
+  it('is a file, and of a size that checkpoints can have', () => {
+    const large = file('');
+    truncateSync(large, 256 * 1024 * 1024 + 1);
+    for (const path of [dir, large])
+      expect(() => readCheckpoints(path, keys)).toThrowError(expect.objectContaining({ code: 'bad-signature' }));
+  });
+
   it('is refused at the first line of what is something else, also behind a sound one', () => {
     for (const [content, line] of [
       ['hello\n', 1],
+      ['\n\nhello\n', 3],
       [`${note(1)}hello\n`, 8],
       [`${note(1)}hello\n${note(2)}`, 8],
       [`${note(1)}\nhello`, 9],

@@ -1,13 +1,15 @@
 // Damage that only somebody makes who knows the format: headers and entries whose checksums and hashes are right and which say what
 // no writer says. Each is found at its place, with the binary and without it, and a proof is never made from it.
 import { generateKeyPairSync } from 'node:crypto';
-import { readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, describe, expect, it } from 'vitest';
+import { crc32 } from 'node:zlib';
+import { afterEach, describe, expect, it, test } from 'vitest';
 import { useEntriesBinary } from '../../../native/entries.ts';
 import { Batch, type ChainEnd } from '../../../witness/batch.ts';
 import { signCheckpoint } from '../../../witness/checkpoint.ts';
 import { crc32c } from '../../../witness/crc32c.ts';
+import { parseEnvelope } from '../../../witness/entry.ts';
 import { nodeFiles } from '../../../witness/files.ts';
 import {
   openWitnessLog,
@@ -88,6 +90,8 @@ describe.each([true, false])('with the binary: %s', (isUsed) => {
     ['is of a time before all times', payload(1).replace('1000', '-1'), 'lacks seq'],
     ['is of half a millisecond', payload(1).replace('1000', '0.5'), 'lacks seq'],
     ['is of a time behind all calendars', payload(1).replace('1000', '8640000000000001'), 'lacks seq'],
+    ['has a session that is a list', payload(1).replace('"s"', '[]'), 'lacks seq'],
+    ['begins with a mark of its byte order', `\ufeff${payload(1)}`, 'an entry is not JSON'],
     ['has a session that is a number', payload(1).replace('"s"', '5'), 'lacks seq'],
     ['has a session of 201 characters', payload(1).replace('"s"', `"${'s'.repeat(201)}"`), 'lacks seq'],
   ])('an entry that %s', (_what, text, said) => {
@@ -109,6 +113,11 @@ describe.each([true, false])('with the binary: %s', (isUsed) => {
       .replace('"s"', `"${'s'.repeat(200)}"`);
     expect(problem(forge([[payload(0), last]]))).toBeNull();
     expect(problem(forge([[payload(0).replace('1000', '0')]]))).toBeNull();
+    // JavaScript puts names that are numbers in another order than the log does.
+    expect(problem(forge([[payload(0, '{"10":1,"9":2,"a":3}')]]))).toBeNull();
+    expect(problem(forge([[payload(0, '{"9":1,"10":2}')]]))).toMatchObject({
+      what: expect.stringContaining('not spelled canonically'),
+    });
   });
 
   it.each<[string, number, Partial<SegmentHeader>, number, string]>([
@@ -177,6 +186,9 @@ describe('a header', () => {
     expect(decodeHeader(Buffer.concat([encodeHeader(good), Buffer.alloc(100, 1)]))).toEqual(good);
     const old = { ...good, version: 1, beganMs: 0, keyId: NO_KEY, firstSegment: 0, leaves: 0, peaks: [] } as const;
     expect(decodeHeader(encodeHeader(old))).toEqual(old);
+    const leaves = 2 ** 32 - 1;
+    const full = { ...good, leaves, peaks: Array.from({ length: 32 }, (_, n) => Buffer.alloc(32, n)) };
+    expect(decodeHeader(encodeHeader(full))).toEqual(full);
   });
 
   it.each<[string, (bytes: Buffer) => Buffer, string]>([
@@ -228,6 +240,13 @@ describe('a header', () => {
     expect(decodeHeader(change(encodeHeader(good)))).toContain(said);
   });
 
+  it('of format 1 is refused where something stands there, and its checksum is right', () => {
+    const bytes = encodeHeader({ ...good, version: 1, leaves: 0, peaks: [] });
+    bytes.writeUInt32LE(84, 12);
+    bytes.writeUInt32LE(crc32(bytes.subarray(0, 80)), 80);
+    expect(decodeHeader(bytes)).toBe('the reserved bytes of the header are not zero');
+  });
+
   it('of format 1 has zeros where format 2 says its length', () => {
     const bytes = encodeHeader({ ...good, version: 1, leaves: 0, peaks: [] });
     expect(bytes.readUInt32LE(12)).toBe(0);
@@ -246,6 +265,48 @@ describe('names of segments', () => {
     ]);
     const names = ['00000010.wal', '00000002.wal', '123456789.wal', '000000003.wal', '1.wal', 'x00000004.wal'];
     expect(segmentNumbers([...names, '00000005.wal.torn', '00000006xwal', 'keys'])).toEqual([2, 10, 123456789]);
+  });
+});
+
+test('an entry of bytes that are no UTF-8 is none', () => {
+  const bytes = Buffer.from(payload(0, '{"a":"x"}'));
+  expect(parseEnvelope(bytes)).toMatchObject({ seq: 0, body: { a: 'x' } });
+  bytes[bytes.indexOf('x')] = 0xff;
+  expect(() => parseEnvelope(bytes)).toThrowError(expect.objectContaining({ code: 'bad-log' }));
+});
+
+describe('what a crash leaves', () => {
+  // Readers that do not compute the tree know less of a header that was cut short, and take the same beginnings for torn.
+  it('of a next header is passed over by every reader, and what is no beginning of it by none', () => {
+    const dir = forge([[payload(0), payload(1)], [payload(2)]]);
+    const path = join(dir, '00000001.wal');
+    const bytes = readFileSync(path).subarray(0, readFileSync(path).readUInt32LE(12));
+    for (let length = 0; length < bytes.length; length += 7) {
+      writeFileSync(path, bytes.subarray(0, length));
+      expect([...readLog(dir)].length, `${length} bytes`).toBe(2);
+      expect(verifyLog(dir), `${length} bytes`).toMatchObject({ ok: true, entries: 2, tornBytes: length });
+      if (length < 48) continue;
+      const other = Buffer.from(bytes.subarray(0, length));
+      other[47]! ^= 1;
+      writeFileSync(path, other);
+      expect(() => [...readLog(dir)], `${length} bytes`).toThrowError(expect.objectContaining({ code: 'bad-log' }));
+      expect(verifyLog(dir).problem, `${length} bytes`).toMatchObject({ segment: '00000001.wal', offset: 0 });
+    }
+  });
+
+  it('of the very first header is no entry and no log', () => {
+    const dir = forge([[payload(0)]]);
+    const path = join(dir, '00000000.wal');
+    writeFileSync(path, readFileSync(path).subarray(0, 50));
+    expect(verifyLog(dir)).toMatchObject({ ok: true, logId: null, entries: 0, tornBytes: 50 });
+    expect([...readLog(dir)]).toEqual([]);
+  });
+
+  it('of another series before its first segment is a series without entries', () => {
+    const dir = forge([[payload(0)]]);
+    mkdirSync(join(dir, 'writer-0001'));
+    expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 1, series: [{ entries: 1 }, { series: 1, entries: 0 }] });
+    expect([...readLog(dir)].length).toBe(1);
   });
 });
 

@@ -52,6 +52,7 @@ describe('a note', () => {
     ['an end without a signature', 'text\n\n'],
     ['a last line without its end', `text\n\n${line}`],
     ['one byte too many at the end', `text\n\n${line}\nx`],
+    ['another byte in place of the last line end', `text\n\n${line}x`],
     ['another dash', `text\n\n- name AAAAAAA=\n`],
     ['a line that says more', `text\n\n${line} more\n`],
     ['a line that says less', 'text\n\n— name\n'],

@@ -3,7 +3,7 @@
 import { cpSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { nodeFiles } from '../../../witness/files.ts';
+import { type LogFiles, nodeFiles } from '../../../witness/files.ts';
 import { openWitnessLog, readLog, verifyLog, type WitnessLog, type WitnessOptions } from '../../../witness/index.ts';
 import { recoverLog } from '../../../witness/recover.ts';
 import { planRemoval } from '../../../witness/remove.ts';
@@ -87,6 +87,96 @@ describe('mode drop, while the disk refuses', () => {
   });
 });
 
+describe('at close, mode drop', () => {
+  const refusal = (code: string): Error => Object.assign(new Error(code), { code });
+  const notes = (dir: string, files: LogFiles = nodeFiles): unknown[] =>
+    [...readLog(dir, { files, session: '' })].map(({ body }) => body);
+
+  it('what is missing is told in a new segment where the old one may not grow', async () => {
+    const disk = new SimulatedDisk();
+    const log = await open(disk, { mode: 'drop', segmentBytesMax: 1 << 20 });
+    await fill(log, 2);
+    let isOpened = false;
+    disk.plan = (operation) => {
+      isOpened ||= operation === 'open';
+      return operation === 'write' && !isOpened ? 'ENOSPC' : 'ok';
+    };
+    log.append('s', 'note', { n: 2 });
+    await log.flush();
+    await log.close();
+    expect(log.droppedCount).toBe(1);
+    expect(namesOn(disk)).toEqual(['00000000.wal', '00000001.wal']);
+    expect(notes('/', disk)).toEqual([expect.objectContaining({ note: 'dropped', entries: 1, error: 'ENOSPC' })]);
+    expect(verifyLog('/', disk)).toMatchObject({ ok: true, entries: 3 });
+  });
+
+  it('the same where the old one cannot be opened', async () => {
+    const dir = folder();
+    const first = await openWitnessLog({ dir });
+    await fill(first, 2);
+    await first.close();
+    let isRefused = false;
+    const openSync: LogFiles['openSync'] = (path, flags, mode) => {
+      if (isRefused && flags === 'r+') throw refusal('EMFILE');
+      return nodeFiles.openSync(path, flags, mode);
+    };
+    const log = await openWitnessLog({ dir, mode: 'drop', retryMs: 1, files: { ...nodeFiles, openSync } });
+    isRefused = true;
+    log.append('s', 'note', { n: 2 });
+    expect(await log.flush()).toBe(1);
+    await log.close();
+    expect(log.droppedCount).toBe(1);
+    expect(readdirSync(dir).sort()).toEqual(['00000000.wal', '00000001.wal']);
+    expect(notes(dir)).toEqual([expect.objectContaining({ note: 'dropped', entries: 1, error: 'EMFILE' })]);
+    expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 3 });
+  });
+
+  // Nothing is written unsealed: an entry whose key cannot be read counts as one that the disk refused.
+  it.each(['drop', 'halt', 'block'] as const)(
+    'a key that cannot be read keeps its session out, mode %s',
+    async (mode) => {
+      const dir = folder();
+      const first = await openWitnessLog({ dir, seal: true });
+      first.append('s', 'note', { n: 0 });
+      await first.close();
+      let isRefused = false;
+      const openSync: LogFiles['openSync'] = (path, flags, access) => {
+        if (isRefused && path.includes('keys') && flags === 'r') throw refusal('EIO');
+        return nodeFiles.openSync(path, flags, access);
+      };
+      const files = { ...nodeFiles, openSync };
+      const log = await openWitnessLog({ dir, mode, seal: true, retryMs: 1, blockMsMax: 5, files });
+      isRefused = true;
+      if (mode !== 'drop') {
+        for (let n = 0; n < 2; n++)
+          expect(() => log.append('s', 'note', { n })).toThrowError(
+            expect.objectContaining({ code: 'log-unwritable' }),
+          );
+        await log.close();
+        expect([...readLog(dir)].length).toBe(1);
+        return;
+      }
+      expect(log.append('s', 'note', { n: 1 })).toBeNull();
+      expect(log.droppedCount).toBe(1);
+      isRefused = false;
+      // The note that tells it is made at once, and the session goes on.
+      expect(log.append('s', 'note', { n: 2 })).toBe(2);
+      log.append('t', 'note', { n: 3 });
+      isRefused = true;
+      expect(log.append('u', 'note', { n: 4 })).toBeNull();
+      isRefused = false;
+      await log.close();
+      expect(log.droppedCount).toBe(2);
+      expect(notes(dir)).toEqual([
+        expect.objectContaining({ entries: 1, sessions: { s: 1 }, error: 'EIO' }),
+        expect.objectContaining({ entries: 1, sessions: { u: 1 }, error: 'EIO' }),
+      ]);
+      expect([...readLog(dir, { session: 's' })].map(({ body }) => body)).toEqual([{ n: 0 }, { n: 2 }]);
+      expect(verifyLog(dir)).toMatchObject({ ok: true });
+    },
+  );
+});
+
 describe('what is to be removed', () => {
   it('is every segment before the one that is named, with the bytes they have', async () => {
     const dir = folder();
@@ -101,6 +191,26 @@ describe('what is to be removed', () => {
     const before = [...readLog(dir)].filter(({ seq }) => seq < plan!.body.firstSeq).length;
     expect(before).toBe(plan!.body.firstSeq);
     expect(planRemoval(nodeFiles, dir, 0, last)).toBeNull();
+    let opened = 0;
+    const counted: LogFiles = {
+      ...nodeFiles,
+      openSync: (path, flags) => {
+        opened++;
+        return nodeFiles.openSync(path, flags);
+      },
+      closeSync: (fd) => {
+        opened--;
+        nodeFiles.closeSync(fd);
+      },
+    };
+    planRemoval(counted, dir, 3, last);
+    expect(opened).toBe(0);
+    const damaged = readFileSync(join(dir, names[3]!));
+    damaged[40]! ^= 1;
+    writeFileSync(join(dir, names[3]!), damaged);
+    expect(() => planRemoval(nodeFiles, dir, 3, last)).toThrowError(
+      expect.objectContaining({ code: 'bad-log', message: expect.stringContaining('the checksum of the header') }),
+    );
     expect(planRemoval(nodeFiles, dir, last, last)?.numbers.length).toBe(last);
     for (const wrong of [-1, 1.5, Number.NaN, last + 1])
       expect(() => planRemoval(nodeFiles, dir, wrong, last)).toThrowError(
@@ -166,6 +276,8 @@ describe('recovery', () => {
     cpSync(join(import.meta.dirname, '../../golden/log-v1'), old, { recursive: true });
     const times = [...readLog(old)].map(({ timeMs }) => timeMs);
     expect(recoverLog(nodeFiles, old)).toMatchObject({ lastMs: Math.max(...times), end: { nextSeq: 14 } });
+    // The next segment, of format 2, must say the tree of all before it.
+    expect(recoverLog(nodeFiles, old).end!.tree!.leaves).toBe(14);
     const dir = await written(3);
     const header = bytesOf(dir).readUInt32LE(12);
     truncateSync(join(dir, '00000000.wal'), header);
@@ -232,6 +344,44 @@ describe('recovery', () => {
       }
       expect(verifyLog('/', after)).toMatchObject({ ok: true, problem: null });
     }
+  });
+
+  it('is right on a disk that gives fewer bytes than it was asked for, and leaves no file open', async () => {
+    const dir = await written(30);
+    const whole = bytesOf(dir);
+    writeFileSync(join(dir, '00000000.wal'), whole.subarray(0, whole.length - 5));
+    let open = 0;
+    const files: LogFiles = {
+      ...nodeFiles,
+      openSync: (path, flags, mode) => {
+        open++;
+        return nodeFiles.openSync(path, flags, mode);
+      },
+      closeSync: (fd) => {
+        open--;
+        nodeFiles.closeSync(fd);
+      },
+      readSync: (fd, target, offset, length, position) =>
+        nodeFiles.readSync(fd, target, offset, Math.min(length, 50), position),
+    };
+    const found = recoverLog(files, dir);
+    const kept = found.end!.offset;
+    expect(open).toBe(0);
+    expect(bytesOf(dir)).toEqual(whole.subarray(0, kept));
+    expect(bytesOf(dir, '00000000.wal.torn')).toEqual(whole.subarray(kept, whole.length - 5));
+    // Where a file ends before its size there is nothing to wait for.
+    let isSettling = false;
+    const ending: LogFiles = {
+      ...files,
+      openSync: (path, flags, mode) => {
+        isSettling ||= flags === 'r+';
+        return files.openSync(path, flags, mode);
+      },
+      readSync: (...args) => (isSettling ? 0 : files.readSync(...args)),
+    };
+    expect(() => recoverLog(ending, dir)).toThrowError(/ended \d+ bytes early/);
+    expect(open).toBe(0);
+    expect(bytesOf(dir)).toEqual(whole.subarray(0, kept));
   });
 
   it('loses nothing wherever the disk refuses: the tail is in the segment or in the copy, and the next try finishes', async () => {
