@@ -311,14 +311,16 @@ const SESSION_COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'park',
-    does: 'Read a prompt within a KV budget, answer it if --max-tokens is given, and write the session to a file: tokens and cache, for its owner alone. --tokens says how long the session is to become.',
+    does: 'Read a prompt within a KV budget and write the session to a file: tokens and cache, for its owner alone. --tokens says how long the session is to become.',
     examples: [
       'palimpsest sessions park -m reference -p story.txt',
       'palimpsest sessions park -m smollm2-135m -p report.txt --kv-budget 25% --tokens 4096 -o report.parked',
     ],
     settings: [
       ...ENGINE,
-      ...ANSWER.filter((name) => name !== 'compare'),
+      'prompt',
+      'chat',
+      'system',
       'tokens',
       ...CACHE,
       ...STATE,

@@ -25,6 +25,9 @@ import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 import { checkLength, closing, firstMessages, generateOptions, stream } from './run.ts';
 
+/** What a session is planned for beside its prompt where nobody says how long it is to become: an answer of the usual length. */
+const ANSWER_TOKENS = 128;
+
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 const COLUMNS: readonly Column<ParkedSession>[] = [
   { title: 'session', value: ({ session }) => (session === null ? '–' : shortId(session)) },
@@ -58,17 +61,14 @@ export async function park(settings: Settings): Promise<void> {
   await withEngine(options, settings, async (engine, progress, signal) => {
     const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
     const ids = await engine.tokenize(prompt, countedTokens(engine.info));
-    const maxTokens = number(settings, 'maxTokens');
-    const tokens = Math.max(number(settings, 'tokens') ?? 0, ids.length + (maxTokens ?? 128));
+    const tokens = Math.max(number(settings, 'tokens') ?? 0, ids.length + ANSWER_TOKENS);
     checkLength(ids.length, tokens - ids.length, engine.info.config.contextLength);
     const session = await engine.openSession(sessionOptions(settings, tokens));
     await closing(session, signal, async () => {
-      const generated = maxTokens === undefined ? null : await answer(session, ids, settings, progress, signal);
-      if (generated === null)
-        await session.read(ids, { signal, onProgress: (event) => progress.update('reading', event) });
+      await session.read(ids, { signal, onProgress: (event) => progress.update('reading', event) });
       progress.done();
       const parked = await session.park(text(settings, 'output'), { predict: flag(settings, 'predict') });
-      print(settings, { ...parked, resumed: null, generated });
+      print(settings, { ...parked, resumed: null, generated: null });
     });
   });
 }
