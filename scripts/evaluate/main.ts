@@ -5,6 +5,7 @@
  *   stated     whether a stated divergence is kept and used
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy and eviction rule on several models and contexts: parts quality, recall, speed
+ *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
  * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
  *   --windows N      passages of each kind, 2 by default
@@ -20,6 +21,8 @@
  *   --model NAME     another model
  *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys
  *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
+ *   --shapes LIST    sizes: names such as Llama-2-70B, or layers and heads as in 80:64/8x128
+ *   --batch N        sizes: sequences, 1 by default
  *   --html FILE      frontier: draws all rows of the file as a page
  *   --markdown FILE  frontier: writes them as a table
  *   --threads N
@@ -39,11 +42,12 @@ import { learning, PARTS } from './learning.ts';
 import { everyCache } from './methods.ts';
 import { OUTLIERS } from './outliers.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
+import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const COMMANDS = ['learning', 'stated', 'latents', 'frontier'];
+const COMMANDS = ['learning', 'stated', 'latents', 'frontier', 'sizes'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
@@ -71,6 +75,8 @@ async function main(): Promise<void> {
       model: { type: 'string', default: 'smollm2-135m' },
       models: { type: 'string' },
       contexts: { type: 'string' },
+      shapes: { type: 'string' },
+      batch: { type: 'string', default: '1' },
       html: { type: 'string' },
       markdown: { type: 'string' },
       threads: { type: 'string' },
@@ -96,6 +102,11 @@ async function main(): Promise<void> {
   const json = values.json ?? null;
   const cacheDir = join(root, '.cache');
 
+  if (command === 'sizes') {
+    const shapes = list(values.shapes)?.map(modelShape) ?? MODEL_SHAPES;
+    process.stdout.write(sizeTables(shapes, list(values.contexts)?.map(Number) ?? SIZE_CONTEXTS, Number(values.batch)));
+    return;
+  }
   if (command === 'frontier') {
     const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
     const rows = await frontier({

@@ -43,7 +43,7 @@ describe('a run over the reference model with and without outliers', () => {
     path = join(folder(), 'frontier.json');
     said = [];
     await frontier(request());
-  }, 120_000);
+  });
 
   it('writes valid rows, in which better formats diverge less', () => {
     const { rows, protocol } = frontierFile.parse(JSON.parse(readFileSync(path, 'utf8')));
@@ -82,7 +82,7 @@ describe('a run over the reference model with and without outliers', () => {
     await expect(frontier({ ...request(), dense: 'exact' })).rejects.toThrow(/another protocol/);
     await expect(frontier({ ...request(), caches: ['rot9'] })).rejects.toBeInstanceOf(KvError);
     await expect(frontier({ ...request(), caches: ['prize@25%'] })).rejects.toBeInstanceOf(KvError);
-  }, 60_000);
+  });
 
   it('draws all of it in a page that fetches nothing', () => {
     const { rows } = frontierFile.parse(JSON.parse(readFileSync(path, 'utf8')));
@@ -136,7 +136,7 @@ describe('models', () => {
       // A position and at most a score for each token of 256 bytes come on top.
       expect(half.bytes / half.bytesF16).toBeLessThanOrEqual(0.5 * (264 / 256));
     }
-  }, 60_000);
+  });
 });
 
 it('every format is a method, and so are policies and eviction rules', () => {
