@@ -9,6 +9,7 @@ import type { Runtime } from '../../engine/runtime.ts';
 import { softmax, turned } from '../../engine/trace/head.ts';
 import { assert, FORMAT_NAMES, fromHalf, KvError, type KvErrorCode, toHalf } from '../../native/index.ts';
 import { type Yardstick, type YardstickSession, yardsticks } from '../../policy/index.ts';
+import type { Eviction } from './methods.ts';
 
 /** Tokens that are read at once. */
 export const EVICTION_STRIDE = 16;
@@ -28,11 +29,11 @@ export interface Evicted {
   readonly code: KvErrorCode | null;
 }
 
-/** Reads tokens under the rule `id`, which may hold the share `share` of them. The last `scored` ones follow the prompt. Throws 'unsupported' for models with a sliding window. */
+/** Reads tokens under an eviction rule. The last `scored` ones follow the prompt. Throws 'unsupported' for models with a sliding window. */
 export async function evicted(
   runtime: Runtime,
   ids: readonly number[],
-  { id, share }: { readonly id: string; readonly share: number },
+  { id, budgetTokens: budgetOf }: Eviction,
   scored: number,
 ): Promise<Evicted> {
   const { dense, model } = runtime;
@@ -42,7 +43,7 @@ export async function evicted(
     throw new KvError('unsupported', `${model.name} has a sliding window, so nothing else is evicted`);
   const yardstick = yardsticks.get(id)!;
   const promptTokens = ids.length - scored;
-  const budgetTokens = Math.floor(share * ids.length);
+  const budgetTokens = budgetOf(ids.length);
   const bytesF16 = f16CacheBytes(runtime.shape, ids.length);
   const hidden = new Float32Array(scored * hiddenSize);
   const isOnce = yardstick.when === 'prompt';

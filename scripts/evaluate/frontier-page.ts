@@ -4,7 +4,7 @@
  */
 
 import { type FrontierRow, type Point, places, pointsOf } from './frontier-rows.ts';
-import { columnsFor, FRONTIER_COLUMNS, refusalText } from './frontier-table.ts';
+import { columnsFor, FRONTIER_COLUMNS, otherTables, refusalText } from './frontier-table.ts';
 import { bareName, methodOf } from './methods.ts';
 
 const WIDTH = 880;
@@ -136,12 +136,19 @@ function legend(methods: readonly string[]): string {
 
 function tableOf(points: readonly Point[]): string {
   const columns = columnsFor(points);
-  const head = columns.map(({ title }) => `<th>${escaped(title)}</th>`).join('');
-  const body = points.map((point) => {
-    const cells = columns.map(({ value }) => `<td>${escaped(value(point))}</td>`).join('');
-    return `<tr${point.isBest ? ' class="best"' : ''}>${cells}</tr>`;
+  return tableHtml(
+    columns.map(({ title }) => title),
+    points.map((point) => ({ cells: columns.map(({ value }) => value(point)), isBest: point.isBest })),
+  );
+}
+
+function tableHtml(head: readonly string[], rows: readonly { cells: readonly string[]; isBest: boolean }[]): string {
+  const titles = head.map((title) => `<th>${escaped(title)}</th>`).join('');
+  const body = rows.map(({ cells, isBest }) => {
+    const texts = cells.map((cell) => `<td>${escaped(cell)}</td>`).join('');
+    return `<tr${isBest ? ' class="best"' : ''}>${texts}</tr>`;
   });
-  return `<div class="wide"><table><thead><tr>${head}</tr></thead><tbody>${body.join('')}</tbody></table></div>`;
+  return `<div class="wide"><table><thead><tr>${titles}</tr></thead><tbody>${body.join('')}</tbody></table></div>`;
 }
 
 const STYLE = `
@@ -176,6 +183,13 @@ export function frontierPage(rows: readonly FrontierRow[]): string {
       const refused = refusalText(rows, model, context);
       return `<section><h2>${escaped(title)}</h2>${chart(points, methods, title)}${tableOf(points)}${refused === '' ? '' : `<p>${escaped(refused)}</p>`}</section>`;
     });
+  const others = otherTables(rows).map(({ title, head, rows: body }) => {
+    const table = tableHtml(
+      head,
+      body.map((cells) => ({ cells, isBest: false })),
+    );
+    return `<section><h2>${escaped(title)}</h2>${table}</section>`;
+  });
   const columns = FRONTIER_COLUMNS.map(({ title, is }) => `<dt><b>${escaped(title)}</b></dt><dd>${escaped(is)}</dd>`);
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -183,7 +197,7 @@ export function frontierPage(rows: readonly FrontierRow[]): string {
 <h1>Divergence over bits</h1>
 <p>Each sign is one cache, its values the mean over the texts that were read. Lower and further to the left is better; the line joins the caches that no other one beats in both.</p>
 ${legend(methods)}
-${sections.join('\n')}
+${[...sections, ...others].join('\n')}
 <h2>Columns</h2><dl>${columns.join('')}</dl>
 </body></html>
 `;

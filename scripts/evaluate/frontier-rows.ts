@@ -1,6 +1,5 @@
 /** The rows of `npm run evaluate -- frontier`, the file that holds them, and the means that tables and charts are made of. */
 import { z } from 'zod';
-import { DEPTHS } from '../../engine/evaluate/recall.ts';
 import { bareName } from './methods.ts';
 
 const share = z.number().min(0).max(1);
@@ -20,6 +19,17 @@ const subject = {
   commit: z.string(),
 };
 
+/** How far the scored tokens are from the exact cache. */
+const compared = {
+  scored: z.int().positive(),
+  perplexity: z.number().positive(),
+  perplexityExact: z.number().positive(),
+  meanKld: divergence,
+  medianKld: divergence,
+  kld99: divergence,
+  sameTop: share,
+};
+
 /** One passage read by one cache. Its last tokens are scored, against the exact cache. */
 export const qualityRow = z.strictObject({
   part: z.literal('quality'),
@@ -30,7 +40,6 @@ export const qualityRow = z.strictObject({
   textDigest: z.string(),
   measured: z
     .strictObject({
-      scored: z.int().positive(),
       /** 16 · bytes / bytesF16: window, sinks and metadata included. */
       bits: z.number().positive(),
       /** The most that the cache ever took. */
@@ -38,12 +47,7 @@ export const qualityRow = z.strictObject({
       /** What it takes when all is read. */
       bytesAtRest: z.int().positive(),
       bytesF16: z.int().positive(),
-      perplexity: z.number().positive(),
-      perplexityExact: z.number().positive(),
-      meanKld: divergence,
-      medianKld: divergence,
-      kld99: divergence,
-      sameTop: share,
+      ...compared,
     })
     .nullable(),
 });
@@ -54,8 +58,10 @@ export const recallRow = z.strictObject({
   ...subject,
   keys: z.enum(['one', 'many']),
   document: z.int().nonnegative(),
+  /** Where the codes stand, from 0 to 1. */
+  depths: z.array(share).min(1),
   /** By depth, whether the answer was right. */
-  recalled: z.array(z.boolean()).length(DEPTHS.length).nullable(),
+  recalled: z.array(z.boolean()).min(1).nullable(),
 });
 
 /** Decode attention over a long history of Gaussian rows, in turns with f16. */
@@ -77,7 +83,66 @@ export const speedRow = z.strictObject({
   commit: z.string(),
 });
 
-export const frontierRow = z.discriminatedUnion('part', [qualityRow, recallRow, speedRow]);
+/** Short chunks, each a context that is quantized whole, and tokens behind it that are scored, the first of them included. */
+export const shortRow = z.strictObject({
+  part: z.literal('short'),
+  ...subject,
+  kind: z.string(),
+  textDigest: z.string(),
+  chunks: z.int().positive(),
+  /** Bits are those of the quantized context alone. */
+  measured: z.strictObject({ bits: z.number().positive(), ...compared }).nullable(),
+});
+
+/** One passage from its beginning to its end: bytes as they grow, and divergence along the way. */
+export const courseRow = z.strictObject({
+  part: z.literal('course'),
+  ...subject,
+  text: z.string(),
+  kind: z.string(),
+  textDigest: z.string(),
+  /** In equal stretches; the tokens of each are sampled. */
+  course: z
+    .array(
+      z.strictObject({
+        /** Where the stretch ends. */
+        tokens: z.int().positive(),
+        bytes: z.int().positive(),
+        bytesF16: z.int().positive(),
+        sampled: z.int().positive(),
+        meanKld: divergence,
+      }),
+    )
+    .nullable(),
+});
+
+/** Decode steps at the end of a context, one token each, sealing and moves of pages included. */
+export const latencyRow = z.strictObject({
+  part: z.literal('latency'),
+  ...subject,
+  threads: z.int().positive(),
+  steps: z
+    .strictObject({
+      count: z.int().positive(),
+      p50Ms: z.number().positive(),
+      p95Ms: z.number().positive(),
+      p99Ms: z.number().positive(),
+      mostMs: z.number().positive(),
+    })
+    .nullable(),
+});
+
+export const frontierRow = z.discriminatedUnion('part', [
+  qualityRow,
+  recallRow,
+  speedRow,
+  shortRow,
+  courseRow,
+  latencyRow,
+]);
+export type ShortRow = z.infer<typeof shortRow>;
+export type CourseRow = z.infer<typeof courseRow>;
+export type LatencyRow = z.infer<typeof latencyRow>;
 export type QualityRow = z.infer<typeof qualityRow>;
 export type RecallRow = z.infer<typeof recallRow>;
 export type SpeedRow = z.infer<typeof speedRow>;
@@ -110,8 +175,16 @@ export type FrontierFile = z.infer<typeof frontierFile>;
 export function keyOf(row: FrontierRow): string {
   if (row.part === 'speed') return ['speed', row.shape, row.cache, row.tokens, row.threads].join(' | ');
   const subject = [row.part, row.model, row.digest, row.context, row.cache];
-  if (row.part === 'quality') return [...subject, row.text, row.textDigest].join(' | ');
-  return [...subject, row.keys, row.document].join(' | ');
+  switch (row.part) {
+    case 'recall':
+      return [...subject, row.keys, row.document, row.depths.join(' ')].join(' | ');
+    case 'latency':
+      return [...subject, row.threads].join(' | ');
+    case 'short':
+      return [...subject, row.kind, row.chunks, row.textDigest].join(' | ');
+    default:
+      return [...subject, row.text, row.textDigest].join(' | ');
+  }
 }
 
 /** One cache on one model and context: means over the texts. */
@@ -158,7 +231,9 @@ export function pointsOf(rows: readonly FrontierRow[], model: string, context: n
     const byDepth = (keys: 'one' | 'many'): number[] =>
       recall(keys).length === 0
         ? []
-        : DEPTHS.map((_, depth) => recall(keys).filter(({ recalled }) => recalled?.[depth] === true).length);
+        : recall(keys)[0]!.depths.map(
+            (_, depth) => recall(keys).filter(({ recalled }) => recalled?.[depth] === true).length,
+          );
     const speed = rows.find((row): row is SpeedRow => row.part === 'speed' && row.cache === bareName(cache));
     return [
       {
@@ -191,7 +266,9 @@ export function pointsOf(rows: readonly FrontierRow[], model: string, context: n
 export function refusals(rows: readonly FrontierRow[], model: string, context: number): ReadonlyMap<string, string> {
   return new Map(
     rows.flatMap((row) =>
-      row.part !== 'speed' && isAt(row, model, context) && row.code !== null ? [[row.cache, row.code] as const] : [],
+      (row.part === 'quality' || row.part === 'recall') && isAt(row, model, context) && row.code !== null
+        ? [[row.cache, row.code] as const]
+        : [],
     ),
   );
 }

@@ -59,6 +59,85 @@ export function refusalText(rows: readonly FrontierRow[], model: string, context
     .join(' ');
 }
 
+/** A table beside the frontier. */
+export interface OtherTable {
+  readonly title: string;
+  readonly head: readonly string[];
+  readonly rows: readonly (readonly string[])[];
+}
+
+const ofPart = <Part extends FrontierRow['part']>(
+  rows: readonly FrontierRow[],
+  part: Part,
+): Extract<FrontierRow, { part: Part }>[] =>
+  rows.filter((row): row is Extract<FrontierRow, { part: Part }> => row.part === part);
+
+const groups = <Row>(rows: readonly Row[], of: (row: Row) => string): [title: string, rows: Row[]][] =>
+  [...new Set(rows.map(of))].map((title) => [title, rows.filter((row) => of(row) === title)]);
+
+/** Short chunks, courses along a text, and decode steps. Rows that were refused have nothing to show. */
+export function otherTables(rows: readonly FrontierRow[]): OtherTable[] {
+  const short = groups(
+    ofPart(rows, 'short'),
+    ({ model, kind, chunks }) => `${model}, ${chunks} chunks of 128 + 64 tokens, ${kind}`,
+  );
+  const courses = groups(
+    ofPart(rows, 'course'),
+    ({ model, context, text }) => `${model}, along ${context} tokens, ${text}`,
+  );
+  const steps = groups(
+    ofPart(rows, 'latency'),
+    ({ model, context, threads }) =>
+      `${model}, decode steps behind ${context} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'}`,
+  );
+  return [
+    ...short.map(([title, all]) => ({
+      title,
+      head: ['cache', 'bits', 'KLD', 'median', '99%', 'PPL', 'exact PPL', 'same top'],
+      rows: all.flatMap(({ cache, measured: one }) =>
+        one === null
+          ? []
+          : [
+              [
+                bareName(cache),
+                one.bits.toFixed(2),
+                ...[one.meanKld, one.medianKld, one.kld99].map(small),
+                ...[one.perplexity, one.perplexityExact].map((ppl) => ppl.toFixed(2)),
+                percent(one.sameTop),
+              ],
+            ],
+      ),
+    })),
+    ...courses.flatMap(([title, all]) => {
+      const stretches = all.find(({ course }) => course !== null)?.course ?? [];
+      const table = (what: string, value: (one: (typeof stretches)[number]) => string): OtherTable => ({
+        title: `${title}: ${what} up to each length`,
+        head: ['cache', ...stretches.map(({ tokens }) => String(tokens))],
+        rows: all.flatMap(({ cache, course }) => (course === null ? [] : [[bareName(cache), ...course.map(value)]])),
+      });
+      return [
+        table('mean KLD of the stretch', ({ meanKld }) => small(meanKld)),
+        table('KiB', ({ bytes }) => (bytes / 1024).toFixed(0)),
+      ];
+    }),
+    ...steps.map(([title, all]) => ({
+      title,
+      head: ['cache', 'steps', 'p50 ms', 'p95 ms', 'p99 ms', 'most ms'],
+      rows: all.flatMap(({ cache, steps: one }) =>
+        one === null
+          ? []
+          : [
+              [
+                bareName(cache),
+                String(one.count),
+                ...[one.p50Ms, one.p95Ms, one.p99Ms, one.mostMs].map((ms) => ms.toFixed(1)),
+              ],
+            ],
+      ),
+    })),
+  ];
+}
+
 export function frontierTable(rows: readonly FrontierRow[]): string {
   const parts: string[] = [];
   for (const { model, contexts } of places(rows))
@@ -68,18 +147,21 @@ export function frontierTable(rows: readonly FrontierRow[]): string {
       const columns = columnsFor(points);
       parts.push(
         `### ${model}, ${context} tokens`,
-        [
-          line(columns.map(({ title }) => title)),
-          line(columns.map((_, at) => (at === 0 ? '---' : '---:'))),
-          ...points.map((point) =>
-            line(columns.map(({ value }, at) => (at === 0 && point.isBest ? `**${value(point)}**` : value(point)))),
+        markdown(
+          columns.map(({ title }) => title),
+          points.map((point) =>
+            columns.map(({ value }, at) => (at === 0 && point.isBest ? `**${value(point)}**` : value(point))),
           ),
-        ].join('\n'),
+        ),
       );
       const refused = refusalText(rows, model, context);
       if (refused !== '') parts.push(refused);
     }
+  for (const { title, head, rows: body } of otherTables(rows)) parts.push(`### ${title}`, markdown(head, body));
   return `${parts.join('\n\n')}\n`;
 }
 
 const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`;
+/** A table whose first column is text and whose others are numbers. */
+export const markdown = (head: readonly string[], rows: readonly (readonly string[])[]): string =>
+  [line(head), line(head.map((_, at) => (at === 0 ? '---' : '---:'))), ...rows.map(line)].join('\n');

@@ -4,30 +4,42 @@
  */
 import { createHash } from 'node:crypto';
 import { parseCache, SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
-import { ask, DEPTHS, documentLength, questionTokens, recallDocument } from '../../engine/evaluate/recall.ts';
+import {
+  ask,
+  documentLength,
+  questionText,
+  questionTokens,
+  type RecallQuestion,
+  recallDocument,
+} from '../../engine/evaluate/recall.ts';
 import { setupOf } from '../../engine/learn.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import { KvError, nativeInfo, PAGE_TOKENS } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import { machine } from '../bench/machine.ts';
+import { Courses, chunksOf, SHORT_CHUNKS, SHORT_TOKENS, shortScore, stepTimes } from './courses.ts';
 import { EVICTION_STRIDE, evicted } from './evict.ts';
 import {
+  type CourseRow,
   type FrontierRow,
   frontierRow,
   keyOf,
+  type LatencyRow,
   type Protocol,
   type QualityRow,
   type RecallRow,
+  type ShortRow,
+  type SpeedRow,
 } from './frontier-rows.ts';
-import { bareName, evictionOf } from './methods.ts';
+import { bareName, type Eviction, evictionOf } from './methods.ts';
 import { OUTLIER_FACTOR, OUTLIERS, withOutliers } from './outliers.ts';
 import { filler, type Passage, passagesOf } from './passages.ts';
 import { Results } from './results.ts';
 import { REFUSALS, Scorer } from './score.ts';
-import { measureSpeed } from './speed.ts';
+import { measureSpeed, pairOf } from './speed.ts';
 
-export const FRONTIER_PARTS = ['quality', 'recall', 'speed'] as const;
+export const FRONTIER_PARTS = ['quality', 'recall', 'speed', 'short', 'course', 'latency'] as const;
 export const FRONTIER_CONTEXTS = [512, 2048, 4096, 8192];
 /** Characters of digests that rows carry. */
 const DIGEST_CHARACTERS = 12;
@@ -43,8 +55,10 @@ export interface FrontierRequest {
   readonly kinds: readonly string[];
   /** Passages of each kind. */
   readonly passages: number;
-  /** Recall documents with five codes, and sets of five with one. */
+  /** Recall documents with a code at every depth, and sets of documents with one. */
   readonly documents: number;
+  /** Where codes stand in a document, from 0 to 1. */
+  readonly depths: readonly number[];
   readonly dense: 'auto' | 'exact';
   readonly threads: number | undefined;
   readonly cacheDir: string;
@@ -91,7 +105,10 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
         }
         if (request.parts.includes('quality')) await quality(bench, context);
         if (request.parts.includes('recall')) await recall(bench, context);
+        if (request.parts.includes('course')) await course(bench, context);
+        if (request.parts.includes('latency')) await latency(bench, context);
       }
+      if (request.parts.includes('short')) await short(bench);
       if (request.parts.includes('speed')) await speed(bench);
     } finally {
       await own.close();
@@ -116,32 +133,49 @@ const subjectOf = ({ runtime: { model }, commit }: Bench, context: number, cache
   commit,
 });
 
+const digestOf = (ids: readonly number[]): string =>
+  createHash('sha256').update(JSON.stringify(ids)).digest('hex').slice(0, DIGEST_CHARACTERS);
+
+/** Adds the row unless the file has it: what `measure` gives, or why it was refused. */
+async function addRow<Row extends Exclude<FrontierRow, SpeedRow>>(
+  { results, request }: Bench,
+  row: Row,
+  measure: () => Promise<object>,
+  told: (row: Row) => string,
+): Promise<void> {
+  if (results.find(keyOf(row)) !== undefined) return;
+  let found: object;
+  try {
+    found = await measure();
+  } catch (error) {
+    if (!(error instanceof KvError && REFUSALS.includes(error.code))) throw error;
+    found = { code: error.code };
+  }
+  const whole = frontierRow.parse({ ...row, ...found }) as Row;
+  results.add(whole);
+  request.say(`${keyOf(row)}: ${whole.code ?? told(whole)}`);
+}
+
 /** At most half of a passage is scored, so that what is scored attends to a history of pages. */
 const scoredOf = (context: number): number => Math.min(SCORED_TOKENS, context / 2);
 
 async function quality(bench: Bench, context: number): Promise<void> {
-  const { request, runtime, results } = bench;
+  const { request, runtime } = bench;
   for (const kind of request.kinds)
-    for (const passage of passagesOf(runtime.model.tokenizer, kind, request.passages, context)) {
-      const textDigest = createHash('sha256').update(JSON.stringify(passage.ids)).digest('hex');
+    for (const passage of passagesOf(runtime.model.tokenizer, kind, request.passages, context))
       for (const cache of request.caches) {
         const row: QualityRow = {
           part: 'quality',
           ...subjectOf(bench, context, cache),
           text: passage.text,
           kind,
-          textDigest: textDigest.slice(0, DIGEST_CHARACTERS),
+          textDigest: digestOf(passage.ids),
           measured: null,
         };
-        if (results.find(keyOf(row)) !== undefined) continue;
-        const scored = await score(bench, passage, cache);
-        results.add(frontierRow.parse({ ...row, ...scored }));
-        const { measured, code } = scored;
-        request.say(
-          `${keyOf(row)}: ${measured === null ? code : `KLD ${measured.meanKld.toPrecision(3)} at ${measured.bits.toFixed(2)} bits`}`,
-        );
+        const told = ({ measured }: QualityRow): string =>
+          `KLD ${measured!.meanKld.toPrecision(3)} at ${measured!.bits.toFixed(2)} bits`;
+        await addRow(bench, row, () => score(bench, passage, cache), told);
       }
-    }
 }
 
 async function score(
@@ -173,10 +207,8 @@ async function score(
 }
 
 async function recall(bench: Bench, context: number): Promise<void> {
-  const { request, results } = bench;
+  const { request } = bench;
   for (const cache of request.caches) {
-    // Questions are asked of a session, which does not drop tokens.
-    if (evictionOf(cache) !== null) continue;
     for (const keys of ['many', 'one'] as const)
       for (let document = 0; document < request.documents; document++) {
         const row: RecallRow = {
@@ -184,46 +216,142 @@ async function recall(bench: Bench, context: number): Promise<void> {
           ...subjectOf(bench, context, cache),
           keys,
           document,
+          depths: [...request.depths],
           recalled: null,
         };
-        if (results.find(keyOf(row)) !== undefined) continue;
-        const answers = await recalled(bench, row);
-        results.add(frontierRow.parse({ ...row, ...answers }));
-        request.say(`${keyOf(row)}: ${answers.recalled?.map((is) => (is ? 1 : 0)).join(' ') ?? answers.code}`);
+        await addRow(
+          bench,
+          row,
+          async () => ({ recalled: await recalledBy(bench, row) }),
+          ({ recalled }) => recalled!.map((is) => (is ? 1 : 0)).join(' '),
+        );
       }
   }
 }
 
 /** By depth, whether the code was recalled. With one code a document, every depth has a document of its own. */
-async function recalled(
+async function recalledBy(
   { request, runtime }: Bench,
-  { context, cache, keys, document }: RecallRow,
-): Promise<Pick<RecallRow, 'recalled' | 'code'>> {
+  { context, cache, keys, document, depths: all }: RecallRow,
+): Promise<boolean[]> {
   const { tokenizer } = runtime.model;
   const asked = questionTokens(tokenizer);
   const length = documentLength(tokenizer, context - asked);
   const text = filler(request.kinds, 2 * context);
-  const documents = (keys === 'many' ? [DEPTHS] : DEPTHS.map((depth) => [depth])).map((depths, at) => {
-    const seed = keys === 'many' ? document : ONE_KEY_SEED + document * DEPTHS.length + at;
+  const documents = (keys === 'many' ? [all] : all.map((depth) => [depth])).map((depths, at) => {
+    const seed = keys === 'many' ? document : ONE_KEY_SEED + document * all.length + at;
     const from = Math.floor((text.length / 2) * ((seed * 0.618) % 1));
     return recallDocument(tokenizer, text.slice(from) + text.slice(0, from), length, seed, depths);
   });
   const found: boolean[] = [];
+  const eviction = evictionOf(cache);
   for (const { tokens, questions } of documents) {
+    if (eviction !== null) {
+      for (const question of questions) found.push(await recalledUnder(runtime, tokens, question, eviction));
+      continue;
+    }
     const options = { ...parseCache(cache).options, tokensExpected: length + asked };
-    let session: Session | null = null;
+    const session = Session.open(runtime, await setupOf(runtime, options, { book: null, log: null }));
     try {
-      session = Session.open(runtime, await setupOf(runtime, options, { book: null, log: null }));
       await session.read(tokens);
       for (const question of questions) found.push((await ask(session, question)).recalled);
-    } catch (error) {
-      if (error instanceof KvError && REFUSALS.includes(error.code)) return { recalled: null, code: error.code };
-      throw error;
     } finally {
-      session?.close();
+      session.close();
     }
   }
-  return { recalled: found, code: null };
+  return found;
+}
+
+/**
+ * Whether a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. The rule does not know the
+ * question when it reads the document.
+ */
+async function recalledUnder(
+  runtime: Runtime,
+  document: readonly number[],
+  { place, code }: RecallQuestion,
+  eviction: Eviction,
+): Promise<boolean> {
+  const { tokenizer, config } = runtime.model;
+  const asked = tokenizer.encode(questionText(place));
+  const answered = tokenizer.encode(`${questionText(place)} ${code}`);
+  const behind = await evicted(runtime, [...document, ...answered], eviction, answered.length);
+  if (behind.code !== null)
+    throw new KvError(behind.code, `${eviction.id} may hold fewer tokens than a question and its answer have`);
+  const answer = answered.slice(asked.length);
+  const from = (asked.length - 1) * config.hiddenSize;
+  const rows = behind.hidden.slice(from, from + answer.length * config.hiddenSize);
+  const logits = await runtime.dense.logits(rows, answer.length);
+  return answer.every((id, at) => {
+    const row = logits.subarray(at * config.vocabSize, (at + 1) * config.vocabSize);
+    return row.every((one) => one <= row[id]!);
+  });
+}
+
+/** Caches of a whole session: no eviction rule. */
+const sessionCaches = ({ request }: Bench): string[] => request.caches.filter((cache) => evictionOf(cache) === null);
+
+async function course(bench: Bench, context: number): Promise<void> {
+  const { request, runtime } = bench;
+  const courses = new Courses(runtime);
+  for (const kind of request.kinds)
+    for (const { text, ids } of passagesOf(runtime.model.tokenizer, kind, 1, context))
+      for (const cache of sessionCaches(bench)) {
+        const subject = subjectOf(bench, context, cache);
+        const row: CourseRow = { part: 'course', ...subject, text, kind, textDigest: digestOf(ids), course: null };
+        await addRow(
+          bench,
+          row,
+          async () => ({ course: await courses.of(ids, parseCache(cache).options) }),
+          ({ course }) => course!.map(({ meanKld }) => meanKld.toPrecision(2)).join(' '),
+        );
+      }
+}
+
+async function latency(bench: Bench, context: number): Promise<void> {
+  const { request, runtime } = bench;
+  const [passage] = passagesOf(runtime.model.tokenizer, request.kinds[0]!, 1, context);
+  for (const cache of sessionCaches(bench)) {
+    const row: LatencyRow = {
+      part: 'latency',
+      ...subjectOf(bench, context, cache),
+      threads: runtime.threads,
+      steps: null,
+    };
+    await addRow(
+      bench,
+      row,
+      async () => ({ steps: await stepTimes(runtime, passage!.ids, parseCache(cache).options) }),
+      ({ steps }) => `p50 ${steps!.p50Ms.toFixed(1)} ms, p99 ${steps!.p99Ms.toFixed(1)} ms`,
+    );
+  }
+}
+
+async function short(bench: Bench): Promise<void> {
+  const { request, runtime } = bench;
+  const each = SHORT_CHUNKS / request.passages;
+  for (const kind of request.kinds) {
+    const passages = passagesOf(runtime.model.tokenizer, kind, request.passages, Math.ceil(each) * SHORT_TOKENS);
+    const chunks = passages.flatMap(({ ids }) => chunksOf(ids)).slice(0, SHORT_CHUNKS);
+    for (const cache of request.caches) {
+      const pair = pairOf(bareName(cache));
+      if (pair === null) continue;
+      const row: ShortRow = {
+        part: 'short',
+        ...subjectOf(bench, PAGE_TOKENS, cache),
+        kind,
+        textDigest: digestOf(chunks.flat()),
+        chunks: chunks.length,
+        measured: null,
+      };
+      await addRow(
+        bench,
+        row,
+        async () => ({ measured: await shortScore(runtime, chunks, pair) }),
+        ({ measured }) => `KLD ${measured!.meanKld.toPrecision(3)} at ${measured!.bits.toFixed(2)} bits`,
+      );
+    }
+  }
 }
 
 async function speed({ request, runtime, results, commit }: Bench): Promise<void> {

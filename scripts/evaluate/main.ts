@@ -4,7 +4,8 @@
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
- *   frontier   every format, policy and eviction rule on several models and contexts: parts quality, recall, speed
+ *   frontier   every format, policy and eviction rule on several models and contexts: parts quality, recall, speed, short
+ *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps)
  *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
  * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
@@ -21,6 +22,7 @@
  *   --model NAME     another model
  *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys
  *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
+ *   --depths LIST    frontier: where the codes of recall documents stand, 0.1,0.3,0.5,0.7,0.9 by default
  *   --shapes LIST    sizes: names such as Llama-2-70B, or layers and heads as in 80:64/8x128
  *   --batch N        sizes: sequences, 1 by default
  *   --html FILE      frontier: draws all rows of the file as a page
@@ -32,6 +34,7 @@ import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { DEPTHS } from '../../engine/evaluate/recall.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
 import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
@@ -77,6 +80,7 @@ async function main(): Promise<void> {
       contexts: { type: 'string' },
       shapes: { type: 'string' },
       batch: { type: 'string', default: '1' },
+      depths: { type: 'string' },
       html: { type: 'string' },
       markdown: { type: 'string' },
       threads: { type: 'string' },
@@ -117,6 +121,7 @@ async function main(): Promise<void> {
       kinds: named.length > 0 ? named : TABLE_KINDS,
       passages: Number(values.windows),
       documents: Number(values.documents ?? 2),
+      depths: list(values.depths)?.map(Number) ?? DEPTHS,
       dense: dense,
       threads,
       cacheDir,

@@ -53,11 +53,21 @@ export const evictionCaches = (): string[] =>
 
 export const everyCache = (): string[] => ['exact', ...formatCaches(), ...policyCaches(), ...evictionCaches()];
 
-/** The eviction rule and the share of the tokens that a cache names; null for any other cache. */
-export function evictionOf(cache: string): { readonly id: string; readonly share: number } | null {
-  const [id = '', share = ''] = cache.split('@');
-  if (!yardsticks.has(id) || TIERED.includes(id) || !/^[0-9.]+%$/.test(share)) return null;
-  return { id, share: Number(share.slice(0, -1)) / 100 };
+export interface Eviction {
+  readonly id: string;
+  /** Tokens that it may hold of so many. */
+  readonly budgetTokens: (tokens: number) => number;
+}
+
+/** The eviction rule that a cache names, with a share of the tokens ('h2o@25%') or their number ('h2o@1024'); null for any other cache. */
+export function evictionOf(cache: string): Eviction | null {
+  const [, id = '', budget = '', unit] = /^([a-z0-9]+)@([0-9.]+)(%?)$/.exec(cache) ?? [];
+  const amount = Number(budget);
+  if (!yardsticks.has(id) || TIERED.includes(id) || !(amount > 0)) return null;
+  return {
+    id,
+    budgetTokens: (tokens) => Math.floor(unit === '%' ? (tokens * amount) / 100 : Math.min(amount, tokens)),
+  };
 }
 
 /** What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of its own. */

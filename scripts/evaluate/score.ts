@@ -1,5 +1,11 @@
 /** One session over one passage, and how far it ends from the exact cache. */
-import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../../engine/evaluate/divergence.ts';
+import {
+  addDivergence,
+  type DivergenceSums,
+  emptySums,
+  NO_TARGET,
+  toDivergence,
+} from '../../engine/evaluate/divergence.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
 import { setupOf } from '../../engine/learn.ts';
 import type { Runtime } from '../../engine/runtime.ts';
@@ -149,7 +155,12 @@ export class Scorer {
     const sums = emptySums();
     const targets = Int32Array.from([...passage.ids.slice(passage.ids.length - scored + 1), NO_TARGET]);
     await addDivergence(sums, this.runtime.dense, this.#exact!.rows, ours, targets, hiddenSize);
-    const sorted = [...sums.klds].sort((a, b) => a - b);
-    return { ...toDivergence(sums), medianKld: sorted[Math.floor(sorted.length / 2)]! };
+    return comparedBy(sums);
   }
+}
+
+/** What sums over scored tokens come to. */
+export function comparedBy(sums: DivergenceSums): Compared {
+  const sorted = [...sums.klds].sort((a, b) => a - b);
+  return { ...toDivergence(sums), medianKld: sorted[Math.floor(sorted.length / 2)]! };
 }

@@ -5,6 +5,7 @@
 import { bytesAt, f16CacheBytes, OPEN_FORMAT } from '../../engine/budget.ts';
 import { type CacheShape, KvError, PAGE_TOKENS, parsePair, servesHeadDim, WINDOW_FORMAT } from '../../native/index.ts';
 import { parseShape } from '../bench/shapes.ts';
+import { markdown } from './frontier-table.ts';
 import { bareName, formatCaches } from './methods.ts';
 
 /** A model as far as its cache goes. */
@@ -228,10 +229,6 @@ export function quotedFigures(): Quoted[] {
     },
   ];
 }
-
-const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`;
-const markdown = (head: readonly string[], rows: readonly (readonly string[])[]): string =>
-  [row(head), row(head.map((_, at) => (at === 0 ? '---' : '---:'))), ...rows.map(row)].join('\n');
 
 /** A shape by its name, or as layers and heads, as in 80:64/8x128 with a residual stream as wide as its query heads. Throws 'bad-argument'. */
 export function modelShape(text: string): ModelShape {

@@ -61,7 +61,8 @@ export async function measureSpeed(
   };
 }
 
-function pairOf(cache: string): ReturnType<typeof parsePair> | null {
+/** The formats of a cache that is a pair of them; null for any other. */
+export function pairOf(cache: string): ReturnType<typeof parsePair> | null {
   if (cache === 'exact') return null;
   try {
     return parsePair(cache);

@@ -8,7 +8,13 @@ import { FORMAT_NAMES, KvError } from '../../../native/index.ts';
 import { evicted } from '../../../scripts/evaluate/evict.ts';
 import { type FrontierRequest, frontier } from '../../../scripts/evaluate/frontier.ts';
 import { frontierPage } from '../../../scripts/evaluate/frontier-page.ts';
-import { frontierFile, pointsOf, type QualityRow } from '../../../scripts/evaluate/frontier-rows.ts';
+import {
+  type CourseRow,
+  frontierFile,
+  type LatencyRow,
+  pointsOf,
+  type QualityRow,
+} from '../../../scripts/evaluate/frontier-rows.ts';
 import { frontierTable } from '../../../scripts/evaluate/frontier-table.ts';
 import { everyCache, fixedCache, methodOf } from '../../../scripts/evaluate/methods.ts';
 import { OUTLIERS, withOutliers } from '../../../scripts/evaluate/outliers.ts';
@@ -28,10 +34,11 @@ describe('a run over the reference model with and without outliers', () => {
     models: ['reference', `reference${OUTLIERS}`],
     contexts: [CONTEXT, 2 ** 20],
     caches: [...LADDER, 'price@35%', 'uniform@1%', 'h2o@50%', 'snapkv@50%'],
-    parts: ['quality', 'recall'],
+    parts: ['quality'],
     kinds: [CHRONICLE],
     passages: 1,
     documents: 1,
+    depths: [0.3, 0.7],
     dense: 'auto',
     threads: 1,
     cacheDir: '',
@@ -43,6 +50,9 @@ describe('a run over the reference model with and without outliers', () => {
     path = join(folder(), 'frontier.json');
     said = [];
     await frontier(request());
+    // The other parts, with fewer caches and one model.
+    await frontier({ ...request(), models: ['reference'], caches: LADDER, parts: ['short', 'course', 'latency'] });
+    await frontier({ ...request(), models: ['reference'], caches: ['price@35%', 'h2o@50%'], parts: ['recall'] });
   });
 
   it('writes valid rows, in which better formats diverge less', () => {
@@ -57,12 +67,24 @@ describe('a run over the reference model with and without outliers', () => {
       for (let i = 1; i < kld.length; i++) expect(kld[i], `${model} ${LADDER[i]}`).toBeGreaterThan(kld[i - 1]!);
       const bits = LADDER.map((cache) => points.find((point) => point.cache === cache)!.bits);
       for (let i = 1; i < bits.length; i++) expect(bits[i]).toBeLessThan(bits[i - 1]!);
-      expect(points.find(({ cache }) => cache === 'price@35%')!.recall.many).toHaveLength(5);
+      const { recall } = points.find(({ cache }) => cache === 'price@35%')!;
+      expect(recall.many).toHaveLength(model === 'reference' ? 2 : 0);
     }
     const refused = rows.filter((row): row is QualityRow => row.part === 'quality' && row.code !== null);
     expect(new Set(refused.map(({ cache, code }) => `${cache} ${code}`))).toEqual(
       new Set(['uniform@1% budget-too-small', 'snapkv@50% budget-too-small']),
     );
+    const short = rows.filter((row) => row.part === 'short').slice(0, 3);
+    for (let i = 1; i < short.length; i++) {
+      expect(short[i]!.measured!.meanKld, short[i]!.cache).toBeGreaterThan(short[i - 1]!.measured!.meanKld);
+      expect(short[i]!.measured!.bits).toBeLessThan(short[i - 1]!.measured!.bits);
+    }
+    expect(short[0], 'of 50 chunks, all 64 tokens').toMatchObject({ chunks: 50, measured: { scored: 3200 } });
+    const course = rows.find((row) => row.part === 'course' && row.cache === LADDER[2]) as CourseRow;
+    expect(course.course!.map(({ tokens }) => tokens)).toEqual([CONTEXT]);
+    expect(course.course![0]!.meanKld).toBeGreaterThan(0);
+    const { steps } = rows.find((row) => row.part === 'latency' && row.cache === 'exact') as LatencyRow;
+    expect(steps!.p50Ms <= steps!.p95Ms && steps!.p95Ms <= steps!.p99Ms && steps!.p99Ms <= steps!.mostMs).toBe(true);
     expect(
       said.some((line) => line.includes('1048576 are left out')),
       'a context that the model cannot read',
@@ -87,7 +109,8 @@ describe('a run over the reference model with and without outliers', () => {
   it('draws all of it in a page that fetches nothing', () => {
     const { rows } = frontierFile.parse(JSON.parse(readFileSync(path, 'utf8')));
     const page = frontierPage(rows);
-    expect(page.match(/<section>/g)).toHaveLength(2);
+    // Beside the two of the frontier: chunks, two of a course, and decode steps.
+    expect(page.match(/<section>/g)).toHaveLength(2 + 4);
     // The exact cache has no place on a logarithmic axis.
     const signs = page.match(/<path transform/g)!.length;
     expect(signs).toBe(2 * (LADDER.length - 1 + 2));
@@ -129,9 +152,9 @@ describe('models', () => {
     const [passage] = passagesOf(runtime.model.tokenizer, CHRONICLE, 1, CONTEXT);
     const scorer = new Scorer(runtime);
     for (const id of ['h2o', 'streaming', 'scissorhands']) {
-      const all = await evicted(runtime, passage!.ids, { id, share: 1 }, CONTEXT / 2);
+      const all = await evicted(runtime, passage!.ids, { id, budgetTokens: (tokens) => tokens }, CONTEXT / 2);
       expect((await scorer.against(passage!, all.hidden)).meanKld, id).toBeLessThan(1e-6);
-      const half = await evicted(runtime, passage!.ids, { id, share: 0.5 }, CONTEXT / 2);
+      const half = await evicted(runtime, passage!.ids, { id, budgetTokens: (tokens) => tokens / 2 }, CONTEXT / 2);
       expect((await scorer.against(passage!, half.hidden)).meanKld, id).toBeGreaterThan(1e-4);
       // A position and at most a score for each token of 256 bytes come on top.
       expect(half.bytes / half.bytesF16).toBeLessThanOrEqual(0.5 * (264 / 256));
