@@ -18,7 +18,7 @@ import { Session } from '../../engine/session.ts';
 import { KvError, nativeInfo, PAGE_TOKENS } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import { machine } from '../bench/machine.ts';
-import { Courses, chunksOf, SHORT_CHUNKS, SHORT_TOKENS, shortScore, stepTimes } from './courses.ts';
+import { Courses, chunksOf, SHORT_TOKENS, shortScore, stepTimes } from './courses.ts';
 import { EVICTION_STRIDE, evicted } from './evict.ts';
 import {
   type CourseRow,
@@ -57,6 +57,8 @@ export interface FrontierRequest {
   readonly passages: number;
   /** Recall documents with a code at every depth, and sets of documents with one. */
   readonly documents: number;
+  /** Chunks of the part 'short', of each kind. */
+  readonly chunks: number;
   /** Where codes stand in a document, from 0 to 1. */
   readonly depths: readonly number[];
   readonly dense: 'auto' | 'exact';
@@ -329,10 +331,10 @@ async function latency(bench: Bench, context: number): Promise<void> {
 
 async function short(bench: Bench): Promise<void> {
   const { request, runtime } = bench;
-  const each = SHORT_CHUNKS / request.passages;
+  const each = request.chunks / request.passages;
   for (const kind of request.kinds) {
     const passages = passagesOf(runtime.model.tokenizer, kind, request.passages, Math.ceil(each) * SHORT_TOKENS);
-    const chunks = passages.flatMap(({ ids }) => chunksOf(ids)).slice(0, SHORT_CHUNKS);
+    const chunks = passages.flatMap(({ ids }) => chunksOf(ids)).slice(0, request.chunks);
     for (const cache of request.caches) {
       const pair = pairOf(bareName(cache));
       if (pair === null) continue;

@@ -37,6 +37,7 @@ import { parseArgs } from 'node:util';
 import { DEPTHS } from '../../engine/evaluate/recall.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
+import { SHORT_CHUNKS } from './courses.ts';
 import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
 import { frontierPage } from './frontier-page.ts';
 import { frontierTable } from './frontier-table.ts';
@@ -121,6 +122,7 @@ async function main(): Promise<void> {
       kinds: named.length > 0 ? named : TABLE_KINDS,
       passages: Number(values.windows),
       documents: Number(values.documents ?? 2),
+      chunks: SHORT_CHUNKS,
       depths: list(values.depths)?.map(Number) ?? DEPTHS,
       dense: dense,
       threads,
