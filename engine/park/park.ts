@@ -43,7 +43,11 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     trials: governed.trials.left(true),
   };
   const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);
-  return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
+  try {
+    return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
+  } finally {
+    predicted?.close();
+  }
 }
 
 /** For a cache of so many tokens. */

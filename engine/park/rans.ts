@@ -53,11 +53,21 @@ export class Distributions {
     }
   }
 
-  /** Bits that levels take. tables: which distribution, by the place in a row. */
-  bits(levels: Int8Array, tables: Uint8Array): number {
+  /** How often each symbol stands in each place of rows of levels, [width, SYMBOLS]. */
+  counts(levels: Int8Array, width: number): Uint32Array {
+    const counts = new Uint32Array(width * SYMBOLS);
+    for (let i = 0; i < levels.length; i++) counts[(i % width) * SYMBOLS + levels[i]! + LEVEL_MAX]! += 1;
+    return counts;
+  }
+
+  /** Bits that so many symbols take. tables: which distribution, by the place in a row. */
+  bits(counts: Uint32Array, tables: Uint8Array): number {
     let bits = 0;
-    for (let i = 0; i < levels.length; i++)
-      bits += BITS - Math.log2(this.shares[tables[i % tables.length]! * SYMBOLS + levels[i]! + LEVEL_MAX]!);
+    for (let i = 0; i < counts.length; i++)
+      if (counts[i]! > 0) {
+        const share = this.shares[tables[Math.floor(i / SYMBOLS)]! * SYMBOLS + (i % SYMBOLS)]!;
+        bits += counts[i]! * (BITS - Math.log2(share));
+      }
     return bits;
   }
 

@@ -1,0 +1,88 @@
+/**
+ * `node --import tsx scripts/parked.ts [--predictor FILE] [--kinds wiki,novel] [--tokens N] [--kv-budget 25%]`: what parking a session of SmolLM2 saves and costs. A passage of
+ * each kind is read, parked as it is and (with a predictor) by prediction, resumed, and read on for two pages. Prints the bits of a number at rest, the
+ * divergence of what is read on from the exact cache, and the processor time of resuming against that of reading the same tokens, on one thread.
+ */
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../engine/evaluate/divergence.ts';
+import { setupOf } from '../engine/learn.ts';
+import { readParked, writeParked } from '../engine/park/folder.ts';
+import { parkedBytes } from '../engine/park/park.ts';
+import { Predictor, parsePredictor } from '../engine/park/predictor.ts';
+import { resumeSession } from '../engine/park/resume.ts';
+import { Runtime } from '../engine/runtime.ts';
+import { Session } from '../engine/session.ts';
+import type { SessionOptions } from '../engine/types.ts';
+import { passagesOf } from './evaluate/passages.ts';
+
+const LATER = 256;
+const { values } = parseArgs({
+  options: {
+    predictor: { type: 'string' },
+    kinds: { type: 'string', default: 'wiki,novel,german,code' },
+    tokens: { type: 'string', default: '1536' },
+    'kv-budget': { type: 'string' },
+  },
+});
+const tokens = Number(values.tokens);
+const runtime = await Runtime.open({ model: 'smollm2-135m', threads: 1, cacheDir: '.cache' });
+const predictor =
+  values.predictor === undefined
+    ? null
+    : new Predictor(parsePredictor(readFileSync(values.predictor), values.predictor));
+const width = runtime.model.config.hiddenSize;
+const folder = mkdtempSync(join(tmpdir(), 'palimpsest-parked-'));
+
+async function open(options: SessionOptions): Promise<Session> {
+  const asked = { tokensExpected: tokens + LATER, compareTokens: LATER, ...options };
+  return Session.open(runtime, await setupOf(runtime, asked, null));
+}
+
+const seconds = async <T>(work: () => T | Promise<T>): Promise<[T, number]> => {
+  const start = process.cpuUsage();
+  const result = await work();
+  const { user, system } = process.cpuUsage(start);
+  return [result, (user + system) / 1e6];
+};
+
+console.log('| kind | pages | bits at rest | in memory | KLD | resume s | reading s | times faster |');
+console.log('|---|---|---|---|---|---|---|---|');
+for (const kind of values.kinds.split(',')) {
+  const { ids } = passagesOf(runtime.model.tokenizer, kind, 1, tokens + LATER)[0]!;
+  const exact = await open({ exact: true });
+  await exact.read(ids);
+  const rows = exact.hiddenRows();
+  exact.close();
+  const session = await open(values['kv-budget'] === undefined ? {} : { kvBudget: values['kv-budget'] });
+  const [, readS] = await seconds(() => session.read(ids.slice(0, tokens)));
+  const { kvBytesF16, kvBytesNow } = session.report();
+  const bits = (bytes: number): string => ((16 * bytes) / kvBytesF16).toFixed(2);
+  for (const by of predictor === null ? [null] : [null, predictor]) {
+    const path = join(folder, 'one');
+    const bytes = parkedBytes(session, by);
+    writeParked(path, bytes);
+    const [{ session: back, resumed }, resumeS] = await seconds(() =>
+      resumeSession(runtime, session.setup, readParked(path), {}, by),
+    );
+    await back.read(ids.slice(tokens));
+    const sums = emptySums();
+    const targets = Int32Array.from(ids.slice(tokens + 1).concat(NO_TARGET));
+    await addDivergence(sums, runtime.dense, rows, back.hiddenRows().slice(-LATER * width), targets, width);
+    back.close();
+    const numbers = [
+      toDivergence(sums).meanKld.toFixed(5),
+      resumeS.toFixed(2),
+      readS.toFixed(2),
+      (readS / resumeS).toFixed(1),
+    ];
+    const form = resumed.why ?? (by === null ? 'as they are' : 'predicted');
+    console.log(`| ${[kind, form, bits(bytes.length), bits(kvBytesNow), ...numbers].join(' | ')} |`);
+  }
+  session.close();
+}
+rmSync(folder, { recursive: true });
+predictor?.close();
+await runtime.close();
