@@ -43,7 +43,7 @@ export class BatchFiles {
     }
     if (batch.done) return;
     await new Promise<void>((resolve, reject) =>
-      this.#files.fdatasync(fd, (error) => (error === null || error === undefined ? resolve() : reject(error))),
+      this.#files.fdatasync(fd, (error) => (error === null ? resolve() : reject(error))),
     );
   }
 

@@ -15,9 +15,9 @@ export const TESTS: Readonly<Record<string, readonly string[]>> = {
   'witness/walk.ts': ['unit/witness/damage', 'unit/witness/segment', 'unit/witness/shared'],
   'witness/verify.ts': ['unit/witness/damage', 'unit/witness/checkpoint', 'unit/witness/segment'],
   'witness/batch.ts': ['unit/witness/damage', 'unit/witness/log', 'unit/witness/seal'],
-  'witness/batch-queue.ts': ['unit/witness/writer', 'unit/witness/log'],
-  'witness/batch-files.ts': ['unit/witness/writer', 'unit/witness/log'],
-  'witness/writer.ts': ['unit/witness/writer', 'unit/witness/log', 'unit/witness/segment'],
+  'witness/batch-queue.ts': ['unit/witness/writer', 'unit/witness/faults'],
+  'witness/batch-files.ts': ['unit/witness/writer', 'unit/witness/faults'],
+  'witness/writer.ts': ['unit/witness/writer', 'unit/witness/faults', 'unit/witness/log'],
   'memory/threshold-file.ts': ['unit/memory/threshold-rules'],
   'memory/threshold-schema.ts': ['unit/memory/threshold-rules', 'unit/memory/threshold-file'],
 };

@@ -40,7 +40,86 @@ describe('a disk that takes no bytes and gives no error', () => {
   });
 });
 
+describe('what is acknowledged', () => {
+  // The power goes right behind the acknowledgement, and keeps nothing that was not synced: neither bytes nor names of files.
+  it.each([
+    ['written beside the caller', 1 << 20],
+    ['written by append itself', 500],
+  ])('is on the disk, in whatever segment, %s', async (_how, bufferBytesMax) => {
+    const disk = new SimulatedDisk();
+    const log = await open(disk, { bufferBytesMax });
+    for (let n = 0; n < 15; n++) {
+      log.append('s', 'note', { n, pad: 'x'.repeat(100) });
+      if (bufferBytesMax > 500) await log.flush();
+      const survivor = disk.afterPowerCut(() => 0);
+      const there = survivor.files.size === 0 ? 0 : [...readLog('/', { files: survivor })].length;
+      expect(there, `after ${n}`).toBeGreaterThanOrEqual(log.acknowledgedSeq + 1);
+      if (bufferBytesMax > 500) expect(log.acknowledgedSeq).toBe(n);
+    }
+    expect(log.acknowledgedSeq).toBeGreaterThan(8);
+    expect(namesOn(disk).length).toBeGreaterThan(3);
+    await log.close();
+  });
+
+  it.each(['write', 'sync'] as const)('is nothing that a %s refused', async (refused) => {
+    const disk = new SimulatedDisk();
+    const log = await open(disk, { mode: 'halt' });
+    await fill(log, 1);
+    disk.plan = (operation) => (operation === refused ? 'EIO' : 'ok');
+    log.append('s', 'note', { n: 1 });
+    await expect(log.flush()).rejects.toMatchObject({
+      code: 'log-unwritable',
+      message: expect.stringContaining('EIO'),
+      hint: expect.stringContaining('mode drop'),
+      values: { acknowledgedSeq: 0, lostEntries: 1 },
+    });
+    expect(log.acknowledgedSeq).toBe(0);
+    disk.plan = () => 'ok';
+    await log.close();
+    // What was promised to nobody was cut off again.
+    expect([...readLog('/', { files: disk })].length).toBe(1);
+    expect(log.droppedCount).toBe(1);
+  });
+
+  it('takes one open file at a time, or two around a new segment, and none when the log is closed', async () => {
+    const own = new Set<number>();
+    let most = 0;
+    const counted: LogFiles = {
+      ...nodeFiles,
+      openSync: (path, flags, mode) => {
+        const fd = nodeFiles.openSync(path, flags, mode);
+        if (path.endsWith('.wal')) own.add(fd);
+        most = Math.max(most, own.size);
+        return fd;
+      },
+      closeSync: (fd) => {
+        own.delete(fd);
+        nodeFiles.closeSync(fd);
+      },
+    };
+    const log = await openWitnessLog({ dir: folder(), segmentBytesMax: 600, files: counted });
+    for (let n = 0; n < 12; n++) await fill(log, 1, 150);
+    expect(most).toBeLessThanOrEqual(2);
+    await log.close();
+    expect(own.size).toBe(0);
+  });
+});
+
 describe('mode drop, while the disk refuses', () => {
+  it('says what refused, also where the disk gave no reason', async () => {
+    const disk = new SimulatedDisk();
+    const log = await open(disk, { mode: 'drop' });
+    await fill(log, 1);
+    disk.plan = (operation) => (operation === 'write' ? 0 : 'ok');
+    log.append('s', 'note', { n: 1 });
+    await log.flush();
+    expect(log.append('s', 'note', { n: 2 })).toBeNull();
+    disk.plan = () => 'ok';
+    await log.close();
+    const told = [...readLog('/', { files: disk, session: '' })].map(({ body }) => body);
+    expect(told).toEqual([expect.objectContaining({ note: 'dropped', entries: 1, error: 'ENOSPC' })]);
+  });
+
   it('says how many entries of a session may be missing: those dropped, and those that still wait', async () => {
     const disk = new SimulatedDisk();
     const log = await open(disk, { mode: 'drop' });
