@@ -38,8 +38,8 @@ function decisions(count: number): DecisionBody[] {
     },
     epsilonNow: n % 3 === 0 ? random() * 1e-2 : null,
     verdict: { accepted: n % 5 > 0, because: because('retried') },
-    bytesBefore: 40_000_000 - n * 12416,
-    bytesAfter: 40_000_000 - (n + 1) * 12416,
+    bytesBefore: 4_000_000_000 - n * 12416,
+    bytesAfter: 4_000_000_000 - (n + 1) * 12416,
     tokens: 128 * (n >> 4),
   }));
 }
