@@ -13,7 +13,7 @@ import { type DecisionBody, openWitnessLog, readLog, verifyLog } from '../../wit
 import { machine } from './machine.ts';
 import { residentBytes } from './memory.ts';
 
-const ENTRIES = 400_000;
+const ENTRIES = 100_000;
 /** So many that what V8 remembers of numbers it has printed does not help. */
 const BODIES = 50_000;
 const COMMITS = 200;
@@ -21,20 +21,32 @@ const COMMITS = 200;
 const BURST = 64;
 const SESSION = '0199a1b2-c3d4-7e5f-8091-a2b3c4d5e6f7';
 
-/** Decisions of a price policy under a budget, with numbers of as many digits as real ones have. */
+/** Decisions of a price policy under a budget, with numbers of as many digits as real ones have, and in objects as policies make them. */
 function decisions(count: number): DecisionBody[] {
   const random = seeded(7);
   const because = (rule: string): Because => ({
-    ...{ threshold: 'price', measured: random() * 1e-9, bound: 2.3841857910156e-9 },
-    ...{ unit: 'KLD/byte', origin: 'learned', rule },
+    threshold: 'price',
+    measured: random() * 1e-9,
+    bound: 2.3841857910156e-9,
+    unit: 'KLD/byte',
+    origin: 'learned',
+    rule,
   });
   return Array.from({ length: count }, (_, n) => ({
     situation: n >> 4,
     order: n & 15,
     decision: {
-      ...{ layer: n % 30, page: n >> 6, side: n % 2 === 0 ? 'k' : 'v', from: 'q8', to: 'rot4' },
-      ...{ epsilonFrom: random() * 1e-3, epsilonTo: random() * 1e-2, price: random() * 1e-9, bytesFreed: 12416 },
-      ...{ retry: n % 7 === 0, because: because('price') },
+      layer: n % 30,
+      page: n >> 6,
+      side: n % 2 === 0 ? 'k' : 'v',
+      from: 'q8',
+      to: 'rot4',
+      epsilonFrom: random() * 1e-3,
+      epsilonTo: random() * 1e-2,
+      price: random() * 1e-9,
+      bytesFreed: 12416,
+      retry: n % 7 === 0,
+      because: because('price'),
     },
     epsilonNow: n % 3 === 0 ? random() * 1e-2 : null,
     verdict: { accepted: n % 5 > 0, because: because('retried') },
