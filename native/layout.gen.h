@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "3 formats=18 layout=8cb62cbc33c842dc7b560b25f72446d7";
+constexpr char kAbi[] = "3 formats=23 layout=9bd63c6b2f1971de177741245a1b1b13";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -39,14 +39,17 @@ constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };
 constexpr int kDenseNorms = 4;
 
-enum FormatId : int { kF16 = 0, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
+enum FormatId : int { kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
 constexpr int kFormatSlots = 29;
 constexpr int kFieldsMax = 6;
 constexpr int kPartsMax = 4;
 // Numbers of the fields of a family.
 enum F16Field : int { kF16Halves = 0 };
+enum Fp8Field : int { kFp8Codes = 0, kFp8Scale = 1 };
 enum HiggsField : int { kHiggsHigh = 0, kHiggsLow = 1, kHiggsScales = 2 };
+enum Int3Field : int { kInt3High = 0, kInt3Low = 1, kInt3Scales = 2, kInt3Lows = 3 };
 enum KiviField : int { kKiviCodes = 0, kKiviScales = 1, kKiviLows = 2 };
+enum NuqField : int { kNuqHigh = 0, kNuqLow = 1, kNuqScales = 2, kNuqOutliers = 3 };
 enum ProdField : int { kProdHigh = 0, kProdLow = 1, kProdSigns = 2, kProdScales = 3, kProdNorms = 4 };
 enum Q8Field : int { kQ8Codes = 0, kQ8RowScales = 1 };
 enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotMeanScale = 4, kRotReference = 5 };
@@ -77,51 +80,56 @@ struct FormatLayout {
 constexpr FormatLayout kFormats[kFormatSlots] = {
     {.name = "f16", .family = 0, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false,
      .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
-    {.name = "q8", .family = 4, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false,
+    {.name = "q8", .family = 7, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
-    {.name = "rot4", .family = 5, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true,
-     .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot3", .family = 5, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true,
-     .from = 0x49000c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot2", .family = 5, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xdb000cfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot1", .family = 5, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true,
-     .from = 0x1ff001dfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "kivi8", .family = 2, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true,
+    {.name = "rot4", .family = 8, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true,
+     .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot3", .family = 8, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true,
+     .from = 0x4900cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot2", .family = 8, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true,
+     .from = 0xdb01ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot1", .family = 8, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true,
+     .from = 0x1ff03fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "kivi8", .family = 4, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true,
      .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true,
-     .from = 0x47ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xdb000dfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+    {.name = "kivi4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true,
+     .from = 0x447ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+    {.name = "kivi2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true,
+     .from = 0xdb01edfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+    {.name = "int3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
+     .from = 0x4900ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "fp8", .family = 1, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false,
+     .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 0, 2, false}}},
+    {.name = "nuq4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
+     .from = 0x41004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "nuq3", .family = 5, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
+     .from = 0xcb00ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "nuq2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
+     .from = 0x1df01fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
     {},
     {},
     {},
     {},
     {},
     {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {.name = "turbo4", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0x40000c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo3", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0xc9000cfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo2", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0x1db001dfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo4-prod", .family = 3, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0x41000c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo3-prod", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0xcb000cfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo2-prod", .family = 3, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0x1df001dfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "higgs4", .family = 1, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0xc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs3", .family = 1, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0x49000cfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs2", .family = 1, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0xdb001dfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo4", .family = 9, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
+     .from = 0x40004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo3", .family = 9, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
+     .from = 0xc900ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo2", .family = 9, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
+     .from = 0x1db01fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo4-prod", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
+     .from = 0x4100cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "turbo3-prod", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
+     .from = 0xcb01ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "turbo2-prod", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
+     .from = 0x1df03fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "higgs4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
+     .from = 0x4c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "higgs3", .family = 2, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
+     .from = 0x4900ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "higgs2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
+     .from = 0xdb01fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
 };
 
 }  // namespace palimpsest

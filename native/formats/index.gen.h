@@ -1,8 +1,11 @@
 // Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
 #pragma once
 #include "f16.h"
+#include "fp8.h"
 #include "higgs.h"
+#include "int3.h"
 #include "kivi.h"
+#include "nuq.h"
 #include "prod.h"
 #include "q8.h"
 #include "rot.h"
@@ -13,8 +16,11 @@ template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {
     case kF16: return f(F16{});
+    case kFp8: return f(Fp8{});
     case kHiggs4: case kHiggs3: case kHiggs2: return f(Higgs{});
+    case kInt3: return f(Int3{});
     case kKivi8: case kKivi4: case kKivi2: return f(Kivi{});
+    case kNuq4: case kNuq3: case kNuq2: return f(Nuq{});
     case kTurbo4Prod: case kTurbo3Prod: case kTurbo2Prod: return f(Prod{});
     case kQ8: return f(Q8{});
     case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});

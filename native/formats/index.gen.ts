@@ -1,16 +1,19 @@
 // Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
 import * as f16 from './f16.ts';
+import * as fp8 from './fp8.ts';
 import * as higgs from './higgs.ts';
+import * as int3 from './int3.ts';
 import * as kivi from './kivi.ts';
+import * as nuq from './nuq.ts';
 import * as prod from './prod.ts';
 import * as q8 from './q8.ts';
 import * as rot from './rot.ts';
 import * as turbo from './turbo.ts';
 
 /** A format of one side of a page, best first: how its keys or values are stored. */
-export type FormatName = 'f16' | 'q8' | 'kivi8' | 'rot4' | 'kivi4' | 'higgs4' | 'turbo4' | 'turbo4-prod' | 'rot3' | 'higgs3' | 'turbo3' | 'turbo3-prod' | 'rot2' | 'kivi2' | 'higgs2' | 'turbo2' | 'turbo2-prod' | 'rot1';
+export type FormatName = 'f16' | 'q8' | 'kivi8' | 'fp8' | 'rot4' | 'kivi4' | 'higgs4' | 'turbo4' | 'nuq4' | 'turbo4-prod' | 'rot3' | 'int3' | 'higgs3' | 'turbo3' | 'nuq3' | 'turbo3-prod' | 'rot2' | 'kivi2' | 'higgs2' | 'turbo2' | 'nuq2' | 'turbo2-prod' | 'rot1';
 /** A format that a page may be sealed in, while it is in the window of the newest tokens. */
 export type WindowName = 'f16' | 'q8';
 
-export const FAMILIES = { f16, higgs, kivi, prod, q8, rot, turbo } as const;
-export const BUILT_IN_CODECS = { ...f16.codecs, ...higgs.codecs, ...kivi.codecs, ...prod.codecs, ...q8.codecs, ...rot.codecs, ...turbo.codecs } as const;
+export const FAMILIES = { f16, fp8, higgs, int3, kivi, nuq, prod, q8, rot, turbo } as const;
+export const BUILT_IN_CODECS = { ...f16.codecs, ...fp8.codecs, ...higgs.codecs, ...int3.codecs, ...kivi.codecs, ...nuq.codecs, ...prod.codecs, ...q8.codecs, ...rot.codecs, ...turbo.codecs } as const;

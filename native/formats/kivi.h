@@ -2,17 +2,6 @@
 // query or the probabilities. At every width the levels are those of the 8-bit grid less 128, so the arithmetic is that of one format.
 #pragma once
 
-// Bits of the largest half that is not above x, and of the smallest that is not below it (x >= 0).
-INLINE uint16_t halfBelow(float x) {
-  const uint16_t half = floatToHalf(x);
-  if (halfToFloat(half) <= x) return half;
-  return static_cast<uint16_t>((half & 0x8000) != 0 ? half + 1 : half - 1);
-}
-INLINE uint16_t halfAbove(float x) {
-  const uint16_t half = floatToHalf(x);
-  return static_cast<uint16_t>(halfToFloat(half) < x ? half + 1 : half);
-}
-
 struct Kivi {
   static constexpr int kMember = kKivi8;
 
@@ -125,7 +114,6 @@ struct Kivi {
 
  private:
   static constexpr int kGroup = 32, kGroupsMax = kHeadDimMax;
-  static constexpr float kLargestHalf = 65504.0f;
 
   // The outputs [first, first + width) of one group of a side, and how many steps are contracted.
   struct Span {
@@ -154,15 +142,13 @@ struct Kivi {
     unpack(side.format, side.at(kKiviCodes) + span.first * span.steps * kFormats[side.format].codeBits / 8, span.width * span.steps, tile);
   }
 
-  static MEMBER VecF within(VecF v) { return -larger(-larger(v, splat(-kLargestHalf)), splat(-kLargestHalf)); }
-
   // Sets low to the least and scale to the largest number of each channel or token of a group.
   static MEMBER void keyRanges(const float* x, size_t stride, int d, int group, int firstRow, float* most, float* least) {
     const int from = group * kGroup < firstRow ? firstRow : group * kGroup;
     for (int c = 0; c < d; c += kLanes) {
-      VecF top = within(load(x + from * stride + c)), bottom = -top;
+      VecF top = withinHalf(load(x + from * stride + c)), bottom = -top;
       for (int t = from + 1; t < (group + 1) * kGroup; t++) {
-        const VecF v = within(load(x + t * stride + c));
+        const VecF v = withinHalf(load(x + t * stride + c));
         top = larger(v, top);
         bottom = larger(-v, bottom);
       }
@@ -173,28 +159,17 @@ struct Kivi {
   static MEMBER void valueRanges(const float* x, size_t stride, int d, int group, int firstRow, float* most, float* least) {
     const Span span = spanOf(false, d, group);
     for (int t = 0; t < kPageTokens; t++) {
-      most[t] = least[t] = 0.0f;
-      if (t < firstRow) continue;
-      VecF top = within(load(x + t * stride + span.first)), bottom = -top;
-      for (int c = kLanes; c < span.width; c += kLanes) {
-        const VecF v = within(load(x + t * stride + span.first + c));
-        top = larger(v, top);
-        bottom = larger(-v, bottom);
-      }
-      most[t] = largestLane(top);
-      least[t] = 0.0f - largestLane(bottom);
+      const Range range = t < firstRow ? Range{0.0f, 0.0f} : rangeOf(x + t * stride + span.first, span.width);
+      most[t] = range.most;
+      least[t] = range.least;
     }
   }
 
-  static MEMBER VecI codesOf(VecF x, VecF scale, VecF low) {
-    const VecF steps = -larger(-larger((x - low) / scale, splat(0.0f)), splat(-255.0f));
-    return rounded(steps) & (scale > splat(0.0f));
-  }
   // Codes are written to rows of d bytes.
   static MEMBER void keyCodes(const float* x, size_t stride, int d, int group, int firstRow, const float* scale, const float* low, uint8_t* codes) {
     for (int t = group * kGroup; t < (group + 1) * kGroup; t++) {
       for (int c = 0; c < d; c += kLanes) {
-        storeLowBytes(codes + t * d + c, t < firstRow ? VecI{} : codesOf(load(x + t * stride + c), load(scale + c), load(low + c)));
+        storeLowBytes(codes + t * d + c, t < firstRow ? VecI{} : stepsOf(load(x + t * stride + c), load(scale + c), load(low + c), 255.0f));
       }
     }
   }
@@ -202,7 +177,7 @@ struct Kivi {
     const Span span = spanOf(false, d, group);
     for (int t = 0; t < kPageTokens; t++) {
       for (int c = span.first; c < span.first + span.width; c += kLanes) {
-        storeLowBytes(codes + t * d + c, t < firstRow ? VecI{} : codesOf(load(x + t * stride + c), splat(scale[t]), splat(low[t])));
+        storeLowBytes(codes + t * d + c, t < firstRow ? VecI{} : stepsOf(load(x + t * stride + c), splat(scale[t]), splat(low[t]), 255.0f));
       }
     }
   }
