@@ -8,7 +8,7 @@ import { AWKWARD, awkwardRows, gaussianRows } from '../../native/rows.ts';
 
 const D = 64;
 const { int3, fp8, q8, rot3 } = CODECS;
-const errorOf = (codec: typeof int3 | typeof fp8 | typeof q8 | typeof rot3, rows: Float32Array): number =>
+const errorOf = (codec: typeof int3 | typeof fp8 | typeof q8, rows: Float32Array): number =>
   relativeError(codec.decode(codec.encode(rows, D) as never), rows);
 const padded = (bytes: number): number => Math.ceil(bytes / 64) * 64;
 
