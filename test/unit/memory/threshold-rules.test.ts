@@ -3,7 +3,7 @@ import { generateKeyPairSync } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import {
   checkThresholdTarget,
   checkTrust,
@@ -23,13 +23,10 @@ import {
 import { defaultThresholds } from '../../../policy/index.ts';
 import { example, from, learned } from './threshold-data.ts';
 
-let text = '';
-beforeAll(() => {
-  text = formatThresholdFile(example);
-});
+const text = (): string => formatThresholdFile(example);
 const bytesOf = (value: unknown): Uint8Array => Buffer.from(typeof value === 'string' ? value : JSON.stringify(value));
 // biome-ignore lint/suspicious/noExplicitAny: these tests break the type on purpose
-const wire = (): Record<string, any> => JSON.parse(text);
+const wire = (): Record<string, any> => JSON.parse(text());
 const refused = (message: string, values: object, hint = 'palimpsest thresholds export FILE') =>
   expect.objectContaining({
     code: 'bad-thresholds',
@@ -92,9 +89,9 @@ describe('a refusal', () => {
     expect(() => formatThresholdFile({ ...example, parts: [learned, { ...many(257), createdBy: 'z' }] })).toThrow(
       refused('thresholds to write: parts.1: thresholds: more than 256', { path: 'thresholds' }),
     );
-    const spaces = Buffer.alloc(THRESHOLD_FILE_BYTES_MAX - bytesOf(text).length, ' ');
-    const padded = Buffer.concat([bytesOf(text), spaces]);
-    expect(formatThresholdFile(parseThresholdFile(padded))).toBe(text);
+    const spaces = Buffer.alloc(THRESHOLD_FILE_BYTES_MAX - bytesOf(text()).length, ' ');
+    const padded = Buffer.concat([bytesOf(text()), spaces]);
+    expect(formatThresholdFile(parseThresholdFile(padded))).toBe(text());
     const beyond = expect.objectContaining({
       code: 'bad-thresholds',
       message: expect.stringContaining(`x.json: ${padded.length + 1} bytes, at most ${padded.length} are read`),
@@ -106,12 +103,12 @@ describe('a refusal', () => {
 
 describe('the spelling', () => {
   test('breaks what does not fit a line of 120 columns, and nothing else', () => {
-    const lines = text.split('\n');
+    const lines = text().split('\n');
     expect(lines.at(-1)).toBe('');
     const long = lines.filter((line) => line.length > 121);
     expect(long).toEqual([]);
-    expect(text).toContain('"shape": { "layers": 2, "queryHeads": 4, "kvHeads": 2, "headDim": 64 }');
-    expect(text).toContain('\n  "parts": []');
+    expect(text()).toContain('"shape": { "layers": 2, "queryHeads": 4, "kvHeads": 2, "headDim": 64 }');
+    expect(text()).toContain('\n  "parts": []');
     const none = formatThresholdFile({ ...example, thresholds: {}, law: null });
     expect(none).toContain('\n  "thresholds": {}');
     expect(none).toContain('\n  "law": null');
@@ -293,6 +290,12 @@ describe('trust', () => {
         values: { name: 'x.json', keyId: expect.stringMatching(/^[0-9a-f]{16}$/) },
       }),
     );
+    expect(
+      checkTrust(signed, [...keys, { publicKey: signed.signature!.publicKey, path: 'own.pub' }], 'x.json'),
+    ).toEqual({
+      publicKey: signed.signature!.publicKey,
+      path: 'own.pub',
+    });
     // A new signature takes the place of the old one: it is of the content alone.
     expect(formatThresholdFile(signThresholdFile(signed, privateKey))).toBe(formatThresholdFile(signed));
     expect(from('other', 3).signature).toBeNull();
