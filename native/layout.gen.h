@@ -5,14 +5,14 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "3 formats=23 layout=9bd63c6b2f1971de177741245a1b1b13";
+constexpr char kAbi[] = "3 formats=23 layout=7dfc24c6ae4bd19614987e85da1fba82";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
 constexpr int kOpenRowsLeast = 16;
 constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;
-constexpr int kTrialCandidatesMax = 64;
+constexpr int kTrialCandidatesMax = 96;
 constexpr int kLatentCandidatesFrom = 128;
 constexpr int kSketchRows = 32;
 constexpr int kPagePartAlign = 64;

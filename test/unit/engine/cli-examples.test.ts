@@ -66,7 +66,7 @@ function parse(line: string): Example {
 }
 
 /** Commands that need no argument; of any other that prose only names, help must know it. */
-const COMPLETE = /^(start|doctor|audit (list|count|sessions|verify|reindex)|thresholds show)$/;
+const COMPLETE = /^(start|doctor|audit (list|count|sessions|verify|reindex)|sessions list|thresholds show)$/;
 const STANDS_FOR: Readonly<Record<string, string>> = {
   MODEL: 'reference',
   PATH: 'reference',
@@ -82,7 +82,7 @@ const STANDS_FOR: Readonly<Record<string, string>> = {
 function commandsIn(markdown: string): string[] {
   const found = markdown.matchAll(/`(?:npx )?palimpsest ([^`]+)`((?:, `[^`]+`)*)/g);
   return [...found].flatMap(([, first, more]) => {
-    const group = /^(audit|thresholds) /.exec(first!)?.[0] ?? '';
+    const group = /^(audit|sessions|thresholds) /.exec(first!)?.[0] ?? '';
     const rest = [...more!.matchAll(/`([^`]+)`/g)].map(([, words]) => group + words);
     return [first!, ...rest];
   });
@@ -118,7 +118,8 @@ beforeAll(() => {
   const text = ownText();
   writeFileSync(join(dir, 'story.txt'), text.slice(0, 6000));
   writeFileSync(join(dir, 'report.txt'), text.slice(0, 9000));
-  writeFileSync(join(dir, 'novel.txt'), text);
+  for (const name of ['novel.txt', 'wiki.txt', 'german.txt']) writeFileSync(join(dir, name), text);
+  writeFileSync(join(dir, 'question.txt'), 'And what came then?');
   writeFileSync(join(dir, 'code.py'), readFileSync(join(root, 'scripts/train-reference-model.py')));
 });
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
@@ -159,6 +160,8 @@ describe('help', () => {
     const [decision] = JSON.parse((await palimpsest(['audit', 'list', '--limit', '1', '--json'])).out) as {
       seq: number;
     }[];
+    const parked = await palimpsest(['sessions', 'park', '-m', 'reference', '-p', 'story.txt', '--json']);
+    const { session: waiting } = lastLine(parked.out) as { session: string };
     const failed: string[] = [];
     for (const { line, args, input } of examples.values()) {
       // These ask for the fetched model itself, or for somebody's server, or serve until they are stopped, which has tests of its own.
@@ -167,11 +170,13 @@ describe('help', () => {
       const typed = args.map((word) =>
         word === 'smollm2-135m'
           ? 'reference'
-          : word === '17'
-            ? String(decision!.seq)
-            : word === '0c42f114'
-              ? session
-              : word,
+          : args[1] === 'resume' && word === args[2]
+            ? waiting
+            : word === '17'
+              ? String(decision!.seq)
+              : word === '0c42f114'
+                ? session
+                : word,
       );
       if (args[0] === 'start' && !args.includes('-m'))
         typed.push('-m', 'reference', '--tokens', '1600', '--kv-budget', '40%');

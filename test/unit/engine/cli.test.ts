@@ -128,7 +128,7 @@ describe('run', () => {
     ['no budget', run('--kv-budget', 'lots'), 'bad-argument', /64MiB, 1.5GB/],
     ['a budget of nothing', run('--kv-budget', '0'), 'bad-argument', /given=0/],
     ['a budget too small', run('--kv-budget', '1KiB'), 'budget-too-small', /budgetBytes=1024[\s\S]*give at least/],
-    ['a foreign cache type', run('--cache-type-k', 'q4_0'), 'unsupported', /f16, q8, rot4, rot3, rot2/],
+    ['a foreign cache type', run('--cache-type-k', 'q4_0'), 'unsupported', /f16, q8, .*rot4, .*rot2/s],
     ['a pair for values', run('--cache-type-v', 'rot4:rot2'), 'bad-argument', /--cache-type-k alone/],
     ['two pairs', run('--cache-type-k', 'rot4:rot2', '--cache-type-v', 'q8'), 'bad-argument', /not one pair/],
     [
