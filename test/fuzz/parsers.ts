@@ -36,7 +36,7 @@ import { seeded } from '../native/rows.ts';
 import { tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../unit/engine/model/model-files.ts';
 import { from } from '../unit/memory/threshold-data.ts';
 import { one, type Random } from './case.ts';
-import { closeServer, HTTP, REQUEST, sendRequest } from './http.ts';
+import { closeServer, HTTP, openServer, REQUEST, sendRequest } from './http.ts';
 import { BINARY, damaged, JSON_TEXT, type Mutation } from './mutate.ts';
 
 export interface Parser {
@@ -357,7 +357,10 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
     read: (dir) => new Predictor(parsePredictor(readFileSync(join(dir, 'a.predictor')), 'a.predictor')),
   },
   http: {
-    files: async () => ({ request: REQUEST }),
+    files: async () => {
+      await openServer();
+      return { request: REQUEST };
+    },
     damage: { request: HTTP },
     read: (dir) => sendRequest(readFileSync(join(dir, 'request'))),
     close: closeServer,
