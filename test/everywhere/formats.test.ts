@@ -12,7 +12,7 @@ const state = mkdtempSync(join(tmpdir(), 'palimpsest-formats-'));
 
 beforeAll(
   () => expectWell(node(['scripts/build-native.mjs', '--formats', 'test/formats/chan4.ts', 'test/formats/int4.ts'])),
-  15 * MINUTES,
+  45 * MINUTES,
 );
 afterAll(() => rmSync(state, { recursive: true, force: true }));
 
@@ -25,7 +25,7 @@ test(
     ];
     expectWell(suite(files, { PALIMPSEST_FORMATS: '1' }));
   },
-  15 * MINUTES,
+  45 * MINUTES,
 );
 
 test(

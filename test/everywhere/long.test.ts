@@ -28,7 +28,7 @@ test(
     console.log(said.join(''));
     expect(said).toHaveLength(Object.keys(PARSERS).length);
   },
-  20 * MINUTES,
+  45 * MINUTES,
 );
 
 test(
@@ -44,7 +44,7 @@ test(
       rmSync(dir, { recursive: true, force: true });
     }
   },
-  20 * MINUTES,
+  45 * MINUTES,
 );
 
 test(
@@ -60,5 +60,5 @@ test(
     expectWell(ran);
     console.log(ran.said.split('\n').slice(-30).join('\n'));
   },
-  20 * MINUTES,
+  45 * MINUTES,
 );

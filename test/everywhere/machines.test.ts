@@ -14,7 +14,7 @@ test.skipIf(!hasWasm)(
     const files = ['test/unit/native', 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
     expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm' }));
   },
-  15 * MINUTES,
+  45 * MINUTES,
 );
 
 test.skipIf(!hasWasm)(
@@ -40,7 +40,7 @@ test.skipIf(!hasArm64)(
   () => {
     expectWell(node(['scripts/test-arm64.mjs', '--short']));
   },
-  15 * MINUTES,
+  45 * MINUTES,
 );
 
 test(

@@ -148,7 +148,7 @@ describe.skipIf(asan === null)(
         expect(reports).toEqual([]);
         expectWell(ran);
       },
-      30 * MINUTES,
+      75 * MINUTES,
     );
 
     test(
@@ -186,7 +186,7 @@ describe.skipIf(tsan === null)('threads (needs gcc with libtsan and PALIMPSEST_S
       expect(reports).toEqual([]);
       expectWell(ran);
     },
-    30 * MINUTES,
+    75 * MINUTES,
   );
 
   test(
