@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "3 formats=23 layout=7dfc24c6ae4bd19614987e85da1fba82";
+constexpr char kAbi[] = "3 formats=23 layout=f5117b159db4bb72cd4da506602179b8";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

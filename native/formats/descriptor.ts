@@ -69,6 +69,19 @@ export interface Family {
 /** Freezes a descriptor and keeps its exact type. */
 export const defineFormat = <const F extends FormatDescriptor>(format: F): F => Object.freeze(format);
 
+/** What formats to be compared with have in common. */
+const COMPARED = {
+  from: 'better',
+  yardstick: true,
+  window: false,
+  headDims: CODED_HEAD_DIMS,
+  rope: 'post',
+} as const;
+
+/** The same for a published method that stands here to be compared with. */
+export const defineYardstick = <const F extends Omit<FormatDescriptor, keyof typeof COMPARED>>(format: F) =>
+  defineFormat({ ...COMPARED, ...format });
+
 /** Bytes of a field for one head with room for so many tokens. */
 export function fieldBytes(field: Field, headDim: number, room: number = PAGE_TOKENS): number {
   const { elementBits = 0, tokenBytes = 0, channelBytes = 0, headBytes = 0 } = field;

@@ -18,7 +18,7 @@ import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove } from '../reference/half.ts';
-import { CODED_HEAD_DIMS, defineFormat } from './descriptor.ts';
+import { defineYardstick } from './descriptor.ts';
 
 const LARGEST = 448;
 const LARGEST_HALF = 65504;
@@ -79,18 +79,13 @@ const fp8: ReferenceCodec<Fp8Head> = {
 };
 
 export const formats = [
-  defineFormat({
+  defineYardstick({
     name: 'fp8',
     id: 10,
     rank: 14,
     tier: 'warm',
     codeBits: 8,
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: false,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: false,
     parts: [{ fields: [{ name: 'codes', elementBits: 8 }] }, { fields: [{ name: 'scale', headBytes: 2 }] }],
     source: 'E4M3, Micikevicius et al. 2022, with one scale per page and head',

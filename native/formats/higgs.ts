@@ -21,7 +21,7 @@ import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type ReferenceCodec } from '../reference/codec.ts';
 import { GRIDS } from '../reference/tables.gen.ts';
 import { decodeTurned, eachTurned, mixTurned, scoresTurned, type TurnedHead } from '../reference/turned.ts';
-import { CODED_HEAD_DIMS, defineFormat } from './descriptor.ts';
+import { defineYardstick } from './descriptor.ts';
 
 type HiggsName = 'higgs4' | 'higgs3' | 'higgs2';
 
@@ -88,18 +88,13 @@ const codec = (format: HiggsName, lowBits: number, relative: number): ReferenceC
 });
 
 const define = <const N extends HiggsName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineFormat({
+  defineYardstick({
     name,
     id,
     rank,
     tier: codeBits === 4 ? 'warm' : 'archive',
     codeBits,
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: false,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: true,
     parts: [
       { fields: [{ name: 'high', elementBits: 2 }] },

@@ -22,8 +22,9 @@ struct Int3 {
   }
 
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
-    static constexpr int8_t kLevels[16] = {-7, -5, -3, -1, 1, 3, 5, 7};
-    unpackPlanes(side.at(kInt3High), side.at(kInt3Low), kPageTokens * d, kLevels, tile);
+    static constexpr int8_t kLevels[8] = {-7, -5, -3, -1, 1, 3, 5, 7};
+    static constexpr LevelTables kTables(3, kLevels);
+    unpackPlanes(3, kTables, side.at(kInt3High), side.at(kInt3Low), static_cast<size_t>(kPageTokens) * d, tile);
     return tile;
   }
 
@@ -71,7 +72,7 @@ struct Int3 {
 
   template <int D>
   static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)], tile[kPageTokens * D];
+    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
     uint16_t* scales = to.at<uint16_t>(kInt3Scales);
     uint16_t* lows = to.at<uint16_t>(kInt3Lows);
     for (int t = 0; t < kPageTokens; t++) {
@@ -85,7 +86,6 @@ struct Int3 {
       const VecF scale = splat(halfToFloat(scales[t])), low = splat(halfToFloat(lows[t]));
       for (int c = 0; c < D; c += kLanes) storeLowBytes(codes + t * D + c, t < firstRow ? VecI{} : stepsOf(load(row + c), scale, low, 7.0f));
     }
-    placeInTile<D>(isKey, codes, tile);
-    packPlanes(tile, kPageTokens * D, to.at(kInt3High), to.at(kInt3Low));
+    packPlanes<D>(3, isKey, codes, to.at(kInt3High), to.at(kInt3Low));
   }
 };

@@ -17,7 +17,7 @@ import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../reference/half.ts';
-import { CODED_HEAD_DIMS, defineFormat } from './descriptor.ts';
+import { defineYardstick } from './descriptor.ts';
 import { packPlanes } from './rot.ts';
 
 const LARGEST_HALF = 65504;
@@ -82,18 +82,13 @@ const int3: ReferenceCodec<Int3Head> = {
 };
 
 export const formats = [
-  defineFormat({
+  defineYardstick({
     name: 'int3',
     id: 9,
     rank: 32,
     tier: 'archive',
     codeBits: 3,
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: false,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: false,
     parts: [
       { fields: [{ name: 'high', elementBits: 2 }] },

@@ -28,7 +28,7 @@ import { PAGE_TOKENS, type Side } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../reference/half.ts';
-import { CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
+import { defineYardstick, type Tier } from './descriptor.ts';
 import { packPlanes } from './rot.ts';
 
 /** Elements that share a scale. */
@@ -182,18 +182,13 @@ const codec = (format: KiviName, relative: number): ReferenceCodec<KiviHead> => 
 });
 
 const define = <const N extends KiviName>(name: N, id: number, rank: number, tier: Tier) =>
-  defineFormat({
+  defineYardstick({
     name,
     id,
     rank,
     tier,
     codeBits: BITS[name],
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: true,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: false,
     parts: [
       { fields: [{ name: 'codes', elementBits: BITS[name] }] },

@@ -62,9 +62,10 @@ struct Nuq {
   }
 
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
-    const int8_t* table = kLevels[4 - bitsOf(side.format)];
-    if (side.format == kNuq3) unpackPlanes(side.at(kNuqHigh), side.at(kNuqLow), kPageTokens * d, table, tile);
-    else unpackCodes(bitsOf(side.format), side.at(kNuqHigh), kPageTokens * d, table, tile);
+    static constexpr LevelTables kTables[2] = {{3, kLevels[1]}, {2, kLevels[2]}};
+    const int bits = bitsOf(side.format);
+    if (bits == 4) unpackCodes(bits, side.at(kNuqHigh), kPageTokens * d, kLevels[0], tile);
+    else unpackPlanes(bits, kTables[3 - bits], side.at(kNuqHigh), side.at(kNuqLow), static_cast<size_t>(kPageTokens) * d, tile);
     return tile;
   }
 
@@ -206,7 +207,7 @@ struct Nuq {
 
   template <int D>
   static void writeCodes(const SideTarget& to, bool isKey, int firstRow, const float* x) {
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)], tile[kPageTokens * D];
+    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
     alignas(64) float bound[16];
     const int width = bitsOf(to.format);
     const int8_t* level = kLevels[4 - width];
@@ -224,8 +225,9 @@ struct Nuq {
         storeLowBytes(codes + t * D + c, countBelow(bounds, t < firstRow ? splat(0.0f) : steps));
       }
     }
+    if (width < 4) return packPlanes<D>(width, isKey, codes, to.at(kNuqHigh), to.at(kNuqLow));
+    alignas(64) uint8_t tile[kPageTokens * D];
     placeInTile<D>(isKey, codes, tile);
-    if (to.format == kNuq3) packPlanes(tile, kPageTokens * D, to.at(kNuqHigh), to.at(kNuqLow));
-    else packCodes(width, tile, kPageTokens * D, to.at(kNuqHigh));
+    packCodes(width, tile, kPageTokens * D, to.at(kNuqHigh));
   }
 };

@@ -27,7 +27,7 @@ import { PAGE_TOKENS, type Side } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { treeSum } from '../reference/float32.ts';
 import { fromHalf, halfAbove, toHalf } from '../reference/half.ts';
-import { CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
+import { defineYardstick, type Tier } from './descriptor.ts';
 import { packPlanes } from './rot.ts';
 
 /** Written by scripts/fit-nuq.ts; nuq.h has the same. */
@@ -254,18 +254,13 @@ const codec = (format: NuqName, relative: number): ReferenceCodec<NuqHead> => ({
 });
 
 const define = <const N extends NuqName>(name: N, id: number, rank: number, tier: Tier) =>
-  defineFormat({
+  defineYardstick({
     name,
     id,
     rank,
     tier,
     codeBits: BITS[name],
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: false,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: false,
     parts: [
       { fields: [{ name: 'high', elementBits: BITS[name] - (BITS[name] % 2) }] },

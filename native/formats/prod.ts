@@ -20,9 +20,17 @@ import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { fromHalf } from '../reference/half.ts';
 import { rotate } from '../reference/rotation.ts';
-import { SPHERE } from '../reference/tables.gen.ts';
-import { codeOf, decodeTurned, eachTurned, mixTurned, scoresTurned, type TurnedHead } from '../reference/turned.ts';
-import { CODED_HEAD_DIMS, defineFormat } from './descriptor.ts';
+import {
+  codeOf,
+  decodeTurned,
+  eachTurned,
+  mixTurned,
+  scoresTurned,
+  sphereCodebook,
+  sphereLevels,
+  type TurnedHead,
+} from '../reference/turned.ts';
+import { defineYardstick } from './descriptor.ts';
 import { packPlanes } from './rot.ts';
 
 type ProdName = 'turbo4-prod' | 'turbo3-prod' | 'turbo2-prod';
@@ -37,14 +45,8 @@ export interface ProdHead extends TurnedHead {
 
 /** The positive level of the codebook of one bit, in float32. */
 function signLevel(headDim: number): number {
-  const { divisor, levels } = SPHERE[0]![headDim]!;
+  const { divisor, levels } = sphereCodebook(1, headDim);
   return Math.fround(levels[1]! / divisor);
-}
-
-/** What the code alone stands for. */
-function codeLevels(head: ProdHead, bits: number) {
-  const { divisor, levels } = SPHERE[bits - 1]![head.headDim]!;
-  return { divisor, at: (t: number, c: number) => levels[head.codes[t * head.headDim + c]!]! };
 }
 
 /** The sketch as rows over a rotation of their own. */
@@ -56,7 +58,7 @@ const signLevels = ({ headDim, signs }: ProdHead) => ({
 
 /** The rotated rows that the codes alone stand for, [128, d]. */
 function rotatedRows(head: ProdHead, bits: number): Float32Array {
-  const { divisor, at } = codeLevels(head, bits);
+  const { divisor, at } = sphereLevels(head, bits);
   const { headDim } = head;
   return Float32Array.from({ length: PAGE_TOKENS * headDim }, (_, i) => {
     const t = Math.floor(i / headDim);
@@ -69,7 +71,7 @@ const codec = (format: ProdName, bits: number, relative: number): ReferenceCodec
   format,
   tolerance: { relative, smallest: 1e-3, largest: 1e4 },
   encode(rows, headDim, firstRow = 0) {
-    const { bounds } = SPHERE[bits - 1]![headDim]!;
+    const { bounds } = sphereCodebook(bits, headDim);
     const codes = new Uint8Array(rows.length);
     const turned = new Float32Array(rows.length);
     const scales = eachTurned(rows, headDim, firstRow, (y, rms, t) => {
@@ -95,12 +97,12 @@ const codec = (format: ProdName, bits: number, relative: number): ReferenceCodec
     const rotated = query.slice();
     rotate(rotated);
     const left = scoresTurned(rotated, sketchOf(head), signLevels(head));
-    return scoresTurned(query, head, codeLevels(head, bits)).map((score, t) => score + left[t]!);
+    return scoresTurned(query, head, sphereLevels(head, bits)).map((score, t) => score + left[t]!);
   },
   mix(weights, head) {
     const left = Float32Array.from(mixTurned(weights, sketchOf(head), signLevels(head)));
     rotate(left, true);
-    return mixTurned(weights, head, codeLevels(head, bits)).map((value, c) => value + left[c]!);
+    return mixTurned(weights, head, sphereLevels(head, bits)).map((value, c) => value + left[c]!);
   },
   stored({ headDim, codes, signs, scales, norms }, side) {
     const { hi, lo } = packPlanes(toTile(side, headDim, codes), bits === 1 ? 0 : 2, bits === 2 ? 0 : 1);
@@ -115,18 +117,13 @@ const codec = (format: ProdName, bits: number, relative: number): ReferenceCodec
 });
 
 const define = <const N extends ProdName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineFormat({
+  defineYardstick({
     name,
     id,
     rank,
     tier: codeBits === 4 ? 'warm' : 'archive',
     codeBits,
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: false,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: true,
     parts: [
       { fields: [{ name: 'high', elementBits: codeBits === 2 ? 0 : 2 }] },

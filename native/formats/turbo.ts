@@ -17,27 +17,20 @@
  * When not to use it: for keys whose rows have much in common (models with biases at their keys), because the norm is spent on what is common.
  */
 import { bytesOf, type ReferenceCodec, toTile } from '../reference/codec.ts';
-import { SPHERE } from '../reference/tables.gen.ts';
 import {
   codeOf,
   decodeTurned,
   eachTurned,
-  type Levels,
   mixTurned,
   scoresTurned,
+  sphereCodebook,
+  sphereLevels,
   type TurnedHead,
 } from '../reference/turned.ts';
-import { CODED_HEAD_DIMS, defineFormat } from './descriptor.ts';
+import { defineYardstick } from './descriptor.ts';
 import { packPlanes } from './rot.ts';
 
 type TurboName = 'turbo4' | 'turbo3' | 'turbo2';
-
-const codebook = (bits: number, headDim: number) => SPHERE[bits - 1]![headDim]!;
-
-function levelsOf(head: TurnedHead, bits: number): Levels {
-  const { divisor, levels } = codebook(bits, head.headDim);
-  return { divisor, at: (t, c) => levels[head.codes[t * head.headDim + c]!]! };
-}
 
 /** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0334 and 0.1145 at d = 64, rounded up. */
 const codec = (format: TurboName, bits: number, relative: number): ReferenceCodec<TurnedHead> => ({
@@ -46,15 +39,15 @@ const codec = (format: TurboName, bits: number, relative: number): ReferenceCode
   tolerance: { relative, smallest: 1e-4, largest: 1e4 },
   encode(rows, headDim, firstRow = 0) {
     const codes = new Uint8Array(rows.length);
-    const { bounds } = codebook(bits, headDim);
+    const { bounds } = sphereCodebook(bits, headDim);
     const scales = eachTurned(rows, headDim, firstRow, (y, rms, t) => {
       for (const [c, value] of y.entries()) codes[t * headDim + c] = codeOf(value, rms, bounds);
     });
     return { format, headDim, firstRow, codes, scales };
   },
-  decode: (head) => decodeTurned(head, levelsOf(head, bits)),
-  scores: (query, head) => scoresTurned(query, head, levelsOf(head, bits)),
-  mix: (weights, head) => mixTurned(weights, head, levelsOf(head, bits)),
+  decode: (head) => decodeTurned(head, sphereLevels(head, bits)),
+  scores: (query, head) => scoresTurned(query, head, sphereLevels(head, bits)),
+  mix: (weights, head) => mixTurned(weights, head, sphereLevels(head, bits)),
   stored({ headDim, codes, scales }, side) {
     const { hi, lo } = packPlanes(toTile(side, headDim, codes), 2, bits - 2);
     return { high: hi, low: lo, scales: bytesOf(scales) };
@@ -62,18 +55,13 @@ const codec = (format: TurboName, bits: number, relative: number): ReferenceCode
 });
 
 const define = <const N extends TurboName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineFormat({
+  defineYardstick({
     name,
     id,
     rank,
     tier: codeBits === 4 ? 'warm' : 'archive',
     codeBits,
-    from: 'better',
-    yardstick: true,
-    window: false,
     nested: false,
-    headDims: CODED_HEAD_DIMS,
-    rope: 'post',
     rotated: true,
     parts: [
       { fields: [{ name: 'high', elementBits: 2 }] },

@@ -67,22 +67,3 @@ INLINE void packCodes(int codeBits, const uint8_t* codes, int elements, uint8_t*
     }
   }
 }
-
-// Codes of 3 bits: the two high ones and the low one apart, each packed as above.
-INLINE void unpackPlanes(const uint8_t* high, const uint8_t* low, int elements, const int8_t* table, int8_t* levels) {
-  const Bytes entries = loadTable(table);
-  for (int row = 0; row < elements / 64; row++) {
-    for (int part = 0; part < 64; part += kVectorBytes) {
-      const Bytes two = loadBytes(high + row / 4 * 64 + part) >> row % 4 * 2 & splatByte(3);
-      const Bytes one = loadBytes(low + row / 8 * 64 + part) >> row % 8 & splatByte(1);
-      storeBytes(levels + row * 64 + part, lookUp(entries, two << 1 | one));
-    }
-  }
-}
-
-// codes is overwritten.
-INLINE void packPlanes(uint8_t* codes, int elements, uint8_t* high, uint8_t* low) {
-  packCodes(1, codes, elements, low);
-  for (int i = 0; i < elements; i++) codes[i] = codes[i] >> 1;
-  packCodes(2, codes, elements, high);
-}

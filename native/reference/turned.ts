@@ -4,6 +4,7 @@ import type { Head } from './codec.ts';
 import { treeDot } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { rotate } from './rotation.ts';
+import { SPHERE } from './tables.gen.ts';
 
 /** A head whose rows are codes over a rotation, with a scale each. */
 export interface TurnedHead extends Head {
@@ -42,6 +43,15 @@ export const codeOf = (y: number, rms: number, bounds: readonly number[]): numbe
 export interface Levels {
   readonly divisor: number;
   readonly at: (t: number, c: number) => number;
+}
+
+/** The codebook of a coordinate of a random unit vector in d dimensions, times √d. */
+export const sphereCodebook = (bits: number, headDim: number) => SPHERE[bits - 1]![headDim]!;
+
+/** What codes of so many bits [128, d] of that codebook stand for. */
+export function sphereLevels({ headDim, codes }: Pick<TurnedHead, 'headDim' | 'codes'>, bits: number): Levels {
+  const { divisor, levels } = sphereCodebook(bits, headDim);
+  return { divisor, at: (t, c) => levels[codes[t * headDim + c]!]! };
 }
 
 /** The value of one unit of the levels of row t. */

@@ -2,7 +2,7 @@
 // paths of files and of the state folder, options, addresses of servers, and the errors that these cause. Afterwards not one of them stands in a file of the
 // state folder, in checkpoints, metrics, reports, or what the live view answers, also to those who ask it with such words.
 import { randomBytes } from 'node:crypto';
-import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync } from 'node:fs';
+import { cpSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import {
@@ -18,7 +18,7 @@ import {
 import { ROUTES } from '../../../engine/serve/routes.ts';
 import { logDir, sqlDir } from '../../../engine/state.ts';
 import { entryId, makeCheckpointKeys, readLog } from '../../../witness/index.ts';
-import { scratchFolders } from '../witness/folder.ts';
+import { filesOf, scratchFolders } from '../witness/folder.ts';
 import { MODEL, refused } from './on-reference.ts';
 
 const folder = scratchFolders();
@@ -27,11 +27,6 @@ const MARK = `Kanarie-${randomBytes(4).toString('hex')}-`;
 let words = 0;
 const word = (): string => `${MARK}${words++}`;
 const wordsOf = (count: number): string => Array.from({ length: count }, word).join(' ');
-
-const filesOf = (dir: string): string[] =>
-  readdirSync(dir, { recursive: true, withFileTypes: true })
-    .filter((one) => one.isFile())
-    .map((one) => join(one.parentPath, one.name));
 
 /** What the live view answers on every route, to whoever asks with canaries, and in its metrics afterwards. */
 async function answersOf(state: string): Promise<string[]> {

@@ -1,6 +1,6 @@
 // Erasing a session from servers: real ones are told of two sessions of the reference model, and one of the two is erased. Neither server answers
 // anything of it afterwards, and in the files of their tables and vectors no number stands that only this session knew.
-import { cpSync, readdirSync, readFileSync } from 'node:fs';
+import { cpSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import postgres from 'postgres';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -10,7 +10,7 @@ import { forgetShared } from '../../../memory/index.ts';
 import { type Entry, openAuditIndex, readLog, readLogId, verifyLog } from '../../../witness/index.ts';
 import { HAS_POSTGRES, PostgresProcess } from '../../suite/postgres-server.ts';
 import { HAS_BINARY, QdrantProcess, removeServers } from '../../suite/qdrant-server.ts';
-import { scratchFolders } from '../witness/folder.ts';
+import { filesOf, scratchFolders } from '../witness/folder.ts';
 import { lastLine, palimpsest } from './command.ts';
 import { ids, MODEL, refused, written } from './on-reference.ts';
 
@@ -47,11 +47,6 @@ function copy(): string {
   cpSync(made, state, { recursive: true });
   return state;
 }
-
-const filesOf = (dir: string): string[] =>
-  readdirSync(dir, { recursive: true, withFileTypes: true })
-    .filter((one) => one.isFile())
-    .map((one) => join(one.parentPath, one.name));
 
 /** Long numbers of the body of entries that only one of the two sessions has. */
 function numbersOf(state: string, session: string): number[] {

@@ -16,7 +16,7 @@ import {
   replay,
   verifyLog,
 } from '../../../witness/index.ts';
-import { scratchFolders } from '../witness/folder.ts';
+import { filesOf, scratchFolders } from '../witness/folder.ts';
 import { expectRefused, lastLine, palimpsest } from './command.ts';
 import { codeOf, ids, MODEL, openEngine, refused, written } from './on-reference.ts';
 
@@ -45,11 +45,6 @@ function copy(): string {
   cpSync(made, state, { recursive: true });
   return state;
 }
-
-const filesOf = (dir: string): string[] =>
-  readdirSync(dir, { recursive: true, withFileTypes: true })
-    .filter((one) => one.isFile())
-    .map((one) => join(one.parentPath, one.name));
 
 /** Some of what one session alone has said: long numbers as they are spelled and as a database keeps them, and its fingerprint as a vector index does. */
 function secretsOf(state: string): { texts: string[]; bytes: Buffer[] } {

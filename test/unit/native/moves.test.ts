@@ -8,7 +8,6 @@ import {
   FORMAT_NAMES,
   type FormatName,
   isMove,
-  isYardstick,
   type KvCache,
   LATENT_NAMES,
   latentBytes,
@@ -20,6 +19,7 @@ import {
   SIDES,
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
+import { isTried } from '../../native/compared.ts';
 import { formatOf, history, normals, sameBits, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
 
@@ -70,13 +70,8 @@ function expectSame(one: KvCache, other: KvCache): void {
   }
 }
 
-const family = (name: FormatName): string => name.replace(/\d.*/, '');
-/** Of formats to compare with: what pages come from, and what their own family offers. */
 const LADDER: readonly (readonly [FormatName, FormatName])[] = FORMAT_NAMES.flatMap((from) =>
-  FORMAT_NAMES.filter(
-    (to) =>
-      isMove(from, to) && (from === 'f16' || family(from) === family(to) || !(isYardstick(from) || isYardstick(to))),
-  ).map((to) => [from, to] as const),
+  FORMAT_NAMES.filter((to) => isMove(from, to) && isTried(from, to)).map((to) => [from, to] as const),
 );
 
 describe('a move in the background', () => {

@@ -10,7 +10,6 @@ import {
   type FormatName,
   fromHalf,
   isMove,
-  isYardstick,
   type KvCache,
   type KvCacheOptions,
   LATENT_NAMES,
@@ -24,6 +23,7 @@ import {
   type TrialCandidate,
   toHalf,
 } from '../../../native/index.ts';
+import { isTried } from '../../native/compared.ts';
 import { denseAttention, history, normals, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
 
@@ -119,10 +119,6 @@ const below = (now: FormatName, side: Part): TrialCandidate[] =>
     format,
   }));
 
-/** Whether no policy chooses this form by itself. */
-const isCompared = (form: TrialCandidate['format']): boolean =>
-  (FORMAT_NAMES as readonly string[]).includes(form) && isYardstick(form as FormatName);
-
 /** Errors are differences of two outputs: float32 rounding of the outputs is what remains, so small errors are known less well. */
 function agree(found: Float64Array, expected: readonly number[]): void {
   expected.forEach((value, i) => {
@@ -180,11 +176,8 @@ describe('trial', () => {
           const fresh = twinOf(cache);
           fresh.transcode(0, page, 'kv', now);
           const again = reattend(fresh, kept);
-          // Of formats to compare with: what pages come from, and what their own family offers.
-          const family = (name: FormatName): string => name.replace(/\d.*/, '');
-          const candidates = PARTS.flatMap((side) => below(now, side)).filter(
-            ({ format }) =>
-              now === 'f16' || family(format as FormatName) === family(now) || ![now, format].some(isCompared),
+          const candidates = PARTS.flatMap((side) => below(now, side)).filter(({ format }) =>
+            isTried(now, format as FormatName),
           );
           const found = fresh.trial(0, page, candidates);
           agree(

@@ -1,5 +1,5 @@
-/** Scratch folders for one test file, and entries to fill a log with. */
-import { mkdtempSync, rmSync } from 'node:fs';
+/** Scratch folders for one test file, what lies in them, and entries to fill a log with. */
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll } from 'vitest';
@@ -16,6 +16,12 @@ export function scratchFolders(): () => string {
     return dir;
   };
 }
+
+/** Paths of all files in a folder and below it. */
+export const filesOf = (dir: string): string[] =>
+  readdirSync(dir, { recursive: true, withFileTypes: true })
+    .filter((one) => one.isFile())
+    .map((one) => join(one.parentPath, one.name));
 
 /** Appends `count` notes {n: 0 …} and waits for the disk. */
 export async function fill(log: WitnessLog, count: number, pad = 0): Promise<void> {

@@ -16,7 +16,7 @@ import {
   verifyLog,
 } from '../../../witness/index.ts';
 import { openText, sealBytes } from '../../../witness/seal.ts';
-import { scratchFolders } from './folder.ts';
+import { filesOf, scratchFolders } from './folder.ts';
 import { recordSession, tinyPolicy } from './session.ts';
 
 const folder = scratchFolders();
@@ -34,10 +34,6 @@ async function sealedLog(): Promise<{ dir: string; seqs: number[] }> {
   return { dir, seqs };
 }
 
-const filesOf = (dir: string): string[] =>
-  readdirSync(dir, { recursive: true, withFileTypes: true })
-    .filter((one) => one.isFile())
-    .map((one) => join(one.parentPath, one.name));
 const keyFile = (dir: string, session: string): string =>
   filesOf(join(dir, 'keys')).find((path) => readFileSync(path, 'utf8').includes(`"${session}"`))!;
 
