@@ -1,14 +1,15 @@
-// The JavaScript binding of the entries of a log (see addon.cc): sealing those of a batch, and following those of a segment.
+// The JavaScript binding of the entries of a log (see addon.cc): sealing those of a batch, following those of a segment, and opening what is sealed in them.
 #include <napi.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "arguments.h"
 #include "environment.h"
 #include "log/entries.h"
-#include "log/forms.h"
+#include "log/sealed.h"
 
 namespace palimpsest {
 
@@ -33,21 +34,39 @@ Napi::Value sealLogEntries(const Info& info) {
   });
 }
 
-// (bytes, state, firstSeq, forms, names, ends, kinds, hashes, out): follows entries from the beginning of bytes for as long as they are whole and continue
-// the chain, at most as many as there is room for, and moves the state behind them. Of each, what comes out is where it ends, the index of its
+bool readSeq(const Napi::Value& value, uint64_t* seq) {
+  if (!value.IsNumber()) return false;
+  const double number = value.As<Napi::Number>().DoubleValue();
+  if (!(number >= 0 && number <= 9007199254740991.0 - 4294967296.0) || number != std::floor(number)) return false;
+  *seq = static_cast<uint64_t>(number);
+  return true;
+}
+
+bool readForms(const Info& info, int at, Span<double>* numbers, Span<uint8_t>* names) {
+  return readArray(info[at], napi_float64_array, numbers) && readArray(info[at + 1], napi_uint8_array, names);
+}
+
+// The threads of this environment, so many of them or fewer.
+Threads& threadsOf(Napi::Env env, int count) {
+  Threads& pool = env.GetInstanceData<Environment>()->logThreads;
+  if (kHasThreads) pool.grow(count);
+  return pool;
+}
+
+// (bytes, state, firstSeq, forms, names, threads, ends, kinds, hashes, out): follows entries from the beginning of bytes for as long as they are whole and
+// continue the chain, at most as many as there is room for, and moves the state behind them. Of each, what comes out is where it ends, the index of its
 // kind + 1 if it is certainly sound (else 0), and leaf and link. Without room in `hashes` these are left out, without forms nothing is certain. out: how many.
 Napi::Value followLogEntries(const Info& info) {
   return guarded(info, [&]() -> Status {
     Span<uint8_t> bytes, state, names, kinds, hashes;
     Span<double> numbers, out;
     Span<uint32_t> ends;
+    uint64_t firstSeq;
+    int threads;
     if (!readArray(info[0], napi_uint8_array, &bytes) || !readArray(info[1], napi_uint8_array, &state)) return kBadArgument;
-    if (!info[2].IsNumber()) return kBadArgument;
-    const double firstSeq = info[2].As<Napi::Number>().DoubleValue();
-    if (!(firstSeq >= 0 && firstSeq <= 9007199254740991.0 - 4294967296.0) || firstSeq != std::floor(firstSeq)) return kBadArgument;
-    if (!readArray(info[3], napi_float64_array, &numbers) || !readArray(info[4], napi_uint8_array, &names)) return kBadArgument;
-    if (!readArray(info[5], napi_uint32_array, &ends) || !readArray(info[6], napi_uint8_array, &kinds)) return kBadArgument;
-    if (!readArray(info[7], napi_uint8_array, &hashes) || !readArray(info[8], napi_float64_array, &out)) return kBadArgument;
+    if (!readSeq(info[2], &firstSeq) || !readForms(info, 3, &numbers, &names) || !readInt(info[5], 1, kThreadsMax, &threads)) return kBadArgument;
+    if (!readArray(info[6], napi_uint32_array, &ends) || !readArray(info[7], napi_uint8_array, &kinds)) return kBadArgument;
+    if (!readArray(info[8], napi_uint8_array, &hashes) || !readArray(info[9], napi_float64_array, &out)) return kBadArgument;
     if (out.length != 1 || kinds.length != ends.length || bytes.length > 1u << 30) return kBadShape;
     if (hashes.length != 0 && hashes.length != 2 * kHashBytes * static_cast<uint64_t>(ends.length)) return kBadShape;
     ChainState chain;
@@ -55,18 +74,67 @@ Napi::Value followLogEntries(const Info& info) {
     Forms forms;
     const bool hasForms = numbers.length > 0;
     if (hasForms && !forms.read(numbers.data, numbers.length, names.data, names.length)) return kBadValue;
-    Follower follower(digestsOf(info.Env()), bytes.data, bytes.length, &chain);
-    size_t count = 0;
-    for (Followed entry; count < ends.length && follower.next(&entry); count++) {
-      ends.data[count] = static_cast<uint32_t>(follower.at() - bytes.data);
-      kinds.data[count] = hasForms ? static_cast<uint8_t>(forms.kindOf(entry.payload, entry.payloadBytes, static_cast<uint64_t>(firstSeq) + count) + 1) : 0;
-      if (hashes.length == 0) continue;
-      uint8_t* const pair = hashes.data + 2 * kHashBytes * count;
-      std::memcpy(pair, entry.leaf, kHashBytes);
-      std::memcpy(pair + kHashBytes, chain.head, kHashBytes);
-    }
+    const FollowedEntries followed = {ends.length, ends.data, kinds.data, hashes.length == 0 ? nullptr : hashes.data};
+    Threads& pool = threadsOf(info.Env(), threads);
+    const size_t count =
+        followEntries(digestsOf(info.Env()), hasForms ? &forms : nullptr, pool, threads, bytes.data, bytes.length, firstSeq, &chain, followed);
     chain.write(state.data);
     out.data[0] = static_cast<double>(count);
+    return kOk;
+  });
+}
+
+// (bytes, from, count, firstSeq, forms, names, threads, keys, ends, kinds, out): opens the sealed ones of `count` entries that were followed, from
+// entry `from` on, and fills in the kinds that were not certain. out: the first whose session has no key among these.
+Napi::Value openLogEntries(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<uint8_t> bytes, names, kinds, ring;
+    Span<double> numbers, out;
+    Span<uint32_t> ends;
+    uint64_t firstSeq;
+    int threads, from, count;
+    if (!readArray(info[0], napi_uint8_array, &bytes) || !readSeq(info[3], &firstSeq) || !readForms(info, 4, &numbers, &names)) return kBadArgument;
+    if (!readInt(info[6], 1, kThreadsMax, &threads) || !readArray(info[7], napi_uint8_array, &ring)) return kBadArgument;
+    if (!readArray(info[8], napi_uint32_array, &ends) || !readArray(info[9], napi_uint8_array, &kinds)) return kBadArgument;
+    if (!readArray(info[10], napi_float64_array, &out)) return kBadArgument;
+    const int most = static_cast<int>(std::min<size_t>(std::min(ends.length, kinds.length), 1u << 24));
+    if (!readInt(info[2], 0, most, &count) || !readInt(info[1], 0, count, &from)) return kBadArgument;
+    if (out.length != 1 || bytes.length > 1u << 30) return kBadShape;
+    // A copy, because `kinds` may lie in the same bytes.
+    const std::vector<uint32_t> known(ends.data, ends.data + count);
+    uint32_t before = 0;
+    for (const uint32_t end : known) {
+      if (end > bytes.length || end < before || end - before <= kEntryExtraBytes) return kBadValue;
+      before = end;
+    }
+    Forms forms;
+    KeyRing keys;
+    if (!forms.read(numbers.data, numbers.length, names.data, names.length) || !keys.read(ring.data, ring.length)) return kBadValue;
+    const OpenedEntries entries = {bytes.data, firstSeq, known, kinds.data};
+    out.data[0] = static_cast<double>(openEntries(keys, forms, threadsOf(info.Env(), threads), threads, static_cast<size_t>(from), entries));
+    return kOk;
+  });
+}
+
+// (bytes, bodies, keys, nonceStart, done): seals bodies that lie in the room of their sealed texts; three numbers for each say where its payload begins,
+// where itself and how many bytes. done: 1 for each that was sealed; the others are as they were.
+Napi::Value sealLogBodies(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<uint8_t> bytes, ring, nonceStart, done;
+    Span<uint32_t> bodies;
+    if (!readArray(info[0], napi_uint8_array, &bytes) || !readArray(info[1], napi_uint32_array, &bodies)) return kBadArgument;
+    if (!readArray(info[2], napi_uint8_array, &ring) || !readArray(info[3], napi_uint8_array, &nonceStart)) return kBadArgument;
+    if (!readArray(info[4], napi_uint8_array, &done)) return kBadArgument;
+    if (nonceStart.length != 4 || bodies.length != 3 * static_cast<uint64_t>(done.length) || bytes.length > 1u << 30) return kBadShape;
+    KeyRing keys;
+    if (!keys.read(ring.data, ring.length)) return kBadValue;
+    Aes aes;
+    for (size_t i = 0; i < done.length; i++) {
+      const PlainBody body = {bodies.data[3 * i], bodies.data[3 * i + 1], bodies.data[3 * i + 2]};
+      if (body.payload > body.at || body.at > bytes.length || body.bytes > bytes.length) return kBadValue;
+      if (sealedChars(body.bytes) > bytes.length - body.at) return kBadValue;
+      done.data[i] = Aes::exists() && sealBody(&aes, keys, nonceStart.data, bytes.data, body) ? 1 : 0;
+    }
     return kOk;
   });
 }
@@ -75,6 +143,8 @@ Napi::Value followLogEntries(const Info& info) {
 
 void exportLog(Napi::Env env, Napi::Object exports) {
   exports.Set("sealLogEntries", Napi::Function::New(env, sealLogEntries, "sealLogEntries"));
+  exports.Set("openLogEntries", Napi::Function::New(env, openLogEntries, "openLogEntries"));
+  exports.Set("sealLogBodies", Napi::Function::New(env, sealLogBodies, "sealLogBodies"));
   exports.Set("followLogEntries", Napi::Function::New(env, followLogEntries, "followLogEntries"));
 }
 

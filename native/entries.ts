@@ -72,6 +72,8 @@ export interface FollowedEntries {
   readonly hashes: Uint8Array;
 }
 
+/** Where the binary writes a number. */
+const answered = new Float64Array(1);
 const NO_FORMS: EntryForms = { numbers: new Float64Array(0), names: new Uint8Array(0) };
 
 /**
@@ -84,23 +86,79 @@ export function followEntries(
   firstSeq: number,
   forms: EntryForms | null,
   out: FollowedEntries,
+  threads = 1,
 ): number | null {
   const native = binary();
   if (native === null) return null;
   const { numbers, names } = forms ?? NO_FORMS;
   const { ends, kinds, hashes } = out;
-  const count = new Float64Array(1);
   const status = native.followLogEntries(
     bytesOf(bytes, 'bytes'),
     stateOf(state),
     firstSeq,
     numbers,
     names,
+    threads,
     ends,
     kinds,
     hashes,
-    count,
+    answered,
   );
   check(status, 'follow entries', { bytes: bytes.length, firstSeq });
-  return count[0] as number;
+  return answered[0] as number;
+}
+
+/** What `openEntries` says of a sealed entry that is sound and whose key nobody has. */
+export const KIND_UNOPENED = 255;
+
+/**
+ * Opens the sealed bodies of `count` entries that were followed, from entry `from` on, and fills in the kinds of those that are certainly sound.
+ * `keys`: a ring of them, as witness/ring.ts writes it. → the first entry whose session is not among them, else `count`, also where nothing opens here.
+ */
+export function openEntries(
+  bytes: Uint8Array,
+  from: number,
+  count: number,
+  firstSeq: number,
+  forms: EntryForms,
+  keys: Uint8Array,
+  { ends, kinds }: Pick<FollowedEntries, 'ends' | 'kinds'>,
+  threads = 1,
+): number {
+  const native = binary();
+  if (native === null) return count;
+  const { numbers, names } = forms;
+  const status = native.openLogEntries(
+    bytesOf(bytes, 'bytes'),
+    from,
+    count,
+    firstSeq,
+    numbers,
+    names,
+    threads,
+    bytesOf(keys, 'keys'),
+    ends,
+    kinds,
+    answered,
+  );
+  check(status, 'open entries', { bytes: bytes.length, from, count, firstSeq });
+  return answered[0] as number;
+}
+
+/**
+ * Seals bodies that lie in the room of their sealed texts. `bodies`: for each where its payload begins, where itself and how many bytes. → 1 for each that was sealed.
+ * The others are as they were: their envelope is not plain ASCII, their session is not in the ring, or there is no OpenSSL here.
+ */
+export function sealBodies(
+  bytes: Uint8Array,
+  bodies: Uint32Array,
+  keys: Uint8Array,
+  nonceStart: Uint8Array,
+): Uint8Array {
+  const done = new Uint8Array(Math.floor(bodies.length / 3));
+  const native = binary();
+  if (native === null) return done;
+  const status = native.sealLogBodies(bytesOf(bytes, 'bytes'), bodies, bytesOf(keys, 'keys'), nonceStart, done);
+  check(status, 'seal bodies', { bytes: bytes.length, bodies: done.length });
+  return done;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <napi.h>
 
+#include "cache/threads.h"
 #include "layout.gen.h"
 #include "kernels/kernels.h"
 
@@ -9,6 +10,8 @@ namespace palimpsest {
 
 struct Environment {
   const Kernels* kernels = bestKernels();
+  // Check logs; started when they are first wanted.
+  Threads logThreads{1};
 };
 
 inline const Kernels* kernelsOf(Napi::Env env) { return env.GetInstanceData<Environment>()->kernels; }

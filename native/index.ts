@@ -6,6 +6,9 @@ export {
   type EntryForms,
   type FollowedEntries,
   followEntries,
+  KIND_UNOPENED,
+  openEntries,
+  sealBodies,
   sealEntries,
 } from './entries.ts';
 export * from './error.ts';

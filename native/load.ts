@@ -164,10 +164,33 @@ export interface Binary {
     firstSeq: number,
     forms: Float64Array,
     names: Uint8Array,
+    threads: number,
     ends: Uint32Array,
     kinds: Uint8Array,
     hashes: Uint8Array,
     out: Float64Array,
+  ): number;
+  /** Opens the sealed ones of entries that were followed; writes to `out` the first whose session is not among the keys. */
+  openLogEntries(
+    bytes: Uint8Array,
+    from: number,
+    count: number,
+    firstSeq: number,
+    forms: Float64Array,
+    names: Uint8Array,
+    threads: number,
+    keys: Uint8Array,
+    ends: Uint32Array,
+    kinds: Uint8Array,
+    out: Float64Array,
+  ): number;
+  /** Seals bodies where they lie; writes to `done` which ones. */
+  sealLogBodies(
+    bytes: Uint8Array,
+    bodies: Uint32Array,
+    keys: Uint8Array,
+    nonceStart: Uint8Array,
+    done: Uint8Array,
   ): number;
   toHalf(x: Float32Array, out: Uint16Array): number;
   fromHalf(bits: Uint16Array, out: Float32Array): number;

@@ -1,8 +1,9 @@
 /** Entries that wait together for one write and one fsync: consecutive bytes of one segment. */
-import { assert, sealEntries } from '../native/index.ts';
+import { assert, sealBodies, sealEntries } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
 import { chainState, stateHash, stateTree } from './chain-state.ts';
 import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
+import { KeyRing } from './ring.ts';
 import { SEALED_EXTRA_BYTES, SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from './seal.ts';
 import { encodeHeader, FORMAT_VERSION, type SegmentHeader, segmentHash } from './segment.ts';
 import type { Frontier } from './tree.ts';
@@ -15,6 +16,13 @@ export interface ChainEnd {
   readonly nextSeq: number;
   readonly headHash: Uint8Array;
   readonly tree: Frontier;
+}
+
+interface PlainBody {
+  readonly start: number;
+  readonly at: number;
+  readonly bytes: number;
+  readonly sealing: Sealing;
 }
 
 export class Batch {
@@ -39,8 +47,8 @@ export class Batch {
   /** The entries before this byte have their checksums and hashes. */
   #sealed: number;
   #sealedEntries = 0;
-  /** Bodies that lie in the room of their sealed text, still to be read: from where, how many bytes. */
-  readonly #plain: { readonly at: number; readonly bytes: number; readonly sealing: Sealing }[] = [];
+  /** Bodies that lie in the room of their sealed text, still to be read: where the payload begins, where the body, how many bytes. */
+  readonly #plain: PlainBody[] = [];
   #end: ChainEnd;
 
   /** `header`: the batch begins a segment with it. */
@@ -91,7 +99,7 @@ export class Batch {
     const bytes = this.#bytes.write(bodyText, at, 'utf8');
     const end = at + sealedChars(bytes);
     const payloadEnd = end + this.#bytes.write(SEALED_TAIL, end, 'latin1');
-    this.#plain.push({ at, bytes, sealing });
+    this.#plain.push({ start, at, bytes, sealing });
     this.#bytes.writeUInt32LE(payloadEnd - start, this.length);
     this.length = payloadEnd + HASH_BYTES;
     this.entries++;
@@ -102,11 +110,23 @@ export class Batch {
   /** Seals what is to be sealed, and computes checksums, chain and tree of the entries that have none yet. → the state after the last one */
   seal(): ChainEnd {
     if (this.#sealed === this.length) return this.#end;
-    for (const { at, bytes, sealing } of this.#plain.splice(0))
-      this.#bytes.write(sealBytes(sealing, this.#bytes.subarray(at, at + bytes)), at, 'latin1');
+    this.#sealBodies(this.#plain.splice(0));
     this.#end = this.#chained();
     this.#sealed = this.length;
     return this.#end;
+  }
+
+  /** By the binary, in one call; one by one where it does not. */
+  #sealBodies(plain: readonly PlainBody[]): void {
+    const [first] = plain;
+    if (first === undefined) return;
+    const ring = new KeyRing();
+    for (const { sealing } of plain) ring.set(sealing.place.session, sealing.key);
+    const bodies = Uint32Array.from(plain.flatMap(({ start, at, bytes }) => [start, at, bytes]));
+    const done = sealBodies(this.#bytes, bodies, ring.bytes, first.sealing.nonceStart);
+    ring.wipe();
+    for (const [index, { at, bytes, sealing }] of plain.entries())
+      if (done[index] !== 1) this.#bytes.write(sealBytes(sealing, this.#bytes.subarray(at, at + bytes)), at, 'latin1');
   }
 
   /** Checksums, chain and tree by the binary, in one call; or here, where none runs. */

@@ -8,10 +8,21 @@
  */
 import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { join } from 'node:path';
-import { KvError, readRegular, type SyncedFiles, syncFolder, writeSynced } from '../native/index.ts';
+import {
+  assert,
+  KvError,
+  openEntries,
+  readRegular,
+  type SyncedFiles,
+  syncFolder,
+  writeSynced,
+} from '../native/index.ts';
 import { checkBody } from './body.ts';
-import type { Envelope } from './entry.ts';
+import { type Envelope, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import { entryForms } from './forms.ts';
+import { KeyRing } from './ring.ts';
+import { payloadIn, type Run } from './run.ts';
 import { isSealed, KEY_BYTES, mustSeal, NONCE_BYTES, openBox, openText, type Sealing, sealBox } from './seal.ts';
 import type { Entry, EntryKind } from './types.ts';
 
@@ -82,6 +93,9 @@ export class SessionKeys {
   readonly #files: LogFiles;
   readonly #dir: string;
   readonly #known = new Map<string, KeyObject | Unopened>();
+  /** For the binary. */
+  readonly #ring = new KeyRing();
+  #asked: string | null = null;
   /** Not on disk yet. */
   readonly #fresh = new Map<string, Uint8Array>();
   /** Tells the nonces of this writer from those of one that sealed an entry of the same seq before, and whose tail was cut off. */
@@ -139,6 +153,27 @@ export class SessionKeys {
     if (body === null) return null;
     checkBody(kind, body);
     return { ...envelope, body } as Entry;
+  }
+
+  /** Lets the binary look at the sealed entries of a run, by so many threads: `kinds` then says which are certainly sound. Throws 'bad-file' for what is no key. */
+  openRun(run: Run, threads: number): void {
+    const { bytes, count, seq, kinds } = run;
+    for (let from = kinds.subarray(0, count).indexOf(0); from >= 0 && from < count; ) {
+      const next = openEntries(bytes, from, count, seq, entryForms(), this.#ring.bytes, run, threads);
+      if (next === count) return;
+      // One whose session was not met before.
+      const { session } = parseEnvelope(payloadIn(run, next));
+      const key = this.#keyOf(session);
+      this.#ring.set(session, typeof key === 'string' ? null : key);
+      assert(next > from || this.#asked !== session, `the binary asks for the key of one session twice`);
+      this.#asked = session;
+      from = next;
+    }
+  }
+
+  /** Overwrites what the binary was given. */
+  wipe(): void {
+    this.#ring.wipe();
   }
 
   /** Whether the session's entries can be opened; null: they can. */

@@ -8,6 +8,8 @@ import type { Frontier } from './tree.ts';
 
 /** Entries of one call. With what a window of a segment holds that is hardly ever the limit. */
 const ENTRIES_MAX = 4096;
+/** Bytes of a segment that are looked at together: enough that waking a thread takes less time than it saves. */
+const THREADED_BYTES = 1 << 20;
 const PAIR_BYTES = 2 * HASH_BYTES;
 
 /** Everything here but `segment`, `hash` and `header` is valid until the next step of the walk. */
@@ -24,7 +26,7 @@ export interface Run {
   readonly bytes: Buffer;
   /** Where each ends in `bytes`. */
   readonly ends: Uint32Array;
-  /** For each 1 + the index in FORM_KINDS where envelope, spelling and body are certain, 0 where somebody has to look. */
+  /** For each 1 + the index in FORM_KINDS where envelope, spelling and body are certain, KIND_UNOPENED where envelope and spelling are and nobody has the key, 0 where somebody has to look. */
   readonly kinds: Uint8Array;
   /** Leaf and chain hash of each; null: not asked for. */
   readonly hashes: Buffer | null;
@@ -67,10 +69,12 @@ export type Followed = Pick<Run, 'count' | 'bytes' | 'ends' | 'kinds' | 'hashes'
 export class RunReader {
   readonly #forms: EntryForms | null;
   readonly #withHashes: boolean;
+  readonly #threads: number;
   #out: FollowedEntries;
 
   /** `forms`: kinds are wanted. */
-  constructor(forms: EntryForms | null, withHashes: boolean) {
+  constructor(forms: EntryForms | null, withHashes: boolean, threads = 1) {
+    this.#threads = threads;
     this.#forms = forms;
     this.#withHashes = withHashes;
     this.#out = this.#room();
@@ -82,6 +86,11 @@ export class RunReader {
       kinds: new Uint8Array(ENTRIES_MAX),
       hashes: Buffer.allocUnsafeSlow(this.#withHashes ? ENTRIES_MAX * PAIR_BYTES : 0),
     };
+  }
+
+  /** Bytes that it should be given at once; undefined: it does not matter. */
+  get windowBytes(): number | undefined {
+    return this.#threads > 1 ? THREADED_BYTES : undefined;
   }
 
   /** Follows entries at the beginning of `bytes`, at most `most`. → null where the first one is not whole, not right, or not for the binary: the caller looks at it. */
@@ -98,7 +107,7 @@ export class RunReader {
             kinds: kinds.subarray(0, room),
             hashes: hashes.subarray(0, this.#withHashes ? room * PAIR_BYTES : 0),
           };
-    const count = followEntries(bytes, state, seq, this.#forms, out);
+    const count = followEntries(bytes, state, seq, this.#forms, out, this.#threads);
     if (count === null || count === 0) return null;
     if (tree !== null) {
       const { leaves, peaks } = stateTree(state);

@@ -96,9 +96,9 @@ export class SegmentFile {
     this.#windowStart = offset;
   }
 
-  /** As many bytes from here on as are read at once. Valid until the next call. */
-  window(offset: number): Buffer {
-    return this.bytes(offset, READ_BYTES);
+  /** So many bytes from here on, fewer at the end of the file. Valid until the next call. */
+  window(offset: number, bytes = READ_BYTES): Buffer {
+    return this.bytes(offset, bytes);
   }
 
   header(): SegmentHeader | string {

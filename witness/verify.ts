@@ -4,8 +4,9 @@
  * folder is named.
  */
 import { createHash } from 'node:crypto';
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { KvError } from '../native/index.ts';
+import { KIND_UNOPENED, KvError } from '../native/index.ts';
 import { type Contradiction, SeriesCheckpoints } from './against.ts';
 import { NO_HASH } from './chain.ts';
 import type { Checkpoint } from './checkpoint.ts';
@@ -30,9 +31,9 @@ import { checkLogId, type LogEnd, listSegments, logIdOf, walkRuns } from './walk
  */
 export function verifyLog(dir: string): VerifyReport;
 /** @internal */
-export function verifyLog(dir: string, files: LogFiles): VerifyReport;
-export function verifyLog(dir: string, files: LogFiles = nodeFiles): VerifyReport {
-  return verifyAll(dir, files, null);
+export function verifyLog(dir: string, files: LogFiles, threads?: number): VerifyReport;
+export function verifyLog(dir: string, files: LogFiles = nodeFiles, threads = threadsHere()): VerifyReport {
+  return verifyAll(dir, files, null, threads);
 }
 
 /**
@@ -47,17 +48,27 @@ export function verifyAgainst(
   checkpoints: readonly Checkpoint[],
   files: LogFiles = nodeFiles,
 ): VerifyReport {
-  return verifyAll(dir, files, checkpoints);
+  return verifyAll(dir, files, checkpoints, threadsHere());
 }
 
-function verifyAll(dir: string, files: LogFiles, checkpoints: readonly Checkpoint[] | null): VerifyReport {
+/** More wait for the one that follows the chain. */
+const THREADS_MAX = 8;
+const threadsHere = (): number => Math.min(availableParallelism(), THREADS_MAX);
+
+function verifyAll(
+  dir: string,
+  files: LogFiles,
+  checkpoints: readonly Checkpoint[] | null,
+  threads: number,
+): VerifyReport {
   const foreign: ForeignPart[] = [];
   const keys = new SessionKeys(files, dir);
   const numbers = listSeries(files, dir);
   const anchors = numbers.map((number) => new SeriesCheckpoints(number, checkpoints ?? []));
   const series = numbers.map((number, index) =>
-    verifySeries(files, dir, number, foreign, keys, anchors[index] as SeriesCheckpoints),
+    verifySeries(files, dir, number, foreign, keys, anchors[index] as SeriesCheckpoints, threads),
   );
+  keys.wipe();
   foreign.push(...foreignKeys(files, dir));
   const sum = (value: (one: SeriesReport) => number): number => series.reduce((total, one) => total + value(one), 0);
   const logId = series[0]?.logId ?? null;
@@ -116,6 +127,7 @@ function verifySeries(
   foreign: ForeignPart[],
   keys: SessionKeys,
   anchors: SeriesCheckpoints,
+  threads: number,
 ): SeriesReport {
   const dir = seriesDir(logDir, series);
   const names = listFolder(files, dir);
@@ -150,7 +162,7 @@ function verifySeries(
     if (series > 0 && report.segments === 0) return done(null);
     const logId = series === 0 ? null : logIdOf(files, logDir);
     const most = (leaves: number): number => anchors.entriesToNext(leaves);
-    walk = walkRuns(files, dir, { withTree: true, withKinds: true, most });
+    walk = walkRuns(files, dir, { withTree: true, withKinds: true, threads, most });
     const contradiction = (at: { segment: string; offset: number }, found: Contradiction | null): void => {
       if (found !== null) throw badLog(at.segment, at.offset, found.seq, found.what);
     };
@@ -159,7 +171,7 @@ function verifySeries(
       const run = step.value;
       if (series > 0) checkLogId(run, logId);
       if (report.entries === 0) report.removedEntries = (run.tree as Frontier).leaves - run.count;
-      const sound = checkEntries(run, keys, report, setAside);
+      const sound = checkEntries(run, keys, threads, report, setAside);
       if (sound.entries > 0) {
         report.entries += sound.entries;
         report.logId = run.logId;
@@ -241,10 +253,13 @@ function sizeOf(files: LogFiles, dir: string, name: string): number | null {
 function checkEntries(
   run: Run,
   keys: SessionKeys,
+  threads: number,
   report: { unopened: number },
   setAside: RecoveredBody[],
 ): { readonly entries: number; readonly fault: KvError | null } {
+  keys.openRun(run, threads);
   for (let index = 0; index < run.count; index++) {
+    if (run.kinds[index] === KIND_UNOPENED) report.unopened++;
     if (isSurelySound(run, index)) continue;
     try {
       const entry = openHere(run, index, keys);

@@ -30,6 +30,8 @@ export interface RunOptions extends WalkOptions {
   readonly withKinds?: boolean;
   /** Whether runs have the hashes of each entry. */
   readonly withHashes?: boolean;
+  /** Threads that compute; with more than one, runs are longer. */
+  readonly threads?: number;
   /** How many entries the next run may have, given those of the series before it; asked only with the tree. */
   readonly most?: (leaves: number) => number;
 }
@@ -131,12 +133,10 @@ function* entriesOf(run: Run): Generator<RawEntry> {
  * Walks one series, the one that lies in `dir`, from the segment that holds `fromSeq` (Infinity: the last one) to the end. What a
  * crash leaves at the end is no error. Throws 'not-found' without segments, 'bad-log' (segment, offset, seq) at the first thing that is wrong.
  */
-export function* walkRuns(
-  files: LogFiles,
-  dir: string,
-  { fromSeq = 0, withTree = false, withKinds = false, withHashes = false, most = () => Infinity }: RunOptions = {},
-): Generator<Run, LogEnd, undefined> {
-  const reader = new RunReader(withKinds ? entryForms() : null, withHashes);
+export function* walkRuns(files: LogFiles, dir: string, options: RunOptions = {}): Generator<Run, LogEnd, undefined> {
+  const { fromSeq = 0, withTree = false, withKinds = false, withHashes = false, threads = 1 } = options;
+  const { most = () => Infinity } = options;
+  const reader = new RunReader(withKinds ? entryForms() : null, withHashes, threads);
   const { own: numbers, behind } = segmentsIn(files, dir);
   if (numbers.length === 0) refuseStray(files, dir, 0, behind);
   if (numbers.length === 0) throw noLog(dir);
@@ -420,7 +420,7 @@ function* walkSegment(
     const start = { seq, hash, tree };
     const before = { ...start, tree: tree?.copy() ?? null };
     const limit = tree === null ? Infinity : most(tree.leaves);
-    const followed = reader.follow(segment.window(offset), version, start, limit);
+    const followed = reader.follow(segment.window(offset, reader.windowBytes), version, start, limit);
     const one = followed ?? oneEntry(segment, version, offset, start);
     if (one === null) return { offset, seq, hash, size, fault: null };
     if ('what' in one) {

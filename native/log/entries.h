@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "digest.h"
+#include "../cache/threads.h"
 #include "../layout.gen.h"
+#include "digest.h"
+#include "forms.h"
 
 namespace palimpsest {
 
@@ -32,40 +34,20 @@ constexpr size_t kChainStateBytes = kHashBytes + 8 + kChainPeaksMax * kHashBytes
 // at the first one whose length is not possible.
 bool sealEntries(const Digests& digests, uint8_t* bytes, size_t count, ChainState* state);
 
-// One entry that was followed.
-struct Followed {
-  const uint8_t* payload;
-  size_t payloadBytes;
-  const uint8_t* leaf;
+// Where what is known of entries goes, and how many there is room for.
+struct FollowedEntries {
+  size_t room;
+  // Where each ends.
+  uint32_t* ends;
+  // Index of its kind + 1 where its form is certain, else 0.
+  uint8_t* kinds;
+  // Leaf and link of each; null: not wanted.
+  uint8_t* hashes;
 };
 
-// Reads entries one after the other for as long as they are whole and continue the chain.
-class Follower {
- public:
-  Follower(const Digests& digests, const uint8_t* bytes, size_t count, ChainState* state) : digests_(digests), at_(bytes), end_(bytes + count), state_(state) {}
-
-  // False at the first entry that is not whole or not right; the state is that after the one before.
-  bool next(Followed* entry);
-  // Bytes of the next entry begin here.
-  const uint8_t* at() const { return at_; }
-
- private:
-  struct Leaf {
-    const uint8_t* payload = nullptr;
-    size_t payloadBytes = 0;
-    uint8_t hash[kHashBytes];
-  };
-
-  bool whole(const uint8_t* at, Leaf* leaf) const;
-
-  const Digests& digests_;
-  const uint8_t* at_;
-  const uint8_t* end_;
-  ChainState* state_;
-  // The leaf after the last one, which was hashed with it.
-  Leaf ahead_;
-  bool hasAhead_ = false;
-  Leaf current_;
-};
+// Follows the entries at the beginning of `bytes` for as long as they are whole and continue the chain, and moves the state behind them. How many.
+// Without `forms` no kind is certain. Checksums, leaves and forms are computed by `threads` threads.
+size_t followEntries(const Digests& digests, const Forms* forms, Threads& pool, int threads, const uint8_t* bytes, size_t count, uint64_t firstSeq, ChainState* state,
+                     const FollowedEntries& out);
 
 }  // namespace palimpsest

@@ -17,6 +17,8 @@ constexpr int kNumeralBytes = 40;
 // Beyond it there are fewer digits than that in a double.
 constexpr int kExponentMost = 290;
 constexpr int kDepthMost = 30;
+// The numbers behind them that fit a byte say something else (sealed.h).
+constexpr double kKindsMost = 250;
 constexpr size_t kSessionBytesMost = 200;
 constexpr double kTimeMsMost = 8.64e15;
 
@@ -140,7 +142,7 @@ bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size
   // Every form takes two numbers or more, so none of these counts is larger than what was given.
   const double most = static_cast<double>(count);
   uint32_t forms, kinds;
-  if (!next(most, &forms) || !next(255, &kinds)) return false;
+  if (!next(most, &forms) || !next(kKindsMost, &kinds)) return false;
   const auto field = [&](std::vector<Field>* list, bool isKey) {
     Field one;
     uint32_t mayBeAbsent;
@@ -197,34 +199,53 @@ bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size
   return at == count;
 }
 
-// Reads one payload from front to back.
+namespace {
+
+bool readLiteral(const char** at, const char* end, std::string_view expected) {
+  if (static_cast<size_t>(end - *at) < expected.size() || std::memcmp(*at, expected.data(), expected.size()) != 0) return false;
+  *at += expected.size();
+  return true;
+}
+
+// A string of printable ASCII that needs no escape.
+bool readText(const char** at, const char* end, std::string_view* inside) {
+  if (*at >= end || **at != '"') return false;
+  const char* const start = *at + 1;
+  const char* stop = start;
+  while (stop < end && *stop >= 0x20 && *stop < 0x7f && *stop != '"' && *stop != '\\') stop++;
+  if (stop >= end || *stop != '"') return false;
+  *inside = {start, static_cast<size_t>(stop - start)};
+  *at = stop + 1;
+  return true;
+}
+
+}  // namespace
+
+bool readEnvelope(const char* text, const char* end, Envelope* envelope) {
+  Numeral number;
+  const char* at = text;
+  if (!readLiteral(&at, end, "{\"seq\":")) return false;
+  const char* const seq = at;
+  if (!readNumeral(&at, end, &number) || !number.isInteger || number.integer < 0) return false;
+  envelope->seq = number.integer;
+  envelope->seqText = {seq, static_cast<size_t>(at - seq)};
+  if (!readLiteral(&at, end, ",\"timeMs\":") || !readNumeral(&at, end, &number) || !number.isInteger) return false;
+  if (!(number.integer >= 0 && number.integer <= kTimeMsMost)) return false;
+  if (!readLiteral(&at, end, ",\"session\":") || !readText(&at, end, &envelope->session) || envelope->session.size() > kSessionBytesMost) return false;
+  if (!readLiteral(&at, end, ",\"kind\":") || !readText(&at, end, &envelope->kind) || !readLiteral(&at, end, ",\"body\":")) return false;
+  envelope->body = at;
+  return true;
+}
+
+// Reads one body from front to back.
 class Speller {
  public:
-  Speller(const Forms& forms, const char* at, const char* end) : forms_(forms), at_(at), end_(end) {}
+  Speller(const Forms& forms, std::string_view body) : forms_(forms), at_(body.data()), end_(body.data() + body.size()) {}
 
-  int entry(uint64_t seq) {
-    Numeral number;
-    std::string_view session, kind;
-    if (!literal("{\"seq\":") || !readNumeral(&at_, end_, &number) || !number.isInteger || number.integer != static_cast<double>(seq)) return -1;
-    if (!literal(",\"timeMs\":") || !readNumeral(&at_, end_, &number) || !number.isInteger || !(number.integer >= 0 && number.integer <= kTimeMsMost)) return -1;
-    if (!literal(",\"session\":") || !text(&session) || session.size() > kSessionBytesMost) return -1;
-    if (!literal(",\"kind\":") || !text(&kind) || !literal(",\"body\":")) return -1;
-    // A sealed body is not looked at here.
-    constexpr std::string_view kSealed = "{\"sealed\":";
-    if (std::string_view(at_, static_cast<size_t>(end_ - at_)).starts_with(kSealed)) return -1;
-    for (size_t i = 0; i < forms_.kinds_.size(); i++) {
-      if (forms_.kinds_[i].name != kind) continue;
-      return at_ < end_ && *at_ == '{' && value(forms_.forms_[forms_.kinds_[i].form], 1) && literal("}") && at_ == end_ ? static_cast<int>(i) : -1;
-    }
-    return -1;
-  }
+  bool body(const Forms::Form& form) { return at_ < end_ && *at_ == '{' && value(form, 1) && at_ == end_; }
 
  private:
-  bool literal(std::string_view expected) {
-    if (static_cast<size_t>(end_ - at_) < expected.size() || std::memcmp(at_, expected.data(), expected.size()) != 0) return false;
-    at_ += expected.size();
-    return true;
-  }
+  bool literal(std::string_view expected) { return readLiteral(&at_, end_, expected); }
 
   bool take(char c) {
     if (at_ >= end_ || *at_ != c) return false;
@@ -232,14 +253,7 @@ class Speller {
     return true;
   }
 
-  // A string of printable ASCII that needs no escape.
-  bool text(std::string_view* inside) {
-    if (!take('"')) return false;
-    const char* const start = at_;
-    while (at_ < end_ && *at_ >= 0x20 && *at_ < 0x7f && *at_ != '"' && *at_ != '\\') at_++;
-    *inside = {start, static_cast<size_t>(at_ - start)};
-    return take('"');
-  }
+  bool text(std::string_view* inside) { return readText(&at_, end_, inside); }
 
   // A key and its colon, behind the key before it in the order of the alphabet.
   bool key(std::string_view* name, const std::string_view* before) {
@@ -404,7 +418,18 @@ class Speller {
 
 int Forms::kindOf(const uint8_t* payload, size_t count, uint64_t seq) const {
   const char* const text = reinterpret_cast<const char*>(payload);
-  return Speller(*this, text, text + count).entry(seq);
+  const char* const end = text + count;
+  Envelope envelope;
+  if (!readEnvelope(text, end, &envelope) || envelope.seq != static_cast<double>(seq) || end[-1] != '}') return -1;
+  // The last bracket ends the envelope.
+  const std::string_view body(envelope.body, static_cast<size_t>(end - 1 - envelope.body));
+  return body.starts_with(kSealedHead.substr(0, kSealedHead.size() - 1)) ? -1 : kindOf(envelope.kind, body);
+}
+
+int Forms::kindOf(std::string_view kind, std::string_view body) const {
+  for (size_t i = 0; i < kinds_.size(); i++)
+    if (kinds_[i].name == kind) return Speller(*this, body).body(forms_[kinds_[i].form]) ? static_cast<int>(i) : -1;
+  return -1;
 }
 
 }  // namespace palimpsest

@@ -17,8 +17,10 @@ class Forms {
   // False for numbers that are no forms. `names` must stay where it is for as long as this is used.
   bool read(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes);
 
-  // Index of the kind of an entry that is certainly sound and has this seq, or -1.
+  // Index of the kind of an entry that is certainly sound and has this seq, or -1. A sealed body is not looked at.
   int kindOf(const uint8_t* payload, size_t count, uint64_t seq) const;
+  // The same for a body whose kind is known.
+  int kindOf(std::string_view kind, std::string_view body) const;
 
  private:
   friend class Speller;
@@ -47,6 +49,19 @@ class Forms {
   // A kind is a field: its name, and the form of its body.
   std::vector<Field> kinds_;
 };
+
+// What stands around the body of an entry, as views of its payload.
+struct Envelope {
+  double seq = 0;
+  std::string_view seqText, session, kind;
+  // Behind the name of the body.
+  const char* body = nullptr;
+};
+// False where it is not certain that the text begins with an envelope, spelled as a writer spells it.
+bool readEnvelope(const char* text, const char* end, Envelope* envelope);
+// What every sealed body begins with, and what follows its text.
+constexpr std::string_view kSealedHead = "{\"sealed\":\"";
+constexpr std::string_view kSealedTail = "\"}}";
 
 // Whether the text [at, end) begins with a number as JavaScript prints it; at is then behind it. A whole number of at most 15 digits goes into `integer`.
 struct Numeral {

@@ -446,6 +446,7 @@ describe('wrong calls', () => {
         0,
         Float64Array.from(numbers),
         names,
+        1 + (round % 3),
         out.ends,
         out.kinds,
         out.hashes,

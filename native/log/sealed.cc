@@ -1,0 +1,192 @@
+#include "sealed.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include "entries.h"
+
+namespace palimpsest {
+
+namespace {
+
+constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr uint8_t kNoDigit = 64;
+constexpr size_t kNonceStartBytes = 4;
+// No body is shorter than "{}".
+constexpr size_t kSealedBytesLeast = kAesNonceBytes + 2 + kAesTagBytes;
+constexpr size_t kEntriesAtOnce = 64;
+
+constexpr std::array<uint8_t, 256> digitValues() {
+  std::array<uint8_t, 256> values{};
+  for (uint8_t& value : values) value = kNoDigit;
+  for (uint8_t i = 0; i < 64; i++) values[static_cast<uint8_t>(kDigits[i])] = i;
+  return values;
+}
+
+constexpr std::array<uint8_t, 256> kValues = digitValues();
+
+void toBase64(const uint8_t* bytes, size_t count, char* text) {
+  for (; count >= 3; count -= 3, bytes += 3, text += 4) {
+    const uint32_t three = static_cast<uint32_t>(bytes[0]) << 16 | static_cast<uint32_t>(bytes[1]) << 8 | bytes[2];
+    for (int i = 0; i < 4; i++) text[i] = kDigits[three >> (18 - 6 * i) & 63];
+  }
+  if (count == 0) return;
+  const uint32_t rest = static_cast<uint32_t>(bytes[0]) << 16 | (count == 2 ? static_cast<uint32_t>(bytes[1]) << 8 : 0u);
+  text[0] = kDigits[rest >> 18];
+  text[1] = kDigits[rest >> 12 & 63];
+  text[2] = count == 2 ? kDigits[rest >> 6 & 63] : '=';
+  text[3] = '=';
+}
+
+// How many bytes; 0 for what toBase64 would not have written.
+size_t fromBase64(std::string_view text, uint8_t* bytes) {
+  if (text.empty() || text.size() % 4 != 0) return 0;
+  const size_t padding = text[text.size() - 1] != '=' ? 0 : text[text.size() - 2] != '=' ? 1 : 2;
+  const uint8_t* at = reinterpret_cast<const uint8_t*>(text.data());
+  uint8_t* to = bytes;
+  uint8_t seen = 0;
+  for (size_t whole = text.size() / 4 - (padding > 0 ? 1 : 0); whole > 0; whole--, at += 4, to += 3) {
+    const uint8_t a = kValues[at[0]], b = kValues[at[1]], c = kValues[at[2]], d = kValues[at[3]];
+    seen |= a | b | c | d;
+    const uint32_t three = static_cast<uint32_t>(a) << 18 | static_cast<uint32_t>(b) << 12 | static_cast<uint32_t>(c) << 6 | d;
+    to[0] = static_cast<uint8_t>(three >> 16);
+    to[1] = static_cast<uint8_t>(three >> 8);
+    to[2] = static_cast<uint8_t>(three);
+  }
+  if (padding > 0) {
+    const uint8_t a = kValues[at[0]], b = kValues[at[1]], c = padding == 1 ? kValues[at[2]] : 0;
+    seen |= a | b | c;
+    // Bits that belong to no byte are zero.
+    if ((padding == 1 ? c & 3 : b & 15) != 0) return 0;
+    *to++ = static_cast<uint8_t>(a << 2 | b >> 4);
+    if (padding == 1) *to++ = static_cast<uint8_t>(b << 4 | c >> 2);
+  }
+  return (seen & kNoDigit) != 0 ? 0 : static_cast<size_t>(to - bytes);
+}
+
+// "seq kind session": what a body is bound to. The room is that of an envelope, which has all of them.
+std::string_view boundTo(const Envelope& envelope, char* room) {
+  char* at = room;
+  const auto put = [&](std::string_view text) { at = std::copy(text.begin(), text.end(), at); };
+  put(envelope.seqText);
+  *at++ = ' ';
+  put(envelope.kind);
+  *at++ = ' ';
+  put(envelope.session);
+  return {room, static_cast<size_t>(at - room)};
+}
+
+// No kind has a longer name, and readEnvelope knows no longer number and no longer name of a session.
+constexpr size_t kKindBytesMost = 32, kBoundBytes = 20 + 1 + kKindBytesMost + 1 + 200;
+
+// Whether entries of this session and kind have sealed bodies; see mustSeal in witness/seal.ts.
+bool mustSeal(const Envelope& envelope) {
+  const std::string_view kind = envelope.kind;
+  return !envelope.session.empty() && kind != "erase" && kind != "hold" && kind != "release";
+}
+
+// What a thread needs to open bodies.
+struct Opener {
+  Aes aes;
+  std::vector<uint8_t> room;
+};
+
+// Bytes of sealed text, or an empty view for what is no sealed entry.
+std::string_view sealedText(const uint8_t* payload, size_t count, double seq, Envelope* envelope) {
+  const char* const text = reinterpret_cast<const char*>(payload);
+  const char* const end = text + count;
+  if (!readEnvelope(text, end, envelope) || envelope->seq != seq || envelope->kind.size() > kKindBytesMost || !mustSeal(*envelope)) return {};
+  const std::string_view body(envelope->body, static_cast<size_t>(end - envelope->body));
+  if (body.size() < kSealedHead.size() + kSealedTail.size() || !body.starts_with(kSealedHead) || !body.ends_with(kSealedTail)) return {};
+  return body.substr(kSealedHead.size(), body.size() - kSealedHead.size() - kSealedTail.size());
+}
+
+// What `kinds` says of an entry.
+uint8_t opened(Opener* opener, const Forms& forms, const KeyRing::Key& key, const Envelope& envelope, std::string_view text) {
+  uint8_t* const room = opener->room.data();
+  const size_t bytes = fromBase64(text, room);
+  if (bytes < kSealedBytesLeast) return 0;
+  if (key.bytes == nullptr) return kUnopened;
+  char bound[kBoundBytes];
+  uint8_t* const body = room + kAesNonceBytes;
+  const size_t count = bytes - kAesNonceBytes - kAesTagBytes;
+  if (!opener->aes.open(key.bytes, room, boundTo(envelope, bound), body, count, body)) return 0;
+  return static_cast<uint8_t>(forms.kindOf(envelope.kind, {reinterpret_cast<const char*>(body), count}) + 1);
+}
+
+}  // namespace
+
+bool KeyRing::read(const uint8_t* bytes, size_t count) {
+  constexpr size_t kHeadBytes = 2;
+  for (size_t at = 0; at < count;) {
+    if (count - at < kHeadBytes || bytes[at] > 1) return false;
+    const size_t nameBytes = bytes[at + 1], keyBytes = bytes[at] == 1 ? kAesKeyBytes : 0;
+    if (count - at - kHeadBytes < nameBytes + keyBytes) return false;
+    const uint8_t* const name = bytes + at + kHeadBytes;
+    keys_.push_back({{reinterpret_cast<const char*>(name), nameBytes}, keyBytes == 0 ? nullptr : name + nameBytes});
+    at += kHeadBytes + nameBytes + keyBytes;
+  }
+  return true;
+}
+
+const KeyRing::Key* KeyRing::find(std::string_view session) const {
+  for (const Key& key : keys_)
+    if (key.session == session) return &key;
+  return nullptr;
+}
+
+size_t sealedChars(size_t bytes) { return (kAesNonceBytes + bytes + kAesTagBytes + 2) / 3 * 4; }
+
+bool sealBody(Aes* aes, const KeyRing& keys, const uint8_t* nonceStart, uint8_t* bytes, const PlainBody& body) {
+  Envelope envelope;
+  const char* const text = reinterpret_cast<const char*>(bytes) + body.payload;
+  const char* const head = reinterpret_cast<const char*>(bytes) + body.at;
+  if (!readEnvelope(text, head, &envelope) || envelope.kind.size() > kKindBytesMost) return false;
+  if (std::string_view(envelope.body, static_cast<size_t>(head - envelope.body)) != kSealedHead) return false;
+  const KeyRing::Key* const key = keys.find(envelope.session);
+  if (key == nullptr || key->bytes == nullptr) return false;
+  std::vector<uint8_t> room(kAesNonceBytes + body.bytes + kAesTagBytes);
+  std::memcpy(room.data(), nonceStart, kNonceStartBytes);
+  const uint64_t seq = static_cast<uint64_t>(envelope.seq);
+  for (int i = 0; i < 8; i++) room[kNonceStartBytes + i] = static_cast<uint8_t>(seq >> (56 - 8 * i));
+  char bound[kBoundBytes];
+  if (!aes->seal(key->bytes, room.data(), boundTo(envelope, bound), bytes + body.at, body.bytes, room.data() + kAesNonceBytes)) return false;
+  toBase64(room.data(), room.size(), reinterpret_cast<char*>(bytes) + body.at);
+  return true;
+}
+
+size_t openEntries(const KeyRing& keys, const Forms& forms, Threads& pool, int threads, size_t from, const OpenedEntries& entries) {
+  if (!Aes::exists()) return entries.ends.size();
+  const int count = std::max(1, std::min(threads, pool.count()));
+  const size_t all = entries.ends.size();
+  const auto start = [&](size_t i) { return i == 0 ? 0u : entries.ends[i - 1]; };
+  size_t most = 0;
+  for (size_t i = from; i < all; i++) most = std::max<size_t>(most, entries.ends[i] - start(i));
+  const std::unique_ptr<Opener[]> openers(new Opener[static_cast<size_t>(count)]);
+  for (int i = 0; i < count; i++) openers[static_cast<size_t>(i)].room.resize(most);
+  std::atomic<size_t> missing{all};
+  auto examine = [&](int item, int thread) {
+    const size_t first = from + static_cast<size_t>(item) * kEntriesAtOnce, last = std::min(all, first + kEntriesAtOnce);
+    for (size_t i = first; i < last; i++) {
+      if (entries.kinds[i] != 0) continue;
+      Envelope envelope;
+      const uint8_t* const payload = entries.bytes + start(i) + kEntryHeadBytes;
+      const std::string_view text = sealedText(payload, entries.ends[i] - start(i) - kEntryExtraBytes, static_cast<double>(entries.firstSeq + i), &envelope);
+      if (text.empty()) continue;
+      const KeyRing::Key* const key = keys.find(envelope.session);
+      if (key != nullptr) {
+        entries.kinds[i] = opened(&openers[static_cast<size_t>(thread)], forms, *key, envelope, text);
+        continue;
+      }
+      for (size_t known = missing.load(); i < known && !missing.compare_exchange_weak(known, i);) continue;
+    }
+  };
+  pool.each(static_cast<int>((all - from + kEntriesAtOnce - 1) / kEntriesAtOnce), examine, count);
+  for (int i = 0; i < count; i++) wipe(openers[static_cast<size_t>(i)].room.data(), most);
+  return missing.load();
+}
+
+}  // namespace palimpsest

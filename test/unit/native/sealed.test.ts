@@ -1,0 +1,322 @@
+/**
+ * Sealed bodies by the binary, against witness/seal.ts, which has them from node:crypto: the same bytes, opened both ways, and "certainly sound" only of what was
+ * sealed with this key in this place. Where the process has no OpenSSL that the binary can use, node:crypto does all of it, and most of this is skipped.
+ */
+import { createSecretKey, type KeyObject } from 'node:crypto';
+import { describe, expect, it } from 'vitest';
+import {
+  type FollowedEntries,
+  KIND_UNOPENED,
+  KvError,
+  nativeInfo,
+  openEntries,
+  sealBodies,
+} from '../../../native/index.ts';
+import { loadBinary } from '../../../native/load.ts';
+import { Batch } from '../../../witness/batch.ts';
+import { payloadHead } from '../../../witness/entry.ts';
+import { entryForms, FORM_KINDS } from '../../../witness/forms.ts';
+import { KeyRing } from '../../../witness/ring.ts';
+import { SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from '../../../witness/seal.ts';
+import { Frontier } from '../../../witness/tree.ts';
+import type { EntryKind } from '../../../witness/types.ts';
+import { pick, uniform } from '../../native/dense.ts';
+
+const SEED = 20261123;
+const EXTRA = 40;
+const nonceStart = Uint8Array.of(1, 2, 250, 4);
+const keyOf = (number: number): KeyObject => createSecretKey(Buffer.alloc(32, number));
+const NOTE = 1 + FORM_KINDS.indexOf('note');
+
+const ringOf = (...keys: readonly (readonly [string, KeyObject | null])[]): Uint8Array => {
+  const ring = new KeyRing();
+  for (const [session, key] of keys) ring.set(session, key);
+  return Uint8Array.from(ring.bytes);
+};
+
+interface Told {
+  readonly seq?: number;
+  readonly session?: string;
+  readonly kind?: EntryKind;
+  readonly key?: KeyObject;
+}
+
+const sealingOf = ({ seq = 5, session = 's-1', kind = 'note', key = keyOf(7) }: Told = {}): Sealing => ({
+  key,
+  nonceStart,
+  place: { seq, session, kind },
+});
+
+/** A payload with its body in the room of its sealed text, and one with the text that node:crypto makes. */
+function both(body: Buffer, told: Told = {}): { laid: Buffer; at: number; sealed: Buffer } {
+  const sealing = sealingOf(told);
+  const { seq, session, kind } = sealing.place;
+  const head = Buffer.from(`${payloadHead(seq, 1_763_856_000_000, session, kind)}${SEALED_HEAD}`);
+  const text = sealBytes(sealing, body);
+  const laid = Buffer.concat([
+    head,
+    body,
+    Buffer.alloc(sealedChars(body.length) - body.length),
+    Buffer.from(SEALED_TAIL),
+  ]);
+  return { laid, at: head.length, sealed: Buffer.concat([head, Buffer.from(text), Buffer.from(SEALED_TAIL)]) };
+}
+
+/** Entries with these payloads; what opens them looks at no checksum. */
+function entriesOf(payloads: readonly Buffer[]): { bytes: Buffer; out: Pick<FollowedEntries, 'ends' | 'kinds'> } {
+  const bytes = Buffer.concat(payloads.flatMap((one) => [Buffer.alloc(8), one, Buffer.alloc(32)]));
+  let end = 0;
+  const ends = Uint32Array.from(payloads, ({ length }) => (end += length + EXTRA));
+  return { bytes, out: { ends, kinds: new Uint8Array(payloads.length) } };
+}
+
+/** What the binary says of one sealed entry. */
+function kindOf(payload: Buffer, ring: Uint8Array, seq = 5): number {
+  const { bytes, out } = entriesOf([payload]);
+  expect(openEntries(bytes, 0, 1, seq, entryForms(), ring, out)).toBe(1);
+  return out.kinds[0]!;
+}
+
+const own = ringOf(['s-1', keyOf(7)]);
+const ofLength = (length: number): Buffer => Buffer.from(`{"x":"${'y'.repeat(length - 8)}"}`);
+const SEALS = kindOf(both(ofLength(9)).sealed, own) !== 0;
+
+it('there is OpenSSL to be used wherever Node runs the compiled binary', () => {
+  const isNode = process.versions['bun'] === undefined && process.versions['electron'] === undefined;
+  const { binding } = nativeInfo();
+  expect(SEALS).toBe(isNode && binding !== 'wasm');
+});
+
+describe.skipIf(!SEALS)('with OpenSSL', () => {
+  it('seals bodies of every length to the bytes of node:crypto, and opens those', () => {
+    const random = uniform(SEED);
+    for (let length = 8; length <= 400; length++) {
+      const told = {
+        seq: Math.floor(random() * 10 ** (1 + Math.floor(random() * 15))),
+        session: `${length}`,
+        key: keyOf(length % 7),
+      };
+      const { laid, at, sealed } = both(ofLength(length), told);
+      const shift = length % 5;
+      const bytes = Buffer.concat([Buffer.alloc(shift, 9), laid]);
+      const ring = ringOf(['other', keyOf(1)], [told.session, told.key]);
+      expect([...sealBodies(bytes, Uint32Array.of(shift, shift + at, length), ring, nonceStart)]).toEqual([1]);
+      expect(bytes.subarray(shift).equals(sealed)).toBe(true);
+      expect(kindOf(sealed, ring, told.seq)).toBe(NOTE);
+    }
+    const long = both(ofLength(700_000));
+    sealBodies(long.laid, Uint32Array.of(0, long.at, 700_000), own, nonceStart);
+    expect(long.laid.equals(long.sealed)).toBe(true);
+    expect(kindOf(long.sealed, own)).toBe(NOTE);
+  });
+
+  it('opens nothing of which a bit was changed, nor with another key, nor in another place', () => {
+    const { sealed } = both(ofLength(40));
+    for (let at = 0; at < sealed.length; at++)
+      for (let bit = 0; bit < 8; bit++) {
+        const changed = Buffer.from(sealed);
+        changed[at]! ^= 1 << bit;
+        // The time of an entry is covered by the chain, not by the seal.
+        const isTime =
+          /"timeMs":\d+,"session":"s-1"/.test(changed.toString('latin1')) &&
+          changed.toString('latin1').replace(/\d{13}/, '1763856000000') === sealed.toString('latin1');
+        if (!isTime) expect([at, bit, openedOrMissing(changed)]).toEqual([at, bit, 0]);
+      }
+    expect(kindOf(sealed, ringOf(['s-1', keyOf(8)]))).toBe(0);
+    expect(kindOf(sealed, own, 6)).toBe(0);
+    const elsewhere = (from: string, to: string): Buffer =>
+      Buffer.from(sealed.toString('latin1').replace(from, to), 'latin1');
+    expect(kindOf(elsewhere('"seq":5', '"seq":6'), own, 6)).toBe(0);
+    expect(kindOf(elsewhere('s-1', 's-2'), ringOf(['s-2', keyOf(7)]))).toBe(0);
+    expect(kindOf(elsewhere('"note"', '"close"'), own)).toBe(0);
+  });
+
+  /** 0 as well where the session is not in the ring. */
+  function openedOrMissing(payload: Buffer): number {
+    const { bytes, out } = entriesOf([payload]);
+    openEntries(bytes, 0, 1, 5, entryForms(), own, out);
+    return out.kinds[0]!;
+  }
+
+  it('is certain only of what seals otherwise: one spelling of base64, a body of its kind, kinds and sessions that are sealed', () => {
+    const { sealed } = both(ofLength(41));
+    const text = sealed.toString('latin1');
+    // 69 bytes have no padding; 70 and 71 have.
+    for (const length of [42, 43]) {
+      const padded = both(ofLength(length)).sealed.toString('latin1');
+      const wrong = [
+        padded.replace(
+          /(.)(=+"}})$/,
+          (_, digit: string, rest: string) => `${String.fromCharCode(digit.charCodeAt(0) + 1)}${rest}`,
+        ),
+        padded.replace(/=+"}}$/, '"}}'),
+        padded.replace(/=+"}}$/, '===="}}'),
+      ];
+      for (const one of wrong) expect([one, kindOf(Buffer.from(one), own)]).toEqual([one, 0]);
+    }
+    for (const [from, to] of [
+      ['"}}', '"} }'],
+      ['"}}', '","x":1}}'],
+      ['{"sealed"', '{"a":1,"sealed"'],
+      [text.slice(-40, -20), ''],
+      [text.slice(-60, -3), ''],
+      [text.slice(-13, -12), '-'],
+      [text.slice(-13, -12), ' '],
+    ] as const)
+      expect([to, kindOf(Buffer.from(text.replace(from, to)), own)]).toEqual([to, 0]);
+    for (const body of ['[]', '{}x', '{"a": 1}', '{"b":1,"a":2}', 'null', '{"a":1'])
+      expect([body, kindOf(both(Buffer.from(body)).sealed, own)]).toEqual([body, 0]);
+    expect(kindOf(both(ofLength(40), { kind: 'decision' }).sealed, own)).toBe(0);
+    for (const kind of ['erase', 'hold', 'release'] as const)
+      expect(kindOf(both(Buffer.from('{"by":"a"}'), { kind }).sealed, own)).toBe(0);
+    expect(kindOf(both(ofLength(40), { session: '' }).sealed, ringOf(['', keyOf(7)]))).toBe(0);
+  });
+
+  it('says which session it has no key for, and looks at the form of what nobody can open', () => {
+    const payloads = ['a', 'b', 'a', 'c'].map(
+      (session, index) => both(ofLength(30), { seq: 5 + index, session }).sealed,
+    );
+    for (const threads of [1, 3]) {
+      const { bytes, out } = entriesOf(payloads);
+      const open = (from: number, ...keys: Parameters<typeof ringOf>): number =>
+        openEntries(bytes, from, 4, 5, entryForms(), ringOf(...keys), out, threads);
+      expect(open(0, ['a', keyOf(7)])).toBe(1);
+      expect([...out.kinds]).toEqual([NOTE, 0, NOTE, 0]);
+      expect(open(1, ['b', null])).toBe(3);
+      expect([...out.kinds]).toEqual([NOTE, KIND_UNOPENED, NOTE, 0]);
+      expect(open(3, ['c', keyOf(8)])).toBe(4);
+      expect([...out.kinds]).toEqual([NOTE, KIND_UNOPENED, NOTE, 0]);
+    }
+    expect(
+      kindOf(
+        Buffer.from('{"seq":5,"timeMs":1,"session":"s","kind":"note","body":{"sealed":"AAAA"}}'),
+        ringOf(['s', null]),
+      ),
+    ).toBe(0);
+  });
+
+  it('opens a thousand entries of a hundred sessions by any number of threads alike', () => {
+    const random = uniform(SEED);
+    const payloads = Array.from({ length: 1000 }, (_, n) => {
+      const session = `s-${Math.floor(random() * 40)}`;
+      const sealed = both(ofLength(8 + Math.floor(random() * 500)), {
+        seq: 7 + n,
+        session,
+        key: keyOf(session.length),
+      }).sealed;
+      if (random() < 0.1) sealed[sealed.length - 10]! ^= 1;
+      return sealed;
+    });
+    const keys = Array.from({ length: 40 }, (_, n) => [`s-${n}`, keyOf(`s-${n}`.length)] as const);
+    const [one, ...others] = [1, 2, 5].map((threads) => {
+      const { bytes, out } = entriesOf(payloads);
+      expect(openEntries(bytes, 0, 1000, 7, entryForms(), ringOf(...keys), out, threads)).toBe(1000);
+      return out.kinds;
+    });
+    const opened = one!.filter((kind) => kind === NOTE).length;
+    expect(opened).toBeGreaterThan(800);
+    expect(opened).toBeLessThan(1000);
+    for (const other of others) expect(other).toEqual(one);
+  });
+});
+
+it('a batch has the bytes of node:crypto, also for sessions that the binary does not look at, and for more than a ring holds', () => {
+  const tree = new Frontier();
+  const sessions = [
+    'plain',
+    'with "quotes"',
+    'é',
+    '',
+    'x'.repeat(200),
+    ...Array.from({ length: 90 }, (_, n) => `${n}`),
+  ];
+  const batch = new Batch(0, 100, { nextSeq: 0, headHash: Buffer.alloc(32), tree });
+  const expected = sessions.map((session, seq) => {
+    const sealing = sealingOf({ seq, session, key: keyOf(seq) });
+    const head = payloadHead(seq, 5, session, 'note');
+    const body = `{"n":${seq},"text":"ü${'z'.repeat(seq)}"}`;
+    if (session === '') {
+      batch.add(seq, `${head}${body}}`, 5);
+      return `${head}${body}}`;
+    }
+    batch.addSealed(seq, head, body, sealing, 5);
+    return `${head}${SEALED_HEAD}${sealBytes(sealing, Buffer.from(body))}${SEALED_TAIL}`;
+  });
+  batch.seal();
+  let at = 0;
+  for (const payload of expected) {
+    const length = batch.bytes.readUInt32LE(at);
+    expect(batch.bytes.toString('utf8', at + 8, at + 8 + length)).toBe(payload);
+    at += length + EXTRA;
+  }
+  expect(at).toBe(batch.length);
+});
+
+describe('wrong calls', () => {
+  it('are refused by the room with a KvError', () => {
+    const { laid, at } = both(ofLength(20));
+    const { bytes, out } = entriesOf([laid]);
+    const wrong: (() => unknown)[] = [
+      () => sealBodies(laid, Uint32Array.of(0, at), own, nonceStart),
+      () => sealBodies(laid, Uint32Array.of(0, at, 20, 0), own, nonceStart),
+      () => sealBodies(laid, Uint32Array.of(at + 1, at, 20), own, nonceStart),
+      () => sealBodies(laid, Uint32Array.of(0, at, 21 + 20), own, nonceStart),
+      () => sealBodies(laid, Uint32Array.of(0, laid.length + 1, 2), own, nonceStart),
+      () => sealBodies(laid, Uint32Array.of(0, at, 2 ** 32 - 1), own, nonceStart),
+      () => sealBodies(laid, Uint32Array.of(0, at, 20), own.subarray(1), nonceStart),
+      () => sealBodies(laid, Uint32Array.of(0, at, 20), own, new Uint8Array(3)),
+      () => sealBodies(null as never, Uint32Array.of(0, at, 20), own, nonceStart),
+      () => openEntries(bytes, 0, 2, 5, entryForms(), own, out),
+      () => openEntries(bytes, 2, 1, 5, entryForms(), own, out),
+      () => openEntries(bytes, 0, 1, -1, entryForms(), own, out),
+      () => openEntries(bytes, 0, 1, 5, entryForms(), own, out, 0),
+      () => openEntries(bytes, 0, 1, 5, entryForms(), own.subarray(0, 30), out),
+      () => openEntries(bytes, 0, 1, 5, entryForms(), own, { ...out, ends: Uint32Array.of(bytes.length + 1) }),
+      () => openEntries(bytes, 0, 1, 5, entryForms(), own, { ...out, ends: Uint32Array.of(40) }),
+      () => openEntries(bytes, 0, 1, 5, { ...entryForms(), numbers: new Float64Array(3) }, own, out),
+    ];
+    for (const [index, call] of wrong.entries()) expect(call, String(index)).toThrow(KvError);
+  });
+
+  it('end on the bare binding in a status, whatever one argument or some bytes are (fuzzed)', () => {
+    const random = uniform(SEED);
+    const binary = loadBinary();
+    const { numbers, names } = entryForms();
+    const sealed = Array.from({ length: 6 }, (_, n) => both(ofLength(20 + 9 * n), { seq: 5 + n }).sealed);
+    const { bytes: entries, out } = entriesOf(sealed);
+    const { laid, at } = both(ofLength(60));
+    const nonsense: (() => unknown)[] = [
+      ...[undefined, null, Number.NaN, -1, 0.5, 2 ** 31, 2 ** 53, 0, 'x', {}, [], 10n].map((value) => () => value),
+      () => new Uint8Array(0),
+      () => new Uint8Array(7).fill(1),
+      () => Uint8Array.of(1, 3, 115, 45, 49),
+      () => new Float64Array(1),
+      () => new Uint32Array(6).fill(4_000_000_000),
+      () => Uint32Array.of(0, 1, 2),
+      () => new Uint8Array(new SharedArrayBuffer(40)),
+    ];
+    let answers = 0;
+    for (let round = 0; round < 6000; round++) {
+      const isSealing = round % 2 === 0;
+      const bytes = Buffer.from(isSealing ? laid : entries);
+      const ring = Uint8Array.from(own);
+      const ends = Uint32Array.from(out.ends);
+      const given: unknown[] = isSealing
+        ? [bytes, Uint32Array.of(0, at, 60), ring, nonceStart, new Uint8Array(1)]
+        : [bytes, 0, 6, 5, numbers, names, 1 + (round % 3), ring, ends, new Uint8Array(6), new Float64Array(1)];
+      const way = random();
+      if (way < 0.4) given[Math.floor(random() * given.length)] = pick(random, nonsense)();
+      else if (way < 0.7)
+        for (let n = 0; n <= random() * 4; n++) bytes[Math.floor(random() * bytes.length)] = Math.floor(random() * 256);
+      else if (way < 0.85) ring[Math.floor(random() * 6)] = Math.floor(random() * 256);
+      else if (isSealing) (given[1] as Uint32Array)[Math.floor(random() * 3)] = Math.floor(random() * 300);
+      else ends[Math.floor(random() * 6)]! += Math.floor(random() * 60 - 30);
+      try {
+        if (Reflect.apply(isSealing ? binary.sealLogBodies : binary.openLogEntries, binary, given) === 0) answers++;
+      } catch (error) {
+        expect(error).toBeInstanceOf(Error);
+      }
+    }
+    expect(answers).toBeGreaterThan(1000);
+  });
+});
