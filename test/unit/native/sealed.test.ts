@@ -28,7 +28,9 @@ const nonceStart = Uint8Array.of(1, 2, 250, 4);
 const keyOf = (number: number): KeyObject => createSecretKey(Buffer.alloc(32, number));
 const NOTE = 1 + FORM_KINDS.indexOf('note');
 
-const ringOf = (...keys: readonly (readonly [string, KeyObject | null])[]): Uint8Array => {
+type Keys = readonly (readonly [string, KeyObject | null])[];
+
+const ringOf = (...keys: Keys): Uint8Array => {
   const ring = new KeyRing();
   for (const [session, key] of keys) ring.set(session, key);
   return Uint8Array.from(ring.bytes);
@@ -178,7 +180,7 @@ describe.skipIf(!SEALS)('with OpenSSL', () => {
     );
     for (const threads of [1, 3]) {
       const { bytes, out } = entriesOf(payloads);
-      const open = (from: number, ...keys: Parameters<typeof ringOf>): number =>
+      const open = (from: number, ...keys: Keys): number =>
         openEntries(bytes, from, 4, 5, entryForms(), ringOf(...keys), out, threads);
       expect(open(0, ['a', keyOf(7)])).toBe(1);
       expect([...out.kinds]).toEqual([NOTE, 0, NOTE, 0]);
