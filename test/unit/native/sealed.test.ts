@@ -89,7 +89,7 @@ it('there is OpenSSL to be used wherever Node runs the compiled binary', () => {
   expect(SEALS).toBe(isNode && binding !== 'wasm');
 });
 
-describe.skipIf(!SEALS)('with OpenSSL', () => {
+describe.skipIf(!SEALS)('with OpenSSL (needs a compiled binary on Node)', () => {
   it('seals bodies of every length to the bytes of node:crypto, and opens those', () => {
     const random = uniform(SEED);
     for (let length = 8; length <= 400; length++) {
