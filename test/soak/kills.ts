@@ -2,6 +2,7 @@
  * Kills what holds data, again and again at random moments of its work, and counts what is missing afterwards. Ten kills in a row hit one server
  * or folder, a life; the next life begins with nothing, so that a life is what is repeated from a seed.
  */
+import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { random } from '../suite/index-data.ts';
 import { logLife } from './kill-log.ts';
@@ -40,6 +41,17 @@ export interface Row extends Kill {
   readonly victim: string;
   readonly seed: number;
   readonly life: number;
+  /** Commit that was killed; lives of an earlier one are not repeated. */
+  readonly version: string;
+}
+
+/** The commit, and whether files differ from it. */
+function versionHere(): string {
+  const { stdout } = spawnSync('git', ['describe', '--always', '--dirty', '--abbrev=10'], {
+    cwd: import.meta.dirname,
+    encoding: 'utf8',
+  });
+  return stdout?.trim() || 'unknown';
 }
 
 const KILLS_PER_LIFE = 10;
@@ -60,6 +72,7 @@ const AT_A_TIME: Readonly<Record<string, number>> = { log: 6 };
 export async function soakKills({ victims, count, seed, file, onLife }: Soak): Promise<Row[]> {
   const kept: Row[] = file !== null && existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Row[]) : [];
   const all: Row[] = [];
+  const version = versionHere();
   for (const victim of victims) {
     let nextLife = 0;
     const lead = async (): Promise<void> => {
@@ -72,7 +85,7 @@ export async function soakKills({ victims, count, seed, file, onLife }: Soak): P
         }
         const rows: Row[] = [];
         const next = random(seed + 7919 * life + victim.length);
-        for await (const kill of LIVES[victim]!(next, kills)) rows.push({ victim, seed, life, ...kill });
+        for await (const kill of LIVES[victim]!(next, kills)) rows.push({ version, victim, seed, life, ...kill });
         all.push(...rows);
         kept.push(...rows);
         if (file !== null) {
@@ -100,7 +113,7 @@ export function recoveryMs(rows: readonly Row[]): number | null {
   return slow.length === 0 ? null : Math.max(...slow);
 }
 
-/** A Markdown table with a line for each victim. */
+/** A Markdown table with a line for each victim, and one that says how many kills each version had. */
 export function killTable(rows: readonly Row[]): string[] {
   const lines = [...new Set(rows.map(({ victim }) => victim))].map((victim) => {
     const own = rows.filter((row) => row.victim === victim);
@@ -120,5 +133,9 @@ export function killTable(rows: readonly Row[]): string[] {
     '| killed | kills | acknowledged | lost | sessions failed | not healed | healed after (median) | at most |',
     '|---|---|---|---|---|---|---|---|',
     ...lines,
+    '',
+    [...new Set(rows.map(({ version }) => version))]
+      .map((version) => `${version}: ${rows.filter((row) => row.version === version).length} kills`)
+      .join(', '),
   ];
 }
