@@ -4,7 +4,7 @@
  * stands in the log.
  */
 import { existsSync, mkdirSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join } from 'node:path';
 import {
   type BookOptions,
   checkQdrantOptions,
@@ -128,7 +128,6 @@ async function keepBook(
       entries: lessons(dir),
       erased: () => erasedSessions(logDir(dir)),
       readOnly: lock === null,
-      stateDir: resolve(dir),
       ...shared,
     });
     return { book, lock };
@@ -152,7 +151,6 @@ export async function findBook(dir: string, qdrant?: QdrantOptions): Promise<Thr
     entries: logId === null ? () => [] : lessons(dir),
     erased: () => erasedSessions(logDir(dir)),
     readOnly: true,
-    stateDir: resolve(dir),
     ...given<Shared>({ shared: qdrant && { ...qdrant, send: false } }),
   });
 }

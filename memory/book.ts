@@ -16,6 +16,7 @@ import { openQdrantIndex } from './qdrant-index.ts';
 import { checkQdrantOptions, type QdrantOptions } from './qdrant-server.ts';
 import {
   checkSession,
+  RETIRED_FIELDS,
   SESSION_FIELDS,
   type SessionRecord,
   sessionOf,
@@ -53,8 +54,6 @@ export interface BookOptions {
   readonly dir: string | null;
   /** Id of the log that sessions are told in; a book of another log is thrown away. */
   readonly logId: string;
-  /** State folder that the log is in, as others are told. Default: none. */
-  readonly stateDir?: string | null;
   /**
    * 'open' and 'close' entries of that log in order (others are passed over): all, or without those that a writer made before any of
    * his entries in `known`. Called to rebuild and to catch up.
@@ -136,7 +135,6 @@ const TEACHES = { field: 'teaches', equals: true } as const;
 class Book implements ThresholdBook {
   readonly #dir: string | null;
   readonly #log: string;
-  readonly #stateDir: string | null;
   readonly #index: VectorIndex<SessionRecord>;
   readonly #shared: SharedIndex<SessionRecord> | null;
   readonly #sends: boolean;
@@ -145,14 +143,13 @@ class Book implements ThresholdBook {
   #rebuilt: string | null;
 
   constructor(
-    { dir, logId, stateDir = null, shared, erased = () => null }: BookOptions,
+    { dir, logId, shared, erased = () => null }: BookOptions,
     index: VectorIndex<SessionRecord>,
     server: SharedIndex<SessionRecord> | null,
     rebuilt: string | null,
   ) {
     this.#dir = dir;
     this.#log = logId;
-    this.#stateDir = stateDir;
     this.#index = index;
     this.#shared = server;
     this.#sends = shared?.send ?? true;
@@ -211,8 +208,7 @@ class Book implements ThresholdBook {
 
   /** Sessions of this log from its own index, those of others from the server. */
   async #search(fingerprint: Fingerprint, k: number, filter: Filter): Promise<Neighbour<SessionRecord>[]> {
-    const found = await this.#index.search(fingerprint, k, { filter });
-    const near = found.map((one) => ({ ...one, payload: { ...one.payload, stateDir: this.#stateDir } }));
+    const near = await this.#index.search(fingerprint, k, { filter });
     if (this.#shared === null) return near;
     return [...near, ...(await this.#shared.search(fingerprint, k, filter))].sort(nearestFirst).slice(0, k);
   }
@@ -478,21 +474,20 @@ export async function openThresholdBook(options: BookOptions): Promise<Threshold
 }
 
 async function openShared(shared: QdrantOptions, options: BookOptions) {
-  const { logId, stateDir = null, onShared = () => {}, erased = () => null } = options;
+  const { logId, onShared = () => {}, erased = () => null } = options;
   const { origin } = checkQdrantOptions(shared);
   const index = await openQdrantIndex<SessionRecord>({
     ...shared,
     dim: FINGERPRINT_DIM,
     version: FINGERPRINT_VERSION,
     fields: SESSION_FIELDS,
+    retired: RETIRED_FIELDS,
     check: checkSession,
   });
   const told = (entries: readonly VectorEntry<SessionRecord>[]): VectorEntry<SessionRecord>[] => {
     // A session that waited for the server may have been erased since.
     const isErased = erased();
-    return entries
-      .filter(({ payload }) => isErased?.(payload.session) !== true)
-      .map((entry) => ({ ...entry, payload: { ...entry.payload, stateDir } }));
+    return entries.filter(({ payload }) => isErased?.(payload.session) !== true);
   };
   return new SharedIndex(index, origin, logId, told, onShared);
 }

@@ -31,6 +31,8 @@ export interface QdrantIndexOptions<T> extends QdrantOptions {
   readonly fields: Fields;
   /** Version of what the numbers of a vector mean. */
   readonly version: number;
+  /** Payload fields that earlier versions stored: taken out of the points of a log when the first entry is sent of it. Default: none. */
+  readonly retired?: readonly string[];
   /** Payload of any machine → payload that can be used. Points for which it throws are passed over. Default: whatever is there. */
   readonly check?: (payload: T) => T;
 }
@@ -64,6 +66,9 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
   readonly collection: string;
   readonly #server: QdrantServer;
   readonly #check: QdrantIndexOptions<T>['check'];
+  readonly #retired: readonly string[];
+  /** Logs whose points have no retired field any more. */
+  readonly #cleared = new Set<string>();
   #ready = false;
   #closed = false;
 
@@ -74,6 +79,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     this.collection = `${options.collection ?? 'palimpsest'}-v${options.version}-d${options.dim}`;
     this.#server = server;
     this.#check = options.check;
+    this.#retired = options.retired ?? [];
   }
 
   /** Makes a call once the collection is there. A collection that vanished, as on a server whose disk was replaced, is made again. */
@@ -146,19 +152,35 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
   async add(entries: readonly VectorEntry<T>[], limits?: Limits): Promise<void> {
     const checked = checkEntries(entries, this.dim);
     const deadline = new Deadline(limits);
+    const left = (): Limits | undefined =>
+      limits?.deadlineMs === undefined ? limits : { ...limits, deadlineMs: Math.max(0, deadline.leftMs) };
+    for (const log of new Set(checked.map(({ id }) => id.log))) await this.#clear(log, left());
     for (let at = 0; at < checked.length; at += BATCH) {
       const points = checked.slice(at, at + BATCH).map(({ id, vector, payload }) => ({
         id: pointId(id),
         vector: vector as number[],
         payload: { log: id.log, seq: id.seq, payload } as Record<string, unknown>,
       }));
-      const left = limits?.deadlineMs === undefined ? limits : { ...limits, deadlineMs: Math.max(0, deadline.leftMs) };
-      await this.#call(left, (calls, init) =>
+      await this.#call(left(), (calls, init) =>
         calls.upsertPoints({ collection_name: this.collection, wait: true, points }, init),
       );
     }
     // Nothing was sent, but a closed index says so.
     if (checked.length === 0 && this.#closed) throw new KvError('closed', 'the vector index was closed');
+  }
+
+  /** Takes the fields that are no longer stored out of the points that a log has there. */
+  async #clear(log: string, limits: Limits | undefined): Promise<void> {
+    if (this.#retired.length === 0 || this.#cleared.has(log)) return;
+    const keys = this.#retired.map((field) => `payload.${field}`);
+    const filter = {
+      must: [{ key: 'log', match: { value: log } }],
+      should: keys.map((key) => ({ must_not: [{ is_empty: { key } }] })),
+    };
+    await this.#call(limits, (calls, init) =>
+      calls.deletePayload({ collection_name: this.collection, wait: true, keys, filter }, init),
+    );
+    this.#cleared.add(log);
   }
 
   async search(vector: readonly number[], k: number, options: Narrowed = {}): Promise<Neighbour<T>[]> {

@@ -1,5 +1,5 @@
 /**
- * A session as others find it again: what it used, how it ended, where its log is, and what it taught. Made from its 'open' and 'close' entries,
+ * A session as others find it again: what it used, how it ended, in which log it stands, and what it taught. Made from its 'open' and 'close' entries,
  * which come from elsewhere, so everything is checked.
  */
 import { z } from 'zod';
@@ -43,8 +43,6 @@ export interface SessionRecord {
   readonly reason: string;
   /** Milliseconds since the epoch at its end; null: not known. */
   readonly endMs: number | null;
-  /** State folder on its machine; null: not told. It is told with the answer and to a server, and stands in no file of the folder. */
-  readonly stateDir: string | null;
   /** Series of the log that its process wrote. */
   readonly writer: number;
   /** Whether it has an experience. */
@@ -70,6 +68,9 @@ export const SESSION_FIELDS = {
   teaches: 'bool',
 } as const satisfies Fields;
 
+/** What earlier versions told a server beside these: the state folder's path, which is nobody else's business. */
+export const RETIRED_FIELDS = ['stateDir'] as const;
+
 /** Seqs that each writer of a log has for himself. */
 const WRITER_SEQS = 2 ** 32;
 
@@ -93,7 +94,6 @@ const record = outcome.extend({
   family: z.string().max(200),
   policy: z.string().max(100),
   endMs: z.int().nullable(),
-  stateDir: z.string().max(4096).nullable(),
   writer: whole,
   teaches: z.boolean(),
   experience: z.unknown(),
@@ -145,7 +145,6 @@ export function sessionOf(
     family: model.architecture,
     policy: policy.id,
     endMs: close.timeMs ?? null,
-    stateDir: null,
     writer: Math.floor(close.seq / WRITER_SEQS),
     teaches: experience !== null,
     experience,

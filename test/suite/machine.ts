@@ -69,7 +69,6 @@ export class Machine {
     this.book = await openThresholdBook({
       dir: this.#dir,
       logId: this.id,
-      stateDir: `/state/${this.id}`,
       entries: (known) => this.log.filter(({ seq }) => seq >= Math.max(0, ...known)),
       shared: { url, collection: this.#collection },
       onShared: ({ trouble }) => this.notes.push(trouble === null ? 'back' : 'away'),

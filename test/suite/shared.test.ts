@@ -9,8 +9,14 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { openCache } from '../../engine/cache.ts';
 import { openSessionIndex } from '../../engine/sessions.ts';
 import { logDir } from '../../engine/state.ts';
-import { FINGERPRINT_VERSION, openQdrantIndex, SESSION_FIELDS, type SessionRecord } from '../../memory/index.ts';
-import { readLog } from '../../witness/index.ts';
+import {
+  FINGERPRINT_VERSION,
+  openQdrantIndex,
+  SESSION_FIELDS,
+  type SessionRecord,
+  sessionsOf,
+} from '../../memory/index.ts';
+import { readLog, readLogId } from '../../witness/index.ts';
 import { random } from './index-data.ts';
 import { here, Machine, query, sessionAt } from './machine.ts';
 import { HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
@@ -57,8 +63,9 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     expect(near).toHaveLength(5);
     expect(near[0]).toMatchObject({
       id: { log: 'teacher' },
-      payload: { stateDir: '/state/teacher', writer: 0, kvBytes: 1000 },
+      payload: { writer: 0, kvBytes: 1000 },
     });
+    expect(JSON.stringify(near)).not.toContain(root);
     for (const machine of [teacher, pupil]) await machine.book.close();
     // Nothing is asked twice, and nothing is sent by somebody who only reads.
     const reader = await machineOf('reader', 'lesson').open(server.url, {
@@ -72,6 +79,39 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     ]);
     await reader.close();
     expect(await machineOf('reader', 'lesson').there()).toEqual([]);
+  });
+
+  test('of earlier versions named a path: they are read without it, and lose it when their machine sends again', async () => {
+    const old = machineOf('old', 'paths');
+    const index = await openQdrantIndex<SessionRecord & { stateDir: string }>({
+      ...{ url: server.url, collection: 'paths', dim: here.length },
+      ...{ fields: SESSION_FIELDS, version: FINGERPRINT_VERSION },
+    });
+    const before = [2, 4].flatMap((seq) => sessionAt(seq));
+    const points = [...sessionsOf(before, 'old', here.length)].map((entry) => ({
+      ...entry,
+      payload: { ...entry.payload, stateDir: '/srv/state' },
+    }));
+    const others = points.map(({ id, ...rest }) => ({ ...rest, id: { ...id, log: 'other' } }));
+    await index.add([...points, ...others]);
+    const paths = async (log: string): Promise<unknown[]> =>
+      (await index.list({ filter: { must: [{ field: 'log', equals: log }] } })).items.map(
+        ({ payload }) => payload.stateDir,
+      );
+    const pupil = machineOf('new', 'paths');
+    await pupil.open();
+    const near = await pupil.book.nearestSessions(here, 10);
+    expect(near).toHaveLength(4);
+    expect(JSON.stringify(near)).not.toContain('/srv/state');
+    await pupil.book.close();
+    expect(await paths('old')).toEqual(['/srv/state', '/srv/state']);
+    old.log.push(...before);
+    await old.open();
+    await old.record(6);
+    await old.catchUp();
+    expect(await paths('old')).toEqual([undefined, undefined, undefined]);
+    expect(await paths('other')).toEqual(['/srv/state', '/srv/state']);
+    await old.book.close();
   });
 
   test('need a state folder to be shared from', async () => {
@@ -207,15 +247,16 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     const sessions = await openSessionIndex({ stateDir: null, qdrant });
     const near = await sessions.nearestSessions(here.slice(), 10);
     expect(near).toHaveLength(4);
-    expect(near.filter(({ payload }) => payload.stateDir === dirs[0]).map(({ payload }) => payload.session)).toEqual([
-      first.session,
-    ]);
+    expect(
+      near.filter(({ id }) => id.log === readLogId(logDir(dirs[0]))).map(({ payload }) => payload.session),
+    ).toEqual([first.session]);
     const shares = Object.values(near[0]!.payload.formats!.k).reduce((a, b) => a + b, 0);
     expect(shares).toBeCloseTo(1, 10);
     await sessions.close();
-    // What a folder's own files say names no folder.
     const local = await openSessionIndex({ stateDir: dirs[0] });
-    expect((await local.nearestSessions(here.slice(), 10)).map(({ payload }) => payload.stateDir)).toEqual([dirs[0]]);
+    expect((await local.nearestSessions(here.slice(), 10)).map(({ id }) => id.log)).toEqual([
+      readLogId(logDir(dirs[0])),
+    ]);
     await local.close();
   });
 });
