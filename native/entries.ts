@@ -3,7 +3,6 @@
  * same where there is no binary.
  */
 import { fail, integer, shapeError } from './arguments.ts';
-import { KvError } from './error.ts';
 import { CHAIN_PEAKS_MAX } from './layout.ts';
 import { type Binary, check, quietBinary } from './load.ts';
 
@@ -15,13 +14,7 @@ let found: Binary | null | undefined;
 
 /** null: no binary runs here, and there is nothing wrong with that. */
 function binary(): Binary | null {
-  if (found !== undefined) return found;
-  try {
-    found = quietBinary();
-  } catch (error) {
-    if (!(error instanceof KvError)) throw error;
-    found = null;
-  }
+  if (found === undefined) found = quietBinary();
   return found;
 }
 

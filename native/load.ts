@@ -340,9 +340,14 @@ export function loadBinary(name?: BindingName): Binary {
   return loaded.binary;
 }
 
-/** The binary that is loaded, or the best one, without settling that this thread keeps it. Throws as loadBinary does. */
-export function quietBinary(): Binary {
-  return (loaded ?? openBest()).binary;
+/** The binary that is loaded, or the best one, without settling that this thread keeps it. → null where loadBinary would refuse */
+export function quietBinary(): Binary | null {
+  try {
+    return (loaded ?? openBest()).binary;
+  } catch (error) {
+    if (error instanceof KvError) return null;
+    throw error;
+  }
 }
 
 /** Chooses a binding, before the first call that needs one. Throws as loadBinary does. */

@@ -444,6 +444,7 @@ const COMMANDS = {
   calibrate: [build, program('scripts/calibrate.ts')],
   sim: [build, program('scripts/sim.ts')],
   soak: [build, program('test/soak/main.ts')],
+  fuzz: [build, program('test/fuzz/main.ts')],
   // The build compiles the generated files, so generating them must not wait for a build.
   generate: [install, script('scripts/generate.mjs')],
   golden: [build, script('scripts/golden.mjs')],

@@ -35,6 +35,7 @@ const TESTS = [
   'test/unit/native/attend.test.ts',
   'test/unit/native/trial.test.ts',
   'test/unit/native/cache.test.ts',
+  'test/unit/native/entries.test.ts',
 ];
 
 const SHORT = TESTS.filter((file) => !/latent|trial|cache/.test(file));

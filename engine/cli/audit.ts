@@ -1,6 +1,6 @@
 /** `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is first compared with the log. */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
-import { columnsOf, fields, given, jsonText, KvError, plural, type Side } from '../../native/index.ts';
+import { columnsOf, fields, given, jsonText, KvError, type Side } from '../../native/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -53,6 +53,7 @@ import {
 import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
 import { checkpointsOf } from './anchor.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
+import { countPassedOver, tellPassedOver } from './passed-over.ts';
 import { ProgressLine } from './progress.ts';
 import type { SettingName } from './settings.ts';
 
@@ -131,8 +132,7 @@ async function asked<T>(settings: Settings, ask: (query: DecisionQuery) => Promi
   if (text(settings, 'database') === undefined) {
     const passed = new Map<string, Unopened>();
     const rows = await ask(openLogQuery(log(settings), { onPassedOver: (session, why) => passed.set(session, why) }));
-    const of = (why: Unopened): number => [...passed.values()].filter((one) => one === why).length;
-    tellPassedOver({ erased: of('erased'), missing: of('missing') });
+    tellPassedOver(countPassedOver(passed.values()));
     return rows;
   }
   const index = await openSql(settings, false);
@@ -143,15 +143,6 @@ async function asked<T>(settings: Settings, ask: (query: DecisionQuery) => Promi
     // Tables do not have them, and so cannot say which of them an answer lacks.
     if (text(settings, 'session') === undefined) tellPassedOver(unreadable(log(settings)));
   }
-}
-
-/** One line on stderr, where something was passed over; what is printed stays as it is for programs that read it. */
-function tellPassedOver({ erased, missing }: ReturnType<typeof unreadable>): void {
-  const parts = [
-    ...(erased === 0 ? [] : [`${plural(erased, 'session')} that ${erased === 1 ? 'was' : 'were'} erased`]),
-    ...(missing === 0 ? [] : [`${plural(missing, 'session')} whose ${missing === 1 ? 'key is' : 'keys are'} not here`]),
-  ];
-  if (parts.length > 0) process.stderr.write(`Passed over: ${parts.join(', ')}.\n`);
 }
 
 /** The filter with the whole id of its session. */

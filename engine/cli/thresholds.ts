@@ -5,6 +5,7 @@ import {
   type Difference,
   diffThresholdFiles,
   evidenceInWords,
+  FINGERPRINT_DIM,
   formatThresholdFile,
   importedThresholds,
   importThresholds,
@@ -15,6 +16,7 @@ import {
   readThresholdFile,
   signerOf,
   signThresholdFile,
+  type ThresholdBook,
   type ThresholdFile,
   type ThresholdTarget,
   writeKeyPair,
@@ -35,11 +37,12 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
-import { entryId, hashAt, isLogDir, readLogId } from '../../witness/index.ts';
+import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened } from '../../witness/index.ts';
 import { loadModel } from '../model/load.ts';
 import { shippedFile } from '../shipped.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state.ts';
 import { flag, number, type Settings, text, trustedKeys } from './options.ts';
+import { countPassedOver, type PassedOver, tellPassedOver } from './passed-over.ts';
 
 type Target = ThresholdTarget & {
   readonly family: string;
@@ -136,13 +139,28 @@ export function describe(file: ThresholdFile, columns?: number): string {
   ].join('\n\n');
 }
 
-/** What has been learned for the model according to the state folder, which is not created if it does not exist. */
-async function learnedFile(settings: Settings): Promise<ThresholdFile> {
+/** Sessions of the log whose end cannot be read, and which the book does not know from a time when it could. */
+async function passedOver(log: string, book: ThresholdBook): Promise<PassedOver> {
+  const closed = new Map<string, Unopened>();
+  for (const _ of readLog(log, { kinds: ['close'], onUnopened: (session, why) => closed.set(session, why) }));
+  const anywhere = new Array<number>(FINGERPRINT_DIM).fill(0);
+  for (const session of closed.keys()) {
+    const known = await book.nearestSessions(anywhere, 1, { must: [{ field: 'session', equals: session }] });
+    if (known.length > 0) closed.delete(session);
+  }
+  return countPassedOver(closed.values());
+}
+
+/**
+ * What has been learned for the model according to the state folder, which is not created if it does not exist; sessions that could not be asked
+ * what they learned are told on stderr.
+ */
+async function learnedFile(settings: Settings): Promise<{ readonly file: ThresholdFile; readonly passed: PassedOver }> {
   const model = await target(settings);
   const dir = text(settings, 'state') ?? '.palimpsest';
   if (!isLogDir(logDir(dir))) {
     const imported = importedThresholds(memoryDir(dir), model.modelDigest);
-    if (imported !== null) return imported;
+    if (imported !== null) return { file: imported, passed: { erased: 0, missing: 0 } };
     throw new KvError('not-found', `nothing was learned in ${dir} yet`, {
       values: { dir },
       hint: 'run something first, or name the state folder with --state',
@@ -151,7 +169,10 @@ async function learnedFile(settings: Settings): Promise<ThresholdFile> {
   const book = await readBook(dir);
   try {
     const id = readLogId(logDir(dir)) ?? '';
-    return await book.exportFile(model, { id, hashAt: (seq) => hashAt(logDir(dir), seq) });
+    const file = await book.exportFile(model, { id, hashAt: (seq) => hashAt(logDir(dir), seq) });
+    const passed = await passedOver(logDir(dir), book);
+    tellPassedOver(passed);
+    return { file, passed };
   } finally {
     await book.close();
   }
@@ -181,15 +202,15 @@ function needed(settings: Settings, name: 'key' | 'output'): string {
 }
 
 export async function show(settings: Settings, path: string | undefined): Promise<void> {
-  const file = path === undefined ? await learnedFile(settings) : readThresholdFile(path);
+  const file = path === undefined ? (await learnedFile(settings)).file : readThresholdFile(path);
   say(settings, flag(settings, 'json') ? contentOf(file) : null, describe(file, columnsOf(process.stdout)));
 }
 
 export async function exportFile(settings: Settings, path: string): Promise<void> {
-  const file = await learnedFile(settings);
+  const { file, passed } = await learnedFile(settings);
   writeThresholdFile(path, file);
   const thresholds = Object.keys(file.thresholds).length;
-  say(settings, { path, thresholds, law: file.law !== null }, `${path}: ${wroteText(file)}`);
+  say(settings, { path, thresholds, law: file.law !== null, passedOver: passed }, `${path}: ${wroteText(file)}`);
 }
 
 const wroteText = (file: ThresholdFile): string =>

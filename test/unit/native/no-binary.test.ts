@@ -1,0 +1,35 @@
+// The built package in a folder without any binary: whoever needs one is told, while a log is written, verified and read as with one.
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+
+const root = join(import.meta.dirname, '../../..');
+const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bare-'));
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+const PROGRAM = `
+import { nativeInfo } from './dist/native/index.js';
+import { openWitnessLog, readLog, verifyLog } from './dist/witness/index.js';
+const log = await openWitnessLog({ dir: 'log', seal: true });
+for (let n = 0; n < 300; n++) log.append('s', 'note', { n });
+await log.close();
+let refusal = null;
+try {
+  nativeInfo();
+} catch ({ code }) {
+  refusal = code;
+}
+const { ok, entries } = verifyLog('log');
+console.log(JSON.stringify({ refusal, ok, entries, last: [...readLog('log')].at(-1).body.n }));
+`;
+
+it('writes and verifies logs where no binary runs', () => {
+  for (const name of ['dist', 'package.json']) cpSync(join(root, name), join(dir, name), { recursive: true });
+  symlinkSync(join(root, 'node_modules'), join(dir, 'node_modules'));
+  writeFileSync(join(dir, 'main.mjs'), PROGRAM);
+  const { stdout, stderr } = spawnSync(process.execPath, ['main.mjs'], { cwd: dir, encoding: 'utf8' });
+  expect(stderr).toBe('');
+  expect(JSON.parse(stdout)).toEqual({ refusal: 'missing-dependency', ok: true, entries: 300, last: 299 });
+});
