@@ -1,4 +1,4 @@
-// The JavaScript binding of the entries of a log (see addon.cc): sealing those of a batch, following those of a segment, and opening what is sealed in them.
+// The JavaScript binding of the entries of a log (see addon.cc): spelling and sealing those of a batch, following those of a segment, and opening what is sealed in them.
 #include <napi.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "environment.h"
 #include "log/entries.h"
 #include "log/sealed.h"
+#include "log/spell.h"
 
 namespace palimpsest {
 
@@ -139,12 +140,38 @@ Napi::Value sealLogBodies(const Info& info) {
   });
 }
 
+// (bytes, at, steps, texts, numbers, isSealed): writes an entry into bytes from `at` on, as a plan of steps says (log/spell.h) and all numbers but the first
+// three. These become how many bytes it has, where its body begins, counted from `at`, and how many bytes that has.
+Napi::Value spellLogEntry(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    constexpr size_t kAnswers = 3;
+    Span<uint8_t> bytes, texts;
+    Span<uint32_t> steps;
+    Span<double> numbers;
+    int at;
+    if (!readArray(info[0], napi_uint8_array, &bytes) || !readArray(info[2], napi_uint32_array, &steps)) return kBadArgument;
+    if (!readArray(info[3], napi_uint8_array, &texts) || !readArray(info[4], napi_float64_array, &numbers)) return kBadArgument;
+    if (!readInt(info[1], 0, static_cast<int>(std::min<size_t>(bytes.length, 1u << 30)), &at) || !info[5].IsBoolean()) return kBadArgument;
+    if (steps.length % 3 != 0 || numbers.length < kAnswers) return kBadShape;
+    const SpellPlan plan = {steps.data, steps.length / 3, texts.data, texts.length};
+    Spelled spelled;
+    const bool isSealed = info[5].As<Napi::Boolean>().Value();
+    char* const out = reinterpret_cast<char*>(bytes.data) + at;
+    if (!spell(plan, numbers.data + kAnswers, numbers.length - kAnswers, isSealed, out, bytes.length - static_cast<size_t>(at), &spelled)) return kBadValue;
+    numbers.data[0] = static_cast<double>(spelled.bytes);
+    numbers.data[1] = static_cast<double>(spelled.body);
+    numbers.data[2] = static_cast<double>(spelled.bodyBytes);
+    return kOk;
+  });
+}
+
 }  // namespace
 
 void exportLog(Napi::Env env, Napi::Object exports) {
   exports.Set("sealLogEntries", Napi::Function::New(env, sealLogEntries, "sealLogEntries"));
   exports.Set("openLogEntries", Napi::Function::New(env, openLogEntries, "openLogEntries"));
   exports.Set("sealLogBodies", Napi::Function::New(env, sealLogBodies, "sealLogBodies"));
+  exports.Set("spellLogEntry", Napi::Function::New(env, spellLogEntry, "spellLogEntry"));
   exports.Set("followLogEntries", Napi::Function::New(env, followLogEntries, "followLogEntries"));
 }
 

@@ -4,7 +4,7 @@
  */
 import { fail, integer, shapeError } from './arguments.ts';
 import { CHAIN_PEAKS_MAX } from './layout.ts';
-import { type Binary, check, quietBinary } from './load.ts';
+import { type Binary, check, nativeInfo, quietBinary } from './load.ts';
 
 const HASH_BYTES = 32;
 /** Bytes of the state of a chain with its tree: hash, leaves (u64), roots of the full subtrees over them. Without the tree it is the hash alone. */
@@ -154,4 +154,37 @@ export function sealBodies(
   const status = native.sealLogBodies(bytesOf(bytes, 'bytes'), bodies, bytesOf(keys, 'keys'), nonceStart, done);
   check(status, 'seal bodies', { bytes: bytes.length, bodies: done.length });
   return done;
+}
+
+/** An entry to be spelled: what stands in it always, and what goes between (native/log/spell.h). */
+export interface SpellPlan {
+  /** Three numbers for each. */
+  readonly steps: Uint32Array;
+  readonly texts: Uint8Array;
+  /** What `spellEntry` answers: bytes of the entry, where its body begins in it, bytes of that. Then what goes into the holes. */
+  readonly numbers: Float64Array;
+}
+
+/**
+ * Writes the text of an entry into `bytes` from `at` on; sealed: with its body in the room of the sealed text, which is to be sealed there. → false: it is not
+ * spelled here, because there is no binary, too little room, or a number that is none. What lies behind `at` is then anything.
+ */
+export function spellEntry(
+  bytes: Uint8Array,
+  at: number,
+  { steps, texts, numbers }: SpellPlan,
+  isSealed: boolean,
+): boolean {
+  const native = binary();
+  // WebAssembly would copy all of `bytes` twice, and its C++ library does not print doubles.
+  if (native === null || isCopying()) return false;
+  return native.spellLogEntry(bytes, at, steps, texts, numbers, isSealed) === 0;
+}
+
+let copies: boolean | undefined;
+
+/** Whether bytes are copied to where the binary can read them. */
+function isCopying(): boolean {
+  copies ??= nativeInfo().binding === 'wasm';
+  return copies;
 }

@@ -8,8 +8,10 @@ export {
   followEntries,
   KIND_UNOPENED,
   openEntries,
+  type SpellPlan,
   sealBodies,
   sealEntries,
+  spellEntry,
 } from './entries.ts';
 export * from './error.ts';
 export * from './file.ts';

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "4 formats=23 layout=f5117b159db4bb72cd4da506602179b8";
+constexpr char kAbi[] = "5 formats=23 layout=f5117b159db4bb72cd4da506602179b8";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

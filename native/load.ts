@@ -184,6 +184,15 @@ export interface Binary {
     kinds: Uint8Array,
     out: Float64Array,
   ): number;
+  /** Writes an entry into `bytes` from `at` on. See native/addon_log.cc. */
+  spellLogEntry(
+    bytes: Uint8Array,
+    at: number,
+    steps: Uint32Array,
+    texts: Uint8Array,
+    numbers: Float64Array,
+    isSealed: boolean,
+  ): number;
   /** Seals bodies where they lie; writes to `done` which ones. */
   sealLogBodies(
     bytes: Uint8Array,

@@ -8,6 +8,8 @@ export class BatchQueue {
   readonly #sealed: Batch[] = [];
   #sealedBytes = 0;
   #open: Batch;
+  /** Memory of a batch that is on disk: what is allocated anew must be cleared by the system, page by page. */
+  #spare: Buffer | null = null;
 
   constructor(open: Batch) {
     this.#open = open;
@@ -43,7 +45,7 @@ export class BatchQueue {
   /** Puts what was appended behind the sealed ones. → the state after it */
   seal(): ChainEnd {
     const end = this.#open.seal();
-    if (this.#open.length > 0) this.#begin(new Batch(this.#open.segment, this.#open.end, end));
+    if (this.#open.length > 0) this.#begin((spare) => new Batch(this.#open.segment, this.#open.end, end, null, spare));
     return end;
   }
 
@@ -52,11 +54,13 @@ export class BatchQueue {
     const number = this.#open.segment + 1;
     const end = this.#open.seal();
     const made = header(number, end);
-    this.#begin(new Batch(number, 0, end, made));
+    this.#begin((spare) => new Batch(number, 0, end, made, spare));
     return made;
   }
 
-  #begin(open: Batch): void {
+  #begin(make: (spare: Buffer | null) => Batch): void {
+    const open = make(this.#spare);
+    this.#spare = null;
     if (this.#open.length > 0) {
       this.#sealed.push(this.#open);
       this.#sealedBytes += this.#open.length;
@@ -69,6 +73,11 @@ export class BatchQueue {
     assert(this.#sealed[0] === batch, `batch of segment ${batch.segment} at ${batch.position} finished out of turn`);
     this.#sealed.shift();
     this.#sealedBytes -= batch.length;
+  }
+
+  /** One that was taken, and that nobody reads any more. */
+  reuse(batch: Batch): void {
+    this.#spare ??= batch.giveUpMemory();
   }
 
   /** All sealed ones, which are given up. */

@@ -1,5 +1,5 @@
 /** Entries that wait together for one write and one fsync: consecutive bytes of one segment. */
-import { assert, sealBodies, sealEntries } from '../native/index.ts';
+import { assert, type SpellPlan, sealBodies, sealEntries, spellEntry } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
 import { chainState, stateHash, stateTree } from './chain-state.ts';
 import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
@@ -10,6 +10,8 @@ import type { Frontier } from './tree.ts';
 import type { Trouble } from './trouble.ts';
 
 const FIRST_BYTES = 16 * 1024;
+/** Memory of a batch that is kept for the next one; a larger one is rare. */
+const SPARE_BYTES_MAX = 4 << 20;
 
 /** Where a series stands after an entry: what the next one builds on. */
 export interface ChainEnd {
@@ -43,7 +45,7 @@ export class Batch {
   /** Time of its last entry. */
   lastMs = 0;
   done = false;
-  #bytes: Buffer = Buffer.allocUnsafe(FIRST_BYTES);
+  #bytes: Buffer;
   /** The entries before this byte have their checksums and hashes. */
   #sealed: number;
   #sealedEntries = 0;
@@ -51,8 +53,15 @@ export class Batch {
   readonly #plain: PlainBody[] = [];
   #end: ChainEnd;
 
-  /** `header`: the batch begins a segment with it. */
-  constructor(segment: number, position: number, before: ChainEnd, header: SegmentHeader | null = null) {
+  /** `header`: the batch begins a segment with it. `spare`: memory of a batch that is on disk. */
+  constructor(
+    segment: number,
+    position: number,
+    before: ChainEnd,
+    header: SegmentHeader | null = null,
+    spare: Buffer | null = null,
+  ) {
+    this.#bytes = spare ?? Buffer.allocUnsafe(FIRST_BYTES);
     assert(header === null || position === 0, `header at byte ${position} of segment ${segment}`);
     this.before = before;
     this.segment = segment;
@@ -74,6 +83,14 @@ export class Batch {
     return this.#bytes.subarray(0, this.length);
   }
 
+  /** Its memory, for another batch, once nobody reads it any more; null: it is too large to be kept. */
+  giveUpMemory(): Buffer | null {
+    const bytes = this.#bytes;
+    this.#bytes = Buffer.alloc(0);
+    this.length = 0;
+    return bytes.length <= SPARE_BYTES_MAX ? bytes : null;
+  }
+
   get end(): number {
     return this.position + this.length;
   }
@@ -84,11 +101,33 @@ export class Batch {
     this.#reserve(payload.length * 3 + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
     const bytes = this.#bytes.write(payload, start, 'utf8');
+    this.#take(seq, bytes, timeMs);
+  }
+
+  /** The payload of so many bytes that was laid out behind the others. */
+  #take(seq: number, bytes: number, timeMs: number): void {
     this.#bytes.writeUInt32LE(bytes, this.length);
-    this.length = start + bytes + HASH_BYTES;
+    this.length += bytes + ENTRY_EXTRA_BYTES;
     this.entries++;
     this.lastSeq = seq;
     this.lastMs = timeMs;
+  }
+
+  /** The same by the binary, which spells the entry of a plan of at most `bytesMax` bytes. → false: it does not, and nothing was added */
+  addPlanned(seq: number, plan: SpellPlan, bytesMax: number, sealing: Sealing | null, timeMs: number): boolean {
+    this.#reserve(bytesMax + ENTRY_EXTRA_BYTES);
+    const start = this.length + ENTRY_HEAD_BYTES;
+    if (!spellEntry(this.#bytes, start, plan, sealing !== null)) return false;
+    const [payloadBytes, body, bytes] = plan.numbers as unknown as readonly [number, number, number];
+    if (sealing !== null) this.#plain.push({ start, at: start + body, bytes, sealing });
+    this.#take(seq, payloadBytes, timeMs);
+    return true;
+  }
+
+  /** The same of a payload in two parts. `sealing` null: as it is. */
+  addParts(seq: number, head: string, bodyText: string, sealing: Sealing | null, timeMs: number): void {
+    if (sealing === null) this.add(seq, `${head}${bodyText}}`, timeMs);
+    else this.addSealed(seq, head, bodyText, sealing, timeMs);
   }
 
   /** The same for a body that is to be sealed: it lies where its sealed text will stand, whose length is known. `head`: what stands before it. */
@@ -100,11 +139,7 @@ export class Batch {
     const end = at + sealedChars(bytes);
     const payloadEnd = end + this.#bytes.write(SEALED_TAIL, end, 'latin1');
     this.#plain.push({ start, at, bytes, sealing });
-    this.#bytes.writeUInt32LE(payloadEnd - start, this.length);
-    this.length = payloadEnd + HASH_BYTES;
-    this.entries++;
-    this.lastSeq = seq;
-    this.lastMs = timeMs;
+    this.#take(seq, payloadEnd - start, timeMs);
   }
 
   /** Seals what is to be sealed, and computes checksums, chain and tree of the entries that have none yet. → the state after the last one */

@@ -6,7 +6,7 @@
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
-import { type Envelope, PAYLOAD_BYTES_MAX } from './entry.ts';
+import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
 import { type EntryKind, NO_SESSION } from './types.ts';
 
 export const KEY_BYTES = 32;
@@ -59,14 +59,20 @@ export const SEALED_EXTRA_BYTES = 64;
 /** Characters of a sealed text of so many bytes. */
 export const sealedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
 
-/** Throws 'bad-argument' for an entry that takes more bytes than one may have. `head`: its payload before the body. */
-export function checkPayload(head: string, bodyText: string, { kind, session }: Place, isSealed: boolean): void {
+/** The payload of a body's text in two parts, where it will be sealed too. Throws 'bad-argument' for one that takes more bytes than an entry may have. */
+export function payloadParts(
+  { seq, session, kind }: Place,
+  timeMs: number,
+  bodyText: string,
+  isSealed: boolean,
+): { readonly head: string; readonly bodyText: string } {
+  const head = payloadHead(seq, timeMs, session, kind);
   const bytesMax = PAYLOAD_BYTES_MAX;
   const chars = head.length + bodyText.length;
-  if (chars * 4 + SEALED_EXTRA_BYTES <= bytesMax) return;
+  if (chars * 4 + SEALED_EXTRA_BYTES <= bytesMax) return { head, bodyText };
   const bodyBytes = Buffer.byteLength(bodyText);
   const bytes = Buffer.byteLength(head) + (isSealed ? sealedChars(bodyBytes) + SEALED_EXTRA_BYTES : bodyBytes + 1);
-  if (bytes <= bytesMax) return;
+  if (bytes <= bytesMax) return { head, bodyText };
   throw new KvError('bad-argument', `an entry of ${chars} characters is over the ${bytesMax} bytes that one may have`, {
     values: { kind, session, length: chars, bytesMax },
   });

@@ -8,17 +8,19 @@ import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
 import { BatchQueue } from './batch-queue.ts';
-import { payloadHead, payloadText } from './entry.ts';
+import { payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
+import { DECISION_BYTES_MAX, decisionPlan, fillDecision } from './plan.ts';
 import { planRemoval, removeFiles } from './remove.ts';
-import { checkPayload, type Sealing } from './seal.ts';
+import { payloadParts, type Sealing } from './seal.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
 import { firstSeqOf } from './series.ts';
 import { spellBody } from './spell.ts';
 import { Trouble } from './trouble.ts';
 import {
+  type DecisionBody,
   type EntryBodies,
   type EntryKind,
   type FailureMode,
@@ -49,6 +51,8 @@ export interface Settings {
   /** null: nothing is sealed. */
   readonly keys: SessionKeys | null;
 }
+
+type AnyBody = EntryBodies[EntryKind];
 
 /** Where the next entry goes. */
 export interface Tip extends ChainEnd {
@@ -163,7 +167,9 @@ export class LogWriter implements WitnessLog {
     const timeMs = this.#now();
     // Before anything is spelled: while the disk refuses, an entry costs its caller no more than being counted.
     if (this.#trouble !== null) return this.#lose(session, timeMs);
-    const text = spellBody(kind, body);
+    // The binary spells a decision in the end, from numbers.
+    const isPlanned = kind === 'decision' && fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody);
+    const text = isPlanned ? null : spellBody(kind, body);
     let sealing: Sealing | null = null;
     try {
       sealing = this.#settings.keys?.sealing(this.#nextSeq, session, kind) ?? null;
@@ -171,9 +177,7 @@ export class LogWriter implements WitnessLog {
       if (error instanceof KvError) throw error;
       return this.#refuseUnsealed(session, timeMs, error);
     }
-    const head = payloadHead(this.#nextSeq, timeMs, session, kind);
-    checkPayload(head, text, { seq: this.#nextSeq, session, kind }, sealing !== null);
-    const seq = this.#add(head, text, sealing);
+    const seq = this.#add(session, kind, body, text, sealing);
     const { sessions } = this.#queue.open;
     sessions.set(session, (sessions.get(session) ?? 0) + 1);
     if (this.#queue.bytes > this.#settings.bufferBytesMax) this.#commitNow();
@@ -207,13 +211,19 @@ export class LogWriter implements WitnessLog {
     return this.#lastMs;
   }
 
-  #add(head: string, bodyText: string, sealing: Sealing | null): number {
+  /** `text`: of the body; null: of a decision that was filled in. */
+  #add(session: string, kind: EntryKind, body: AnyBody, text: string | null, sealing: Sealing | null): number {
     const seq = this.#nextSeq;
+    const place = { seq, session, kind };
+    const payload = (spelled: string) => payloadParts(place, this.#lastMs, spelled, sealing !== null);
+    const parts = text === null ? null : payload(text);
     if (this.#isFull()) this.#rotate();
     const { open } = this.#queue;
     const lengthBefore = open.length;
-    if (sealing === null) open.add(seq, `${head}${bodyText}}`, this.#lastMs);
-    else open.addSealed(seq, head, bodyText, sealing, this.#lastMs);
+    if (parts !== null || !open.addPlanned(seq, decisionPlan, DECISION_BYTES_MAX, sealing, this.#lastMs)) {
+      const { head, bodyText } = parts ?? payload(spellBody(kind, body));
+      open.addParts(seq, head, bodyText, sealing, this.#lastMs);
+    }
     this.#bytes += open.length - lengthBefore;
     this.#nextSeq = seq + 1;
     return seq;
@@ -289,6 +299,7 @@ export class LogWriter implements WitnessLog {
         await this.#disk.write(batch);
         if (batch.done) continue;
         this.#acknowledge(batch);
+        this.#queue.reuse(batch);
         pauseMs = this.#settings.retryMs;
         failedMs = 0;
       } catch (error) {
@@ -361,7 +372,7 @@ export class LogWriter implements WitnessLog {
     const note = trouble?.note(this.#now()) ?? null;
     this.#trouble = null;
     if (note === null) return;
-    this.#add(payloadHead(this.#nextSeq, this.#now(), NO_SESSION, 'note'), spellBody('note', note), null);
+    this.#add(NO_SESSION, 'note', note, spellBody('note', note), null);
     this.#queue.open.tells = trouble;
     this.#queue.seal();
   }
