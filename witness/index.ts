@@ -22,6 +22,7 @@ export {
   checkMasterKey,
   checkReadable,
   erasedSessions,
+  isWrapped,
   keysDir,
   masterKeysInUse,
   readMasterKey,

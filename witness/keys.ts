@@ -258,6 +258,9 @@ export function checkMasterKey(logDir: string, files: LogFiles = nodeFiles): voi
   );
 }
 
+/** Whether a master key wraps the keys of a log that it writes now. */
+export const isWrapped = (logDir: string, files: LogFiles = nodeFiles): boolean => readMaster(files, logDir) !== null;
+
 const readMaster = (files: LogFiles, logDir: string): string | null =>
   readSmall(files, join(keysDir(logDir), MASTER_NAME))?.trim() ?? null;
 

@@ -20,6 +20,8 @@ import {
   explain,
   explanationText,
   findSession,
+  forgetEmbedded,
+  isWrapped,
   meaningOfWords,
   openAuditIndex,
   openLogQuery,
@@ -178,7 +180,14 @@ export async function sessions(settings: Settings): Promise<void> {
   printRows(settings, rows, SESSION_ROW_FIELDS, (columns) => sessionsText(rows, columns));
 }
 
-/** Opens the SQL index, in memory if its folder cannot be written or is in use. On a terminal it shows a progress bar. */
+/** Whether somebody else has the folder, or it cannot be written. */
+const isTaken = (error: unknown): boolean =>
+  error instanceof KvError && (error.code === 'io' || error.code === 'locked');
+
+/**
+ * Opens the SQL index, in memory if its folder cannot be written or is in use, and where a master key wraps the log: tables on the disk would say in plain
+ * what it seals. On a terminal it shows a progress bar.
+ */
 async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex> {
   const url = text(settings, 'database');
   const dir = sqlDir(stateDir(settings));
@@ -192,9 +201,14 @@ async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex
     onProgress: (entries: number, total: number) => bar.share('SQL index', entries, total, 'entries'),
   });
   try {
+    if (url === undefined && isWrapped(log(settings))) {
+      await forgetEmbedded(dir).catch((error: unknown) => {
+        if (!isTaken(error)) throw error;
+      });
+      return await openAuditIndex(options);
+    }
     return await openAuditIndex({ ...options, dir }).catch((error: unknown) => {
-      const isTaken = error instanceof KvError && (error.code === 'io' || error.code === 'locked');
-      if (rebuild || url !== undefined || !isTaken) throw error;
+      if (rebuild || url !== undefined || !isTaken(error)) throw error;
       return openAuditIndex(options);
     });
   } finally {

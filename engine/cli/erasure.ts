@@ -11,10 +11,10 @@ import {
   timeText,
   wrap,
 } from '../../native/index.ts';
-import { findSession, type RetentionReport } from '../../witness/index.ts';
+import { findSession, forgetEmbedded, type RetentionReport } from '../../witness/index.ts';
 import { type EraseOptions, type Erasure, eraseSession, holdSession, rewrapKeys } from '../erase.ts';
 import { type RetainOptions, retainLog } from '../retention.ts';
-import { logDir } from '../state.ts';
+import { logDir, sqlDir } from '../state.ts';
 import { flag, qdrantOptions, type Settings, text } from './options.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
@@ -92,6 +92,8 @@ export async function hold(settings: Settings): Promise<void> {
 
 export async function rewrap(settings: Settings): Promise<void> {
   const report = rewrapKeys(stateDir(settings));
+  // Tables on the disk would go on saying in plain what the keys seal.
+  await forgetEmbedded(sqlDir(stateDir(settings)));
   const { master, rewrapped, already } = report;
   const before = already === 0 ? '' : `, ${plural(already, 'key')} were so before`;
   print(
@@ -118,7 +120,7 @@ function retentionText(report: RetentionReport, dryRun: boolean): string {
   const went = dryRun ? 'would go' : 'went';
   const what =
     segments === 0
-      ? 'Nothing goes'
+      ? 'Nothing goes: only whole segments do, never the newest, and none with a session that is newer, runs or is held'
       : `${plural(segments, 'segment')} ${went}, with ${plural(sessions.length, 'session')} of which nothing is left`;
   const sizes = `the log takes ${bytesText(bytesBefore)}${segments === 0 ? '' : `, then ${bytesText(bytesAfter)}`}`;
   const keeps = held.length === 0 ? '' : ` Held, and therefore kept: ${held.join(', ')}.`;

@@ -271,8 +271,16 @@ it('the command wraps keys that lay open, then by another master key, and withou
   const [first, second] = ['1'.repeat(64), '2'.repeat(64)];
   const asked = (...args: string[]) => palimpsest(['audit', ...args, '--json', '--state', state]);
   expectRefused(await asked('rewrap'), 'bad-argument', /no master key/);
+  // Tables lie in the folder until a master key wraps the log.
+  const counted = (...args: string[]) => asked('query', 'select count(*) from sessions', ...args);
+  const tables = (): number => readdirSync(join(state, 'sql'), { recursive: true }).length;
+  await counted();
+  expect(tables()).toBeGreaterThan(100);
   const wrapped = await asked('rewrap', '--master-key', first);
   expect(lastLine(wrapped.out)).toMatchObject({ rewrapped: 2, already: 0 });
+  expect(tables()).toBeLessThan(3);
+  expect(lastLine((await counted('--master-key', first)).out)).toMatchObject({ rows: [[2]] });
+  expect(tables()).toBeLessThan(3);
   expectRefused(await asked('rewrap', '--master-key', second), 'bad-config', /was not given/);
   const again = await asked('rewrap', '--master-key', second, first);
   expect(lastLine(again.out)).toMatchObject({ rewrapped: 2, already: 0 });
