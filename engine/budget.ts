@@ -148,6 +148,8 @@ export function forecast(shape: CacheShape, tokens: number): Forecast {
 /** The lowest pair of formats that pages of each layer may reach, and the window. */
 export interface Least extends Window {
   readonly pairs: readonly FormatPair[];
+  /** Formats that pages may take on their way there, beside those that every session may use. */
+  readonly onTheWay?: readonly FormatPair[];
 }
 
 /** The source page of a move lives until the new one is complete: one page side must always fit beside the rest. */
@@ -159,7 +161,7 @@ export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, wind
 
 /** The least byte budget that can be kept at this length (null: a page or more), with the lowest formats that each layer may use. */
 export function leastBudget(shape: CacheShape, tokensExpected: number | null, least: Least): number {
-  const spare = spareBytes(sideBytes(shape, least.pairs), least.windowFormat);
+  const spare = spareBytes(sideBytes(shape, [...least.pairs, ...(least.onTheWay ?? [])]), least.windowFormat);
   return bytesAt(shape, tokensExpected ?? PAGE_TOKENS, least.pairs, least) + spare;
 }
 

@@ -96,6 +96,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       hint: "use policy 'price'",
     });
   }
+  // Whoever names formats gets those and no others.
+  const outlierKeys = (types === undefined && policy.outlierKeys) || [];
+  const onTheWay = outlierKeys.map((k) => ({ k, v: k }));
   const asItIs = { k: windowFormat, v: windowFormat } as const;
   const openFormat =
     windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
@@ -107,10 +110,11 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
     // What was not asked for gives way where a budget is too small for it: first an open page in f16, then a whole page of newer tokens.
     const coded = { ...window, openFormat: request.openFormat ?? windowFormat };
-    const smallest = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
-    const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs });
+    const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
+    const fits = (one: Window): boolean =>
+      budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs, onTheWay });
     window = [window, coded].find(fits) ?? smallest;
-    checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs });
+    checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs, onTheWay });
   }
   const untouched = bytesAt(
     shape,
@@ -142,7 +146,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
       windowFormat,
-      pageBytes: sideBytes(shape, types === undefined ? [] : [types].flat()),
+      pageBytes: sideBytes(shape, types === undefined ? onTheWay : [types].flat()),
       fixedBytes: fixedBytes(shape, window.openFormat),
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
@@ -150,6 +154,7 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       thresholds,
       skipLayers: [...skipLayers],
       floor,
+      ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
       ...(budgetBytes === null || kldBudget === undefined ? {} : { priority: request.priority ?? 'bytes' }),
     },
   };

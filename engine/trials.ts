@@ -20,6 +20,7 @@ import {
 } from '../native/index.ts';
 import {
   type Decision,
+  OutlierKeys,
   type PageForm,
   type Policy,
   type PolicyContext,
@@ -88,6 +89,7 @@ export class TrialQueue {
   readonly #needsTrials: boolean;
   /** Pages behind a page when it is tried again, as long as it has the format that it was sealed in. */
   readonly #ages: readonly number[];
+  readonly #outliers: OutlierKeys;
   readonly #counts: readonly LayerCounts[];
   readonly #spent: Spent;
   /** Pages that have come to be tried. */
@@ -116,6 +118,7 @@ export class TrialQueue {
     this.#needsTrials = policy.needsTrials;
     const ages = policy.triesAgain === true ? thresholdOf(context.thresholds, 'trial.again').value : 0;
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
+    this.#outliers = new OutlierKeys(context);
     this.#counts = counts;
     this.#spent = spent;
   }
@@ -205,7 +208,10 @@ export class TrialQueue {
     this.#try(this.#waiting.filter(({ page }) => page < movable).length);
     const ready = this.#found.filter(({ page }) => page < movable).flatMap((report) => this.#asItIs(report));
     if (ready.length > 0) this.#found = this.#found.filter(({ page }) => page >= movable);
-    for (const report of ready) this.#reported.push(report);
+    for (const report of ready) {
+      this.#reported.push(report);
+      this.#outliers.learn(report);
+    }
     return ready;
   }
 
@@ -304,7 +310,12 @@ export class TrialQueue {
     const isWhole = SIDES.every(
       (side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank,
     );
-    return isWhole ? [...FIRST_TRIAL.filter(({ format }) => pageBytes[format] !== undefined), ...latents] : [];
+    if (!isWhole) return [];
+    const isTried = ({ side, format }: SideCandidate): boolean =>
+      this.#outliers.formats.includes(format)
+        ? side === 'k' && this.#outliers.isTried(layer, page)
+        : pageBytes[format] !== undefined;
+    return [...FIRST_TRIAL.filter(isTried), ...latents];
   }
 
   /** Tries so many waiting pages at once. */

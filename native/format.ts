@@ -53,7 +53,7 @@ export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 
 /** The format in which a page is sealed, unless it must be exact. */
 export const WINDOW_FORMAT: WindowName = 'q8';
-/** Whether a format stands here to be compared with, and is used only where a session's cache types name it. */
+/** Whether a format stands here to be compared with, and is used only where a session's cache types name it or a policy wants it for keys with outlier channels. */
 export const isYardstick = (format: FormatName): boolean => FORMATS[format].yardstick === true;
 /** The formats that a page may be demoted to once it has left the window, best first; yardsticks among them. */
 export const LOWER_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);

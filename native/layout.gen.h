@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=23 layout=f5117b159db4bb72cd4da506602179b8";
+constexpr char kAbi[] = "5 formats=23 layout=e166d5933de1b80f00f49852814d0a69";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -83,19 +83,19 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
     {.name = "q8", .family = 7, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
     {.name = "rot4", .family = 8, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true,
-     .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+     .from = 0x4c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
     {.name = "rot3", .family = 8, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true,
      .from = 0x4900cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
     {.name = "rot2", .family = 8, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xdb01ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+     .from = 0xdb01fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
     {.name = "rot1", .family = 8, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true,
      .from = 0x1ff03fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
     {.name = "kivi8", .family = 4, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true,
      .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {.name = "kivi4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true,
-     .from = 0x447ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+     .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {.name = "kivi2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xdb01edfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+     .from = 0xcb01ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {.name = "int3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
      .from = 0x4900ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
     {.name = "fp8", .family = 1, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false,
@@ -121,7 +121,7 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
     {.name = "turbo4-prod", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
      .from = 0x4100cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
     {.name = "turbo3-prod", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0xcb01ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+     .from = 0xcb01fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
     {.name = "turbo2-prod", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
      .from = 0x1df03fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
     {.name = "higgs4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,

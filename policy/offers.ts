@@ -9,6 +9,7 @@ import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
 import { FIRST_LATENT, FORM_COUNT, FORMS, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
 import type { Law } from './law.ts';
+import { OutlierKeys } from './outlier-keys.ts';
 import { Persistence } from './persistence.ts';
 import { BOTH, grown, Sides, SLOTS } from './sides.ts';
 import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
@@ -46,6 +47,8 @@ export class Offers {
   readonly #fading: Fading | null;
   /** null: errors last equally long in all layers, as in versions 1 and 2. */
   readonly #persistence: Persistence | null;
+  /** Layers whose keys have outlier channels. */
+  readonly #outliers: OutlierKeys;
   readonly #ready: SlotHeap;
   readonly #resting: SlotHeap;
   /** ε² per slot and format, [slots, FORM_COUNT]. */
@@ -81,6 +84,7 @@ export class Offers {
       const [part, layer] = [at % PARTS.length, Math.floor(at / PARTS.length)];
       return weights[part]?.[layer] ?? (weights[0]![layer]! + weights[1]![layer]!) / 2;
     });
+    this.#outliers = new OutlierKeys(context);
     this.sides = new Sides(context);
     this.#lowest = SIDES.map((side) =>
       Math.min(rank(context.floor?.[side] ?? LOWEST_FORMATS[side]), rank(LOWEST_FORMATS[side])),
@@ -100,7 +104,7 @@ export class Offers {
   add(report: TrialReport, tokens: number): void {
     const slot = this.sides.add(report, tokens);
     if (slot >= this.next.length) this.#grow();
-    fillEpsilon2(this.#epsilon2, slot * FORM_COUNT, report.epsilon);
+    fillEpsilon2(this.#epsilon2, slot * FORM_COUNT, this.#outliers.admit(report));
     this.triedAt[slot] = tokens;
     this.#tries[slot] = 1;
     this.#change[slot] = 1;

@@ -267,6 +267,8 @@ export interface PolicyContext {
   readonly skipLayers: readonly number[];
   /** Worst format allowed per side (fixed `--cache-type` limits), or null. */
   readonly floor: { readonly k: FormatName; readonly v: FormatName } | null;
+  /** Formats that keys may take in layers whose trials have shown outlier channels; absent: none, as in logs of earlier versions. */
+  readonly outlierKeys?: readonly FormatName[];
   /** Which budget is kept where both cannot be; there when a session has both. Without it such a session fails, as logs of earlier versions do. */
   readonly priority?: Priority;
 }
@@ -294,6 +296,8 @@ export interface Policy {
   readonly probes?: boolean;
   /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
   readonly keepsOriginals?: boolean;
+  /** Formats that it wants for keys with outlier channels, if any: trials then look for such keys, as the threshold 'keys.outliers' says. */
+  readonly outlierKeys?: readonly FormatName[];
   /** True when it moves pages to latents. Where it does not, latents that a cache keeps stay beside their pages. */
   readonly holdsLatents?: boolean;
   /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its sessions. */

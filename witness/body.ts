@@ -243,6 +243,7 @@ export const BODIES: Readonly<Record<EntryKind, Check>> = {
       thresholds,
       skipLayers: list(count, 0, 4096),
       floor: nullable(object({ k: format, v: format })),
+      outlierKeys: optional(list(format)),
       priority: optional(oneOf('bytes', 'kld')),
     }),
     requested: plain,

@@ -41,7 +41,7 @@ export interface FormatDescriptor {
   readonly from: 'better' | readonly string[];
   /** The sides that policies put in this format: both, if none are named. The cache itself serves either side. */
   readonly sides?: readonly Side[];
-  /** A published method that stands here to be compared with: a session has it only where its cache types name it, and no policy chooses it otherwise. */
+  /** A published method that stands here to be compared with: a session has it where its cache types name it, or where keys have outlier channels (policy/outlier-keys.ts), and no policy chooses it otherwise. */
   readonly yardstick?: true;
   /** Whether a page may be sealed in it. */
   readonly window: boolean;

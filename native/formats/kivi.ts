@@ -20,8 +20,8 @@
  *
  * Source: KIVI, Liu et al. 2024 (arXiv 2402.02750), groups of 32. Not theirs: pages leave the window as a whole, sinks are kept apart and exact, a
  * page may be demoted, and low and scale are rounded outwards.
- * When not to use it: on CPU, beside the rot family, which loses less at fewer bits (docs/lab/formats.md); at 2 bits for models whose
- * query heads share KV heads, as its authors say.
+ * When not to use it: beside the rot family, which loses less at fewer bits (docs/lab/formats.md), unless keys have outlier channels; at 2 bits for models
+ * whose query heads share KV heads, as its authors say.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
@@ -205,8 +205,8 @@ const define = <const N extends KiviName>(name: N, id: number, rank: number, tie
 
 export const formats = [
   define('kivi8', 6, 12, 'warm'),
-  define('kivi4', 7, 22, 'warm'),
-  define('kivi2', 8, 42, 'archive'),
+  define('kivi4', 7, 18, 'warm'),
+  define('kivi2', 8, 37, 'archive'),
 ] as const;
 
 export const codecs = {

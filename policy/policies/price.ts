@@ -9,6 +9,7 @@ import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw, type Law } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
+import { OUTLIER_KEYS } from '../outlier-keys.ts';
 import { bytesAt } from '../sides.ts';
 import { TextFactor } from '../text-factor.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
@@ -489,6 +490,7 @@ const pricePolicy = (version: number): Policy => ({
   probes: version > 1,
   keepsOriginals: version > 2,
   holdsLatents: version > 2,
+  ...(version > 2 ? { outlierKeys: OUTLIER_KEYS } : {}),
   ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
   open: (context) => new PriceSession(context, version),
 });

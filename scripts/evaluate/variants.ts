@@ -33,6 +33,7 @@ export const ABLATIONS: readonly Ablation[] = [
   { without: 'learner', adjust: unlearned },
   { without: 'latents', thresholds: { 'latent.operations': 0 } },
   { without: '8-bit open page', options: { openFormat: 'f16' } as Asked['options'] },
+  { without: 'per-channel keys', thresholds: { 'keys.outliers': 0 } },
   { without: '1-bit values', options: { cacheTypes: 'rot2:rot2' } },
 ];
 

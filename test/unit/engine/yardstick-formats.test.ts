@@ -1,4 +1,4 @@
-// Formats that stand here to be compared with: a session has one only where its cache types name it, then `fixed` takes pages to it and `price` tries it;
+// Formats that stand here to be compared with: a session has one only where its cache types name it (or its policy wants it for keys with outlier channels), then `fixed` takes pages to it and `price` tries it;
 // a session that names none knows of none, and its decisions replay without them.
 import { expect, it } from 'vitest';
 import { openCache } from '../../../engine/index.ts';
@@ -36,7 +36,9 @@ it('are named by nothing that policies choose from', () => {
 });
 
 it('are known to sessions that name them, and to no others', () => {
-  expect(knows({ kvBudget: '50%', tokensExpected: 1024 })).toEqual([]);
+  // For keys with outlier channels; test/unit/policy/outlier-keys.test.ts asks where they are used.
+  expect(knows({ kvBudget: '50%', tokensExpected: 1024 })).toEqual(createPolicy('price').outlierKeys);
+  expect(knows({ kvBudget: '50%', tokensExpected: 1024, policy: 'uniform' })).toEqual([]);
   expect(knows({ cacheTypes: 'rot4:rot2' })).toEqual([]);
   expect(knows({ cacheTypes: 'turbo4:turbo2' })).toEqual(['turbo4', 'turbo2']);
   expect(knows({ cacheTypes: ['rot4', 'higgs4'], policy: 'table' })).toEqual(['higgs4']);

@@ -1,0 +1,62 @@
+/**
+ * Which layers have outlier channels in their keys. A rotation spreads a large channel over the whole head, so every rotated code of such keys errs
+ * several times more than a grid with a scale for each channel, which does not notice. Of ordinary keys the rotated codes err less at equal bytes. Both
+ * are measured where pages are tried: with the first pages of a layer as with all other formats, and with later ones where the first have shown it.
+ */
+import type { FormatName } from '../native/index.ts';
+import { thresholdOf } from './thresholds.ts';
+import type { PolicyContext, TrialReport } from './types.ts';
+
+/** Formats with a scale for each channel that keys with outlier channels may take, best first. */
+export const OUTLIER_KEYS: readonly FormatName[] = ['kivi4', 'kivi2'];
+
+/** Pages of each layer that are tried in these formats whatever the layer is like. */
+const FIRST_PAGES = 4;
+/** Trials that a layer is judged by at least: the errors of a single page say little. */
+const TRIALS_LEAST = 2;
+/** The two formats of as many bits whose errors are compared. */
+const PER_CHANNEL = 'kivi2';
+const ROTATED = 'rot2';
+
+export class OutlierKeys {
+  /** The formats that this session may use for such keys; none: it knows nothing of them. */
+  readonly formats: readonly FormatName[];
+  readonly #bound: number;
+  /** Σ ln(ε per channel / ε rotated) by layer, and of how many trials. */
+  readonly #sums: Float64Array;
+  readonly #counts: Float64Array;
+
+  constructor({ layers, outlierKeys = [], thresholds }: PolicyContext) {
+    this.formats = outlierKeys;
+    this.#bound = Math.log(thresholdOf(thresholds, 'keys.outliers').value);
+    this.#sums = new Float64Array(layers);
+    this.#counts = new Float64Array(layers);
+  }
+
+  /** Takes in a first trial, if it tried keys in both formats. */
+  learn({ layer, side, epsilon }: TrialReport): void {
+    const [per, rotated] = [epsilon[PER_CHANNEL] ?? 0, epsilon[ROTATED] ?? 0];
+    if (side !== 'k' || this.formats.length === 0 || per <= 0 || rotated <= 0) return;
+    this.#sums[layer]! += Math.log(per / rotated);
+    this.#counts[layer]! += 1;
+  }
+
+  /** Takes in a first trial. → its errors without those of formats that are not for keys of this layer */
+  admit(report: TrialReport): TrialReport['epsilon'] {
+    const { layer, epsilon } = report;
+    this.learn(report);
+    if (this.formats.length === 0 || this.has(layer)) return epsilon;
+    const others = Object.entries(epsilon).filter(([form]) => !(this.formats as readonly string[]).includes(form));
+    return Object.fromEntries(others);
+  }
+
+  /** Whether the keys of a layer have shown outlier channels. */
+  has(layer: number): boolean {
+    return this.#counts[layer]! >= TRIALS_LEAST && this.#sums[layer]! <= this.#bound * this.#counts[layer]!;
+  }
+
+  /** Whether the keys of a page are to be tried in these formats. */
+  isTried(layer: number, page: number): boolean {
+    return page < FIRST_PAGES || this.has(layer);
+  }
+}
