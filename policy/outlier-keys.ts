@@ -7,9 +7,6 @@ import type { FormatName } from '../native/index.ts';
 import { thresholdOf } from './thresholds.ts';
 import type { PolicyContext, TrialReport } from './types.ts';
 
-/** Formats with a scale for each channel that keys with outlier channels may take, best first. */
-export const OUTLIER_KEYS: readonly FormatName[] = ['kivi4', 'kivi2'];
-
 /** Pages of each layer that are tried in these formats whatever the layer is like. */
 const FIRST_PAGES = 4;
 /** Trials that a layer is judged by at least: the errors of a single page say little. */

@@ -5,11 +5,11 @@
  * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
 import { forecastMovablePages, movablePages, PAGE_TOKENS, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
+import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw, type Law } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
-import { OUTLIER_KEYS } from '../outlier-keys.ts';
 import { bytesAt } from '../sides.ts';
 import { TextFactor } from '../text-factor.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';

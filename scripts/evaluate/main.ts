@@ -6,6 +6,7 @@
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy and eviction rule on several models and contexts: parts quality, recall, speed, short
  *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps)
+ *   decide     of the rows of frontier in the file of --json, the best pair of formats for each kind of model: scripts/decisions.json
  *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
  * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
@@ -38,6 +39,7 @@ import { DEPTHS } from '../../engine/evaluate/recall.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
 import { SHORT_CHUNKS } from './courses.ts';
+import { decide } from './decide.ts';
 import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
 import { frontierPage } from './frontier-page.ts';
 import { frontierTable } from './frontier-table.ts';
@@ -51,7 +53,7 @@ import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const COMMANDS = ['learning', 'stated', 'latents', 'frontier', 'sizes'];
+const COMMANDS = ['learning', 'stated', 'latents', 'frontier', 'decide', 'sizes'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
@@ -110,6 +112,13 @@ async function main(): Promise<void> {
   if (command === 'sizes') {
     const shapes = list(values.shapes)?.map(modelShape) ?? MODEL_SHAPES;
     process.stdout.write(sizeTables(shapes, list(values.contexts)?.map(Number) ?? SIZE_CONTEXTS, Number(values.batch)));
+    return;
+  }
+  if (command === 'decide') {
+    if (json === null)
+      throw new KvError('bad-argument', 'decide reads rows of frontier', { hint: 'name their file: --json FILE' });
+    const decisions = await decide(json, cacheDir);
+    process.stdout.write(`${decisions.length} rows in scripts/decisions.json; npm run generate takes them over\n`);
     return;
   }
   if (command === 'frontier') {
