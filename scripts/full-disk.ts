@@ -1,7 +1,7 @@
 /**
  * `npm run sim -- full-disk`: the log on a real file system that is full (a small tmpfs; needs the right to mount one). First every mode with entries
  * as fast as they come: made = logged + dropped, or the command fails. Then decode steps of the reference model in mode drop, in turns: with their own entries
- * on a roomy file system, with ten times as many there, and with as many on a full one. What happens to their p99 is printed, and is no check. Each step is
+ * on a roomy file system, with ten times as many made but not given to the log, with as many in the log there, and with as many on a full one. What happens to their p99 is printed, and is no check. Each step is
  * also taken by the processor time of the process, which other programs on the machine do not lengthen.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
@@ -13,7 +13,14 @@ import { Runtime } from '../engine/runtime.ts';
 import { Session } from '../engine/session.ts';
 import { KvError } from '../native/index.ts';
 import { defaultThresholds } from '../policy/index.ts';
-import { type FailureMode, openWitnessLog, readLog, verifyLog, type WitnessLog } from '../witness/index.ts';
+import {
+  type EntryBodies,
+  type FailureMode,
+  openWitnessLog,
+  readLog,
+  verifyLog,
+  type WitnessLog,
+} from '../witness/index.ts';
 
 const ENTRIES = 20_000;
 const PROMPT_TOKENS = 900;
@@ -59,43 +66,56 @@ async function account(mode: FailureMode): Promise<void> {
   if (!isExact || !verifyLog(dir).ok) process.exitCode = 1;
 }
 
-type Measure = 'wall' | 'processor';
+type Measure = 'wall' | 'processor' | 'added';
 
 interface Side {
   readonly name: string;
   /** Entries that are added to those of each step. */
   readonly load: number;
+  /** Whether they go to the log, or are made and forgotten: what making them costs is no cost of the log. */
+  readonly isLogged: boolean;
   readonly log: WitnessLog;
-  /** Milliseconds of every step of a pass, ascending. */
+  /** Milliseconds of every step of a pass, ascending; of 'added' the mean of what its added entries took. */
   readonly passes: Readonly<Record<Measure, number[][]>>;
 }
 
-async function openSide(name: string, load: number, room: number): Promise<Side> {
+async function openSide(name: string, load: number, room: number, isLogged = true): Promise<Side> {
   const dir = mount(name, 512 << 20);
   const log = await openWitnessLog({ dir: join(dir, 'log'), mode: 'drop', seal: true });
   await log.flush();
   const { bavail, bsize } = statfsSync(dir);
   if (room > 0) writeFileSync(join(dir, 'ballast'), Buffer.alloc(bavail * bsize - room));
-  return { name, load, log, passes: { wall: [], processor: [] } };
+  return { name, load, isLogged, log, passes: { wall: [], processor: [], added: [] } };
 }
 
+/** The last entry that was added: what is not even kept might not be made. */
+let made: EntryBodies['note'] = {};
+
 /** A session of one side, with what is added to the entries of its steps. */
-async function pass({ load, log, passes }: Side, runtime: Runtime, ids: readonly number[]): Promise<void> {
+async function pass({ load, isLogged, log, passes }: Side, runtime: Runtime, ids: readonly number[]): Promise<void> {
   const thresholds = defaultThresholds(runtime.shape.layers);
   const session = Session.open(runtime, { kvBudget: '25%', tokensExpected: PROMPT_TOKENS + STEPS, log, thresholds });
   await session.read(ids.slice(0, PROMPT_TOKENS), { tokensFollow: true });
   const [wall, processor]: [number[], number[]] = [[], []];
+  let addedMs = 0;
   for (const token of ids.slice(PROMPT_TOKENS, PROMPT_TOKENS + STEPS)) {
     const [start, before] = [performance.now(), process.cpuUsage()];
     await session.read([token]);
-    for (let n = 0; n < load; n++) log.append('load', 'note', { n, pad: 'x'.repeat(100) });
-    wall.push(performance.now() - start);
+    const added = performance.now();
+    for (let n = 0; n < load; n++) {
+      made = { n, pad: 'x'.repeat(100) };
+      if (isLogged) log.append('load', 'note', made);
+    }
+    const end = performance.now();
+    addedMs += end - added;
+    wall.push(end - start);
     const { user, system } = process.cpuUsage(before);
     processor.push((user + system) / 1000);
     // A caller who shows tokens gives the thread a turn as well.
     await new Promise((resolve) => setImmediate(resolve));
   }
   session.close();
+  passes.added.push([addedMs / STEPS]);
   passes.wall.push(wall.sort((a, b) => a - b));
   passes.processor.push(processor.sort((a, b) => a - b));
   await log.flush();
@@ -113,13 +133,14 @@ async function compare(): Promise<void> {
   const ids = runtime.model.tokenizer.encode(ownText(40_000));
   const sides = [
     await openSide('own', 0, 0),
+    await openSide('unlogged', LOAD, 0, false),
     await openSide('roomy', LOAD, 0),
     await openSide('full', LOAD, 1 << 18),
   ] as const;
   for (let n = 0; n < PASSES; n++)
     // Each is first as often as the others.
     for (let k = 0; k < sides.length; k++) await pass(sides[(n + k) % sides.length]!, runtime, ids);
-  for (const { name, load, log, passes } of sides) {
+  for (const { name, load, isLogged, log, passes } of sides) {
     // The first pass fills the disk.
     const told = (['wall', 'processor'] as const).map((measure) => {
       const all = passes[measure].slice(1).flat();
@@ -127,13 +148,13 @@ async function compare(): Promise<void> {
       return `${measure} p50 ${at(all, 0.5).toFixed(3)} ms, p99 ${at(all, 0.99).toFixed(3)} ms`;
     });
     console.log(
-      `${name}: ${told.join('; ')}; of ${load * STEPS * PASSES} and its own ${log.droppedCount} were dropped`,
+      `${name}: ${told.join('; ')}; added entries ${(1000 * middle(passes.added.slice(1).flat())).toFixed(1)} µs of a step; of ${isLogged ? load * STEPS * PASSES : 0} and its own ${log.droppedCount} were dropped`,
     );
     await log.close();
   }
   await runtime.close();
-  const full = sides[2];
-  for (const other of sides.slice(0, 2))
+  const full = sides[3];
+  for (const other of sides.slice(0, 3))
     for (const measure of ['wall', 'processor'] as const) {
       const moved = (share: number): string => {
         const ratios = full.passes[measure].map((times, n) => at(times, share) / at(other.passes[measure][n]!, share));

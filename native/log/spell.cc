@@ -83,7 +83,8 @@ bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, boo
   size_t at = 0, used = 0, body = 0;
   const auto put = [&](const void* text, size_t bytes) {
     if (bytes > room - at) return false;
-    std::memcpy(out + at, text, bytes);
+    // An empty text may lie nowhere.
+    if (bytes > 0) std::memcpy(out + at, text, bytes);
     at += bytes;
     return true;
   };
