@@ -18,7 +18,7 @@ export const TESTS: Readonly<Record<string, readonly string[]>> = {
   'witness/walk.ts': ['unit/witness/damage', 'unit/witness/segment', 'unit/witness/shared'],
   'witness/verify.ts': ['unit/witness/damage', 'unit/witness/checkpoint', 'unit/witness/segment'],
   'witness/batch.ts': ['unit/witness/damage', 'unit/witness/log', 'unit/witness/seal'],
-  'witness/batch-queue.ts': ['unit/witness/writer'],
+  'witness/batch-queue.ts': ['unit/witness/batch-queue', 'unit/witness/writer'],
   'witness/batch-files.ts': ['unit/witness/writer'],
   'witness/writer.ts': ['unit/witness/writer', 'unit/witness/faults', 'unit/witness/log'],
   'memory/threshold-file.ts': ['unit/memory/threshold-rules'],

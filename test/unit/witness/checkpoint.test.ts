@@ -254,6 +254,50 @@ describe('a proof', () => {
     expect(proveEntry(dir, 4, checkpoints).treeSize).toBe(5);
   });
 
+  // Two writers at once: seqs of the second begin at 2^32, and its checkpoints cover no other series.
+  it('is of the series of its entry, against the smallest checkpoint that covers it, whatever their order', async () => {
+    const dir = folder();
+    const logs = [await openWitnessLog({ dir }), await openWitnessLog({ dir })];
+    const checkpoints: Checkpoint[] = [];
+    const sizes = [
+      [9, 2],
+      [30, 3],
+      [40, 20],
+    ];
+    for (const [n, counts] of sizes.entries()) {
+      for (const [at, log] of logs.entries()) {
+        await fill(log, counts[at]! - (sizes[n - 1]?.[at] ?? 0));
+        await log.flush();
+      }
+      checkpoints.push(...signLog(dir, privateKey).map((note) => parseCheckpoint(note, [key], 'anchor')));
+    }
+    for (const log of logs) await log.close();
+    for (const given of [checkpoints, checkpoints.toReversed()]) {
+      for (const [series, index, treeSize] of [
+        [0, 0, 9],
+        [0, 9, 30],
+        [0, 35, 40],
+        [1, 1, 2],
+        [1, 2, 3],
+        [1, 19, 20],
+      ] as const) {
+        const proof = proveEntry(dir, series * 2 ** 32 + index, given);
+        expect([proof.leafIndex, proof.treeSize], `${series}:${index}`).toEqual([index, treeSize]);
+        expect(checkedEntry(proof, key)).toMatchObject({ seq: series * 2 ** 32 + index });
+      }
+      let refusal: unknown;
+      try {
+        proveEntry(dir, 2 ** 32 + 20, given);
+      } catch (error) {
+        refusal = error;
+      }
+      expect(refusal).toMatchObject({
+        ...{ code: 'not-found', message: 'no checkpoint covers entry 1:20' },
+        ...{ values: { seq: 2 ** 32 + 20, checkpoints: 6 }, hint: expect.stringContaining('audit checkpoint') },
+      });
+    }
+  });
+
   // What retention removed is there as the roots of its subtrees alone: the paths of what is left go over them.
   it('holds also where the oldest entries were removed', async () => {
     const { dir } = await grown(33);
