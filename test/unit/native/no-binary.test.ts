@@ -1,9 +1,13 @@
-// The built package in a folder without any binary: whoever needs one is told, while a log is written, verified and read as with one.
+// Without any binary: whoever needs one is told, while a log is written, verified and read as with one. Tried with the built package in a folder that has
+// none, and where the binary is set aside, byte by byte against one that was written with it.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
+import { useEntriesBinary } from '../../../native/entries.ts';
+import { openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
+import { recordSession } from '../witness/session.ts';
 
 const root = join(import.meta.dirname, '../../..');
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bare-'));
@@ -32,4 +36,28 @@ it('writes and verifies logs where no binary runs', () => {
   const { stdout, stderr } = spawnSync(process.execPath, ['main.mjs'], { cwd: dir, encoding: 'utf8' });
   expect(stderr).toBe('');
   expect(JSON.parse(stdout)).toEqual({ refusal: 'missing-dependency', ok: true, entries: 300, last: 299 });
+});
+
+it.each([true, false])('says of a log what it says with a binary, sealed: %s', async (seal) => {
+  const written: object[] = [];
+  for (const [name, isUsed] of [
+    ['with', true],
+    ['without', false],
+  ] as const) {
+    useEntriesBinary(isUsed);
+    const log = await openWitnessLog({ dir: join(dir, `${name}-${seal}`), seal, clock: () => 5 });
+    recordSession(log, 's');
+    await log.close();
+  }
+  for (const isUsed of [true, false]) {
+    useEntriesBinary(isUsed);
+    for (const name of ['with', 'without']) {
+      const at = join(dir, `${name}-${seal}`);
+      const { ok, entries, unopened } = verifyLog(at);
+      written.push({ ok, entries, unopened, said: [...readLog(at)].map(({ seq, kind, body }) => [seq, kind, body]) });
+    }
+  }
+  useEntriesBinary(true);
+  expect(written[0]).toMatchObject({ ok: true, unopened: 0 });
+  for (const other of written) expect(other).toEqual(written[0]);
 });

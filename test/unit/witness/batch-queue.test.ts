@@ -93,3 +93,16 @@ it('gives up all that was sealed, and keeps what was not', () => {
   expect(queue.takeAll()).toEqual([one, two]);
   expect([queue.first, queue.bytes]).toEqual([undefined, queue.open.length]);
 });
+
+it('keeps no memory that long entries made large', () => {
+  const large = queue.open;
+  for (let n = 0; n < 9; n++) queue.open.add(seq++, 'x'.repeat(500_000));
+  queue.seal();
+  const memory = large.bytes;
+  expect(memory.length).toBeGreaterThan(4 << 20);
+  queue.take(large);
+  queue.reuse(large);
+  add();
+  queue.seal();
+  expect(isSameMemory(queue.open.bytes, memory)).toBe(false);
+});
