@@ -22,7 +22,7 @@ export const TESTS: Readonly<Record<string, readonly string[]>> = {
     'unit/witness/damage',
   ],
   'witness/walk.ts': ['unit/witness/damage', 'unit/witness/segment', 'unit/witness/shared'],
-  'witness/verify.ts': ['unit/witness/damage', 'unit/witness/checkpoint', 'unit/witness/segment'],
+  'witness/verify.ts': ['unit/native/sealed', 'unit/witness/damage', 'unit/witness/checkpoint', 'unit/witness/segment'],
   'witness/batch.ts': ['unit/witness/damage', 'unit/witness/log', 'unit/witness/seal'],
   'witness/batch-queue.ts': ['unit/witness/batch-queue', 'unit/witness/writer'],
   'witness/batch-files.ts': ['unit/witness/writer'],

@@ -3,7 +3,10 @@
  * sealed with this key in this place. Where the process has no OpenSSL that the binary can use, node:crypto does all of it, and most of this is skipped.
  */
 import { createSecretKey, type KeyObject } from 'node:crypto';
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { useEntriesBinary } from '../../../native/entries.ts';
 import {
   type FollowedEntries,
   KIND_UNOPENED,
@@ -15,12 +18,18 @@ import {
 import { loadBinary } from '../../../native/load.ts';
 import { Batch } from '../../../witness/batch.ts';
 import { payloadHead } from '../../../witness/entry.ts';
+import { nodeFiles } from '../../../witness/files.ts';
 import { entryForms, FORM_KINDS } from '../../../witness/forms.ts';
+import { openWitnessLog, verifyLog } from '../../../witness/index.ts';
 import { KeyRing } from '../../../witness/ring.ts';
 import { SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from '../../../witness/seal.ts';
 import { Frontier } from '../../../witness/tree.ts';
 import type { EntryKind } from '../../../witness/types.ts';
 import { pick, uniform } from '../../native/dense.ts';
+import { scratchFolders } from '../witness/folder.ts';
+import { recordSession } from '../witness/session.ts';
+
+const folder = scratchFolders();
 
 const SEED = 20261123;
 const EXTRA = 40;
@@ -252,6 +261,25 @@ it('a batch has the bytes of node:crypto, also for sessions that the binary does
     at += length + EXTRA;
   }
   expect(at).toBe(batch.length);
+});
+
+it('a log whose keys are gone is verified alike with and without a binary, and by any number of threads', async () => {
+  const dir = folder();
+  try {
+    useEntriesBinary(false);
+    const log = await openWitnessLog({ dir, seal: true });
+    recordSession(log, 's-1');
+    await log.close();
+    expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 0 });
+    rmSync(join(dir, 'keys'), { recursive: true });
+    const alone = verifyLog(dir);
+    expect(alone.ok).toBe(true);
+    expect(alone.unopened).toBeGreaterThan(20);
+    useEntriesBinary(true);
+    for (const threads of [1, 3]) expect(verifyLog(dir, nodeFiles, threads)).toEqual(alone);
+  } finally {
+    useEntriesBinary(true);
+  }
 });
 
 describe('wrong calls', () => {
