@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=23 layout=e166d5933de1b80f00f49852814d0a69";
+constexpr char kAbi[] = "5 formats=28 layout=33716437127b8817dcba44c7f670157a";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -39,8 +39,8 @@ constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };
 constexpr int kDenseNorms = 4;
 
-enum FormatId : int { kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
-constexpr int kFormatSlots = 29;
+enum FormatId : int { kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kSquat4 = 14, kSquat2 = 15, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRotq4 = 29, kRotq3 = 30, kRotq2 = 31, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
+constexpr int kFormatSlots = 32;
 constexpr int kFieldsMax = 6;
 constexpr int kPartsMax = 4;
 // Numbers of the fields of a family.
@@ -64,6 +64,8 @@ struct FieldLayout {
   int headBytes;
   bool isKept;  // a demotion on codes leaves it as it is
 };
+// Whether the codes of keys are chosen by queries, and in which basis.
+enum Steered : uint8_t { kNoSteering, kPlainKeys, kTurnedKeys };
 struct FormatLayout {
   const char* name;  // null: no format has this id
   int family;
@@ -71,6 +73,7 @@ struct FormatLayout {
   int codeBits;
   bool isWindow;
   bool isNested;
+  Steered steering;  // of its keys
   uint64_t from;    // ids that a page side may come from
   int headDims[8];  // none: any
   int parts;
@@ -78,58 +81,66 @@ struct FormatLayout {
   FieldLayout field[kFieldsMax];
 };
 constexpr FormatLayout kFormats[kFormatSlots] = {
-    {.name = "f16", .family = 0, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false,
+    {.name = "f16", .family = 0, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
-    {.name = "q8", .family = 7, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false,
+    {.name = "q8", .family = 7, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
-    {.name = "rot4", .family = 8, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true,
-     .from = 0x4c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot3", .family = 8, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true,
-     .from = 0x4900cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot2", .family = 8, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xdb01fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot1", .family = 8, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true,
-     .from = 0x1ff03fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "kivi8", .family = 4, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true,
+    {.name = "rot4", .family = 8, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x200004c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot3", .family = 8, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x64904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot2", .family = 8, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0xedb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot1", .family = 8, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0xfff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "kivi8", .family = 4, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true,
+    {.name = "kivi4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true,
-     .from = 0xcb01ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "int3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0x4900ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "fp8", .family = 1, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false,
+    {.name = "kivi2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x6cb05ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+    {.name = "int3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "fp8", .family = 1, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 0, 2, false}}},
-    {.name = "nuq4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0x41004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "nuq3", .family = 5, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0xcb00ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "nuq2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0x1df01fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "nuq4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x241044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "nuq3", .family = 5, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x6cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "nuq2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0xfdf0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "squat4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kPlainKeys,
+     .from = 0x200004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
+    {.name = "squat2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kPlainKeys,
+     .from = 0xedb05fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
     {},
     {},
     {},
     {},
-    {},
-    {},
-    {.name = "turbo4", .family = 9, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0x40004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo3", .family = 9, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0xc900ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo2", .family = 9, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0x1db01fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo4-prod", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0x4100cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo3-prod", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0xcb01fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo2-prod", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0x1df03fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "higgs4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false,
-     .from = 0x4c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs3", .family = 2, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false,
-     .from = 0x4900ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false,
-     .from = 0xdb01fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo4", .family = 9, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x240044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo3", .family = 9, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x6c904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo2", .family = 9, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0xfdb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo4-prod", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "turbo3-prod", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x6cb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "turbo2-prod", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0xfdf0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "higgs4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x200044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "higgs3", .family = 2, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x64904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "higgs2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0xedb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "rotq4", .family = 8, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x4c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq3", .family = 8, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x24904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq2", .family = 8, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x6db05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
 };
 
 }  // namespace palimpsest

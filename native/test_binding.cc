@@ -158,9 +158,13 @@ void encodeSides(const Napi::CallbackInfo& info) {
   const auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
   const size_t size = TestSide::bytes(d);
   TestSide all(call.array<uint8_t>(size * count), size * count);
+  KeySteering steering = {};
+  if (call.length() > 0) steering.feedback = call.array<float>(static_cast<uint64_t>(d) * d);
+  if (steering.feedback) steering.weights = call.array<float>(d);
   std::vector<SideTarget> targets;
   for (int i = 0; i < count; i++) {
     targets.push_back(all.target(formats[i], d, size * i));
+    if (steering.feedback) targets[i].steering = &steering;
     for (int f = 0; f < kFormats[formats[i]].fields; f++) {
       const FieldLayout& field = kFormats[formats[i]].field[f];
       for (int j = i - 1; field.isKept && j >= 0; j--) {

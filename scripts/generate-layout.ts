@@ -92,14 +92,14 @@ function formatLine(id: number): string {
       `{${[part, elementBits, tokenBytes, channelBytes, headBytes, kept].join(', ')}}`,
   );
   const headDims = format.headDims === 'any' ? [] : format.headDims;
-  return `    {.name = "${format.name}", .family = ${at}, .version = ${format.layoutVersion}, .codeBits = ${format.codeBits}, .isWindow = ${format.window}, .isNested = ${format.nested},
+  return `    {.name = "${format.name}", .family = ${at}, .version = ${format.layoutVersion}, .codeBits = ${format.codeBits}, .isWindow = ${format.window}, .isNested = ${format.nested}, .steering = ${format.steered ? (format.rotated ? 'kTurnedKeys' : 'kPlainKeys') : 'kNoSteering'},
      .from = ${mask(sources(format))}, .headDims = {${headDims.join(', ')}}, .parts = ${format.parts.length}, .fields = ${fields.length}, .field = {${fields.join(', ')}}},`;
 }
 
-// What one knows of a member of a family, C++ knows of all of them but for the bits of an element.
+// What one knows of the fields of a member of a family, C++ knows of all of them but for the bits of an element and what a demotion keeps.
 for (const [name, { formats: members }] of ALL_FAMILIES) {
   const likeness = (format: (typeof formats)[number]) =>
-    JSON.stringify([format.nested, fieldsOf(format).map((field) => ({ ...field, elementBits: undefined }))]);
+    JSON.stringify(fieldsOf(format).map((field) => ({ ...field, elementBits: undefined, kept: undefined })));
   if (new Set(members.map(likeness)).size > 1) throw new Error(`the formats of ${name} have different fields`);
 }
 
@@ -162,6 +162,8 @@ struct FieldLayout {
   int headBytes;
   bool isKept;  // a demotion on codes leaves it as it is
 };
+// Whether the codes of keys are chosen by queries, and in which basis.
+enum Steered : uint8_t { kNoSteering, kPlainKeys, kTurnedKeys };
 struct FormatLayout {
   const char* name;  // null: no format has this id
   int family;
@@ -169,6 +171,7 @@ struct FormatLayout {
   int codeBits;
   bool isWindow;
   bool isNested;
+  Steered steering;  // of its keys
   uint64_t from;    // ids that a page side may come from
   int headDims[8];  // none: any
   int parts;

@@ -42,7 +42,8 @@ void Encoding::run(float* rows) const {
   }
   for (int head = 0; head < side.kvHeads; head++) {
     const SideView source = from->view(side, head);
-    const SideTarget target = to->target(side, head);
+    SideTarget target = to->target(side, head);
+    target.steering = headOf(steering, head);
     if (isDemotion(from->format, to->format)) {
       for (int i = 0; i < copies; i++) std::memcpy(target.field[copied[i]], source.field[copied[i]], side.places[to->format].field[copied[i]].headBytes);
       kernels->demote(source, side.isKey, d, target);
@@ -163,7 +164,8 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     from = page.side(isKey);
     fresh = keptParts(from, to);
     if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
-    move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh};
+    move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh,
+                                       Steering::of(kernels_, layer.kept, shape(), isKey, to)};
   }
   return kOk;
 }

@@ -18,6 +18,7 @@
 #include "buffer.h"
 #include "latent_pages.h"
 #include "page.h"
+#include "steering.h"
 
 namespace palimpsest {
 
@@ -35,6 +36,7 @@ struct Encoding {
   const uint16_t* sinks;  // rows of this side, [n][4][d] half; read when firstRow is not 0
   const PageSide* from;
   const PageSide* to;  // drafted
+  std::shared_ptr<const Steering> steering;  // null where the codes of this side are not steered
   // rows: [128*d].
   void run(float* rows) const;
 };

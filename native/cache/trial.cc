@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "carving.h"
+
 namespace palimpsest {
 
 namespace {
@@ -22,40 +24,6 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   }
   return slots;
 }
-
-// Where one head of a side is written in each format, 64-byte aligned inside scratch.codes, which has room for two. Fields that all formats of
-// a family keep are there only once.
-class Carving {
- public:
-  explicit Carving(int headDim) {
-    for (int format = 0; format < kFormatSlots; format++) {
-      int first = 0;
-      while (kFormats[first].name == nullptr || kFormats[first].family != kFormats[format].family) first++;
-      for (int i = 0; i < kFormats[format].fields; i++) {
-        const FieldLayout& field = kFormats[format].field[i];
-        if (field.isKept && first < format) {
-          at_[format][i] = at_[first][i];
-          continue;
-        }
-        at_[format][i] = bytes_;
-        bytes_ += alignedPart(fieldBytes(field, headDim));
-      }
-    }
-  }
-
-  size_t bytes() const { return bytes_; }
-
-  SideTarget target(Buffer<uint8_t>& buffer, int format, bool second) const {
-    SideTarget target;
-    target.format = format;
-    for (int i = 0; i < kFormats[format].fields; i++) target.field[i] = buffer.data() + (second ? bytes_ : 0) + at_[format][i];
-    return target;
-  }
-
- private:
-  size_t at_[kFormatSlots][kFieldsMax] = {};
-  size_t bytes_ = 0;
-};
 
 // The smallest share of a kept query's mass that can be told from nothing, because query and output are kept as halves (an error of 2^-11 in
 // each, and of more in a mass if scores are large). trial.h explains what a trial does below it.
@@ -80,6 +48,9 @@ class Trial {
     if (now.kind == kLatent) latents_.add(now.latent.format);
     for (int i = 0; i < count; i++) {
       if (candidates[i].latent() >= 0) latents_.add(candidates[i].latent());
+      if (!isFormat(candidates[i].format) || !(candidates[i].sides & kKeys)) continue;
+      std::shared_ptr<const Steering>& steering = steering_[kFormats[candidates[i].format].steering];
+      if (!steering) steering = Steering::of(cache.kernels(), kept, cache.shape(), true, candidates[i].format);
     }
   }
 
@@ -272,7 +243,8 @@ class Trial {
       const int other = candidates_[i].format;
       if (!isFormat(other) || candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
       prepared.encoded[other] = true;
-      targets[count++] = carving_.target(scratch.codes, other, second);
+      targets[count] = carving_.target(scratch.codes, other, second);
+      targets[count++].steering = headOf(steering_[kFormats[other].steering], head);
     }
     cache_.kernels()->encode(targets, count, isKey, d, firstRow(), rows, d);
     return view;
@@ -336,6 +308,7 @@ class Trial {
   const uint16_t* valueSinks_;
   const TrialCandidate* candidates_;
   const int count_;
+  std::shared_ptr<const Steering> steering_[3];  // of candidates for keys, by Steered
   const Carving carving_;
   LowerLatents latents_;
 };

@@ -51,6 +51,8 @@ export interface FormatDescriptor {
   /** Keys are stored after RoPE in every native format. */
   readonly rope: 'post';
   readonly rotated: boolean;
+  /** The codes of keys are chosen by the queries that the layer keeps (reference/steering.ts); without them they are those of the plain format. */
+  readonly steered?: true;
   /** Allocations of one page side, in order; a part without bytes is not allocated. */
   readonly parts: readonly Allocation[];
   /** The paper or measurement it comes from. */

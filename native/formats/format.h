@@ -34,7 +34,9 @@ constexpr size_t sideBytes(int format, int kvHeads, int headDim, int room = kPag
 // Whether a page side may go from one format to another; servesHeadDim checks the head size.
 constexpr bool isMove(int from, int to) { return from == to || (kFormats[to].from >> from & 1) != 0; }
 // Whether a move is a demotion, which works on codes alone.
-constexpr bool isDemotion(int from, int to) { return kFormats[from].isNested && kFormats[from].family == kFormats[to].family && from != to; }
+constexpr bool isDemotion(int from, int to) {
+  return kFormats[from].isNested && kFormats[to].isNested && kFormats[from].family == kFormats[to].family && from != to;
+}
 // Whether a demotion leaves a part in place, which it does if the part's first field is the same in both formats.
 constexpr bool isPartKept(int from, int to, int part) {
   for (int i = 0; i < kFormats[to].fields; i++) {

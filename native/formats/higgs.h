@@ -49,7 +49,7 @@ struct Higgs {
   }
 
   // codes[i]: the point nearest to (a[i], b[i]), the first of equals. count: a multiple of kLanes.
-  static void nearest(const Grid& grid, const float* a, const float* b, int count, uint8_t* codes) {
+  static COLD void nearest(const Grid& grid, const float* a, const float* b, int count, uint8_t* codes) {
     alignas(64) float half[256];
     for (int k = 0; k < grid.count; k++) {
       const int x = grid.points[k][0], y = grid.points[k][1];
@@ -70,7 +70,7 @@ struct Higgs {
   }
 
   template <int D>
-  static void encodeRows(const SideTarget& to, int firstRow, const float* x, size_t stride) {
+  static COLD void encodeRows(const SideTarget& to, int firstRow, const float* x, size_t stride) {
     constexpr int kPairs = kPageTokens * D / 2;
     const Grid grid = gridOf(to.format);
     alignas(64) float y[kPageTokens * D], rms[kPageTokens], a[kPairs], b[kPairs];

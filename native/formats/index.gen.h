@@ -19,14 +19,13 @@ INLINE void withFormat(int format, const Call& f) {
     case kFp8: return f(Fp8{});
     case kHiggs4: case kHiggs3: case kHiggs2: return f(Higgs{});
     case kInt3: return f(Int3{});
-    case kKivi8: case kKivi4: case kKivi2: return f(Kivi{});
+    case kKivi8: case kKivi4: case kKivi2: case kSquat4: case kSquat2: return f(Kivi{});
     case kNuq4: case kNuq3: case kNuq2: return f(Nuq{});
     case kTurbo4Prod: case kTurbo3Prod: case kTurbo2Prod: return f(Prod{});
     case kQ8: return f(Q8{});
-    case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});
+    case kRotq4: case kRotq3: case kRotq2: case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});
     case kTurbo4: case kTurbo3: case kTurbo2: return f(Turbo{});
     default: __builtin_trap();
   }
 }
 static_assert(HasDemote<Kivi>, "a nested family is demoted on codes");
-static_assert(HasDemote<Rot>, "a nested family is demoted on codes");

@@ -1,42 +1,20 @@
-// kivi8, kivi4, kivi2 (kivi.ts): scores and mixed values are products of integers, a group of 32 outputs at a time, with the scales folded into the
-// query or the probabilities. At every width the levels are those of the 8-bit grid less 128, so the arithmetic is that of one format.
+// kivi8, kivi4, kivi2 and, with steered keys, squat4, squat2 (kivi.ts): scores and mixed values are products of integers, a group of 32 outputs at a
+// time, with the scales folded into the query or the probabilities. At every width the levels are those of the 8-bit grid less 128, so the arithmetic is that of one format.
 #pragma once
 
 struct Kivi {
   static constexpr int kMember = kKivi8;
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    alignas(64) uint8_t codes[kPageTokens * kHeadDimMax], levels[kPageTokens * kHeadDimMax];
-    alignas(64) float scale[kGroupsMax], low[kGroupsMax];
-    const int groups = groupsOf(isKey, d);
-    uint16_t* scales = targets->at<uint16_t>(kKiviScales);
-    uint16_t* lows = targets->at<uint16_t>(kKiviLows);
-    __builtin_memset(scales, 0, static_cast<size_t>(d) * 8);
-    __builtin_memset(lows, 0, static_cast<size_t>(d) * 8);
-    for (int group = 0; group < groups; group++) {
-      if (isKey) keyRanges(x, stride, d, group, firstRow, scale, low);
-      else valueRanges(x, stride, d, group, firstRow, scale, low);
-      const int steps = isKey ? d : kPageTokens;
-      for (int i = 0; i < steps; i++) {
-        lows[group * steps + i] = halfBelow(low[i]);
-        low[i] = halfToFloat(lows[group * steps + i]);
-        scales[group * steps + i] = halfAbove((scale[i] - low[i] + 0.0f) / 255.0f);  // never -0
-        scale[i] = halfToFloat(scales[group * steps + i]);
-      }
-      if (isKey) keyCodes(x, stride, d, group, firstRow, scale, low, codes);
-      else valueCodes(x, stride, d, group, firstRow, scale, low, codes);
-      placeGroup(isKey, d, group, codes, levels);
-    }
-    const int elements = kPageTokens * d;
+    // Formats that nest share scales and lows; those that are steered share nothing.
+    SideTarget nested[kFormatSlots];
+    int plain = 0;
     for (int i = 0; i < count; i++) {
-      const int bits = kFormats[targets[i].format].codeBits;
-      if (bits == 8) {
-        __builtin_memcpy(targets[i].at(kKiviCodes), levels, elements);
-        continue;
-      }
-      for (int at = 0; at < elements; at++) codes[at] = narrowed(levels[at], bits);
-      packCodes(bits, codes, elements, targets[i].at(kKiviCodes));
+      if (kFormats[targets[i].format].steering == kNoSteering) nested[plain++] = targets[i];
+      else if (isKey && targets[i].steering) encodeSteered(targets[i], d, firstRow, x, stride);
+      else encodeNested(targets + i, 1, isKey, d, firstRow, x, stride);
     }
+    if (plain > 0) encodeNested(nested, plain, isKey, d, firstRow, x, stride);
   }
 
   static void demote(const SideView& from, bool, int d, const SideTarget& to) {
@@ -115,6 +93,74 @@ struct Kivi {
  private:
   static constexpr int kGroup = 32, kGroupsMax = kHeadDimMax;
 
+  // Keys as they would be coded if channels took nothing back, less what they take back, are coded as any others.
+  static COLD void encodeSteered(const SideTarget& to, int d, int firstRow, const float* x, size_t stride) {
+    alignas(64) float targets[kPageTokens * kHeadDimMax], errors[kHeadDimMax * kPageTokens], own[kPageTokens], aimed[kPageTokens];
+    const int bits = kFormats[to.format].codeBits, strideOfCode = bits == 4 ? 17 : 85;
+    __builtin_memset(aimed, 0, sizeof aimed);
+    for (int c = 0; c < d; c++) {
+      for (int t = 0; t < kPageTokens; t++) own[t] = x[t * stride + c];
+      for (int t = 0; t < kPageTokens; t += kLanes) {
+        store(aimed + t, withShares<false>(load(own + t), to.steering->feedback + c * d, errors + t, c, kPageTokens));
+      }
+      for (int group = 0; group * kGroup < kPageTokens; group++) {
+        const int begin = group * kGroup, from = begin < firstRow ? firstRow : begin;
+        float least = clamped(aimed[from]), most = least;
+        for (int t = from + 1; t < begin + kGroup; t++) {
+          const float v = clamped(aimed[t]);
+          least = v < least ? v : least;
+          most = v > most ? v : most;
+        }
+        const float low = halfToFloat(halfBelow(least + 0.0f)), scale = halfToFloat(halfAbove((most - low + 0.0f) / 255.0f));
+        uint8_t code[kGroup];
+        for (int i = 0; i < kGroup; i += kLanes) storeLowBytes(code + i, stepsOf(load(aimed + begin + i), splat(scale), splat(low), 255.0f));
+        for (int i = 0; i < kGroup; i++) {
+          const int t = begin + i;
+          const float decoded = static_cast<float>(narrowed(code[i], bits)) * (scale * static_cast<float>(strideOfCode)) + low;
+          errors[c * kPageTokens + t] = t < firstRow ? 0.0f : decoded - own[t];
+        }
+      }
+      for (int t = 0; t < kPageTokens; t++) targets[t * d + c] = aimed[t];
+    }
+    encodeNested(&to, 1, true, d, firstRow, targets, d);
+  }
+  static MEMBER float clamped(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
+
+  static COLD void encodeNested(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+    alignas(64) uint8_t codes[kPageTokens * kHeadDimMax], levels[kPageTokens * kHeadDimMax];
+    alignas(64) float scale[kGroupsMax], low[kGroupsMax];
+    const int groups = groupsOf(isKey, d);
+    uint16_t* scales = targets->at<uint16_t>(kKiviScales);
+    uint16_t* lows = targets->at<uint16_t>(kKiviLows);
+    __builtin_memset(scales, 0, static_cast<size_t>(d) * 8);
+    __builtin_memset(lows, 0, static_cast<size_t>(d) * 8);
+    for (int group = 0; group < groups; group++) {
+      if (isKey) keyRanges(x, stride, d, group, firstRow, scale, low);
+      else valueRanges(x, stride, d, group, firstRow, scale, low);
+      const int steps = isKey ? d : kPageTokens;
+      for (int i = 0; i < steps; i++) {
+        lows[group * steps + i] = halfBelow(low[i]);
+        low[i] = halfToFloat(lows[group * steps + i]);
+        scales[group * steps + i] = halfAbove((scale[i] - low[i] + 0.0f) / 255.0f);  // never -0
+        scale[i] = halfToFloat(scales[group * steps + i]);
+      }
+      if (isKey) keyCodes(x, stride, d, group, firstRow, scale, low, codes);
+      else valueCodes(x, stride, d, group, firstRow, scale, low, codes);
+      placeGroup(isKey, d, group, codes, levels);
+    }
+    const int elements = kPageTokens * d;
+    for (int i = 0; i < count; i++) {
+      const int bits = kFormats[targets[i].format].codeBits;
+      if (bits == 8) {
+        __builtin_memcpy(targets[i].at(kKiviCodes), levels, elements);
+        continue;
+      }
+      for (int at = 0; at < elements; at++) codes[at] = narrowed(levels[at], bits);
+      packCodes(bits, codes, elements, targets[i].at(kKiviCodes));
+    }
+  }
+
+
   // The outputs [first, first + width) of one group of a side, and how many steps are contracted.
   struct Span {
     int first, width, steps;
@@ -136,7 +182,7 @@ struct Kivi {
   static MEMBER void unpack(int format, const uint8_t* codes, int elements, int8_t* levels) {
     static constexpr int8_t kFour[16] = {-128, -111, -94, -77, -60, -43, -26, -9, 8, 25, 42, 59, 76, 93, 110, 127};
     static constexpr int8_t kTwo[16] = {-128, -43, 42, 127};
-    unpackCodes(kFormats[format].codeBits, codes, elements, format == kKivi4 ? kFour : kTwo, levels);
+    unpackCodes(kFormats[format].codeBits, codes, elements, kFormats[format].codeBits == 4 ? kFour : kTwo, levels);
   }
   static MEMBER void unpackGroup(const SideView& side, const Span& span, int8_t* tile) {
     unpack(side.format, side.at(kKiviCodes) + span.first * span.steps * kFormats[side.format].codeBits / 8, span.width * span.steps, tile);

@@ -87,7 +87,7 @@ struct Nuq {
   static MEMBER float clamped(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
 
   // Everything but what was kept apart.
-  static void decodeDense(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
+  static COLD void decodeDense(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
     alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
     alignas(64) float scale[kHeadDimMax], offset[kHeadDimMax] = {};
     levels(side, d, tile);
@@ -115,7 +115,7 @@ struct Nuq {
 
   // |x - mean| of every element over the deviation of its vector, a channel of keys or a token of values; -1 in sinks.
   template <int D>
-  static void strangeness(bool isKey, int firstRow, const float* x, float* out) {
+  static COLD void strangeness(bool isKey, int firstRow, const float* x, float* out) {
     const int vectors = isKey ? D : kPageTokens, length = isKey ? kPageTokens : D;
     alignas(64) float away[kHeadDimMax], sum[kHeadDimMax];
     for (int i = 0; i < firstRow * D; i++) out[i] = -1.0f;
@@ -132,7 +132,7 @@ struct Nuq {
 
   // The places of the strangest elements, the earliest of equals first; they become -1.
   template <int D>
-  static void findOutliers(float* strange, int* places) {
+  static COLD void findOutliers(float* strange, int* places) {
     float most[kPageTokens];
     const auto largest = [&](int t) MEMBER { most[t] = largestLane(rowTop<D>(strange + t * D)); };
     for (int t = 0; t < kPageTokens; t++) largest(t);
@@ -155,7 +155,7 @@ struct Nuq {
 
   // strange: -1 in sinks and outliers, which stay out.
   template <int D>
-  static void fitScales(bool isKey, const float* x, const float* strange, uint16_t* scales) {
+  static COLD void fitScales(bool isKey, const float* x, const float* strange, uint16_t* scales) {
     const int vectors = isKey ? D : kPageTokens, length = isKey ? kPageTokens : D;
     for (int i = 0; i < 2 * D; i++) scales[i] = 0;
     for (int v = 0; v < vectors; v++) {
@@ -177,7 +177,7 @@ struct Nuq {
   }
 
   template <int D>
-  static void encodeRows(const SideTarget* targets, int count, bool isKey, int firstRow, const float* given, size_t stride) {
+  static COLD void encodeRows(const SideTarget* targets, int count, bool isKey, int firstRow, const float* given, size_t stride) {
     alignas(64) float x[kPageTokens * D], strange[kPageTokens * D];
     for (int t = 0; t < kPageTokens; t++) {
       for (int c = 0; c < D; c++) x[t * D + c] = clamped(given[t * stride + c]);
@@ -206,7 +206,7 @@ struct Nuq {
   }
 
   template <int D>
-  static void writeCodes(const SideTarget& to, bool isKey, int firstRow, const float* x) {
+  static COLD void writeCodes(const SideTarget& to, bool isKey, int firstRow, const float* x) {
     alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
     alignas(64) float bound[16];
     const int width = bitsOf(to.format);

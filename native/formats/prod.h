@@ -46,7 +46,7 @@ struct Prod {
   }
 
   template <int D>
-  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
+  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
     const int bits = codeBits(to.format);
     const Codebook codebook = sphereOf(bits, D);
     alignas(64) float y[kPageTokens * D], rms[kPageTokens], factors[kPageTokens], level[16];

@@ -1,5 +1,5 @@
-// rot4, rot3, rot2, rot1 (rot.ts): how attention uses their bit planes, exponents and means. Planes and levels: kernels/planes.h; encoding:
-// kernels/encode_rot.h; decoding: kernels/decode_rot.h.
+// rot4, rot3, rot2, rot1 and the same with steered keys (rot.ts): how attention uses their bit planes, exponents and means. Planes and levels:
+// kernels/planes.h; encoding: kernels/encode_rot.h, kernels/encode_steered.h; decoding: kernels/decode_rot.h.
 #pragma once
 
 // unit * 2^((exponent - shift) / 16) of every token, 0 for a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend
@@ -65,17 +65,24 @@ struct Rot {
   using Unpacker = PlaneRows;
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    RotTargets all;
-    all.mean = targets->at<int8_t>(kRotMean);
-    all.meanScale = targets->at<uint16_t>(kRotMeanScale);
-    all.reference = targets->at<int8_t>(kRotReference);
+    // Formats that nest share what does not depend on the width; those that are steered share nothing.
+    RotTargets nested;
     for (int i = 0; i < count; i++) {
-      const int format = targets[i].format, width = widthOf(format);
-      all.exponents[width] = targets[i].at<int8_t>(kRotExponents);
-      if (format != kRot2) all.lo[width] = targets[i].at(kRotLow);
-      if (format != kRot1) all.hi = targets[i].at(kRotHigh);
+      const SideTarget& to = targets[i];
+      if (kFormats[to.format].steering == kNoSteering) {
+        addTarget(nested, to);
+        continue;
+      }
+      RotTargets alone;
+      addTarget(alone, to);
+      encodeRotWidths(isKey, x, stride, d, firstRow, alone);
+      if (!isKey || !to.steering) continue;
+      alignas(64) float mean[kHeadDimMax];
+      const float scale = halfToFloat(*alone.meanScale);
+      for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(alone.mean + c) * scale);
+      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, *alone.reference, d, firstRow, x, stride);
     }
-    encodeRotWidths(isKey, x, stride, d, firstRow, all);
+    if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested);
   }
 
   static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
@@ -122,6 +129,17 @@ struct Rot {
   }
 
  private:
+  static MEMBER void addTarget(RotTargets& all, const SideTarget& to) {
+    const int width = widthOf(to.format);
+    all.exponents[width] = to.at<int8_t>(kRotExponents);
+    if (width != widthOf(kRot2)) all.lo[width] = to.at(kRotLow);
+    if (width != widthOf(kRot1)) all.hi = to.at(kRotHigh);
+    if (all.mean) return;
+    all.mean = to.at<int8_t>(kRotMean);
+    all.meanScale = to.at<uint16_t>(kRotMeanScale);
+    all.reference = to.at<int8_t>(kRotReference);
+  }
+
   // The value of one level in a row whose scale is 1.
   static MEMBER float unitOf(const SideView& side) { return 1.0f / static_cast<float>(divisorOf(side.format)) * powerOfTwo(*side.at<int8_t>(kRotReference)); }
 };

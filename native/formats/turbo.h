@@ -47,7 +47,7 @@ struct Turbo {
   static MEMBER Codebook codebookOf(const SideView& side, int d) { return sphereOf(kFormats[side.format].codeBits, d); }
 
   template <int D>
-  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
+  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
     const int bits = kFormats[to.format].codeBits;
     alignas(64) float y[kPageTokens * D], rms[kPageTokens];
     alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];

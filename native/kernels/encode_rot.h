@@ -239,7 +239,7 @@ static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow,
   encodeRowsOf<D>(isKey, scaled, D, firstRow, targets);
 }
 
-static void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {
+static __attribute__((noinline)) void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {
   withHeadDim(d, [&](auto dim) MEMBER { encodeRotOf<dim.value>(isKey, x, stride, firstRow, targets); });
 }
 

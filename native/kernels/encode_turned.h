@@ -8,7 +8,7 @@ constexpr float kHalfMost = 65504.0f;
 // Rotates the rows from firstRow on into y [128][D]; those before it become zeros. rms: [128], the root mean square of each, which is written to
 // `halves` as f16.
 template <int D>
-static __attribute__((noinline)) void turnRows(int firstRow, const float* x, size_t stride, float* y, float* rms, uint16_t* halves) {
+static COLD void turnRows(int firstRow, const float* x, size_t stride, float* y, float* rms, uint16_t* halves) {
   constexpr int kCount = D / kLanes;
   alignas(64) float none[D];
   for (int c = 0; c < D; c += kLanes) store(none + c, splat(0.0f));
@@ -46,7 +46,7 @@ static __attribute__((noinline)) void turnRows(int firstRow, const float* x, siz
 
 // Codes of so many bits [128][D] as planes in tile order (planes.h).
 template <int D>
-static __attribute__((noinline)) void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo) {
+static COLD void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo) {
   alignas(64) uint8_t tile[kPageTokens * D];
   placeInTile<D>(isKey, codes, tile);
   switch (bits) {

@@ -13,9 +13,15 @@
 
 namespace palimpsest {
 
+// How the error of a key is steered away from the queries (native/reference/steering.ts): the metric of one head, factored.
+struct KeySteering {
+  const float* feedback;  // [d][d], below the diagonal: the share of the error of an earlier channel that a later one takes back
+  const float* weights;   // [d]
+};
 // Where the fields of one page side of one KV head are written. Fields have the numbers of layout.gen.h (kRotMean, ...).
 struct SideTarget {
   int format = kF16;
+  const KeySteering* steering = nullptr;  // for formats that ask for it (FormatLayout), where there is one
   uint8_t* field[kFieldsMax] = {};
   template <class T = uint8_t>
   __attribute__((always_inline)) T* at(int number) const { return reinterpret_cast<T*>(field[number]); }

@@ -15,7 +15,7 @@ constexpr int8_t kZeroRow = -128;
 
 // The widths of the family, from 4 bits down to 1.
 constexpr int kWidths = 4;
-constexpr int widthOf(int format) { return format == kRot4 ? 0 : format == kRot3 ? 1 : format == kRot2 ? 2 : 3; }
+constexpr int widthOf(int format) { return 4 - kFormats[format].codeBits; }
 constexpr int kWidthFormats[kWidths] = {kRot4, kRot3, kRot2, kRot1};
 constexpr const int8_t* kLevels[kWidths] = {kRot4Levels, kRot3Levels, kRot2Levels, kRot1Levels};
 constexpr int kDivisors[kWidths] = {kRot4Divisor, kRot3Divisor, kRot2Divisor, kRot1Divisor};

@@ -20,6 +20,8 @@ typedef float UnalignedF __attribute__((vector_size(kLanes * 4), aligned(4), may
 
 #define INLINE static inline __attribute__((always_inline))
 #define MEMBER __attribute__((always_inline))
+// For what runs once a page in formats to compare with: as few bytes as possible.
+#define COLD __attribute__((noinline, cold))
 
 INLINE VecF load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
 INLINE void store(float* p, VecF v) { *reinterpret_cast<UnalignedF*>(p) = v; }

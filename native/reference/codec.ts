@@ -1,5 +1,6 @@
 /** What every format supplies for one head of one page side, and the tile order that the kernels store codes in. */
 import { PAGE_TOKENS, type Side } from '../layout.ts';
+import type { Steering } from './steering.ts';
 
 /** One head of a sealed page in canonical order: row-major, no padding, no planes. */
 export interface Head {
@@ -25,8 +26,11 @@ export interface EncodedHead extends Head {
 
 export interface ReferenceCodec<H extends Head = Head> {
   readonly format: string;
-  /** rows: [128, d] float32 of one head, finite, |x| ≤ 65504. `side` matters only to formats that treat keys and values differently. */
-  encode(rows: Float32Array, headDim: number, firstRow?: number, side?: Side): H;
+  /**
+   * rows: [128, d] float32 of one head, finite, |x| ≤ 65504. `side` matters only to formats that treat keys and values differently, `steering`
+   * only to keys in formats that are steered.
+   */
+  encode(rows: Float32Array, headDim: number, firstRow?: number, side?: Side, steering?: Steering | null): H;
   /** x̂: [128, d]. Rows before firstRow are zeros. */
   decode(head: H): Float32Array;
   /** q·k̂ for each row, computed from codes without decoding. [128] */

@@ -67,7 +67,7 @@ export interface KernelsBinding {
     cos: Float32Array,
     sin: Float32Array,
   ): void;
-  /** One head in formats of one family; `bytes` is [formats, sideBytes] (sides.ts), the fields that a family keeps are written with the first. */
+  /** One head in formats of one family; `bytes` is [formats, sideBytes] (sides.ts), the fields that a family keeps are written with the first. `feedback`, `weights`: what steers keys. */
   encodeSides(
     isa: number,
     formats: Int32Array,
@@ -77,6 +77,8 @@ export interface KernelsBinding {
     firstRow: number,
     x: Float32Array,
     bytes: Uint8Array,
+    feedback?: Float32Array,
+    weights?: Float32Array,
   ): void;
   /** The fields that a family keeps are not written. */
   demoteSide(

@@ -18,7 +18,7 @@ const fieldsOf = (format: FormatName) =>
 
 /** Whether a move works on codes alone. */
 export const isDemotion = (from: FormatName, to: FormatName): boolean =>
-  from !== to && isMove(from, to) && familyOf(from).nested && familyOf(from) === familyOf(to);
+  from !== to && isMove(from, to) && FORMATS[from].nested && FORMATS[to].nested && familyOf(from) === familyOf(to);
 const familyOf = (name: FormatName): FormatDescriptor =>
   ALL_FAMILIES.map(([, { formats }]) => formats).find((formats) => formats.some((one) => one.name === name))![0]!;
 

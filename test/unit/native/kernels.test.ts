@@ -2,7 +2,6 @@
 // misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
 import { describe, expect, test } from 'vitest';
 import { CODECS, CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
-import { formats as rotFormats } from '../../../native/formats/rot.ts';
 import {
   fromHalf,
   type Head,
@@ -19,7 +18,7 @@ import { fieldIn, isDemotion, packSide, placesOf, sideBytes } from '../../native
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
-const ROT: readonly RotName[] = rotFormats.map(({ name }) => name);
+const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
 const SEED = 71;
 
 /** A float array that starts one element off its buffer, so that no vector load is aligned. */

@@ -2,7 +2,6 @@
 // folded dots (T16), byte sizes (T21).
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';
-import { formats as rotFormats } from '../../../native/formats/rot.ts';
 import {
   CODECS,
   demote,
@@ -18,7 +17,7 @@ import { ROT_BOUNDS, ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../../../nat
 import { gaussianError, gaussianLevels } from '../../native/gaussian.ts';
 import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
 
-const ROT: readonly RotName[] = rotFormats.map(({ name }) => name);
+const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
 const k = (head: EncodedHead, t: number): number => (head.rowScales[t]! << 16) >> 16;
 
 describe('tables', () => {
