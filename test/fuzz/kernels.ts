@@ -1,6 +1,7 @@
 /** Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it can. */
 import { ALL_FAMILIES, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS } from '../../native/format.ts';
 import { fromHalf } from '../../native/reference/index.ts';
+import { steeringOf } from '../../native/reference/steering.ts';
 import { gaussian } from '../native/rows.ts';
 import { isDemotion, sideBytes } from '../native/sides.ts';
 import { bytes, type Cases, floats, one, type Random, shifted, signed, whole } from './case.ts';
@@ -179,11 +180,12 @@ export const KERNEL_CASES: Cases = {
     );
     const isKey = random() < 0.5;
     const firstRow = one(random, [0, 0, 1, 4]);
+    const steering = random() < 0.5 ? steeringOf(floats(random, 8 * d, 16), d, false) : null;
     return {
-      shape: `formats ${ids.join(' ')}, d ${d}, key ${isKey}, first row ${firstRow}`,
+      shape: `formats ${ids.join(' ')}, d ${d}, key ${isKey}, first row ${firstRow}, steered ${steering !== null}`,
       run({ kernels, isa }) {
         const sides = new Uint8Array(ids.length * sideBytes(d));
-        kernels.encodeSides(isa, ids, isKey, d, stride, firstRow, x, sides);
+        kernels.encodeSides(isa, ids, isKey, d, stride, firstRow, x, sides, steering?.feedback, steering?.weights);
         return [sides];
       },
     };

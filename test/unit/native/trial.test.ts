@@ -7,6 +7,7 @@ import { describe, expect, it } from 'vitest';
 import {
   encodeLatent,
   FORMAT_NAMES,
+  FORMATS,
   type FormatName,
   fromHalf,
   isMove,
@@ -81,6 +82,8 @@ function bruteForce(
   options: { window?: number; slopes?: Float32Array; sketch?: Float32Array; weights?: LatentLayerWeights } = {},
 ): number {
   const twin = twinOf(cache, {}, options.weights === undefined ? [] : [options.weights]);
+  // A steered format asks the kept queries, which the twin does not have.
+  if (!isLatent(candidate) && FORMATS[candidate.format as FormatName].steered) reattend(twin, kept);
   if (isLatent(candidate)) twin.toLatent(0, page, candidate.format);
   else twin.transcode(0, page, candidate.side, candidate.format);
   const [k, v, k2, v2] = [cache, twin].flatMap((one) => SIDES.map((side) => history(one, 0, side))) as [
