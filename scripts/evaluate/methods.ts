@@ -25,7 +25,7 @@ export function formatCaches(): string[] {
     return names.flatMap((name) => {
       if (!servesSide(name, 'k')) return partners(name, 'k', names).map((k) => [k, name] as const);
       const others = partners(name, 'v', names).filter(
-        (v) => !servesSide(v, 'k') || FORMATS[v].rank >= FORMATS[name].rank,
+        (v) => !servesSide(v, 'k') || FORMATS[v].codeBits <= FORMATS[name].codeBits,
       );
       return others.map((v) => [name, v] as const);
     });
