@@ -230,3 +230,16 @@ it('a key file that is none is named, and a stray file among the keys too', asyn
   mkdirSync(path);
   expect(() => [...readLog(dir)]).toThrow();
 });
+
+it.each(['plain', 'größe'])(
+  'a key file that is none is an error of its own, not one of the log (session %s)',
+  async (session) => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir, seal: true });
+    log.append(session, 'note', { word: SECRET });
+    await log.close();
+    expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 0 });
+    writeFileSync(keyFile(dir, session), '{}');
+    expect(() => verifyLog(dir)).toThrow(expect.objectContaining({ code: 'bad-file' }));
+  },
+);
