@@ -213,4 +213,28 @@ describe('a cache', () => {
     expect(squat2!).toBeLessThan(kivi2!);
     cache.close();
   });
+
+  test.each(PAIRS)('moves to %s in the background by the queries of when the move began', (format) => {
+    const run = (inBackground: boolean): Float32Array => {
+      const cache = openKvCache({ shape, pool });
+      const random = seeded(14);
+      const normal = (count: number) => Float32Array.from({ length: count }, () => gaussian(random));
+      const ask = (): void => {
+        const q = normal(PAGE_TOKENS * queryHeads * headDim);
+        cache.attend(0, q, new Float32Array(q.length));
+      };
+      for (let page = 0; page < 3; page++) {
+        cache.append(0, normal(PAGE_TOKENS * kvHeads * headDim), normal(PAGE_TOKENS * kvHeads * headDim));
+        ask();
+      }
+      if (inBackground) cache.startMove(0, 1, 'k', format);
+      else cache.transcode(0, 1, 'k', format);
+      ask();
+      expect(cache.finishMoves(true).length).toBe(inBackground ? 1 : 0);
+      const decoded = cache.decode(0, 1, 'k');
+      cache.close();
+      return decoded;
+    };
+    expect(sameBits(run(true), run(false))).toBe(true);
+  });
 });
