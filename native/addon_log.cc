@@ -85,22 +85,25 @@ Napi::Value followLogEntries(const Info& info) {
   });
 }
 
-// (bytes, from, count, firstSeq, forms, names, threads, keys, ends, kinds, out): opens the sealed ones of `count` entries that were followed, from
-// entry `from` on, and fills in the kinds that were not certain. out: the first whose session has no key among these.
+// (bytes, from, count, firstSeq, forms, names, threads, keys, ends, kinds, room, texts, out): opens the sealed ones of `count` entries that were followed, from
+// entry `from` on, and fills in the kinds that were not certain. What was opened comes to `room`, which has as many bytes as `bytes`, and `texts` says of each
+// where and how many bytes; both empty: not wanted. out: the first whose session has no key among these.
 Napi::Value openLogEntries(const Info& info) {
   return guarded(info, [&]() -> Status {
-    Span<uint8_t> bytes, names, kinds, ring;
+    Span<uint8_t> bytes, names, kinds, ring, room;
     Span<double> numbers, out;
-    Span<uint32_t> ends;
+    Span<uint32_t> ends, texts;
     uint64_t firstSeq;
     int threads, from, count;
     if (!readArray(info[0], napi_uint8_array, &bytes) || !readSeq(info[3], &firstSeq) || !readForms(info, 4, &numbers, &names)) return kBadArgument;
     if (!readInt(info[6], 1, kThreadsMax, &threads) || !readArray(info[7], napi_uint8_array, &ring)) return kBadArgument;
     if (!readArray(info[8], napi_uint32_array, &ends) || !readArray(info[9], napi_uint8_array, &kinds)) return kBadArgument;
-    if (!readArray(info[10], napi_float64_array, &out)) return kBadArgument;
+    if (!readArray(info[10], napi_uint8_array, &room) || !readArray(info[11], napi_uint32_array, &texts)) return kBadArgument;
+    if (!readArray(info[12], napi_float64_array, &out)) return kBadArgument;
     const int most = static_cast<int>(std::min<size_t>(std::min(ends.length, kinds.length), 1u << 24));
     if (!readInt(info[2], 0, most, &count) || !readInt(info[1], 0, count, &from)) return kBadArgument;
     if (out.length != 1 || bytes.length > 1u << 30) return kBadShape;
+    if (texts.length > 0 && (room.length < bytes.length || texts.length < 2 * static_cast<uint64_t>(count))) return kBadShape;
     // A copy, because `kinds` may lie in the same bytes.
     const std::vector<uint32_t> known(ends.data, ends.data + count);
     uint32_t before = 0;
@@ -111,7 +114,7 @@ Napi::Value openLogEntries(const Info& info) {
     Forms forms;
     KeyRing keys;
     if (!forms.read(numbers.data, numbers.length, names.data, names.length) || !keys.read(ring.data, ring.length)) return kBadValue;
-    const OpenedEntries entries = {bytes.data, firstSeq, known, kinds.data};
+    const OpenedEntries entries = {bytes.data, firstSeq, known, kinds.data, texts.length > 0 ? room.data : nullptr, texts.data};
     out.data[0] = static_cast<double>(openEntries(keys, forms, threadsOf(info.Env(), threads), threads, static_cast<size_t>(from), entries));
     return kOk;
   });

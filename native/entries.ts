@@ -104,9 +104,19 @@ export function followEntries(
 /** What `openEntries` says of a sealed entry that is sound and whose key nobody has. */
 export const KIND_UNOPENED = 255;
 
+/** Where `openEntries` writes what was sealed. */
+export interface OpenedBodies {
+  /** As long as the bytes of the entries, or longer. */
+  readonly room: Uint8Array;
+  /** For each entry that was opened and is sound where its body begins in `room`, and how many bytes it has. */
+  readonly texts: Uint32Array;
+}
+const NO_BODIES: OpenedBodies = { room: new Uint8Array(0), texts: new Uint32Array(0) };
+
 /**
  * Opens the sealed bodies of `count` entries that were followed, from entry `from` on, and fills in the kinds of those that are certainly sound.
  * `keys`: a ring of them, as witness/ring.ts writes it. → the first entry whose session is not among them, else `count`, also where nothing opens here.
+ * Entries whose kind is not 0 are passed over.
  */
 export function openEntries(
   bytes: Uint8Array,
@@ -117,9 +127,11 @@ export function openEntries(
   keys: Uint8Array,
   { ends, kinds }: Pick<FollowedEntries, 'ends' | 'kinds'>,
   threads = 1,
+  bodies: OpenedBodies = NO_BODIES,
 ): number {
   const native = binary();
   if (native === null) return count;
+  const { room, texts } = bodies;
   const { numbers, names } = forms;
   const status = native.openLogEntries(
     bytesOf(bytes, 'bytes'),
@@ -132,6 +144,8 @@ export function openEntries(
     bytesOf(keys, 'keys'),
     ends,
     kinds,
+    room,
+    texts,
     answered,
   );
   check(status, 'open entries', { bytes: bytes.length, from, count, firstSeq });
@@ -180,6 +194,9 @@ export function spellEntry(
   if (native === null || isCopying()) return false;
   return native.spellLogEntry(bytes, at, steps, texts, numbers, isSealed) === 0;
 }
+
+/** Whether the binary opens what is sealed. In WebAssembly there is nothing that does, and room for it would be copied twice. */
+export const opensBodies = (): boolean => binary() !== null && !isCopying();
 
 let copies: boolean | undefined;
 

@@ -11,6 +11,7 @@ import { join } from 'node:path';
 import {
   assert,
   KvError,
+  type OpenedBodies,
   openEntries,
   readRegular,
   type SyncedFiles,
@@ -155,11 +156,14 @@ export class SessionKeys {
     return { ...envelope, body } as Entry;
   }
 
-  /** Lets the binary look at the sealed entries of a run, by so many threads: `kinds` then says which are certainly sound. Throws 'bad-file' for what is no key. */
-  openRun(run: Run, threads: number): void {
+  /**
+   * Lets the binary look at the sealed entries of a run whose kind is 0, by so many threads: `kinds` then says which are certainly sound, and `bodies`, where they are wanted, what
+   * they say. Throws 'bad-file' for what is no key.
+   */
+  openRun(run: Run, threads: number, bodies?: OpenedBodies): void {
     const { bytes, count, seq, kinds } = run;
     for (let from = kinds.subarray(0, count).indexOf(0); from >= 0 && from < count; ) {
-      const next = openEntries(bytes, from, count, seq, entryForms(), this.#ring.bytes, run, threads);
+      const next = openEntries(bytes, from, count, seq, entryForms(), this.#ring.bytes, run, threads, bodies);
       if (next === count) return;
       // One whose session was not met before.
       const { session } = parseEnvelope(payloadIn(run, next));
@@ -174,6 +178,7 @@ export class SessionKeys {
   /** Overwrites what the binary was given. */
   wipe(): void {
     this.#ring.wipe();
+    this.#asked = null;
   }
 
   /** Whether the session's entries can be opened; null: they can. */

@@ -3,8 +3,9 @@ import { join } from 'node:path';
 import { assert, syncFolder, writeSynced, writeWhole } from '../native/index.ts';
 import { parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
+import { payloadIn, type Run } from './run.ts';
 import { segmentName } from './segment.ts';
-import { type LogEnd, listSegments, type WalkOptions, walkLog } from './walk.ts';
+import { type LogEnd, listSegments, type WalkOptions, walkRuns } from './walk.ts';
 
 const SETTLE_BYTES = 1 << 20;
 
@@ -47,12 +48,24 @@ export function recoverLog(files: LogFiles, dir: string): Recovered {
 }
 
 function walkFrom(files: LogFiles, dir: string, options: WalkOptions): { end: LogEnd; lastMs: number } {
-  const walk = walkLog(files, dir, options);
+  const walk = walkRuns(files, dir, { ...options, withKinds: true });
   let lastMs = 0;
   for (let step = walk.next(); ; step = walk.next()) {
     if (step.done === true) return { end: step.value, lastMs: Math.max(lastMs, step.value.header?.beganMs ?? 0) };
-    lastMs = Math.max(lastMs, parseEnvelope(step.value.payload).timeMs);
+    for (let index = 0; index < step.value.count; index++) lastMs = Math.max(lastMs, timeIn(step.value, index));
   }
+}
+
+/** How an entry begins that the binary is certain of. */
+const SPELLED_TIME = /^\{"seq":\d+,"timeMs":(\d+),/;
+/** Bytes that hold both numbers. */
+const SPELLED_BYTES = 64;
+
+/** Time of one entry of a run. Throws 'bad-log' for one that is none. */
+function timeIn(run: Run, index: number): number {
+  const payload = payloadIn(run, index);
+  if (run.kinds[index] === 0) return parseEnvelope(payload).timeMs;
+  return Number((SPELLED_TIME.exec(payload.toString('latin1', 0, SPELLED_BYTES)) as RegExpExecArray)[1]);
 }
 
 function cutTail(files: LogFiles, dir: string, name: string, end: LogEnd): void {

@@ -54,6 +54,7 @@ import {
 } from '../../witness/index.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
 import { checkpointsOf } from './anchor.ts';
+import { explainEmpty, explainNoSessions } from './no-match.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 import { countPassedOver, tellPassedOver } from './passed-over.ts';
 import { ProgressLine } from './progress.ts';
@@ -157,16 +158,23 @@ function named(settings: Settings, filter: DecisionFilter): DecisionFilter {
   return { ...filter, session };
 }
 
+/** The rows of an answer; an empty one is explained first. */
+async function found<Row>(asked: Promise<Row[]>, explain: () => Promise<void>): Promise<Row[]> {
+  const rows = await asked;
+  if (rows.length === 0) await explain();
+  return rows;
+}
+
 export async function list(settings: Settings): Promise<void> {
   const filter = named(settings, decisionFilter(settings, Date.now()));
-  const rows = await asked(settings, (query) => query.decisions(filter));
+  const rows = await asked(settings, (query) => found(query.decisions(filter), () => explainEmpty(query, filter)));
   printRows(settings, rows, DECISION_FIELDS, (columns) => decisionsText(rows, columns));
 }
 
 export async function count(settings: Settings): Promise<void> {
   const by = (text(settings, 'by') ?? 'layer') as CountKey;
   const filter = named(settings, decisionFilter(settings, Date.now()));
-  const rows = await asked(settings, (query) => query.counts(by, filter));
+  const rows = await asked(settings, (query) => found(query.counts(by, filter), () => explainEmpty(query, filter)));
   const shown = rows.slice(0, number(settings, 'limit'));
   printRows(settings, shown, COUNT_FIELDS, (columns) => countsText(by, shown, columns));
 }
@@ -176,7 +184,7 @@ export async function sessions(settings: Settings): Promise<void> {
     ...span(settings, Date.now()),
     ...given<SessionFilter>({ model: text(settings, 'ofModel'), limit: number(settings, 'limit') }),
   };
-  const rows = await asked(settings, (query) => query.sessions(filter));
+  const rows = await asked(settings, (query) => found(query.sessions(filter), () => explainNoSessions(query, filter)));
   printRows(settings, rows, SESSION_ROW_FIELDS, (columns) => sessionsText(rows, columns));
 }
 

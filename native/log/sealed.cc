@@ -104,8 +104,8 @@ std::string_view sealedText(const uint8_t* payload, size_t count, double seq, En
   return body.substr(kSealedHead.size(), body.size() - kSealedHead.size() - kSealedTail.size());
 }
 
-// What `kinds` says of an entry.
-uint8_t opened(Opener* opener, const Forms& forms, const KeyRing::Key& key, const Envelope& envelope, std::string_view text) {
+// What `kinds` says of an entry; `bodyBytes` of the opener's room then are its body.
+uint8_t opened(Opener* opener, const Forms& forms, const KeyRing::Key& key, const Envelope& envelope, std::string_view text, size_t* bodyBytes) {
   uint8_t* const room = opener->room.data();
   const size_t bytes = fromBase64(text, room);
   if (bytes < kSealedBytesLeast) return 0;
@@ -114,6 +114,7 @@ uint8_t opened(Opener* opener, const Forms& forms, const KeyRing::Key& key, cons
   uint8_t* const body = room + kAesNonceBytes;
   const size_t count = bytes - kAesNonceBytes - kAesTagBytes;
   if (!opener->aes.open(key.bytes, room, boundTo(envelope, bound), body, count, body)) return 0;
+  *bodyBytes = count;
   return static_cast<uint8_t>(forms.kindOf(envelope.kind, {reinterpret_cast<const char*>(body), count}) + 1);
 }
 
@@ -178,7 +179,16 @@ size_t openEntries(const KeyRing& keys, const Forms& forms, Threads& pool, int t
       if (text.empty()) continue;
       const KeyRing::Key* const key = keys.find(envelope.session);
       if (key != nullptr) {
-        entries.kinds[i] = opened(&openers[static_cast<size_t>(thread)], forms, *key, envelope, text);
+        Opener* const opener = &openers[static_cast<size_t>(thread)];
+        size_t bodyBytes = 0;
+        const uint8_t kind = opened(opener, forms, *key, envelope, text, &bodyBytes);
+        entries.kinds[i] = kind;
+        if (entries.room == nullptr || kind == 0 || kind == kUnopened) continue;
+        // Sealed it takes more room than open.
+        const size_t at = static_cast<size_t>(reinterpret_cast<const uint8_t*>(text.data()) - entries.bytes);
+        std::memcpy(entries.room + at, opener->room.data() + kAesNonceBytes, bodyBytes);
+        entries.texts[2 * i] = static_cast<uint32_t>(at);
+        entries.texts[2 * i + 1] = static_cast<uint32_t>(bodyBytes);
         continue;
       }
       for (size_t known = missing.load(); i < known && !missing.compare_exchange_weak(known, i);) continue;

@@ -52,6 +52,9 @@ struct OpenedEntries {
   const std::vector<uint32_t>& ends;
   // As followEntries left it. What is sealed, sound and nobody has the key of gets kUnopened.
   uint8_t* kinds;
+  // Null, or as many bytes as there are entries' bytes: what was opened is written where it lay sealed. `texts` then says where that is and how many bytes it has.
+  uint8_t* room;
+  uint32_t* texts;
 };
 constexpr uint8_t kUnopened = 255;
 

@@ -1,5 +1,8 @@
 #!/usr/bin/env node
-/** Runs Stryker over one file after the other, each with the few tests that `tests.ts` names for it: node test/mutation/main.mjs FILE… */
+/**
+ * Runs Stryker over one file after the other, each with the few tests that `tests.ts` names for it: node test/mutation/main.mjs FILE[:FROM-TO]…
+ * A change after which a test waits for ever takes ten seconds, and each other one a second or two, so a long file is done by ranges of lines.
+ */
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,7 +11,7 @@ const stryker = join(import.meta.dirname, 'node_modules/@stryker-mutator/core/bi
 const files = process.argv.slice(2);
 if (files.length === 0 || !existsSync(stryker)) {
   process.stderr.write(
-    'npm run mutate -- FILE…, after npm --prefix test/mutation ci --ignore-scripts --legacy-peer-deps\n',
+    'npm run mutate -- FILE[:FROM-TO]…, after npm --prefix test/mutation ci --ignore-scripts --legacy-peer-deps\n',
   );
   process.exit(2);
 }

@@ -1,4 +1,4 @@
-/** Settings of Stryker for the file that PALIMPSEST_MUTATE names; `main.mjs` sets it. */
+/** Settings of Stryker for the file, or the lines of one, that PALIMPSEST_MUTATE names; `main.mjs` sets it. */
 const file = process.env.PALIMPSEST_MUTATE;
 export default {
   mutate: [file],
@@ -22,7 +22,7 @@ export default {
   ],
   reporters: ['clear-text', 'json'],
   clearTextReporter: { allowColor: false, logTests: false, reportTests: false },
-  jsonReporter: { fileName: `.cache/mutation-reports/${file.replaceAll('/', '-')}.json` },
+  jsonReporter: { fileName: `.cache/mutation-reports/${file.replaceAll(/[/:]/g, '-')}.json` },
   thresholds: { high: 100, low: 90, break: null },
   warnings: { unknownOptions: false },
 };

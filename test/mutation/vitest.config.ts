@@ -3,9 +3,11 @@ import { defineConfig } from 'vitest/config';
 import base from '../../vitest.config.ts';
 import { TESTS } from './tests.ts';
 
-const tests = TESTS[process.env['PALIMPSEST_MUTATE'] ?? ''];
+const [file = ''] = (process.env['PALIMPSEST_MUTATE'] ?? '').split(':');
+const tests = TESTS[file];
 if (tests === undefined) throw new Error('test/mutation/tests.ts names no tests for this file');
 
 export default defineConfig({
-  test: { ...base.test, include: tests.map((name) => `test/${name}.test.ts`), reporters: [] },
+  // What several test files import is loaded once for each change.
+  test: { ...base.test, include: tests.map((name) => `test/${name}.test.ts`), reporters: [], isolate: false },
 });

@@ -6,6 +6,7 @@ import { cpSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { experiencesOf } from '../../memory/index.ts';
+import { KvError } from '../../native/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -177,6 +178,32 @@ export function storeSuite(name: string, store: Store): void {
         '',
       ]) {
         await expect(index.query(sql), sql).rejects.toMatchObject({ code: 'database' });
+      }
+      const faults: readonly [string, number | undefined, RegExp, RegExp][] = [
+        // The place is that of what was typed, with its line breaks and blanks.
+        [
+          '  select lyer\nfrom decisions',
+          10,
+          /"lyer" does not exist, at character 10: lyer/,
+          /decisions has log_id, seq, /,
+        ],
+        ['select ü.x from (select 1) ü', 8, /at character 8: ü\.x/, /the tables are sessions, decisions, /],
+        ['select 1 from', 14, /, at its end$/, /ask one SELECT/],
+        ['select * from nothing', 15, /"nothing" does not exist, at character 15: nothing/, /the tables are/],
+        ['select 1 / 0', undefined, /division by zero$/, /ask one SELECT/],
+        ['delete from decisions', 1, /at character 1: delete|at character 8: from/, /ask one SELECT; decisions has/],
+      ];
+      for (const [sql, position, message, hint] of faults) {
+        const error = await index.query(sql).catch((fault: unknown) => fault as KvError);
+        expect(error, sql).toBeInstanceOf(KvError);
+        const { code, message: said, hint: told, values } = error as KvError;
+        expect([code, said, told], sql).toEqual([
+          'database',
+          expect.stringMatching(message),
+          expect.stringMatching(hint),
+        ]);
+        if (sql !== 'delete from decisions') expect(values['position'], sql).toBe(position);
+        expect(values['sqlState'], sql).toMatch(/^[0-9A-Z]{5}$/);
       }
       await expect(index.query('select 1', 0)).rejects.toMatchObject({ code: 'bad-argument' });
       await expectSame(index, logDir);

@@ -7,6 +7,7 @@ import { askCounts, askDecisions, askSessions } from './ask.ts';
 import type { SqlConnection } from './connection.ts';
 import { openDatabase } from './database.ts';
 import { discardPglite } from './pglite.ts';
+import { faultOfQuestion, questionText } from './question.ts';
 import { endsOf, syncLog } from './sync.ts';
 import type { AuditIndex, AuditIndexOptions, IndexReport, SqlAnswer } from './types.ts';
 
@@ -70,9 +71,9 @@ class Index implements AuditIndex {
   async query(sql: string, rowsMax = ROWS_MAX): Promise<SqlAnswer> {
     if (!Number.isSafeInteger(rowsMax) || rowsMax < 1)
       throw new KvError('bad-argument', `a limit of ${rowsMax} rows is not possible`, { values: { rowsMax } });
-    // Inside brackets only a SELECT is legal; the line break ends a comment that the question may close with.
-    const question = `select * from (${sql.trim().replace(/;$/, '')}\n) as answer limit ${rowsMax + 1}`;
-    const { columns, rows } = await this.#connection.ask(question);
+    const { columns, rows } = await this.#connection.ask(questionText(sql, rowsMax + 1)).catch((error: unknown) => {
+      throw faultOfQuestion(error, sql);
+    });
     return { columns, rows: rows.slice(0, rowsMax), more: rows.length > rowsMax };
   }
 

@@ -31,5 +31,15 @@ export interface SqlRequest {
 export interface SqlReply {
   readonly id: number;
   readonly results?: Rows[];
-  readonly error?: string;
+  readonly error?: SqlFault;
+}
+
+/** What a database says of a statement that it refuses, as PGlite and the driver of PostgreSQL both tell it: the cause of a KvError 'database'. */
+export interface SqlFault {
+  readonly message: string;
+  /** SQLSTATE; absent where the fault is not the database's. */
+  readonly code?: string;
+  /** Characters of the statement to the fault, from 1, as digits. */
+  readonly position?: string;
+  readonly hint?: string;
 }

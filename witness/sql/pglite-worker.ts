@@ -1,7 +1,8 @@
 /** Entry of the worker thread that holds PGlite: it computes on the thread that calls it, and takes half a gigabyte. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { PGlite } from '@electric-sql/pglite';
-import type { Rows, SqlReply, SqlRequest } from './connection.ts';
+import { given } from '../../native/index.ts';
+import type { Rows, SqlFault, SqlReply, SqlRequest } from './connection.ts';
 
 const port = parentPort!;
 const send = (reply: SqlReply): void => port.postMessage(reply);
@@ -15,7 +16,13 @@ try {
   });
   send({ id: 0 });
 } catch (error) {
-  send({ id: 0, error: (error as Error).message });
+  send({ id: 0, error: faultOf(error) });
+}
+
+/** What is told of a fault: errors lose their fields on the way between threads. */
+function faultOf(error: unknown): SqlFault {
+  const { message, code, position, hint } = error as SqlFault;
+  return given<SqlFault>({ message, code, position, hint });
 }
 
 /** Whole numbers beyond 2^53 as text, in arrays too. */
@@ -45,6 +52,6 @@ async function serve(database: PGlite, { id, statements, readOnly }: SqlRequest)
     });
     send({ id, results });
   } catch (error) {
-    send({ id, error: (error as Error).message });
+    send({ id, error: faultOf(error) });
   }
 }

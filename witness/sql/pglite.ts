@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
 import { KvError, startThread } from '../../native/index.ts';
 import { lockWriter, type WriterLock } from '../lock.ts';
-import type { Rows, SqlConnection, SqlReply, SqlRequest, Statement } from './connection.ts';
+import type { Rows, SqlConnection, SqlFault, SqlReply, SqlRequest, Statement } from './connection.ts';
 
 /** A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten. */
 const OPEN_MS_MAX = 90_000;
@@ -41,20 +41,21 @@ class PgliteConnection implements SqlConnection {
     worker.unref();
   }
 
-  #refusal(what: string): KvError {
-    return new KvError('database', `the SQL database in ${this.where} refused: ${what}`, {
+  #refusal(cause: SqlFault): KvError {
+    return new KvError('database', `the SQL database in ${this.where} refused: ${cause.message}`, {
       values: { where: this.where },
+      cause,
     });
   }
 
   #end(what: string): void {
     this.#ended ??= what;
-    for (const { reject } of this.#waiting.values()) reject(this.#refusal(what));
+    for (const { reject } of this.#waiting.values()) reject(this.#refusal({ message: what }));
     this.#waiting.clear();
   }
 
   async #send(statements: SqlRequest['statements'], readOnly: boolean): Promise<Rows[]> {
-    if (this.#ended !== null) throw this.#refusal(this.#ended);
+    if (this.#ended !== null) throw this.#refusal({ message: this.#ended });
     const id = this.#nextId++;
     // A database in WebAssembly cannot be interrupted: its thread is ended, and the next opener finds what was committed.
     const timer = setTimeout(() => {
@@ -113,7 +114,7 @@ async function opened(worker: Worker): Promise<void> {
       if (error === undefined) resolve();
       else reject(new Error(error));
     };
-    worker.once('message', (reply: SqlReply) => done(reply.error));
+    worker.once('message', (reply: SqlReply) => done(reply.error?.message));
     worker.once('error', (error) => done(error.message));
     worker.once('exit', () => done('its thread ended'));
   });

@@ -57,7 +57,7 @@ export interface AuditIndex extends DecisionQuery {
   readonly where: string;
   /** What the last comparison with the log did. */
   readonly report: IndexReport;
-  /** The answer to one SELECT, at most `rowsMax` rows of it (default 1000). Nothing can be written. Throws 'database'. */
+  /** The answer to one SELECT, at most `rowsMax` rows of it (default 1000). Nothing can be written. Throws 'database', with the place in the question where that is to blame. */
   query(sql: string, rowsMax?: number): Promise<SqlAnswer>;
   /** Compares with the log again, as `check` says, and takes in what the log has got since. Throws 'bad-log', 'database'. */
   sync(): Promise<IndexReport>;

@@ -299,11 +299,22 @@ describe('audit', () => {
       if (!['query', 'similar'].includes(command!)) expect(rows, command).toEqual(JSON.parse(whole!.out));
       expect(csv!.out.trim().split('\n').length, command).toBe(1 + rows.length);
     }
-    expect(await audit('list', '--threshold', 'none', '--json', '--exit-status')).toMatchObject({
-      code: 3,
+    const none = {
       out: '[]\n',
-    });
-    expect(await audit('list', '--threshold', 'none', '--json')).toMatchObject({ code: 0 });
+      err: expect.stringContaining('No decision in the log matches --threshold uniform.step.'),
+    };
+    const withoutRows = ['list', '--threshold', 'uniform.step', '--layer', '0', '--json'];
+    expect(await audit(...withoutRows, '--exit-status')).toMatchObject({ ...none, code: 3 });
+    expect(await audit(...withoutRows)).toMatchObject({ ...none, code: 0 });
+    const { err } = await audit('count', '--layer', '9000', '--of-model', 'nobody', '--side', 'kv');
+    expect(err.trim().split('\n')).toEqual(
+      ['--of-model nobody', '--layer 9000', '--side kv'].map((flag) => `No decision in the log matches ${flag}.`),
+    );
+    expect((await audit('sessions', '--of-model', 'nobody')).err).toBe(
+      'No session in the log matches --of-model nobody.\n',
+    );
+    // Each of them is there, and no decision has both: then nothing is misspelt.
+    expect((await audit('list', '--of-model', 'reference', '--step', '0')).err).toBe('');
     const { out } = await audit(
       'list',
       '--from',
@@ -334,6 +345,10 @@ describe('audit', () => {
     ['a time that is none', ['list', '--since', 'yesterday'], 'bad-argument', /30m, 2h/],
     ['a range that is none', ['list', '--step', 'x'], 'bad-argument', /100\.\.200/],
     ['a layer that is none', ['list', '--layer', 'x'], '', /from 0/],
+    ['a reason that nobody gives', ['list', '--reason', 'defecit'], 'bad-argument', /did you mean deficit\?/],
+    ['a reason that nobody gives', ['count', '--reason', 'x'], 'bad-argument', /known are price, .*put-back/s],
+    ['a threshold that is none', ['list', '--threshold', 'deficit'], 'bad-argument', /known are price\.start, /],
+    ['a format that is none', ['list', '--to', 'rot9'], '', /rot4/],
     [
       'a database that is away',
       ['query', 'select 1', '--database', 'postgres://nobody:hidden@127.0.0.1:1/none'],

@@ -20,7 +20,7 @@ import { Batch } from '../../../witness/batch.ts';
 import { payloadHead } from '../../../witness/entry.ts';
 import { nodeFiles } from '../../../witness/files.ts';
 import { entryForms, FORM_KINDS } from '../../../witness/forms.ts';
-import { openWitnessLog, verifyLog } from '../../../witness/index.ts';
+import { destroySession, openWitnessLog, type ReadOptions, readLog, verifyLog } from '../../../witness/index.ts';
 import { KeyRing } from '../../../witness/ring.ts';
 import { SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from '../../../witness/seal.ts';
 import { Frontier } from '../../../witness/tree.ts';
@@ -206,6 +206,31 @@ describe.skipIf(!SEALS)('with OpenSSL (needs a compiled binary on Node)', () => 
     ).toBe(0);
   });
 
+  it('gives the bodies that are sound, where they lay sealed, and nothing of others', () => {
+    const random = uniform(SEED);
+    const texts = Array.from({ length: 200 }, (_, n) => `{"x":"${pick(random, ['ü', 'y', '🦙'])}${'z'.repeat(n)}"}`);
+    const payloads = texts.map((text, n) => both(Buffer.from(text), { seq: 7 + n, session: `${n % 3}` }).sealed);
+    payloads[9] = Buffer.from('{"seq":16,"timeMs":1,"session":"1","kind":"note","body":{}}');
+    payloads[11]![payloads[11]!.length - 10]! ^= 1;
+    payloads[20] = both(Buffer.from('{"x": 1}'), { seq: 27, session: '2' }).sealed;
+    for (const threads of [1, 3]) {
+      const { bytes, out } = entriesOf(payloads);
+      out.kinds[30] = 254;
+      const bodies = { room: Buffer.alloc(bytes.length + 3, 1), texts: new Uint32Array(402) };
+      const ring = ringOf(['0', null], ['1', keyOf(7)], ['2', keyOf(7)]);
+      expect(openEntries(bytes, 0, 200, 7, entryForms(), ring, out, threads, bodies)).toBe(200);
+      for (const [n, text] of texts.entries()) {
+        const [at, length] = [bodies.texts[2 * n]!, bodies.texts[2 * n + 1]!];
+        // It is certain of plain ASCII alone.
+        const isOpened = n % 3 > 0 && ![9, 11, 20, 30].includes(n) && /^[ -~]*$/.test(text);
+        expect([n, bodies.room.toString('utf8', at, at + length)]).toEqual([n, isOpened ? text : '']);
+        if (isOpened) bodies.room.fill(1, at, at + length);
+      }
+      expect(out.kinds[30]).toBe(254);
+      expect(bodies.room.every((byte) => byte === 1)).toBe(true);
+    }
+  });
+
   it('opens a thousand entries of a hundred sessions by any number of threads alike', () => {
     const random = uniform(SEED);
     const payloads = Array.from({ length: 1000 }, (_, n) => {
@@ -282,6 +307,51 @@ it('a log whose keys are gone is verified alike with and without a binary, and b
   }
 });
 
+it('a log is read alike with and without a binary: sessions that were erased, bodies that are not sealed, names that the binary does not look at', async () => {
+  const dir = folder();
+  try {
+    const writers = [await openWitnessLog({ dir, seal: true }), await openWitnessLog({ dir, seal: true })];
+    const names = ['s-1', 'with "quotes"', 'é', ...Array.from({ length: 80 }, (_, n) => `many-${n}`)];
+    for (let n = 0; n < 1500; n++) {
+      const session = (7 * n) % names.length;
+      writers[session % 2]!.append(names[session]!, 'note', {
+        n,
+        text: `${n % 5 > 0 ? 'u' : 'ü'}${'z'.repeat(n % 90)}`,
+      });
+    }
+    for (const [index, log] of writers.entries()) {
+      recordSession(log, `session-${index}`);
+      log.append('s-1', 'hold', { by: 'a' });
+      await log.close();
+    }
+    destroySession(dir, 'many-3');
+    const read = (options: ReadOptions) => {
+      const unopened: unknown[] = [];
+      const onUnopened = (...told: unknown[]): void => void unopened.push(told);
+      return { entries: [...readLog(dir, { ...options, onUnopened })], unopened };
+    };
+    const questions: ReadOptions[] = [
+      {},
+      { session: 's-1' },
+      { session: 'é' },
+      { session: 'session-1', kinds: ['decision', 'close'] },
+      { kinds: ['note', 'hold'] },
+      { from: [700, 2 ** 32 + 300] },
+    ];
+    const withBinary = questions.map(read);
+    useEntriesBinary(false);
+    expect(questions.map(read)).toEqual(withBinary);
+    expect(withBinary[0]!.entries.length).toBeGreaterThan(1500);
+    expect(withBinary[0]!.unopened.length).toBeGreaterThan(10);
+    for (const isUsed of [false, true]) {
+      useEntriesBinary(isUsed);
+      expect(() => read({ session: 'many-3' })).toThrow(/was erased/);
+    }
+  } finally {
+    useEntriesBinary(true);
+  }
+});
+
 describe('wrong calls', () => {
   it('are refused by the room with a KvError', () => {
     const { laid, at } = both(ofLength(20));
@@ -304,6 +374,13 @@ describe('wrong calls', () => {
       () => openEntries(bytes, 0, 1, 5, entryForms(), own, { ...out, ends: Uint32Array.of(bytes.length + 1) }),
       () => openEntries(bytes, 0, 1, 5, entryForms(), own, { ...out, ends: Uint32Array.of(40) }),
       () => openEntries(bytes, 0, 1, 5, { ...entryForms(), numbers: new Float64Array(3) }, own, out),
+      ...(SEALS
+        ? [
+            { room: bytes.subarray(1), texts: new Uint32Array(2) },
+            { room: bytes, texts: new Uint32Array(1) },
+            { room: bytes, texts: null as never },
+          ].map((bodies) => () => openEntries(bytes, 0, 1, 5, entryForms(), own, out, 1, bodies))
+        : []),
     ];
     for (const [index, call] of wrong.entries()) expect(call, String(index)).toThrow(KvError);
   });
@@ -333,7 +410,10 @@ describe('wrong calls', () => {
       const ends = Uint32Array.from(out.ends);
       const given: unknown[] = isSealing
         ? [bytes, Uint32Array.of(0, at, 60), ring, nonceStart, new Uint8Array(1)]
-        : [bytes, 0, 6, 5, numbers, names, 1 + (round % 3), ring, ends, new Uint8Array(6), new Float64Array(1)];
+        : [
+            ...[bytes, 0, 6, 5, numbers, names, 1 + (round % 3), ring, ends, new Uint8Array(6)],
+            ...[Buffer.alloc(bytes.length), new Uint32Array(12), new Float64Array(1)],
+          ];
       const way = random();
       if (way < 0.4) given[Math.floor(random() * given.length)] = pick(random, nonsense)();
       else if (way < 0.7)

@@ -3,7 +3,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { KvError } from '../../../native/index.ts';
-import { createPolicy, defaultThresholds, type Policy, thresholdOf } from '../../../policy/index.ts';
+import { BOUND_IDS, createPolicy, defaultThresholds, type Policy, thresholdOf } from '../../../policy/index.ts';
 import {
   type DecisionFilter,
   decisionsText,
@@ -91,13 +91,13 @@ describe('rules', () => {
       { policy: createPolicy('price'), context, tokens, kldBudget: 0.01 },
       { policy: createPolicy('fixed', { k: 'rot4', v: 'rot2' }), context, tokens },
     ];
-    const rules = new Set(
-      runs.flatMap((run) =>
-        simulate(run).entries.flatMap(({ decisions, verdicts }) =>
-          [...decisions, ...verdicts].map(({ because }) => because.rule),
-        ),
+    const reasons = runs.flatMap((run) =>
+      simulate(run).entries.flatMap(({ decisions, verdicts }) =>
+        [...decisions, ...verdicts].map(({ because }) => because),
       ),
     );
+    expect(reasons.filter(({ threshold }) => !BOUND_IDS.includes(threshold))).toEqual([]);
+    const rules = new Set(reasons.map(({ rule }) => rule));
     expect([...rules].filter((rule) => RULES[rule] === undefined)).toEqual([]);
     for (const rule of [
       'price',

@@ -21,6 +21,7 @@ import {
   verifyAgainst,
   verifyLog,
 } from '../../../witness/index.ts';
+import { readEnvelopes } from '../../../witness/read.ts';
 import {
   decodeHeader,
   encodeHeader,
@@ -307,6 +308,7 @@ describe('what a crash leaves', () => {
     mkdirSync(join(dir, 'writer-0001'));
     expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 1, series: [{ entries: 1 }, { series: 1, entries: 0 }] });
     expect([...readLog(dir)].length).toBe(1);
+    expect([...readEnvelopes(dir)].length).toBe(1);
   });
 });
 

@@ -1,6 +1,6 @@
 // Segments of format 2: what their headers say, what may follow what, when a new one begins, and how the oldest are removed. Small logs,
 // on the real disk, and on a simulated one that dies at every operation of a removal.
-import { cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { openWitnessLog, readEntry, readLog, verifyLog } from '../../../witness/index.ts';
@@ -72,6 +72,20 @@ describe('a log of format 1', () => {
     cpSync(join(golden, 'log-v1'), other, { recursive: true });
     rmSync(join(other, '00000000.wal'));
     expect(verifyLog(other).problem?.what).toContain('00000000.wal is missing before it');
+  });
+});
+
+it('a folder with the name of a segment, behind a gap, is not of the log and no gap', async () => {
+  const dir = folder();
+  const log = await openWitnessLog({ dir });
+  await fill(log, 3);
+  await log.close();
+  mkdirSync(join(dir, '00000005.wal'));
+  const { ok, entries, foreign } = verifyLog(dir);
+  expect({ ok, entries, foreign: foreign.map(({ file, what }) => `${file} ${what}`) }).toEqual({
+    ok: true,
+    entries: 3,
+    foreign: ['00000005.wal is not of the log'],
   });
 });
 
