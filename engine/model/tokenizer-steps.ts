@@ -14,7 +14,7 @@ const PATTERN_CHARACTERS_MAX = 4096;
 /** By what factor all replacements together may lengthen a text. U+2581 for a space does not lengthen it. */
 const GROWTH_MAX = 16;
 /**
- * Time limit of a pattern, which nobody can interrupt. On two cores that four programs shared, the patterns of ten published tokenizers took at
+ * Computing time of a pattern, which nobody can interrupt (bounded.ts). On two cores that four programs shared, the patterns of ten published tokenizers took at
  * most 14 ms for their first 200 characters, compiling included, and 4.1 µs a character of 300,000 in the slowest of eight kinds of text.
  */
 const PATTERN_MS = 500;

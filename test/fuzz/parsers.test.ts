@@ -7,7 +7,8 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { checkHnswFile } from '../../memory/hnsw-file.ts';
 import { KvError } from '../../native/index.ts';
 import { type Broken, CORPUS, SMALL } from './corpus.ts';
-import { fuzzParser, judge, PARSERS, writeFiles } from './parsers.ts';
+import { judge } from './judge.ts';
+import { fuzzParser, PARSERS, writeFiles } from './parsers.ts';
 
 const SEED = 7001;
 const ROUNDS = 150;
