@@ -334,7 +334,7 @@ export class Latents {
 }
 
 /** Root-mean-square norm of each row of x [tokens, m], times gains [m]. */
-function normalized(x: Float32Array, tokens: number, gains: Float32Array, epsilon: number): Float32Array {
+export function normalized(x: Float32Array, tokens: number, gains: Float32Array, epsilon: number): Float32Array {
   const width = gains.length;
   const out = new Float32Array(x.length);
   for (let t = 0; t < tokens; t++) {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { Runtime } from '../../engine/runtime.ts';
 import { KvError, parsePair, replaceFile } from '../../native/index.ts';
 import { frontierFile, type QualityRow } from './frontier-rows.ts';
+import { WIDENED } from './latents.ts';
 import { bareName, fixedCache } from './methods.ts';
 import { OUTLIERS } from './outliers.ts';
 import { pairOf } from './speed.ts';
@@ -79,7 +80,10 @@ export const DECIDED_PAIRS: readonly string[] = ['q8:q8']
 /** Writes the table from a file of `frontier` rows. Throws 'bad-config' for one without rows of these pairs, 'not-found' for a model that is not there. */
 export async function decide(path: string, cacheDir: string): Promise<readonly DecisionRow[]> {
   const { rows } = frontierFile.parse(JSON.parse(readFileSync(path, 'utf8')));
-  const quality = rows.filter((row): row is QualityRow => row.part === 'quality' && DECIDED_PAIRS.includes(row.cache));
+  const quality = rows.filter(
+    (row): row is QualityRow =>
+      row.part === 'quality' && DECIDED_PAIRS.includes(row.cache) && !row.model.endsWith(WIDENED),
+  );
   const shapes = new Map<string, Pick<Situation, 'queriesPerKv' | 'headDim'>>();
   for (const model of new Set(quality.map((row) => row.model.replace(OUTLIERS, '')))) {
     const runtime = await Runtime.open({ model, threads: 1, cacheDir });

@@ -7,9 +7,10 @@ import { f16CacheBytes } from '../../engine/budget.ts';
 import { RopeTable, ropeFrequencies } from '../../engine/model/rope.ts';
 import type { Runtime } from '../../engine/runtime.ts';
 import { softmax, turned } from '../../engine/trace/head.ts';
-import { assert, FORMAT_NAMES, fromHalf, KvError, type KvErrorCode, toHalf } from '../../native/index.ts';
+import { assert, FORMAT_NAMES, fromHalf, KvError, toHalf } from '../../native/index.ts';
 import { type Yardstick, type YardstickSession, yardsticks } from '../../policy/index.ts';
 import type { Eviction } from './methods.ts';
+import { readThrough, type YardstickRead } from './read.ts';
 
 /** Tokens that are read at once. */
 export const EVICTION_STRIDE = 16;
@@ -17,26 +18,17 @@ export const EVICTION_STRIDE = 16;
 const POSITION_BYTES = 4;
 const SCORE_BYTES = 4;
 
-export interface Evicted {
-  /** The residual stream behind the last layer for the last `scored` tokens, [scored, m]. */
-  readonly hidden: Float32Array;
-  /** The most that was ever held, with positions and scores. */
-  readonly bytes: number;
-  /** What is held at the end. */
-  readonly bytesAtRest: number;
-  readonly bytesF16: number;
-  /** 'budget-too-small' where a rule that chooses once may hold fewer tokens than come behind the prompt; null: none. */
-  readonly code: KvErrorCode | null;
-}
-
-/** Reads tokens under an eviction rule. The last `scored` ones follow the prompt. Throws 'unsupported' for models with a sliding window. */
+/**
+ * Reads tokens under an eviction rule. The last `scored` ones follow the prompt. The code is 'budget-too-small' where a rule that chooses once may hold
+ * fewer tokens than come behind the prompt. Throws 'unsupported' for models with a sliding window.
+ */
 export async function evicted(
   runtime: Runtime,
   ids: readonly number[],
   { id, budgetTokens: budgetOf }: Eviction,
   scored: number,
-): Promise<Evicted> {
-  const { dense, model } = runtime;
+): Promise<YardstickRead> {
+  const { model } = runtime;
   const { config } = model;
   const { layers, kvHeads, queryHeads, headDim, hiddenSize } = config;
   if (config.slidingWindow.some((window) => window !== null))
@@ -45,10 +37,11 @@ export async function evicted(
   const promptTokens = ids.length - scored;
   const budgetTokens = budgetOf(ids.length);
   const bytesF16 = f16CacheBytes(runtime.shape, ids.length);
-  const hidden = new Float32Array(scored * hiddenSize);
   const isOnce = yardstick.when === 'prompt';
-  if (budgetTokens <= (isOnce ? scored : EVICTION_STRIDE))
+  if (budgetTokens <= (isOnce ? scored : EVICTION_STRIDE)) {
+    const hidden = new Float32Array(scored * hiddenSize);
     return { hidden, bytes: 0, bytesAtRest: 0, bytesF16, code: 'budget-too-small' };
+  }
   const rope = new RopeTable(config, ids.length);
   const rotary = { radians: [...ropeFrequencies(config, ids.length).radians], interleaved: config.ropeInterleaved };
   const tokenBytes = Object.fromEntries(FORMAT_NAMES.map((format) => [format, 4 * headDim]));
@@ -61,37 +54,27 @@ export async function evicted(
   const all = heads.flat();
   const heldBytes = (): number => all.reduce((sum, head) => sum + head.bytes, 0);
   let bytes = 0;
-  for (let start = 0; start < ids.length; ) {
-    const until = start < promptTokens ? promptTokens : ids.length;
-    const tokens = Math.min(EVICTION_STRIDE, until - start);
-    for (const head of all) {
-      if (isOnce && start === promptTokens) head.keep(budgetTokens - scored);
-      else if (!isOnce && head.count + tokens > budgetTokens) head.keep(budgetTokens - tokens);
-    }
-    const attention = new Float32Array(tokens * queryHeads * headDim);
-    let input = await dense.first(dense.embed(Int32Array.from(ids.slice(start, start + tokens))), tokens);
-    for (let layer = 0; ; layer++) {
-      const { q, k, v, x } = input;
-      rope.apply(q, tokens, queryHeads, start);
-      rope.apply(k, tokens, kvHeads, start);
-      attention.fill(0);
+  const hidden = await readThrough(runtime, {
+    ids,
+    rope,
+    scored,
+    stride: (start) => Math.min(EVICTION_STRIDE, start < promptTokens ? promptTokens - start : EVICTION_STRIDE),
+    before: (start, tokens) => {
+      bytes = Math.max(bytes, heldBytes());
+      for (const head of all) {
+        if (isOnce && start === promptTokens) head.keep(budgetTokens - scored);
+        else if (!isOnce && head.count + tokens > budgetTokens) head.keep(budgetTokens - tokens);
+      }
+    },
+    attend: ({ layer, tokens, q, k, v }, start, out) => {
       const [keys, values] = [fromHalf(toHalf(k)), fromHalf(toHalf(v))];
       for (const [head, held] of heads[layer]!.entries()) {
         held.append(keys, values, { start, tokens, kvHeads, head });
-        held.attend(q, attention, { start, tokens, queryHeads, head });
+        held.attend(q, out, { start, tokens, queryHeads, head });
       }
-      if (layer + 1 === layers) {
-        const rows = await dense.last(attention, x, tokens);
-        if (start >= promptTokens)
-          hidden.set(rows.subarray(0, tokens * hiddenSize), (start - promptTokens) * hiddenSize);
-        break;
-      }
-      input = await dense.next(layer, attention, x, tokens);
-    }
-    bytes = Math.max(bytes, heldBytes());
-    start += tokens;
-  }
-  return { hidden, bytes, bytesAtRest: heldBytes(), bytesF16, code: null };
+    },
+  });
+  return { hidden, bytes: Math.max(bytes, heldBytes()), bytesAtRest: heldBytes(), bytesF16, code: null };
 }
 
 /** What one KV head holds: positions ascending, and rows in f16, which are kept as float32 here. */

@@ -32,12 +32,16 @@ import {
   type ShortRow,
   type SpeedRow,
 } from './frontier-rows.ts';
-import { bareName, type Eviction, evictionOf } from './methods.ts';
+import { WIDENED, widened } from './latents.ts';
+import { bareName, evictionOf } from './methods.ts';
 import { OUTLIER_FACTOR, OUTLIERS, withOutliers } from './outliers.ts';
 import { filler, type Passage, passagesOf } from './passages.ts';
+import type { YardstickRead } from './read.ts';
+import { rematerialized } from './rematerialize.ts';
 import { Results } from './results.ts';
 import { REFUSALS, Scorer } from './score.ts';
 import { measureSpeed, pairOf } from './speed.ts';
+import { xquantOf } from './xquant.ts';
 
 export const FRONTIER_PARTS = ['quality', 'recall', 'speed', 'short', 'course', 'latency'] as const;
 export const FRONTIER_CONTEXTS = [512, 2048, 4096, 8192];
@@ -46,8 +50,14 @@ const DIGEST_CHARACTERS = 12;
 /** A document with one code is another one than that with five, and for each depth. */
 const ONE_KEY_SEED = 5000;
 
+/** What may stand behind the name of a model: the same function with other keys, or with more KV heads. */
+const REWIRED = [
+  [OUTLIERS, withOutliers],
+  [WIDENED, widened],
+] as const;
+
 export interface FrontierRequest {
-  /** Names or paths; with OUTLIERS behind it, a model with outlier channels in its keys. */
+  /** Names or paths; with OUTLIERS behind it, a model with outlier channels in its keys, with WIDENED one with a KV head for each query head. */
   readonly models: readonly string[];
   readonly contexts: readonly number[];
   readonly caches: readonly string[];
@@ -91,14 +101,15 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
   for (const row of results.rows) frontierRow.parse(row);
   const { commit } = machine();
   for (const name of request.models) {
+    const [suffix, change] = REWIRED.find(([end]) => name.endsWith(end)) ?? ['', (runtime: Runtime) => runtime];
     const own = await Runtime.open({
-      model: name.replace(OUTLIERS, ''),
+      model: name.slice(0, name.length - suffix.length),
       dense,
       threads: request.threads,
       cacheDir: request.cacheDir,
     });
     try {
-      const runtime = name.endsWith(OUTLIERS) ? withOutliers(own) : own;
+      const runtime = change(own);
       const bench: Bench = { request, runtime, scorer: new Scorer(runtime), results, commit };
       for (const context of request.contexts) {
         if (context > runtime.model.config.contextLength) {
@@ -119,9 +130,20 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
   return results.rows;
 }
 
+/** Reads tokens, of which the last ones are scored, by a method that no session has. */
+type Yardstick = (runtime: Runtime, ids: readonly number[], scored: number) => Promise<YardstickRead>;
+
+/** The method that a cache names: an eviction rule or XQuant; null for the caches of sessions. */
+function yardstickOf(cache: string): Yardstick | null {
+  const eviction = evictionOf(cache);
+  if (eviction !== null) return (runtime, ids, scored) => evicted(runtime, ids, eviction, scored);
+  const xquant = xquantOf(cache);
+  return xquant === null ? null : (runtime, ids, scored) => rematerialized(runtime, ids, xquant, scored);
+}
+
 /** Refuses what is no cache, before anything is read. Throws 'unsupported', 'bad-argument'. */
 function checkCache(cache: string): void {
-  if (evictionOf(cache) !== null) return;
+  if (yardstickOf(cache) !== null) return;
   const { policy } = parseCache(cache).options;
   if (policy !== undefined && policy !== 'fixed') createPolicy(policy);
 }
@@ -187,9 +209,9 @@ async function score(
 ): Promise<Pick<QualityRow, 'measured' | 'code'>> {
   const context = passage.ids.length;
   const compareTokens = scoredOf(context);
-  const eviction = evictionOf(cache);
-  if (eviction !== null) {
-    const { hidden, bytes, bytesAtRest, bytesF16, code } = await evicted(runtime, passage.ids, eviction, compareTokens);
+  const yardstick = yardstickOf(cache);
+  if (yardstick !== null) {
+    const { hidden, bytes, bytesAtRest, bytesF16, code } = await yardstick(runtime, passage.ids, compareTokens);
     if (code !== null) return { measured: null, code };
     const { tokens: scored, ...compared } = await scorer.against(passage, hidden);
     return {
@@ -246,10 +268,10 @@ async function recalledBy(
     return recallDocument(tokenizer, text.slice(from) + text.slice(0, from), length, seed, depths);
   });
   const found: boolean[] = [];
-  const eviction = evictionOf(cache);
+  const yardstick = yardstickOf(cache);
   for (const { tokens, questions } of documents) {
-    if (eviction !== null) {
-      for (const question of questions) found.push(await recalledUnder(runtime, tokens, question, eviction));
+    if (yardstick !== null) {
+      for (const question of questions) found.push(await recalledUnder(runtime, tokens, question, yardstick));
       continue;
     }
     const options = { ...parseCache(cache).options, tokensExpected: length + asked };
@@ -265,21 +287,21 @@ async function recalledBy(
 }
 
 /**
- * Whether a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. The rule does not know the
- * question when it reads the document.
+ * Whether a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. An eviction rule does not
+ * know the question when it reads the document.
  */
 async function recalledUnder(
   runtime: Runtime,
   document: readonly number[],
   { place, code }: RecallQuestion,
-  eviction: Eviction,
+  yardstick: Yardstick,
 ): Promise<boolean> {
   const { tokenizer, config } = runtime.model;
   const asked = tokenizer.encode(questionText(place));
   const answered = tokenizer.encode(`${questionText(place)} ${code}`);
-  const behind = await evicted(runtime, [...document, ...answered], eviction, answered.length);
+  const behind = await yardstick(runtime, [...document, ...answered], answered.length);
   if (behind.code !== null)
-    throw new KvError(behind.code, `${eviction.id} may hold fewer tokens than a question and its answer have`);
+    throw new KvError(behind.code, 'the rule may hold fewer tokens than a question and its answer have');
   const answer = answered.slice(asked.length);
   const from = (asked.length - 1) * config.hiddenSize;
   const rows = behind.hidden.slice(from, from + answer.length * config.hiddenSize);
@@ -290,8 +312,8 @@ async function recalledUnder(
   });
 }
 
-/** Caches of a whole session: no eviction rule. */
-const sessionCaches = ({ request }: Bench): string[] => request.caches.filter((cache) => evictionOf(cache) === null);
+/** Caches of a whole session. */
+const sessionCaches = ({ request }: Bench): string[] => request.caches.filter((cache) => yardstickOf(cache) === null);
 
 async function course(bench: Bench, context: number): Promise<void> {
   const { request, runtime } = bench;

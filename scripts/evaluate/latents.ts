@@ -109,6 +109,9 @@ async function stepMs(session: Session): Promise<number> {
   return (performance.now() - start) / Math.max(1, tokens);
 }
 
+/** Behind the name of a model: the same with a KV head for each query head. */
+export const WIDENED = '+mha';
+
 /** The same model with a KV head of its own for each query head. */
 export function widened(runtime: Runtime): Runtime {
   const { kvHeads, queryHeads } = runtime.model.config;
@@ -116,7 +119,7 @@ export function widened(runtime: Runtime): Runtime {
   const repeat = (rows: Float32Array, count: number): Float32Array => repeated(rows, count, kvHeads, times);
   const isProjection = (name: string): boolean => /^[0-9]+\.[kv](\.bias)?$/.test(name);
   return rewired(runtime, {
-    name: `${runtime.model.name} with ${queryHeads} KV heads`,
+    name: `${runtime.model.name}${WIDENED}`,
     config: { kvHeads: queryHeads },
     input: (input) => ({ ...input, k: repeat(input.k, input.tokens), v: repeat(input.v, input.tokens) }),
     tensor: (name, stored) =>

@@ -4,7 +4,7 @@
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
- *   frontier   every format, policy and eviction rule on several models and contexts: parts quality, recall, speed, short
+ *   frontier   every format, policy and eviction rule, and XQuant, on several models and contexts: parts quality, recall, speed, short
  *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps)
  *   decide     of the rows of frontier in the file of --json, the best pair of formats for each kind of model: scripts/decisions.json
  *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
@@ -21,7 +21,7 @@
  *   --documents N    recall documents of learning, with five questions each, 20 by default
  *   --state DIR      stated: the state folder to start from
  *   --model NAME     another model
- *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys
+ *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys, NAME+mha one with a KV head for each query head
  *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
  *   --depths LIST    frontier: where the codes of recall documents stand, 0.1,0.3,0.5,0.7,0.9 by default
  *   --shapes LIST    sizes: names such as Llama-2-70B, or layers and heads as in 80:64/8x128

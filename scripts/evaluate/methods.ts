@@ -1,6 +1,7 @@
 /** Every method that this version knows, as caches to evaluate: formats from their registry, policies and eviction rules from theirs. */
 import { ALL_FAMILIES, FORMAT_NAMES, FORMATS, type FormatName, type Side, servesSide } from '../../native/index.ts';
 import { isUselessPair, policies, yardsticks } from '../../policy/index.ts';
+import { xquantCaches, xquantOf } from './xquant.ts';
 
 /** Budgets that policies are measured at. */
 const BUDGETS = ['35%', '30%', '25%', '20%'];
@@ -51,7 +52,13 @@ export const policyCaches = (): string[] =>
 export const evictionCaches = (): string[] =>
   [...yardsticks.keys()].filter((id) => !TIERED.includes(id)).flatMap((id) => SHARES.map((share) => `${id}@${share}`));
 
-export const everyCache = (): string[] => ['exact', ...formatCaches(), ...policyCaches(), ...evictionCaches()];
+export const everyCache = (): string[] => [
+  'exact',
+  ...formatCaches(),
+  ...policyCaches(),
+  ...evictionCaches(),
+  ...xquantCaches(),
+];
 
 export interface Eviction {
   readonly id: string;
@@ -72,6 +79,7 @@ export function evictionOf(cache: string): Eviction | null {
 
 /** What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of its own. */
 export function methodOf(cache: string): string {
+  if (xquantOf(cache) !== null) return 'xquant';
   const [first = ''] = cache.split(/[:@+]/);
   return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;
 }

@@ -33,7 +33,7 @@ describe('a run over the reference model with and without outliers', () => {
   const request = (): FrontierRequest => ({
     models: ['reference', `reference${OUTLIERS}`],
     contexts: [CONTEXT, 2 ** 20],
-    caches: [...LADDER, 'price@35%', 'uniform@1%', 'h2o@50%', 'snapkv@50%'],
+    caches: [...LADDER, 'price@35%', 'uniform@1%', 'h2o@50%', 'snapkv@50%', 'xquant4'],
     parts: ['quality'],
     kinds: [CHRONICLE],
     passages: 1,
@@ -53,7 +53,7 @@ describe('a run over the reference model with and without outliers', () => {
     await frontier(request());
     // The other parts, with fewer caches and one model.
     await frontier({ ...request(), models: ['reference'], caches: LADDER, parts: ['short', 'course', 'latency'] });
-    await frontier({ ...request(), models: ['reference'], caches: ['price@35%'], parts: ['recall'] });
+    await frontier({ ...request(), models: ['reference'], caches: ['price@35%', 'xquant4'], parts: ['recall'] });
   });
 
   it('writes valid rows, in which better formats diverge less', () => {
@@ -114,7 +114,7 @@ describe('a run over the reference model with and without outliers', () => {
     expect(page.match(/<section>/g)).toHaveLength(2 + 4);
     // The exact cache has no place on a logarithmic axis.
     const signs = page.match(/<path transform/g)!.length;
-    expect(signs).toBe(2 * (LADDER.length - 1 + 2));
+    expect(signs).toBe(2 * (LADDER.length - 1 + 3));
     expect(page).not.toMatch(/NaN|undefined|https?:|<script/);
     expect(frontierTable(rows)).toContain('| **rot2:rot2** |');
   });
@@ -172,6 +172,17 @@ it('every format is a method, and so are policies and eviction rules', () => {
       name,
     ).toBe(true);
   expect(new Set(caches).size).toBe(caches.length);
-  for (const method of ['price', 'uniform', 'age', 'h2o', 'streaming', 'snapkv', 'pyramidkv', 'scissorhands', 'rot'])
+  for (const method of [
+    'price',
+    'uniform',
+    'age',
+    'h2o',
+    'streaming',
+    'snapkv',
+    'pyramidkv',
+    'scissorhands',
+    'rot',
+    'xquant',
+  ])
     expect(caches.map(methodOf)).toContain(method);
 });
