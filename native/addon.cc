@@ -125,6 +125,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::account>("account"), InstanceMethod<&CacheHandle::setBudget>("setBudget"),
                         InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::with<latentCall>>("latent"),
                         InstanceMethod<&CacheHandle::with<exportPageCall>>("exportPage"), InstanceMethod<&CacheHandle::with<importPageCall>>("importPage"),
+                        InstanceMethod<&CacheHandle::with<importPagesCall>>("importPages"),
                         InstanceMethod<&CacheHandle::with<startMoveCall>>("startMove"), InstanceMethod<&CacheHandle::with<finishMovesCall>>("finishMoves"),
                         InstanceMethod<&CacheHandle::with<startTrialCall>>("startTrial"), InstanceMethod<&CacheHandle::with<finishTrialsCall>>("finishTrials")});
   }
@@ -472,6 +473,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exportLatents(env, exports);
   exportDense(env, exports);
   exportLog(env, exports);
+  exportPredictors(env, exports);
 #if defined(PALIMPSEST_TEST_ALLOCATIONS)
   exportAllocations(env, exports);
 #endif

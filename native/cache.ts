@@ -27,6 +27,7 @@ import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts'
 import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
+import { importPages } from './predicted.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import { exportPage, importPage } from './stored.ts';
@@ -39,6 +40,7 @@ import type {
   KvCache,
   KvCacheOptions,
   LatentLayerWeights,
+  PageRecords,
   PageTable,
   RotaryTable,
   TrialCandidate,
@@ -375,6 +377,11 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     const { tokens } = this.#count(this.#layer(layer));
     this.#within(`import a page into layer ${layer}`, () => importPage(handle, this.shape, layer, tokens, bytes));
+  }
+
+  importPages(pages: PageRecords): void {
+    const handle = this.#open();
+    this.#within('import pages', () => importPages(handle, this.shape, pages));
   }
 
   get budgetBytes(): number | null {

@@ -22,6 +22,8 @@ void exportFloats(Napi::Env env, Napi::Object exports);
 void exportLatents(Napi::Env env, Napi::Object exports);
 // Adds the class of addon_dense.cc.
 void exportDense(Napi::Env env, Napi::Object exports);
+// Adds the class of addon_predicted.cc.
+void exportPredictors(Napi::Env env, Napi::Object exports);
 // Adds the functions of addon_log.cc.
 void exportLog(Napi::Env env, Napi::Object exports);
 // Adds the function of test_allocations.cc, in the test module only.
@@ -42,5 +44,7 @@ Status finishTrialsCall(Cache& cache, const Napi::CallbackInfo& info);
 // Stored bytes of a page, also in addon_moves.cc.
 Status exportPageCall(Cache& cache, const Napi::CallbackInfo& info);
 Status importPageCall(Cache& cache, const Napi::CallbackInfo& info);
+// All pages at once, in addon_predicted.cc.
+Status importPagesCall(Cache& cache, const Napi::CallbackInfo& info);
 
 }  // namespace palimpsest

@@ -7,7 +7,9 @@ export {
   type FollowedEntries,
   followEntries,
   KIND_UNOPENED,
+  type OpenedBodies,
   openEntries,
+  opensBodies,
   type SpellPlan,
   sealBodies,
   sealEntries,
@@ -24,6 +26,7 @@ export * from './latent.ts';
 export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export { heldBytesMost, openPool } from './pool.ts';
+export { PackedPredictor } from './predicted.ts';
 export * as reference from './reference/index.ts';
 export { openBytes } from './shape.ts';
 export * from './text.ts';

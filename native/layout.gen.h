@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=28 layout=33716437127b8817dcba44c7f670157a";
+constexpr char kAbi[] = "5 formats=30 layout=7eb9d6ae4592c65087349bf067fd9d0e";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -39,11 +39,12 @@ constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };
 constexpr int kDenseNorms = 4;
 
-enum FormatId : int { kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kSquat4 = 14, kSquat2 = 15, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRotq4 = 29, kRotq3 = 30, kRotq2 = 31, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
-constexpr int kFormatSlots = 32;
-constexpr int kFieldsMax = 6;
+enum FormatId : int { kBand3 = 32, kBand2 = 33, kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kSquat4 = 14, kSquat2 = 15, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRotq4 = 29, kRotq3 = 30, kRotq2 = 31, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
+constexpr int kFormatSlots = 34;
+constexpr int kFieldsMax = 9;
 constexpr int kPartsMax = 4;
 // Numbers of the fields of a family.
+enum BandField : int { kBandCodes = 0, kBandExponents = 1, kBandMean = 2, kBandShape = 3, kBandApartCodes = 4, kBandApartScales = 5, kBandApart = 6, kBandMeanScale = 7, kBandReference = 8 };
 enum F16Field : int { kF16Halves = 0 };
 enum Fp8Field : int { kFp8Codes = 0, kFp8Scale = 1 };
 enum HiggsField : int { kHiggsHigh = 0, kHiggsLow = 1, kHiggsScales = 2 };
@@ -65,7 +66,8 @@ struct FieldLayout {
   bool isKept;  // a demotion on codes leaves it as it is
 };
 // Whether the codes of keys are chosen by queries, and in which basis.
-enum Steered : uint8_t { kNoSteering, kPlainKeys, kTurnedKeys };
+enum Steered : uint8_t { kNoSteering, kPlainKeys, kTurnedKeys, kChannelPowers };
+constexpr int kSteeredKinds = 4;
 struct FormatLayout {
   const char* name;  // null: no format has this id
   int family;
@@ -81,66 +83,70 @@ struct FormatLayout {
   FieldLayout field[kFieldsMax];
 };
 constexpr FormatLayout kFormats[kFormatSlots] = {
-    {.name = "f16", .family = 0, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false, .steering = kNoSteering,
+    {.name = "f16", .family = 1, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
-    {.name = "q8", .family = 7, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false, .steering = kNoSteering,
+    {.name = "q8", .family = 8, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
-    {.name = "rot4", .family = 8, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+    {.name = "rot4", .family = 9, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x200004c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot3", .family = 8, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x64904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot2", .family = 8, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0xedb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot1", .family = 8, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0xfff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "kivi8", .family = 4, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true, .steering = kNoSteering,
+    {.name = "rot3", .family = 9, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x164904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot2", .family = 9, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x3edb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot1", .family = 9, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x3fff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "kivi8", .family = 5, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+    {.name = "kivi4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x6cb05ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "int3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "fp8", .family = 1, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false, .steering = kNoSteering,
+    {.name = "kivi2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x36cb05ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+    {.name = "int3", .family = 4, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x164904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "fp8", .family = 2, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 0, 2, false}}},
-    {.name = "nuq4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+    {.name = "nuq4", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x241044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "nuq3", .family = 5, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x6cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "nuq2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xfdf0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "squat4", .family = 4, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kPlainKeys,
+    {.name = "nuq3", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x36cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "nuq2", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x3fdf0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
+    {.name = "squat4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kPlainKeys,
      .from = 0x200004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
-    {.name = "squat2", .family = 4, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kPlainKeys,
-     .from = 0xedb05fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
+    {.name = "squat2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kPlainKeys,
+     .from = 0x3edb05fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
     {},
     {},
     {},
     {},
-    {.name = "turbo4", .family = 9, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+    {.name = "turbo4", .family = 10, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x240044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo3", .family = 9, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x6c904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo2", .family = 9, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xfdb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo4-prod", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo3-prod", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x6cb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo2-prod", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xfdf0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "higgs4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+    {.name = "turbo3", .family = 10, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x16c904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo2", .family = 10, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x3fdb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "turbo4-prod", .family = 7, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x124104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "turbo3-prod", .family = 7, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x36cb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "turbo2-prod", .family = 7, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x3fdf0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
+    {.name = "higgs4", .family = 3, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x200044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs3", .family = 2, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x64904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xedb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "rotq4", .family = 8, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+    {.name = "higgs3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x164904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "higgs2", .family = 3, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
+     .from = 0x3edb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+    {.name = "rotq4", .family = 9, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
      .from = 0x4c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "rotq3", .family = 8, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x24904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "rotq2", .family = 8, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x6db05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq3", .family = 9, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x124904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq2", .family = 9, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x36db05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "band3", .family = 0, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kChannelPowers,
+     .from = 0x24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 3, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
+    {.name = "band2", .family = 0, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kChannelPowers,
+     .from = 0x16cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 2, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
 };
 
 }  // namespace palimpsest

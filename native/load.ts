@@ -80,6 +80,17 @@ export interface CacheHandle {
   exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;
   /** `about` holds the kind, the formats of keys and values, the format of the latent + 1, and its width. */
   importPage(layer: number, about: Int32Array, bytes: Uint8Array): number;
+  /** native/addon_predicted.cc describes the arguments. */
+  importPages(
+    bytes: Uint8Array,
+    records: Float64Array,
+    predictor: PredictorHandle | undefined,
+    cos: Float32Array | undefined,
+    sin: Float32Array | undefined,
+    rotaryDim: number | undefined,
+    interleaved: boolean | undefined,
+    out: Float64Array,
+  ): number;
   memory(out: Float64Array): number;
   /** The operations on latents. LATENT_OPERATIONS lists them, and native/addon_latent.cc describes their arguments. */
   latent(operation: number, ...args: unknown[]): number;
@@ -113,6 +124,22 @@ export interface WeightsHandle {
   ): number;
 }
 
+type SideArrays = readonly [
+  weights: Int8Array,
+  scales: Float32Array,
+  base: Float32Array,
+  factors: Uint8Array,
+  tables: Uint8Array,
+];
+
+/** What pages are predicted by, in the binary. */
+export interface PredictorHandle {
+  open(kvHeads: number, headDim: number, shares: Uint16Array): number;
+  addLayer(...arrays: [...k: SideArrays, ...v: SideArrays, centres: Float32Array, gains: Float32Array]): number;
+  bytes(out: Float64Array): number;
+  close(): number;
+}
+
 /** The matrices around attention in the binary. Slots are indices of DENSE_SLOTS, norms of DENSE_NORMS. */
 export interface DenseHandle {
   open(shape: Int32Array, epsilon: number): number;
@@ -142,6 +169,7 @@ export interface Binary {
   readonly Cache: new () => CacheHandle;
   readonly Weights: new () => WeightsHandle;
   readonly Dense: new () => DenseHandle;
+  readonly Predictor: new () => PredictorHandle;
   encodeLatent(format: number, width: number, page: Uint8Array, x: Float32Array, firstRow: number): number;
   decodeLatent(format: number, width: number, page: Uint8Array, x: Float32Array): number;
   mixLatent(format: number, width: number, page: Uint8Array, p: Float32Array, mixed: Float32Array): number;
@@ -182,6 +210,8 @@ export interface Binary {
     keys: Uint8Array,
     ends: Uint32Array,
     kinds: Uint8Array,
+    room: Uint8Array,
+    texts: Uint32Array,
     out: Float64Array,
   ): number;
   /** Writes an entry into `bytes` from `at` on. See native/addon_log.cc. */

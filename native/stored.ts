@@ -108,6 +108,7 @@ export function importPage(
   if (position % PAGE_TOKENS !== 0) {
     fail(`layer ${layer} holds ${position} tokens: a page can only follow a full page`, { layer, tokens: position });
   }
+  checkSum(bytes);
   const { kind, formats, latentWidth } = readHead(bytes, shape, position);
   const [k, v, latent] = formats;
   const numbers = Int32Array.of(kind, k ?? 0, v ?? 0, latent === null ? 0 : latent + 1, latentWidth);
@@ -115,15 +116,40 @@ export function importPage(
   check(status, `import a page into layer ${layer}`, { layer, position, bytes: bytes.length });
 }
 
-function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Content {
+/** Where the parts of a page with keys and values alone lie among its bytes, and the ids of its formats. */
+interface Resident {
+  readonly k: number;
+  readonly v: number;
+  readonly at: number;
+  readonly length: number;
+}
+
+/** Reads heads of stored pages, of which those that say the same are read once, and verifies checksums. */
+export function storedContent(shape: CacheShape): (bytes: Uint8Array, position: number) => Resident {
+  const known = new Map<string, Resident>();
+  return (bytes, position) => {
+    checkSum(bytes);
+    const all = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
+    // Everything but the position.
+    const key = `${bytes.length} ${all.toString('latin1', 0, 12)}${all.toString('latin1', 16, HEAD_BYTES)}`;
+    const before = known.get(key);
+    if (before !== undefined && all.readUInt32LE(12) === position) return before;
+    const { kind, formats, latentWidth } = readHead(bytes, shape, position);
+    const [k, v] = formats;
+    if (PAGE_KINDS[kind] !== 'resident' || latentWidth > 0 || k === null || v === null)
+      throw new KvError('unsupported', 'stored page: pages with latents are imported one by one');
+    const content = { k, v, at: HEAD_BYTES, length: bytes.length - HEAD_BYTES - CRC_BYTES };
+    known.set(key, content);
+    return content;
+  };
+}
+
+function checkSum(bytes: Uint8Array): void {
   if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
   const end = bytes.length - CRC_BYTES;
-  if (end < HEAD_BYTES)
-    damaged(`${bytes.length} bytes are too few`, { bytes: bytes.length, least: HEAD_BYTES + CRC_BYTES });
-  const text = (at: number, length: number): string => String.fromCharCode(...bytes.subarray(at, at + length));
-  if (text(0, MAGIC.length) !== MAGIC)
-    damaged('the bytes do not begin as those of a page of this version do', { expected: MAGIC });
+  if (end < HEAD_BYTES) return;
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  if (MAGIC !== String.fromCharCode(...bytes.subarray(0, MAGIC.length))) return;
   const [expected, found] = [view.getUint32(end, true), crc32(bytes.subarray(0, end))];
   if (expected !== found) {
     throw new KvError('checksum-mismatch', 'stored page: its bytes have been changed or cut off', {
@@ -131,6 +157,17 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
       hint: 'export the page again',
     });
   }
+}
+
+/** Throws for bytes that are no page, or not of this shape and position. */
+function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Content {
+  const end = bytes.length - CRC_BYTES;
+  if (end < HEAD_BYTES)
+    damaged(`${bytes.length} bytes are too few`, { bytes: bytes.length, least: HEAD_BYTES + CRC_BYTES });
+  const text = (at: number, length: number): string => String.fromCharCode(...bytes.subarray(at, at + length));
+  if (text(0, MAGIC.length) !== MAGIC)
+    damaged('the bytes do not begin as those of a page of this version do', { expected: MAGIC });
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const numbers = Array.from({ length: 8 }, (_, i) => view.getUint32(8 + 4 * i, true));
   const [kind, from, tokens, sinks, kvHeads, headDim, latentWidth, size] = numbers as [
     number,

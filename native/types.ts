@@ -174,6 +174,22 @@ export interface FinishedMove {
   readonly refused: 'budget-exceeded' | null;
 }
 
+/** A page among bytes. */
+export interface PageRecord {
+  readonly at: number;
+  readonly length: number;
+  /** In which formats a predicted page is to be; null: it is a page as exportPage() wrote it. */
+  readonly formats: Readonly<Record<Side, FormatName>> | null;
+}
+
+/** Every page of a cache, page after page and of each layer by layer. */
+export interface PageRecords {
+  readonly bytes: Uint8Array;
+  readonly records: readonly PageRecord[];
+  /** For predicted pages: a PackedPredictor, and a table that reaches over all of them. */
+  readonly predicted: { readonly predictor: { readonly handle: object }; readonly rotary: RotaryTable } | null;
+}
+
 export interface KvCache {
   readonly shape: CacheShape;
   /** How many tokens a layer holds, by default layer 0. During a step, layers may differ by the tokens of that step. */
@@ -315,6 +331,12 @@ export interface KvCache {
    * latent without weights, and 'budget-exceeded'.
    */
   importPage(layer: number, bytes: Uint8Array): void;
+  /**
+   * Puts all pages of an empty cache in place at once, stored or predicted, on as many threads as the cache has.
+   * If it throws, nothing has changed. Throws 'unsupported' if the cache is not empty, 'bad-file' for a page that is damaged or holds
+   * numbers that are not finite, and otherwise as importPage() does.
+   */
+  importPages(pages: PageRecords): void;
   memory(): CacheMemory;
   /** The budget of this cache and its forks, or null if only the pool has one. */
   readonly budgetBytes: number | null;

@@ -158,8 +158,11 @@ class WasmBinding {
   }
 
   #class(name: string, maker: number, methods: Readonly<Record<string, number>>): unknown {
+    // A method of one class with a handle of another is refused, as V8 refuses it for the addon.
+    const own = new WeakSet<object>();
     const create = (handle: object): void => {
       const address = this.#enter(() => this.#exports.construct(maker));
+      own.add(handle);
       this.#addresses.set(handle, address);
       this.#collected.register(handle, address);
     };
@@ -173,7 +176,7 @@ class WasmBinding {
     for (const [method, callee] of Object.entries(methods)) {
       const call = (handle: object, given: unknown[]): unknown => {
         const address = this.#addresses.get(handle);
-        if (address === undefined) throw new TypeError('Illegal invocation');
+        if (address === undefined || !own.has(handle)) throw new TypeError('Illegal invocation');
         return this.#call(callee, address, given);
       };
       Object.defineProperty(Handle.prototype, method, {

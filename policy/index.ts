@@ -23,7 +23,7 @@ export {
 } from './machine.ts';
 export { OutlierKeys } from './outlier-keys.ts';
 export { type Band, Scan, type Step } from './scan.ts';
-export { checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
+export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
 export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
 export {

@@ -261,6 +261,12 @@ export type ThresholdId = keyof typeof DEFINITIONS;
 
 const IDS = Object.keys(DEFINITIONS) as ThresholdId[];
 
+/** Bounds that no set has, since policies take them from their options or choose them as they go. */
+const MADE = ['age.young', 'uniform.step', 'fixed.k', 'fixed.v', 'table.k', 'table.v'] as const;
+
+/** Every id of a bound that a policy of this package names as the reason of a move. */
+export const BOUND_IDS: readonly string[] = [...IDS, ...MADE];
+
 const defaultOf = (id: ThresholdId): Threshold => {
   const { value, unit, source } = DEFINITIONS[id];
   return { id, value, unit, origin: 'default', source, samples: 0, evidence: [] };

@@ -83,6 +83,11 @@ const mask = (ids: readonly number[]): string =>
 const sources = ({ from, rank }: (typeof formats)[number]): number[] =>
   formats.filter((other) => (from === 'better' ? other.rank < rank : from.includes(other.name))).map(({ id }) => id);
 
+function steeringOf({ steered, rotated }: (typeof formats)[number]): string {
+  if (steered === undefined) return 'kNoSteering';
+  return steered === 'channels' ? 'kChannelPowers' : rotated ? 'kTurnedKeys' : 'kPlainKeys';
+}
+
 function formatLine(id: number): string {
   const at = ALL_FAMILIES.findIndex(([, family]) => family.formats.some((format) => format.id === id));
   const format = formats.find((one) => one.id === id);
@@ -92,7 +97,7 @@ function formatLine(id: number): string {
       `{${[part, elementBits, tokenBytes, channelBytes, headBytes, kept].join(', ')}}`,
   );
   const headDims = format.headDims === 'any' ? [] : format.headDims;
-  return `    {.name = "${format.name}", .family = ${at}, .version = ${format.layoutVersion}, .codeBits = ${format.codeBits}, .isWindow = ${format.window}, .isNested = ${format.nested}, .steering = ${format.steered ? (format.rotated ? 'kTurnedKeys' : 'kPlainKeys') : 'kNoSteering'},
+  return `    {.name = "${format.name}", .family = ${at}, .version = ${format.layoutVersion}, .codeBits = ${format.codeBits}, .isWindow = ${format.window}, .isNested = ${format.nested}, .steering = ${steeringOf(format)},
      .from = ${mask(sources(format))}, .headDims = {${headDims.join(', ')}}, .parts = ${format.parts.length}, .fields = ${fields.length}, .field = {${fields.join(', ')}}},`;
 }
 
@@ -163,7 +168,8 @@ struct FieldLayout {
   bool isKept;  // a demotion on codes leaves it as it is
 };
 // Whether the codes of keys are chosen by queries, and in which basis.
-enum Steered : uint8_t { kNoSteering, kPlainKeys, kTurnedKeys };
+enum Steered : uint8_t { kNoSteering, kPlainKeys, kTurnedKeys, kChannelPowers };
+constexpr int kSteeredKinds = 4;
 struct FormatLayout {
   const char* name;  // null: no format has this id
   int family;

@@ -6,15 +6,18 @@
  */
 import {
   type CacheShape,
+  type FormatName,
   fromHalf,
   type KvCache,
   KvError,
   openRows,
+  type PageRecord,
   SIDES,
+  type Side,
   sealedPages,
   toHalf,
 } from '../../native/index.ts';
-import type { PagePredictor, ReturnedPage } from './page-predictor.ts';
+import { formatOf, type PagePredictor } from './page-predictor.ts';
 
 /** How a row of the open page is written: as float32, as f16, or in 8 bits with an f16 scale per head. */
 const ROW = { f32: 0, f16: 1, q8: 2 } as const;
@@ -42,7 +45,7 @@ export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor
   return Buffer.concat(parts);
 }
 
-/** Puts them into an empty cache. Throws what importPage and append throw, and 'bad-file'; the cache may then hold a part. */
+/** Puts them into an empty cache. Throws what importPages and append throw, and 'bad-file'; the cache may then hold the pages, without the rows. */
 export function fillCache(
   kv: KvCache,
   tokens: number,
@@ -52,39 +55,24 @@ export function fillCache(
   const { layers, kvHeads, headDim } = kv.shape;
   const reader = new Reader(bytes);
   const pages = sealedPages(tokens);
-  // A page that was appended is sealed when the next one comes, and only then it can go to the formats that it had.
-  const waiting = new Array<ReturnedPage['formats'] | null>(layers).fill(null);
-  const settle = (layer: number, page: number): void => {
-    const formats = waiting[layer];
-    waiting[layer] = null;
-    for (const side of SIDES)
-      if (formats != null && kv.format(layer, page, side) !== formats[side])
-        kv.transcode(layer, page, side, formats[side]);
-  };
-  for (let page = 0; page < pages; page++)
-    for (let layer = 0; layer < layers; layer++) {
-      const record = reader.take(reader.u32());
-      const content = record.subarray(1);
-      let formats: ReturnedPage['formats'] | null = null;
-      if (record[0] === PAGE.stored) {
-        kv.importPage(layer, new Uint8Array(content));
-        predicted?.pass(kv, layer, page);
-      } else {
-        if (record[0] !== PAGE.predicted || predicted === null) throw cutOff(`a page is written in way ${record[0]}`);
-        const returned = predicted.decode(layer, page, content);
-        kv.append(layer, returned.k, returned.v);
-        formats = returned.formats;
-      }
-      if (page > 0) settle(layer, page - 1);
-      waiting[layer] = formats;
-    }
+  const records: PageRecord[] = [];
+  for (let i = 0; i < pages * layers; i++) {
+    const end = reader.u32() + reader.at;
+    const tag = reader.u8();
+    const formats = tag === PAGE.stored ? null : reader.formats();
+    if (formats !== null && (tag !== PAGE.predicted || predicted === null))
+      throw cutOff(`a page is written in way ${tag}`);
+    const length = end - reader.at;
+    if (length < 0) throw cutOff('a page is too short');
+    records.push({ at: reader.pass(length), length, formats });
+  }
+  kv.importPages({ bytes, records, predicted: predicted?.packed(pages) ?? null });
   const rows = openRows(tokens);
   if (rows * layers * 2 * (1 + Math.min(kvHeads * (2 + headDim), 2 * kvHeads * headDim)) > reader.left)
     throw cutOff('rows are missing');
   for (let layer = 0; layer < layers && rows > 0; layer++) {
     const [k, v] = SIDES.map(() => unpackRows(reader, rows, kv.shape)) as [Float32Array, Float32Array];
     kv.append(layer, k, v);
-    if (pages > 0) settle(layer, pages - 1);
   }
   if (reader.left > 0) throw cutOff(`${reader.left} bytes are left over`);
 }
@@ -93,25 +81,46 @@ const cutOff = (why: string): KvError => new KvError('bad-file', `the parked cac
 
 /** Hands out bytes, never more than there are. */
 class Reader {
-  readonly #bytes: Buffer;
-  #at = 0;
+  readonly bytes: Buffer;
+  readonly levels: Int8Array;
+  at = 0;
 
   constructor(bytes: Uint8Array) {
-    this.#bytes = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
+    this.bytes = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
+    this.levels = new Int8Array(bytes.buffer, bytes.byteOffset, bytes.length);
   }
 
   get left(): number {
-    return this.#bytes.length - this.#at;
+    return this.bytes.length - this.at;
   }
 
-  take(count: number): Buffer {
+  /** → where so many bytes begin */
+  pass(count: number): number {
     if (count > this.left) throw cutOff(`${count} bytes are said to follow, and ${this.left} are left`);
-    this.#at += count;
-    return this.#bytes.subarray(this.#at - count, this.#at);
+    this.at += count;
+    return this.at - count;
   }
 
   u32(): number {
-    return this.take(4).readUInt32LE();
+    return this.bytes.readUInt32LE(this.pass(4));
+  }
+
+  u8(): number {
+    return this.bytes[this.pass(1)]!;
+  }
+
+  u16s(to: Uint16Array): void {
+    const at = this.pass(2 * to.length);
+    new Uint8Array(to.buffer, to.byteOffset, to.byteLength).set(this.bytes.subarray(at, this.at));
+  }
+
+  f32s(to: Float32Array): void {
+    const at = this.pass(4 * to.length);
+    new Uint8Array(to.buffer, to.byteOffset, to.byteLength).set(this.bytes.subarray(at, this.at));
+  }
+
+  formats(): Readonly<Record<Side, FormatName>> {
+    return { k: formatOf(this.u8()), v: formatOf(this.u8()) };
   }
 }
 
@@ -135,40 +144,44 @@ const tagged = (tag: number, { buffer }: Uint16Array | Float32Array): Buffer =>
 /** A row in 8 bits; those of a row that was in 8 bits are the same. */
 function packCodes(row: Float32Array, headDim: number): { readonly bytes: Buffer; readonly isExact: boolean } {
   const heads = row.length / headDim;
-  const most = Float32Array.from({ length: heads }, (_, head) =>
-    row.subarray(head * headDim, (head + 1) * headDim).reduce((max, value) => Math.max(max, Math.abs(value)), 0),
-  );
+  const most = new Float32Array(heads);
+  for (const [i, value] of row.entries())
+    most[Math.floor(i / headDim)] = Math.max(most[Math.floor(i / headDim)]!, Math.abs(value));
   const halves = toHalf(most.map((value) => value / 127));
   const scales = fromHalf(halves);
-  const codes = Int8Array.from(row, (value, i) => {
+  const codes = new Int8Array(row.length);
+  let isExact = true;
+  for (const [i, value] of row.entries()) {
     const scale = scales[Math.floor(i / headDim)]!;
-    return scale === 0 ? 0 : Math.max(-127, Math.min(127, Math.round(value / scale)));
-  });
-  const isExact = row.every((value, i) => value === Math.fround(codes[i]! * scales[Math.floor(i / headDim)]!));
+    if (scale !== 0) codes[i] = Math.max(-127, Math.min(127, Math.round(value / scale)));
+    isExact &&= value === Math.fround(codes[i]! * scale);
+  }
   return { bytes: Buffer.concat([Buffer.of(ROW.q8), Buffer.from(halves.buffer), Buffer.from(codes.buffer)]), isExact };
 }
 
 function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheShape): Float32Array {
   const width = kvHeads * headDim;
   const rows = new Float32Array(count * width);
-  for (let t = 0; t < count; t++) rows.set(unpackRow(reader, kvHeads, headDim), t * width);
-  return rows;
-}
-
-function unpackRow(reader: Reader, heads: number, headDim: number): Float32Array {
-  const width = heads * headDim;
-  const halvesOf = (length: number): Float32Array => {
-    const bytes = reader.take(2 * length);
-    return fromHalf(Uint16Array.from({ length }, (_, i) => bytes.readUInt16LE(2 * i)));
-  };
-  const [tag] = reader.take(1);
-  if (tag === ROW.f16) return halvesOf(width);
-  if (tag === ROW.f32) {
-    const bytes = reader.take(4 * width);
-    return Float32Array.from({ length: width }, (_, i) => bytes.readFloatLE(4 * i));
+  const [halves, scaleBits] = [new Uint16Array(width), new Uint16Array(count * kvHeads)];
+  // Where the codes of each row begin; −1: it has none.
+  const codesAt = new Int32Array(count).fill(-1);
+  for (let t = 0; t < count; t++) {
+    const tag = reader.u8();
+    const row = rows.subarray(t * width, (t + 1) * width);
+    if (tag === ROW.f32) reader.f32s(row);
+    else if (tag === ROW.f16) {
+      reader.u16s(halves);
+      row.set(fromHalf(halves));
+    } else if (tag === ROW.q8) {
+      reader.u16s(scaleBits.subarray(t * kvHeads, (t + 1) * kvHeads));
+      codesAt[t] = reader.pass(width);
+    } else throw cutOff(`a row is written in way ${tag}`);
   }
-  if (tag !== ROW.q8) throw cutOff(`a row is written in way ${tag}`);
-  const scales = halvesOf(heads);
-  const codes = reader.take(width);
-  return Float32Array.from({ length: width }, (_, i) => codes.readInt8(i) * scales[Math.floor(i / headDim)]!);
+  const [scales, { levels }] = [fromHalf(scaleBits), reader];
+  for (let t = 0; t < count; t++)
+    for (let head = 0, from = codesAt[t]!; from >= 0 && head < kvHeads; head++) {
+      const [scale, to] = [scales[t * kvHeads + head]!, t * width + head * headDim];
+      for (let c = 0; c < headDim; c++) rows[to + c] = levels[from++]! * scale;
+    }
+  return rows;
 }

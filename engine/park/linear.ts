@@ -56,29 +56,32 @@ export function transposed(a: Float64Array, columns: number): Float64Array {
   return Float64Array.from({ length: a.length }, (_, at) => a[(at % rows) * columns + Math.floor(at / rows)]!);
 }
 
-/** The inverse of A [n, n], by elimination with pivots. */
+/** The inverse of A [n, n], by elimination with pivots. Where a column is done, that of the inverse takes its place. */
 export function inverse(matrix: Float64Array, n: number): Float64Array {
   const a = matrix.slice();
-  const out = new Float64Array(n * n);
-  for (let i = 0; i < n; i++) out[i * n + i] = 1;
+  const columns = Array.from({ length: n }, (_, i) => i);
   for (let i = 0; i < n; i++) {
     let pivot = i;
     for (let r = i + 1; r < n; r++) if (Math.abs(a[r * n + i]!) > Math.abs(a[pivot * n + i]!)) pivot = r;
     assert(a[pivot * n + i] !== 0, 'a singular matrix');
-    for (const m of [a, out])
-      for (let c = 0; c < n && pivot !== i; c++) {
-        const kept = m[i * n + c]!;
-        m[i * n + c] = m[pivot * n + c]!;
-        m[pivot * n + c] = kept;
-      }
+    for (let c = 0; c < n && pivot !== i; c++) {
+      const kept = a[i * n + c]!;
+      a[i * n + c] = a[pivot * n + c]!;
+      a[pivot * n + c] = kept;
+    }
+    [columns[i], columns[pivot]] = [columns[pivot]!, columns[i]!];
     const factor = 1 / a[i * n + i]!;
-    for (const m of [a, out]) scaleRow(m, i, factor, n);
+    a[i * n + i] = 1;
+    scaleRow(a, i, factor, n);
     for (let r = 0; r < n; r++) {
       const share = -a[r * n + i]!;
       if (r === i || share === 0) continue;
-      for (const m of [a, out]) addRow(m, r, i, share, n);
+      a[r * n + i] = 0;
+      addRow(a, r, i, share, n);
     }
   }
+  const out = new Float64Array(n * n);
+  for (let r = 0; r < n; r++) for (let i = 0; i < n; i++) out[r * n + columns[i]!] = a[r * n + i]!;
   return out;
 }
 

@@ -13,6 +13,7 @@ import {
   type KvCache,
   KvError,
   PAGE_TOKENS,
+  type PageRecords,
   rope,
   SIDES,
   SINK_TOKENS,
@@ -21,7 +22,7 @@ import {
 } from '../../native/index.ts';
 import type { RopeTable, RotaryConfig } from '../model/rope.ts';
 import type { Predictor } from './predictor.ts';
-import { Analysis, type Below, decodePage, encodePage, levelsOf, type PageRows } from './residual.ts';
+import { type Below, decodePage, encodePage, levelsOf, type PageRows } from './residual.ts';
 import { unrotate } from './unrotate.ts';
 
 /** A page as it comes back: rows to append, keys after the rotary embedding, and the formats that it had. */
@@ -34,14 +35,12 @@ export class PagePredictor {
   readonly predictor: Predictor;
   readonly #config: RotaryConfig & Pick<CacheShape, 'kvHeads'>;
   readonly #table: RopeTable;
-  readonly #analysis: Analysis;
   #below: Below = null;
 
   constructor(predictor: Predictor, config: RotaryConfig & Pick<CacheShape, 'kvHeads'>, table: RopeTable) {
     this.predictor = predictor;
     this.#config = config;
     this.#table = table;
-    this.#analysis = new Analysis(predictor);
   }
 
   /** The bytes of a page, or null where they would be no fewer than `storedBytes`. */
@@ -49,13 +48,22 @@ export class PagePredictor {
     const rows = this.#rowsOf(kv, layer, page);
     const map = this.predictor.data.layers[layer]!;
     const below = layer === 0 ? null : this.#below;
-    const made = encodePage(this.predictor, this.#analysis, map, below, rows, page === 0 ? SINK_TOKENS : 0);
+    const made = encodePage(this.predictor, map, below, rows, page === 0 ? SINK_TOKENS : 0);
     const formats = Buffer.from(SIDES.map((side) => FORMATS[kv.format(layer, page, side)].id));
     const bytes = Buffer.concat([formats, ...(page === 0 ? sinksOf(kv, layer) : []), made.bytes]);
     const isShorter = bytes.length < storedBytes;
     this.#below = levelsOf(map, isShorter ? made.rows : rows);
     return isShorter ? bytes : null;
   }
+
+  /** What the binary reads so many pages by. */
+  packed(pages: number): NonNullable<PageRecords['predicted']> {
+    const { rotaryDim, ropeInterleaved } = this.#config;
+    const rotary = { ...this.#table.rows(0, pages * PAGE_TOKENS), rotaryDim, interleaved: ropeInterleaved };
+    return { predictor: this.predictor.packed(), rotary };
+  }
+
+  // What follows is the reference of what the binary does (KvCache.importPages).
 
   /** A page that is in the cache as it was stored: what the layer above is predicted from. */
   pass(kv: KvCache, layer: number, page: number): void {
@@ -80,18 +88,14 @@ export class PagePredictor {
     return { ...rows, formats: { k: formatOf(bytes[0]!), v: formatOf(bytes[1]!) } };
   }
 
-  /** Frees what encoding took outside of the heap of JavaScript. The predictor stays. */
-  close(): void {
-    this.#analysis.close();
-  }
-
   #rowsOf(kv: KvCache, layer: number, page: number): PageRows {
     const k = unrotate(kv.decode(layer, page, 'k'), page * PAGE_TOKENS, this.#table, this.#config);
     return { k, v: kv.decode(layer, page, 'v') };
   }
 }
 
-function formatOf(id: number): FormatName {
+/** Throws 'unsupported' for the id of none. */
+export function formatOf(id: number): FormatName {
   const name = FORMAT_NAMES.find((one) => FORMATS[one].id === id);
   if (name === undefined) throw new KvError('unsupported', `there is no format ${id}`, { values: { format: id } });
   return name;

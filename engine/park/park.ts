@@ -43,11 +43,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     trials: governed.trials.left(true),
   };
   const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);
-  try {
-    return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
-  } finally {
-    predicted?.close();
-  }
+  return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
 }
 
 /** For a cache of so many tokens. */

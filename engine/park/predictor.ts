@@ -8,7 +8,8 @@
  */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { type CacheShape, GemmWeights, KvError, parseJson } from '../../native/index.ts';
+import { type CacheShape, GemmWeights, KvError, PackedPredictor, parseJson } from '../../native/index.ts';
+import { inverse } from './linear.ts';
 import { Distributions, LEVEL_MAX, SYMBOLS } from './rans.ts';
 
 const MAGIC = 'KVPRED01';
@@ -122,10 +123,10 @@ export function parsePredictor(bytes: Uint8Array, what: string): PredictorData {
   return { modelDigest, shape: { layers, kvHeads, headDim }, shares, layers: maps };
 }
 
-/** One side of a layer, ready to multiply. */
-export interface ReadySide {
-  readonly map: SideMap;
-  readonly weights: GemmWeights;
+function made(known: Map<SideMap, GemmWeights>, map: SideMap, make: () => GemmWeights): GemmWeights {
+  const found = known.get(map) ?? make();
+  known.set(map, found);
+  return found;
 }
 
 /** A predictor ready for use. Its owner closes it. */
@@ -135,7 +136,10 @@ export class Predictor {
   readonly digest: string;
   readonly distributions: Distributions;
   readonly width: number;
-  readonly #ready = new Map<SideMap, GemmWeights>();
+  readonly #forward = new Map<SideMap, GemmWeights>();
+  /** From residuals to codes: the inverses of the matrices that turn codes into residuals. */
+  readonly #back = new Map<SideMap, GemmWeights>();
+  #packed: PackedPredictor | undefined;
 
   constructor(data: PredictorData) {
     this.data = data;
@@ -146,20 +150,43 @@ export class Predictor {
 
   /** base + weights·levels for rows of levels [rows, contraction] → [rows, w]. */
   multiply(map: SideMap, levels: Int8Array): Float32Array {
-    let weights = this.#ready.get(map);
-    if (weights === undefined) {
-      const { contraction, scales } = map;
-      const floats = Float32Array.from(map.weights, (value, i) => value * scales[Math.floor(i / contraction)]!);
-      weights = new GemmWeights(floats, this.width, contraction);
-      this.#ready.set(map, weights);
-    }
-    const ones = new Float32Array(levels.length / map.contraction).fill(1);
-    return weights.multiply(levels, ones, { base: map.base });
+    const { contraction, scales, base } = map;
+    const weights = made(this.#forward, map, () => {
+      const floats = new Float32Array(map.weights.length);
+      for (let at = 0; at < floats.length; at++) floats[at] = map.weights[at]! * scales[Math.floor(at / contraction)]!;
+      return new GemmWeights(floats, this.width, contraction);
+    });
+    return weights.multiply(levels, new Float32Array(levels.length / contraction).fill(1), { base });
+  }
+
+  /** What codes would give residuals scale·levels, [rows, w] → [rows, w]. */
+  analyze(map: SideMap, levels: Int8Array, rowScales: Float32Array): Float32Array {
+    const { width } = this;
+    const weights = made(this.#back, map, () => {
+      const { weights, scales, contraction, factors } = map;
+      // Row o: what one step of each code adds to output o.
+      const turn = new Float64Array(width * width);
+      for (let o = 0, at = 0; o < width; o++)
+        for (let j = 0; j < width; j++, at++) turn[at] = weights[o * contraction + j]! * scales[o]! * factors[j]!;
+      return new GemmWeights(Float32Array.from(inverse(turn, width)), width, width);
+    });
+    return weights.multiply(levels, rowScales, { planes: 2 });
+  }
+
+  /** The same in the binary, made when it is first needed. */
+  packed(): PackedPredictor {
+    const { shape, shares, layers } = this.data;
+    this.#packed ??= new PackedPredictor(shape, shares, layers);
+    return this.#packed;
   }
 
   close(): void {
-    for (const weights of this.#ready.values()) weights.close();
-    this.#ready.clear();
+    for (const weights of [this.#forward, this.#back]) {
+      for (const one of weights.values()) one.close();
+      weights.clear();
+    }
+    this.#packed?.close();
+    this.#packed = undefined;
   }
 }
 

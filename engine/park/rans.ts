@@ -34,12 +34,15 @@ export class Distributions {
   readonly #starts: Uint16Array;
   /** Of each 4096th: symbol, share − 1 and place in the share, in 6, 12 and 12 bits. */
   readonly #slots: Uint32Array;
+  /** What each symbol takes. */
+  readonly #bits: Float64Array;
 
   constructor(shares: Uint16Array) {
     this.count = shares.length / SYMBOLS;
     this.shares = shares;
     this.#starts = new Uint16Array(shares.length);
     this.#slots = new Uint32Array(this.count * TOTAL);
+    this.#bits = Float64Array.from(shares, (share) => BITS - Math.log2(share));
     for (let table = 0; table < this.count; table++) {
       let at = 0;
       for (let symbol = 0; symbol < SYMBOLS; symbol++) {
@@ -56,38 +59,41 @@ export class Distributions {
   /** How often each symbol stands in each place of rows of levels, [width, SYMBOLS]. */
   counts(levels: Int8Array, width: number): Uint32Array {
     const counts = new Uint32Array(width * SYMBOLS);
-    for (let i = 0; i < levels.length; i++) counts[(i % width) * SYMBOLS + levels[i]! + LEVEL_MAX]! += 1;
+    for (let i = 0; i < levels.length; )
+      for (let at = LEVEL_MAX; at < counts.length; at += SYMBOLS, i++) counts[at + levels[i]!]! += 1;
     return counts;
   }
 
   /** Bits that so many symbols take. tables: which distribution, by the place in a row. */
   bits(counts: Uint32Array, tables: Uint8Array): number {
     let bits = 0;
-    for (let i = 0; i < counts.length; i++)
-      if (counts[i]! > 0) {
-        const share = this.shares[tables[Math.floor(i / SYMBOLS)]! * SYMBOLS + (i % SYMBOLS)]!;
-        bits += counts[i]! * (BITS - Math.log2(share));
-      }
+    for (let place = 0, i = 0; place < tables.length; place++)
+      for (let at = tables[place]! * SYMBOLS, end = at + SYMBOLS; at < end; at++, i++)
+        if (counts[i]! > 0) bits += counts[i]! * this.#bits[at]!;
     return bits;
   }
 
   /** levels: a multiple of four of them, in rows as long as `tables`. */
   encode(levels: Int8Array, tables: Uint8Array): Buffer {
     const states = new Array<number>(STATES).fill(LEAST);
-    const words: number[] = [];
-    for (let i = levels.length - 1; i >= 0; i--) {
-      const at = tables[i % tables.length]! * SYMBOLS + levels[i]! + LEVEL_MAX;
+    // From the last to the first: no more than one for each symbol.
+    const words = new Uint16Array(levels.length);
+    let first = words.length;
+    for (let i = levels.length - 1, place = tables.length - 1; i >= 0; i--) {
+      const at = tables[place]! * SYMBOLS + levels[i]! + LEVEL_MAX;
+      if (--place < 0) place = tables.length - 1;
       const share = this.shares[at]!;
-      let state = states[i % STATES]!;
+      let state = states[i & 3]!;
       if (state >= share * 2 ** 19) {
-        words.push(state & 0xffff);
-        state = Math.floor(state / 65536);
+        words[--first] = state & 0xffff;
+        state >>>= 16;
       }
-      states[i % STATES] = Math.floor(state / share) * TOTAL + (state % share) + this.#starts[at]!;
+      const whole = Math.floor(state / share);
+      states[i & 3] = whole * TOTAL + state - whole * share + this.#starts[at]!;
     }
-    const out = Buffer.alloc(4 * STATES + 2 * words.length);
+    const out = Buffer.alloc(4 * STATES + 2 * (words.length - first));
     for (const [i, state] of states.entries()) out.writeUInt32LE(state, 4 * i);
-    for (const [i, word] of words.reverse().entries()) out.writeUInt16LE(word, 4 * STATES + 2 * i);
+    for (let i = first, at = 4 * STATES; i < words.length; i++, at += 2) out.writeUInt16LE(words[i]!, at);
     return out;
   }
 

@@ -4,8 +4,7 @@
  *
  * Bytes: for keys, then for values: u32 bytes of what follows, i8 by how many half octaves the distributions are wider than they were fitted, then rans.ts.
  */
-import { GemmWeights, KvError, PAGE_TOKENS } from '../../native/index.ts';
-import { inverse } from './linear.ts';
+import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import { DEVIATIONS, type LayerMap, type Predictor, putInputs, type SideMap } from './predictor.ts';
 import { LEVEL_MAX } from './rans.ts';
 
@@ -52,63 +51,29 @@ function putResiduals(levels: Int8Array, { contraction, factors }: SideMap, code
     for (let j = 0; j < width; j++, at++) levels[t * contraction + j] = codes[at]! * factors[j]!;
 }
 
-/** From residuals to codes: the inverses of the matrices that turn codes into residuals. They are made when a side is first written. */
-export class Analysis {
-  readonly #predictor: Predictor;
-  readonly #inverses = new Map<SideMap, GemmWeights>();
-
-  constructor(predictor: Predictor) {
-    this.#predictor = predictor;
+/** Codes of residuals [128, w]. Each row is rounded to 8 bits first, which is a few hundredths of a step. */
+function codesOf(predictor: Predictor, map: SideMap, residuals: Float32Array): Int8Array {
+  const { width } = predictor;
+  const levels = new Int8Array(residuals.length);
+  const scales = new Float32Array(PAGE_TOKENS);
+  for (let t = 0; t < PAGE_TOKENS; t++) {
+    const [from, end] = [t * width, (t + 1) * width];
+    let most = 0;
+    for (let i = from; i < end; i++) most = Math.max(most, Math.abs(residuals[i]!));
+    scales[t] = most / 127;
+    if (most > 0) for (let i = from; i < end; i++) levels[i] = Math.round((127 * residuals[i]!) / most);
   }
-
-  /** Codes of residuals [128, w]. Each row is rounded to 8 bits first, which is a few hundredths of a step. */
-  codes(map: SideMap, residuals: Float32Array): Int8Array {
-    const { width } = this.#predictor;
-    const levels = new Int8Array(residuals.length);
-    const scales = new Float32Array(PAGE_TOKENS);
-    for (let t = 0; t < PAGE_TOKENS; t++) {
-      const row = residuals.subarray(t * width, (t + 1) * width);
-      const most = row.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
-      scales[t] = most / 127;
-      if (most > 0)
-        levels.set(
-          Int8Array.from(row, (value) => Math.round((127 * value) / most)),
-          t * width,
-        );
-    }
-    const found = this.#inverseOf(map).multiply(levels, scales, { planes: 2 });
-    return Int8Array.from(found, (value) => {
-      const size = Math.min(LEVEL_MAX, Math.floor(Math.abs(value) + ROUND_UP));
-      return value < 0 ? -size : size;
-    });
+  const found = predictor.analyze(map, levels, scales);
+  for (const [i, value] of found.entries()) {
+    const size = Math.min(LEVEL_MAX, Math.floor(Math.abs(value) + ROUND_UP));
+    levels[i] = value < 0 ? -size : size;
   }
-
-  #inverseOf(map: SideMap): GemmWeights {
-    const { width } = this.#predictor;
-    let found = this.#inverses.get(map);
-    if (found === undefined) {
-      const { weights, scales, contraction, factors } = map;
-      // Row o: what one step of each code adds to output o.
-      const turn = Float64Array.from({ length: width * width }, (_, at) => {
-        const [o, j] = [Math.floor(at / width), at % width];
-        return weights[o * contraction + j]! * scales[o]! * factors[j]!;
-      });
-      found = new GemmWeights(Float32Array.from(inverse(turn, width)), width, width);
-      this.#inverses.set(map, found);
-    }
-    return found;
-  }
-
-  close(): void {
-    for (const one of this.#inverses.values()) one.close();
-    this.#inverses.clear();
-  }
+  return levels;
 }
 
 /** Writes a page. → its bytes, and the rows that a reader will have. Rows before firstRow (sinks, which are kept exactly) are not coded. */
 export function encodePage(
   predictor: Predictor,
-  analysis: Analysis,
   layer: LayerMap,
   below: Below,
   rows: PageRows,
@@ -118,11 +83,9 @@ export function encodePage(
   const parts: Buffer[] = [];
   const side = (map: SideMap, wanted: Float32Array, keys: Float32Array | null): Float32Array => {
     const levels = inputLevels(map, layer, width, below, keys);
-    const predicted = predictor.multiply(map, levels);
-    const codes = analysis.codes(
-      map,
-      wanted.map((value, i) => value - predicted[i]!),
-    );
+    const residuals = predictor.multiply(map, levels);
+    for (let i = 0; i < residuals.length; i++) residuals[i] = wanted[i]! - residuals[i]!;
+    const codes = codesOf(predictor, map, residuals);
     codes.fill(0, 0, firstRow * width);
     putResiduals(levels, map, codes);
     const counts = distributions.counts(codes, width);

@@ -101,12 +101,8 @@ function fill(
     if (lastHidden !== null && lastHidden.length !== session.runtime.model.config.hiddenSize)
       return 'its last row is of another width';
     const { kv } = governed;
-    const { budgetBytes } = kv;
     const predicted = head.predictor === null ? null : pagePredictor(session.runtime, predictor!, tokens.length);
-    // Predicted pages pass through the format of the window before they take fewer bytes again.
-    if (predicted !== null) kv.setBudget(null);
     fillCache(kv, tokens.length, cache, predicted);
-    if (predicted !== null) kv.setBudget(budgetBytes);
     governed.length = tokens.length;
     governed.trials.follow(head.trials);
     session.adopt(tokens, lastHidden);

@@ -162,9 +162,9 @@ size_t Cache::appendBytes(int index, int tokens) const {
   return growth.added - growth.freed;
 }
 
-const uint16_t* Cache::sinkRows(const Layer& layer, bool isKey, int head) const {
+const uint16_t* Cache::sinkRows(const PartRef& sinks, bool isKey, int head) const {
   const size_t elements = static_cast<size_t>(shape().headDim) * kSinkTokens;
-  return reinterpret_cast<const uint16_t*>(layer.sinks.bytes()) + (isKey ? 0 : shape().kvHeads * elements) + head * elements;
+  return reinterpret_cast<const uint16_t*>(sinks.bytes()) + (isKey ? 0 : shape().kvHeads * elements) + head * elements;
 }
 
 void Cache::restoreSinks(const Layer& layer, bool isKey, int head, float* rows, size_t stride) const {

@@ -159,6 +159,32 @@ struct StoredPage {
   size_t size;
 };
 
+struct Predictor;
+
+// cos and sin of positions from 0 on, [tokens][rotaryDim/2].
+struct RotaryRows {
+  const float* cos;
+  const float* sin;
+  int rotaryDim;
+  bool interleaved;
+};
+
+// All pages of a cache, none of which is trusted: page after page, and of each layer by layer.
+struct PageRecord {
+  bool isPredicted;
+  int formats[2];  // of keys and values, in which the page is to be
+  // As it is stored: like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and residuals (predictor.h).
+  const uint8_t* bytes;
+  size_t size;
+};
+struct PageRecords {
+  int pages;
+  const PageRecord* records;   // [pages][layers]
+  const Predictor* predictor;  // null if none is predicted
+  RotaryRows rotary;           // for all pages, where some are predicted
+  int* damaged;                // <- the first record that is damaged
+};
+
 struct CacheMemory {
   size_t open;
   size_t sinks;
@@ -240,6 +266,9 @@ class Cache : public PartOwner {
   // Adds a stored page after the last one. Answers kUnsupported unless the layer ends at a page boundary (or for a latent without weights),
   // kBadShape when sizes disagree, kBadValue when a row would not be finite. All or nothing.
   Status importPage(int layer, const StoredPage& stored);
+  // Puts all pages of an empty cache in place at once. Answers kBadValue for a record that is damaged or holds rows that are no numbers, and as
+  // importPage does. All or nothing.
+  Status importPages(const PageRecords& given);
   // Recomputes the latent pages in [from, to) of a layer that attention will read, as far as blocks have room.
   void prepareLatents(int layer, int from, int to);
   // Where the f16 tiles of one head of a held page are: in its block, or in the scratch of the thread.
@@ -258,7 +287,8 @@ class Cache : public PartOwner {
   // Whether the rows of an open page are codes, beside which the sinks are kept.
   bool codesOpenRows() const { return isCoded(options_.openFormat); }
   // Sink rows of one head, [4][d] half.
-  const uint16_t* sinkRows(const Layer& layer, bool isKey, int head) const;
+  const uint16_t* sinkRows(const Layer& layer, bool isKey, int head) const { return sinkRows(layer.sinks, isKey, head); }
+  const uint16_t* sinkRows(const PartRef& sinks, bool isKey, int head) const;
   // Overwrites rows 0..3 with the exact sinks.
   void restoreSinks(const Layer& layer, bool isKey, int head, float* rows, size_t stride) const;
 
@@ -309,7 +339,11 @@ class Cache : public PartOwner {
   void dropMoves();
   void write(Layer& layer, const float* k, const float* v, int row, int count);
   bool areHalves(const uint16_t* halves, size_t count) const;
-  bool holdsNumbers(const Page& page, int pageIndex);
+  // Whether every row of a resident page decodes to finite numbers. rows: [128][d], overwritten.
+  bool holdsNumbers(const Page& page, float* rows) const;
+  struct PageWork;
+  bool readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const;
+  bool readPredicted(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, PageWork& work) const;
   bool rotaryReaches(int page) const { return !rotary_ || (page + 1) * kPageTokens <= rotary_->positions(); }
   // Whether scales and mean of a latent are finite, and all keys and values recomputed from it are in the range of f16.
   bool recomputesToHalves(const PageLatent& latent, int page);

@@ -37,14 +37,26 @@ bool factor(const float* queries, int count, int d, double* w, float* feedback, 
   return true;
 }
 
+// The mean square of queries [count][d] in each channel. False where all are zero.
+bool powersOf(const float* queries, int count, int d, float* powers) {
+  bool any = false;
+  for (int c = 0; c < d; c++) {
+    double sum = 0;
+    for (int r = 0; r < count; r++) sum += static_cast<double>(queries[static_cast<size_t>(r) * d + c]) * queries[static_cast<size_t>(r) * d + c];
+    powers[c] = static_cast<float>(sum / count);
+    any |= powers[c] > 0;
+  }
+  return any;
+}
+
 }  // namespace
 
 std::shared_ptr<const Steering> Steering::of(const Kernels* kernels, const KeptQueries& kept, const CacheShape& shape, bool isKey, int format) {
   const Steered steered = kFormats[format].steering;
   if (!isKey || steered == kNoSteering) return nullptr;
   const int d = shape.headDim, group = shape.group();
-  const size_t square = static_cast<size_t>(d) * d;
   auto made = std::make_shared<Steering>();
+  const size_t square = steered == kChannelPowers ? 0 : static_cast<size_t>(d) * d;
   made->numbers_.resize(shape.kvHeads * (square + d));
   made->heads_.resize(shape.kvHeads);
   std::vector<float> rows(kTrialQueries * static_cast<size_t>(group) * d);
@@ -60,6 +72,12 @@ std::shared_ptr<const Steering> Steering::of(const Kernels* kernels, const KeptQ
     if (steered == kTurnedKeys) kernels->rotate(rows.data(), count, d, d, false);
     float* feedback = &made->numbers_[head * square];
     float* weights = &made->numbers_[shape.kvHeads * square + static_cast<size_t>(head) * d];
+    if (steered == kChannelPowers) {
+      if (!powersOf(rows.data(), count, d, weights)) continue;
+      made->heads_[head] = {nullptr, weights};
+      any = true;
+      continue;
+    }
     if (!factor(rows.data(), count, d, metric.data(), feedback, weights)) continue;
     made->heads_[head] = {feedback, weights};
     any = true;

@@ -78,7 +78,9 @@ Status Cache::importPage(int index, const StoredPage& stored) {
     at += page->latent.bytes();
   }
   const uint16_t* sinks = reinterpret_cast<const uint16_t*>(at);
-  if (!holdsNumbers(*page, pageIndex) || (pageIndex == 0 && !areHalves(sinks, sinkBytes() / 2))) return kBadValue;
+  if (page->kind == kResident && !holdsNumbers(*page, workers_->scratch[0].keyRows.data())) return kBadValue;
+  if (page->latent.isThere() && !recomputesToHalves(page->latent, pageIndex)) return kBadValue;
+  if ((pageIndex == 0 && !areHalves(sinks, sinkBytes() / 2))) return kBadValue;
   reservePages(layer, isOpenFull ? 2 : 1);
   // From here on nothing can fail.
   if (isOpenFull) seal(layer, std::move(before));
@@ -101,23 +103,19 @@ bool Cache::areHalves(const uint16_t* halves, size_t count) const {
   return withinMagnitude(rows.data(), count, kHalfMax);
 }
 
-// Whether every row of a page decodes to finite values, and a latent to rows within the range of f16.
-bool Cache::holdsNumbers(const Page& page, int pageIndex) {
-  const size_t d = shape().headDim, elements = d * kPageTokens;
-  Scratch& scratch = workers_->scratch[0];
-  float* rows = scratch.keyRows.data();
+bool Cache::holdsNumbers(const Page& page, float* rows) const {
+  const size_t d = shape().headDim;
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
     for (int head = 0; head < side.kvHeads; head++) {
-      if (page.kind == kLatent) continue;
       const SideView view = page.side(isKey).view(side, head);
       if (!kernels_->isSound(view, side.headDim)) return false;
       // The rows of the sinks are checked too: their results are not used, but attention may compute them with the others.
       kernels_->decode(view, isKey, side.headDim, 0, rows, d);
-      if (!withinMagnitude(rows, elements, kLargestRow)) return false;
+      if (!withinMagnitude(rows, d * kPageTokens, kLargestRow)) return false;
     }
   }
-  return !page.latent.isThere() || recomputesToHalves(page.latent, pageIndex);
+  return true;
 }
 
 }  // namespace palimpsest

@@ -308,7 +308,7 @@ class Trial {
   const uint16_t* valueSinks_;
   const TrialCandidate* candidates_;
   const int count_;
-  std::shared_ptr<const Steering> steering_[3];  // of candidates for keys, by Steered
+  std::shared_ptr<const Steering> steering_[kSteeredKinds];  // of candidates for keys, by Steered
   const Carving carving_;
   LowerLatents latents_;
 };

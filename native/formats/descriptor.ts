@@ -51,8 +51,11 @@ export interface FormatDescriptor {
   /** Keys are stored after RoPE in every native format. */
   readonly rope: 'post';
   readonly rotated: boolean;
-  /** The codes of keys are chosen by the queries that the layer keeps (reference/steering.ts); without them they are those of the plain format. */
-  readonly steered?: true;
+  /**
+   * The codes of keys are chosen by the queries that the layer keeps (reference/steering.ts): by their metric, or by their power in each channel alone.
+   * Without them they are those of the plain format.
+   */
+  readonly steered?: 'metric' | 'channels';
   /** Allocations of one page side, in order; a part without bytes is not allocated. */
   readonly parts: readonly Allocation[];
   /** The paper or measurement it comes from. */

@@ -1,5 +1,6 @@
 // Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
 #pragma once
+#include "band.h"
 #include "f16.h"
 #include "fp8.h"
 #include "higgs.h"
@@ -15,6 +16,7 @@
 template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {
+    case kBand3: case kBand2: return f(Band{});
     case kF16: return f(F16{});
     case kFp8: return f(Fp8{});
     case kHiggs4: case kHiggs3: case kHiggs2: return f(Higgs{});

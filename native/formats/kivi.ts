@@ -262,7 +262,7 @@ const defineSteered = <const N extends string>(name: N, id: number, rank: number
     sides: ['k'],
     nested: false,
     rotated: false,
-    steered: true,
+    steered: 'metric',
     parts: partsOf(plain, false),
     source: 'SQuat, Wang et al. 2025, arXiv 2503.24358; docs/lab/formats.md',
     layoutVersion: 1,

@@ -102,17 +102,6 @@ struct Nuq {
     }
   }
 
-  // The sum of v[0..n), padded with zeros to a power of two, as a halving tree. v has room for that and is overwritten.
-  static float treeTotal(float* v, int n) {
-    int half = 1;
-    while (half < n) half *= 2;
-    for (int i = n; i < half; i++) v[i] = 0.0f;
-    for (half /= 2; half >= 1; half /= 2) {
-      for (int i = 0; i < half; i++) v[i] = v[i] + v[i + half];
-    }
-    return v[0];
-  }
-
   // |x - mean| of every element over the deviation of its vector, a channel of keys or a token of values; -1 in sinks.
   template <int D>
   static COLD void strangeness(bool isKey, int firstRow, const float* x, float* out) {

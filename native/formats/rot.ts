@@ -54,7 +54,7 @@ export type RotName = keyof typeof ROT_LEVELS;
 /** Bits per code: 4, 3, 2 or 1. */
 const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
 /** Bits in the hi plane and in the lo plane. */
-const planeBits = (format: RotName): readonly [hi: number, lo: number] => {
+export const planeBits = (format: RotName): readonly [hi: number, lo: number] => {
   const bits = codeBits(format);
   return bits < 2 ? [0, bits] : [2, bits - 2];
 };
@@ -76,7 +76,12 @@ export function scaleCode(t: number): number {
 
 const signed = (k: number): number => (k << 16) >> 16;
 
-function encodeMean(rows: Float32Array, headDim: number, firstRow: number): { means: Int8Array; meanScale: number } {
+/** The mean of each channel over the rows from firstRow on, as int8 with one f16 scale for all. */
+export function encodeMean(
+  rows: Float32Array,
+  headDim: number,
+  firstRow: number,
+): { means: Int8Array; meanScale: number } {
   const average = Float32Array.from({ length: headDim }, (_, c) => {
     const column = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t < firstRow ? 0 : rows[t * headDim + c]!));
     return Math.fround(treeSum(column) / (PAGE_TOKENS - firstRow));
@@ -374,7 +379,7 @@ const defineSteered = <const N extends string>(name: N, id: number, rank: number
     sides: ['k'],
     nested: false,
     rotated: true,
-    steered: true,
+    steered: 'metric',
     parts: partsOf(plain, false),
     source: `${plain} with the query metric of SQuat (Wang et al. 2025, arXiv 2503.24358); docs/lab/formats.md`,
     layoutVersion: 1,

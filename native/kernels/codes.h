@@ -130,6 +130,17 @@ INLINE VecF treeSum(VecF (&v)[D / kLanes]) {
   return v[0];
 }
 
+// The sum of v[0..n), padded with zeros to a power of two, as a halving tree. v has room for that and is overwritten.
+[[maybe_unused]] static float treeTotal(float* v, int n) {
+  int half = 1;
+  while (half < n) half *= 2;
+  for (int i = n; i < half; i++) v[i] = 0.0f;
+  for (half /= 2; half >= 1; half /= 2) {
+    for (int i = 0; i < half; i++) v[i] = v[i] + v[i + half];
+  }
+  return v[0];
+}
+
 // Exponents: -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a power of two
 // (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up separately.
 INLINE VecI scaleExponents(VecF t) {

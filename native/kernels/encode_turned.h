@@ -44,21 +44,26 @@ static COLD void turnRows(int firstRow, const float* x, size_t stride, float* y,
   }
 }
 
-// Codes of so many bits [128][D] as planes in tile order (planes.h).
+// Codes of so many bits in tile order as planes (planes.h). elements: a multiple of 512.
+static __attribute__((noinline)) void packTile(int bits, const uint8_t* tile, size_t elements, uint8_t* hi, uint8_t* lo) {
+  switch (bits) {
+    case 4:
+      packPairs<2>(tile, elements, hi);
+      packPairs<0>(tile, elements, lo);
+      break;
+    case 3:
+      packPairs<1>(tile, elements, hi);
+      packBits<0>(tile, elements, lo);
+      break;
+    case 2: packPairs<0>(tile, elements, hi); break;
+    default: packBits<0>(tile, elements, lo);
+  }
+}
+
+// The same for codes [128][D].
 template <int D>
 static COLD void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo) {
   alignas(64) uint8_t tile[kPageTokens * D];
   placeInTile<D>(isKey, codes, tile);
-  switch (bits) {
-    case 4:
-      packPairs<2>(tile, sizeof tile, hi);
-      packPairs<0>(tile, sizeof tile, lo);
-      break;
-    case 3:
-      packPairs<1>(tile, sizeof tile, hi);
-      packBits<0>(tile, sizeof tile, lo);
-      break;
-    case 2: packPairs<0>(tile, sizeof tile, hi); break;
-    default: packBits<0>(tile, sizeof tile, lo);
-  }
+  packTile(bits, tile, sizeof tile, hi, lo);
 }

@@ -47,6 +47,7 @@ namespace {
 #include "gemm_i8.h"
 #include "latent_codec.h"
 #include "dense_products.h"
+#include "residuals.h"
 
 [[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx2vnni = kAvx2vnni, avx512 = kAvx512, avx512vnni = kAvx512vnni, neon = kNeon, neondot = kNeondot,
               wasmsimd = kWasmSimd128;
@@ -90,6 +91,8 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     NAMED(unpackLatent),
     NAMED(demoteLatent),
     NAMED(mixLatent),
+    NAMED(decodeResiduals),
+    NAMED(roundToLevels),
     NAMED(denseRow),
     NAMED(densePanels),
     NAMED(denseNorm),

@@ -15,8 +15,8 @@ namespace palimpsest {
 
 // How the error of a key is steered away from the queries (native/reference/steering.ts): the metric of one head, factored.
 struct KeySteering {
-  const float* feedback;  // [d][d], below the diagonal: the share of the error of an earlier channel that a later one takes back
-  const float* weights;   // [d]
+  const float* feedback;  // [d][d], below the diagonal: the share of the error of an earlier channel that a later one takes back; null for kChannelPowers
+  const float* weights;   // [d]; for kChannelPowers the mean square of the queries in each channel
 };
 // Where the fields of one page side of one KV head are written. Fields have the numbers of layout.gen.h (kRotMean, ...).
 struct SideTarget {
@@ -117,6 +117,15 @@ struct DenseWeights {
   int outputs;
 };
 
+// Residuals of a predicted page are entropy-coded (engine/park/rans.ts): four states that take turns, symbols of shares of 4096.
+constexpr int kCodedStates = 4, kCodedSlots = 4096, kCodedLevelMax = 21, kCodedSymbols = 2 * kCodedLevelMax + 1;
+struct CodedResiduals {
+  const uint8_t* bytes;   // the states, u32, then words, u16
+  size_t size;
+  const uint8_t* tables;  // [width], the distribution of each column
+  int8_t* codes;          // [rows][width]
+};
+
 struct Kernels {
   Isa isa;
   const char* name;
@@ -207,6 +216,12 @@ struct Kernels {
   void (*demoteLatent)(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut);
   // y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
+
+  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. width: a multiple of four.
+  // symbols: [distributions][4096], the symbol of each slot; shares: [distributions][43], share << 16 | its first slot.
+  bool (*decodeResiduals)(const uint8_t* symbols, const uint32_t* shares, const CodedResiduals* sides, int rows, int width);
+  // levels[i] = (x[i] - centres[i]) * gains[i], rounded to the nearest integer within +-127, halves up.
+  void (*roundToLevels)(const float* x, const float* centres, const float* gains, int count, int8_t* levels);
 
   // The matrices around attention (dense_products.h). Converts x[0..count) to row `row` of rows.
   void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);

@@ -32,6 +32,42 @@ INLINE float powerOfTwo(int e) {
   return power;
 }
 
+// unit * 2^((exponent - shift) / 16) of every token, 0 for a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend
+// on the power of two, so with unit = 1 the results have the bits of kScaleValues.
+INLINE void rotScales(const int8_t* exponents, int shift, float unit, float* out) {
+  alignas(64) float mantissa[16];
+  for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
+#if defined(__AVX512F__)
+  // Adding j << 19 also adds j & 15 below the exponent, so the table has that subtracted.
+  const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
+  const __m512i table = _mm512_sub_epi32(_mm512_load_si512(mantissa), below);
+  for (int t = 0; t < kPageTokens; t += 16) {
+    const __m512i at = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + t)));
+    const __mmask16 row = _mm512_cmpneq_epi32_mask(at, _mm512_set1_epi32(-128));
+    const __m512i j = _mm512_sub_epi32(at, _mm512_set1_epi32(shift));
+    _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(j, table), _mm512_slli_epi32(j, 19)));
+  }
+#elif defined(__AVX2__)
+  const __m256 low = _mm256_load_ps(mantissa), high = _mm256_load_ps(mantissa + 8);
+  for (int t = 0; t < kPageTokens; t += 8) {
+    const __m256i at = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(exponents + t)));
+    const __m256i j = _mm256_sub_epi32(at, _mm256_set1_epi32(shift));
+    const __m256 part = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, j), _mm256_permutevar8x32_ps(high, j), _mm256_castsi256_ps(_mm256_slli_epi32(j, 28)));
+    const __m256i value = _mm256_add_epi32(_mm256_castps_si256(part), _mm256_slli_epi32(_mm256_srai_epi32(j, 4), 23));
+    const __m256i none = _mm256_cmpeq_epi32(at, _mm256_set1_epi32(-128));
+    _mm256_storeu_ps(out + t, _mm256_castsi256_ps(_mm256_andnot_si256(none, value)));
+  }
+#else
+  for (int t = 0; t < kPageTokens; t++) {
+    const int j = exponents[t] - shift;
+    int32_t value;
+    __builtin_memcpy(&value, &mantissa[j & 15], sizeof value);
+    value = exponents[t] == kZeroRow ? 0 : value + (j >> 4) * (1 << 23);
+    __builtin_memcpy(out + t, &value, sizeof value);
+  }
+#endif
+}
+
 // Moves nibble i of every byte to its low bits. AVX-512 shifts by a vector of equal counts, because gcc 12 spills accumulators around a
 // shift by a single count that is not a constant.
 INLINE Bytes halfOf(Bytes v, size_t i) {

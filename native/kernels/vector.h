@@ -64,6 +64,19 @@ template <class V, class I>
 INLINE V shuffled(V a, V b, I index) { return __builtin_shuffle(a, b, index); }
 #endif
 
+// p[index[i]] in lane i.
+INLINE VecF gathered(const float* p, const int32_t* index) {
+#if defined(__AVX512F__)
+  return _mm512_i32gather_ps(_mm512_loadu_si512(index), p, 4);
+#elif defined(__AVX2__)
+  return _mm256_i32gather_ps(p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(index)), 4);
+#else
+  VecF v;
+  for (int i = 0; i < kLanes; i++) v[i] = p[index[i]];
+  return v;
+#endif
+}
+
 // a * b + c
 INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 #if defined(__AVX512F__)

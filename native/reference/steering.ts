@@ -66,3 +66,12 @@ function addShares(x: number, c: number, values: Float32Array, feedback: Float32
     sum = Math.fround(sum + sign * Math.fround(feedback[c * values.length + i]! * values[i]!));
   return sum;
 }
+
+/** Of queries [rows, d], for codes that weigh channels: `weights` is the mean square in each. Null where no query is other than zero. */
+export function channelPowers(queries: Float32Array, headDim: number): Steering | null {
+  const rows = queries.length / headDim;
+  const sums = new Float64Array(headDim);
+  for (const [i, q] of queries.entries()) sums[i % headDim]! += q * q;
+  const weights = Float32Array.from(sums, (sum) => sum / rows);
+  return weights.some((one) => one > 0) ? { feedback: new Float32Array(), weights } : null;
+}

@@ -1,9 +1,10 @@
 // Caches that share: a cache and its forks share pages, a budget and every move of a shared page; caches of one pool share its bytes. Random keys and
 // values, real logs; budgets are kept at every step, formats of shared pages are the same for all, every log replays, and who was refused goes on.
 import { describe, expect, it } from 'vitest';
-import { KvError, openCache, openPool, type PolicyCache } from '../../../engine/index.ts';
+import { openCache, openPool, type PolicyCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
 import { readLog, replaySession } from '../../../witness/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
 import { scratchFolders } from '../witness/folder.ts';
 
@@ -25,16 +26,6 @@ function step(cache: PolicyCache, random: () => number): Float32Array {
 const fill = (cache: PolicyCache, tokens: number, random: () => number): void => {
   for (let done = 0; done < tokens; done += CHUNK) step(cache, random);
 };
-
-function codeOf(work: () => unknown): string {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'no error';
-}
 
 describe('a live fork under a byte budget', () => {
   it('meets pressure by moves that count once for all, and both logs replay', async () => {

@@ -12,13 +12,13 @@ import { parseParked } from '../../../engine/park/parked-file.ts';
 import { DEVIATIONS, formPredictor, type Predictor, parsePredictor } from '../../../engine/park/predictor.ts';
 import { findPredictor } from '../../../engine/park/predictors.ts';
 import { Distributions, LEVEL_MAX, logisticShares } from '../../../engine/park/rans.ts';
-import { Analysis, decodePage, encodePage, levelsOf } from '../../../engine/park/residual.ts';
+import { decodePage, encodePage, levelsOf } from '../../../engine/park/residual.ts';
 import { resumeSession } from '../../../engine/park/resume.ts';
 import { Runtime } from '../../../engine/runtime.ts';
 import { Session } from '../../../engine/session.ts';
 import type { SessionOptions } from '../../../engine/types.ts';
-import { KvError } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
+import { codeOf } from '../../native/code-of.ts';
 import { seeded } from '../../native/rows.ts';
 import { scratchFolders } from '../witness/folder.ts';
 import { MODEL, openEngine } from './on-reference.ts';
@@ -39,16 +39,6 @@ const story = (): number[] =>
   runtime.model.tokenizer.encode(
     'The keeper of bees went down to the river, and the river was high that spring. '.repeat(60),
   );
-
-const codeOf = (work: () => unknown): string => {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error.code;
-    throw error;
-  }
-  return 'none';
-};
 
 describe('entropy coding', () => {
   const random = seeded(5);
@@ -111,7 +101,6 @@ describe('small matrices', () => {
 describe('a predicted page', () => {
   it('is reconstructed as its writer reckoned, layer for layer', () => {
     const random = seeded(7);
-    const analysis = new Analysis(predictor);
     let written: Int8Array | null = null;
     let read: Int8Array | null = null;
     const hash = createHash('sha256');
@@ -122,7 +111,7 @@ describe('a predicted page', () => {
           return map.centres[c]! + (24 * (random() - 0.5) * 3) / map.gains[c]! / 7;
         });
       const rows = { k: rowsOf(0), v: rowsOf(predictor.width) };
-      const made = encodePage(predictor, analysis, map, written, rows, 4);
+      const made = encodePage(predictor, map, written, rows, 4);
       const back = decodePage(predictor, map, read, made.bytes);
       expect(Buffer.from(back.k.buffer).equals(Buffer.from(made.rows.k.buffer))).toBe(true);
       expect(Buffer.from(back.v.buffer).equals(Buffer.from(made.rows.v.buffer))).toBe(true);

@@ -8,12 +8,14 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { Distributions, logisticShares } from '../../../engine/park/rans.ts';
 import * as held from '../../../native/hold.ts';
 import { encodeLatent, FORMATS, KvError, LATENT_NAMES, type LatentName, SINK_TOKENS } from '../../../native/index.ts';
 import { LATENT_CANDIDATES_FROM, STATUS_NO_MEMORY } from '../../../native/layout.ts';
-import type { Binary, CacheHandle, PoolHandle } from '../../../native/load.ts';
+import type { Binary, CacheHandle, PoolHandle, PredictorHandle } from '../../../native/load.ts';
+import { importPages } from '../../../native/predicted.ts';
 import { exportPage, importPage } from '../../../native/stored.ts';
-import type { PageTable } from '../../../native/types.ts';
+import type { PageRecord, PageTable } from '../../../native/types.ts';
 import { BINDING } from '../../native/binding.ts';
 import { normals, uniform } from '../../native/dense.ts';
 import { FOLDERS } from '../../native/kernels-binding.ts';
@@ -38,6 +40,15 @@ const latentOf = (page: number) =>
 /** Three candidates of a trial each: parts and formats. */
 const CANDIDATES = Uint8Array.of(0, FORMATS.rot4.id, 1, FORMATS.rot2.id, 2, FORMATS.rot3.id);
 const LATENTS = Uint8Array.from(LATENT_NAMES.flatMap((_, i) => [2, LATENT_CANDIDATES_FROM + i]));
+
+const shares = logisticShares(1);
+/** What a predicted page without residuals takes, keys before values. */
+const zeros = (() => {
+  const coded = new Distributions(shares).encode(new Int8Array(128 * ROW), new Uint8Array(ROW));
+  const head = Buffer.alloc(5);
+  head.writeUInt32LE(1 + coded.length);
+  return Buffer.concat([head, coded, head, coded]);
+})();
 
 /** Refuses what a call answers other than 0. */
 function well(status: number): void {
@@ -68,8 +79,11 @@ class Case {
   length = 0;
   /** A page that was exported. */
   bytes: Uint8Array = new Uint8Array();
+  records: PageRecord[] = [];
+  readonly packed: PredictorHandle;
 
   constructor(binary: Binary) {
+    this.packed = new binary.Predictor();
     this.pool = new binary.Pool();
     well(this.pool.open(2 ** 28));
     this.neighbour = open(binary, this.pool, 1);
@@ -142,6 +156,51 @@ class Case {
 
   import(position: number): this {
     importPage(this.other, SHAPE, 0, position, this.bytes);
+    return this;
+  }
+
+  /** Two layers whose pages are predicted as ones. */
+  predictor(): this {
+    const made = this.packed;
+    well(made.close());
+    well(made.open(SHAPE.kvHeads, SHAPE.headDim, shares));
+    const bytes = (length: number) => new Uint8Array(length);
+    const side = (contraction: number) =>
+      [
+        new Int8Array(ROW * contraction),
+        new Float32Array(ROW),
+        new Float32Array(ROW).fill(1),
+        bytes(ROW).fill(1),
+        bytes(ROW),
+      ] as const;
+    const ends = [new Float32Array(2 * ROW), new Float32Array(2 * ROW).fill(9)] as const;
+    for (const below of [0, 2 * ROW]) well(made.addLayer(...side(ROW + below), ...side(2 * ROW + below), ...ends));
+    return this;
+  }
+
+  /** Exports two pages of both layers, and predicts the second layer of the first and the first layer of the second. */
+  park(): this {
+    const sinks = new Uint8Array(4 * SINK_TOKENS * ROW);
+    const parts = [0, 1].flatMap((page) =>
+      [0, 1].map((layer) =>
+        layer === page
+          ? exportPage(this.cache, SHAPE, layer, page, this.table(this.cache, layer))
+          : Buffer.concat([page === 0 ? sinks : sinks.subarray(0, 0), zeros]),
+      ),
+    );
+    this.bytes = Buffer.concat(parts);
+    let at = 0;
+    this.records = parts.map(({ length }, i) => {
+      at += length;
+      return { at: at - length, length, formats: i === 0 || i === 3 ? null : { k: 'rot4', v: 'q8' } };
+    });
+    return this.predictor();
+  }
+
+  importPages(): this {
+    const rotary = { cos: rows(0, 128, 64), sin: rows(9, 128, 64), rotaryDim: 64, interleaved: false };
+    const predicted = { predictor: { handle: this.packed }, rotary };
+    importPages(this.other, SHAPE, { bytes: this.bytes, records: this.records, predicted });
     return this;
   }
 
@@ -315,6 +374,8 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   ],
   'importing a first page': [(it) => it.append(300).export(0).openOther(), (it) => it.import(0)],
   'importing a page behind a full one': [(it) => it.append(300).export(1).openOther(128), (it) => it.import(128)],
+  'packing a predictor': [(it) => it.append(300), (it) => it.predictor()],
+  'importing all pages': [(it) => it.append(300, [0, 1]).park().openOther(), (it) => it.importPages()],
   'taking rows back': [
     (it) => it.append(300, [0, 1]).attend(20),
     (it) => {

@@ -11,6 +11,7 @@ import {
   nativeInfo,
   openKvCache,
   openPool,
+  PackedPredictor,
   rope,
   setIsa,
   toHalf,
@@ -36,6 +37,22 @@ function detached(): Float32Array {
   structuredClone(array.buffer, { transfer: [array.buffer] });
   return array;
 }
+
+/** One of one layer, whose pages are zeros. */
+const side = (width: number, contraction: number) => ({
+  weights: new Int8Array(width * contraction),
+  scales: new Float32Array(width),
+  base: new Float32Array(width),
+  factors: new Uint8Array(width).fill(1),
+  tables: new Uint8Array(width),
+});
+const ends = (width: number) => ({ centres: new Float32Array(2 * width), gains: new Float32Array(2 * width) });
+const layers = [{ k: side(128, 128), v: side(128, 256), ...ends(128) }];
+const shares = new Uint16Array(43).fill(95);
+shares[21] = 4096 - 42 * 95;
+const predictor = new PackedPredictor({ kvHeads: 2, headDim: 64 }, shares, layers);
+afterAll(() => predictor.close());
+const turns = { cos: new Float32Array(4096).fill(1), sin: new Float32Array(4096), rotaryDim: 64, interleaved: false };
 
 /** Values that no sane program passes. Sizes stay small: what is asked for is nonsense, not a lot. */
 const nonsense: (() => unknown)[] = [
@@ -84,7 +101,18 @@ const nonsense: (() => unknown)[] = [
   () => open(),
   () => Object.create(openPool(1000)),
   () => new Proxy({}, {}),
+  () => ({ bytes: new Uint8Array(64), records: [], predicted: null }),
+  () => ({ bytes: new Uint8Array(64), records: null, predicted: null }),
+  () => ({ bytes: new Uint8Array(500), records: [whole, whole], predicted: null }),
+  () => ({ bytes: new Uint8Array(500), records: [short, short], predicted: { predictor, rotary: turns } }),
+  () => ({ bytes: new Uint8Array(500), records: [short, null], predicted: { predictor: open(), rotary: turns } }),
+  () => ({ bytes: new Uint8Array(500), records: [short, { at: 480, length: 21 }], predicted: { predictor } }),
+  () => shares,
+  () => layers,
+  () => layers[0],
 ];
+const whole = { at: 0, length: 500, formats: null };
+const short = { at: 3, length: 42, formats: { k: 'rot4', v: 'q8' } };
 
 describe('the face', () => {
   it('answers wrong arguments with a KvError, whichever method and argument (fuzzed)', () => {
@@ -112,6 +140,7 @@ describe('the face', () => {
           'dropOriginal',
           'restoreOriginal',
           'trialOriginal',
+          'importPages',
         ] as const
       ).map((name) => [cache, name, 4] as [object, string, number]),
       [pool, 'setBudget', 1],
@@ -121,6 +150,7 @@ describe('the face', () => {
       [{ toHalf }, 'toHalf', 2],
       [{ fromHalf }, 'fromHalf', 2],
       [{ setIsa }, 'setIsa', 1],
+      [{ pack: (...given: unknown[]) => new PackedPredictor(...(given as [never, never, never])) }, 'pack', 3],
     ];
     let refused = 0;
     for (let round = 0; round < 4000; round++) {
@@ -212,6 +242,7 @@ describe('the face', () => {
       () => cache.movesUnderWay,
       () => cache.decode(0, 0, 'k'),
       () => cache.exportPage(0, 0),
+      () => cache.importPages({ bytes: new Uint8Array(), records: [], predicted: null }),
       () => cache.memory(),
       () => cache.fork(),
       () => cache.close(),
@@ -240,21 +271,28 @@ describe('the bare binding', () => {
       cache.open(pool, Int32Array.of(1, 2, 1, 64, 1, 1, 1), 0.125, new Int32Array(1), new Float32Array(0));
       const rows = new Float32Array(200 * 64).fill(0.25);
       cache.append(0, rows, rows);
-      return { pool, cache };
+      const guess = new binary.Predictor();
+      guess.open(1, 64, shares);
+      return { pool, cache, guess };
     };
-    let { pool, cache } = fresh();
+    let { pool, cache, guess } = fresh();
     let answers = 0;
     for (let round = 0; round < 8000; round++) {
-      const target = pick(random, [pool, cache, binary, new binary.Pool(), new binary.Cache()]) as unknown as Record<
-        string,
-        unknown
-      >;
+      const target = pick(random, [
+        pool,
+        cache,
+        guess,
+        binary,
+        new binary.Pool(),
+        new binary.Cache(),
+        new binary.Predictor(),
+      ]) as unknown as Record<string, unknown>;
       const names = Object.getOwnPropertyNames(Object.getPrototypeOf(target)).concat(Object.keys(target));
       const method = target[pick(random, names)];
       if (typeof method !== 'function') continue;
       const given = Array.from({ length: Math.floor(random() * 9) }, () =>
         random() < 0.3
-          ? pick(random, [0, 1, cache, pool, new Float64Array(4), new Float32Array(128)])
+          ? pick(random, [0, 1, cache, pool, guess, new Float64Array(4), new Float32Array(128)])
           : pick(random, nonsense)(),
       );
       const receiver = random() < 0.9 ? target : pick(random, [cache, pool, {}, null, Object.create(pool)]);
@@ -264,7 +302,7 @@ describe('the bare binding', () => {
       } catch {
         // An exception of the engine (wrong receiver, class without new) is a fine answer.
       }
-      if (round % 400 === 0) ({ pool, cache } = fresh());
+      if (round % 400 === 0) ({ pool, cache, guess } = fresh());
     }
     expect(answers).toBeGreaterThan(500);
   });

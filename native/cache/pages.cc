@@ -1,0 +1,183 @@
+// Puts all pages of a cache in place at once (layer.h): those that were stored as they are, and those that are predicted from layer to layer. Pages of
+// different positions do not depend on each other and are read by as many threads as the cache has.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "layer.h"
+#include "predictor.h"
+
+namespace palimpsest {
+
+namespace {
+
+// The tables that take a rotary embedding back. It may have made keys longer (YaRN), by the first cosine.
+struct Turning {
+  Buffer<float> cos;
+  Buffer<float> sin;
+};
+
+void turnBack(const RotaryRows& rotary, size_t count, Turning& back) {
+  back.cos.grow(count);
+  back.sin.grow(count);
+  const double amplitude = count == 0 ? 1 : static_cast<double>(rotary.cos[0]) * static_cast<double>(rotary.cos[0]);
+  for (size_t i = 0; i < count; i++) {
+    back.cos[i] = static_cast<float>(static_cast<double>(rotary.cos[i]) / amplitude);
+    back.sin[i] = static_cast<float>(-static_cast<double>(rotary.sin[i]) / amplitude);
+  }
+}
+
+bool areFinite(const uint16_t* halves, size_t count) {
+  return std::all_of(halves, halves + count, [](uint16_t half) { return (half & 0x7c00) != 0x7c00; });
+}
+
+}  // namespace
+
+// What a thread works with.
+struct Cache::PageWork {
+  PageReader reader;
+  Buffer<float> rows;
+};
+
+Status Cache::importPages(const PageRecords& given) {
+  const int layers = shape().layers, pages = given.pages;
+  for (const Layer& layer : layers_) {
+    if (layer.length > 0) return kUnsupported;
+  }
+  const bool isPredicted = given.predictor != nullptr;
+  if (isPredicted && (given.predictor->kvHeads != shape().kvHeads || given.predictor->headDim != shape().headDim ||
+                      given.predictor->layers.size() != static_cast<size_t>(layers))) {
+    return kBadShape;
+  }
+  // All sizes follow from the formats, and what is stored has them.
+  size_t needed = 0;
+  for (int i = 0; i < pages * layers; i++) {
+    const PageRecord& record = given.records[i];
+    if (record.isPredicted && !isPredicted) return kBadArgument;
+    size_t bytes = 0;
+    for (const int format : record.formats) {
+      if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
+      bytes += sideBytes(format, shape().kvHeads, shape().headDim);
+    }
+    const size_t sinks = i < layers ? sinkBytes() : 0;
+    if (record.isPredicted ? record.size < sinks : record.size != bytes + sinks) {
+      *given.damaged = i;
+      return kBadShape;
+    }
+    needed += bytes + sinks;
+  }
+  if (!account_->hasRoom(needed)) return kBudgetExceeded;
+  std::vector<std::shared_ptr<Page>> made;
+  std::vector<PartRef> sinks(layers);
+  made.reserve(static_cast<size_t>(pages) * layers);
+  for (int i = 0; i < pages * layers; i++) {
+    made.push_back(std::make_shared<Page>());
+    const int* formats = given.records[i].formats;
+    if (!made[i]->k.draft(*account_, formats[0], sideShape(true)) || !made[i]->v.draft(*account_, formats[1], sideShape(false))) return kNoMemory;
+    if (i < layers && !(sinks[i] = account_->draft(sinkBytes()))) return kNoMemory;
+  }
+  for (Layer& layer : layers_) reservePages(layer, pages);
+  Turning back;
+  if (isPredicted) turnBack(given.rotary, static_cast<size_t>(pages) * kPageTokens * (given.rotary.rotaryDim / 2), back);
+  const int threads = std::min(options_.threads, std::max(pages, 1));
+  std::vector<PageWork> work(threads);
+  for (PageWork& one : work) {
+    one.rows.grow(static_cast<size_t>(shape().headDim) * kPageTokens);
+    if (isPredicted) one.reader.reserve(*given.predictor);
+  }
+  std::atomic<int> damaged{pages * layers};
+  auto task = [&](int page, int thread) {
+    const RotaryRows reversed{back.cos.data(), back.sin.data(), given.rotary.rotaryDim, given.rotary.interleaved};
+    for (int layer = 0; layer < layers; layer++) {
+      const int at = page * layers + layer;
+      const PageRecord& record = given.records[at];
+      const bool isBelow = layer + 1 < layers && given.records[at + 1].isPredicted;
+      const bool isRead = record.isPredicted ? readPredicted(given, at, *made[at], sinks, work[thread])
+                                             : readStored(given, at, *made[at], sinks, isBelow ? &reversed : nullptr, work[thread]);
+      if (isRead) continue;
+      for (int first = damaged.load(); at < first && !damaged.compare_exchange_weak(first, at);) {
+      }
+      return;
+    }
+  };
+  workers_->threads.each(pages, task, threads);
+  if (damaged.load() < pages * layers) {
+    *given.damaged = damaged.load();
+    return kBadValue;
+  }
+  // From here on nothing can fail.
+  for (int i = 0; i < pages * layers; i++) {
+    Layer& layer = layers_[i % layers];
+    made[i]->k.count(*account_);
+    made[i]->v.count(*account_);
+    if (i < layers) {
+      layer.sinks = std::move(sinks[i]);
+      account_->count(layer.sinks);
+    }
+    layer.pages.push_back(std::move(made[i]));
+    layer.mass.push_back(0);
+    layer.length += kPageTokens;
+  }
+  return kOk;
+}
+
+// A page as it is stored. reversed: not null if the layer above is predicted from its rows.
+bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const {
+  const int layer = at % shape().layers, position = at / shape().layers;
+  const uint8_t* from = given.records[at].bytes;
+  for (PageSide* side : {&page.k, &page.v}) {
+    for (PartRef& part : side->part) {
+      if (part.size() > 0) std::memcpy(part.bytes(), from, part.size());
+      from += part.size();
+    }
+  }
+  if (position == 0) {
+    std::memcpy(sinks[layer].bytes(), from, sinkBytes());
+    if (!areFinite(reinterpret_cast<const uint16_t*>(sinks[layer].bytes()), sinkBytes() / 2)) return false;
+  }
+  if (!holdsNumbers(page, work.rows.data())) return false;
+  if (!reversed) return true;
+  const int d = shape().headDim, width = d * shape().kvHeads, firstRow = position == 0 ? kSinkTokens : 0;
+  for (const bool isKey : {true, false}) {
+    float* rows = isKey ? work.reader.k() : work.reader.v();
+    for (int head = 0; head < shape().kvHeads; head++) {
+      const uint16_t* exact = firstRow > 0 ? sinkRows(sinks[layer], isKey, head) : nullptr;
+      materializeHead(kernels_, page.side(isKey).view(sideShape(isKey), head), isKey, d, firstRow, exact, rows + head * d, width);
+    }
+  }
+  const size_t turned = static_cast<size_t>(position) * kPageTokens * (reversed->rotaryDim / 2);
+  kernels_->rope(work.reader.k(), kPageTokens, shape().kvHeads, d, reversed->rotaryDim, reversed->cos + turned, reversed->sin + turned, reversed->interleaved);
+  work.reader.pass(kernels_, given.predictor->layers[layer], width);
+  return true;
+}
+
+// A page that is predicted. Bytes: the sinks of page 0, rows of keys and then of values, f16; then its residuals.
+bool Cache::readPredicted(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, PageWork& work) const {
+  const int layer = at % shape().layers, position = at / shape().layers;
+  const PageRecord& record = given.records[at];
+  const int d = shape().headDim, width = d * shape().kvHeads, firstRow = position == 0 ? kSinkTokens : 0;
+  const size_t exactBytes = position == 0 ? sinkBytes() : 0;
+  if (!work.reader.read(kernels_, *given.predictor, layer, record.bytes + exactBytes, record.size - exactBytes)) return false;
+  const RotaryRows& rotary = given.rotary;
+  const size_t turned = static_cast<size_t>(position) * kPageTokens * (rotary.rotaryDim / 2);
+  kernels_->rope(work.reader.k(), kPageTokens, shape().kvHeads, d, rotary.rotaryDim, rotary.cos + turned, rotary.sin + turned, rotary.interleaved);
+  const uint8_t* exact = record.bytes;
+  for (const bool isKey : {true, false}) {
+    float* rows = isKey ? work.reader.k() : work.reader.v();
+    for (int t = 0; t < firstRow; t++) {
+      for (int head = 0; head < shape().kvHeads; head++, exact += sizeof(uint16_t) * d) {
+        uint16_t* row = const_cast<uint16_t*>(sinkRows(sinks[layer], isKey, head)) + t * d;
+        std::memcpy(row, exact, sizeof(uint16_t) * d);
+        kernels_->fromHalf(row, rows + static_cast<size_t>(t) * width + head * d, d);
+      }
+    }
+    if (!withinMagnitude(rows, static_cast<size_t>(width) * kPageTokens, kHalfMax)) return false;
+    for (int head = 0; head < shape().kvHeads; head++) {
+      const SideTarget target = page.side(isKey).target(sideShape(isKey), head);
+      kernels_->encode(&target, 1, isKey, d, firstRow, rows + static_cast<size_t>(head) * d, width);
+    }
+  }
+  return true;
+}
+
+}  // namespace palimpsest

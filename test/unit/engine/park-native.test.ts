@@ -1,0 +1,167 @@
+// Pages that the binary reads are those of the reference: rows that TypeScript decodes, coded by the reference of each format, give the same stored bytes; on
+// every instruction set and with several threads; what is damaged is refused and leaves the cache empty.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { RopeTable } from '../../../engine/model/rope.ts';
+import { cacheBytes, fillCache } from '../../../engine/park/cache-bytes.ts';
+import { PagePredictor } from '../../../engine/park/page-predictor.ts';
+import type { Predictor } from '../../../engine/park/predictor.ts';
+import { findPredictor } from '../../../engine/park/predictors.ts';
+import { Runtime } from '../../../engine/runtime.ts';
+import {
+  CODECS,
+  FORMAT_NAMES,
+  type KvCache,
+  nativeInfo,
+  openKvCache,
+  openPool,
+  PAGE_TOKENS,
+  SIDES,
+  SINK_TOKENS,
+  setIsa,
+} from '../../../native/index.ts';
+import { codeOf } from '../../native/code-of.ts';
+import { normals, sameBits, uniform } from '../../native/dense.ts';
+import { headOf, storedFields } from '../../native/sides.ts';
+import { MODEL } from './on-reference.ts';
+
+const TOKENS = 300;
+let runtime: Runtime;
+let predictor: Predictor;
+beforeAll(async () => {
+  runtime = await Runtime.open({ model: MODEL, threads: 1 });
+  predictor = findPredictor(runtime.model.digest, null)!;
+});
+afterAll(async () => {
+  predictor.close();
+  await runtime.close();
+});
+
+const pages = (): PagePredictor =>
+  new PagePredictor(predictor, runtime.model.config, new RopeTable(runtime.model.config, 512));
+const open = (threads = 1): KvCache =>
+  openKvCache({ shape: runtime.shape, pool: openPool(2 ** 28), openFormat: 'q8', threads });
+
+/** Rows as the predictor knows them, so that pages are predicted. */
+function filled(tokens = TOKENS, kv = open()): KvCache {
+  const random = uniform(11);
+  const { width, data } = predictor;
+  for (const [layer, { centres, gains }] of data.layers.entries()) {
+    const rows = (from: number): Float32Array =>
+      normals(random, tokens * width).map(
+        (value, i) => centres[from + (i % width)]! + (4 * value) / gains[from + (i % width)]!,
+      );
+    kv.append(layer, rows(0), rows(width));
+  }
+  return kv;
+}
+
+/** What the reference makes of the records of predicted and stored pages. */
+function byReference(bytes: Buffer): { k: Float32Array; v: Float32Array }[] {
+  const { layers } = runtime.shape;
+  const reference = pages();
+  let at = 0;
+  return Array.from({ length: 2 * layers }, (_, i) => {
+    const size = bytes.readUInt32LE(at);
+    expect(bytes[at + 4]).toBe(1);
+    const rows = reference.decode(
+      Math.floor(i / layers) === 0 ? i : i - layers,
+      Math.floor(i / layers),
+      bytes.subarray(at + 5, at + 4 + size),
+    );
+    at += 4 + size;
+    return rows;
+  }).map(({ k, v }) => ({ k, v }));
+}
+
+describe('pages that the binary reads', () => {
+  it('are those of the reference, on every instruction set and with two threads', () => {
+    const source = filled();
+    const bytes = cacheBytes(source, TOKENS, pages());
+    const expected = open();
+    const rows = byReference(bytes);
+    const { layers } = runtime.shape;
+    const { width } = predictor;
+    for (let layer = 0; layer < layers; layer++) {
+      for (const page of [0, 1]) expected.append(layer, rows[page * layers + layer]!.k, rows[page * layers + layer]!.v);
+      expected.append(layer, new Float32Array(width), new Float32Array(width));
+    }
+    const best = nativeInfo().isa;
+    for (const isa of nativeInfo().available)
+      for (const threads of [1, 2]) {
+        setIsa(isa);
+        const back = open(threads);
+        fillCache(back, TOKENS, bytes, pages());
+        for (let layer = 0; layer < layers; layer++)
+          for (const page of [0, 1])
+            expect(
+              sameBits(back.exportPage(layer, page), expected.exportPage(layer, page)),
+              `${isa} ${layer} ${page}`,
+            ).toBe(true);
+        expect(back.auditBytes()).toBe(back.usedBytes);
+        back.close();
+      }
+    setIsa(best);
+    for (const one of [source, expected]) one.close();
+  });
+
+  it('come back in any format, also between pages that are stored', () => {
+    const { layers, kvHeads, headDim } = runtime.shape;
+    const count = Math.ceil(FORMAT_NAMES.length / layers);
+    const tokens = count * PAGE_TOKENS + 1;
+    const exact = openKvCache({ shape: runtime.shape, pool: openPool(2 ** 28), windowFormat: 'f16' });
+    const source = filled(tokens, exact);
+    const formatsOf = (i: number) => ({
+      k: FORMAT_NAMES[i % FORMAT_NAMES.length]!,
+      v: FORMAT_NAMES[(5 * i + 3) % FORMAT_NAMES.length]!,
+    });
+    for (let i = 0; i < count * layers; i++)
+      for (const side of SIDES) source.transcode(i % layers, Math.floor(i / layers), side, formatsOf(i)[side]);
+    const bytes = cacheBytes(source, tokens, pages());
+    const back = open();
+    fillCache(back, tokens, bytes, pages());
+    const reference = pages();
+    const ways = [0, 0];
+    for (let i = 0, at = 0; i < count * layers; i++) {
+      const [page, layer, size] = [Math.floor(i / layers), i % layers, bytes.readUInt32LE(at)];
+      const way = bytes[at + 4]!;
+      const content = bytes.subarray(at + 5, at + 4 + size);
+      at += 4 + size;
+      ways[way]! += 1;
+      if (way === 0) {
+        reference.pass(source, layer, page);
+        expect(sameBits(back.exportPage(layer, page), source.exportPage(layer, page))).toBe(true);
+        continue;
+      }
+      const rows = reference.decode(layer, page, content);
+      expect(rows.formats).toEqual(formatsOf(i));
+      for (const side of SIDES)
+        for (let head = 0; head < kvHeads; head++) {
+          const one = Float32Array.from(
+            { length: PAGE_TOKENS * headDim },
+            (_, e) => rows[side][(Math.floor(e / headDim) * kvHeads + head) * headDim + (e % headDim)]!,
+          );
+          const codec = CODECS[rows.formats[side]];
+          const wanted = codec.stored(codec.encode(one, headDim, page === 0 ? SINK_TOKENS : 0, side) as never, side);
+          const found = storedFields(back, layer, page, side);
+          for (const [name, field] of Object.entries(wanted))
+            expect(sameBits(headOf(found[name]!, head, kvHeads), field), `${rows.formats[side]} ${side} ${name}`).toBe(
+              true,
+            );
+        }
+    }
+    expect(Math.min(...ways), `${ways[0]} stored, ${ways[1]} predicted`).toBeGreaterThan(5);
+    for (const one of [source, back]) one.close();
+  });
+
+  it('are refused where residuals are damaged, and nothing is left in the cache', () => {
+    const source = filled();
+    const bytes = cacheBytes(source, TOKENS, pages());
+    const size = bytes.readUInt32LE(0);
+    const changed = Buffer.from(bytes);
+    changed[4 + size - 3]! ^= 0x40;
+    const back = open();
+    expect(codeOf(() => fillCache(back, TOKENS, changed, pages()))).toBe('bad-file');
+    expect([back.length(), back.usedBytes]).toEqual([0, 0]);
+    for (const one of [source, back]) one.close();
+  });
+});
