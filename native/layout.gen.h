@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=30 layout=7eb9d6ae4592c65087349bf067fd9d0e";
+constexpr char kAbi[] = "5 formats=30 layout=cb870315d51ab35dd2c4b9b8c07a4431";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -53,7 +53,7 @@ enum KiviField : int { kKiviCodes = 0, kKiviScales = 1, kKiviLows = 2 };
 enum NuqField : int { kNuqHigh = 0, kNuqLow = 1, kNuqScales = 2, kNuqOutliers = 3 };
 enum ProdField : int { kProdHigh = 0, kProdLow = 1, kProdSigns = 2, kProdScales = 3, kProdNorms = 4 };
 enum Q8Field : int { kQ8Codes = 0, kQ8RowScales = 1 };
-enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotMeanScale = 4, kRotReference = 5 };
+enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotFromZero = 4, kRotMeanScale = 5, kRotReference = 6 };
 enum TurboField : int { kTurboHigh = 0, kTurboLow = 1, kTurboScales = 2 };
 
 // What one head holds of one page: 128 * d * elementBits / 8 + 128 * tokenBytes + d * channelBytes + headBytes.
@@ -87,14 +87,14 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
      .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
     {.name = "q8", .family = 8, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
-    {.name = "rot4", .family = 9, .version = 2, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x200004c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot3", .family = 9, .version = 2, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x164904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot2", .family = 9, .version = 2, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x3edb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot1", .family = 9, .version = 2, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x3fff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot4", .family = 9, .version = 3, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x200004c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot3", .family = 9, .version = 3, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x164904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot2", .family = 9, .version = 3, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x3edb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot1", .family = 9, .version = 3, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x3fff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
     {.name = "kivi8", .family = 5, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {.name = "kivi4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
@@ -137,12 +137,12 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
      .from = 0x164904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
     {.name = "higgs2", .family = 3, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x3edb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "rotq4", .family = 9, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x4c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "rotq3", .family = 9, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x124904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "rotq2", .family = 9, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x36db05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 6, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq4", .family = 9, .version = 2, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x4c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq3", .family = 9, .version = 2, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x124904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "rotq2", .family = 9, .version = 2, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
+     .from = 0x36db05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
     {.name = "band3", .family = 0, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kChannelPowers,
      .from = 0x24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 3, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
     {.name = "band2", .family = 0, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kChannelPowers,

@@ -73,22 +73,24 @@ export function storedCodes(head: EncodedHead, side: Side): Uint8Array {
 export function goldenVectors(): GoldenVector[] {
   const pages = [...CODED_HEAD_DIMS.map((headDim) => [headDim, 0] as const), [64, -20] as const, [64, 8] as const];
   return pages.flatMap(([headDim, power]) =>
-    [CODECS.q8, CODECS.rot4, CODECS.rot3, CODECS.rot2, CODECS.rot1].map((codec): GoldenVector => {
-      const head = codec.encode(goldenRows(headDim, power), headDim, GOLDEN_FIRST_ROW);
-      const [k, v] = SIDES.map((side) => sha256(storedCodes(head, side)));
-      return {
-        format: codec.format,
-        layoutVersion: FORMATS[codec.format as FormatName].layoutVersion,
-        headDim,
-        power,
-        codesSha256: { k: k!, v: v! },
-        rowScales: hex(head.rowScales),
-        means: hex(head.means),
-        meanScale: head.meanScale,
-        reference: head.reference,
-        decodedSha256: sha256(new Uint8Array(codec.decode(head).buffer)),
-      };
-    }),
+    ([CODECS.q8, CODECS.rot4, CODECS.rot3, CODECS.rot2, CODECS.rot1] as ReferenceCodec<EncodedHead>[]).map(
+      (codec): GoldenVector => {
+        const head = codec.encode(goldenRows(headDim, power), headDim, GOLDEN_FIRST_ROW);
+        const [k, v] = SIDES.map((side) => sha256(storedCodes(head, side)));
+        return {
+          format: codec.format,
+          layoutVersion: FORMATS[codec.format as FormatName].layoutVersion,
+          headDim,
+          power,
+          codesSha256: { k: k!, v: v! },
+          rowScales: hex(head.rowScales),
+          means: hex(head.means),
+          meanScale: head.meanScale,
+          reference: head.reference,
+          decodedSha256: sha256(new Uint8Array(codec.decode(head).buffer)),
+        };
+      },
+    ),
   );
 }
 

@@ -224,7 +224,7 @@ struct Band {
   template <int D>
   static COLD void center(const SideTarget& to, int firstRow, const float* x, size_t stride, float* y, float* powers) {
     alignas(64) float mean[D], squares[kPageTokens * D];
-    encodeMean<D>(x, stride, firstRow, to.at<int8_t>(kBandMean), to.at<uint16_t>(kBandMeanScale), mean);
+    encodeMean<D>(x, stride, firstRow, kPageTokens - firstRow, to.at<int8_t>(kBandMean), to.at<uint16_t>(kBandMeanScale), mean);
     const int apart = setApart<D>(to, firstRow, x, stride, mean);
     for (int t = 0; t < kPageTokens; t++) {
       const bool isLeftOut = t < firstRow || t == to.at(kBandApart)[0] || t == to.at(kBandApart)[1];

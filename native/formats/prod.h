@@ -20,7 +20,7 @@ struct Prod {
     static constexpr LevelTables kSignTables(1, kSigns);
     unpackPlanes(1, kSignTables, nullptr, side.at(kProdSigns), elements, tile);
     factorsOf(side.at<uint16_t>(kProdNorms), signLevel(d), factors);
-    withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, none, x, stride); });
+    withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, none, nullptr, x, stride); });
     const Codebook codebook = sphereOf(codeBits(side.format), d);
     unpackPlanes(codeBits(side.format), *codebook.levels, side.at(kProdHigh), side.at(kProdLow), elements, tile);
     factorsOf(side.at<uint16_t>(kProdScales), codebook.divisor, factors);

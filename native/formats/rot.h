@@ -44,7 +44,7 @@ struct Rot {
       alignas(64) float mean[kHeadDimMax];
       const float scale = halfToFloat(*alone.meanScale);
       for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(alone.mean + c) * scale);
-      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, *alone.reference, d, firstRow, x, stride);
+      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, alone.fromZero, *alone.reference, d, firstRow, x, stride);
     }
     if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested);
   }
@@ -83,16 +83,41 @@ struct Rot {
     rows.valueSteps[head] = scaleOf(static_cast<int8_t>(most)) / kIntegerMax * unitOf(v);
   }
 
-  // Adds the mean of the page times the mass of the page.
+  // Takes the product with the mean off the scores of rows that are coded from zero.
+  static MEMBER void addToScores(const SideView& k, const PageRows& rows, int head) {
+    const uint8_t* fromZero = k.at(kRotFromZero);
+    if (!hasFromZero(fromZero)) return;
+    for (int r = head * rows.perHead; r < (head + 1) * rows.perHead; r++) {
+      float* score = rows.scores + static_cast<size_t>(r) * kPageTokens;
+      for (int t = 0; t < kPageTokens; t += kLanes) store(score + t, load(score + t) - fromBits(bits(splat(rows.offset[r])) & lanesFromZero(fromZero, t)));
+    }
+  }
+
+  // Adds the mean of the page times the mass of the rows that are coded from it.
   static MEMBER void addToMix(const SideView& v, const PageRows& rows, int head) {
     const int d = rows.d;
     const int first = head * rows.perHead, end = first + rows.perHead;
+    const uint8_t* fromZero = v.at(kRotFromZero);
+    const bool isWhole = !hasFromZero(fromZero);
     alignas(64) float mean[kContractionMax];
     meanRow(v, d, mean);
-    for (int r = first; r < end; r++) axpy(rows.rowMass[r], mean, rows.mixed + static_cast<size_t>(r) * d, d);
+    for (int r = first; r < end; r++) {
+      const float mass = isWhole ? rows.rowMass[r] : massFromMean(fromZero, rows.scores + static_cast<size_t>(r) * kPageTokens) * rows.share[r];
+      axpy(mass, mean, rows.mixed + static_cast<size_t>(r) * d, d);
+    }
   }
 
  private:
+  // The sum of the probabilities of the rows that are coded from the mean.
+  static MEMBER float massFromMean(const uint8_t* fromZero, const float* probability) {
+    Parts sum{};
+    for (int t = 0; t < kPageTokens; t += kLanes) {
+      VecF& part = sum.part[t / kLanes % kParts];
+      part = part + fromBits(bits(load(probability + t)) & ~lanesFromZero(fromZero, t));
+    }
+    return sumParts(sum);
+  }
+
   static MEMBER void addTarget(RotTargets& all, const SideTarget& to) {
     const int width = widthOf(to.format);
     all.exponents[width] = to.at<int8_t>(kRotExponents);
@@ -100,6 +125,7 @@ struct Rot {
     if (width != widthOf(kRot1)) all.hi = to.at(kRotHigh);
     if (all.mean) return;
     all.mean = to.at<int8_t>(kRotMean);
+    all.fromZero = to.at(kRotFromZero);
     all.meanScale = to.at<uint16_t>(kRotMeanScale);
     all.reference = to.at<int8_t>(kRotReference);
   }

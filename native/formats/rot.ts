@@ -3,16 +3,19 @@
  *
  * For each head of a page of 128 rows, keys after RoPE, values unchanged, and all rows multiplied by 2^−e:
  *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; μ̂ is the decoded mean
- *   rotate  y = H·D·(x − μ̂)                                                                                       (rotation.ts)
+ *   origin  rows with ⟨x,μ̂⟩ < ½⟨μ̂,μ̂⟩ are nearer to zero than to μ̂, and are coded from zero: one bit of each row says so. If there are such rows, μ̂
+ *           is made again from the others alone. o_t is μ̂ or 0
+ *   rotate  y = H·D·(x − o_t)                                                                                     (rotation.ts)
  *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian              (lloydmax.ts)
  *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, c₁ = c₄ >> 3; each width has decode levels u, integers over a divisor      (tables.gen.ts)
  *   scale   t = ⟨y,y⟩ / ⟨y,u⟩, so that ⟨x̂,x⟩ = ⟨x,x⟩ along y; stored as k, t = 2^(k/16), |k| ≤ 127
- *   decode  x̂ = 2^e·(μ̂ + t·D·H·u)
+ *   decode  x̂ = 2^e·(o_t + t·D·H·u)
  * The scale is larger than that of least squares. It costs squared error but helps attention, where a shrunken key
- * flattens the softmax. Without subtracting the mean it would do harm. rot1 has the levels ±√(π/2), with which t is the rms of a Gaussian row.
+ * flattens the softmax. Without subtracting the mean it would do harm. Rows from zero are few, and heads look at them most: what they look at where
+ * they have nothing to look for has a small value and a key of its own, and coded from the mean it would err as much as the mean is large. rot1 has the levels ±√(π/2), with which t is the rms of a Gaussian row.
  *
- * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to the mean exactly. So do sinks (rows before firstRow), which stay
- * out of the mean and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, because every code has the sign of its y; if it were, the guard would make a
+ * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to o_t exactly. So do sinks (rows before firstRow), which stay
+ * out of the mean, have the bit 0 and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, because every code has the sign of its y; if it were, the guard would make a
  * zero row.
  *
  * The reference e is 0 unless scales would saturate. Let r be the rms of y in each row that is not zero, computed with e = 0, and L and S the
@@ -24,7 +27,8 @@
  * t < 2^(e−8), which is 2^−14 of the largest where e > 0 and 2^−10 where e < 0, decodes as if t were 2^(e−127/16).
  *
  * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4, rot1 none; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8,
- * rot2 none, rot1 the code, 128·d/8; k 128; means d, their scale 2, e 1. That is b + 8/d + (8 + 24/d)/128 bits per element: b + 0.19 at d = 64.
+ * rot2 none, rot1 the code, 128·d/8; k 128; means d, bits of origins 16, scale of the means 2, e 1. That is b + 9/d + (8 + 24/d)/128 bits per
+ * element: b + 0.21 at d = 64.
  * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes. Demotion to rot1 moves the
  * sign bits of hi to a lo plane of their own.
  *
@@ -51,6 +55,11 @@ import { type Allocation, CODED_HEAD_DIMS, defineFormat, defineYardstick, type T
 
 export type RotName = keyof typeof ROT_LEVELS;
 
+export interface RotHead extends EncodedHead {
+  /** [128] 1 where a row is coded from zero instead of the mean. */
+  readonly fromZero: Uint8Array;
+}
+
 /** Bits per code: 4, 3, 2 or 1. */
 const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
 /** Bits in the hi plane and in the lo plane. */
@@ -76,15 +85,18 @@ export function scaleCode(t: number): number {
 
 const signed = (k: number): number => (k << 16) >> 16;
 
-/** The mean of each channel over the rows from firstRow on, as int8 with one f16 scale for all. */
+/** The mean of each channel over the rows from firstRow on that are not left out, as int8 with one f16 scale for all. */
 export function encodeMean(
   rows: Float32Array,
   headDim: number,
   firstRow: number,
+  leftOut: Uint8Array = new Uint8Array(PAGE_TOKENS),
 ): { means: Int8Array; meanScale: number } {
+  const counts = (t: number): boolean => t >= firstRow && leftOut[t] === 0;
+  const count = leftOut.filter((_, t) => counts(t)).length;
   const average = Float32Array.from({ length: headDim }, (_, c) => {
-    const column = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t < firstRow ? 0 : rows[t * headDim + c]!));
-    return Math.fround(treeSum(column) / (PAGE_TOKENS - firstRow));
+    const column = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (counts(t) ? rows[t * headDim + c]! : 0));
+    return Math.fround(treeSum(column) / Math.max(1, count));
   });
   const max = average.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const meanScale = toHalf(Math.fround(max / 127));
@@ -93,6 +105,27 @@ export function encodeMean(
     scale === 0 ? 0 : roundHalfEven(Math.min(127, Math.max(-127, Math.fround(value / scale)))),
   );
   return { means, meanScale };
+}
+
+const decodedMean = ({ means, meanScale }: { means: Int8Array; meanScale: number }): Float32Array => {
+  const scale = fromHalf(meanScale);
+  return Float32Array.from(means, (mean) => mean * scale);
+};
+
+/** 1 for each row from firstRow on that is nearer to zero than to the mean. */
+function rowsFromZero(rows: Float32Array, mean: Float32Array, firstRow: number): Uint8Array {
+  const d = mean.length;
+  const half = Math.fround(treeDot(mean, mean) * 0.5);
+  return Uint8Array.from({ length: PAGE_TOKENS }, (_, t) =>
+    t >= firstRow && treeDot(rows.subarray(t * d, (t + 1) * d), mean) < half ? 1 : 0,
+  );
+}
+
+/** The mean, and which rows are coded from zero instead. */
+function encodeOrigins(rows: Float32Array, headDim: number, firstRow: number) {
+  const whole = encodeMean(rows, headDim, firstRow);
+  const fromZero = rowsFromZero(rows, decodedMean(whole), firstRow);
+  return { ...(fromZero.includes(1) ? encodeMean(rows, headDim, firstRow, fromZero) : whole), fromZero };
 }
 
 /** t of a rotated row y for codes of one width, or 0 when there is none. */
@@ -107,14 +140,14 @@ function unbiasedScale(y: Float32Array, yy: number, codes: Uint8Array, format: R
 
 /** Every part of a head except its reference, as if that were 0, and ⌊log₂ r⌋ of each row that is not zero. */
 function encodeRows(format: RotName, rows: Float32Array, headDim: number, firstRow: number) {
-  const { means, meanScale } = encodeMean(rows, headDim, firstRow);
-  const scale = fromHalf(meanScale);
+  const origins = encodeOrigins(rows, headDim, firstRow);
+  const mean = decodedMean(origins);
   const drop = 4 - codeBits(format);
   const codes = new Uint8Array(PAGE_TOKENS * headDim);
   const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
   const octaves: number[] = [];
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
-    const y = Float32Array.from(means, (mean, c) => Math.fround(rows[t * headDim + c]! - Math.fround(mean * scale)));
+    const y = lessOrigin(rows.subarray(t * headDim, (t + 1) * headDim), mean, origins.fromZero[t]!);
     rotate(y);
     const yy = treeDot(y, y);
     if (!(yy > 0)) continue;
@@ -126,8 +159,12 @@ function encodeRows(format: RotName, rows: Float32Array, headDim: number, firstR
     const factor = unbiasedScale(y, yy, row, format);
     if (factor > 0) rowScales[t] = scaleCode(factor) & 0xffff;
   }
-  return { head: { format, headDim, firstRow, codes, rowScales, means, meanScale, reference: 0 }, octaves };
+  return { head: { format, headDim, firstRow, codes, rowScales, ...origins, reference: 0 }, octaves };
 }
+
+/** A row without what it is coded from. */
+const lessOrigin = (row: Float32Array, mean: Float32Array, isFromZero: number): Float32Array =>
+  row.map((x, c) => (isFromZero ? x : Math.fround(x - mean[c]!)));
 
 /** ⌊log₂ √x⌋ of a float32 above 0; subnormal ones have the exponent −127. */
 const halfExponent = (x: number): number => {
@@ -142,7 +179,7 @@ function referenceOf(octaves: readonly number[]): number {
   return Math.min(...octaves) < -7 ? Math.min(0, largest - 3) : 0;
 }
 
-function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): EncodedHead {
+function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): RotHead {
   const { head, octaves } = encodeRows(format, rows, headDim, firstRow);
   const reference = referenceOf(octaves);
   if (reference === 0) return head;
@@ -151,18 +188,17 @@ function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: 
 }
 
 /** The head with its keys coded again, steered by queries. Means and reference stay. */
-function steer(head: EncodedHead, rows: Float32Array, { feedback, weights }: Steering): EncodedHead {
-  const { headDim, firstRow, means, reference } = head;
+function steer(head: RotHead, rows: Float32Array, { feedback, weights }: Steering): RotHead {
+  const { headDim, firstRow, reference, fromZero } = head;
   const format = rotName(head.format);
+  const mean = decodedMean(head);
   const { divisor, levels } = ROT_LEVELS[format];
   const drop = 4 - codeBits(format);
-  const scale = fromHalf(head.meanScale);
   const codes = new Uint8Array(head.codes.length);
   const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
-    const y = Float32Array.from(means, (mean, c) =>
-      Math.fround(Math.fround(rows[t * headDim + c]! * 2 ** -reference) - Math.fround(mean * scale)),
-    );
+    const row = rows.slice(t * headDim, (t + 1) * headDim).map((x) => x * 2 ** -reference);
+    const y = lessOrigin(row, mean, fromZero[t]!);
     rotate(y);
     const r = Math.fround(Math.sqrt(Math.fround(treeDot(y, y) / headDim)));
     const errors = new Float32Array(headDim);
@@ -188,7 +224,7 @@ function steer(head: EncodedHead, rows: Float32Array, { feedback, weights }: Ste
  * Narrows codes without the rows: c >> difference, t' = t·⟨u,u⟩/⟨u,u'⟩ with integer sums, each conversion and operation rounded
  * to float32. Means and reference stay the same.
  */
-export function demote(head: EncodedHead, to: RotName): EncodedHead {
+export function demote(head: RotHead, to: RotName): RotHead {
   const from = rotName(head.format);
   const drop = codeBits(from) - codeBits(to);
   assert(drop > 0, `${from} cannot be demoted to ${to}`);
@@ -219,16 +255,16 @@ export function narrowedScale(bits: number, codes: Uint8Array, from: RotName, to
 }
 
 /** The value of one integer level in row t: 2^e times the row's scale over the divisor of the levels, in float32. */
-function levelWorth(head: EncodedHead, t: number): number {
+function levelWorth(head: RotHead, t: number): number {
   const scale = Math.fround(rotScale(signed(head.rowScales[t]!)) * 2 ** head.reference);
   return Math.fround(scale / ROT_LEVELS[rotName(head.format)].divisor);
 }
 
 /** The value of one unit of the integer means. */
-export const meanUnit = (head: EncodedHead): number => Math.fround(fromHalf(head.meanScale) * 2 ** head.reference);
+export const meanUnit = (head: RotHead): number => Math.fround(fromHalf(head.meanScale) * 2 ** head.reference);
 
-function decode(head: EncodedHead): Float32Array {
-  const { headDim, firstRow, codes, means } = head;
+function decode(head: RotHead): Float32Array {
+  const { headDim, firstRow, codes, means, fromZero } = head;
   const { levels } = ROT_LEVELS[rotName(head.format)];
   const scale = meanUnit(head);
   const rows = new Float32Array(PAGE_TOKENS * headDim);
@@ -236,13 +272,14 @@ function decode(head: EncodedHead): Float32Array {
     const worth = levelWorth(head, t);
     const row = Float32Array.from({ length: headDim }, (_, c) => Math.fround(levels[codes[t * headDim + c]!]! * worth));
     rotate(row, true);
-    for (let c = 0; c < headDim; c++) rows[t * headDim + c] = Math.fround(Math.fround(means[c]! * scale) + row[c]!);
+    for (let c = 0; c < headDim; c++)
+      rows[t * headDim + c] = fromZero[t] ? row[c]! : Math.fround(Math.fround(means[c]! * scale) + row[c]!);
   }
   return rows;
 }
 
-/** q·k̂_t = worth_t·⟨HDq, level⟩ + ⟨q, μ̂⟩: the query is rotated once, no key is. Rows before firstRow give 0. */
-function scores(query: Float32Array, head: EncodedHead): Float64Array {
+/** q·k̂_t = worth_t·⟨HDq, level⟩ + ⟨q, o_t⟩: the query is rotated once, no key is. Rows before firstRow give 0. */
+function scores(query: Float32Array, head: RotHead): Float64Array {
   const { levels } = ROT_LEVELS[rotName(head.format)];
   const rotated = query.slice();
   rotate(rotated);
@@ -252,18 +289,18 @@ function scores(query: Float32Array, head: EncodedHead): Float64Array {
     if (t < head.firstRow) return 0;
     let sum = 0;
     for (let c = 0; c < head.headDim; c++) sum += rotated[c]! * levels[head.codes[t * head.headDim + c]!]!;
-    return levelWorth(head, t) * sum + onMean;
+    return levelWorth(head, t) * sum + (head.fromZero[t] ? 0 : onMean);
   });
 }
 
-/** Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + (Σ w_t)·μ̂: the sum is rotated back once. Rows before firstRow do not count. */
-function mix(weights: Float32Array, head: EncodedHead): Float64Array {
+/** Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + Σ w_t·o_t: the sum is rotated back once. Rows before firstRow do not count. */
+function mix(weights: Float32Array, head: RotHead): Float64Array {
   const { levels } = ROT_LEVELS[rotName(head.format)];
   const sum = new Float64Array(head.headDim);
   let mass = 0;
   for (let t = head.firstRow; t < PAGE_TOKENS; t++) {
     const weight = weights[t]! * levelWorth(head, t);
-    mass += weights[t]!;
+    if (!head.fromZero[t]) mass += weights[t]!;
     for (let c = 0; c < head.headDim; c++) sum[c]! += weight * levels[head.codes[t * head.headDim + c]!]!;
   }
   const back = Float32Array.from(sum);
@@ -296,6 +333,12 @@ export function packPlanes(tile: Uint8Array, highBits: number, lowBits: number):
   return { hi, lo };
 }
 
+/** Bit t & 7 of byte t >> 3 is that of row t. */
+const rowBits = (flags: Uint8Array): Uint8Array =>
+  Uint8Array.from({ length: PAGE_TOKENS / 8 }, (_, byte) =>
+    flags.subarray(8 * byte, 8 * byte + 8).reduce((bits, flag, i) => bits | (flag << i), 0),
+  );
+
 function rotName(format: string): RotName {
   assert(format in ROT_LEVELS, `${format} is not of the rot family`);
   return format as RotName;
@@ -309,14 +352,15 @@ const codec = (format: RotName, relative: number) => ({
   decode,
   scores,
   mix,
-  demote: (head: EncodedHead, to: string) => demote(head, rotName(to)),
-  stored(head: EncodedHead, side: Side) {
+  demote: (head: RotHead, to: string) => demote(head, rotName(to)),
+  stored(head: RotHead, side: Side) {
     const { hi, lo } = planes(head, side);
     return {
       high: hi,
       low: lo,
       exponents: bytesOf(Int8Array.from(head.rowScales, signed)),
       mean: bytesOf(head.means),
+      fromZero: rowBits(head.fromZero),
       meanScale: bytesOf(Uint16Array.of(head.meanScale)),
       reference: bytesOf(Int8Array.of(head.reference)),
     };
@@ -331,6 +375,7 @@ const partsOf = (name: RotName, kept: boolean): readonly Allocation[] => [
     fields: [
       { name: 'exponents', tokenBytes: 1 },
       { name: 'mean', channelBytes: 1, kept },
+      { name: 'fromZero', headBytes: PAGE_TOKENS / 8, kept },
       { name: 'meanScale', headBytes: 2, kept },
       { name: 'reference', headBytes: 1, kept },
     ],
@@ -338,7 +383,7 @@ const partsOf = (name: RotName, kept: boolean): readonly Allocation[] => [
 ];
 
 /** The same for keys whose codes are steered. Its heads name the format whose bytes they have. */
-const steeredCodec = (format: string, plain: RotName, relative: number): ReferenceCodec<EncodedHead> => {
+const steeredCodec = (format: string, plain: RotName, relative: number): ReferenceCodec<RotHead> => {
   const { encode: plainly, demote: _, ...rest } = codec(plain, relative);
   return {
     ...rest,
@@ -366,7 +411,7 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     rotated: true,
     parts: partsOf(name, true),
     source: 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md',
-    layoutVersion: 2,
+    layoutVersion: 3,
   });
 
 const defineSteered = <const N extends string>(name: N, id: number, rank: number, tier: Tier, plain: RotName) =>
@@ -382,7 +427,7 @@ const defineSteered = <const N extends string>(name: N, id: number, rank: number
     steered: 'metric',
     parts: partsOf(plain, false),
     source: `${plain} with the query metric of SQuat (Wang et al. 2025, arXiv 2503.24358); docs/lab/formats.md`,
-    layoutVersion: 1,
+    layoutVersion: 2,
   });
 
 export const formats = [

@@ -21,7 +21,7 @@ struct Turbo {
     const float divisor = codebookOf(side, d).divisor;
     for (int t = 0; t < kPageTokens; t += kLanes) store(factors + t, load(factors + t) / splat(divisor));
     levels(side, d, tile);
-    withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, none, x, stride); });
+    withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, none, nullptr, x, stride); });
   }
 
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {

@@ -17,9 +17,11 @@ INLINE void turnBack(VecF (&y)[D / kLanes]) {
   }
 }
 
-// x[t] = mean + factors[t] * (HD)^T level[t] for the rows from firstRow on. tile: the levels; mean: [D].
+// x[t] = mean + factors[t] * (HD)^T level[t] for the rows from firstRow on, without the mean where fromZero has the bit of the row. tile: the levels;
+// mean: [D]; fromZero: null for none.
 template <int D>
-static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const float* factors, const float* mean, float* x, size_t stride) {
+static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const float* factors, const float* mean, const uint8_t* fromZero, float* x,
+                         size_t stride) {
   constexpr int kVectors = D / kLanes;
   alignas(64) int8_t rows[kLanes][wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
@@ -40,8 +42,9 @@ static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const flo
       }
     }
     turnBack<D>(y);
+    const bool isPlain = fromZero != nullptr && isFromZero(fromZero, t);
 #pragma GCC unroll 16
-    for (int i = 0; i < kVectors; i++) store(x + t * stride + i * kLanes, load(mean + i * kLanes) + y[i]);
+    for (int i = 0; i < kVectors; i++) store(x + t * stride + i * kLanes, isPlain ? y[i] : load(mean + i * kLanes) + y[i]);
   }
 }
 
@@ -56,7 +59,7 @@ static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x
   const float divisor = static_cast<float>(divisorOf(side.format));
   float factors[kPageTokens];
   for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
-  decodeTurned<D>(isKey, firstRow, tile, factors, mean, x, stride);
+  decodeTurned<D>(isKey, firstRow, tile, factors, mean, side.at(kRotFromZero), x, stride);
 }
 
 static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {

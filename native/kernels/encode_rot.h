@@ -8,6 +8,7 @@ struct RotTargets {
   uint8_t* lo[kWidths] = {};
   int8_t* exponents[kWidths] = {};
   int8_t* mean = nullptr;
+  uint8_t* fromZero = nullptr;
   uint16_t* meanScale = nullptr;
   int8_t* reference = nullptr;
 };
@@ -62,12 +63,12 @@ INLINE VecI divideToCodes(VecF x, float scale) {
   return bits(code + kRoundMagic);
 }
 
-// Column means of the rows from firstRow on, quantized to int8 with one f16 scale. decoded[c]: the dequantized mean.
+// Column means of `count` rows, the others from firstRow on being zeros, quantized to int8 with one f16 scale. decoded[c]: the dequantized mean.
 template <int D>
-INLINE void encodeMean(const float* x, size_t stride, int firstRow, int8_t* mean, uint16_t* meanScale, float* decoded) {
+INLINE void encodeMean(const float* x, size_t stride, int firstRow, int count, int8_t* mean, uint16_t* meanScale, float* decoded) {
   float average[D];
   columnSums<D>(x, stride, firstRow, average);
-  const VecF rows = splat(static_cast<float>(kPageTokens - firstRow));
+  const VecF rows = splat(static_cast<float>(count));
   for (int c = 0; c < D; c += kLanes) store(average + c, load(average + c) / rows);
   *meanScale = floatToHalf(largestLane(largestOf(average, D)) / 127.0f);
   const float scale = halfToFloat(*meanScale);
@@ -75,6 +76,49 @@ INLINE void encodeMean(const float* x, size_t stride, int firstRow, int8_t* mean
     storeLowBytes(mean + c, scale > 0.0f ? divideToCodes(load(average + c), scale) : VecI{});
   }
   for (int c = 0; c < D; c++) decoded[c] = static_cast<float>(mean[c]) * scale;
+}
+
+// Sets the bits of the rows from firstRow on that are nearer to zero than to the mean, and returns how many they are.
+template <int D>
+static COLD int findFromZero(const float* x, size_t stride, int firstRow, const float* mean, uint8_t* fromZero) {
+  constexpr int kCount = D / kLanes;
+  const auto product = [&](const float* row) MEMBER {
+    VecF v[kCount];
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; i++) v[i] = load(row + i * kLanes) * load(mean + i * kLanes);
+    return treeSum<D>(v);
+  };
+  VecF partial[kLanes];
+  float along[kLanes];
+  for (int i = 0; i < kLanes; i++) partial[i] = product(mean);
+  const float half = sumsOfLanes(partial)[0] * 0.5f;
+  __builtin_memset(fromZero, 0, kPageTokens / 8);
+  int count = 0;
+  for (int first = 0; first < kPageTokens; first += kLanes) {
+    for (int i = 0; i < kLanes; i++) partial[i] = first + i < firstRow ? splat(0.0f) : product(x + (first + i) * stride);
+    store(along, sumsOfLanes(partial));
+    for (int i = 0; i < kLanes; i++) {
+      const int t = first + i;
+      if (t < firstRow || !(along[i] < half)) continue;
+      fromZero[t / 8] = static_cast<uint8_t>(fromZero[t / 8] | 1 << t % 8);
+      count++;
+    }
+  }
+  return count;
+}
+
+// The mean, and which rows are coded from zero instead: native/formats/rot.ts.
+template <int D>
+static COLD void encodeOrigins(const float* x, size_t stride, int firstRow, const RotTargets& targets, float* mean) {
+  const int rows = kPageTokens - firstRow;
+  encodeMean<D>(x, stride, firstRow, rows, targets.mean, targets.meanScale, mean);
+  const int apart = findFromZero<D>(x, stride, firstRow, mean, targets.fromZero);
+  if (apart == 0) return;
+  alignas(64) float others[kPageTokens * D];
+  for (int t = firstRow; t < kPageTokens; t++) {
+    for (int c = 0; c < D; c += kLanes) store(others + t * D + c, isFromZero(targets.fromZero, t) ? splat(0.0f) : load(x + t * stride + c));
+  }
+  encodeMean<D>(others, D, firstRow, rows > apart ? rows - apart : 1, targets.mean, targets.meanScale, mean);
 }
 
 // y = H*D*(row - mean), in the order of operations of rotate.h.
@@ -143,8 +187,9 @@ struct Octaves {
 template <int D>
 static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
   constexpr int kCount = D / kLanes;
-  alignas(64) float mean[D];
-  encodeMean<D>(x, stride, firstRow, targets.mean, targets.meanScale, mean);
+  alignas(64) float mean[D], zero[D];
+  encodeOrigins<D>(x, stride, firstRow, targets, mean);
+  for (int c = 0; c < D; c += kLanes) store(zero + c, splat(0.0f));
   Sixteen levels[kWidths];
   for (int width = 0; width < kWidths; width++) levels[width] = levelsByCode(kWidthFormats[width]);
   float padded[16];
@@ -160,7 +205,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
     for (int row = 0; row < kLanes; row++) {
       const int t = first + row;
       if (t >= firstRow) {
-        rotateRow<D>(x + t * stride, mean, y[row]);
+        rotateRow<D>(x + t * stride, isFromZero(targets.fromZero, t) ? zero : mean, y[row]);
       } else {
         for (int i = 0; i < kCount; i++) y[row][i] = splat(0.0f);
       }

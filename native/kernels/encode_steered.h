@@ -12,14 +12,17 @@ INLINE VecF withShares(VecF x, const float* feedback, const float* values, int c
   return x;
 }
 
-// A head of keys in a format with the bytes of the rot family, whose mean and reference are written: writes codes and exponents.
-static COLD void steerRot(const SideTarget& to, uint8_t* hi, uint8_t* lo, int8_t* exponents, const float* mean, int reference, int d,
+// A head of keys in a format with the bytes of the rot family, whose origins and reference are written: writes codes and exponents.
+static COLD void steerRot(const SideTarget& to, uint8_t* hi, uint8_t* lo, int8_t* exponents, const float* mean, const uint8_t* fromZero, int reference, int d,
                                                int firstRow, const float* x, size_t stride) {
   const int width = widthOf(to.format), codeBits = 4 - width;
   alignas(64) float turned[kHeadDimMax * kPageTokens], y[kHeadDimMax * kPageTokens];
   const float unit = powerOfTwo(-reference);
   for (int t = 0; t < kPageTokens; t++) {
-    for (int c = 0; c < d; c += kLanes) store(turned + t * d + c, t < firstRow ? splat(0.0f) : load(x + t * stride + c) * unit - load(mean + c));
+    for (int c = 0; c < d; c += kLanes) {
+      const VecF origin = isFromZero(fromZero, t) ? splat(0.0f) : load(mean + c);
+      store(turned + t * d + c, t < firstRow ? splat(0.0f) : load(x + t * stride + c) * unit - origin);
+    }
   }
   rotate(turned, kPageTokens, d, d, false);
   for (int t = 0; t < kPageTokens; t++) {

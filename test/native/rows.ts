@@ -34,6 +34,8 @@ export const AWKWARD: Readonly<Record<string, Fill>> = {
   'all zero': () => 0,
   'signed zeros': (t, c) => ((t + c) % 2 === 0 ? -0 : 0),
   'some zero rows': (t, _c, random) => (t % 3 === 0 ? 0 : gaussian(random)),
+  'rows near zero': (t, c, random) =>
+    gaussian(random) * (t % 11 === 5 ? 0.05 : 1) + (t % 11 === 5 ? 0 : 8 * ((c % 3) - 1)),
   'constant page': () => 0.3,
   'constant rows': (t) => t - 64,
   'constant channels': (_t, c) => (c % 5) - 2,

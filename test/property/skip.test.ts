@@ -14,7 +14,7 @@ const ROT = rotFormats.map(({ name }) => name);
 const best = nativeInfo().isa;
 afterAll(() => setIsa(best));
 
-/** The largest ‖v̂ − mean of its page‖ over rot pages, per KV head. */
+/** The largest ‖v̂ − o‖ over rot pages, per KV head; o is what a row is coded from, the mean of its page or zero. */
 function largestDeviation(cache: KvCache, shape: { kvHeads: number; headDim: number }): number[] {
   const { kvHeads, headDim } = shape;
   const largest = new Array<number>(kvHeads).fill(0);
@@ -26,8 +26,9 @@ function largestDeviation(cache: KvCache, shape: { kvHeads: number; headDim: num
     const references = new Int8Array(stored.reference!.buffer);
     const scales = fromHalf(new Uint16Array(stored.meanScale!.buffer)).map((x, head) => x * 2 ** references[head]!);
     for (let head = 0; head < kvHeads; head++) {
-      const scale = scales[head]!;
       for (let t = page === 0 ? 4 : 0; t < PAGE_TOKENS; t++) {
+        const isFromZero = (stored.fromZero![(head * PAGE_TOKENS + t) >> 3]! >> (t & 7)) & 1;
+        const scale = isFromZero ? 0 : scales[head]!;
         let sum = 0;
         for (let c = 0; c < headDim; c++) {
           const x = rows[(t * kvHeads + head) * headDim + c]! - scale * means[head * headDim + c]!;

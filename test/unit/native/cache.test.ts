@@ -115,14 +115,14 @@ describe('transcode', () => {
           const exact = cache.decode(0, page, side);
           const firstRow = page === 0 ? 4 : 0;
           const heads = [0, 1].map((head) => {
-            let encoded: reference.EncodedHead | undefined;
+            let encoded: reference.RotHead | undefined;
             for (const format of path) {
               if (format === 'f16') continue;
               if (encoded?.format.startsWith('rot') && format.startsWith('rot')) {
                 encoded = reference.demote(encoded, format as reference.RotName);
               } else {
                 const rows = encoded ? reference.CODECS[encoded.format as 'q8'].decode(encoded) : headOf(exact, head);
-                encoded = reference.CODECS[format as 'q8' | reference.RotName].encode(rows, 64, firstRow);
+                encoded = reference.CODECS[format as reference.RotName].encode(rows, 64, firstRow);
               }
             }
             return encoded!;

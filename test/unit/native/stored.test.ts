@@ -186,9 +186,9 @@ describe('stored bytes of a page', () => {
     source.append(0, new Float32Array(200 * ROW), new Float32Array(200 * ROW));
     source.transcode(0, 0, 'k', 'rot2');
     const bytes = source.exportPage(0, 0);
-    // Behind the codes of both heads: 128 scales each, then means and their scales, and what they refer to.
+    // Behind the codes of both heads: 128 scales each, then means, bits of rows, scales of the means, and what they refer to.
     const scales = 128 + 2 * 32 * 64;
-    const reference = scales + 2 * (128 + 64 + 2);
+    const reference = scales + 2 * (128 + 64 + 16 + 2);
     const large = forged(bytes, (view) => {
       view.setInt8(scales, 127);
       view.setInt8(reference, 127);
