@@ -2,4 +2,4 @@
 import type { FormatName } from '../native/index.ts';
 
 /** Formats that win for keys with outlier channels and are offered for no other keys, best first. */
-export const OUTLIER_KEYS: readonly FormatName[] = ['kivi4', 'kivi2'];
+export const OUTLIER_KEYS: readonly FormatName[] = ['band3', 'kivi4', 'band2', 'kivi2'];

@@ -1,7 +1,7 @@
 /**
- * Which layers have outlier channels in their keys. A rotation spreads a large channel over the whole head, so every rotated code of such keys errs
- * several times more than a grid with a scale for each channel, which does not notice. Of ordinary keys the rotated codes err less at equal bytes. Both
- * are measured where pages are tried: with the first pages of a layer as with all other formats, and with later ones where the first have shown it.
+ * Which layers have outlier channels in their keys. A rotation spreads a large channel over the whole head, so every code over such a rotation errs
+ * several times more than a grid with a scale for each channel, which does not notice, or bands of channels, which follow them. Of ordinary keys the
+ * rotated codes err less at equal bytes, and a trial thinks too well of bands, because it asks the queries that chose them. Both are measured where pages are tried: with the first pages of a layer as with all other formats, and with later ones where the first have shown it.
  */
 import type { FormatName } from '../native/index.ts';
 import { thresholdOf } from './thresholds.ts';
@@ -11,8 +11,8 @@ import type { PolicyContext, TrialReport } from './types.ts';
 const FIRST_PAGES = 4;
 /** Trials that a layer is judged by at least: the errors of a single page say little. */
 const TRIALS_LEAST = 2;
-/** The two formats of as many bits whose errors are compared. */
-const PER_CHANNEL = 'kivi2';
+/** The two formats of as many bits whose errors are compared; the first is tried for that, whatever else is. */
+export const PER_CHANNEL = 'kivi2';
 const ROTATED = 'rot2';
 
 export class OutlierKeys {

@@ -5,20 +5,22 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FORMATS, type FormatName, isYardstick } from '../native/format.ts';
+import { PER_CHANNEL } from '../policy/outlier-keys.ts';
 import type { DecisionRow } from './evaluate/decide.ts';
 
 const root = join(import.meta.dirname, '..');
 const rows = JSON.parse(readFileSync(join(root, 'scripts', 'decisions.json'), 'utf8')) as DecisionRow[];
 
-/** What wins with outlier channels, by key format, that no policy chooses otherwise; best first. */
-const offered = [...new Set(rows.filter(({ outliers }) => outliers).map(({ keys }) => keys as FormatName))]
+/** What wins with outlier channels, by key format, that no policy chooses otherwise, and what shows that there are any; best first. */
+const winners = rows.filter(({ outliers }) => outliers).map(({ keys }) => keys as FormatName);
+const offered = [...new Set([...winners, PER_CHANNEL as FormatName])]
   .filter(isYardstick)
   .sort((a, b) => FORMATS[a].rank - FORMATS[b].rank);
 
 const source = `// Written by scripts/generate-decisions.ts from scripts/decisions.json; change that file and run npm run generate.
 import type { FormatName } from '../native/index.ts';
 
-/** Formats that win for keys with outlier channels and are offered for no other keys, best first. */
+/** Formats that win for keys with outlier channels, or show them, and are offered for no other keys, best first. */
 export const OUTLIER_KEYS: readonly FormatName[] = [${offered.map((name) => `'${name}'`).join(', ')}];
 `;
 
