@@ -67,7 +67,7 @@ export function parseBudget(budget: KvBudget, f16Bytes: number | null): number {
     if (f16Bytes === null) {
       throw new KvError('bad-argument', `a budget of ${budget} needs the expected length`, {
         values: { given: budget },
-        hint: 'pass tokensExpected (prompt + max tokens), or a budget in bytes',
+        hint: 'pass tokensExpected (prompt + max tokens) to a session; give a budget of all sessions in bytes',
       });
     }
     return Math.floor((value / 100) * f16Bytes);

@@ -350,10 +350,10 @@ export class PolicyCache {
     return metricsText(this.#governed.meter, [this.#governed], this.#governed.log);
   }
 
-  /** As Governed.adaptThresholds: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
+  /** As EngineSession.adaptThresholds: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
   adaptThresholds(feedback: QualityFeedback): ThresholdSet {
     this.#open();
-    return this.#governed.adaptThresholds(feedback);
+    return this.#governed.learnt.adapt(feedback);
   }
 
   /** Waits until every decision so far is on disk. → highest acknowledged sequence number, −1 without a log. */
@@ -366,7 +366,7 @@ export class PolicyCache {
   async saveThresholds(path: string): Promise<void> {
     this.#open();
     checkPath(path);
-    await saveThresholdFile(path, this.#governed.learned(), {
+    await saveThresholdFile(path, this.#governed.learnt.thresholds(), {
       modelDigest: this.#options.modelDigest ?? '',
       shape: this.shape,
       log: this.#shared?.state.log ?? null,

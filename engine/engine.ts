@@ -7,7 +7,7 @@ import type { Worker } from 'node:worker_threads';
 import { checkKeys, type FormatName, KvError, startThread } from '../native/index.ts';
 import type { ThresholdSet } from '../policy/index.ts';
 import { masterKeysInUse } from '../witness/index.ts';
-import type { Forecast } from './budget.ts';
+import { type Forecast, parseBudget } from './budget.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
 import type { HostOptions, LoadedInfo, ParkedFile } from './host.ts';
@@ -96,6 +96,8 @@ export class Engine {
       logRules: options.logRules ?? [],
       logRetention: options.logRetention && policyOf(options.logRetention, Date.now()),
       anchor: options.anchor,
+      kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
+      idleSessions: idleSessionsOf(options),
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);
@@ -266,6 +268,17 @@ export class Engine {
     for (const pending of this.#pending.values()) pending.reject(error);
     this.#pending.clear();
   }
+}
+
+function idleSessionsOf({ idleSessions = 'keep' }: EngineOptions): HostOptions['idleSessions'] {
+  if (idleSessions === 'keep' || idleSessions === 'memory' || idleSessions === 'disk') return idleSessions;
+  throw new KvError(
+    'bad-argument',
+    "sessions that wait are kept as they are ('keep'), or parked in 'memory' or on 'disk'",
+    {
+      values: { idleSessions: String(idleSessions) },
+    },
+  );
 }
 
 type CallFunction = (

@@ -11,24 +11,20 @@ import {
   type KvCacheOptions,
   KvError,
   LATENT_NAMES,
-  latentBytes,
-  openKvCache,
   openPool,
   PAGE_TOKENS,
   type PagePool,
+  type PageTable,
   sealedPages,
 } from '../native/index.ts';
 import {
-  defaultLaw,
   type FormChange,
   machineDigest,
   type Outcome,
-  observed,
   type PolicySession,
   type PolicySummary,
   type Priority,
   type Situation,
-  type ThresholdSet,
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
@@ -38,19 +34,25 @@ import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
 import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './latents.ts';
+import { Learnt } from './learnt.ts';
 import { MassTrace } from './measure.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
+import { openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
+import type { Away } from './park/away.ts';
+import type { IdleSessions } from './park/idle.ts';
 import type { SessionPlan } from './plan.ts';
 import { Meter } from './serve/meter.ts';
 import { TrialQueue } from './trials.ts';
-import type { MemoryUsage, QualityFeedback } from './types.ts';
+import type { MemoryUsage } from './types.ts';
 
 export interface GovernedOptions {
   readonly shape: CacheShape;
   readonly plan: SessionPlan;
   /** A pool that other caches share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool | undefined;
+  /** Sessions of that pool that wait, and give their memory up when it is short. */
+  readonly idle?: Pick<IdleSessions, 'makeRoom' | 'reclaimableBytes'> | undefined;
   readonly native: Pick<KvCacheOptions, 'scale' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
   /** S·W_o of every layer, or none. */
   readonly sketches: readonly Float32Array[];
@@ -62,9 +64,6 @@ export interface GovernedOptions {
   /** Where the thresholds came from. */
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
 }
-
-/** Standard deviation of ln(measured over predicted) where the text is the same: 0.20 over 30 runs of SmolLM2-135M. */
-const COMPARED_SD = 0.2;
 
 /** A cache and its forks. */
 interface Family {
@@ -83,6 +82,8 @@ export class Governed {
   readonly log: WitnessLog | null;
   readonly meter: Meter;
   readonly policy: PolicySession;
+  /** What it has learned for sessions to come. */
+  readonly learnt: Learnt;
   readonly trials: TrialQueue;
   readonly canaries: Canaries;
   readonly mover: Mover;
@@ -106,12 +107,12 @@ export class Governed {
   content: Content = {};
   /** The budget that could not be kept beside the other one. */
   gaveWay: Priority | null = null;
+  /** What is known of its pages while they are parked and the native cache is empty; null: they are there. */
+  away: Away | null = null;
   readonly #options: GovernedOptions;
   readonly #family: Family;
   /** Pages from 0 on that this cache shares with each of its relatives. */
   readonly #shared = new Map<Governed, number>();
-  #learnt: ThresholdSet;
-  #measured: { readonly meanKld: number; readonly predicted: number } | null = null;
   #budgetBytes: number | null;
   #index = 0;
   #failure: { readonly error: unknown } | null = null;
@@ -132,11 +133,11 @@ export class Governed {
     this.meter = options.meter ?? new Meter();
     this.#options = options;
     this.#family = family;
-    this.#learnt = context.thresholds;
     this.#budgetBytes = plan.budgetBytes;
     this.policy = plan.policy.open(context);
+    this.learnt = new Learnt(context.thresholds, shape.layers, this.policy);
     // The policy has checked the thresholds.
-    kv.setSkipShare(thresholdOf(context.thresholds, 'attention.skip').value);
+    kv.setSkipShare(skipShare(plan));
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
     this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
     this.canaries = new Canaries(kv, plan, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
@@ -235,10 +236,31 @@ export class Governed {
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
   }
 
-  /** The byte budget of this cache and its forks without the bytes of kept originals: as planned until it has given way to the divergence budget, and at most what others leave of a shared pool. */
+  /**
+   * The byte budget of this cache and its forks without the bytes of kept originals: as planned until it has given way to the divergence budget, and at
+   * most what others leave of a shared pool, what idle ones would give up included.
+   */
   get budgetBytes(): number | null {
+    const { pool, idle } = this.#options;
     const own = this.#budgetBytes === null ? null : this.#budgetBytes - this.canaryBytes;
-    return own === null || this.#options.pool === undefined ? own : Math.min(own, this.usedBytes + this.kv.roomBytes);
+    if (own === null || pool === undefined) return own;
+    const left = this.usedBytes + this.kv.roomBytes;
+    return left >= own ? own : Math.min(own, left + (idle?.reclaimableBytes(this) ?? 0));
+  }
+
+  /** Bytes that the shared pool leaves now; null: the pool is its own. */
+  get poolRoomBytes(): number | null {
+    const { pool } = this.#options;
+    return pool === undefined ? null : pool.budgetBytes - pool.usedBytes;
+  }
+
+  /** Has idle sessions of the pool make room for `dueBytes`, and for a move beside them, as far as the own budget allows so much. */
+  askRoom(dueBytes: number): void {
+    const { poolRoomBytes } = this;
+    const ownBytes = this.#budgetBytes === null ? Number.POSITIVE_INFINITY : this.#budgetBytes - this.kv.usedBytes;
+    const neededBytes = Math.min(dueBytes + this.spareBytes, ownBytes);
+    if (poolRoomBytes !== null && neededBytes > poolRoomBytes)
+      this.#options.idle?.makeRoom(this, neededBytes - poolRoomBytes);
   }
 
   /** Bytes without those of kept originals. */
@@ -301,7 +323,7 @@ export class Governed {
 
   /** The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it. Whoever asked closes it. */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
-    return new WayBack(this.kv, this.shape, this.latents, tokens, tokensNew, this.#family.users > 1);
+    return new WayBack(this.kv, this.shape, this.latents, tokens, tokensNew, this.hasForks);
   }
 
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
@@ -310,14 +332,34 @@ export class Governed {
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);
     this.#peakBytes = this.peakBytes;
-    const isSame = way.take(() => {
-      const kv = openNative(this.#options, this.pool, this.#budgetBytes);
-      kv.setSkipShare(thresholdOf(this.plan.context.thresholds, 'attention.skip').value);
-      return kv;
-    });
+    const isSame = way.take(() => this.#reopen());
     if (!isSame) this.masses.forget(tokens);
     this.canaries.sync();
     this.length = tokens;
+  }
+
+  /** Frees the memory of the native cache, which is empty then; whoever has taken what was in it puts it back. What attention has seen is forgotten. */
+  vacate(): void {
+    this.canaries.dropAll();
+    this.#peakBytes = this.peakBytes;
+    this.kv.become(() => this.#reopen());
+    this.masses.forget(this.length);
+  }
+
+  #reopen(): KvCache {
+    const kv = openNative(this.#options, this.pool, this.#budgetBytes);
+    kv.setSkipShare(skipShare(this.plan));
+    return kv;
+  }
+
+  /** Whether a fork shares its pages. */
+  get hasForks(): boolean {
+    return this.#family.users > 1;
+  }
+
+  /** The pages of a layer; while they are parked, as they come back. */
+  table(layer: number): PageTable {
+    return this.away?.tables[layer] ?? this.kv.table(layer);
   }
 
   /** What latents are made of x, the inputs of a layer [T, width]; nothing where none are kept. Throws what Latents.check throws. */
@@ -407,55 +449,11 @@ export class Governed {
       ...memory,
       scratchBytes: memory.scratchBytes + (this.latents?.scratchBytes ?? 0),
       latentBytes: this.latents?.keptBytes ?? 0,
+      parkedBytes: this.away?.heldBytes ?? 0,
       budgetBytes: this.plan.budgetBytes,
       peakBytes: this.peakBytes,
       reservedBytes: this.pool.reservedBytes,
       f16Bytes: f16CacheBytes(this.shape, this.length),
-    };
-  }
-
-  /**
-   * Moves the text factor of the error law, and half as far its constant c, which version 1 of the price policy uses, towards what was measured
-   * (in the logarithm), from what the prediction was made with: the same measurement again changes nothing. Used by caches opened with the
-   * thresholds saved from here; running decisions keep what their log entry names.
-   */
-  adaptThresholds(feedback: QualityFeedback): ThresholdSet {
-    const meanKld: unknown = feedback?.meanKld;
-    if (typeof meanKld !== 'number' || !Number.isFinite(meanKld) || meanKld < 0) {
-      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${String(meanKld)}`, {
-        values: { meanKld: String(meanKld) },
-      });
-    }
-    const predicted = this.summary.predictedKld;
-    this.#measured = { meanKld, predicted };
-    if (predicted > 0 && meanKld > 0) {
-      const { thresholds } = this.plan.context;
-      const c = thresholds.c * Math.sqrt(meanKld / predicted);
-      const law = thresholds.law ?? defaultLaw(this.shape.layers);
-      const text = observed(law.text, law.text.value * (meanKld / predicted), COMPARED_SD);
-      this.#learnt = { ...thresholds, c: Math.min(64, Math.max(1 / 16, c)), law: { ...law, text } };
-    }
-    return this.#learnt;
-  }
-
-  /** What adaptThresholds was told, as long as nothing was moved since that would make it another; else null. */
-  get meanKld(): number | null {
-    return this.#measured?.predicted === this.summary.predictedKld ? this.#measured.meanKld : null;
-  }
-
-  /** The thresholds of this session with what it has learned so far: what was measured, and its final price as the price to start with. */
-  learned(): ThresholdSet {
-    const set = this.#learnt;
-    const price = this.summary.priceThreshold;
-    const start = set.thresholds['price.start'];
-    // A price of 0 teaches nothing.
-    if (start === undefined || price === 0) return set;
-    return {
-      ...set,
-      thresholds: {
-        ...set.thresholds,
-        'price.start': { ...start, value: price, origin: 'controller', samples: start.samples + 1 },
-      },
     };
   }
 
@@ -464,33 +462,11 @@ export class Governed {
     this.#closed = true;
     for (const relative of this.#shared.keys()) relative.#shared.delete(this);
     // Nobody would probe what relatives still share.
-    if (this.#family.users > 1) this.canaries.dropAll();
+    if (this.hasForks) this.canaries.dropAll();
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
     if (--this.#family.users === 0 && this.#options.pool === undefined) this.pool.close();
   }
 }
 
-/** An empty cache in the pool. Its owner closes it. */
-function openNative(
-  { shape, plan, native, sketches, latents }: GovernedOptions,
-  pool: PagePool,
-  budgetBytes: number | null,
-): KvCache {
-  const kv = openKvCache({
-    shape,
-    pool,
-    ...(budgetBytes === null ? {} : { budgetBytes }),
-    ...native,
-    windowFormat: plan.context.windowFormat,
-    openFormat: plan.context.openFormat ?? 'f16',
-    ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
-  });
-  try {
-    for (const [layer, sketch] of sketches.entries()) kv.setOutputSketch(layer, sketch);
-    return kv;
-  } catch (error) {
-    kv.close();
-    throw error;
-  }
-}
+const skipShare = ({ context }: SessionPlan): number => thresholdOf(context.thresholds, 'attention.skip').value;

@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
-import { type FormatName, KvError, openPool, type PagePool } from '../native/index.ts';
+import { type FormatName, given, KvError, openPool, type PagePool } from '../native/index.ts';
 import {
   type AnchorOptions,
   type FailureMode,
@@ -17,7 +17,9 @@ import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
 import { leave, setupOf } from './learn.ts';
 import type { ModelConfig } from './model/types.ts';
+import type { IdlePlace } from './park/away.ts';
 import { findParked, parkedPath, readParked, writeParked } from './park/folder.ts';
+import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { parkedBytes } from './park/park.ts';
 import type { Predictor } from './park/predictor.ts';
 import { findPredictor } from './park/predictors.ts';
@@ -27,6 +29,7 @@ import { Runtime, type RuntimeOptions } from './runtime.ts';
 import { metricsText } from './serve/kv-bytes.ts';
 import { Meter } from './serve/meter.ts';
 import { Session } from './session.ts';
+import type { SessionSetup } from './session-setup.ts';
 import { openState, type State } from './state.ts';
 import type {
   Divergence,
@@ -47,6 +50,9 @@ export interface HostOptions extends RuntimeOptions {
   readonly logRules: readonly LogRule[];
   readonly logRetention?: RetentionPolicy | undefined;
   readonly anchor?: AnchorOptions | undefined;
+  /** Of all sessions together; left out: the memory of the machine. */
+  readonly kvBudgetBytes?: number | undefined;
+  readonly idleSessions: 'keep' | IdlePlace;
 }
 
 /** What was loaded, and what runs it. */
@@ -115,12 +121,17 @@ export class Host {
   readonly #state: State | null;
   readonly #sessions = new Map<string, Session>();
   readonly #meter = new Meter();
-  #pool: PagePool | null = null;
+  /** One set of threads, and one heap, for all sessions. */
+  readonly #pool: PagePool;
+  readonly #idle: IdleSessions | undefined;
   #predictor: Predictor | null = null;
 
-  private constructor(runtime: Runtime, state: State | null) {
+  private constructor(runtime: Runtime, state: State | null, { kvBudgetBytes, idleSessions }: HostOptions) {
     this.#runtime = runtime;
     this.#state = state;
+    const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
+    this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
+    if (form !== null) this.#idle = new IdleSessions(form, this.#pool, () => this.#sessions.values());
     if (runtime.native.passedOver !== null) this.#meter.fallbacks.add({ reason: 'kernels' });
     if (runtime.denseChoice.isSecondBest) this.#meter.fallbacks.add({ reason: 'dense' });
   }
@@ -135,7 +146,7 @@ export class Host {
     try {
       runtime = await Runtime.open(options);
       if (stateDir !== null) state ??= await open(stateDir);
-      return new Host(runtime, state);
+      return new Host(runtime, state, options);
     } catch (error) {
       await state?.close();
       await runtime?.close();
@@ -170,13 +181,15 @@ export class Host {
         return null;
       }
       case 'fork': {
-        const fork = this.#session((params as { session: string }).session).fork();
+        const origin = this.#session((params as { session: string }).session);
+        const fork = await origin.awake(() => origin.fork());
         this.#sessions.set(fork.id, fork);
         return fork.id;
       }
       case 'park': {
         const { session, path, predict } = params as { session: string; path: string | null; predict: boolean };
-        return this.#park(this.#session(session), path, predict);
+        const parking = this.#session(session);
+        return parking.awake(() => this.#park(parking, path, predict));
       }
       case 'resume':
         return this.#resume(params as { path: string; options: SessionOptions }, emit, signal);
@@ -186,7 +199,7 @@ export class Host {
         return this.#session((params as { session: string }).session).governed.memoryUsage();
       case 'adaptThresholds': {
         const { session, feedback } = params as { session: string; feedback: QualityFeedback };
-        return this.#session(session).governed.adaptThresholds(feedback);
+        return this.#session(session).governed.learnt.adapt(feedback);
       }
       case 'restore': {
         const { session, layer, page, format } = params as Restored;
@@ -194,7 +207,9 @@ export class Host {
       }
       case 'lowMemory': {
         const { session, value } = params as { session: string; value: boolean };
-        this.#session(session).lowMemory = value;
+        const told = this.#session(session);
+        told.lowMemory = value;
+        if (value) this.#idle?.parkAll(told.governed);
         return null;
       }
       case 'compare':
@@ -231,7 +246,7 @@ export class Host {
     };
     for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done'));
     await attempt(async () => this.#predictor?.close());
-    await attempt(async () => this.#pool?.close());
+    await attempt(async () => this.#pool.close());
     await attempt(() => this.#state?.close());
     await attempt(() => this.#runtime.close());
     if (failed.length > 0) throw failed[0];
@@ -272,15 +287,14 @@ export class Host {
 
   async #open(options: SessionOptions): Promise<Session> {
     checkOptions(options);
-    // One set of threads, and one heap, for all sessions.
-    this.#pool ??= openPool(memoryBytes());
-    const session = Session.open(this.#runtime, {
-      ...(await setupOf(this.#runtime, options, this.#state)),
-      pool: this.#pool,
-      meter: this.#meter,
-    });
+    const session = Session.open(this.#runtime, await this.#setup(options));
     this.#sessions.set(session.id, session);
     return session;
+  }
+
+  async #setup(options: SessionOptions): Promise<SessionSetup> {
+    const setup = await setupOf(this.#runtime, options, this.#state);
+    return { ...setup, pool: this.#pool, meter: this.#meter, ...given({ idle: this.#idle }) };
   }
 
   async #read(session: Session, prompt: Prompt, emit: Emit, signal: AbortSignal): Promise<void> {
@@ -295,6 +309,24 @@ export class Host {
     return this.#predictor;
   }
 
+  #predictorOrRefuse(): Predictor {
+    const predictor = this.#predictorOf();
+    if (predictor !== null) return predictor;
+    throw new KvError('not-found', `there is nothing to predict pages of ${this.#runtime.model.name} by`, {
+      values: { model: this.#runtime.model.name },
+      hint: 'palimpsest calibrate --predictor fits it to texts; or park without it, to a file',
+    });
+  }
+
+  /** How sessions that wait are parked. Throws 'not-found' where nothing predicts their pages, 'bad-argument' where there is no state folder. */
+  #idleForm(place: IdlePlace): IdleForm {
+    if (place === 'memory') return { place, predictor: this.#predictorOrRefuse() };
+    if (this.#state !== null) return { place, stateDir: this.#state.dir };
+    throw new KvError('bad-argument', 'sessions are parked on disk in the state folder, and there is none', {
+      hint: "name a stateDir, or give idleSessions: 'memory'",
+    });
+  }
+
   /** A damaged one is none: what was predicted by it is read again. */
   #predictorIfSound(): Predictor | null {
     try {
@@ -306,12 +338,7 @@ export class Host {
   }
 
   async #park(session: Session, path: string | null, predict: boolean): Promise<ParkedFile> {
-    const predictor = predict ? this.#predictorOf() : null;
-    if (predict && predictor === null)
-      throw new KvError('not-found', `there is nothing to predict pages of ${this.#runtime.model.name} by`, {
-        values: { model: this.#runtime.model.name },
-        hint: 'palimpsest calibrate --predictor fits it to texts; or park without it',
-      });
+    const predictor = predict ? this.#predictorOrRefuse() : null;
     const bytes = parkedBytes(session, predictor);
     const target = path ?? (this.#state === null ? null : parkedPath(this.#state.dir, session.id));
     if (target === null)
@@ -333,8 +360,7 @@ export class Host {
     const parked = readParked(findParked(this.#state?.dir ?? null, path));
     const asked = { ...parked.head.options, ...options };
     checkOptions(asked);
-    this.#pool ??= openPool(memoryBytes());
-    const setup = { ...(await setupOf(this.#runtime, asked, this.#state)), pool: this.#pool, meter: this.#meter };
+    const setup = await this.#setup(asked);
     const predictor = parked.head.predictor === null ? null : this.#predictorIfSound();
     const reading = { signal, onProgress: (progress: Progress) => emit({ progress }) };
     const { session, resumed } = await resumeSession(this.#runtime, setup, parked, reading, predictor);
@@ -363,7 +389,7 @@ export class Host {
   async #compare(id: string, emit: Emit, signal: AbortSignal): Promise<Divergence> {
     const session = this.#session(id);
     const divergence = await compareWithExact(session, signal, (progress) => emit({ progress }));
-    session.governed.adaptThresholds(divergence);
+    session.governed.learnt.adapt(divergence);
     return divergence;
   }
 
@@ -386,7 +412,7 @@ export class Host {
           this.#sessions.set(session.id, session);
         },
       );
-      (opened as Session | null)?.governed.adaptThresholds(result.divergence);
+      (opened as Session | null)?.governed.learnt.adapt(result.divergence);
       await this.#closeSession(result.report.session, 'done');
       return { ...result, acknowledgedSeq: (await this.#state?.log.flush()) ?? -1 };
     } catch (error) {
@@ -396,7 +422,7 @@ export class Host {
   }
 
   async #saveThresholds(session: Session, path: string): Promise<void> {
-    await saveThresholdFile(path, session.governed.learned(), {
+    await saveThresholdFile(path, session.governed.learnt.thresholds(), {
       modelDigest: this.#runtime.model.digest,
       shape: this.#runtime.shape,
       log: this.#state?.log ?? null,
@@ -412,6 +438,7 @@ export class Host {
       await leave(session.governed, this.#state?.book ?? null, reason);
       await this.#state?.log.flush();
     } finally {
+      this.#idle?.forget(session);
       session.close();
     }
   }

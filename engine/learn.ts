@@ -8,7 +8,7 @@ import type { Governed } from './governed.ts';
 import { fingerprintOf, printOf } from './print.ts';
 import { formatShares } from './report.ts';
 import type { Runtime } from './runtime.ts';
-import type { SessionSetup } from './session.ts';
+import type { SessionSetup } from './session-setup.ts';
 import { shippedThresholds } from './shipped.ts';
 import type { SessionOptions } from './types.ts';
 
@@ -87,7 +87,7 @@ export async function leave(
 ): Promise<void> {
   const { log, meter, openSeq, shape, mover, summary, length: tokens } = cache;
   meter.ended.add({ end: reason });
-  if (cache.meanKld !== null) meter.kld.observe(cache.meanKld);
+  if (cache.learnt.meanKld !== null) meter.kld.observe(cache.learnt.meanKld);
   if (log === null || openSeq < 0) return;
   const { gains, c } = cache.plan.context.thresholds;
   const text = summary.text?.measured;
@@ -102,7 +102,7 @@ export async function leave(
     refused: mover.refused,
     priceThreshold: summary.priceThreshold,
     predictedKld: summary.predictedKld,
-    meanKld: cache.meanKld,
+    meanKld: cache.learnt.meanKld,
     fingerprint: [...fingerprintOf(cache)],
     gains,
     c,

@@ -16,6 +16,8 @@ export const ENGINE_OPTIONS: Names<EngineOptions> = {
   logRules: true,
   logRetention: true,
   anchor: true,
+  kvBudget: true,
+  idleSessions: true,
   qdrant: true,
 };
 

@@ -7,7 +7,7 @@ import type { StepTimes } from './step.ts';
 import type { LayerReport, SessionReport } from './types.ts';
 
 export function reportOf(cache: Governed, model: StepTimes & { readonly dense: string }): SessionReport {
-  const { shape, plan, kv, log, mover, spent, summary, length: tokens } = cache;
+  const { shape, plan, kv, log, mover, spent, summary, away, length: tokens } = cache;
   const memory = kv.memory();
   const kvBytesF16 = f16CacheBytes(shape, tokens);
   const kvBytes = cache.peakBytes;
@@ -17,7 +17,8 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     policy: plan.policy.id,
     tokens,
     kvBytes,
-    kvBytesNow: memory.totalBytes,
+    kvBytesNow: memory.totalBytes + (away?.heldBytes ?? 0),
+    parked: away === null ? null : { place: away.place, bytes: away.parkedBytes, kvBytes: away.kvBytes },
     reservedBytes: cache.pool.reservedBytes,
     reservedPeakBytes: cache.pool.reservedPeakBytes,
     kvBytesF16,
@@ -45,21 +46,22 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
 }
 
 /** Share of all sealed pages that each format has, for keys and for values, or the latents in their place; empty without pages. */
-export function formatShares({ shape, kv }: Governed): { k: Record<string, number>; v: Record<string, number> } {
-  const tables = Array.from({ length: shape.layers }, (_, layer) => kv.table(layer));
+export function formatShares(cache: Governed): { k: Record<string, number>; v: Record<string, number> } {
+  const tables = Array.from({ length: cache.shape.layers }, (_, layer) => cache.table(layer));
   const sharesOf = (forms: readonly PageForm[]): Record<string, number> =>
     Object.fromEntries(Object.entries(countForms(forms)).map(([name, count]) => [name, count / forms.length]));
   const forms = tables.map(formsBySide);
   return { k: sharesOf(forms.flatMap(({ k }) => k)), v: sharesOf(forms.flatMap(({ v }) => v)) };
 }
 
-function layerReport({ shape, plan, kv, counts, length }: Governed, layer: number, state: string): LayerReport {
+function layerReport(cache: Governed, layer: number, state: string): LayerReport {
+  const { shape, plan, kv, counts, length, away } = cache;
   const { kvHeads, headDim, layers } = shape;
-  const { k, v } = formsBySide(kv.table(layer));
+  const { k, v } = formsBySide(cache.table(layer));
   const { pageBytes } = plan.context;
   // A latent is keys and values in one.
   const sideBytes = (form: PageForm): number => (pageBytes[form] ?? 0) / (isLatent(form) ? 2 : 1);
-  const { openBytes, sinkBytes } = kv.memory();
+  const { openBytes, sinkBytes } = away?.memory ?? kv.memory();
   const bytes = [...k, ...v].reduce((sum, form) => sum + sideBytes(form), (openBytes + sinkBytes) / layers);
   const { tried, accepted, refused, epsilonMax } = counts[layer]!;
   return {

@@ -2,11 +2,7 @@
  * One conversation over one governed cache, in the thread that runs the model: the cache, a model and tokens. Reads prompts in chunks
  * that end at page boundaries and generates token by token.
  */
-import type { Fingerprint, Lookup } from '../memory/index.ts';
-import { type FormatName, type KvCache, KvError, type PagePool } from '../native/index.ts';
-import type { Policy, ThresholdSet } from '../policy/index.ts';
-import type { WitnessLog } from '../witness/index.ts';
-import { contentOf } from './content.ts';
+import { type FormatName, given, type KvCache, KvError, type PagePool } from '../native/index.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
@@ -15,39 +11,16 @@ import { RopeTable } from './model/rope.ts';
 import { createSampler } from './model/sampling.ts';
 import { modelLatents } from './model-latents.ts';
 import type { Spent } from './mover.ts';
-import { fingerprintOf } from './print.ts';
 import { Probe } from './probe.ts';
 import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
+import { Recall } from './recall.ts';
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
-import type { Meter } from './serve/meter.ts';
+import type { SessionSetup } from './session-setup.ts';
 import { outputSketches } from './sketch.ts';
 import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from './step.ts';
 import { StopText } from './stop.ts';
-import type { Generated, GenerateOptions, LayerRows, Prompt, SessionOptions, SessionReport } from './types.ts';
-
-export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
-  /** As in SessionOptions, or a policy of one's own: in the thread that runs it, since what decides cannot be sent to another. */
-  readonly policy?: string | Policy;
-  readonly log: WitnessLog | null;
-  readonly thresholds: ThresholdSet;
-  /** Where the thresholds came from, for the log. */
-  readonly lookup?: Lookup | null;
-  readonly fingerprint?: Fingerprint;
-  /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
-  readonly pool?: PagePool;
-  /** Asks what earlier sessions like this one say, now that more is known of it. */
-  readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
-  /** Goes into the first entry of the log, beside what is effective: what it goes on from. */
-  readonly origin?: Readonly<Record<string, unknown>>;
-  /** Counts what the session does, among others; left out: one of its own. */
-  readonly meter?: Meter;
-  /** Sees the rows of each layer before the cache does. */
-  readonly onRows?: (rows: LayerRows) => void;
-}
-
-/** Kinds of text are told apart from so many tokens on. */
-const RECALL_TOKENS = 256;
+import type { Generated, GenerateOptions, LayerRows, Prompt, SessionReport } from './types.ts';
 
 export class Session {
   readonly runtime: Runtime;
@@ -60,12 +33,15 @@ export class Session {
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
   #probe: Probe | null = null;
-  #recallAt = RECALL_TOKENS;
   readonly #gain: GainProbe;
+  readonly #recall: Recall;
   #closed = false;
   #freed = false;
-  #busy = false;
+  /** Since when no call uses it; null: one does. */
+  #idleSinceMs: number | null = performance.now();
   #torn = false;
+  /** Its parked pages were of no use, and its tokens were not read again yet. */
+  #isUnread = false;
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
@@ -75,6 +51,7 @@ export class Session {
     this.governed = governed;
     this.#rope = rope;
     this.#gain = new GainProbe(governed);
+    this.#recall = new Recall(governed, runtime.model.tokenizer, setup.recall);
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -93,6 +70,7 @@ export class Session {
       sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       pool: setup.pool,
+      idle: setup.idle,
       meter: setup.meter,
       log: setup.witness === false || plan.exact ? null : setup.log,
       opened: {
@@ -150,9 +128,10 @@ export class Session {
     this.#check(tokenIds, options.reserve ?? 0);
     this.#take();
     try {
+      await this.#wake(options);
       await this.#read(tokenIds, options);
     } finally {
-      this.#busy = false;
+      this.#idleSinceMs = performance.now();
     }
   }
 
@@ -199,7 +178,7 @@ export class Session {
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
-      await this.#recall();
+      await this.#recall.of(this.tokens, () => this.#closed);
       const rows = this.#probe === null ? this.#gain.rowsDue(tokenIds.length - at) : 0;
       const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : this.governed.tokensAtOnce));
       if (rows === 0) await this.#forward(chunk);
@@ -236,10 +215,9 @@ export class Session {
     try {
       const { meter } = this.governed;
       const startRead = performance.now();
-      await this.#read(ids, {
-        ...(options.signal === undefined ? {} : { signal: options.signal }),
-        ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
-      });
+      const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
+      await this.#wake(reading);
+      await this.#read(ids, reading);
       let readMs = performance.now() - startRead;
       meter.promptTokens.add({}, ids.length);
       const { tokenizer, config } = this.runtime.model;
@@ -302,7 +280,7 @@ export class Session {
         tokensPerSecond: count === 0 ? 0 : count / seconds,
       };
     } finally {
-      this.#busy = false;
+      this.#idleSinceMs = performance.now();
     }
   }
 
@@ -348,6 +326,38 @@ export class Session {
     return this.governed.restore(layer, page, format);
   }
 
+  /** Since when no call uses it, on the clock of performance.now(); null: one does, or it cannot go on. */
+  get idleSinceMs(): number | null {
+    return this.#closed || this.#torn ? null : this.#idleSinceMs;
+  }
+
+  /** Does work between two calls that needs its pages: where they are parked, they are back before. */
+  async awake<Result>(work: () => Result): Promise<Result> {
+    this.#take();
+    try {
+      await this.#wake({});
+    } finally {
+      this.#idleSinceMs = performance.now();
+    }
+    return work();
+  }
+
+  /** Brings its pages back if they are parked, or reads its tokens again if those are of no use. Whatever prevents that, the tokens are not lost. */
+  async #wake(options: ReadOptions): Promise<void> {
+    if (!this.#isUnread) this.#isUnread = (this.setup.idle?.wake(this) ?? null) !== null;
+    if (!this.#isUnread) return;
+    const tokens = [...this.tokens];
+    takeBack(this.governed, this.governed.wayBack(0, 0));
+    this.tokens.length = 0;
+    try {
+      await this.#read(tokens, options);
+      this.#isUnread = false;
+    } catch (error) {
+      for (const id of tokens) this.tokens.push(id);
+      throw error;
+    }
+  }
+
   /** Takes back everything after the first `tokens`; the rows must still be in the open page. The next generate() needs a prompt. */
   rewind(tokens: number): void {
     this.#open();
@@ -382,26 +392,6 @@ export class Session {
     this.#closed = true;
     this.#freed = true;
     this.governed.close();
-  }
-
-  /**
-   * Asks the book again where a page of text is known, and whenever the length has doubled since. Only while a prompt is read, and between two
-   * chunks; what it says counts from the next situation on, and stands in the log.
-   */
-  async #recall(): Promise<void> {
-    const { governed, tokens } = this;
-    if (tokens.length < this.#recallAt) return;
-    this.#recallAt = 2 * tokens.length;
-    governed.content = contentOf(this.runtime.model.tokenizer, tokens);
-    if (this.setup.recall === undefined) return;
-    const fingerprint = fingerprintOf(governed);
-    const lookup = await this.setup.recall(fingerprint);
-    // The session may have been closed meanwhile: nothing follows its last entry.
-    if (this.#closed) return;
-    const text = lookup.thresholds.law?.text;
-    if (text === undefined || lookup.neighbours.length === 0) return;
-    governed.found = { ...governed.found, text };
-    governed.mover.write('evidence', { fingerprint, neighbours: lookup.neighbours, thresholds: lookup.thresholds });
   }
 
   /** Reads tokens and probes them. Room for them is made first, so that the probe sees the pages that they see. */
@@ -479,16 +469,16 @@ export class Session {
 
   #ready(): void {
     this.#open();
-    if (this.#busy)
+    if (this.#idleSinceMs === null)
       throw new KvError('busy', 'the session is in use by another call', {
         values: { session: this.id },
         hint: 'wait for the running call, or fork() before it',
       });
   }
 
-  /** Reserves the session for one call; the caller resets #busy afterwards. */
+  /** Reserves the session for one call; the caller sets #idleSinceMs afterwards. */
   #take(): void {
     this.#ready();
-    this.#busy = true;
+    this.#idleSinceMs = null;
   }
 }

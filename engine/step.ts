@@ -90,10 +90,16 @@ export async function runStep(
 export function makeRoom(cache: Governed, tokensNew: number): void {
   const { kv, plan, length: tokens, latents } = cache;
   cache.begin();
-  const { budgetBytes } = cache;
-  if (budgetBytes === null) return;
+  if (plan.budgetBytes === null && cache.poolRoomBytes === null) return;
   const dueBytes = kv.appendBytes(tokensNew);
   if (dueBytes === 0) return;
+  cache.askRoom(dueBytes);
+  const { budgetBytes } = cache;
+  // A step that ran out of room in one of its layers could not be taken back.
+  if (budgetBytes === null) {
+    refuseBeyondPool(cache, dueBytes);
+    return;
+  }
   // A page side (one of q8 at most) is kept free, so that a move finds room.
   latents?.giveBack(
     () => cache.usedBytes + dueBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
@@ -107,6 +113,7 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
 /** A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws 'budget-too-small'. */
 export function fork(cache: Governed): Governed {
   cache.begin();
+  cache.askRoom(cache.plan.context.fixedBytes);
   free(cache, cache.plan.context.fixedBytes, 0);
   return cache.fork();
 }
@@ -190,6 +197,8 @@ interface Point {
 function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Point): void {
   const { policy, mover, pacing, plan } = cache;
   const sealBytes = dueBytes ?? aheadBytes;
+  // Moves need room in the pool, as much as the budget says that there is.
+  cache.askRoom(0);
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;
@@ -243,6 +252,21 @@ function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, se
     {
       values: { budgetBytes, usedBytes, sealBytes, tokens },
       hint: 'raise the budget, allow lower formats, or shorten the context',
+    },
+  );
+}
+
+/** For a cache without a budget of its own, which can move nothing. The room of a move stays free for those that can. */
+function refuseBeyondPool({ pool, poolRoomBytes, spareBytes, length: tokens }: Governed, dueBytes: number): void {
+  const neededBytes = dueBytes + spareBytes;
+  if (poolRoomBytes === null || neededBytes <= poolRoomBytes) return;
+  const { budgetBytes, usedBytes } = pool;
+  throw new KvError(
+    'budget-exceeded',
+    `all sessions together have ${budgetBytes} bytes, and ${neededBytes} more do not fit: ${usedBytes} are in use`,
+    {
+      values: { budgetBytes, usedBytes, neededBytes, tokens },
+      hint: 'close or park a session, or give sessions a kvBudget of their own, so that their pages can be moved',
     },
   );
 }

@@ -43,6 +43,17 @@ export interface EngineOptions {
   readonly logRetention?: LogRetention;
   /** Where signed checkpoints of the log go while it is written, so that a change or a cut shows later. Default: nowhere. */
   readonly anchor?: AnchorOptions;
+  /**
+   * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. Sessions that have a kvBudget of their own make room
+   * within it when it is short; others are refused with 'budget-exceeded' before anything is lost. Default: the memory of the machine, or what its container allows.
+   */
+  readonly kvBudget?: KvBudget;
+  /**
+   * What becomes of sessions that wait, the longest first, when the others need their memory, or one was told setLowMemory. 'keep': nothing. 'memory':
+   * they are parked in memory, pages predicted, which loses a little; it needs what ParkOptions.predict needs. 'disk': they are parked in files of the
+   * state folder, bit for bit; the files hold what users said. A parked session comes back by itself when it is used. Default 'keep'.
+   */
+  readonly idleSessions?: 'keep' | 'memory' | 'disk';
   /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
   readonly qdrant?: QdrantOptions;
 }
@@ -211,8 +222,14 @@ export interface SessionReport {
   readonly tokens: number;
   /** Peak of window, sinks, pages and metadata in the pool. */
   readonly kvBytes: number;
-  /** The same now. */
+  /** The same now; of a session that is parked, what that takes in memory. */
   readonly kvBytesNow: number;
+  /** Where it waits parked, in how many bytes, and the bytes that its pages take when they are back; null: they are there. `layers` says of a parked session what comes back. */
+  readonly parked: {
+    readonly place: 'memory' | 'disk';
+    readonly bytes: number;
+    readonly kvBytes: number;
+  } | null;
   /** Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks and of other sessions of the engine included. */
   readonly reservedBytes: number;
   /** The most that it ever was. */
@@ -284,6 +301,8 @@ export interface QualityFeedback {
 export interface MemoryUsage extends CacheMemory {
   /** Those of pageBytes that are latents. */
   readonly latentBytes: number;
+  /** Bytes of what stands for its pages while it waits parked in memory; they are not part of totalBytes, and count against the kvBudget of the engine. */
+  readonly parkedBytes: number;
   /** The budget; null: none. */
   readonly budgetBytes: number | null;
   /** Most bytes that it ever had. */

@@ -4,7 +4,8 @@
  */
 
 import type { Runtime } from '../runtime.ts';
-import { Session, type SessionSetup } from '../session.ts';
+import { Session } from '../session.ts';
+import type { SessionSetup } from '../session-setup.ts';
 import type { Divergence, Progress, SessionReport } from '../types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
 import {

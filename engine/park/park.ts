@@ -18,10 +18,16 @@ import { formParked } from './parked-file.ts';
 import { NOT_PARKED, type ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
 
+/** Whether a session can be parked as it is: without latents, with a policy that has a name, and without forks that would keep its pages in memory. */
+export const isParkable = ({ setup, governed }: Session): boolean => hasPlainState(setup) && !governed.hasForks;
+
+const hasPlainState = ({ policy, latents }: Session['setup']): boolean =>
+  typeof policy !== 'object' && latents === undefined;
+
 /** The bytes of a session between two calls, which stays as it is. With a predictor its pages take fewer bytes, and lose a little. Throws 'unsupported' for what cannot be parked, 'busy', 'closed'. */
 export function parkedBytes(session: Session, predictor: Predictor | null = null): Buffer {
   const { runtime, setup, governed, tokens, lastHidden } = session;
-  if (typeof setup.policy === 'object' || setup.latents !== undefined)
+  if (!hasPlainState(setup))
     throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
       values: { session: session.id, policy: governed.plan.policy.id },
       hint: 'keep it open, or fork() it: forks keep no latents',

@@ -1,9 +1,9 @@
 /** What can only be known when somebody asks: the bytes of open caches by tier and format, and how far the log is anchored. */
-import { isLatent, type PageForm } from '../../policy/index.ts';
+import { isLatent } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import { formsBySide, latentOf } from '../forms.ts';
 import type { Governed } from '../governed.ts';
-import { type KvLabels, type Meter, tierOf } from './meter.ts';
+import { IDLE_PLACES, type KvLabels, type Meter, tierOf } from './meter.ts';
 
 /** The text of all metrics of an engine with these caches open. */
 export function metricsText(meter: Meter, caches: readonly Governed[], log: WitnessLog | null): string {
@@ -15,9 +15,9 @@ export function metricsText(meter: Meter, caches: readonly Governed[], log: Witn
   return meter.text();
 }
 
-function measure({ kvBytes, usage, sessions }: Meter, caches: readonly Governed[]): void {
+function measure({ kvBytes, usage, sessions, parked }: Meter, caches: readonly Governed[]): void {
   const bytes = new Map<string, KvLabels & { bytes: number }>();
-  const add = (tier: KvLabels['tier'], dtype: PageForm, more: number): void => {
+  const add: Add = (tier, dtype, more) => {
     const key = `${tier} ${dtype}`;
     if (more > 0) bytes.set(key, { tier, dtype, bytes: (bytes.get(key)?.bytes ?? 0) + more });
   };
@@ -39,15 +39,19 @@ function measure({ kvBytes, usage, sessions }: Meter, caches: readonly Governed[
   usage.clear();
   if (budget > 0) usage.set({}, used / budget);
   sessions.set({}, caches.length);
+  parked.clear();
+  for (const place of IDLE_PLACES) parked.set({ place }, caches.filter(({ away }) => away?.place === place).length);
 }
 
+type Add = (tier: KvLabels['tier'], dtype: KvLabels['dtype'], bytes: number) => void;
+
 /** Pages before `from` are those of a cache that was counted already. */
-function countCache(
-  cache: Governed,
-  from: number,
-  add: (tier: KvLabels['tier'], dtype: PageForm, bytes: number) => void,
-): void {
-  const { kv, shape, plan, latents } = cache;
+function countCache(cache: Governed, from: number, add: Add): void {
+  const { kv, shape, plan, latents, away } = cache;
+  if (away !== null) {
+    add('parked', 'predicted', away.heldBytes);
+    return;
+  }
   const { pageBytes, openFormat = 'f16' } = plan.context;
   const { openBytes, sinkBytes } = kv.memory();
   add('open', openFormat, openBytes);

@@ -28,14 +28,20 @@ type Reason = (typeof REASONS)[number];
 const DECISION_LABELS = { action: ['demote', 'promote', 'latent', 'refuse'], reason: REASONS } as const;
 /**
  * The tiers of the formats, what is not a sealed page, and what is kept beside pages: originals, which are measured again, and latents, from which
- * keys and values can be made again.
+ * keys and values can be made again; and sessions that wait parked in memory, their pages predicted.
  */
 const kvLabels = () =>
-  ({ tier: ['open', 'sinks', ...TIERS, 'latent', 'kept'], dtype: [...FORMAT_NAMES, ...LATENT_NAMES] }) as const;
+  ({
+    tier: ['open', 'sinks', ...TIERS, 'latent', 'kept', 'parked'],
+    dtype: [...FORMAT_NAMES, ...LATENT_NAMES, 'predicted'],
+  }) as const;
 export type KvLabels = Labels<ReturnType<typeof kvLabels>>;
 
 export const FALLBACKS = ['kernels', 'dense', 'byte-budget', 'kld-budget', 'shared'] as const;
 export type Fallback = (typeof FALLBACKS)[number];
+
+/** Where sessions that wait are parked. */
+export const IDLE_PLACES = ['memory', 'disk'] as const;
 
 /** Reasons for which a session ends. */
 const ENDS = ['done', 'aborted', 'error'] as const;
@@ -69,6 +75,11 @@ export class Meter {
     {},
   );
   readonly sessions = this.#registry.gauge('sessions_open', 'Sessions that are open now.', {});
+  readonly parked = this.#registry.gauge(
+    'sessions_parked',
+    'Open sessions that wait parked, because memory was short.',
+    { place: IDLE_PLACES },
+  );
   readonly ended = this.#registry.counter('sessions_ended_total', 'Sessions that ended, by how.', { end: ENDS });
   readonly #decisions = this.#registry.counter(
     'decisions_total',
