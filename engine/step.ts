@@ -260,12 +260,11 @@ function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, se
 function refuseBeyondPool({ pool, poolRoomBytes, spareBytes, length: tokens }: Governed, dueBytes: number): void {
   const neededBytes = dueBytes + spareBytes;
   if (poolRoomBytes === null || neededBytes <= poolRoomBytes) return;
-  const { budgetBytes, usedBytes } = pool;
   throw new KvError(
     'budget-exceeded',
-    `all sessions together have ${budgetBytes} bytes, and ${neededBytes} more do not fit: ${usedBytes} are in use`,
+    `the sessions that share memory leave ${poolRoomBytes} bytes of it, and ${neededBytes} are needed`,
     {
-      values: { budgetBytes, usedBytes, neededBytes, tokens },
+      values: { neededBytes, roomBytes: poolRoomBytes, usedBytes: pool.usedBytes, tokens },
       hint: 'close or park a session, or give sessions a kvBudget of their own, so that their pages can be moved',
     },
   );

@@ -34,8 +34,11 @@ export function goldenMetrics(): string {
   meter.kvBytes.set({ tier: 'sinks', dtype: 'f16' }, 6144);
   meter.kvBytes.set({ tier: 'warm', dtype: 'rot4' }, 1_048_576);
   meter.kvBytes.set({ tier: 'latent', dtype: 'xq4' }, 73_856);
+  meter.kvBytes.set({ tier: 'parked', dtype: 'predicted' }, 203_251);
   meter.usage.set({}, 0.75);
   meter.sessions.set({}, 2);
+  meter.parked.set({ place: 'memory' }, 1);
+  meter.parked.set({ place: 'disk' }, 0);
   meter.ended.add({ end: 'done' });
   const made = { accepted: true, because: because('fresh-trial') };
   meter.decision(move('q8', 'rot4', 'price'), made);

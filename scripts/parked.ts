@@ -1,7 +1,8 @@
 /**
- * `node --import tsx scripts/parked.ts [--predictor FILE] [--kinds wiki,novel] [--tokens N] [--kv-budget 25%]`: what parking a session of SmolLM2 saves and costs. A passage of
- * each kind is read, parked as it is and (with a predictor) by prediction, resumed, and read on for two pages. Prints the bits of a number at rest, the
- * divergence of what is read on from the exact cache, and the processor time of resuming against that of reading the same tokens, on one thread.
+ * `node --import tsx scripts/parked.ts [--model NAME] [--predictor FILE] [--kinds wiki,novel] [--tokens N] [--kv-budget 25%]`: what parking a session
+ * saves and costs, of SmolLM2 or another model. A passage of each kind is read, parked as it is and (with a predictor) by prediction, resumed, and read on for
+ * two pages. Prints the bits of a number at rest, the divergence of what is read on from the exact cache, and the processor time of resuming against that
+ * of reading the same tokens, on one thread.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,6 +22,7 @@ import { passagesOf } from './evaluate/passages.ts';
 const LATER = 256;
 const { values } = parseArgs({
   options: {
+    model: { type: 'string', default: 'smollm2-135m' },
     predictor: { type: 'string' },
     kinds: { type: 'string', default: 'wiki,novel,german,code' },
     tokens: { type: 'string', default: '1536' },
@@ -28,7 +30,7 @@ const { values } = parseArgs({
   },
 });
 const tokens = Number(values.tokens);
-const runtime = await Runtime.open({ model: 'smollm2-135m', threads: 1, cacheDir: '.cache' });
+const runtime = await Runtime.open({ model: values.model, threads: 1, cacheDir: '.cache' });
 const predictor =
   values.predictor === undefined
     ? null

@@ -15,6 +15,7 @@ import {
   wrap,
 } from '../native/index.ts';
 import type { LayerChange, Situation } from '../policy/index.ts';
+import { idleText } from './idle-text.ts';
 import { decisionRow } from './query.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
@@ -310,7 +311,7 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
     return typeof why === 'string'
       ? `Session ${from}, which was parked, is read again: ${why}.`
       : `Goes on from session ${from}, which was parked with ${plural(resumed, 'token')}.`;
-  return `Noted: ${JSON.stringify(body)}.`;
+  return idleText(body) ?? `Noted: ${JSON.stringify(body)}.`;
 }
 
 const ENDS: Readonly<Record<CloseBody['reason'], string>> = {

@@ -29,7 +29,11 @@ export function writeParked(path: string, bytes: Uint8Array): void {
     fs.renameSync(temporary, path);
     syncFolder(dirname(resolve(path)));
   } catch (cause) {
-    fs.rmSync(temporary, { force: true });
+    try {
+      fs.rmSync(temporary, { force: true });
+    } catch {
+      // Where nothing could be written nothing can be removed either; what matters is why it could not be written.
+    }
     if (cause instanceof KvError) throw cause;
     throw new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
   }

@@ -2,6 +2,7 @@
 import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable } from '../../native/index.ts';
 import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
 import { ORIGINS, RULES } from '../explain-text.ts';
+import { idleText } from '../idle-text.ts';
 import type { Entry, OpenBody } from '../types.ts';
 import { Packer } from './pack.ts';
 import type { Happening, Reason, ReportData } from './page/data.ts';
@@ -77,7 +78,7 @@ export function collect(entries: Iterable<Entry>, decisionsMax = DECISIONS_MAX):
 }
 
 /** What a note may say of tokens that went or came. */
-type Told = Readonly<Record<'takenBack' | 'parked' | 'resumed' | 'from' | 'why', unknown>>;
+type Told = Readonly<Record<'takenBack' | 'parked' | 'resumed' | 'from' | 'why' | 'idle', unknown>>;
 
 class Collector {
   readonly #decisionsMax: number;
@@ -201,6 +202,8 @@ class Collector {
     if (note.gaveWay === 'kld') tell('The divergence budget gave way to the byte budget, which is ranked before it.');
     if (typeof note.takenBack === 'number') tell(`${note.takenBack} tokens were taken back.`);
     if (typeof note.parked === 'number') tell(`Parked with ${note.parked} tokens.`);
+    const idle = idleText(note);
+    if (idle !== null) tell(idle);
     if (typeof note.resumed !== 'number') return;
     const from = printable(String(note.from));
     if (note.why === undefined) tell(`Goes on from session ${from}, which was parked.`);

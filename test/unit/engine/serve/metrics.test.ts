@@ -45,7 +45,7 @@ describe('the text', () => {
       generation_tokens_total: 'counter',
     });
     const labels = new Set(families.flatMap(({ samples }) => samples.flatMap((sample) => Object.keys(sample.labels))));
-    expect([...labels].sort()).toEqual(['action', 'dtype', 'end', 'le', 'reason', 'tier']);
+    expect([...labels].sort()).toEqual(['action', 'dtype', 'end', 'le', 'place', 'reason', 'tier']);
   });
 
   test('escapes help, prints every kind of number, and leaves out what has no value', () => {

@@ -1,0 +1,38 @@
+/** What notes about a session that waited say to people: that it was parked because memory was short, that it could not be, and how it came back. */
+import { bytesText, printable } from '../native/index.ts';
+
+/** Body of such a note: `idle` says what happened. */
+interface IdleNote {
+  readonly idle?: unknown;
+  readonly place?: unknown;
+  readonly cause?: unknown;
+  readonly asking?: unknown;
+  readonly lackingBytes?: unknown;
+  readonly idleMs?: unknown;
+  readonly bytesBefore?: unknown;
+  readonly bytesAfter?: unknown;
+  readonly parkedBytes?: unknown;
+  readonly why?: unknown;
+}
+
+/** null: the note is about something else. */
+export function idleText(note: IdleNote): string | null {
+  const { idle, place, idleMs, bytesBefore, bytesAfter, parkedBytes, why } = note;
+  if (idle === 'parked') {
+    const seconds = typeof idleMs === 'number' ? ` for ${(idleMs / 1000).toFixed(1)} s` : '';
+    const file = place === 'disk' ? ` and a file of ${bytes(parkedBytes)}` : '';
+    return `Waited${seconds} and was parked ${place === 'disk' ? 'on disk' : 'in memory'}, because ${causeText(note)}: ${bytes(bytesBefore)} became ${bytes(bytesAfter)}${file}.`;
+  }
+  if (idle === 'kept') return `Was to be parked, because ${causeText(note)}, and was not: ${printable(String(why))}.`;
+  if (idle !== 'woken') return null;
+  return why === undefined
+    ? `Used again: what was parked came back to ${bytes(bytesAfter)}.`
+    : `Used again: what was parked could not be used, and its tokens are read again: ${printable(String(why))}.`;
+}
+
+function causeText({ cause, asking, lackingBytes }: IdleNote): string {
+  const who = `session ${printable(String(asking))}`;
+  return cause === 'low-memory' ? `${who} was told that memory is short` : `${who} lacked ${bytes(lackingBytes)}`;
+}
+
+const bytes = (value: unknown): string => (typeof value === 'number' ? bytesText(value) : '?');
