@@ -8,7 +8,6 @@ import {
   type CacheShape,
   type FormatName,
   type KvCache,
-  type KvCacheOptions,
   KvError,
   LATENT_NAMES,
   openPool,
@@ -33,30 +32,23 @@ import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
-import { type CheckedInputs, type LatentOptions, Latents, noLatents } from './latents.ts';
+import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { Learnt } from './learnt.ts';
 import { MassTrace } from './measure.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
-import { openNative } from './open-native.ts';
+import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
-import type { Away } from './park/away.ts';
-import type { IdleSessions } from './park/idle.ts';
+import type { Away, Neighbours } from './park/away.ts';
 import type { SessionPlan } from './plan.ts';
 import { Meter } from './serve/meter.ts';
 import { TrialQueue } from './trials.ts';
 import type { MemoryUsage } from './types.ts';
 
-export interface GovernedOptions {
-  readonly shape: CacheShape;
-  readonly plan: SessionPlan;
+export interface GovernedOptions extends NativeOptions {
   /** A pool that other caches share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool | undefined;
   /** Sessions of that pool that wait, and give their memory up when it is short. */
-  readonly idle?: Pick<IdleSessions, 'makeRoom' | 'reclaimableBytes'> | undefined;
-  readonly native: Pick<KvCacheOptions, 'scale' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
-  /** S·W_o of every layer, or none. */
-  readonly sketches: readonly Float32Array[];
-  readonly latents?: LatentOptions | undefined;
+  readonly idle?: Neighbours | undefined;
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;

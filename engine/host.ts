@@ -438,8 +438,8 @@ export class Host {
       await leave(session.governed, this.#state?.book ?? null, reason);
       await this.#state?.log.flush();
     } finally {
-      this.#idle?.forget(session);
       session.close();
+      this.#idle?.forget(session);
     }
   }
 }

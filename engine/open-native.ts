@@ -1,10 +1,27 @@
 /** Opens the native cache of a governed one, empty. */
-import { type KvCache, latentBytes, openKvCache, type PagePool } from '../native/index.ts';
-import type { GovernedOptions } from './governed.ts';
+import {
+  type CacheShape,
+  type KvCache,
+  type KvCacheOptions,
+  latentBytes,
+  openKvCache,
+  type PagePool,
+} from '../native/index.ts';
+import type { LatentOptions } from './latents.ts';
+import type { SessionPlan } from './plan.ts';
+
+export interface NativeOptions {
+  readonly shape: CacheShape;
+  readonly plan: SessionPlan;
+  readonly native: Pick<KvCacheOptions, 'scale' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
+  /** S·W_o of every layer, or none. */
+  readonly sketches: readonly Float32Array[];
+  readonly latents?: LatentOptions | undefined;
+}
 
 /** An empty cache in the pool. Its owner closes it. */
 export function openNative(
-  { shape, plan, native, sketches, latents }: GovernedOptions,
+  { shape, plan, native, sketches, latents }: NativeOptions,
   pool: PagePool,
   budgetBytes: number | null,
 ): KvCache {

@@ -3,7 +3,7 @@ import type { Fingerprint, Lookup } from '../memory/index.ts';
 import type { PagePool } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
-import type { IdleSessions } from './park/idle.ts';
+import type { Neighbours } from './park/away.ts';
 import type { Meter } from './serve/meter.ts';
 import type { LayerRows, SessionOptions } from './types.ts';
 
@@ -18,7 +18,7 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool;
   /** The sessions of that pool that wait, of which it becomes one between two calls. */
-  readonly idle?: IdleSessions;
+  readonly idle?: Neighbours;
   /** Asks what earlier sessions like this one say, now that more is known of it. */
   readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
   /** Goes into the first entry of the log, beside what is effective: what it goes on from. */

@@ -40,8 +40,6 @@ export class Session {
   /** Since when no call uses it; null: one does. */
   #idleSinceMs: number | null = performance.now();
   #torn = false;
-  /** Its parked pages were of no use, and its tokens were not read again yet. */
-  #isUnread = false;
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
@@ -82,7 +80,13 @@ export class Session {
           tokensExpected: plan.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
-        effective: { isa: runtime.native.isa, threads: runtime.threads, dense: runtime.dense.name, ...setup.origin },
+        effective: {
+          isa: runtime.native.isa,
+          threads: runtime.threads,
+          dense: runtime.dense.name,
+          ...(setup.idle === undefined ? {} : { idleSessions: setup.idle.place }),
+          ...setup.origin,
+        },
       },
       evidence: setup,
     });
@@ -344,14 +348,13 @@ export class Session {
 
   /** Brings its pages back if they are parked, or reads its tokens again if those are of no use. Whatever prevents that, the tokens are not lost. */
   async #wake(options: ReadOptions): Promise<void> {
-    if (!this.#isUnread) this.#isUnread = (this.setup.idle?.wake(this) ?? null) !== null;
-    if (!this.#isUnread) return;
+    this.setup.idle?.wake(this);
+    if (this.cache.length() === this.tokens.length) return;
     const tokens = [...this.tokens];
     takeBack(this.governed, this.governed.wayBack(0, 0));
     this.tokens.length = 0;
     try {
       await this.#read(tokens, options);
-      this.#isUnread = false;
     } catch (error) {
       for (const id of tokens) this.tokens.push(id);
       throw error;

@@ -1,8 +1,6 @@
 /** What is still asked of a cache while its pages are parked and its native cache is empty. */
 import type { Fingerprint } from '../../memory/index.ts';
 import type { CacheMemory, PageTable } from '../../native/index.ts';
-import type { Governed } from '../governed.ts';
-import { fingerprintOf } from '../print.ts';
 import type { IDLE_PLACES } from '../serve/meter.ts';
 
 /** Where a session that waits is parked when the memory of its engine is short: coded in the same memory, or in a file. */
@@ -22,15 +20,18 @@ export interface Away {
   readonly fingerprint: Fingerprint;
 }
 
-/** Of a cache whose pages are still there. */
-export function awayOf(cache: Governed, place: IdlePlace, parkedBytes: number): Away {
-  return {
-    place,
-    parkedBytes,
-    heldBytes: place === 'memory' ? parkedBytes : 0,
-    kvBytes: cache.usedBytes,
-    memory: cache.kv.memory(),
-    tables: Array.from({ length: cache.shape.layers }, (_, layer) => cache.kv.table(layer)),
-    fingerprint: fingerprintOf(cache),
-  };
+/** A cache or a session, by what tells it from others. */
+interface Named {
+  readonly id: string;
+}
+
+/** What caches and sessions ask of the idle sessions with which they share memory (IdleSessions, idle.ts). */
+export interface Neighbours {
+  readonly place: IdlePlace;
+  /** Has sessions that wait free so many bytes more, if they can. */
+  makeRoom(asking: Named, lackingBytes: number): void;
+  /** Bytes that this would free at most, about. */
+  reclaimableBytes(asking: Named): number;
+  /** Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use. Throws 'budget-exceeded', 'io'. */
+  wake(session: Named): void;
 }

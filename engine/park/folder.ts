@@ -39,6 +39,19 @@ export function writeParked(path: string, bytes: Uint8Array): void {
   }
 }
 
+/** Removes a file that writeParked made; one that is gone is not missed. Throws 'io'. */
+export function removeParked(path: string): void {
+  try {
+    fs.rmSync(path, { force: true });
+  } catch (cause) {
+    throw new KvError('io', `cannot remove ${path}: ${(cause as Error).message}`, {
+      values: { path },
+      hint: 'it holds what the session was told: remove it yourself',
+      cause,
+    });
+  }
+}
+
 /** Throws 'not-found', 'io', and what parseParked throws. */
 export const readParked = (path: string): ReadParked => parseParked(readRegular(path, { bytesMax: BYTES_MAX }), path);
 

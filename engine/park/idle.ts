@@ -3,14 +3,14 @@
  * predicted or in a file as they are, and its pages come back the next time it is used. It stays the session that it was: its id, its
  * policy and its log go on. What a session takes in memory while it is parked counts against the budget of the engine.
  */
-import { rmSync } from 'node:fs';
 import { assert, KvError, type PagePool } from '../../native/index.ts';
 import { f16CacheBytes } from '../budget.ts';
 import type { Governed } from '../governed.ts';
+import { fingerprintOf } from '../print.ts';
 import type { Session } from '../session.ts';
-import { awayOf, type IdlePlace } from './away.ts';
+import type { Away, IdlePlace, Neighbours } from './away.ts';
 import { fillCache } from './cache-bytes.ts';
-import { parkedPath, readParked, writeParked } from './folder.ts';
+import { parkedPath, readParked, removeParked, writeParked } from './folder.ts';
 import { isParkable, pagePredictor, parkedBytes } from './park.ts';
 import { parseParked } from './parked-file.ts';
 import type { Predictor } from './predictor.ts';
@@ -28,7 +28,7 @@ type Cause =
   | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
   | { readonly cause: 'low-memory'; readonly asking: string };
 
-export class IdleSessions {
+export class IdleSessions implements Neighbours {
   readonly place: IdlePlace;
   readonly #form: IdleForm;
   readonly #pool: PagePool;
@@ -69,14 +69,14 @@ export class IdleSessions {
   }
 
   /**
-   * Puts the pages of a session back, and makes room for them. → null, or why that could not be done: its cache is empty then, and its tokens must be
-   * read again. Throws 'budget-exceeded' where there is no room; it is parked as before then.
+   * Puts the pages of a session back if they are parked, and makes room for them. Where they are of no use, which the log says, the cache is empty then, and the
+   * tokens must be read again. Throws 'budget-exceeded' where there is no room, and it stays parked; 'io' where its file cannot be removed, and it is back.
    */
-  wake(session: Session): string | null {
+  wake(session: Session): void {
     const from = this.#parked.get(session);
     const { governed } = session;
     const { away } = governed;
-    if (from === undefined || away === null) return null;
+    if (from === undefined || away === null) return;
     // What it takes now makes way for its pages.
     this.#parked.delete(session);
     this.#count();
@@ -90,19 +90,18 @@ export class IdleSessions {
       throw error;
     }
     governed.away = null;
-    if (typeof from === 'string') rmSync(from, { force: true });
     const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
     const by = why === null ? { by: 'pages' } : { by: 'reading', why };
     governed.mover.write('note', { idle: 'woken', ...by, ...bytes, tokens: why === null ? governed.length : 0 });
-    return why;
+    if (typeof from === 'string') removeParked(from);
   }
 
-  /** A session is closed: nothing of it is kept. */
+  /** A session is closed: nothing of it is kept. Throws 'io' where its file cannot be removed. */
   forget(session: Session): void {
     const from = this.#parked.get(session);
     this.#parked.delete(session);
-    if (typeof from === 'string') rmSync(from, { force: true });
     this.#count();
+    if (typeof from === 'string') removeParked(from);
   }
 
   /** Sessions that could be parked for another cache, the one that has waited longest first. */
@@ -206,4 +205,17 @@ export class IdleSessions {
     for (const from of this.#parked.values()) if (typeof from !== 'string') heldBytes += from.length;
     this.#pool.setBudget(this.#budgetBytes - heldBytes);
   }
+}
+
+/** Of a cache whose pages are still there. */
+function awayOf(cache: Governed, place: IdlePlace, parkedBytes: number): Away {
+  return {
+    place,
+    parkedBytes,
+    heldBytes: place === 'memory' ? parkedBytes : 0,
+    kvBytes: cache.usedBytes,
+    memory: cache.kv.memory(),
+    tables: Array.from({ length: cache.shape.layers }, (_, layer) => cache.kv.table(layer)),
+    fingerprint: fingerprintOf(cache),
+  };
 }
