@@ -13,6 +13,7 @@ import { GateKeeper, keep, release } from './gate.ts';
 import type { HostOptions, LoadedInfo, ParkedFile } from './host.ts';
 import {
   COMPARE_OPTIONS,
+  CONTINUATION_OPTIONS,
   ENGINE_OPTIONS,
   GENERATE_OPTIONS,
   PARK_OPTIONS,
@@ -23,6 +24,7 @@ import type { Resumed } from './park/resume.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
 import { policyOf } from './retention.ts';
 import type {
+  ContinuationOptions,
   Divergence,
   EngineOptions,
   Generated,
@@ -330,6 +332,23 @@ export class EngineSession {
     checkKeys(options, COMPARE_OPTIONS, 'read');
     const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
     await this.#call('read', { session: this.id, prompt }, event, options.signal);
+  }
+
+  /**
+   * n continuations of one prompt, which is read once: the session then holds the prompt, and each continuation was written over a fork of it, with the seeds
+   * `seed`, `seed` + 1, … Those that an abort leaves unfinished have finish 'aborted'. Throws what generate refuses, and 'bad-argument' for more than one without a
+   * temperature, which would all be the same.
+   */
+  async continuations(prompt: Prompt, options: ContinuationOptions): Promise<Generated[]> {
+    checkKeys(options, CONTINUATION_OPTIONS, 'continuations');
+    const { signal, onProgress, ...plain } = options;
+    const event = (value: unknown): void => onProgress?.((value as { progress: Progress }).progress);
+    return (await this.#call(
+      'continuations',
+      { session: this.id, prompt, options: plain },
+      event,
+      signal,
+    )) as Generated[];
   }
 
   /** A session that continues from here; pages are shared until either side changes them. */

@@ -12,6 +12,7 @@ import {
   type RetentionPolicy,
   useMasterKeys,
 } from '../witness/index.ts';
+import { Answer } from './answer.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
@@ -24,7 +25,7 @@ import { parkedBytes } from './park/park.ts';
 import type { Predictor } from './park/predictor.ts';
 import { findPredictor } from './park/predictors.ts';
 import { type Resumed, resumeSession } from './park/resume.ts';
-import { countedTokens, tokenize } from './prompt.ts';
+import { checkContinuations, countedTokens, tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
 import { metricsText } from './serve/kv-bytes.ts';
 import { Meter } from './serve/meter.ts';
@@ -32,6 +33,7 @@ import { Session } from './session.ts';
 import type { SessionSetup } from './session-setup.ts';
 import { openState, type State } from './state.ts';
 import type {
+  ContinuationOptions,
   Divergence,
   Generated,
   GenerateOptions,
@@ -172,6 +174,12 @@ export class Host {
       case 'generate':
         return this.#generate(
           params as { session: string; prompt: Prompt | null; options: GenerateOptions },
+          emit,
+          signal,
+        );
+      case 'continuations':
+        return this.#continuations(
+          params as { session: string; prompt: Prompt; options: ContinuationOptions },
           emit,
           signal,
         );
@@ -384,6 +392,36 @@ export class Host {
       if (next.done === true) return next.value;
       emit({ text: next.value });
     }
+  }
+
+  /** Each over a fork of its own, one after the other, so that no more than one holds pages beside the prompt's. */
+  async #continuations(
+    params: { session: string; prompt: Prompt; options: ContinuationOptions },
+    emit: Emit,
+    signal: AbortSignal,
+  ): Promise<Generated[]> {
+    const { n, ...options } = params.options;
+    const { model } = this.#runtime;
+    checkContinuations(n, options);
+    const { maxTokens } = new Answer(model, options);
+    const session = this.#session(params.session);
+    const ids = tokenize(model.tokenizer, params.prompt, session.length === 0, countedTokens(model));
+    const onProgress = (progress: Progress): void => emit({ progress });
+    await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });
+    const all: Generated[] = [];
+    for (let i = 0; i < n; i++) {
+      const fork = session.fork();
+      this.#sessions.set(fork.id, fork);
+      const seeded = { session: fork.id, prompt: null, options: { ...options, seed: (options.seed ?? 0) + i } };
+      try {
+        all.push(await this.#generate(seeded, () => {}, signal));
+      } catch (error) {
+        await this.#closeSession(fork.id, 'error');
+        throw error;
+      }
+      await this.#closeSession(fork.id, signal.aborted ? 'aborted' : 'done');
+    }
+    return all;
   }
 
   async #compare(id: string, emit: Emit, signal: AbortSignal): Promise<Divergence> {

@@ -133,11 +133,14 @@ export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
 export { type ParkedSession, parkedSessions } from './park/folder.ts';
 export type { Resumed } from './park/resume.ts';
 export { type RetainOptions, retainLog } from './retention.ts';
+export type { GeneratedToken, TokenLogprob } from './sampling/logprobs.ts';
+export { SAMPLING_DEFAULTS, type SamplingOptions } from './sampling/options.ts';
 export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
 export type {
   CacheTypes,
+  ContinuationOptions,
   Divergence,
   EngineOptions,
   Generated,

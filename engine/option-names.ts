@@ -1,5 +1,12 @@
 /** The names of all options, for checkKeys. Each list is complete by type: an option that is added to its interface must be added here. */
-import type { EngineOptions, GenerateOptions, ParkOptions, ResumeOptions, SessionOptions } from './types.ts';
+import type {
+  ContinuationOptions,
+  EngineOptions,
+  GenerateOptions,
+  ParkOptions,
+  ResumeOptions,
+  SessionOptions,
+} from './types.ts';
 
 /** Every key of an interface of options. */
 export type Names<Options> = Readonly<Record<keyof Options, true>>;
@@ -45,13 +52,29 @@ export const RESUME_OPTIONS: Names<ResumeOptions> = { ...SESSION_OPTIONS, onProg
 export const PARK_OPTIONS: Names<ParkOptions> = { predict: true };
 
 export const GENERATE_OPTIONS: Names<GenerateOptions> = {
-  maxTokens: true,
   temperature: true,
+  topK: true,
+  typicalP: true,
   topP: true,
+  minP: true,
+  repeatPenalty: true,
+  frequencyPenalty: true,
+  presencePenalty: true,
+  repeatLastN: true,
+  dryMultiplier: true,
+  dryBase: true,
+  dryAllowedLength: true,
+  dryPenaltyLastN: true,
+  drySequenceBreakers: true,
+  logitBias: true,
   seed: true,
+  maxTokens: true,
   stop: true,
+  logprobs: true,
   signal: true,
   onProgress: true,
 };
+
+export const CONTINUATION_OPTIONS: Names<ContinuationOptions> = { ...GENERATE_OPTIONS, n: true };
 
 export const COMPARE_OPTIONS = { onProgress: true, signal: true } as const;

@@ -3,23 +3,22 @@
  * that end at page boundaries and generates token by token.
  */
 import { type FormatName, given, type KvCache, KvError, type PagePool } from '../native/index.ts';
+import { Answer } from './answer.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
 import { nameInLog } from './model/load.ts';
 import { RopeTable } from './model/rope.ts';
-import { createSampler } from './model/sampling.ts';
 import { modelLatents } from './model-latents.ts';
 import type { Spent } from './mover.ts';
 import { Probe } from './probe.ts';
-import { checkGenerate, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
+import { countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { Recall } from './recall.ts';
 import { reportOf } from './report.ts';
 import type { Runtime } from './runtime.ts';
 import type { SessionSetup } from './session-setup.ts';
 import { outputSketches } from './sketch.ts';
 import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from './step.ts';
-import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions, LayerRows, Prompt, SessionReport } from './types.ts';
 
 export class Session {
@@ -201,17 +200,12 @@ export class Session {
 
   /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */
   async *generate(prompt: Prompt | null, options: GenerateOptions = {}): AsyncGenerator<string, Generated> {
-    const { maxTokens, stops } = checkGenerate(options);
     const { model } = this.runtime;
+    const answer = new Answer(model, options);
     const ids =
       prompt === null ? [] : tokenize(model.tokenizer, prompt, this.tokens.length === 0, countedTokens(model));
-    const sampler = createSampler({
-      temperature: options.temperature ?? 0,
-      topP: options.topP ?? 1,
-      seed: options.seed ?? 0,
-    });
-    if (ids.length > 0) this.#check(ids, maxTokens);
-    else this.#fits(0, maxTokens);
+    if (ids.length > 0) this.#check(ids, answer.maxTokens);
+    else this.#fits(0, answer.maxTokens);
     if (ids.length === 0 && this.#lastHidden === null)
       throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
     // Held to the end, because a second call in between would put its tokens among these.
@@ -224,28 +218,17 @@ export class Session {
       await this.#read(ids, reading);
       let readMs = performance.now() - startRead;
       meter.promptTokens.add({}, ids.length);
-      const { tokenizer, config } = this.runtime.model;
-      const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
-      const stream = tokenizer.stream();
-      const stop = new StopText(stops);
       let start = performance.now();
       let last = startRead;
-      let text = '';
-      let count = 0;
-      let finish: Generated['finish'] = 'length';
-      while (count < maxTokens) {
+      while (answer.finish === null) {
         if (options.signal?.aborted) {
-          finish = 'aborted';
+          answer.finish = 'aborted';
           break;
         }
-        const logits = await this.runtime.dense.logits(this.#lastHidden!, 1);
-        const id = sampler.next(logits);
-        if (ends.has(id)) {
-          finish = 'stop';
-          break;
-        }
+        const id = answer.next(await this.runtime.dense.logits(this.#lastHidden!, 1), this.tokens);
+        if (id === null) break;
         // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's work.
-        if (count === 0 && ids.length > 0) {
+        if (answer.count === 0 && ids.length > 0) {
           const before = performance.now();
           endPrompt(this.governed);
           const roomMs = performance.now() - before;
@@ -254,34 +237,21 @@ export class Session {
         }
         await this.#forward([id]);
         const now = performance.now();
-        if (count > 0) meter.betweenTokensSeconds.observe((now - last) / 1000);
+        if (answer.count > 0) meter.betweenTokensSeconds.observe((now - last) / 1000);
         else if (ids.length > 0) meter.firstTokenSeconds.observe((now - last) / 1000);
         last = now;
-        count++;
         meter.generatedTokens.add({});
-        const piece = stop.push(stream.push(id));
-        if (piece !== '') {
-          text += piece;
-          yield piece;
-        }
-        if (stop.hit) {
-          finish = 'stop';
-          break;
-        }
+        const piece = answer.push(id);
+        if (piece !== '') yield piece;
       }
-      const rest = stop.hit ? '' : stop.push(stream.end()) + stop.end();
-      if (rest !== '') {
-        text += rest;
-        yield rest;
-      }
+      const rest = answer.end();
+      if (rest !== '') yield rest;
       const seconds = (performance.now() - start) / 1000;
       return {
-        text,
-        tokens: count,
+        ...answer.generated,
         promptTokens: ids.length,
-        finish,
         prefillTokensPerSecond: ids.length === 0 ? 0 : (ids.length * 1000) / readMs,
-        tokensPerSecond: count === 0 ? 0 : count / seconds,
+        tokensPerSecond: answer.count === 0 ? 0 : answer.count / seconds,
       };
     } finally {
       this.#idleSinceMs = performance.now();

@@ -4,6 +4,8 @@ import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, Windo
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { AnchorOptions, FailureMode, LogRule } from '../witness/index.ts';
 import type { ChatMessage } from './model/types.ts';
+import type { GeneratedToken } from './sampling/logprobs.ts';
+import type { SamplingOptions } from './sampling/options.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
@@ -122,21 +124,26 @@ export interface ResumeOptions extends SessionOptions {
 }
 
 /** Options of generate. */
-export interface GenerateOptions {
+export interface GenerateOptions extends SamplingOptions {
   /** Tokens to generate at most. Default 128. */
   readonly maxTokens?: number;
-  /** 0 = greedy (default). */
-  readonly temperature?: number;
-  /** Nucleus of the sampling: the most likely tokens that make up this share are drawn from. Default 1. */
-  readonly topP?: number;
-  /** Seed of the sampling. Default 0. */
-  readonly seed?: number;
   /** Texts that end the answer; they are not part of it. Default: none. */
   readonly stop?: readonly string[];
+  /**
+   * Also tells how likely the model found each generated token and so many (0 to 20) of the most likely ones at its place: of its own distribution, before
+   * anything of SamplingOptions changes it. Default: none.
+   */
+  readonly logprobs?: number;
   /** Aborts the generation; while the prompt is read, what was read of it is taken back. */
   readonly signal?: AbortSignal;
   /** Called while the prompt is read. */
   readonly onProgress?: (progress: Progress) => void;
+}
+
+/** Options of continuations. */
+export interface ContinuationOptions extends GenerateOptions {
+  /** How many, 1 to 256. The first has the seed, each further one the next seed. */
+  readonly n: number;
 }
 
 /** How far the reading of a prompt is. */
@@ -184,6 +191,8 @@ export interface Generated {
   readonly promptTokens: number;
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
+  /** One for each generated token, those of a stop string included; null where `logprobs` was not asked for. */
+  readonly logprobs: readonly GeneratedToken[] | null;
   /** Speed of reading; 0 without a prompt. */
   readonly prefillTokensPerSecond: number;
   /** Speed of writing; 0 when nothing was written. */

@@ -39,10 +39,11 @@ const COMMANDS: readonly CommandText[] = [
       'palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare',
       'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
       'palimpsest run -m smollm2-135m --chat --kv-budget 64MiB',
+      'palimpsest run -m reference -p story.txt --temp 0.8 --completions 3 -n 32',
       'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
       'palimpsest run -m reference -p story.txt --kv-budget 60% --report report.html',
     ],
-    settings: [...ENGINE, ...ANSWER, ...CACHE, ...STATE, 'report', 'progress', 'json'],
+    settings: [...ENGINE, ...ANSWER, 'completions', ...CACHE, ...STATE, 'report', 'progress', 'json'],
     act: async (settings) => (await import('./run.ts')).run(settings),
   },
   {

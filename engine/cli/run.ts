@@ -1,18 +1,20 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
-import { columnsOf, fields, grouped, KvError, PAGE_TOKENS, plural, wrap } from '../../native/index.ts';
+import { columnsOf, fields, given, grouped, KvError, PAGE_TOKENS, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { createEngine, type Engine, type EngineSession } from '../engine.ts';
 import type { ChatMessage } from '../model/types.ts';
-import { countedTokens } from '../prompt.ts';
+import { checkContinuations, countedTokens } from '../prompt.ts';
 import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from '../types.ts';
 import { ChatInput, ChatTurns } from './chat.ts';
 import { failureText } from './failure.ts';
 import { interruptible } from './interrupt.ts';
+import { logprobTable } from './logprob-table.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
 import { writeReport } from './report-page.ts';
+import { samplingOptions } from './sampling-settings.ts';
 
 /** How many tokens before the answer --compare looks at. */
 const COMPARED_TOKENS = 512;
@@ -32,6 +34,11 @@ export async function run(settings: Settings): Promise<void> {
   // Mistakes in the request are reported before a model is loaded or a folder is created.
   const options = engineOptions(settings);
   cacheTypes(settings);
+  checkContinuations(completions(settings), samplingOptions(settings));
+  if (path === undefined && completions(settings) > 1)
+    throw new KvError('bad-argument', 'a conversation goes on with one answer', {
+      hint: 'leave out --completions, or give the one question with --prompt FILE',
+    });
   const content = path === undefined ? null : await readText(path, 'prompt');
   if (content === '')
     throw new KvError('bad-argument', 'the prompt is empty', {
@@ -82,10 +89,9 @@ export function checkLength(promptTokens: number, maxTokens: number, contextLeng
 
 export function generateOptions(settings: Settings, progress: ProgressLine, signal: AbortSignal): GenerateOptions {
   return {
+    ...samplingOptions(settings),
+    ...given<GenerateOptions>({ logprobs: number(settings, 'logprobs') }),
     maxTokens: number(settings, 'maxTokens') ?? 128,
-    temperature: number(settings, 'temperature') ?? 0,
-    topP: number(settings, 'topP') ?? 1,
-    seed: number(settings, 'seed') ?? 0,
     stop: (settings['stop'] as string[] | undefined) ?? [],
     signal,
     onProgress: (event) => progress.update('reading', event),
@@ -105,8 +111,7 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
   });
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
   await closing(session, signal, async () => {
-    const generated = await stream(session, ids, generateOptions(settings, progress, signal), progress);
-    process.stdout.write('\n');
+    const generated = await answers(session, ids, settings, progress, signal);
     let divergence: Divergence | null = null;
     if (compare && !signal.aborted) {
       divergence = await session.compare({ signal, onProgress: (event) => progress.update('exact cache', event) });
@@ -115,6 +120,39 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
     print(engine, settings, await session.report(), generated, divergence);
   });
   return session.id;
+}
+
+const completions = (settings: Settings): number => number(settings, 'completions') ?? 1;
+
+/** Prints the answer as it comes, or one completion after the other, each with its log probabilities where they are asked for. */
+async function answers(
+  session: EngineSession,
+  prompt: Prompt,
+  settings: Settings,
+  progress: ProgressLine,
+  signal: AbortSignal,
+): Promise<Generated[]> {
+  const options = generateOptions(settings, progress, signal);
+  const n = completions(settings);
+  const columns = columnsOf(process.stdout);
+  const tell = ({ logprobs }: Generated): void => {
+    if (logprobs !== null && !flag(settings, 'json')) process.stdout.write(`\n${logprobTable(logprobs, columns)}\n`);
+  };
+  if (n === 1) {
+    const generated = await stream(session, prompt, options, progress);
+    process.stdout.write('\n');
+    tell(generated);
+    return [generated];
+  }
+  const all = await session.continuations(prompt, { ...options, n });
+  progress.done();
+  for (const [i, generated] of all.entries()) {
+    process.stdout.write(
+      `${i === 0 ? '' : '\n'}[${i + 1} of ${n}, seed ${(options.seed ?? 0) + i}]\n${generated.text}\n`,
+    );
+    tell(generated);
+  }
+  return all;
 }
 
 /** Runs `work` and closes the session afterwards, with the reason why it ended. */
@@ -225,9 +263,10 @@ function print(
   engine: Engine,
   settings: Settings,
   report: SessionReport,
-  generated: Generated,
+  answers: readonly Generated[],
   divergence: Divergence | null,
 ): void {
+  const generated = answers[0]!;
   if (report.missingEntries > 0)
     process.stderr.write(
       `warning: ${plural(report.missingEntries, 'entry', 'entries')} of this session are missing from the log: the disk refused them\n`,
@@ -244,7 +283,11 @@ function print(
     process.stdout.write(`\n${layerTable(report, columns)}\n\n${fields(rows, columns)}\n`);
     return;
   }
-  process.stdout.write(`${JSON.stringify(jsonResult(engine, report, generated, divergence))}\n`);
+  const asked = {
+    ...(generated.logprobs === null ? {} : { logprobs: generated.logprobs }),
+    ...(answers.length === 1 ? {} : { completions: answers }),
+  };
+  process.stdout.write(`${JSON.stringify({ ...jsonResult(engine, report, generated, divergence), ...asked })}\n`);
 }
 
 /** The object that --json prints. The README describes its fields. */

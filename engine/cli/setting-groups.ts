@@ -37,12 +37,15 @@ export const ANSWER: readonly SettingName[] = [
   'maxTokens',
   'chat',
   'system',
-  'temperature',
-  'topP',
   'seed',
+  ...['temperature', 'topK', 'typicalP', 'topP', 'minP'],
+  ...['repeatPenalty', 'frequencyPenalty', 'presencePenalty', 'repeatLastN'],
+  ...['dryMultiplier', 'dryBase', 'dryAllowedLength', 'dryPenaltyLastN', 'drySequenceBreaker'],
+  'logitBias',
   'stop',
+  'logprobs',
   'compare',
-];
+] as const satisfies readonly SettingName[];
 /** What was learned of a model. */
 export const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
 /** The log that is asked. */

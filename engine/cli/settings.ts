@@ -18,30 +18,8 @@ import { FORMS, policies } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { parseBudget } from '../budget.ts';
 import { parseSample } from '../trace/sample.ts';
-
-export interface Setting {
-  readonly flags: string;
-  readonly help: string;
-  readonly default?: string | number | boolean;
-  readonly choices?: readonly string[];
-  readonly parse?: (text: string) => unknown;
-}
-
-const bounded = (least: number, most: number, whole: boolean) => (text: string) => {
-  const value = Number(text);
-  if (
-    text.trim() === '' ||
-    !Number.isFinite(value) ||
-    value < least ||
-    value > most ||
-    (whole && !Number.isInteger(value))
-  ) {
-    throw new InvalidArgumentError(`expected ${whole ? 'a whole number' : 'a number'} from ${least} to ${most}.`);
-  }
-  return value;
-};
-export const whole = (least: number, most: number) => bounded(least, most, true);
-export const real = (least: number, most: number) => bounded(least, most, false);
+import { SAMPLING_SETTINGS } from './sampling-settings.ts';
+import { real, type Setting, whole } from './setting.ts';
 
 /** Throws if this is not a budget for any length of prompt. Its bytes are computed when the length is known. */
 const budget = (text: string): string => {
@@ -155,14 +133,13 @@ export const SETTINGS = {
     help: 'what moves pages (default: price under a budget)',
     choices: POLICIES,
   },
-  seed: {
-    flags: '--seed <n>',
-    help: 'seed of sampling and of generated documents',
-    default: 0,
-    parse: whole(0, 2 ** 31),
+  ...SAMPLING_SETTINGS,
+  completions: {
+    flags: '--completions <n>',
+    help: 'answers to one prompt, which is read once; each has the next seed',
+    default: 1,
+    parse: whole(1, 256),
   },
-  temperature: { flags: '--temperature <t>', help: '0 = greedy', default: 0, parse: real(0, 10) },
-  topP: { flags: '--top-p <p>', help: 'nucleus of the sampling', default: 1, parse: real(0, 1) },
   stop: { flags: '--stop <text...>', help: 'end the answer at this text' },
   threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores it may use)', parse: whole(1, 256) },
   isa: { flags: '--isa <name>', help: 'force an instruction set of the kernels', choices: ISA_NAMES },
@@ -322,7 +299,7 @@ export const SETTINGS = {
 export type SettingName = keyof typeof SETTINGS;
 
 /** The name of a setting's flag, without the dashes, and of its key in a file: 'kv-budget' for 'kvBudget'. */
-export const keyName = (name: SettingName): string => /--([a-z-]+)/.exec(SETTINGS[name].flags)![1]!;
+export const keyName = (name: SettingName): string => /--([a-z-]+)(?!.*--)/.exec(SETTINGS[name].flags)![1]!;
 export const environmentName = (name: SettingName): string =>
   `PALIMPSEST_${keyName(name).replaceAll('-', '_').toUpperCase()}`;
 /** How the variables of the project's own tests begin. */

@@ -7,8 +7,8 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../engine/model/config.ts';
 import { openGguf } from '../../engine/model/gguf.ts';
 import { loadModel } from '../../engine/model/load.ts';
-import { RandomNumbers } from '../../engine/model/sampling.ts';
 import { ggufTokenizer } from '../../engine/model/tokenizer-gguf.ts';
+import { RandomNumbers } from '../../engine/sampling/random.ts';
 import { KvError } from '../../native/index.ts';
 import {
   hasSharedData,

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { afterEach, describe, expect, it } from 'vitest';
+import type { Setting } from '../../../engine/cli/setting.ts';
 import {
   addSettings,
   environmentName,
@@ -11,7 +12,6 @@ import {
   layerList,
   readSettings,
   SETTINGS,
-  type Setting,
   type SettingName,
 } from '../../../engine/cli/settings.ts';
 import { KvError } from '../../../native/index.ts';
@@ -70,6 +70,9 @@ describe('settings', () => {
       cacheTypeV: 'rot2',
       skipLayers: '0,2-3',
       topP: '0.5',
+      typicalP: '0.5',
+      minP: '0.5',
+      logitBias: '15043+1',
       side: 'k',
       sample: 'layers=2',
       maxBytes: '1MiB',

@@ -3,8 +3,8 @@
 import { afterAll, describe, expect, test } from 'vitest';
 import { FileBytes } from '../../../../engine/model/bytes.ts';
 import { dequantize, ELEMENT_TYPES, READABLE_TYPES } from '../../../../engine/model/dequant.ts';
-import { RandomNumbers } from '../../../../engine/model/sampling.ts';
 import { StoredTensor } from '../../../../engine/model/stored-tensor.ts';
+import { RandomNumbers } from '../../../../engine/sampling/random.ts';
 import { KvError } from '../../../../native/index.ts';
 import { temporaryFolder } from './model-files.ts';
 

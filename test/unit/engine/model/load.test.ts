@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { inspectModel, inspectVocabulary } from '../../../../engine/model/inspect-model.ts';
 import { loadModel } from '../../../../engine/model/load.ts';
-import { RandomNumbers } from '../../../../engine/model/sampling.ts';
 import type { LoadedModel } from '../../../../engine/model/types.ts';
+import { RandomNumbers } from '../../../../engine/sampling/random.ts';
 import { KvError } from '../../../../native/index.ts';
 import {
   floats,

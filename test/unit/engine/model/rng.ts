@@ -1,6 +1,7 @@
 /** Seeded numbers for tests of this folder, and a weight source made of them. */
-import { RandomNumbers } from '../../../../engine/model/sampling.ts';
+
 import type { Tensor, WeightSource } from '../../../../engine/model/types.ts';
+import { RandomNumbers } from '../../../../engine/sampling/random.ts';
 
 export class Rng {
   private readonly random: RandomNumbers;

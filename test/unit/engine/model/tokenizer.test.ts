@@ -6,10 +6,10 @@ import { join } from 'node:path';
 import { Tokenizer as PackageTokenizer } from '@huggingface/tokenizers';
 import { describe, expect, test } from 'vitest';
 import { openGguf } from '../../../../engine/model/gguf.ts';
-import { RandomNumbers } from '../../../../engine/model/sampling.ts';
 import { ggufTokenizer } from '../../../../engine/model/tokenizer-gguf.ts';
 import { hfTokenizer, readHfTokenizer } from '../../../../engine/model/tokenizer-hf.ts';
 import type { ChatMessage, Tokenizer } from '../../../../engine/model/types.ts';
+import { RandomNumbers } from '../../../../engine/sampling/random.ts';
 import { KvError, type KvErrorCode } from '../../../../native/index.ts';
 import {
   hasSharedData,

@@ -1,0 +1,76 @@
+/** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
+import type { LoadedModel } from './model/types.ts';
+import { checkGenerate } from './prompt.ts';
+import { type GeneratedToken, logprobsOf } from './sampling/logprobs.ts';
+import { Sampler } from './sampling/sampler.ts';
+import { StopText } from './stop.ts';
+import type { Generated, GenerateOptions } from './types.ts';
+
+export class Answer {
+  readonly maxTokens: number;
+  /** null: it goes on. */
+  finish: Generated['finish'] | null = null;
+  /** Tokens that belong to it. */
+  count = 0;
+  readonly #model: LoadedModel;
+  readonly #sampler: Sampler;
+  readonly #ends: ReadonlySet<number>;
+  readonly #stream: ReturnType<LoadedModel['tokenizer']['stream']>;
+  readonly #stop: StopText;
+  readonly #top: number | null;
+  readonly #ids: Int32Array;
+  readonly #logprobs: GeneratedToken[] = [];
+  #text = '';
+
+  /** Throws 'bad-argument' for options out of range. */
+  constructor(model: LoadedModel, options: GenerateOptions) {
+    const { maxTokens, stops } = checkGenerate(options);
+    const { tokenizer, config } = model;
+    this.maxTokens = maxTokens;
+    this.#model = model;
+    this.#sampler = new Sampler(options, { size: config.vocabSize, tokenizer });
+    this.#ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
+    this.#stream = tokenizer.stream();
+    this.#stop = new StopText(stops);
+    this.#top = options.logprobs ?? null;
+    this.#ids = new Int32Array(this.#top === null ? 0 : config.vocabSize);
+  }
+
+  /** logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends here. Throws as Sampler.next. */
+  next(logits: Float32Array, history: readonly number[]): number | null {
+    const id = this.#sampler.next(logits, history);
+    if (this.#ends.has(id)) {
+      this.finish = 'stop';
+      return null;
+    }
+    if (this.#top !== null) this.#logprobs.push(logprobsOf(logits, id, this.#top, this.#ids, this.#model.tokenizer));
+    return id;
+  }
+
+  /** The token was read. → text that may be shown now */
+  push(id: number): string {
+    this.count++;
+    const piece = this.#stop.push(this.#stream.push(id));
+    this.#text += piece;
+    if (this.#stop.hit) this.finish = 'stop';
+    else if (this.count === this.maxTokens) this.finish = 'length';
+    return piece;
+  }
+
+  /** → text that was held back and is part of the answer after all */
+  end(): string {
+    const rest = this.#stop.hit ? '' : this.#stop.push(this.#stream.end()) + this.#stop.end();
+    this.#text += rest;
+    return rest;
+  }
+
+  /** What it is now that it has ended. */
+  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'logprobs'> {
+    return {
+      text: this.#text,
+      tokens: this.count,
+      finish: this.finish ?? 'aborted',
+      logprobs: this.#top === null ? null : this.#logprobs,
+    };
+  }
+}
