@@ -407,14 +407,17 @@ export class Host {
     const session = this.#session(params.session);
     const ids = tokenize(model.tokenizer, params.prompt, session.length === 0, countedTokens(model));
     const onProgress = (progress: Progress): void => emit({ progress });
+    const start = performance.now();
     await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });
+    const prefillTokensPerSecond = (ids.length * 1000) / (performance.now() - start);
     const all: Generated[] = [];
     for (let i = 0; i < n; i++) {
       const fork = session.fork();
       this.#sessions.set(fork.id, fork);
       const seeded = { session: fork.id, prompt: null, options: { ...options, seed: (options.seed ?? 0) + i } };
       try {
-        all.push(await this.#generate(seeded, () => {}, signal));
+        const generated = await this.#generate(seeded, () => {}, signal);
+        all.push({ ...generated, promptTokens: ids.length, prefillTokensPerSecond });
       } catch (error) {
         await this.#closeSession(fork.id, 'error');
         throw error;

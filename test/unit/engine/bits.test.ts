@@ -1,5 +1,5 @@
 // Where bits may differ and where not (engine/README.md). One prompt is read and continued by sessions of the reference model on every
-// instruction set of this machine, some of them twice, and what their logs say of every decision is compared byte for byte.
+// instruction set of this machine, some of them twice, and what their logs say of every decision, and the tokens that were drawn, are compared byte for byte.
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { createEngine } from '../../../engine/index.ts';
@@ -14,20 +14,26 @@ const { available, isa: best } = nativeInfo();
 /** Multiply and add in one rounding; the scalar build and WebAssembly round twice. */
 const fusing = available.filter((isa) => isa !== 'scalar' && nativeInfo().binding !== 'wasm');
 
-/** The bodies of all decisions of a session, in order. */
+/** What each token was drawn by: everything that changes logits or narrows tokens down. */
+const SAMPLING = { temperature: 1, typicalP: 0.95, repeatPenalty: 1.1, dryMultiplier: 0.8, seed: 4 };
+
+/** The bodies of all decisions of a session, in order, and behind them its tokens and how likely they were. */
 async function decisions(isa: Isa, threads: number, dense: 'auto' | 'exact'): Promise<string[]> {
   const stateDir = join(folder(), 'state');
   const engine = await createEngine({ model: MODEL, stateDir, threads, isa, dense });
   const session = await engine.openSession({ kvBudget: '30%', tokensExpected: 1440 });
-  await session.generate(ids(1400), { maxTokens: 40, temperature: 1, seed: 4 }).result;
+  const { logprobs } = await session.generate(ids(1400), { maxTokens: 40, ...SAMPLING, logprobs: 2 }).result;
+  expect(logprobs).toHaveLength(40);
   await session.close();
   await engine.close();
   const entries = [...readLog(logDir(stateDir), { session: session.id })];
   expect(replaySession(entries).equal).toBe(true);
-  return entriesOf(stateDir, session.id, 'decision').map(({ body }) => JSON.stringify(body));
+  return [...entriesOf(stateDir, session.id, 'decision').map(({ body }) => body), logprobs].map((one) =>
+    JSON.stringify(one),
+  );
 }
 
-describe('the same inputs give the same decisions', () => {
+describe('the same inputs give the same decisions and tokens', () => {
   let first: string[] = [];
   beforeAll(async () => {
     first = await decisions(best, 1, 'exact');

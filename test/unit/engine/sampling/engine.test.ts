@@ -68,7 +68,7 @@ describe('continuations', () => {
     const session = await engine.openSession();
     const all = await session.continuations(TEXT, { ...options, n: 3 });
     expect(all.map(({ tokens, promptTokens }) => ({ tokens, promptTokens }))).toEqual(
-      new Array(3).fill({ tokens: 12, promptTokens: 0 }),
+      new Array(3).fill({ tokens: 12, promptTokens: (await engine.tokenize(TEXT)).length }),
     );
     expect(new Set(all.map(({ text }) => text)).size).toBe(3);
     for (const [i, one] of all.entries())
