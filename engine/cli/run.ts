@@ -134,14 +134,10 @@ async function answers(
 ): Promise<Generated[]> {
   const options = generateOptions(settings, progress, signal);
   const n = completions(settings);
-  const columns = columnsOf(process.stdout);
-  const tell = ({ logprobs }: Generated): void => {
-    if (logprobs !== null && !flag(settings, 'json')) process.stdout.write(`\n${logprobTable(logprobs, columns)}\n`);
-  };
   if (n === 1) {
     const generated = await stream(session, prompt, options, progress);
     process.stdout.write('\n');
-    tell(generated);
+    printLogprobs(settings, generated);
     return [generated];
   }
   const all = await session.continuations(prompt, { ...options, n });
@@ -150,9 +146,15 @@ async function answers(
     process.stdout.write(
       `${i === 0 ? '' : '\n'}[${i + 1} of ${n}, seed ${(options.seed ?? 0) + i}]\n${generated.text}\n`,
     );
-    tell(generated);
+    printLogprobs(settings, generated);
   }
   return all;
+}
+
+/** Where they are asked for, and --json does not hold them. */
+export function printLogprobs(settings: Settings, { logprobs }: Generated): void {
+  if (logprobs !== null && !flag(settings, 'json'))
+    process.stdout.write(`\n${logprobTable(logprobs, columnsOf(process.stdout))}\n`);
 }
 
 /** Runs `work` and closes the session afterwards, with the reason why it ended. */
@@ -238,6 +240,7 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
           last = await stream(session, ids, generateOptions(settings, progress, turnSignal), progress);
           turns.answered();
           process.stdout.write('\n');
+          printLogprobs(settings, last);
         } catch (error) {
           // A question that does not fit leaves the conversation as it was, and a shorter one may fit.
           if (!(error instanceof KvError) || signal.aborted || !GOES_ON.includes(error.code)) throw error;

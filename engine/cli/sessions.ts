@@ -23,7 +23,7 @@ import { interruptible } from './interrupt.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
-import { checkLength, closing, firstMessages, generateOptions, stream } from './run.ts';
+import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './run.ts';
 
 /** What a session is planned for beside its prompt where nobody says how long it is to become: an answer of the usual length. */
 const ANSWER_TOKENS = 128;
@@ -135,6 +135,7 @@ async function answer(
 ): Promise<Generated> {
   const generated = await stream(session, prompt, generateOptions(settings, progress, signal), progress);
   process.stdout.write('\n');
+  printLogprobs(settings, generated);
   return generated;
 }
 

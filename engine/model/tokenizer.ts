@@ -3,7 +3,7 @@ import { KvError } from '../../native/index.ts';
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts';
 import { checkMessages, renderChat } from './chat-template.ts';
 import type { Pieces } from './pieces.ts';
-import type { ChatMessage, ChatOptions, EncodeOptions, Tokenizer } from './types.ts';
+import type { ChatMessage, ChatOptions, DecodeOptions, EncodeOptions, Tokenizer } from './types.ts';
 
 export interface TokenizerParts {
   /** For display: 'byte-level BPE', 'SentencePiece BPE'. */
@@ -91,10 +91,10 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   /** Leaves out control tokens unless `special`; ids of the model without a word decode to nothing. */
-  decode(ids: readonly number[], options: { readonly special?: boolean } = {}): string {
+  decode(ids: readonly number[], options: DecodeOptions = {}): string {
     const parts: Uint8Array[] = [];
     let bytes = 0;
-    let afterAdded = true;
+    let afterAdded = options.continues !== true;
     for (const id of ids) {
       const piece = this.#piece(id, options.special === true, afterAdded);
       afterAdded = this.#addedById.has(id);

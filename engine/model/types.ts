@@ -112,6 +112,13 @@ export interface EncodeOptions {
   readonly tokensMax?: number;
 }
 
+export interface DecodeOptions {
+  /** Write control tokens out; default false. */
+  readonly special?: boolean;
+  /** The ids continue a text, so that a space that they begin with is kept; default false. */
+  readonly continues?: boolean;
+}
+
 export interface ChatOptions extends Pick<EncodeOptions, 'tokensMax'> {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
@@ -124,7 +131,7 @@ export interface Tokenizer {
   /** Adds no special tokens. Throws 'context-too-long' beyond `tokensMax`. */
   encode(text: string, options?: EncodeOptions): number[];
   /** Exact inverse for text that came from encode. */
-  decode(ids: readonly number[], options?: { readonly special?: boolean }): string;
+  decode(ids: readonly number[], options?: DecodeOptions): string;
   /** Incremental decoding that never splits a UTF-8 character. */
   stream(): { push(id: number): string; end(): string };
   readonly chatTemplate: string | null;

@@ -34,7 +34,7 @@ export class Breakers implements Breaks {
   has(id: number): boolean {
     let has = this.#alone.get(id);
     if (has === undefined) {
-      has = this.#isBroken(this.#tokenizer.decode([id]), 0);
+      has = this.#isBroken(this.#tokenizer.decode([id], { continues: true }), 0);
       this.#alone.set(id, has);
     }
     return has;

@@ -53,7 +53,7 @@ export function logprobsOf(
   if (count > 0) moveHighest(ids, logits, Math.min(count, logits.length), logits.length);
   const of = (token: number): TokenLogprob => ({
     id: token,
-    text: tokenizer.decode([token], { special: true }),
+    text: tokenizer.decode([token], { special: true, continues: true }),
     logprob: logits[token]! - normalizer,
   });
   return { ...of(id), top: Array.from(ids.subarray(0, count), of) };

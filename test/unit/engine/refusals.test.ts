@@ -87,7 +87,7 @@ describe('what cannot be done is refused', () => {
     await unknown(createEngine({ model: MODEL, stateDri: null } as never), 'stateDir');
     await unknown(engine.openSession({ kvBugdt: '1MiB' } as never), 'kvBudget');
     const session = await engine.openSession({ witness: false });
-    await unknown(session.generate('a', { topK: 40 } as never).result, 'topP');
+    await unknown(session.generate('a', { tempreature: 1 } as never).result, 'temperature');
     await unknown(session.compare({ onprogres: () => {} } as never), 'onProgress');
     await session.close();
     const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };

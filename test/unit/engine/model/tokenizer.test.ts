@@ -77,6 +77,7 @@ function mustRoundTrip(tokenizer: Tokenizer, text: string): void {
   expect(stream.end()).toBe('');
   // A vocabulary that puts a space in front keeps it in a stream, which continues a text.
   expect([text, ` ${text}`]).toContain(parts.join(''));
+  expect(tokenizer.decode(ids, { continues: true })).toBe(parts.join(''));
   for (const part of parts) expect(Buffer.from(part).toString()).toBe(part);
   expect(parts.join('').includes('\ufffd')).toBe(text.includes('\ufffd'));
 }
