@@ -20,6 +20,7 @@ import {
   RESUME_OPTIONS,
   SESSION_OPTIONS,
 } from './option-names.ts';
+import { idlePlaceOf } from './park/away.ts';
 import type { Resumed } from './park/resume.ts';
 import { type Call, fromWire, type Reply } from './protocol.ts';
 import { policyOf } from './retention.ts';
@@ -99,7 +100,7 @@ export class Engine {
       logRetention: options.logRetention && policyOf(options.logRetention, Date.now()),
       anchor: options.anchor,
       kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
-      idleSessions: idleSessionsOf(options),
+      idleSessions: idlePlaceOf(options.idleSessions),
     };
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);
@@ -270,17 +271,6 @@ export class Engine {
     for (const pending of this.#pending.values()) pending.reject(error);
     this.#pending.clear();
   }
-}
-
-function idleSessionsOf({ idleSessions = 'keep' }: EngineOptions): HostOptions['idleSessions'] {
-  if (idleSessions === 'keep' || idleSessions === 'memory' || idleSessions === 'disk') return idleSessions;
-  throw new KvError(
-    'bad-argument',
-    "sessions that wait are kept as they are ('keep'), or parked in 'memory' or on 'disk'",
-    {
-      values: { idleSessions: String(idleSessions) },
-    },
-  );
 }
 
 type CallFunction = (

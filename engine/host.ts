@@ -22,8 +22,7 @@ import type { IdlePlace } from './park/away.ts';
 import { findParked, parkedPath, readParked, writeParked } from './park/folder.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { parkedBytes } from './park/park.ts';
-import type { Predictor } from './park/predictor.ts';
-import { findPredictor } from './park/predictors.ts';
+import { ModelPredictor } from './park/predictors.ts';
 import { type Resumed, resumeSession } from './park/resume.ts';
 import { checkContinuations, countedTokens, tokenize } from './prompt.ts';
 import { Runtime, type RuntimeOptions } from './runtime.ts';
@@ -126,11 +125,12 @@ export class Host {
   /** One set of threads, and one heap, for all sessions. */
   readonly #pool: PagePool;
   readonly #idle: IdleSessions | undefined;
-  #predictor: Predictor | null = null;
+  readonly #predictor: ModelPredictor;
 
   private constructor(runtime: Runtime, state: State | null, { kvBudgetBytes, idleSessions }: HostOptions) {
     this.#runtime = runtime;
     this.#state = state;
+    this.#predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
     if (form !== null) this.#idle = new IdleSessions(form, this.#pool, () => this.#sessions.values());
@@ -253,7 +253,7 @@ export class Host {
       }
     };
     for (const id of [...this.#sessions.keys()]) await attempt(() => this.#closeSession(id, 'done'));
-    await attempt(async () => this.#predictor?.close());
+    await attempt(async () => this.#predictor.close());
     await attempt(async () => this.#pool.close());
     await attempt(() => this.#state?.close());
     await attempt(() => this.#runtime.close());
@@ -311,42 +311,17 @@ export class Host {
     await session.read(ids, { signal, onProgress: (progress) => emit({ progress }) });
   }
 
-  /** What parked pages are predicted by; null: nobody fitted it. */
-  #predictorOf(): Predictor | null {
-    this.#predictor ??= findPredictor(this.#runtime.model.digest, this.#state?.dir ?? null);
-    return this.#predictor;
-  }
-
-  #predictorOrRefuse(): Predictor {
-    const predictor = this.#predictorOf();
-    if (predictor !== null) return predictor;
-    throw new KvError('not-found', `there is nothing to predict pages of ${this.#runtime.model.name} by`, {
-      values: { model: this.#runtime.model.name },
-      hint: 'palimpsest calibrate --predictor fits it to texts; or park without it, to a file',
-    });
-  }
-
   /** How sessions that wait are parked. Throws 'not-found' where nothing predicts their pages, 'bad-argument' where there is no state folder. */
   #idleForm(place: IdlePlace): IdleForm {
-    if (place === 'memory') return { place, predictor: this.#predictorOrRefuse() };
+    if (place === 'memory') return { place, predictor: this.#predictor.findOrRefuse() };
     if (this.#state !== null) return { place, stateDir: this.#state.dir };
     throw new KvError('bad-argument', 'sessions are parked on disk in the state folder, and there is none', {
       hint: "name a stateDir, or give idleSessions: 'memory'",
     });
   }
 
-  /** A damaged one is none: what was predicted by it is read again. */
-  #predictorIfSound(): Predictor | null {
-    try {
-      return this.#predictorOf();
-    } catch (error) {
-      if (!(error instanceof KvError)) throw error;
-      return null;
-    }
-  }
-
   async #park(session: Session, path: string | null, predict: boolean): Promise<ParkedFile> {
-    const predictor = predict ? this.#predictorOrRefuse() : null;
+    const predictor = predict ? this.#predictor.findOrRefuse() : null;
     const bytes = parkedBytes(session, predictor);
     const target = path ?? (this.#state === null ? null : parkedPath(this.#state.dir, session.id));
     if (target === null)
@@ -369,7 +344,7 @@ export class Host {
     const asked = { ...parked.head.options, ...options };
     checkOptions(asked);
     const setup = await this.#setup(asked);
-    const predictor = parked.head.predictor === null ? null : this.#predictorIfSound();
+    const predictor = parked.head.predictor === null ? null : this.#predictor.findIfSound();
     const reading = { signal, onProgress: (progress: Progress) => emit({ progress }) };
     const { session, resumed } = await resumeSession(this.#runtime, setup, parked, reading, predictor);
     this.#sessions.set(session.id, session);

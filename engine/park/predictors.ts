@@ -1,7 +1,8 @@
 /** Where predictors of parked pages lie: in the state folder if `calibrate` fitted one there, else with the package. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { packageRoot, readRegular } from '../../native/index.ts';
+import { KvError, packageRoot, readRegular } from '../../native/index.ts';
+import type { LoadedModel } from '../model/types.ts';
 import { Predictor, parsePredictor } from './predictor.ts';
 
 const ENDING = '.predictor';
@@ -26,4 +27,46 @@ export function findPredictor(modelDigest: string, stateDir: string | null): Pre
     if (data.modelDigest === modelDigest) return new Predictor(data);
   }
   return null;
+}
+
+/** The predictor of one model, which is read when it is first asked for. */
+export class ModelPredictor {
+  readonly #model: Pick<LoadedModel, 'name' | 'digest'>;
+  readonly #stateDir: string | null;
+  #found: Predictor | null = null;
+
+  constructor(model: Pick<LoadedModel, 'name' | 'digest'>, stateDir: string | null) {
+    this.#model = model;
+    this.#stateDir = stateDir;
+  }
+
+  /** Throws 'not-found' where nobody fitted one, and what findPredictor throws. */
+  findOrRefuse(): Predictor {
+    const found = this.#find();
+    if (found !== null) return found;
+    const { name } = this.#model;
+    throw new KvError('not-found', `there is nothing to predict pages of ${name} by`, {
+      values: { model: name },
+      hint: 'palimpsest calibrate --predictor fits it to texts; or park without it, to a file',
+    });
+  }
+
+  /** Null where there is none. A damaged one is none: what was predicted by it is read again. */
+  findIfSound(): Predictor | null {
+    try {
+      return this.#find();
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      return null;
+    }
+  }
+
+  #find(): Predictor | null {
+    this.#found ??= findPredictor(this.#model.digest, this.#stateDir);
+    return this.#found;
+  }
+
+  close(): void {
+    this.#found?.close();
+  }
 }
