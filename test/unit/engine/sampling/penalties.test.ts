@@ -58,7 +58,9 @@ const dryOptions = fc.record({
 function dry(list: readonly number[], history: readonly number[], options: Required<SamplingOptions>): Float64Array {
   const scores = Float64Array.from(list);
   const breakers = new Breakers(options.drySequenceBreakers, vocabularyOf(PIECES).tokenizer);
-  penalizeRepetition(scores, history, options, breakers, marks, new Int32Array(history.length));
+  // What an earlier call left in the scratch.
+  const lengths = new Int32Array(history.length).fill(7);
+  penalizeRepetition(scores, history, options, breakers, marks, lengths);
   return scores;
 }
 
