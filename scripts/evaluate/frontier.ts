@@ -33,15 +33,14 @@ import {
   type SpeedRow,
 } from './frontier-rows.ts';
 import { WIDENED, widened } from './latents.ts';
-import { bareName, evictionOf } from './methods.ts';
+import { bareName, evictionOf, pageMethodOf } from './methods.ts';
 import { OUTLIER_FACTOR, OUTLIERS, withOutliers } from './outliers.ts';
+import { readPaged } from './paged.ts';
 import { filler, type Passage, passagesOf } from './passages.ts';
 import type { YardstickRead } from './read.ts';
-import { rematerialized } from './rematerialize.ts';
 import { Results } from './results.ts';
 import { REFUSALS, Scorer } from './score.ts';
 import { measureSpeed, pairOf } from './speed.ts';
-import { xquantOf } from './xquant.ts';
 
 export const FRONTIER_PARTS = ['quality', 'recall', 'speed', 'short', 'course', 'latency'] as const;
 export const FRONTIER_CONTEXTS = [512, 2048, 4096, 8192];
@@ -133,12 +132,12 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
 /** Reads tokens, of which the last ones are scored, by a method that no session has. */
 type Yardstick = (runtime: Runtime, ids: readonly number[], scored: number) => Promise<YardstickRead>;
 
-/** The method that a cache names: an eviction rule or XQuant; null for the caches of sessions. */
+/** The method that a cache names: an eviction rule, or one of coded pages; null for the caches of sessions. */
 function yardstickOf(cache: string): Yardstick | null {
   const eviction = evictionOf(cache);
   if (eviction !== null) return (runtime, ids, scored) => evicted(runtime, ids, eviction, scored);
-  const xquant = xquantOf(cache);
-  return xquant === null ? null : (runtime, ids, scored) => rematerialized(runtime, ids, xquant, scored);
+  const pages = pageMethodOf(cache);
+  return pages === null ? null : (runtime, ids, scored) => readPaged(runtime, ids, pages, scored);
 }
 
 /** Refuses what is no cache, before anything is read. Throws 'unsupported', 'bad-argument'. */

@@ -1,6 +1,9 @@
 /** Every method that this version knows, as caches to evaluate: formats from their registry, policies and eviction rules from theirs. */
 import { ALL_FAMILIES, FORMAT_NAMES, FORMATS, type FormatName, type Side, servesSide } from '../../native/index.ts';
 import { isUselessPair, policies, yardsticks } from '../../policy/index.ts';
+import { modifiedCaches, modifiedOf, modifiedPages } from './modifiers.ts';
+import type { PageMethod } from './paged.ts';
+import { xquantPages } from './rematerialize.ts';
 import { xquantCaches, xquantOf } from './xquant.ts';
 
 /** Budgets that policies are measured at. */
@@ -58,6 +61,7 @@ export const everyCache = (): string[] => [
   ...policyCaches(),
   ...evictionCaches(),
   ...xquantCaches(),
+  ...modifiedCaches(),
 ];
 
 export interface Eviction {
@@ -77,9 +81,18 @@ export function evictionOf(cache: string): Eviction | null {
   };
 }
 
+/** The method of coded pages that a cache names; null for any other cache. */
+export function pageMethodOf(cache: string): PageMethod | null {
+  const xquant = xquantOf(cache);
+  if (xquant !== null) return xquantPages(xquant);
+  const modified = modifiedOf(cache);
+  return modified === null ? null : modifiedPages(modified);
+}
+
 /** What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of its own. */
 export function methodOf(cache: string): string {
   if (xquantOf(cache) !== null) return 'xquant';
+  if (modifiedOf(cache) !== null) return 'modified';
   const [first = ''] = cache.split(/[:@+]/);
   return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;
 }

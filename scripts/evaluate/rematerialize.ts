@@ -6,8 +6,7 @@ import { normalized } from '../../engine/latents.ts';
 import type { LoadedModel, WeightSource } from '../../engine/model/types.ts';
 import type { Runtime } from '../../engine/runtime.ts';
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
-import { type PageMethod, readPaged } from './paged.ts';
-import type { YardstickRead } from './read.ts';
+import type { PageMethod } from './paged.ts';
 import { layerCodes, Projection, type XQuant } from './xquant.ts';
 
 interface Layer {
@@ -17,15 +16,8 @@ interface Layer {
   readonly vBias: Float32Array | null;
 }
 
-/** Reads tokens under the method. Throws 'unsupported' for models that normalise their keys. */
-export const rematerialized = (
-  runtime: Runtime,
-  ids: readonly number[],
-  method: XQuant,
-  scored: number,
-): Promise<YardstickRead> => readPaged(runtime, ids, pagesOf(method), scored);
-
-const pagesOf =
+/** The loop's method. Its beginning throws 'unsupported' for models that normalise their keys. */
+export const xquantPages =
   (method: XQuant): PageMethod =>
   (runtime, rope) => {
     const { kvHeads, headDim, hiddenSize: m, normEpsilon } = runtime.model.config;

@@ -4,8 +4,9 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../../engine/runtime.ts';
 import { fromHalf, latentBytes, PAGE_TOKENS, SINK_TOKENS, toHalf } from '../../../native/index.ts';
 import { withOutliers } from '../../../scripts/evaluate/outliers.ts';
+import { readPaged } from '../../../scripts/evaluate/paged.ts';
 import { CHRONICLE, passagesOf } from '../../../scripts/evaluate/passages.ts';
-import { rematerialized } from '../../../scripts/evaluate/rematerialize.ts';
+import { xquantPages } from '../../../scripts/evaluate/rematerialize.ts';
 import { Scorer } from '../../../scripts/evaluate/score.ts';
 import {
   type Coder,
@@ -219,7 +220,7 @@ describe('the reference model', () => {
 
   const read = async (of: Runtime, cache: string) => {
     const [passage] = passagesOf(of.model.tokenizer, CHRONICLE, 1, CONTEXT);
-    const { hidden, ...bytes } = await rematerialized(of, passage!.ids, xquantOf(cache)!, CONTEXT / 2);
+    const { hidden, ...bytes } = await readPaged(of, passage!.ids, xquantPages(xquantOf(cache)!), CONTEXT / 2);
     return { ...bytes, kld: (await new Scorer(of).against(passage!, hidden)).meanKld };
   };
 
