@@ -2,8 +2,11 @@
 import { ALL_FAMILIES, FORMAT_NAMES, FORMATS, type FormatName, type Side, servesSide } from '../../native/index.ts';
 import { isUselessPair, policies, yardsticks } from '../../policy/index.ts';
 import { modifiedCaches, modifiedOf, modifiedPages } from './modifiers.ts';
+import { nsnPages } from './nsn.ts';
 import type { PageMethod } from './paged.ts';
+import { productPages, productTextPages } from './product.ts';
 import { xquantPages } from './rematerialize.ts';
+import { rotateKvOf, rotateKvPages } from './rotatekv.ts';
 import { xquantCaches, xquantOf } from './xquant.ts';
 
 /** Budgets that policies are measured at. */
@@ -61,6 +64,8 @@ export const everyCache = (): string[] => [
   ...policyCaches(),
   ...evictionCaches(),
   ...xquantCaches(),
+  ...['rotatekv4', 'rotatekv3', 'rotatekv2'],
+  ...PUBLISHED.keys(),
   ...modifiedCaches(),
 ];
 
@@ -81,18 +86,28 @@ export function evictionOf(cache: string): Eviction | null {
   };
 }
 
+/** Published methods of coded pages that have one name. */
+const PUBLISHED: ReadonlyMap<string, PageMethod> = new Map<string, PageMethod>([
+  ['nsn2', nsnPages],
+  ['pq2', productPages],
+  ['pq2-text', productTextPages],
+]);
+
 /** The method of coded pages that a cache names; null for any other cache. */
 export function pageMethodOf(cache: string): PageMethod | null {
   const xquant = xquantOf(cache);
   if (xquant !== null) return xquantPages(xquant);
   const modified = modifiedOf(cache);
-  return modified === null ? null : modifiedPages(modified);
+  if (modified !== null) return modifiedPages(modified);
+  const rotated = rotateKvOf(cache);
+  return rotated === null ? (PUBLISHED.get(cache) ?? null) : rotateKvPages(rotated);
 }
 
 /** What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of its own. */
 export function methodOf(cache: string): string {
   if (xquantOf(cache) !== null) return 'xquant';
   if (modifiedOf(cache) !== null) return 'modified';
+  if (rotateKvOf(cache) !== null) return 'rotatekv';
   const [first = ''] = cache.split(/[:@+]/);
   return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;
 }

@@ -79,6 +79,7 @@ export function quantizeUniform(
   bits: number,
   along: 'token' | 'channel',
   firstRow = 0,
+  group = GROUP,
 ): void {
   const count = rows.length / width;
   if (along === 'channel') {
@@ -87,8 +88,8 @@ export function quantizeUniform(
     return;
   }
   for (let row = firstRow; row < count; row++)
-    for (let from = 0; from < width; from += GROUP)
-      quantizeGroup(rows, row * width + from, 1, Math.min(GROUP, width - from), bits);
+    for (let from = 0; from < width; from += group)
+      quantizeGroup(rows, row * width + from, 1, Math.min(group, width - from), bits);
 }
 
 function quantizeGroup(x: Float32Array, from: number, step: number, count: number, bits: number): void {
@@ -106,9 +107,9 @@ function quantizeGroup(x: Float32Array, from: number, step: number, count: numbe
   }
 }
 
-/** Bytes of a page of so many channels: codes, and a scale and a least value for each group. */
-export function uniformBytes(width: number, bits: number, along: 'token' | 'channel'): number {
-  const groups = along === 'channel' ? width : PAGE_TOKENS * Math.ceil(width / GROUP);
+/** Bytes of a page of so many channels: codes, and a scale and a least value for each group. `group`: channels of a token that share them. */
+export function uniformBytes(width: number, bits: number, along: 'token' | 'channel', group = GROUP): number {
+  const groups = along === 'channel' ? width : PAGE_TOKENS * Math.ceil(width / group);
   return (PAGE_TOKENS * width * bits) / 8 + GROUP_BYTES * groups;
 }
 
@@ -204,11 +205,15 @@ export function singularVectors(w: Float32Array, m: number): Float32Array {
   return basis;
 }
 
-function joined(one: Float32Array, other: Float32Array): Float32Array {
-  const both = new Float32Array(one.length + other.length);
-  both.set(one);
-  both.set(other, one.length);
-  return both;
+/** One array behind the other. */
+export function joined(parts: readonly Float32Array[]): Float32Array {
+  const whole = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
 }
 
 /** A basis and its way back. */
@@ -249,7 +254,7 @@ export class Projection {
   get both(): Basis | null {
     const { m, wk, wv } = this;
     if (wk.length + wv.length >= m * m) return null;
-    return (this.#both ??= basisOf(joined(wk, wv), m));
+    return (this.#both ??= basisOf(joined([wk, wv]), m));
   }
 }
 

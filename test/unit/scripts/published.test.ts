@@ -1,0 +1,224 @@
+// Published page codes on the bench: RotateKV, NSNQuant and product quantization. Transforms are orthonormal, codebooks as good as they are said to be, claims
+// about the order of steps hold on keys of the reference model, and sequences hold the bytes that the formulas say.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Runtime } from '../../../engine/runtime.ts';
+import { KvError, PAGE_TOKENS, SINK_TOKENS } from '../../../native/index.ts';
+import { hadamard } from '../../../scripts/evaluate/hadamard.ts';
+import { everyCache, methodOf, pageMethodOf } from '../../../scripts/evaluate/methods.ts';
+import { codeNsn, normalWords, nsnHeadBytes } from '../../../scripts/evaluate/nsn.ts';
+import { ownRows } from '../../../scripts/evaluate/own-rows.ts';
+import { f16Bytes, type KeptRows, readPaged } from '../../../scripts/evaluate/paged.ts';
+import { CHRONICLE, passagesOf } from '../../../scripts/evaluate/passages.ts';
+import { codebookBytes, codebooksOf, codeProduct, productHeadBytes } from '../../../scripts/evaluate/product.ts';
+import { codeRot } from '../../../scripts/evaluate/rot-head.ts';
+import {
+  codedRows,
+  massiveRows,
+  orderOf,
+  reordered,
+  restored,
+  rotateKvOf,
+} from '../../../scripts/evaluate/rotatekv.ts';
+import { fitWords, gaussians, quantizeWords } from '../../../scripts/evaluate/words.ts';
+import { quantizeUniform, uniformBytes } from '../../../scripts/evaluate/xquant.ts';
+import { MODEL } from '../engine/on-reference.ts';
+
+const D = 64;
+const energy = (x: Float32Array): number => x.reduce((sum, one) => sum + one * one, 0);
+const between = (x: Float32Array, y: Float32Array): Float32Array => x.map((one, i) => one - y[i]!);
+const errorOf = (coded: Float32Array, rows: Float32Array): number => energy(between(coded, rows)) / energy(rows);
+
+let runtime: Runtime;
+let layers: readonly KeptRows[];
+beforeAll(async () => {
+  runtime = await Runtime.open({ model: MODEL, dense: 'exact', threads: 1 });
+  layers = await ownRows(runtime, 1024);
+});
+afterAll(() => runtime.close());
+
+describe('Hadamard matrices', () => {
+  it.each([64, 96, 128, 160, 192, 320])(
+    'of %i rows keep lengths, spread one channel over all, and undo themselves',
+    (width) => {
+      const rows = gaussians(4 * width, width);
+      const turned = rows.slice();
+      hadamard(turned, width);
+      expect(energy(turned) / energy(rows)).toBeCloseTo(1, 5);
+      expect(errorOf(turned, rows)).toBeGreaterThan(0.5);
+      hadamard(turned, width);
+      expect(errorOf(turned, rows)).toBeLessThan(1e-10);
+      const one = new Float32Array(width);
+      one[width - 3] = 1;
+      hadamard(one, width);
+      for (const channel of one) expect(Math.abs(channel)).toBeCloseTo(1 / Math.sqrt(width), 6);
+    },
+  );
+
+  it('of other sizes are refused', () => {
+    expect(() => hadamard(new Float32Array(56), 56)).toThrow(KvError);
+  });
+});
+
+describe('RotateKV', () => {
+  it('orders channels by their sums and finds them again', () => {
+    const rows = Float32Array.from({ length: 3 * D }, (_, i) => ((i % D) * 37) % D);
+    const order = orderOf(rows, D);
+    const sorted = reordered(rows, order);
+    expect([...sorted.subarray(0, D)]).toEqual(Array.from({ length: D }, (_, i) => i));
+    expect(restored(sorted, order)).toEqual(rows);
+  });
+
+  it('protects tokens with a massive channel alone', () => {
+    const x = gaussians(PAGE_TOKENS * 96, 9);
+    expect(massiveRows(x, PAGE_TOKENS)).toEqual([]);
+    x[7 * 96 + 5] = 300;
+    expect(massiveRows(x, PAGE_TOKENS)).toEqual([7]);
+  });
+
+  it('loses less of keys when channels are ordered behind the rotation, and not when before it, which is worse than no order', () => {
+    const { kvHeads, headDim } = runtime.model.config;
+    const width = kvHeads * headDim;
+    const same = Uint16Array.from({ length: width }, (_, channel) => channel);
+    let [plain, behind, before] = [0, 0, 0];
+    for (const { k } of layers) {
+      const [fitted, asked] = [k.slice(0, k.length / 2), k.slice(k.length / 2)];
+      const turned = fitted.slice();
+      hadamard(turned, width);
+      const order = orderOf(turned, width);
+      plain += errorOf(codedRows(asked, 2, same, 0), asked);
+      behind += errorOf(codedRows(asked, 2, order, 0), asked);
+      const plainOrder = orderOf(fitted, width);
+      before += errorOf(restored(codedRows(reordered(asked, plainOrder), 2, same, 0), plainOrder), asked);
+    }
+    expect(behind / plain).toBeLessThan(0.9);
+    expect(before / behind).toBeGreaterThan(1.1);
+  });
+});
+
+describe('NSNQuant', () => {
+  it('has words that leave a tenth of other normals, as fitted ones of four channels do', () => {
+    const asked = gaussians(20_000 * 4, 77);
+    const coded = asked.slice();
+    quantizeWords(coded, normalWords());
+    expect(errorOf(coded, asked)).toBeGreaterThan(0.095);
+    expect(errorOf(coded, asked)).toBeLessThan(0.105);
+  });
+
+  it('keeps the rows of a page with a direction in common that grows with the row better than a mean alone does', () => {
+    const direction = gaussians(D, 5);
+    const noise = gaussians(PAGE_TOKENS * D, 6);
+    const rows = noise.map((one, i) => (1 + (Math.floor(i / D) % 8)) * (3 * direction[i % D]! + one));
+    const [nsn, rot] = [rows.slice(), rows.slice()];
+    codeNsn(nsn, 0);
+    codeRot(rot, 2, 0);
+    expect(errorOf(nsn, rows) / errorOf(rot, rows)).toBeLessThan(0.5);
+    // With rows of one length there is nothing to gain but a vector code for a scalar one.
+    const even = noise.slice();
+    codeNsn(even, 0);
+    const plain = noise.slice();
+    codeRot(plain, 2, 0);
+    expect(errorOf(even, noise) / errorOf(plain, noise)).toBeGreaterThan(0.7);
+    const zeros = new Float32Array(PAGE_TOKENS * D);
+    codeNsn(zeros, SINK_TOKENS);
+    expect(energy(zeros)).toBe(0);
+    expect((8 * nsnHeadBytes(D)) / (PAGE_TOKENS * D)).toBe(2 + 32 / D + 16 / PAGE_TOKENS);
+  });
+});
+
+describe('words', () => {
+  it('err less with every round and with more of them, and not at all where there are as many as vectors', () => {
+    const x = gaussians(600 * 4, 3);
+    const error = (count: number, rounds: number): number =>
+      quantizeWords(x.slice(), fitWords(x, { count, rounds, seed: 1 }));
+    expect(error(32, 10)).toBeLessThan(error(32, 2));
+    expect(error(32, 2)).toBeLessThan(error(32, 0));
+    expect(error(64, 10)).toBeLessThan(error(32, 10));
+    expect(error(600, 4)).toBeLessThan(1e-9);
+    const constant = new Float32Array(400).fill(0.5);
+    expect(quantizeWords(constant.slice(), fitWords(constant, { count: 8, rounds: 3, seed: 1 }))).toBe(0);
+  });
+});
+
+describe('product quantization', () => {
+  it('errs less on rows as they are than on rotated ones, and less with words of the text itself than with those of others', () => {
+    const { headDim, kvHeads } = runtime.model.config;
+    const first = 768 * headDim;
+    for (const { k } of layers.slice(1, 3)) {
+      const rows = Float32Array.from(
+        { length: 1024 * headDim },
+        (_, i) => k[Math.floor(i / headDim) * kvHeads * headDim + (i % headDim)]!,
+      );
+      const error = (of: Float32Array): readonly [own: number, later: number] => {
+        const books = codebooksOf(of.subarray(0, first), headDim);
+        const [own, later] = [of.slice(0, first), of.slice(first)];
+        codeProduct(own, headDim, books);
+        codeProduct(later, headDim, books);
+        return [errorOf(own, of.slice(0, first)), errorOf(later, of.slice(first))];
+      };
+      const turned = rows.slice();
+      hadamard(turned, headDim);
+      const [plain, rotated] = [error(rows), error(turned)];
+      expect(plain[1]).toBeLessThan(rotated[1]);
+      expect(plain[0]).toBeLessThan(plain[1]);
+    }
+  });
+});
+
+describe('sequences', () => {
+  const CONTEXT = 512;
+  it('hold what the formulas say', async () => {
+    const { config } = runtime.model;
+    const { kvHeads, headDim } = config;
+    const [passage] = passagesOf(runtime.model.tokenizer, CHRONICLE, 1, CONTEXT);
+    const pages = CONTEXT / PAGE_TOKENS - 1;
+    const rest = f16Bytes(config, SINK_TOKENS + PAGE_TOKENS);
+    const page = (side: number): number => config.layers * pages * 2 * side;
+    const expected: Record<string, number> = {
+      nsn2: rest + page(kvHeads * nsnHeadBytes(headDim)),
+      rotatekv3: rest + page(uniformBytes(kvHeads * headDim, 3, 'token', 64)),
+      'pq2-text': rest + page(kvHeads * productHeadBytes(headDim)),
+      // Shorter than what words are fitted to: all of it is exact.
+      pq2: rest + f16Bytes(config, pages * PAGE_TOKENS),
+    };
+    for (const [cache, bytes] of Object.entries(expected)) {
+      const { bytesAtRest } = await readPaged(runtime, passage!.ids, pageMethodOf(cache)!, 64);
+      // Massive tokens come on top.
+      expect(bytesAtRest - bytes, cache).toBeLessThan(cache === 'rotatekv3' ? 20 * config.layers * 600 : 1);
+      expect(bytesAtRest, cache).toBeGreaterThanOrEqual(bytes);
+    }
+    expect(codebookBytes(64)).toBe(32 * 1024);
+  });
+
+  it('pay for their own words as soon as these are fitted', async () => {
+    const { config } = runtime.model;
+    const { kvHeads, headDim } = config;
+    const [passage] = passagesOf(runtime.model.tokenizer, CHRONICLE, 1, 9 * PAGE_TOKENS);
+    const { bytesAtRest } = await readPaged(runtime, passage!.ids, pageMethodOf('pq2')!, 64);
+    const heads = config.layers * 2 * kvHeads;
+    expect(bytesAtRest).toBe(
+      f16Bytes(config, SINK_TOKENS + PAGE_TOKENS) + heads * (8 * productHeadBytes(headDim) + codebookBytes(headDim)),
+    );
+  });
+});
+
+it('groups of a grid may be narrower, at the price of their ends', () => {
+  const rows = gaussians(PAGE_TOKENS * 192, 15);
+  const error = (group: number): number => {
+    const coded = rows.slice();
+    quantizeUniform(coded, 192, 2, 'token', 0, group);
+    return errorOf(coded, rows);
+  };
+  expect(error(64)).toBeLessThan(error(192));
+  expect(8 * uniformBytes(192, 2, 'token', 64)).toBe(PAGE_TOKENS * 192 * 2.5);
+});
+
+it('names are those of methods, and no others', () => {
+  for (const cache of ['rotatekv2', 'rotatekv3', 'rotatekv4', 'nsn2', 'pq2', 'pq2-text']) {
+    expect(pageMethodOf(cache), cache).not.toBeNull();
+    expect(everyCache()).toContain(cache);
+  }
+  expect(methodOf('rotatekv3')).toBe('rotatekv');
+  for (const other of ['rotatekv8', 'rotatekv', 'nsn3', 'pq4', 'toString'])
+    expect(pageMethodOf(other), other).toBeNull();
+  expect(rotateKvOf('rotatekv2')).toBe(2);
+});
