@@ -7,9 +7,12 @@
 import type { ModelConfig } from '../../engine/model/types.ts';
 import { assert, reference, type Side } from '../../native/index.ts';
 import { putHead, SIDES, takeHead } from './headwise.ts';
+import { SCORE_BYTES } from './masses.ts';
 import { f16Bytes, type PageCode } from './paged.ts';
 import { type RotBits, rotHeadBytes, rotName } from './rot-head.ts';
 
+/** Bytes of the number of bits that one side of a page has. */
+const WIDTH_BYTES = 1;
 /** Squared error of a Gaussian with so many bits (native/formats/rot.ts). */
 const DISTORTION: Readonly<Record<RotBits, number>> = { 4: 0.0091, 3: 0.0345, 2: 0.1324, 1: 0.57 };
 
@@ -79,11 +82,12 @@ export function allocated(
       for (const [layer, rows] of kept.entries())
         for (const side of SIDES) codeSide(rows[side], layer, side, page, firstRow);
     },
-    heldBytes: (_coded, windowTokens) =>
+    // A layer keeps the weight of each page, and each side how many bits it has.
+    heldBytes: (coded, windowTokens) =>
       pages.reduce(
         (sum, { k, v }) =>
           sum + [...k.bits, ...v.bits].reduce((of, have) => of + kvHeads * rotHeadBytes(have, headDim), 0),
-        f16Bytes(config, windowTokens),
+        f16Bytes(config, windowTokens) + layers * coded * (SCORE_BYTES + SIDES.length * WIDTH_BYTES),
       ),
   };
 }

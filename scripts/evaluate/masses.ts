@@ -7,6 +7,8 @@ import { dot, softmax } from '../../engine/trace/head.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from '../../native/index.ts';
 import type { KeptRows } from './paged.ts';
 
+/** Bytes of a sum. */
+export const SCORE_BYTES = 4;
 /** Queries whose mean enters a moving average at once, and what of it stays (algorithms of adaptive tiers: 0.9 for 16 queries). */
 const BLOCK = 16;
 const STAYS = 0.9;

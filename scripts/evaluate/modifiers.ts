@@ -4,6 +4,7 @@
  *
  *   plain       nothing: rot in the loop that all of these are read by
  *   nomean      without the mean of the channels of a page
+ *   prerope     keys before their rotary embedding, as differences have them
  *   mass, ema   pages with more attention have more bits (allocation.ts), by all attention so far or a moving average of it (masses.ts)
  *   lowrankR    what coding left, as a product of rank R in f16 (lowrank.ts)
  *   delta, dpcm rows as differences (delta.ts)
@@ -18,13 +19,14 @@ import { allocated } from './allocation.ts';
 import { deltaCode, dpcmCode } from './delta.ts';
 import { type HeadCode, headwise, type Place } from './headwise.ts';
 import { lowRankBytes, lowRankOf } from './lowrank.ts';
-import { Masses } from './masses.ts';
+import { Masses, SCORE_BYTES } from './masses.ts';
 import type { PageCode, PageMethod } from './paged.ts';
 import { codedRow, codeRot, type RotBits, rotHeadBytes, scaleUnit } from './rot-head.ts';
 
 const MODIFIERS = [
   'plain',
   'nomean',
+  'prerope',
   'mass',
   'ema',
   'lowrank',
@@ -63,7 +65,7 @@ export function modifiedOf(cache: string): Modified | null {
 
 /** Each modifier once or twice, at the widths where its rivals are. */
 export const modifiedCaches = (): string[] => [
-  ...['rot4+plain', 'rot3+plain', 'rot2+plain', 'rot3+nomean', 'rot2+nomean'],
+  ...['rot4+plain', 'rot3+plain', 'rot2+plain', 'rot3+nomean', 'rot2+nomean', 'rot2+prerope'],
   ...['rot3+mass', 'rot2+mass', 'rot3+ema', 'rot2+ema'],
   ...['rot2+lowrank1', 'rot2+lowrank2', 'rot2+lowrank4'],
   ...['rot3+delta', 'rot3+dpcm', 'rot2+dpcm', 'rot2+gqa'],
@@ -91,6 +93,8 @@ function pagesOf({ bits, name, count, sides }: Modified, config: ModelConfig, ro
   switch (name) {
     case 'plain':
       return headwise(config, rope, { code: plain });
+    case 'prerope':
+      return headwise(config, rope, { code: plain, isBeforeRope: true });
     case 'nomean':
       return headwise(config, rope, { code: (rows, place) => withoutMean(rows, bits[place.side], place.firstRow) });
     case 'mass':
@@ -126,12 +130,11 @@ function pagesOf({ bits, name, count, sides }: Modified, config: ModelConfig, ro
     }
     case 'anchors': {
       const masses = new Masses(config, contextLength);
-      const isChosen = (place: Place, count: number): number[] => mostSeen(masses, place, count);
-      return headwise(config, rope, {
+      const pages = headwise(config, rope, {
         see: masses.see.bind(masses),
         code: (rows, place) => {
           if (!sides.includes(place.side)) return plain(rows, place);
-          const chosen = isChosen(place, count);
+          const chosen = mostSeen(masses, place, count);
           const exact = chosen.map((t) => rows.slice(t * headDim, (t + 1) * headDim));
           leaveOut(rows, chosen, headDim, place.firstRow);
           const bytes = plain(rows, place);
@@ -141,6 +144,12 @@ function pagesOf({ bits, name, count, sides }: Modified, config: ModelConfig, ro
           return bytes + count * (2 * headDim + told);
         },
       });
+      // Tokens in the window have a sum in each head, from which rows are chosen.
+      return {
+        ...pages,
+        heldBytes: (coded, windowTokens) =>
+          pages.heldBytes(coded, windowTokens) + layers * kvHeads * windowTokens * SCORE_BYTES,
+      };
     }
     case 'ends':
     case 'middle': {

@@ -221,13 +221,16 @@ describe('the reference model', () => {
     const plain = rest + pages * 2 * rotHeadBytes(2, headDim);
     const expected: Record<string, number> = {
       'rot2+plain': plain,
-      'rot2+mass': plain,
+      // A sum a page, and the bits of both sides.
+      'rot2+mass': plain + layers * coded * (4 + 2),
+      'rot2+prerope': plain,
       'rot2+nomean': plain - pages * 2 * (headDim + 2),
       'rot2+lowrank1': plain + pages * 2 * lowRankBytes(1, headDim),
       'rot2+dpcm': plain + pages * 2 * 2,
       'rot2+gqa': plain + (pages * PAGE_TOKENS * headDim) / 8,
-      'rot2+anchors2': plain + pages * 2 * (4 * headDim + 1),
-      'rot2+anchors2k': plain + pages * 2 * (2 * headDim + 1),
+      // A sum for each token in the window.
+      'rot2+anchors2': plain + pages * 2 * (4 * headDim + 1) + heads * PAGE_TOKENS * 4,
+      'rot2+anchors2k': plain + pages * 2 * (2 * headDim + 1) + heads * PAGE_TOKENS * 4,
       'rot2+ends1': plain + (2 * (2 / layers) * pages * PAGE_TOKENS * headDim) / 8,
       'rot2+middle1': plain + (2 * (2 / layers) * pages * PAGE_TOKENS * headDim) / 8,
     };
