@@ -76,11 +76,16 @@ export const modifiedCaches = (): string[] => [
 /** The loop's method of a modifier. */
 export const modifiedPages =
   (modified: Modified): PageMethod =>
-  ({ model: { config } }, rope) =>
-    pagesOf(modified, config, rope);
+  ({ model: { config } }, rope, tokens) =>
+    pagesOf(modified, config, rope, tokens);
 
-function pagesOf({ bits, name, count, sides }: Modified, config: ModelConfig, rope: RopeTable): PageCode {
-  const { layers, kvHeads, queryHeads, headDim, contextLength } = config;
+function pagesOf(
+  { bits, name, count, sides }: Modified,
+  config: ModelConfig,
+  rope: RopeTable,
+  tokens: number,
+): PageCode {
+  const { layers, kvHeads, queryHeads, headDim } = config;
   const plainly =
     (bitsOf: (place: Place) => RotBits): HeadCode =>
     (rows, place) => {
@@ -99,7 +104,7 @@ function pagesOf({ bits, name, count, sides }: Modified, config: ModelConfig, ro
       return headwise(config, rope, { code: (rows, place) => withoutMean(rows, bits[place.side], place.firstRow) });
     case 'mass':
     case 'ema': {
-      const masses = new Masses(config, contextLength);
+      const masses = new Masses(config, tokens);
       const weightOf = (layer: number, page: number): number =>
         name === 'ema' ? masses.averageOfPage(layer, page) : masses.ofPage(layer, page);
       return allocated(config, bits, weightOf, masses.see.bind(masses));
@@ -129,7 +134,7 @@ function pagesOf({ bits, name, count, sides }: Modified, config: ModelConfig, ro
       });
     }
     case 'anchors': {
-      const masses = new Masses(config, contextLength);
+      const masses = new Masses(config, tokens);
       const pages = headwise(config, rope, {
         see: masses.see.bind(masses),
         code: (rows, place) => {

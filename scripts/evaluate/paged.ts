@@ -26,8 +26,8 @@ export interface PageCode {
   readonly heldBytes: (coded: number, windowTokens: number) => number;
 }
 
-/** Begins a sequence whose positions are those of the table. */
-export type PageMethod = (runtime: Runtime, rope: RopeTable) => PageCode | Promise<PageCode>;
+/** Begins a sequence of so many tokens, whose positions are those of the table. */
+export type PageMethod = (runtime: Runtime, rope: RopeTable, tokens: number) => PageCode | Promise<PageCode>;
 
 /** Reads tokens under a method, the last `scored` of which are compared. */
 export async function readPaged(
@@ -40,7 +40,7 @@ export async function readPaged(
   const { layers, kvHeads, headDim, slidingWindow } = model.config;
   const nd = kvHeads * headDim;
   const rope = new RopeTable(model.config, ids.length);
-  const code = await method(runtime, rope);
+  const code = await method(runtime, rope, ids.length);
   const kept = Array.from(
     { length: layers },
     (): KeptRows => ({ k: new Float32Array(ids.length * nd), v: new Float32Array(ids.length * nd) }),
