@@ -38,7 +38,7 @@ export function narrowed(bits: readonly RotBits[], weights: readonly number[], m
 interface SidePages {
   bits: RotBits[];
   /** By page and head. */
-  readonly heads: reference.EncodedHead[][];
+  readonly heads: reference.RotHead[][];
 }
 
 /** A page code with `bits` on average in every layer. The weight of a page is asked for whenever one leaves the window. */
