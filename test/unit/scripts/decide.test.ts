@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { FORMAT_NAMES, isYardstick } from '../../../native/index.ts';
 import { createPolicy } from '../../../policy/index.ts';
+import { PER_CHANNEL } from '../../../policy/outlier-keys.ts';
 import { DECISIONS, type DecisionRow, decisionsFrom } from '../../../scripts/evaluate/decide.ts';
 import type { QualityRow } from '../../../scripts/evaluate/frontier-rows.ts';
 
@@ -41,9 +42,9 @@ test('the least divergence within the bits, as the geometric mean over passages'
   expect(best(true, 5)).toBe('kivi4:rot2 3.9 0.02');
 });
 
-test('what wins with outlier channels is what the policy offers for them', () => {
+test('what wins with outlier channels, and what shows them, is what the policy offers for them', () => {
   const rows = JSON.parse(readFileSync(DECISIONS, 'utf8')) as DecisionRow[];
-  const winners = new Set(rows.filter(({ outliers }) => outliers).map(({ keys }) => keys));
+  const winners = new Set([...rows.filter(({ outliers }) => outliers).map(({ keys }) => keys), PER_CHANNEL]);
   const offered = createPolicy('price').outlierKeys!;
   expect(offered.length).toBeGreaterThan(0);
   expect(offered).toEqual(FORMAT_NAMES.filter((name) => winners.has(name) && isYardstick(name)));
