@@ -109,7 +109,7 @@ function test(cpu, files) {
   const compiled = files.map((file) => join(small, file.replace(/\.ts$/, '.js')));
   const args = ['-L', LIBRARIES, '-cpu', cpu, node, 'run.mjs', join(small, 'test/native/binding.js'), ...compiled];
   console.log(`on an emulated ${cpu}:`);
-  const { status } = spawnSync(QEMU, args, { cwd: small, stdio: 'inherit', timeout: 1_200_000 });
+  const { status } = spawnSync(QEMU, args, { cwd: small, stdio: 'inherit', timeout: 2_400_000 });
   if (status !== 0) throw new BuildFailure(`tests failed on an emulated ${cpu}`);
 }
 
