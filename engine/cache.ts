@@ -9,6 +9,7 @@ import {
   type FormatName,
   KvError,
   type PagePool,
+  show,
   type WindowName,
 } from '../native/index.ts';
 import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
@@ -158,7 +159,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
   const { budgetBytes } = plan(options.thresholds ?? defaultThresholds(options.layers));
   for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
     if (path !== undefined && (typeof path !== 'string' || path === ''))
-      throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: String(path) } });
+      throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: show(path) } });
   const state =
     stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {
@@ -423,14 +424,14 @@ function checkShape({ layers, queryHeads, kvHeads, headDim }: CacheShape): void 
   for (const [name, value] of Object.entries({ layers, queryHeads, kvHeads, headDim })) {
     if (!Number.isInteger(value) || value < 1 || value > 4096)
       throw new KvError('bad-argument', `${name} must be a whole number from 1 to 4096`, {
-        values: { [name]: String(value) },
+        values: { [name]: show(value) },
       });
   }
 }
 
 function checkPath(path: unknown): void {
   if (typeof path !== 'string' || path === '')
-    throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
+    throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: show(path) } });
 }
 
 /** ‖x‖ per token of x [tokens, any width]. */

@@ -4,7 +4,7 @@
  */
 import { resolve } from 'node:path';
 import type { Worker } from 'node:worker_threads';
-import { checkKeys, type FormatName, KvError, startThread } from '../native/index.ts';
+import { checkKeys, type FormatName, KvError, show, startThread } from '../native/index.ts';
 import type { ThresholdSet } from '../policy/index.ts';
 import { masterKeysInUse } from '../witness/index.ts';
 import { type Forecast, parseBudget } from './budget.ts';
@@ -77,7 +77,7 @@ export class Engine {
     const isFolder = stateDir === undefined || stateDir === null || (typeof stateDir === 'string' && stateDir !== '');
     if (typeof model !== 'string' || !isFolder) {
       throw new KvError('bad-argument', 'an engine needs the name of a model, and a folder or null for its state', {
-        values: { model: String(model), stateDir: String(stateDir) },
+        values: { model: show(model), stateDir: show(stateDir) },
         hint: "createEngine({ model: 'reference' })",
       });
     }
@@ -105,7 +105,7 @@ export class Engine {
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
     keep(this.#gate);
     this.#worker.on('message', (reply: Reply) => this.#receive(reply));
-    this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(String(error))));
+    this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(show(error))));
     this.#worker.on('exit', () => {
       release(this.#gate);
       this.#end(new KvError('closed', 'the engine was closed'));
@@ -127,7 +127,7 @@ export class Engine {
   async forecast(tokens: number): Promise<Forecast> {
     if (!Number.isSafeInteger(tokens) || tokens < 1)
       throw new KvError('bad-argument', 'a forecast needs a positive whole number of tokens', {
-        values: { tokens: String(tokens) },
+        values: { tokens: show(tokens) },
       });
     return (await this.#call('forecast', { tokens })) as Forecast;
   }
@@ -155,7 +155,7 @@ export class Engine {
     checkKeys(options, RESUME_OPTIONS, 'resume');
     if (typeof pathOrId !== 'string' || pathOrId === '')
       throw new KvError('bad-argument', 'a parked session is named by a path or an id', {
-        values: { given: String(pathOrId) },
+        values: { given: show(pathOrId) },
       });
     const { onProgress, signal, ...session } = options;
     const event = (value: unknown): void => onProgress?.((value as { progress: Progress }).progress);
@@ -354,7 +354,7 @@ export class EngineSession {
   async park(path?: string, options: ParkOptions = {}): Promise<ParkedFile> {
     checkKeys(options, PARK_OPTIONS, 'park');
     if (path !== undefined && (typeof path !== 'string' || path === ''))
-      throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: String(path) } });
+      throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: show(path) } });
     const target = path === undefined ? null : resolve(path);
     const parked = (await this.#call('park', {
       session: this.id,
@@ -405,7 +405,7 @@ export class EngineSession {
   /** Writes what this session has learned into a threshold file. Throws 'bad-argument', 'io'. */
   async saveThresholds(path: string): Promise<void> {
     if (typeof path !== 'string' || path === '')
-      throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: String(path) } });
+      throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: show(path) } });
     await this.#call('saveThresholds', { session: this.id, path: resolve(path) });
   }
 
@@ -418,7 +418,7 @@ export class EngineSession {
   async close(reason: 'done' | 'aborted' | 'error' = 'done'): Promise<void> {
     if (reason !== 'done' && reason !== 'aborted' && reason !== 'error') {
       throw new KvError('bad-argument', "a session ends 'done', 'aborted' or with an 'error'", {
-        values: { reason: String(reason) },
+        values: { reason: show(reason) },
       });
     }
     this.#closing ??= this.#call('closeSession', { session: this.id, reason }).then(

@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
-import { type FormatName, given, KvError, openPool, type PagePool } from '../native/index.ts';
+import { type FormatName, given, KvError, openPool, type PagePool, show } from '../native/index.ts';
 import {
   type AnchorOptions,
   type FailureMode,
@@ -465,14 +465,14 @@ function checkOptions(options: SessionOptions): void {
   const { exact, witness, compareTokens, thresholdsPath, kvBudget, kldBudget } = options;
   for (const [name, value] of Object.entries({ exact, witness })) {
     if (value !== undefined && typeof value !== 'boolean')
-      throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: String(value) } });
+      throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: show(value) } });
   }
   if (compareTokens !== undefined && (!Number.isInteger(compareTokens) || compareTokens < 0)) {
     throw new KvError('bad-argument', 'compareTokens must be a whole number', { values: { compareTokens } });
   }
   if (thresholdsPath !== undefined && typeof thresholdsPath !== 'string')
     throw new KvError('bad-argument', 'thresholdsPath must be a path', {
-      values: { thresholdsPath: String(thresholdsPath) },
+      values: { thresholdsPath: show(thresholdsPath) },
     });
   if (exact === true && (kvBudget !== undefined || kldBudget !== undefined)) {
     throw new KvError('bad-argument', 'the exact cache keeps no budget', {

@@ -1,5 +1,5 @@
 /** What a session has learned for those to come: a measured divergence moves the error law, and its last price becomes one to start with. */
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import { defaultLaw, observed, type PolicySession, type ThresholdSet } from '../policy/index.ts';
 import type { QualityFeedback } from './types.ts';
 
@@ -29,8 +29,8 @@ export class Learnt {
   adapt(feedback: QualityFeedback): ThresholdSet {
     const meanKld: unknown = feedback?.meanKld;
     if (typeof meanKld !== 'number' || !Number.isFinite(meanKld) || meanKld < 0) {
-      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${String(meanKld)}`, {
-        values: { meanKld: String(meanKld) },
+      throw new KvError('bad-value', `meanKld must be a number ≥ 0, not ${show(meanKld)}`, {
+        values: { meanKld: show(meanKld) },
       });
     }
     const predicted = this.#policy.summary().predictedKld;

@@ -12,6 +12,7 @@ import {
   PAGE_TOKENS,
   parsePair,
   type Side,
+  show,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
   type WindowName,
@@ -231,7 +232,7 @@ function checkRequest(request: PlanRequest, layers: number): void {
   const { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs } = request;
   const { openFormat, windowTokens } = request;
   const refuse = (message: string, given: unknown): never => {
-    throw new KvError('bad-argument', message, { values: { given: String(given) } });
+    throw new KvError('bad-argument', message, { values: { given: show(given) } });
   };
   if (openFormat !== undefined && openFormat !== 'f16' && openFormat !== WINDOW_FORMAT)
     refuse(`openFormat must be 'f16' or '${WINDOW_FORMAT}'`, openFormat);

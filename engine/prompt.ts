@@ -1,5 +1,5 @@
 /** Checks a request and turns its prompt, in whatever form, into token ids. */
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import type { ChatMessage, LoadedModel, Tokenizer } from './model/types.ts';
 import { checkLogprobs } from './sampling/logprobs.ts';
 import type { GenerateOptions, Progress, Prompt } from './types.ts';
@@ -46,11 +46,11 @@ export function checkGenerate({ maxTokens = 128, stop = [], logprobs }: Generate
   stops: readonly string[];
 } {
   if (!Number.isInteger(maxTokens) || maxTokens < 1)
-    throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${String(maxTokens)}`, {
+    throw new KvError('bad-argument', `maxTokens must be a positive integer, not ${show(maxTokens)}`, {
       values: { maxTokens },
     });
   if (!Array.isArray(stop) || !stop.every((text) => typeof text === 'string'))
-    throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: String(stop) } });
+    throw new KvError('bad-argument', 'stop must be an array of strings', { values: { stop: show(stop) } });
   checkLogprobs(logprobs);
   return { maxTokens, stops: stop };
 }
@@ -59,7 +59,7 @@ export function checkGenerate({ maxTokens = 128, stop = [], logprobs }: Generate
 export function checkContinuations(n: unknown, { temperature = 0, seed = 0 }: GenerateOptions): void {
   if (!Number.isInteger(n) || Number(n) < 1 || Number(n) > CONTINUATIONS_MAX)
     throw new KvError('bad-argument', `n must be a whole number from 1 to ${CONTINUATIONS_MAX}`, {
-      values: { n: String(n) },
+      values: { n: show(n) },
       hint: 'the number of continuations',
     });
   if (temperature === 0 && Number(n) > 1)

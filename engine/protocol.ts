@@ -1,5 +1,5 @@
 /** What crosses between the caller's thread and the model's: calls, replies, events, and errors that keep their code. */
-import { KvError, type KvErrorCode } from '../native/index.ts';
+import { KvError, type KvErrorCode, show } from '../native/index.ts';
 
 export interface Call {
   readonly id: number;
@@ -35,7 +35,7 @@ export function toWire(error: unknown): WireError {
       stack: null,
     };
   }
-  const fault = error instanceof Error ? error : new Error(String(error));
+  const fault = error instanceof Error ? error : new Error(show(error));
   return { code: null, message: fault.message, values: {}, hint: null, stack: fault.stack ?? null };
 }
 

@@ -2,7 +2,7 @@
  * A workload as ten small numbers, so that "earlier work like this" is a distance. Which model it was is not an axis:
  * equality of models is a filter, not a number. Never made from prompt text.
  */
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import type { Fingerprint } from './types.ts';
 
 /** What an engine can say about a session. `null`: not known (yet); the axis then stands at its neutral value. */
@@ -143,7 +143,7 @@ export function checkFingerprint(numbers: Fingerprint): void {
   const wrong = numbers.findIndex((x) => typeof x !== 'number' || !Number.isFinite(x));
   if (wrong >= 0) {
     throw new KvError('bad-value', `axis ${AXES[wrong]!.name} of the fingerprint is not a finite number`, {
-      values: { axis: AXES[wrong]!.name, value: String(numbers[wrong]) },
+      values: { axis: AXES[wrong]!.name, value: show(numbers[wrong]) },
     });
   }
 }

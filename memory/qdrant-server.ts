@@ -5,7 +5,7 @@
  * digit, which is why that is not looked at.
  */
 import type { QdrantClient } from '@qdrant/js-client-rest';
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import { Deadline, type Limits } from './vector.ts';
 
 /** Where experience is shared with other machines. */
@@ -102,7 +102,7 @@ export class QdrantServer {
   /** → version of the server. Throws 'unsupported' for one that this client cannot speak to, and what calls throw. */
   async version(limits?: Limits): Promise<string> {
     const { data } = await this.call(limits, (calls, init) => calls.root({}, init));
-    const version = String(data.version);
+    const version = show(data.version);
     const [major, minor] = version.split('.').map(Number);
     if (major === VERSION_LEAST[0] && minor! >= VERSION_LEAST[1]) return version;
     throw new KvError('unsupported', `Qdrant ${version} at ${this.url} is not a version that is spoken here`, {

@@ -4,7 +4,7 @@
  * these bytes means the content. Checks in order of cost: size, JSON, schema, ranges, signature, model.
  */
 import { createHash, type KeyObject } from 'node:crypto';
-import { KvError, packageVersion, parseJson, readRegular, replaceFile } from '../native/index.ts';
+import { KvError, packageVersion, parseJson, readRegular, replaceFile, show } from '../native/index.ts';
 import {
   checkThresholds,
   defaultThresholds,
@@ -81,7 +81,7 @@ function checkFile(value: unknown, name: string): ThresholdFile {
       checkThresholds(setOf(learned, file.model.shape.layers), file.model.shape.layers);
     } catch (cause) {
       const { message, values } = cause as KvError;
-      throw refuse(name, `${where}${message}`, String(values['id'] ?? 'thresholds'), cause);
+      throw refuse(name, `${where}${message}`, show(values['id'] ?? 'thresholds'), cause);
     }
   }
   if (file.signature !== null && !isSignedBy(signedBytes(file), file.signature))

@@ -1,5 +1,5 @@
 /** What a vector index is, and what every one checks before anything reaches its core: the embedded one is C++ and trusts its caller. */
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import { checkFields, type Fields, type Filter, type VectorId } from './filter.ts';
 
 /** A vector with what is known about it. */
@@ -110,7 +110,7 @@ export function checkVector(vector: readonly number[], dim: number): number[] {
   const wrong = plain.findIndex((x) => typeof x !== 'number' || !(Math.abs(x) <= COORDINATE_MAX));
   if (wrong >= 0) {
     throw new KvError('bad-value', `number ${wrong} of the vector is not finite or beyond ±${COORDINATE_MAX}`, {
-      values: { position: wrong, value: String(plain[wrong]) },
+      values: { position: wrong, value: show(plain[wrong]) },
     });
   }
   return plain.map(Math.fround);

@@ -2,7 +2,7 @@
  * The entries of a log by the binary: checksums, hashes and forms of many of them in one call. witness/entry.ts says what the bytes mean, and computes the
  * same where there is no binary.
  */
-import { fail, integer, shapeError } from './arguments.ts';
+import { fail, integer, shapeError, show } from './arguments.ts';
 import { CHAIN_PEAKS_MAX } from './layout.ts';
 import { type Binary, check, nativeInfo, quietBinary } from './load.ts';
 
@@ -24,7 +24,7 @@ export function useEntriesBinary(isUsed: boolean): void {
 }
 
 function bytesOf(value: Uint8Array, name: string): Uint8Array {
-  if (!(value instanceof Uint8Array)) fail(`${name} must be a Uint8Array`, { [name]: String(value) });
+  if (!(value instanceof Uint8Array)) fail(`${name} must be a Uint8Array`, { [name]: show(value) });
   return value;
 }
 

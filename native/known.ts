@@ -1,4 +1,5 @@
 /** Checks the names that a caller writes. An unknown one is refused and the nearest known one suggested, so that a misspelt option is never ignored. */
+import { show } from './arguments.ts';
 import { KvError, type KvErrorCode } from './error.ts';
 
 /** The known name that is nearest, or null if more than a third of the letters differ. Case, dashes and underscores do not count. */
@@ -54,7 +55,7 @@ export function checkKeys<T extends object>(
   what: string,
 ): asserts options is T {
   if (typeof options !== 'object' || options === null || Array.isArray(options)) {
-    throw new KvError('bad-argument', `${what} takes its options as an object`, { values: { given: String(options) } });
+    throw new KvError('bad-argument', `${what} takes its options as an object`, { values: { given: show(options) } });
   }
   for (const key of Object.keys(options))
     if (!Object.hasOwn(known, key)) throw unknownName('bad-argument', `${what} has no option`, key, Object.keys(known));

@@ -2,7 +2,7 @@
  * What was learned of how errors of pages reach the output: KLD ≈ Σ coefficient[side][layer] · ε² · fade(age). Every number is held
  * as a logarithm with its standard deviation, because errors and divergences spread over decades and are never negative.
  */
-import { type FormatName, isFormatName, KvError, type Side } from '../native/index.ts';
+import { type FormatName, isFormatName, KvError, type Side, show } from '../native/index.ts';
 
 /** One learned number in logarithms: what is known of ln value. */
 export interface Estimate {
@@ -56,7 +56,7 @@ export function checkLaw(law: Law, layers: number): void {
     const within = (name: 'value' | 'sd' | 'samples', least: number, most: number): void => {
       const number: unknown = given?.[name];
       if (!(typeof number === 'number' && number >= least && number <= most))
-        refuse(`${id}.${name}`, `is ${String(number)}, not within ${least} to ${most}`);
+        refuse(`${id}.${name}`, `is ${show(number)}, not within ${least} to ${most}`);
     };
     within('value', 1 / ESTIMATE_MAX, ESTIMATE_MAX);
     within('sd', 0, ESTIMATE_SD_MAX);

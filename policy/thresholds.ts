@@ -2,7 +2,7 @@
  * Every bound that a policy compares something with, with its unit and where the number comes from.
  * "Measured" means: on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
 
@@ -314,10 +314,10 @@ export function checkThresholds(set: ThresholdSet, layers: number): void {
       hint: 'start from defaultThresholds() or an exported file',
     });
   };
-  if (set.version !== 1) refuse(`thresholds of version ${String(set.version)}`, { version: set.version });
+  if (set.version !== 1) refuse(`thresholds of version ${show(set.version)}`, { version: set.version });
   const within = (id: string, value: number, min: number, max: number): void => {
     if (!(typeof value === 'number' && value >= min && value <= max))
-      refuse(`${id} is ${String(value)}, not within ${min} to ${max}`, { id, value, min, max });
+      refuse(`${id} is ${show(value)}, not within ${min} to ${max}`, { id, value, min, max });
   };
   for (const id of IDS) within(id, thresholdOf(set, id).value, DEFINITIONS[id].min, DEFINITIONS[id].max);
   const value = (id: ThresholdId): number => thresholdOf(set, id).value;

@@ -1,5 +1,5 @@
 /** What notes about a session that waited say to people: that it was parked because memory was short, that it could not be, and how it came back. */
-import { bytesText, printable } from '../native/index.ts';
+import { bytesText, printable, show } from '../native/index.ts';
 
 /** Body of such a note: `idle` says what happened. */
 interface IdleNote {
@@ -23,15 +23,15 @@ export function idleText(note: IdleNote): string | null {
     const file = place === 'disk' ? ` and a file of ${bytes(parkedBytes)}` : '';
     return `Waited${seconds} and was parked ${place === 'disk' ? 'on disk' : 'in memory'}, because ${causeText(note)}: ${bytes(bytesBefore)} became ${bytes(bytesAfter)}${file}.`;
   }
-  if (idle === 'kept') return `Was to be parked, because ${causeText(note)}, and was not: ${printable(String(why))}.`;
+  if (idle === 'kept') return `Was to be parked, because ${causeText(note)}, and was not: ${printable(show(why))}.`;
   if (idle !== 'woken') return null;
   return why === undefined
     ? `Used again: what was parked came back to ${bytes(bytesAfter)}.`
-    : `Used again: what was parked could not be used, and its tokens are read again: ${printable(String(why))}.`;
+    : `Used again: what was parked could not be used, and its tokens are read again: ${printable(show(why))}.`;
 }
 
 function causeText({ cause, asking, lackingBytes }: IdleNote): string {
-  const who = `session ${printable(String(asking))}`;
+  const who = `session ${printable(show(asking))}`;
   return cause === 'low-memory' ? `${who} was told that memory is short` : `${who} lacked ${bytes(lackingBytes)}`;
 }
 

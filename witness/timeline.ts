@@ -11,6 +11,7 @@ import {
   percent,
   plural,
   printable,
+  show,
   timeText,
   wrap,
 } from '../native/index.ts';
@@ -309,8 +310,8 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
   if (typeof parked === 'number') return `Parked with ${plural(parked, 'token')}.`;
   if (typeof resumed === 'number')
     return typeof why === 'string'
-      ? `Session ${from}, which was parked, is read again: ${why}.`
-      : `Goes on from session ${from}, which was parked with ${plural(resumed, 'token')}.`;
+      ? `Session ${show(from)}, which was parked, is read again: ${why}.`
+      : `Goes on from session ${show(from)}, which was parked with ${plural(resumed, 'token')}.`;
   return idleText(body) ?? `Noted: ${JSON.stringify(body)}.`;
 }
 

@@ -1,11 +1,11 @@
 /** How a failure is printed on stderr, and its exit code: 2 for failures that the caller, a file or the machine caused, 1 for our own. */
-import { columnsOf, KvError, printable, wrap } from '../../native/index.ts';
+import { columnsOf, KvError, printable, show, wrap } from '../../native/index.ts';
 
 /** The longest value that is printed. Longer ones are cut, because the rest would not help anybody. */
 const VALUE_CHARS_MAX = 200;
 
 function valueText(value: unknown): string {
-  const plain = typeof value === 'object' && value !== null ? JSON.stringify(value) : String(value);
+  const plain = typeof value === 'object' && value !== null ? JSON.stringify(value) : show(value);
   return plain.length > VALUE_CHARS_MAX ? `${plain.slice(0, VALUE_CHARS_MAX)}…` : plain;
 }
 

@@ -9,7 +9,7 @@
  * alone, while words still merge across the seam between template and content as in training.
  */
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import type { AddedTokenFinder } from './added-tokens.ts';
 import { within } from './bounded.ts';
 import type { ChatMessage } from './types.ts';
@@ -117,7 +117,7 @@ function render(template: string, values: Readonly<Record<string, unknown>>): st
   for (const [name, value] of Object.entries({ ...GLOBALS, ...values })) environment.set(name, value);
   const program = parse(tokenize(template, { lstrip_blocks: true, trim_blocks: true }));
   const result: unknown = new Interpreter(environment).run(program).value;
-  return String(result);
+  return show(result);
 }
 
 const GLOBALS: Readonly<Record<string, unknown>> = {
@@ -128,7 +128,7 @@ const GLOBALS: Readonly<Record<string, unknown>> = {
   none: null,
   None: null,
   raise_exception: (message: unknown) => {
-    throw new TemplateRefusal(String(message));
+    throw new TemplateRefusal(show(message));
   },
   range: boundedRange,
 };
@@ -154,11 +154,7 @@ function runBounded(work: () => string): string {
         { cause },
       );
     }
-    throw badTemplate(
-      `the model's chat template failed: ${String((cause as Error)?.message).slice(0, 300)}`,
-      {},
-      cause,
-    );
+    throw badTemplate(`the model's chat template failed: ${show((cause as Error)?.message).slice(0, 300)}`, {}, cause);
   }
 }
 

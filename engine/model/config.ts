@@ -1,6 +1,6 @@
 /** The ranges that every model configuration must keep to, whatever its source, and the shapes its tensors must have. */
 import { z } from 'zod';
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import { VOCABULARY_MAX } from './limits.ts';
 import type { ModelConfig } from './types.ts';
 
@@ -90,7 +90,7 @@ export function badConfig(source: string, problems: readonly string[]): KvError 
 }
 
 export function unsupportedConfig(source: string, what: string, value: unknown): KvError {
-  const shown = (JSON.stringify(value) ?? String(value)).slice(0, 120);
+  const shown = (JSON.stringify(value) ?? show(value)).slice(0, 120);
   return new KvError('unsupported', `${source}: ${what} ${shown} is not served`, {
     values: { file: source, [what]: value },
   });

@@ -1,5 +1,5 @@
 /** What all dense halves share: checks, rows of the embedding table, sketches of an output projection, and giving others a turn. */
-import { assert, KvError } from '../../native/index.ts';
+import { assert, KvError, show } from '../../native/index.ts';
 import type { DenseOptions, LoadedModel } from './types.ts';
 
 export type DenseModel = Pick<LoadedModel, 'config' | 'weights'>;
@@ -65,7 +65,7 @@ export async function opened<Backend extends { open(): Promise<void>; close(): P
 
 function checkOptions({ precision, threads }: DenseOptions): void {
   if (precision !== 'auto' && precision !== 'exact') {
-    throw new KvError('bad-argument', `unknown precision '${String(precision)}' of the dense half`, {
+    throw new KvError('bad-argument', `unknown precision '${show(precision)}' of the dense half`, {
       values: { precision },
       hint: "use 'auto' or 'exact'",
     });

@@ -3,7 +3,7 @@
  * Every count and length is compared with the remaining bytes before anything is allocated for it. An impossible number
  * throws KvError 'bad-file'; a valid file that is not supported throws 'unsupported'.
  */
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES, type ElementType } from './dequant.ts';
 import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
@@ -91,7 +91,7 @@ function readAlignment(reader: HeaderReader, metadata: ReadonlyMap<string, GgufV
   const sound =
     typeof alignment === 'number' && Number.isInteger(alignment) && alignment >= 1 && alignment <= ALIGNMENT_MAX;
   if (!sound || (alignment & (alignment - 1)) !== 0) {
-    throw reader.bad(`general.alignment is ${String(alignment).slice(0, 40)}`, { alignmentMax: ALIGNMENT_MAX });
+    throw reader.bad(`general.alignment is ${show(alignment).slice(0, 40)}`, { alignmentMax: ALIGNMENT_MAX });
   }
   return alignment;
 }

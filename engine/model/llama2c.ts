@@ -6,7 +6,7 @@
  */
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
 import { checkConfig } from './config.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
@@ -53,7 +53,7 @@ function checkHeader(path: string, check: () => ModelConfig): ModelConfig {
   } catch (cause) {
     if (!(cause instanceof KvError)) throw cause;
     const problems = cause.values['problems'];
-    const first = Array.isArray(problems) ? String(problems[0]) : cause.message;
+    const first = Array.isArray(problems) ? show(problems[0]) : cause.message;
     throw new KvError('bad-model', `${path} is not a llama2.c model: its first bytes are not the sizes of one`, {
       values: { path, first },
       hint: 'a .bin file is read as a llama2.c checkpoint; of a vector index inspect the folder',

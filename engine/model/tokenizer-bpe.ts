@@ -1,6 +1,6 @@
 /** Pre-tokenizer and merges on @huggingface/tokenizers, without its handling of added tokens and decoding, which are ours. */
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import { within } from './bounded.ts';
 import { checkSteps, hasForeignPattern, patternMs, type Step } from './tokenizer-steps.ts';
 
@@ -40,7 +40,7 @@ export function createBpe({ normalizers, preTokenizers, model }: BpeDescription,
   } catch (cause) {
     throw new KvError(
       'bad-tokenizer',
-      `the tokenizer cannot be used: ${String((cause as Error)?.message).slice(0, 300)}`,
+      `the tokenizer cannot be used: ${show((cause as Error)?.message).slice(0, 300)}`,
       { cause },
     );
   }
@@ -87,7 +87,7 @@ function cutWithin(ms: number, text: string, cut: () => string[]): string[] {
   } catch (cause) {
     throw new KvError(
       'bad-tokenizer',
-      `the tokenizer's patterns fail: ${String((cause as Error)?.message).slice(0, 300)}`,
+      `the tokenizer's patterns fail: ${show((cause as Error)?.message).slice(0, 300)}`,
       {
         values,
         cause,

@@ -1,5 +1,5 @@
 /** The vocabulary that a GGUF file carries: byte-level BPE ('gpt2') or SentencePiece BPE ('llama'). */
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
 import { checkTemplate } from './chat-template.ts';
 import type { GgufValue } from './gguf.ts';
@@ -56,7 +56,7 @@ export function ggufTokenizer(metadata: Metadata, vocabSize: number): Vocabulary
   const given: Given = { metadata, words, types, isAdded };
   const kind = model === 'gpt2' ? byteLevel(given) : model === 'llama' ? scored(given) : null;
   if (kind === null)
-    throw new KvError('unsupported', `the tokenizer model '${String(model).slice(0, 80)}' is not served`, {
+    throw new KvError('unsupported', `the tokenizer model '${show(model).slice(0, 80)}' is not served`, {
       values: { model, served: ['gpt2', 'llama'] },
     });
   const pieces = new Pieces(vocabSize);
@@ -113,7 +113,7 @@ function byteLevel(given: Given): Kind {
     return [merge.slice(0, cut), merge.slice(cut + 1)];
   });
   const pre = given.metadata.get('tokenizer.ggml.pre') ?? 'default';
-  const { patterns, ignoreMerges, addBos } = preTokenizer(String(pre));
+  const { patterns, ignoreMerges, addBos } = preTokenizer(show(pre));
   const vocab: Record<string, number> = Object.create(null);
   for (const [word, id] of ordinary(given)) vocab[word] = id;
   const byteStep = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
@@ -176,7 +176,7 @@ function tokenId(metadata: Metadata, name: string, wordCount: number): number | 
   const id = metadata.get(`tokenizer.ggml.${name}_token_id`) ?? null;
   if (id === null) return null;
   if (typeof id !== 'number' || !Number.isInteger(id) || id < 0 || id >= wordCount)
-    throw bad(`tokenizer.ggml.${name}_token_id is ${String(id).slice(0, 40)}`, { id, words: wordCount });
+    throw bad(`tokenizer.ggml.${name}_token_id is ${show(id).slice(0, 40)}`, { id, words: wordCount });
   return id;
 }
 

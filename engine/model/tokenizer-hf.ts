@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { asRecord, KvError, readJson, readRegular } from '../../native/index.ts';
+import { asRecord, KvError, readJson, readRegular, show } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
 import { checkTemplate, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
 import { ADDED_TOKENS_MAX, MERGES_MAX, TOKENIZER_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX } from './limits.ts';
@@ -107,7 +107,7 @@ function readVocabulary(vocab: unknown, vocabSize: number): [string, number][] {
   for (const [word, id] of words) {
     if (!Number.isInteger(id) || id < 0 || id >= vocabSize || seen[id] === 1) {
       throw bad(
-        `the word ${JSON.stringify(word).slice(0, 80)} has the id ${String(id).slice(0, 40)}, which is taken or outside the model's ${vocabSize}`,
+        `the word ${JSON.stringify(word).slice(0, 80)} has the id ${show(id).slice(0, 40)}, which is taken or outside the model's ${vocabSize}`,
         { word, id, vocabSize },
       );
     }

@@ -2,7 +2,7 @@
  * Normalizers and pre-tokenizers as tokenizer.json describes them. Their patterns and replacements are untrusted, so their cost is
  * bounded: in number and length here, and in time where they run.
  */
-import { asRecord, KvError } from '../../native/index.ts';
+import { asRecord, KvError, show } from '../../native/index.ts';
 import { isOwnPattern } from './pre-tokenizers.ts';
 
 export type Step = Readonly<Record<string, unknown>>;
@@ -46,7 +46,7 @@ export function checkSteps(steps: readonly Step[]): void {
       throw bad(`its steps can make a text ${growth} times as long`, { type: step['type'], growthMax: GROWTH_MAX });
     const { length } = step;
     if (step['type'] === 'FixedLength' && !(typeof length === 'number' && Number.isInteger(length) && length >= 1))
-      throw bad(`pieces of a fixed length of ${String(length).slice(0, 40)}`);
+      throw bad(`pieces of a fixed length of ${show(length).slice(0, 40)}`);
   }
 }
 

@@ -1,6 +1,6 @@
 /** What is still asked of a cache while its pages are parked and its native cache is empty. */
 import type { Fingerprint } from '../../memory/index.ts';
-import { type CacheMemory, KvError, type PageTable } from '../../native/index.ts';
+import { type CacheMemory, KvError, type PageTable, show } from '../../native/index.ts';
 import { IDLE_PLACES } from '../serve/meter.ts';
 
 /** Where a session that waits is parked when the memory of its engine is short: coded in the same memory, or in a file. */
@@ -13,7 +13,7 @@ export function idlePlaceOf(given: 'keep' | IdlePlace = 'keep'): 'keep' | IdlePl
     'bad-argument',
     "sessions that wait are kept as they are ('keep'), or parked in 'memory' or on 'disk'",
     {
-      values: { idleSessions: String(given) },
+      values: { idleSessions: show(given) },
     },
   );
 }

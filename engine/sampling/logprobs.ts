@@ -2,7 +2,7 @@
  * Log probabilities of generated tokens, in nats. They are of the distribution that the model gave, ln softmax(logits), before biases, penalties,
  * truncation and temperature: as vLLM has them (`raw_logprobs`) and the server of llama.cpp (without `post_sampling_probs`).
  */
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 import type { Tokenizer } from '../model/types.ts';
 import { moveHighest } from './candidates.ts';
 import { greedy } from './sampler.ts';
@@ -30,7 +30,7 @@ export const LOGPROBS_MAX = 20;
 export function checkLogprobs(count: unknown): void {
   if (count === undefined || (Number.isInteger(count) && Number(count) >= 0 && Number(count) <= LOGPROBS_MAX)) return;
   throw new KvError('bad-argument', `logprobs must be a whole number from 0 to ${LOGPROBS_MAX}`, {
-    values: { logprobs: String(count) },
+    values: { logprobs: show(count) },
     hint: '0 gives the log probability of each generated token alone; leave it out for none',
   });
 }

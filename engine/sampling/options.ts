@@ -1,5 +1,5 @@
 /** The options of sampling: what they mean, their defaults, and the checks. */
-import { given, KvError } from '../../native/index.ts';
+import { given, KvError, show } from '../../native/index.ts';
 
 /**
  * How the next token is chosen from the logits of the model. The order is that of llama.cpp: `logitBias`; repetition, frequency and presence
@@ -106,7 +106,7 @@ export function checkSampling(options: SamplingOptions, vocabSize: number): Requ
     const value: unknown = all[name as keyof typeof RANGES];
     if (typeof value !== 'number' || !holds(value))
       throw new KvError('bad-argument', `${name} must be ${says}`, {
-        values: { [name]: typeof value === 'number' ? value : String(value) },
+        values: { [name]: typeof value === 'number' ? value : show(value) },
         hint: `leave it out for ${SAMPLING_DEFAULTS[name as keyof typeof RANGES]}`,
       });
   }
@@ -127,7 +127,7 @@ function checkBias(bias: unknown, vocabSize: number): void {
   const hint = `{ 15043: 1.5 }: token ids below ${vocabSize}, and numbers from −${LARGEST} to ${LARGEST} or −Infinity`;
   if (typeof bias !== 'object' || bias === null || Array.isArray(bias))
     throw new KvError('bad-argument', 'logitBias must be an object of token ids and numbers', {
-      values: { logitBias: String(bias) },
+      values: { logitBias: show(bias) },
       hint,
     });
   for (const [token, value] of Object.entries(bias)) {
@@ -139,7 +139,7 @@ function checkBias(bias: unknown, vocabSize: number): void {
       });
     if (value !== -Infinity && !(typeof value === 'number' && Math.abs(value) <= LARGEST))
       throw new KvError('bad-argument', `logitBias of token ${token} must be a number`, {
-        values: { token, bias: typeof value === 'number' ? value : String(value) },
+        values: { token, bias: typeof value === 'number' ? value : show(value) },
         hint,
       });
   }

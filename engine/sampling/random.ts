@@ -2,7 +2,7 @@
  * Random numbers from a seed, the same on every machine: the generator is exact arithmetic of 32-bit words. It is xoshiro128** 1.1 (Blackman,
  * Vigna, "Scrambled linear pseudorandom number generators", 2018), its state filled by splitmix32 from both words of the seed.
  */
-import { KvError } from '../../native/index.ts';
+import { KvError, show } from '../../native/index.ts';
 
 const GOLDEN = 0x9e3779b9;
 
@@ -13,7 +13,7 @@ export class RandomNumbers {
   constructor(seed: number, stream = 0) {
     if (!Number.isSafeInteger(seed) || seed < 0) {
       throw new KvError('bad-argument', 'a seed is a whole number from 0 to 2^53 − 1', {
-        values: { seed: typeof seed === 'number' ? seed : String(seed) },
+        values: { seed: typeof seed === 'number' ? seed : show(seed) },
         hint: 'the same seed gives the same tokens',
       });
     }

@@ -3,7 +3,7 @@
  * Verifying reads every byte, so it has a thread for itself, one at a time.
  */
 import type { Worker } from 'node:worker_threads';
-import { KvError, startThread } from '../../native/index.ts';
+import { KvError, show, startThread } from '../../native/index.ts';
 import { masterKeysInUse } from '../../witness/index.ts';
 import { type Call, fromWire, type Reply } from '../protocol.ts';
 import type { Follower, ToldDecision } from './follow.ts';
@@ -32,7 +32,7 @@ export class LogReader {
       masterKeys: masterKeysInUse(),
     });
     this.#thread.on('message', (reply: Reply) => this.#receive(reply));
-    this.#thread.on('error', (error) => this.#end(error instanceof Error ? error : new Error(String(error))));
+    this.#thread.on('error', (error) => this.#end(error instanceof Error ? error : new Error(show(error))));
     this.#thread.on('exit', () => this.#end(new KvError('closed', 'the live view was closed')));
   }
 

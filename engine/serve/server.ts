@@ -4,7 +4,7 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { checkKeys, given, KvError, type KvErrorCode } from '../../native/index.ts';
+import { checkKeys, given, KvError, type KvErrorCode, show } from '../../native/index.ts';
 import { isLogDir } from '../../witness/index.ts';
 import type { Engine } from '../engine.ts';
 import type { Names } from '../option-names.ts';
@@ -100,7 +100,7 @@ export async function serve(source: Engine | string, options: ServeOptions = {})
   const engine = typeof source === 'string' ? null : source;
   const dir = typeof source === 'string' ? logDir(source) : source.info.logPath;
   if (engine === null && !isLogDir(dir!))
-    throw new KvError('not-found', `there is no witness log in ${String(source)}`, {
+    throw new KvError('not-found', `there is no witness log in ${show(source)}`, {
       values: { dir },
       hint: 'run something first, or name the right state folder with --state',
     });
@@ -117,7 +117,7 @@ function checkOptions({ host = '127.0.0.1', port, token, allowOrigin, ...numbers
   const { requestsPerSecond, connectionsMax, requestMs, stream } = numbers;
   if (token !== undefined) checkToken(token, 'token');
   if (typeof host !== 'string' || host === '')
-    throw new KvError('bad-argument', 'host must be an address to listen on', { values: { host: String(host) } });
+    throw new KvError('bad-argument', 'host must be an address to listen on', { values: { host: show(host) } });
   if (!isLoopback(host) && token === undefined)
     throw new KvError('bad-argument', `other machines may reach ${host}, so a token is needed`, {
       values: { host },
@@ -125,16 +125,16 @@ function checkOptions({ host = '127.0.0.1', port, token, allowOrigin, ...numbers
     });
   if (port !== undefined && !(Number.isInteger(port) && port >= 0 && port < 65_536))
     throw new KvError('bad-argument', 'port must be a whole number from 0 to 65535', {
-      values: { port: String(port) },
+      values: { port: show(port) },
     });
-  if (allowOrigin !== undefined && !/^https?:\/\/[\w.:[\]-]+$/.test(String(allowOrigin)))
+  if (allowOrigin !== undefined && !/^https?:\/\/[\w.:[\]-]+$/.test(show(allowOrigin)))
     throw new KvError('bad-argument', 'allowOrigin must be one origin, such as https://dashboard.example', {
-      values: { allowOrigin: String(allowOrigin) },
+      values: { allowOrigin: show(allowOrigin) },
     });
   if (stream !== undefined) checkKeys(stream, STREAM_OPTIONS, 'serve');
   for (const [name, value] of Object.entries({ requestsPerSecond, connectionsMax, requestMs, ...stream }))
     if (value !== undefined && !(Number.isFinite(value) && value > 0))
-      throw new KvError('bad-argument', `${name} must be a number above 0`, { values: { [name]: String(value) } });
+      throw new KvError('bad-argument', `${name} must be a number above 0`, { values: { [name]: show(value) } });
 }
 
 class View implements LiveView {

@@ -1,5 +1,5 @@
 /** One walk over the entries of a session: everything that its report shows. */
-import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable } from '../../native/index.ts';
+import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable, show } from '../../native/index.ts';
 import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
 import { ORIGINS, RULES } from '../explain-text.ts';
 import { idleText } from '../idle-text.ts';
@@ -205,9 +205,9 @@ class Collector {
     const idle = idleText(note);
     if (idle !== null) tell(idle);
     if (typeof note.resumed !== 'number') return;
-    const from = printable(String(note.from));
+    const from = printable(show(note.from));
     if (note.why === undefined) tell(`Goes on from session ${from}, which was parked.`);
-    else tell(`Session ${from}, which was parked, is read again: ${printable(String(note.why))}.`);
+    else tell(`Session ${from}, which was parked, is read again: ${printable(show(note.why))}.`);
   }
 
   result(): Collected {

@@ -5,7 +5,7 @@ import { getTableConfig, type PgTable } from 'drizzle-orm/pg-core';
 import { drizzle } from 'drizzle-orm/pg-proxy';
 import { migrate } from 'drizzle-orm/pg-proxy/migrator';
 import { PARTITIONED, TABLES } from '../../migrations/schema.ts';
-import { assert, KvError } from '../../native/index.ts';
+import { assert, KvError, show } from '../../native/index.ts';
 import type { SqlConnection } from './connection.ts';
 import { openPglite } from './pglite.ts';
 import { openPostgres } from './postgres.ts';
@@ -79,7 +79,7 @@ async function checkKinds(connection: SqlConnection): Promise<void> {
        or (c.relkind <> 'r' and not (may_have_parts and c.relkind = 'p')) or (c.relhassubclass and c.relkind <> 'p')`,
     [[...namesOf(), MIGRATIONS_TABLE].join(), PARTITIONED.map((table) => getTableConfig(table).name).join()],
   );
-  if (rows.length > 0) throw refused(connection, `${String(rows[0]![0])} is no plain table`);
+  if (rows.length > 0) throw refused(connection, `${show(rows[0]![0])} is no plain table`);
 }
 
 /** The columns are those of migrations/schema.ts, in order. */

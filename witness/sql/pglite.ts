@@ -6,7 +6,7 @@
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
-import { KvError, startThread } from '../../native/index.ts';
+import { KvError, show, startThread } from '../../native/index.ts';
 import { lockWriter, type WriterLock } from '../lock.ts';
 import type { Rows, SqlConnection, SqlFault, SqlReply, SqlRequest, Statement } from './connection.ts';
 
@@ -150,7 +150,7 @@ function lockFolder(dir: string): WriterLock {
     return lockWriter(dir);
   } catch (cause) {
     if (cause instanceof KvError && cause.code === 'locked') {
-      throw new KvError('locked', `the SQL index in ${dir} is in use by process ${String(cause.values['pid'])}`, {
+      throw new KvError('locked', `the SQL index in ${dir} is in use by process ${show(cause.values['pid'])}`, {
         values: cause.values,
         hint: 'wait for it, or use another state folder',
         cause,

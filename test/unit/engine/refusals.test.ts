@@ -79,6 +79,24 @@ describe('what cannot be done is refused', () => {
     expect(await codeOf(engine.openSession({ thresholdsPath: join(folder(), 'none.json') }))).toBe('not-found');
   });
 
+  it('values that cannot be made a text of, whatever the option', async () => {
+    const hostile = new Proxy({}, { get: () => expect.fail('asked') });
+    const session = await engine.openSession({ witness: false });
+    const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
+    for (const value of [Object.create(null), { toString: null }, Symbol('a'), [Symbol('b')], () => 1, hostile]) {
+      const what = inspect(value);
+      for (const name of ['model', 'stateDir', 'threads', 'dense', 'kvBudget', 'idleSessions'])
+        expect(await codeOf(createEngine({ model: MODEL, [name]: value }), `${name} ${what}`)).toMatch(/^bad-/);
+      for (const name of ['policy', 'cacheTypes', 'kvBudget', 'kldBudget', 'tokensExpected', 'skipLayers', 'thresholdsPath'])
+        expect(await codeOf(engine.openSession({ [name]: value }), `${name} ${what}`)).toMatch(/^bad-/);
+      for (const name of ['maxTokens', 'stop', 'temperature', 'topK', 'logitBias', 'seed', 'logprobs', 'n'])
+        expect(await codeOf(session.generate('a', { [name]: value }).result, `${name} ${what}`)).toMatch(/^bad-/);
+      for (const name of ['layers', 'kvBudget', 'cacheTypes', 'thresholdsPath', 'stateDir', 'latents'])
+        expect(await codeOf(openCache({ ...shape, [name]: value } as never), `${name} ${what}`)).toMatch(/^bad-/);
+    }
+    await session.close();
+  });
+
   it('options that do not exist, with the one that was meant', async () => {
     const unknown = async (promise: Promise<unknown>, hint: string): Promise<void> => {
       const error = await refused(promise);
