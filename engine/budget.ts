@@ -13,6 +13,7 @@ import {
   PAGE_TOKENS,
   pageBytes,
   sealedPages,
+  show,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
@@ -52,12 +53,13 @@ const UNITS: Readonly<Record<string, number>> = {
 /** '64MiB' → bytes; '25%' → that share of `f16Bytes` (null when the length is not known). */
 export function parseBudget(budget: KvBudget, f16Bytes: number | null): number {
   const fail = (): never => {
-    throw new KvError('bad-argument', `'${budget}' is not a KV budget`, {
-      values: { given: budget },
+    throw new KvError('bad-argument', `'${show(budget)}' is not a KV budget`, {
+      values: { given: show(budget) },
       hint: 'write bytes with a unit (64MiB, 1.5GB) or a share of the f16 cache (25%)',
     });
   };
   if (typeof budget === 'number') return Number.isFinite(budget) && budget > 0 ? Math.floor(budget) : fail();
+  if (typeof budget !== 'string') return fail();
   const match = /^\s*([0-9]+(?:\.[0-9]+)?)\s*(%|[a-z]*)\s*$/i.exec(budget);
   if (match === null) return fail();
   const value = Number(match[1]);

@@ -5,6 +5,7 @@ import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
 import { readEntry, type WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes, parseBudget } from './budget.ts';
 import type { Governed } from './governed.ts';
+import { checkRequest } from './plan.ts';
 import { fingerprintOf, printOf } from './print.ts';
 import { formatShares } from './report.ts';
 import type { Runtime } from './runtime.ts';
@@ -58,6 +59,7 @@ export async function setupOf(
   options: SessionOptions,
   state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
 ): Promise<SessionSetup> {
+  checkRequest(options, shape.layers);
   const { config, digest } = model;
   const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
   const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));

@@ -228,7 +228,7 @@ function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | und
 const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
 
 /** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
-function checkRequest(request: PlanRequest, layers: number): void {
+export function checkRequest(request: PlanRequest, layers: number): void {
   const { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs } = request;
   const { openFormat, windowTokens } = request;
   const refuse = (message: string, given: unknown): never => {
@@ -251,7 +251,7 @@ function checkRequest(request: PlanRequest, layers: number): void {
   const isPair = (one: unknown): boolean =>
     typeof one === 'string' || (isFormat((one as FormatPair | null)?.k) && isFormat((one as FormatPair).v));
   if (cacheTypes !== undefined && !(isList(cacheTypes) ? cacheTypes.every(isPair) : isPair(cacheTypes)))
-    refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, JSON.stringify(cacheTypes));
+    refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, cacheTypes);
   if (
     skipLayers !== undefined &&
     !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))

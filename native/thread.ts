@@ -2,6 +2,7 @@
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
+import { KvError } from './error.ts';
 import { registeredModules } from './formats/registry.ts';
 
 /**
@@ -15,7 +16,7 @@ export function startThread(source: URL, workerData: unknown): Worker {
   const isBuilt = !import.meta.url.endsWith('.ts');
   const module = isBuilt ? new URL(source.href.replace(/\.ts$/, '.js')) : source;
   const formats = registeredModules();
-  if (isBuilt && formats.length === 0) return new Worker(module, { workerData, execArgv: [] });
+  if (isBuilt && formats.length === 0) return open(module, workerData);
   const lines: string[] = [];
   if (!isBuilt) {
     // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside it.
@@ -29,8 +30,17 @@ export function startThread(source: URL, workerData: unknown): Worker {
     for (const format of formats) lines.push(`await registerFormats(${JSON.stringify(format)});`);
   }
   lines.push(`await import(${JSON.stringify(module.href)});`);
-  return new Worker(new URL(`data:text/javascript,${encodeURIComponent(lines.join('\n'))}`), {
-    workerData,
-    execArgv: [],
-  });
+  return open(new URL(`data:text/javascript,${encodeURIComponent(lines.join('\n'))}`), workerData);
+}
+
+/** Throws 'bad-argument' for data that no thread can be given: functions, symbols. */
+function open(module: URL, workerData: unknown): Worker {
+  try {
+    return new Worker(module, { workerData, execArgv: [] });
+  } catch (cause) {
+    throw new KvError('bad-argument', `what was given cannot be sent to a thread: ${(cause as Error).message}`, {
+      hint: 'options are plain data',
+      cause,
+    });
+  }
 }

@@ -4,8 +4,17 @@ import { columnsOf, KvError, printable, show, wrap } from '../../native/index.ts
 /** The longest value that is printed. Longer ones are cut, because the rest would not help anybody. */
 const VALUE_CHARS_MAX = 200;
 
+function plainText(value: unknown): string {
+  if (typeof value !== 'object') return show(value);
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return show(value);
+  }
+}
+
 function valueText(value: unknown): string {
-  const plain = typeof value === 'object' && value !== null ? JSON.stringify(value) : show(value);
+  const plain = plainText(value);
   return plain.length > VALUE_CHARS_MAX ? `${plain.slice(0, VALUE_CHARS_MAX)}…` : plain;
 }
 

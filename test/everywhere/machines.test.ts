@@ -12,7 +12,7 @@ test.skipIf(!hasWasm)(
   'WebAssembly (needs npm run build:wasm)',
   () => {
     const files = ['test/unit/native', 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
-    expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm' }));
+    expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm', PALIMPSEST_SHORT: '1' }));
   },
   45 * MINUTES,
 );

@@ -73,6 +73,7 @@ const addresses = (work: (env: Record<string, string>) => Ran) =>
       ASAN_OPTIONS: `detect_leaks=0:${log}`,
       UBSAN_OPTIONS: 'print_stacktrace=1',
       PALIMPSEST_BINDING: 'debug',
+      PALIMPSEST_SHORT: '1',
     }),
     work,
   );

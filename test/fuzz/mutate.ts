@@ -77,7 +77,19 @@ export const BINARY: readonly Mutation[] = [
 
 const VALUES: readonly string[] = [
   ...['-1', '0', '-0', '0.5', '1e308', '1e999', '4294967296', '9007199254740993', '1e9', '-1e-400'],
-  ...['null', 'true', '""', '"8"', '[]', '{}', '[null]', '[[]]', '{"__proto__":{"polluted":1}}', '"\\u0000\\u001b[2J"'],
+  ...[
+    'null',
+    'true',
+    '""',
+    '"8"',
+    '[]',
+    '{}',
+    '[null]',
+    '[[]]',
+    '{"__proto__":{"polluted":1}}',
+    '{"toString":null,"valueOf":7}',
+    '"\\u0000\\u001b[2J"',
+  ],
   ...[
     '"__proto__"',
     '"constructor"',

@@ -1,41 +1,19 @@
 // Every kernel on every instruction set that this CPU runs, against the TypeScript reference or float64: awkward lengths, strides,
 // misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
 import { describe, expect, test } from 'vitest';
-import { CODECS, CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
-import {
-  fromHalf,
-  type Head,
-  type ReferenceCodec,
-  type RotName,
-  rotate,
-  toHalf,
-  toTile,
-} from '../../../native/reference/index.ts';
+import { CODECS, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
+import { fromHalf, type RotName, rotate, toHalf, toTile } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
+import { bits, expectSame, misaligned } from '../../native/bits.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
 import { AWKWARD, awkwardRows, gaussian, seeded } from '../../native/rows.ts';
-import { fieldIn, isDemotion, packSide, placesOf, sideBytes } from '../../native/sides.ts';
+import { packSide } from '../../native/sides.ts';
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
 const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
 const SEED = 71;
 
-/** A float array that starts one element off its buffer, so that no vector load is aligned. */
-const misaligned = (values: ArrayLike<number>): Float32Array => {
-  const array = new Float32Array(values.length + 1).subarray(1);
-  array.set(values);
-  return array;
-};
-const bits = (x: Float32Array): Uint32Array => new Uint32Array(x.slice().buffer);
-type Integers = Uint32Array | Uint16Array | Uint8Array | Int8Array;
-/** Same length and bytes; else the first difference. (An equality matcher takes seconds on arrays of this size.) */
-const expectSame = (actual: Integers, expected: Integers, what = ''): void => {
-  const bytes = (x: Integers): Buffer => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
-  if (bytes(actual).equals(bytes(expected))) return;
-  const at = expected.findIndex((value, i) => value !== actual[i]);
-  expect.fail(`${what}: element ${at} of ${expected.length} is ${actual[at]}, ${expected[at]} expected`);
-};
 const normals = (count: number, random: () => number): Float32Array =>
   Float32Array.from({ length: count }, () => gaussian(random));
 
@@ -355,95 +333,4 @@ describe.each(ISAS)('%s', (_name, isa) => {
       expect(bits(x)).toEqual(bits(expected));
     },
   );
-});
-
-/** Every awkward page at d = 64; at other head sizes those that differ in kind. */
-const PAGES: [number, string][] = CODED_HEAD_DIMS.flatMap((d) =>
-  (d === 64 ? Object.keys(AWKWARD) : ['gaussian', 'channel bias', 'some zero rows', 'huge', 'mixed magnitudes']).map(
-    (name): [number, string] => [d, name],
-  ),
-);
-
-describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
-  // The native side reads rows at a stride, as heads lie in a page.
-  const stride = d + 16;
-  const rows = awkwardRows(name, d);
-  const strided = misaligned(new Float32Array(PAGE_TOKENS * stride).fill(Number.NaN));
-  for (let t = 0; t < PAGE_TOKENS; t++) strided.set(rows.subarray(t * d, (t + 1) * d), t * stride);
-
-  /** The rows, after checking that everything around them still holds the 5 it was filled with. */
-  const untouched = (x: Float32Array): Float32Array => {
-    const kept = new Float32Array(PAGE_TOKENS * d);
-    for (let t = 0; t < PAGE_TOKENS; t++) {
-      kept.set(x.subarray(t * stride, t * stride + d), t * d);
-      for (let i = t * stride + d; i < (t + 1) * stride; i++) {
-        if (x[i] !== 5) expect.fail(`row ${t} was written where it must not be`);
-      }
-    }
-    return kept;
-  };
-
-  test.each(FORMAT_NAMES)('%s: stored fields, demotions and decoded rows are the bits of the reference', (format) => {
-    const codec = CODECS[format] as unknown as ReferenceCodec<Head>;
-    const { id } = FORMATS[format];
-    const below = FORMAT_NAMES.filter((to) => isDemotion(format, to));
-    for (const firstRow of [0, 4]) {
-      for (const side of SIDES) {
-        const head = codec.encode(rows, d, firstRow, side);
-        const expected = packSide(format, d, codec.stored(head, side));
-        const decodedReference = bits(codec.decode(head));
-        const isKey = side === 'k';
-        for (const [isaName, isa] of ISAS) {
-          const packed = new Uint8Array(expected.length);
-          kernels.encodeSides(isa, Int32Array.of(id), isKey, d, stride, firstRow, strided, packed);
-          for (const { name: field } of placesOf(format, d)) {
-            expectSame(
-              fieldIn(format, d, packed, field),
-              fieldIn(format, d, expected, field),
-              `${isaName} ${side} ${field}`,
-            );
-          }
-
-          const decoded = new Float32Array(PAGE_TOKENS * stride).fill(5);
-          kernels.decodeSide(isa, id, isKey, d, stride, firstRow, packed, decoded);
-          expectSame(bits(untouched(decoded)), decodedReference, isaName);
-
-          for (const to of below) {
-            const lower = packSide(to, d, codec.stored.call(CODECS[to], codec.demote!(head, to), side));
-            const out = new Uint8Array(lower.length);
-            kernels.demoteSide(isa, id, FORMATS[to].id, isKey, d, packed, out);
-            for (const { name: field } of placesOf(to, d)) {
-              const isKept = FORMATS[to].parts.some(({ fields }) =>
-                fields.some((one) => one.name === field && one.kept),
-              );
-              if (!isKept)
-                expectSame(fieldIn(to, d, out, field), fieldIn(to, d, lower, field), `${isaName} ${to} ${field}`);
-            }
-          }
-        }
-      }
-    }
-  });
-
-  test('all widths of the rot family at once are those made one by one', () => {
-    const ids = ROT.map((format) => FORMATS[format].id);
-    for (const [isaName, isa] of ISAS) {
-      const size = sideBytes(d);
-      const together = new Uint8Array(ids.length * size);
-      kernels.encodeSides(isa, Int32Array.from(ids), true, d, stride, 4, strided, together);
-      for (const [i, format] of ROT.entries()) {
-        const alone = new Uint8Array(size);
-        kernels.encodeSides(isa, Int32Array.of(ids[i]!), true, d, stride, 4, strided, alone);
-        for (const { name: field } of placesOf(format, d)) {
-          const isShared = FORMATS[format].parts.some(({ fields }) =>
-            fields.some((one) => one.name === field && one.kept && one.elementBits !== 0),
-          );
-          const made = isShared
-            ? fieldIn(ROT[0]!, d, together, field)
-            : fieldIn(format, d, together.subarray(i * size), field);
-          expectSame(made, fieldIn(format, d, alone, field), `${isaName} ${format} ${field}`);
-        }
-      }
-    }
-  });
 });

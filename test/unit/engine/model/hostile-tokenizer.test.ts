@@ -81,6 +81,11 @@ describe('refused when the model is loaded', () => {
     ['a pattern of 5,000 characters', split({ Regex: 'a?'.repeat(2500) })],
     ['a pattern that is no text', split({ Regex: 7 })],
     ['an added token of 300 characters', { added_tokens: [{ id: 5, content: 'x'.repeat(300) }] }],
+    [
+      'an id that no text can be made of',
+      { model: { ...(tinyTokenizerJson['model'] as object), vocab: { a: { toString: null, valueOf: null } } } },
+    ],
+    ['pieces whose length has no text', { pre_tokenizer: { type: 'FixedLength', length: { toString: 7 } } }],
   ])('%s', (_, steps) => {
     expect(refusal(() => withSteps(steps)).code).toBe('bad-tokenizer');
   });
