@@ -2,97 +2,23 @@
  * The cache for people who bring their own runtime: they project, we keep, attend and decide. Synchronous, in the caller's
  * thread (a worker is fine); one step is append + attention for every layer in order.
  */
-import { loadThresholdFile, type QdrantOptions, saveThresholdFile } from '../memory/index.ts';
-import {
-  type CacheShape,
-  checkKeys,
-  type FormatName,
-  KvError,
-  type PagePool,
-  show,
-  type WindowName,
-} from '../native/index.ts';
-import { defaultThresholds, type Policy, type Priority, type ThresholdSet } from '../policy/index.ts';
-import type { AnchorOptions, FailureMode, LogRule, WitnessLog } from '../witness/index.ts';
+import { loadThresholdFile, saveThresholdFile } from '../memory/index.ts';
+import { type CacheShape, checkKeys, type FormatName, KvError, show } from '../native/index.ts';
+import { defaultThresholds, type ThresholdSet } from '../policy/index.ts';
+import type { WitnessLog } from '../witness/index.ts';
 import { f16CacheBytes } from './budget.ts';
+import { CACHE_OPTIONS, checkShape, type OpenCacheOptions, requestOf, shapeOf } from './cache-options.ts';
 import { Governed, type GovernedOptions } from './governed.ts';
-import { type LatentOptions, planWithLatents } from './latents.ts';
+import { planWithLatents } from './latents.ts';
 import { leave, type StartValues, startValues } from './learn.ts';
-import type { Names } from './option-names.ts';
+import { writeParked } from './park/folder.ts';
+import { checkSaved, fillSaved, readSaved, type SavedCache, savedBytes } from './park/saved-cache.ts';
 import type { SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
 import { metricsText } from './serve/kv-bytes.ts';
 import { openState, type State } from './state.ts';
-import { fork, makeRoom, rowNorm, settle } from './step.ts';
-import type { CacheTypes, KvBudget, MemoryUsage, QualityFeedback, SessionReport } from './types.ts';
-
-/** Options of openCache. Only the shape is needed. */
-export interface OpenCacheOptions {
-  /** Layers that attend, 1 to 4096. */
-  readonly layers: number;
-  /** Query heads of a layer: a multiple of kvHeads. */
-  readonly queryHeads: number;
-  /** Key and value heads of a layer. */
-  readonly kvHeads: number;
-  /** 64, 80, 96, 128 or 256 for coded formats. */
-  readonly headDim: number;
-  /** Most bytes of the cache. Default: no budget, so sealed pages are 8-bit and nothing moves further. */
-  readonly kvBudget?: KvBudget;
-  /** Mean KLD against the exact cache, in nats, that may be spent instead of a byte budget. Default: none. */
-  readonly kldBudget?: number;
-  /** Which budget is kept where both are given and cannot be. Default 'bytes'. */
-  readonly priority?: Priority;
-  /** Tokens planned for; needed by a budget in percent. */
-  readonly tokensExpected?: number;
-  /**
-   * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with one pair of cacheTypes and no budget), 'table'
-   * (with one pair for every layer), 'none' (default otherwise), or a policy of your own.
-   */
-  readonly policy?: string | Policy;
-  /** Wanted 95th percentile of the time of a step that writes one token. Above it, pages move only when they must. Default: none. */
-  readonly stepLatencyBudgetMs?: number;
-  /** Formats of keys and values. Without a budget one pair is what every page gets; with a budget it is the lowest that a policy may use. One pair for every layer means policy 'table'. */
-  readonly cacheTypes?: CacheTypes;
-  /** Layers that stay in the window format. Default: none. */
-  readonly skipLayers?: readonly number[];
-  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default q8 under a budget of bytes, else f16. */
-  readonly openFormat?: WindowName;
-  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where such a page takes more than a twelfth of the budget. */
-  readonly windowTokens?: number;
-  /** Factor on q·k, default 1/sqrt(headDim). */
-  readonly scale?: number;
-  /** Tokens that a query may look back, itself included, one entry per layer; null: all. Default: all. */
-  readonly slidingWindow?: readonly (number | null)[];
-  /** ALiBi slopes, [queryHeads]: score −= slope · distance. Default: none. */
-  readonly alibiSlopes?: Float32Array;
-  /** A pool (openPool) whose bytes several caches share, each within its kvBudget or all within the pool's. Default: one of its own. Close it last. */
-  readonly pool?: PagePool;
-  /** Threads of attention and trials. Default 1. */
-  readonly threads?: number;
-  /**
-   * Keeps the inputs of every layer, coded, beside each sealed page, so that its keys and values can be made again (restore) after they went to
-   * lower formats. append then needs `x`; the latents count against the budget. Left out: `x` serves trials only.
-   */
-  readonly latents?: LatentOptions;
-  /** S·W_o per layer, [32, H·d] each: prices are then relative to the residual stream (pass `x` to append as well). */
-  readonly outputSketch?: readonly Float32Array[];
-  /** Folder for the witness log and what earlier caches of the same `modelDigest` taught; left out: nothing is written. */
-  readonly stateDir?: string;
-  /** What to do when the log cannot be written. Default 'block'. */
-  readonly onLogFailure?: FailureMode;
-  /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
-  readonly logRules?: readonly LogRule[];
-  /** Where signed checkpoints of the log go while it is written. Default: nowhere. */
-  readonly anchor?: AnchorOptions;
-  /** A Qdrant server where caches of the same `modelDigest` on other machines share what they learned. Needs stateDir. Default: none. */
-  readonly qdrant?: QdrantOptions;
-  /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned, else the built-in ones. */
-  readonly thresholds?: ThresholdSet;
-  /** Likewise a file of them, that saveThresholds wrote. */
-  readonly thresholdsPath?: string;
-  /** Identifies the model in log and threshold files, e.g. a SHA-256 of the weights. Without it nothing is learned from earlier caches. */
-  readonly modelDigest?: string;
-}
+import { fork, makeRoom, rowNorm, settle, takeBack } from './step.ts';
+import type { MemoryUsage, QualityFeedback, SessionReport } from './types.ts';
 
 /** What the cache predicts its moves to have cost. */
 export interface QualityMetrics {
@@ -112,41 +38,43 @@ export interface QualityMetrics {
   readonly layerEpsilonMax: readonly number[];
 }
 
-const CACHE_OPTIONS: Names<OpenCacheOptions> = {
-  layers: true,
-  queryHeads: true,
-  kvHeads: true,
-  headDim: true,
-  kvBudget: true,
-  kldBudget: true,
-  priority: true,
-  tokensExpected: true,
-  policy: true,
-  cacheTypes: true,
-  skipLayers: true,
-  stepLatencyBudgetMs: true,
-  openFormat: true,
-  windowTokens: true,
-  scale: true,
-  slidingWindow: true,
-  alibiSlopes: true,
-  threads: true,
-  pool: true,
-  latents: true,
-  outputSketch: true,
-  stateDir: true,
-  onLogFailure: true,
-  logRules: true,
-  anchor: true,
-  qdrant: true,
-  thresholds: true,
-  thresholdsPath: true,
-  modelDigest: true,
-};
+/** Of loadCache: those of openCache; a shape that is given must be that of the file. */
+export type LoadCacheOptions = Omit<OpenCacheOptions, keyof CacheShape> & Partial<CacheShape>;
+
+/**
+ * A cache that PolicyCache.save wrote, under the options that it is to go on with: openFormat, windowTokens and policy must be as they were.
+ * Throws 'not-found', 'bad-file', 'checksum-mismatch', 'model-mismatch', 'budget-exceeded', and what openCache throws.
+ */
+export async function loadCache(path: string, options: LoadCacheOptions = {}): Promise<PolicyCache> {
+  checkPath(path, 'a saved cache');
+  checkKeys(options as OpenCacheOptions, CACHE_OPTIONS, 'loadCache');
+  const saved = readSaved(path);
+  const { shape, modelDigest, session: resumedFrom, tokens } = saved.head;
+  checkSaved(saved, path, options, options.modelDigest);
+  const known = modelDigest === '' ? {} : { modelDigest };
+  const cache = await open({ ...known, ...options, ...shape }, { resumedFrom, tokens });
+  try {
+    cache.fill(saved, path);
+    return cache;
+  } catch (error) {
+    await cache.close();
+    throw error;
+  }
+}
 
 /** Opens a cache. Throws 'bad-argument', 'bad-shape', 'budget-too-small', 'unsupported', 'io', 'bad-log'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
   checkKeys(options, CACHE_OPTIONS, 'openCache');
+  return open(options);
+}
+
+/** Where the tokens of a cache come from that begins with some. */
+interface Origin {
+  readonly resumedFrom: string;
+  readonly tokens: number;
+}
+
+async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyCache> {
   checkShape(options);
   // Refuse bad options before making a folder.
   const { stateDir, thresholdsPath, latents, onLogFailure = 'block', qdrant, logRules, anchor } = options;
@@ -164,7 +92,7 @@ export async function openCache(options: OpenCacheOptions): Promise<PolicyCache>
     stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {
     const start = await startOf(options, budgetBytes, state);
-    return PolicyCache.open(options, plan(start.thresholds), state, start);
+    return PolicyCache.open(options, plan(start.thresholds), state, start, origin);
   } catch (error) {
     await state?.close();
     throw error;
@@ -182,19 +110,6 @@ function startOf(options: OpenCacheOptions, budgetBytes: number | null, state: S
     book,
   );
 }
-
-const shapeOf = ({ layers, queryHeads, kvHeads, headDim }: OpenCacheOptions): CacheShape => ({
-  layers,
-  queryHeads,
-  kvHeads,
-  headDim,
-});
-
-/** A pool that bounds several caches is the budget of one that has none of its own. */
-const requestOf = (options: OpenCacheOptions): OpenCacheOptions => {
-  const kvBudget = options.kvBudget ?? options.pool?.budgetBytes;
-  return kvBudget === undefined ? options : { ...options, kvBudget };
-};
 
 interface SharedState {
   readonly state: State;
@@ -223,8 +138,14 @@ export class PolicyCache {
   }
 
   /** @internal use openCache */
-  static open(options: OpenCacheOptions, plan: SessionPlan, state: State | null, start: StartValues): PolicyCache {
-    const governed = govern(options, plan, state?.log ?? null, start);
+  static open(
+    options: OpenCacheOptions,
+    plan: SessionPlan,
+    state: State | null,
+    start: StartValues,
+    origin?: Origin,
+  ): PolicyCache {
+    const governed = govern(options, plan, state?.log ?? null, start, origin);
     return new PolicyCache(options, governed, state === null ? null : { state, users: 0 });
   }
 
@@ -233,15 +154,76 @@ export class PolicyCache {
    * one for all that share it. It keeps no latents. Closed on its own.
    */
   fork(): PolicyCache {
+    this.#between('forked');
+    const { latents: _, ...options } = this.#options;
+    return new PolicyCache(options, fork(this.#governed), this.#shared);
+  }
+
+  /** Tokens that every layer holds. */
+  get length(): number {
+    this.#open();
+    return this.#governed.length;
+  }
+
+  /**
+   * Takes back the newest tokens, so that `tokens` stay, between two steps. Throws 'unsupported' where they are in pages that were sealed, which cannot be
+   * opened again: fork() before you append what may reach over the end of a page.
+   */
+  truncate(tokens: number): void {
+    const length = this.#between('truncated');
+    if (!Number.isInteger(tokens) || tokens < 0 || tokens > length)
+      throw new KvError('bad-argument', `a cache of ${length} tokens can be cut to 0 to ${length}`, {
+        values: { tokens: show(tokens), length },
+      });
+    takeBack(this.#governed, this.#governed.wayBack(0, tokens));
+    this.#pendingNorms.fill(null);
+  }
+
+  /** Begins again, empty, as a session of its own in the log; what was learned until now counts as that of a cache that was closed. */
+  async reset(): Promise<void> {
+    this.#open();
+    const before = this.#governed;
+    // Opened first: where that fails, the cache stays as it was.
+    const after = govern(this.#options, before.plan, before.log);
+    this.#governed = after;
+    this.#pendingNorms.fill(null);
+    try {
+      await leave(before, this.#shared?.state.book ?? null, 'done');
+    } finally {
+      before.close();
+    }
+  }
+
+  /**
+   * Writes the cache into a file that loadCache opens, between two steps; the file is there whole or not at all. It is not encrypted, and what was
+   * said can be read out of keys and values. Throws 'unsupported' for a cache with latents, 'io'.
+   */
+  save(path: string): void {
+    this.#between('saved');
+    checkPath(path, 'a saved cache');
+    if (this.#governed.latents !== null)
+      throw new KvError('unsupported', 'a cache with latents cannot be saved', {
+        hint: 'save a fork(): it keeps none',
+      });
+    writeParked(path, savedBytes(this.#governed, this.#options.modelDigest ?? ''));
+  }
+
+  /** @internal use loadCache */
+  fill(saved: SavedCache, path: string): void {
+    this.#governed.begin();
+    fillSaved(this.#governed, saved, path);
+  }
+
+  /** Whether all layers hold the same tokens. → how many. Throws 'busy'. */
+  #between(what: string): number {
     this.#open();
     const { kv, length } = this.#governed;
     if (kv.length(this.shape.layers - 1) !== length || kv.length(0) !== length)
-      throw new KvError('busy', 'a cache is forked between two steps', {
+      throw new KvError('busy', `a cache is ${what} between two steps`, {
         values: { tokens: length },
         hint: 'call attention of the last layer first',
       });
-    const { latents: _, ...options } = this.#options;
-    return new PolicyCache(options, fork(this.#governed), this.#shared);
+    return length;
   }
 
   /** Tells the policy that memory is short; pressure rises when the next step ends. */
@@ -290,11 +272,17 @@ export class PolicyCache {
     }
   }
 
-  /** Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape. The last layer ends the step: pages are tried, moved and written down. */
-  attention(layer: number, q: Float32Array): Float32Array {
+  /**
+   * Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape, in `out` if it is given. The last layer ends the step: pages
+   * are tried, moved and written down.
+   */
+  attention(
+    layer: number,
+    q: Float32Array,
+    out = new Float32Array(q instanceof Float32Array ? q.length : 0),
+  ): Float32Array {
     this.#open();
     const length = q instanceof Float32Array ? q.length : 0;
-    const out = new Float32Array(length);
     const norms = this.#pendingNorms[layer] ?? null;
     const rows = length / (this.shape.queryHeads * this.shape.headDim);
     this.#governed.kv.attend(layer, q, out, norms !== null && norms.length === rows ? { xNorms: norms } : {});
@@ -366,7 +354,7 @@ export class PolicyCache {
   /** Writes what was learned into a threshold file. Throws 'bad-argument', 'io'. */
   async saveThresholds(path: string): Promise<void> {
     this.#open();
-    checkPath(path);
+    checkPath(path, 'a threshold file');
     await saveThresholdFile(path, this.#governed.learnt.thresholds(), {
       modelDigest: this.#options.modelDigest ?? '',
       shape: this.shape,
@@ -377,7 +365,7 @@ export class PolicyCache {
   /** Uses a threshold file from now on; only before the first token, since decisions must be repeatable from their session's start. */
   async loadThresholds(path: string): Promise<void> {
     this.#unused();
-    checkPath(path);
+    checkPath(path, 'a threshold file');
     const loaded = await loadThresholdFile(path, { modelDigest: this.#options.modelDigest ?? '', shape: this.shape });
     // Tokens may have been appended, or close() called, while the file was being read.
     this.#unused();
@@ -419,19 +407,9 @@ export class PolicyCache {
   }
 }
 
-/** Checks the sizes that are used in computations before the native cache sees them. */
-function checkShape({ layers, queryHeads, kvHeads, headDim }: CacheShape): void {
-  for (const [name, value] of Object.entries({ layers, queryHeads, kvHeads, headDim })) {
-    if (!Number.isInteger(value) || value < 1 || value > 4096)
-      throw new KvError('bad-argument', `${name} must be a whole number from 1 to 4096`, {
-        values: { [name]: show(value) },
-      });
-  }
-}
-
-function checkPath(path: unknown): void {
+function checkPath(path: unknown, what: string): void {
   if (typeof path !== 'string' || path === '')
-    throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: show(path) } });
+    throw new KvError('bad-argument', `${what} needs a path`, { values: { path: show(path) } });
 }
 
 /** ‖x‖ per token of x [tokens, any width]. */
@@ -458,6 +436,7 @@ function govern(
   plan: SessionPlan,
   log: WitnessLog | null,
   evidence?: GovernedOptions['evidence'],
+  origin?: Origin,
 ): Governed {
   const { layers, pool, latents, outputSketch = [] } = options;
   const { scale, slidingWindow, alibiSlopes, threads } = options;
@@ -487,7 +466,7 @@ function govern(
         kldBudget: kldBudget ?? null,
         policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
       },
-      effective: {},
+      effective: { ...origin },
     },
     ...(evidence === undefined ? {} : { evidence }),
   });

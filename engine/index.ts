@@ -124,7 +124,8 @@ export {
   whyNot,
 } from '../witness/index.ts';
 export type { Forecast } from './budget.ts';
-export { type OpenCacheOptions, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
+export { type LoadCacheOptions, loadCache, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
+export type { OpenCacheOptions } from './cache-options.ts';
 export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
 export type { LoadedInfo, ParkedFile } from './host.ts';
