@@ -1,10 +1,29 @@
 /**
- * The way back to where a cache was before a prompt. Sealed rows cannot be opened again, so the rows of the open page are kept beside
- * the cache while a prompt is read that seals it. To go back, the cache is opened anew and takes over its older pages as they are stored.
+ * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened again, so the rows of the open page
+ * are kept beside the cache while a prompt is read that seals it. To go back, the cache is opened anew and takes over its older pages as they are stored.
  * A cache with forks shares those pages and a budget, so that it keeps a fork of its own to go back to, where there is room for one.
+ * Where nobody kept rows, those of a page that has been sealed come back as they are stored, as long as the page is in the window.
  */
-import { type CacheShape, type KvCache, KvError, SIDES, sealedPages, sealsBetween } from '../native/index.ts';
+import {
+  type CacheShape,
+  type FormatName,
+  type KvCache,
+  KvError,
+  openRows,
+  SIDES,
+  sealedPages,
+  sealsBetween,
+} from '../native/index.ts';
 import type { Latents } from './latents.ts';
+
+/** A cache that can go back. */
+export interface Reversible {
+  readonly kv: KvCache;
+  readonly shape: CacheShape;
+  readonly latents: Latents | null;
+  readonly hasForks: boolean;
+  readonly windowFormat: FormatName;
+}
 
 export class WayBack {
   /** Tokens that the cache held. */
@@ -17,28 +36,25 @@ export class WayBack {
   #twin: KvCache | null = null;
   readonly #isLost: boolean = false;
 
-  /** `tokensNew` will be read behind `tokens`. */
-  constructor(
-    kv: KvCache,
-    shape: CacheShape,
-    latents: Latents | null,
-    tokens: number,
-    tokensNew: number,
-    hasForks: boolean,
-  ) {
+  /** `tokensNew` will be read behind `tokens`. Throws 'unsupported' for a length that the cache has passed and cannot go back to. */
+  constructor(cache: Reversible, tokens: number, tokensNew: number) {
+    const { kv, shape, latents, hasForks } = cache;
     this.tokens = tokens;
     this.#kv = kv;
     this.#latents = latents;
-    if (sealsBetween(tokens, tokensNew) === 0) return;
+    const pages = sealedPages(tokens);
+    const isReopened = tokens < kv.length(0) && kv.table(0).pages > pages;
+    if (isReopened && tokens > 0 && !isOpenAgain(cache, pages)) throw sealedAway(kv, tokens);
+    if (!isReopened && sealsBetween(tokens, tokensNew) === 0) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
-    if (hasForks) {
+    if (hasForks && !isReopened) {
       this.#twin = forkOf(kv);
       this.#isLost = this.#twin === null;
     } else {
-      const pages = sealedPages(tokens);
-      const openRows = (layer: number): Float32Array[] =>
-        tokens === 0 ? [] : SIDES.map((side) => kv.decode(layer, pages, side));
-      this.#rows = Array.from({ length: shape.layers }, (_, layer) => openRows(layer));
+      const numbers = openRows(tokens) * shape.kvHeads * shape.headDim;
+      const rowsOf = (layer: number): Float32Array[] =>
+        tokens === 0 ? [] : SIDES.map((side) => kv.decode(layer, pages, side).subarray(0, numbers));
+      this.#rows = Array.from({ length: shape.layers }, (_, layer) => rowsOf(layer));
     }
   }
 
@@ -85,6 +101,20 @@ export class WayBack {
     }
   }
 }
+
+/** Whether a sealed page can be open again: nobody shares it, nothing was kept of its inputs, and it is in the format of the window, in which it takes what it takes while it is open. */
+const isOpenAgain = ({ kv, shape, latents, hasForks, windowFormat }: Reversible, page: number): boolean =>
+  !hasForks &&
+  latents === null &&
+  Array.from({ length: shape.layers }, (_, layer) => layer).every((layer) =>
+    SIDES.every((side) => kv.format(layer, page, side) === windowFormat),
+  );
+
+const sealedAway = (kv: KvCache, tokens: number): KvError =>
+  new KvError('unsupported', `tokens behind ${tokens} cannot be taken back: their page has been sealed`, {
+    values: { tokens, length: kv.length(0), pages: kv.table(0).pages },
+    hint: 'call fork() before you append tokens that you may want to take back',
+  });
 
 /** A fork, or null where the budget has no room for its open pages. */
 function forkOf(kv: KvCache): KvCache | null {

@@ -166,8 +166,8 @@ export class PolicyCache {
   }
 
   /**
-   * Takes back the newest tokens, so that `tokens` stay, between two steps. Throws 'unsupported' where they are in pages that were sealed, which cannot be
-   * opened again: fork() before you append what may reach over the end of a page.
+   * Takes back the newest tokens, so that `tokens` stay, between two steps. Rows of a page that was sealed meanwhile come back as they are stored. Throws
+   * 'unsupported' where that page has left the window for lower formats, or is shared with a fork: fork() before you append what may be taken back.
    */
   truncate(tokens: number): void {
     const length = this.#between('truncated');

@@ -315,7 +315,8 @@ export class Governed {
 
   /** The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it. Whoever asked closes it. */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
-    return new WayBack(this.kv, this.shape, this.latents, tokens, tokensNew, this.hasForks);
+    const { kv, shape, latents, hasForks, plan } = this;
+    return new WayBack({ kv, shape, latents, hasForks, windowFormat: plan.context.windowFormat }, tokens, tokensNew);
   }
 
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */

@@ -331,7 +331,7 @@ export class Session {
     }
   }
 
-  /** Takes back everything after the first `tokens`; the rows must still be in the open page. The next generate() needs a prompt. */
+  /** Takes back everything after the first `tokens`; their page must still be in the window (back.ts). The next generate() needs a prompt. */
   rewind(tokens: number): void {
     this.#open();
     takeBack(this.governed, this.governed.wayBack(0, tokens));

@@ -9,6 +9,7 @@ import { dirname, join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { crc32 } from 'node:zlib';
+import { loadCache, openCache } from '../../engine/cache.ts';
 import { inspectPath } from '../../engine/cli/inspect.ts';
 import { expectedShapes } from '../../engine/model/config.ts';
 import { loadModel } from '../../engine/model/load.ts';
@@ -245,15 +246,35 @@ export function repairParked(content: Buffer): Buffer {
   return bytes;
 }
 
-/** Changes the JSON of a parked session, and says how long it is then. */
-const parkedJson: Mutation = (content, random) => {
-  if (content.length < 96) return content;
-  const end = 32 + content.readUInt32LE(8);
-  const json = damaged(content.subarray(32, end), JSON_TEXT, random);
-  const fixed = Buffer.from(content.subarray(0, 32));
-  fixed.writeUInt32LE(json.length, 8);
-  return Buffer.concat([fixed, json, content.subarray(end)]);
-};
+/** Changes the JSON of a file behind `fixedBytes`, of which the ninth on say how long it is, and says so. */
+const jsonBehind =
+  (fixedBytes: number): Mutation =>
+  (content, random) => {
+    if (content.length < 96) return content;
+    const end = fixedBytes + content.readUInt32LE(8);
+    const json = damaged(content.subarray(fixedBytes, end), JSON_TEXT, random);
+    const fixed = Buffer.from(content.subarray(0, fixedBytes));
+    fixed.writeUInt32LE(json.length, 8);
+    return Buffer.concat([fixed, json, content.subarray(end)]);
+  };
+const parkedJson = jsonBehind(32);
+
+/** A cache of one layer that was saved, with pages under a budget. */
+const savedCache = (): Promise<Readonly<Record<string, Buffer>>> =>
+  inFolder(async (dir) => {
+    const cache = await openCache({ ...SAVED_SHAPE, ...SAVED });
+    const random = seeded(5);
+    const rows = (heads: number): Float32Array => Float32Array.from({ length: 130 * heads * 64 }, () => random() - 0.5);
+    for (let step = 0; step < 3; step++) {
+      cache.append(0, rows(1), rows(1));
+      cache.attention(0, rows(2));
+    }
+    cache.save(join(dir, 'a.cache'));
+    await cache.close();
+    return contentOf(dir);
+  });
+const SAVED_SHAPE = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: 64 } as const;
+const SAVED = { kvBudget: '60%', tokensExpected: 400 } as const;
 
 export const PARSERS: Readonly<Record<string, Parser>> = {
   segment: {
@@ -350,6 +371,12 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
         }
       }
     },
+  },
+  saved: {
+    files: savedCache,
+    damage: { 'a.cache': [...BINARY, ...BINARY.map(() => jsonBehind(24))] },
+    repair: repairPredictor,
+    read: async (dir) => (await loadCache(join(dir, 'a.cache'), SAVED)).close(),
   },
   predictor: {
     files: async () => ({ 'a.predictor': formPredictor(tinyPredictor()) }),

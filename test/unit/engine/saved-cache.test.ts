@@ -7,7 +7,7 @@ import { loadCache, type OpenCacheOptions, openCache, type PolicyCache } from '.
 import { logDir } from '../../../engine/state.ts';
 import { KvError } from '../../../native/index.ts';
 import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
-import { normals, uniform } from '../../native/dense.ts';
+import { normals, relativeError, uniform } from '../../native/dense.ts';
 import { scratchFolders } from '../witness/folder.ts';
 
 const folder = scratchFolders();
@@ -24,10 +24,10 @@ function step(cache: PolicyCache, random: () => number, tokens: number): Float32
   });
 }
 
-async function filled(options: Partial<OpenCacheOptions>, tokens: number, seed = 3): Promise<PolicyCache> {
+async function filled(options: Partial<OpenCacheOptions>, tokens: number, atOnce = 100): Promise<PolicyCache> {
   const cache = await openCache({ ...SHAPE, ...options });
-  const random = uniform(seed);
-  for (let left = tokens; left > 0; left -= 100) step(cache, random, Math.min(100, left));
+  const random = uniform(3);
+  for (let left = tokens; left > 0; left -= atOnce) step(cache, random, Math.min(atOnce, left));
   return cache;
 }
 
@@ -78,7 +78,7 @@ describe('save and load', () => {
     const goesOn = loaded.session;
     expect(loaded.qualityMetrics().decisions).toBeGreaterThan(0);
     await loaded.close();
-    expect((await verifyLog(logDir(stateDir))).ok).toBe(true);
+    expect(verifyLog(logDir(stateDir)).ok).toBe(true);
     const [opened] = [...readLog(logDir(stateDir), { session: goesOn, kinds: ['open'] })];
     expect(opened!.body).toMatchObject({ effective: { resumedFrom: session, tokens: 700 } });
     expect(replaySession(readLog(logDir(stateDir), { session: goesOn }))).toMatchObject({
@@ -145,12 +145,35 @@ describe('truncate and reset', () => {
     cache.truncate(300);
     expect(cache.length).toBe(300);
     expect(step(cache, uniform(2), 3)).toEqual(step(plain, uniform(2), 3));
-    const error = await refusal(() => cache.truncate(100));
-    expect(error).toMatchObject({ code: 'unsupported', hint: expect.stringContaining('fork()') });
     for (const tokens of [-1, 304, 1.5, Number.NaN, undefined])
       expect((await refusal(() => cache.truncate(tokens as number))).code).toBe('bad-argument');
     await cache.close();
     await plain.close();
+  });
+
+  it('open a sealed page of the window again, and nothing that was moved or is shared', async () => {
+    for (const tokens of [100, 128, 200, 256]) {
+      const [cache, plain] = [await filled({}, 300, 4), await filled({}, tokens, 4)];
+      cache.truncate(tokens);
+      expect(cache.length).toBe(tokens);
+      const [outs, exact] = [step(cache, uniform(2), 150), step(plain, uniform(2), 150)];
+      for (const [layer, out] of outs.entries()) expect(relativeError(out, exact[layer]!)).toBeLessThan(1e-2);
+      await cache.close();
+      await plain.close();
+    }
+    const moved = await filled({ cacheTypes: 'rot3:rot2' }, 300);
+    const error = await refusal(() => moved.truncate(100));
+    expect(error).toMatchObject({ code: 'unsupported', hint: expect.stringContaining('fork()') });
+    expect(moved.length).toBe(300);
+    moved.truncate(0);
+    expect([moved.length, moved.memoryUsage().totalBytes]).toEqual([0, 0]);
+    await moved.close();
+    const shared = await filled({}, 300);
+    const fork = shared.fork();
+    expect((await refusal(() => shared.truncate(100))).code).toBe('unsupported');
+    await fork.close();
+    shared.truncate(100);
+    await shared.close();
   });
 
   it('begin again, as another session, with all memory given back', async () => {

@@ -5,6 +5,7 @@ import { CODECS, CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, PAGE_TOKENS, SIDES } fr
 import type { Head, ReferenceCodec, RotName } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
+import { IS_SHORT } from '../../native/effort.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
 import { AWKWARD, awkwardRows } from '../../native/rows.ts';
 import { fieldIn, isDemotion, packSide, placesOf, sideBytes } from '../../native/sides.ts';
@@ -13,8 +14,8 @@ const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
 const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
 
-/** Every awkward page at d = 64; at other head sizes those that differ in kind. Where everything takes minutes (PALIMPSEST_SHORT), one of each size. */
-const KINDS = process.env['PALIMPSEST_SHORT'] === '1' ? ['mixed magnitudes'] : Object.keys(AWKWARD);
+/** Every awkward page at d = 64; at other head sizes those that differ in kind. Where it must be short, one of each size. */
+const KINDS = IS_SHORT ? ['mixed magnitudes'] : Object.keys(AWKWARD);
 const ELSEWHERE = ['gaussian', 'channel bias', 'some zero rows', 'huge', 'mixed magnitudes'];
 const PAGES: [number, string][] = CODED_HEAD_DIMS.flatMap((d) =>
   KINDS.filter((name) => d === 64 || ELSEWHERE.includes(name)).map((name): [number, string] => [d, name]),

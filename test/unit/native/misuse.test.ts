@@ -18,6 +18,7 @@ import {
 } from '../../../native/index.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { normals, pick, uniform } from '../../native/dense.ts';
+import { rounds } from '../../native/effort.ts';
 
 const SEED = 4711;
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -277,7 +278,7 @@ describe('the bare binding', () => {
     };
     let { pool, cache, guess } = fresh();
     let answers = 0;
-    for (let round = 0; round < 8000; round++) {
+    for (let round = 0; round < rounds(8000); round++) {
       const target = pick(random, [
         pool,
         cache,

@@ -18,6 +18,7 @@ import {
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
+import { rounds } from '../../native/effort.ts';
 import { scalesAt } from '../../native/latent-model.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -97,7 +98,7 @@ describe('latents', () => {
     const seen = new Map<string, number>();
     for (const name of LATENT_NAMES) {
       const bytes = encodeLatent(name, normals(random, 128 * WIDTH), WIDTH, 0);
-      for (let round = 0; round < 60; round++) {
+      for (let round = 0; round < rounds(60); round++) {
         const cache = filled(normals(random, 300 * ROW));
         cache.setLatentWeights(0, weights(0.05));
         const any = bytes.slice();

@@ -18,6 +18,7 @@ import {
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { history, normals, sameBits, uniform } from '../../native/dense.ts';
+import { rounds } from '../../native/effort.ts';
 import { twinOf } from '../../native/twin.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -209,7 +210,7 @@ describe('stored bytes of a page', () => {
       source.append(0, normals(random, 140 * ROW), normals(random, 140 * ROW));
       source.transcode(0, 0, 'kv', format);
       const bytes = source.exportPage(0, 0);
-      for (let round = 0; round < 40; round++) {
+      for (let round = 0; round < rounds(40); round++) {
         const page = forged(bytes, (view) => {
           for (let i = 0; i < 4; i++)
             view.setUint16(128 + 2 * Math.floor((random() * (bytes.length - 132)) / 2), 65536 * random());
