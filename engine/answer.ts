@@ -6,6 +6,11 @@ import { Sampler } from './sampling/sampler.ts';
 import { StopText } from './stop.ts';
 import type { Generated, GenerateOptions } from './types.ts';
 
+export interface AnswerOptions extends GenerateOptions {
+  /** Control tokens that are part of the text. */
+  readonly controls?: readonly string[];
+}
+
 export class Answer {
   readonly maxTokens: number;
   /** null: it goes on. */
@@ -23,14 +28,14 @@ export class Answer {
   #text = '';
 
   /** Throws 'bad-argument' for options out of range. */
-  constructor(model: LoadedModel, options: GenerateOptions) {
+  constructor(model: LoadedModel, options: AnswerOptions) {
     const { maxTokens, stops } = checkGenerate(options);
     const { tokenizer, config } = model;
     this.maxTokens = maxTokens;
     this.#model = model;
     this.#sampler = new Sampler(options, { size: config.vocabSize, tokenizer });
     this.#ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
-    this.#stream = tokenizer.stream();
+    this.#stream = tokenizer.stream(options.controls === undefined ? {} : { controls: options.controls });
     this.#stop = new StopText(stops);
     this.#top = options.logprobs ?? null;
     this.#ids = new Int32Array(this.#top === null ? 0 : config.vocabSize);
@@ -65,8 +70,9 @@ export class Answer {
   }
 
   /** What it is now that it has ended. */
-  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'logprobs'> {
+  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'logprobs'> & { readonly isWhole: boolean } {
     return {
+      isWhole: !this.#stop.hit,
       text: this.#text,
       tokens: this.count,
       finish: this.finish ?? 'aborted',

@@ -2,7 +2,7 @@
  * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened again, so the rows of the open page
  * are kept beside the cache while a prompt is read that seals it. To go back, the cache is opened anew and takes over its older pages as they are stored.
  * A cache with forks shares those pages and a budget, so that it keeps a fork of its own to go back to, where there is room for one.
- * Where nobody kept rows, those of a page that has been sealed come back as they are stored, as long as the page is in the window.
+ * Where nobody kept rows, those of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages always go.
  */
 import {
   type CacheShape,
@@ -10,6 +10,7 @@ import {
   type KvCache,
   KvError,
   openRows,
+  pageStart,
   SIDES,
   sealedPages,
   sealsBetween,
@@ -43,8 +44,10 @@ export class WayBack {
     this.#kv = kv;
     this.#latents = latents;
     const pages = sealedPages(tokens);
-    const isReopened = tokens < kv.length(0) && kv.table(0).pages > pages;
-    if (isReopened && tokens > 0 && !isOpenAgain(cache, pages)) throw sealedAway(kv, tokens);
+    // Latents know the inputs of the newest rows only, so that a page that ends there could not be sealed once more.
+    const isWhole = tokens === pageStart(tokens) && (latents === null || tokens === 0);
+    const isReopened = tokens < kv.length(0) && kv.table(0).pages > pages && !isWhole;
+    if (isReopened && !isOpenAgain(cache, pages)) throw sealedAway(kv, tokens);
     if (!isReopened && sealsBetween(tokens, tokensNew) === 0) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
     if (hasForks && !isReopened) {
@@ -63,13 +66,18 @@ export class WayBack {
     return !this.#isLost;
   }
 
+  /** Whether going back changes the native cache instead of putting another one in its place. */
+  get isInPlace(): boolean {
+    return this.#twin === null && this.#rows === null;
+  }
+
   /**
    * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it. → whether the native cache
    * is the same one still, with all that attention has seen
    */
   take(reopen: () => KvCache): boolean {
     const kv = this.#kv;
-    const isSame = this.#twin === null && this.#rows === null;
+    const isSame = this.isInPlace;
     if (this.#twin !== null) {
       const twin = this.#twin;
       this.#twin = null;

@@ -179,13 +179,11 @@ export class Canaries {
     this.#setDue();
   }
 
-  /** Gives every original back. */
-  dropAll(): void {
+  /** Gives every original back, or those of pages from `first` on. */
+  dropAll(first = 0): void {
     this.sync();
-    for (const { layer, page, side } of this.#list) this.#cache.dropOriginal(layer, page, side);
-    this.#list = [];
-    this.#waiting = [];
-    this.#setDue();
+    for (const { layer, page, side } of this.#list) if (page >= first) this.#cache.dropOriginal(layer, page, side);
+    this.sync();
   }
 
   #remove(canary: Canary): void {

@@ -325,9 +325,17 @@ export class Governed {
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);
     this.#peakBytes = this.peakBytes;
+    const pages = Math.floor(tokens / PAGE_TOKENS);
+    const pagesGo = this.kv.table(0).pages > pages;
+    // A fork may hold these pages on, and nobody would count their originals.
+    if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);
     const isSame = way.take(() => this.#reopen());
-    if (!isSame) this.masses.forget(tokens);
+    if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
+    for (const [relative, count] of this.#shared) {
+      this.#shared.set(relative, Math.min(count, pages));
+      relative.#shared.set(this, Math.min(count, pages));
+    }
     this.length = tokens;
   }
 

@@ -2,8 +2,8 @@
  * One conversation over one governed cache, in the thread that runs the model: the cache, a model and tokens. Reads prompts in chunks
  * that end at page boundaries and generates token by token.
  */
-import { type FormatName, given, type KvCache, KvError, type PagePool } from '../native/index.ts';
-import { Answer } from './answer.ts';
+import { type FormatName, given, type KvCache, KvError, PAGE_TOKENS, type PagePool, sealedPages } from '../native/index.ts';
+import { Answer, type AnswerOptions } from './answer.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
@@ -19,7 +19,7 @@ import type { Runtime } from './runtime.ts';
 import type { SessionSetup } from './session-setup.ts';
 import { outputSketches } from './sketch.ts';
 import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from './step.ts';
-import type { Generated, GenerateOptions, LayerRows, Prompt, SessionReport } from './types.ts';
+import type { Generated, LayerRows, Prompt, SessionReport } from './types.ts';
 
 export class Session {
   readonly runtime: Runtime;
@@ -138,8 +138,40 @@ export class Session {
     }
   }
 
+  /**
+   * Makes the cache hold these tokens, of which it reads those that it does not begin with: what they have in common stays, what the cache holds
+   * beyond it is taken back. Sealed pages go whole, so that up to a page of what they have in common is read again; with latents, which know
+   * only the inputs of the newest rows, all of it. Refuses what does not fit before anything is taken back. → tokens that stayed
+   */
+  async follow(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
+    this.#check(tokenIds, options.reserve ?? 0, 0);
+    this.#take();
+    try {
+      await this.#wake(options);
+      const kept = this.keeps(tokenIds);
+      if (kept < this.tokens.length) this.rewind(kept);
+      if (kept < tokenIds.length) await this.#read(tokenIds.slice(kept), options);
+      return kept;
+    } finally {
+      this.#idleSinceMs = performance.now();
+    }
+  }
+
+  /** How many of these tokens the cache can keep if it is to hold them and nothing else. Without a last output, which a cache that was taken back has not, at least one is left to read. */
+  keeps(tokenIds: readonly number[]): number {
+    const { tokens } = this;
+    const least = Math.min(tokens.length, tokenIds.length);
+    let alike = 0;
+    while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
+    if (alike === tokens.length && (alike < tokenIds.length || this.#lastHidden !== null)) return alike;
+    const kept = Math.min(alike, tokenIds.length - 1);
+    const sealed = sealedPages(tokens.length) * PAGE_TOKENS;
+    if (kept >= sealed) return kept;
+    return this.governed.latents === null ? kept - (kept % PAGE_TOKENS) : 0;
+  }
+
   /** Refuses before any work what cannot be read: no tokens, no token ids, or too many. */
-  #check(tokenIds: readonly number[], reserve: number): void {
+  #check(tokenIds: readonly number[], reserve: number, held = this.tokens.length): void {
     const { vocabSize } = this.runtime.model.config;
     if (tokenIds.length === 0)
       throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
@@ -149,7 +181,7 @@ export class Session {
           values: { id, vocabSize },
         });
     }
-    this.#fits(tokenIds.length, reserve);
+    this.#fits(tokenIds.length, reserve, held);
   }
 
   async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
@@ -199,7 +231,7 @@ export class Session {
   }
 
   /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */
-  async *generate(prompt: Prompt | null, options: GenerateOptions = {}): AsyncGenerator<string, Generated> {
+  async *generate(prompt: Prompt | null, options: AnswerOptions = {}): AsyncGenerator<string, Generated> {
     const { model } = this.runtime;
     const answer = new Answer(model, options);
     const ids =
@@ -331,9 +363,10 @@ export class Session {
     }
   }
 
-  /** Takes back everything after the first `tokens`; their page must still be in the window (back.ts). The next generate() needs a prompt. */
+  /** Takes back everything after the first `tokens`; those are whole pages, or their page is still in the window (back.ts). The next generate() needs a prompt. */
   rewind(tokens: number): void {
     this.#open();
+    this.#hidden.length = Math.max(0, this.#hidden.length - (this.tokens.length - tokens));
     takeBack(this.governed, this.governed.wayBack(0, tokens));
     this.tokens.length = tokens;
     this.#lastHidden = null;
@@ -415,16 +448,16 @@ export class Session {
     if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
   }
 
-  #fits(tokens: number, reserve: number): void {
+  #fits(tokens: number, reserve: number, held = this.tokens.length): void {
     this.#open();
     const { contextLength } = this.runtime.model.config;
-    const needed = this.tokens.length + tokens + reserve;
+    const needed = held + tokens + reserve;
     if (needed > contextLength) {
       throw new KvError(
         'context-too-long',
-        `${this.tokens.length} tokens in the cache + ${tokens} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
+        `${held} tokens in the cache + ${tokens} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
         {
-          values: { cached: this.tokens.length, prompt: tokens, maxTokens: reserve, contextLength },
+          values: { cached: held, prompt: tokens, maxTokens: reserve, contextLength },
           hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
         },
       );

@@ -98,10 +98,11 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     const { tokens: now, pages } = this.#count(0);
     integer(tokens, 'tokens', 0, now);
-    if (tokens < pages * PAGE_TOKENS) {
-      throw new KvError('unsupported', `rows before ${pages * PAGE_TOKENS} are sealed and cannot be taken back`, {
-        values: { tokens, sealed: pages * PAGE_TOKENS, length: now },
-        hint: 'call fork() before you append tokens that you may want to take back',
+    const isWithin = tokens < pages * PAGE_TOKENS;
+    if (isWithin && (tokens % PAGE_TOKENS !== 0 || this.movesUnderWay > 0)) {
+      throw new KvError('unsupported', `rows before ${pages * PAGE_TOKENS} are sealed and go by whole pages`, {
+        values: { tokens, sealed: pages * PAGE_TOKENS, length: now, movesUnderWay: this.movesUnderWay },
+        hint: `take back to a multiple of ${PAGE_TOKENS} while no move is under way, or fork() before you append what you may want to take back`,
       });
     }
     check(handle.truncate(tokens), 'truncate', { tokens, length: now });

@@ -218,7 +218,8 @@ export interface KvCache {
   /** Of a layer so far: how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how many were skipped. */
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /**
-   * Forgets the tokens from position `tokens` on in every layer. Throws 'unsupported' if they reach back into a sealed page. The
+   * Forgets the tokens from position `tokens` on in every layer. Sealed pages go whole: `tokens` is in the open page or a multiple of 128, and what
+   * forks share stays theirs. Throws 'unsupported' for a length within a sealed page, or for one before it while a move is under way. The
    * mass of the open page starts again from 0: mass is counted by the page, so the part of the forgotten tokens is not known.
    */
   truncate(tokens: number): void;

@@ -1,9 +1,17 @@
 /** Text ↔ token ids: what all kinds of tokenizer share. How plain text becomes ids is up to each kind. */
 import { KvError } from '../../native/index.ts';
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts';
-import { checkMessages, renderChat } from './chat-template.ts';
+import { checkMessages } from './chat-messages.ts';
+import { type ChatRequest, type ChatSection, renderChat, renderWritten } from './chat-template.ts';
 import type { Pieces } from './pieces.ts';
-import type { ChatMessage, ChatOptions, DecodeOptions, EncodeOptions, Tokenizer } from './types.ts';
+import type {
+  ChatMessage,
+  ChatRenderOptions,
+  DecodeOptions,
+  EncodeOptions,
+  StreamOptions,
+  Tokenizer,
+} from './types.ts';
 
 export interface TokenizerParts {
   /** For display: 'byte-level BPE', 'SentencePiece BPE'. */
@@ -68,10 +76,18 @@ export class VocabularyTokenizer implements Tokenizer {
     return this.#encodeSections(text, special ? this.#all : this.#harmless, null, tokensMax);
   }
 
-  #encodeSections(text: string, finder: AddedTokenFinder, mark: string | null, tokensMax: number): number[] {
+  /** firstPlace: 0 where the text begins one, 1 where something is before it. */
+  #encodeSections(
+    text: string,
+    finder: AddedTokenFinder,
+    mark: string | null,
+    tokensMax: number,
+    firstPlace = 0,
+  ): number[] {
     this.#checkLength(text.length, tokensMax);
     const ids: number[] = [];
-    for (const [place, section] of finder.split(text).entries()) {
+    for (const [index, section] of finder.split(text).entries()) {
+      const place = firstPlace + index;
       if (section.token !== null) {
         ids.push(section.token.id);
         continue;
@@ -111,10 +127,11 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   /** Decodes ids that continue a text, so a leading space is kept. Bytes are held back until they form a character. */
-  stream(): { push(id: number): string; end(): string } {
+  stream({ controls = [] }: StreamOptions = {}): { push(id: number): string; end(): string } {
     const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+    const isShown = (id: number): boolean => controls.includes(this.#addedById.get(id)?.text ?? '');
     return {
-      push: (id) => decoder.decode(this.#piece(id, false, false), { stream: true }),
+      push: (id) => decoder.decode(this.#piece(id, isShown(id), false), { stream: true }),
       end: () => decoder.decode(),
     };
   }
@@ -129,10 +146,11 @@ export class VocabularyTokenizer implements Tokenizer {
       : piece;
   }
 
-  chat(messages: readonly ChatMessage[], options: ChatOptions = {}): number[] {
-    const { chatTemplate, bosId, eosIds } = this.#parts;
-    const { tokensMax = Number.POSITIVE_INFINITY } = options;
-    if (chatTemplate === null) {
+  chat(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): number[] {
+    const { bosId, eosIds } = this.#parts;
+    const { tokensMax = Number.POSITIVE_INFINITY, written = [], saysTheSame = () => false } = options;
+    const template = options.template ?? this.#parts.chatTemplate;
+    if (template === null) {
       throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
     }
     checkMessages(messages);
@@ -141,14 +159,36 @@ export class VocabularyTokenizer implements Tokenizer {
       tokensMax,
     );
     const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
-    const { text: rendered, mark } = renderChat({
-      template: chatTemplate,
+    const request: ChatRequest = {
+      template,
       messages,
+      tools: options.tools ?? [],
       addGenerationPrompt: options.addGenerationPrompt ?? true,
       variables: { bos_token: text(bosId), eos_token: text(eosIds[0]) },
       guarded: this.#guarded,
-    });
-    return this.#encodeSections(rendered, this.#all, mark, tokensMax);
+    };
+    const { sections, mark } = written.some((ids) => ids != null)
+      ? renderWritten(request, (index) => written[index] != null, saysTheSame)
+      : renderChat(request);
+    return this.#encodeChat(sections, mark, written, tokensMax);
+  }
+
+  #encodeChat(
+    sections: readonly ChatSection[],
+    mark: string,
+    written: readonly (readonly number[] | null)[],
+    tokensMax: number,
+  ): number[] {
+    const all: number[] = [];
+    for (const section of sections) {
+      const ids =
+        typeof section === 'number'
+          ? written[section]!
+          : this.#encodeSections(section, this.#all, mark, tokensMax - all.length, all.length === 0 ? 0 : 1);
+      for (const id of ids) all.push(id);
+      if (all.length > tokensMax) throw tooLong(sections.join('').length, tokensMax);
+    }
+    return all;
   }
 }
 

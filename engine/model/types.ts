@@ -97,12 +97,38 @@ export interface WeightSource {
   close(): void;
 }
 
+/** A function that the model may ask for, described to it by the chat template. */
+export interface ChatTool {
+  /** How the model calls it. */
+  readonly name: string;
+  /** What it does, for the model. */
+  readonly description?: string;
+  /** Its arguments, as a JSON schema of an object. */
+  readonly parameters?: Readonly<Record<string, unknown>>;
+}
+
+/** A function that the model asks for. */
+export interface ToolCall {
+  /** Which call it is: the model's own id, or nine letters and digits that no other call of the chat has. */
+  readonly id: string;
+  /** Of the tool; nobody has checked that there is one of this name. */
+  readonly name: string;
+  /** As the model gave them: nobody has checked them against the schema. */
+  readonly arguments: Readonly<Record<string, unknown>>;
+}
+
 /** One message of a conversation, for the chat template of the model. */
 export interface ChatMessage {
-  /** Who says it. */
-  readonly role: 'system' | 'user' | 'assistant';
+  /** Who says it; `tool`: what a tool gave back. */
+  readonly role: 'system' | 'user' | 'assistant' | 'tool';
   /** What is said. */
   readonly content: string;
+  /** Of an assistant: the tools that it asks for. */
+  readonly toolCalls?: readonly ToolCall[];
+  /** Of a tool: the id of the call that it answers. */
+  readonly toolCallId?: string;
+  /** Of a tool: its name. */
+  readonly name?: string;
 }
 
 export interface EncodeOptions {
@@ -119,9 +145,22 @@ export interface DecodeOptions {
   readonly continues?: boolean;
 }
 
-export interface ChatOptions extends Pick<EncodeOptions, 'tokensMax'> {
+export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
+  /** Given to the template as `tools`. */
+  readonly tools?: readonly ChatTool[] | undefined;
+  /** Instead of the model's own. */
+  readonly template?: string | undefined;
+  /** By message, the ids that it was written in. They stand for it where the template says what the message says; elsewhere its text is read as any other. */
+  readonly written?: readonly (readonly number[] | null)[];
+  /** Whether a rendered text says what this message with its calls does. Default: never. */
+  readonly saysTheSame?: (rendered: string, message: ChatMessage) => boolean;
+}
+
+export interface StreamOptions {
+  /** Control tokens that are written out; default: none. */
+  readonly controls?: readonly string[];
 }
 
 export interface Tokenizer {
@@ -133,10 +172,10 @@ export interface Tokenizer {
   /** Exact inverse for text that came from encode. */
   decode(ids: readonly number[], options?: DecodeOptions): string;
   /** Incremental decoding that never splits a UTF-8 character. */
-  stream(): { push(id: number): string; end(): string };
+  stream(options?: StreamOptions): { push(id: number): string; end(): string };
   readonly chatTemplate: string | null;
   /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
-  chat(messages: readonly ChatMessage[], options?: ChatOptions): number[];
+  chat(messages: readonly ChatMessage[], options?: ChatRenderOptions): number[];
   /** Whether a plain prompt starts with BOS. */
   readonly addBos: boolean;
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "trial.h"
+
 namespace palimpsest {
 
 bool withinMagnitude(const float* x, size_t count, float largest) {
@@ -403,19 +405,32 @@ void Cache::forgetRows(Layer& layer, int row) {
 }
 
 Status Cache::truncate(int tokens) {
+  const int pages = tokens / kPageTokens;
   for (const Layer& layer : layers_) {
     if (tokens > layer.length) return kBadArgument;
-    if (tokens < layer.sealed() * kPageTokens) return kUnsupported;
+    if (tokens >= layer.sealed() * kPageTokens) continue;
+    if (tokens % kPageTokens != 0 || !moves_.empty()) return kUnsupported;
   }
   fresh_.layer = -1;
   for (Layer& layer : layers_) {
-    if (tokens < layer.length) forgetRows(layer, tokens - layer.sealed() * kPageTokens);
+    if (tokens < layer.sealed() * kPageTokens) dropPages(layer, pages);
+    else if (tokens < layer.length) forgetRows(layer, tokens - layer.sealed() * kPageTokens);
     layer.length = tokens;
     for (int& position : layer.kept.position) {
       if (position >= tokens) position = -1;
     }
   }
   return kOk;
+}
+
+// Lets go of the sealed pages from `pages` on, and of the open page; forks keep what they share. Sinks are part of page 0.
+void Cache::dropPages(Layer& layer, int pages) {
+  for (int page = pages; page < layer.sealed(); page++) endTrials(*workers_, layer.page(page));
+  layer.pages.resize(pages);
+  layer.mass.resize(pages);
+  layer.openMass = 0;
+  layer.open = OpenPage();
+  if (pages == 0) layer.sinks = PartRef();
 }
 
 bool Cache::hasSketch(int index) const {

@@ -228,8 +228,8 @@ class Cache : public PartOwner {
   void decode(int layer, int page, bool isKey, float* out);
   // Keys or values of one head of a sealed page as rows `stride` apart, with exact sinks, however the page is held.
   void materialize(int layer, int page, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const;
-  // Forgets the rows from `tokens` on in every layer; only rows of the open page can be forgotten. Mass is counted per page, so the share of the
-  // remaining rows is unknown, and the open page's count starts from zero again.
+  // Forgets the rows from `tokens` on in every layer: rows of the open page, or, while no move is under way, whole sealed pages and all behind
+  // them. Mass is counted per page, so the share of remaining open rows is unknown, and the open page's count starts from zero again.
   Status truncate(int tokens);
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;
@@ -333,6 +333,7 @@ class Cache : public PartOwner {
   // k, v: of the last `tokens` tokens of a layer.
   void keepFresh(int layer, const float* k, const float* v, int tokens);
   void forgetRows(Layer& layer, int row);
+  void dropPages(Layer& layer, int pages);
   Status draftMove(int layer, int page, Sides sides, int to, Move& move) const;
   double putInPlace(Move& move);
   MoveResult commitMove(Move& move);

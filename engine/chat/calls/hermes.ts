@@ -1,0 +1,14 @@
+/** Hermes, and Qwen 2.5 and 3 after it: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as often as there are calls. */
+import { betweenMarks, type CallFormat, callsOf, jsonOf } from './call.ts';
+
+const [OPEN, CLOSE] = ['<tool_call>', '</tool_call>'];
+
+export const hermes: CallFormat = {
+  name: 'hermes',
+  // Qwen3-Coder writes XML between the same marks.
+  isOf: (template) => template.includes(OPEN) && !template.includes('<function='),
+  controls: [OPEN, CLOSE],
+  opens: [OPEN],
+  opensAtStart: [],
+  parse: (answer) => betweenMarks(answer, OPEN, CLOSE, (inner) => callsOf(jsonOf(inner))),
+};

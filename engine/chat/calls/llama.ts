@@ -1,0 +1,53 @@
+/**
+ * Llama 3.1 to 3.3: the whole answer is `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>` before it, several with `;` between them;
+ * or, of the tools that the model was trained with, `<|python_tag|>name.call(query="…")`. Other code behind the tag is text.
+ */
+import { type CallFormat, callsOf, jsonEnd, jsonOf, type Parsed, type ParsedCall } from './call.ts';
+
+const TAG = '<|python_tag|>';
+const BUILT_IN = /^(\w+)\.call\((.*)\)$/s;
+const ARGUMENT = /^\s*(\w+)\s*=\s*("(?:[^"\\]|\\.)*")\s*(?:,|$)/s;
+
+export const llama: CallFormat = {
+  name: 'llama',
+  isOf: (template) =>
+    template.includes(TAG) || (template.includes('<|start_header_id|>') && template.includes('"parameters"')),
+  controls: [TAG],
+  opens: [TAG],
+  opensAtStart: ['{'],
+  parse(answer): Parsed | null {
+    const tag = answer.indexOf(TAG);
+    const text = tag < 0 ? '' : answer.slice(0, tag).trim();
+    const written = (tag < 0 ? answer : answer.slice(tag + TAG.length)).trim();
+    const calls = written.startsWith('{') ? objects(written) : tag < 0 ? null : builtIn(written);
+    return calls === null ? null : { text, calls };
+  },
+};
+
+function objects(written: string): ParsedCall[] | null {
+  const all: ParsedCall[] = [];
+  for (let rest = written; rest !== ''; ) {
+    const end = rest.startsWith('{') ? jsonEnd(rest, 0) : -1;
+    const value = end < 0 ? undefined : jsonOf(rest.slice(0, end));
+    const calls = callsOf(value);
+    // An answer in JSON may have a name too.
+    if (calls === null || !['parameters', 'arguments'].some((key) => Object.hasOwn(value as object, key))) return null;
+    all.push(...calls);
+    rest = rest.slice(end).replace(/^[\s;]+/, '');
+  }
+  return all.length === 0 ? null : all;
+}
+
+function builtIn(written: string): ParsedCall[] | null {
+  const match = BUILT_IN.exec(written);
+  if (match === null) return null;
+  const given: [string, unknown][] = [];
+  for (let rest = match[2]!.trim(); rest !== ''; ) {
+    const argument = ARGUMENT.exec(rest);
+    const value = argument === null ? undefined : jsonOf(argument[2]!);
+    if (value === undefined) return null;
+    given.push([argument![1]!, value]);
+    rest = rest.slice(argument![0].length).trim();
+  }
+  return [{ name: match[1]!, arguments: Object.fromEntries(given) }];
+}

@@ -1,0 +1,18 @@
+/** Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or an answer that is `functools[…]` with the same list. */
+import { betweenMarks, type CallFormat, callsOf, jsonOf, type Parsed } from './call.ts';
+
+const [OPEN, CLOSE, WORD] = ['<|tool_call|>', '<|/tool_call|>', 'functools'];
+
+export const phi: CallFormat = {
+  name: 'phi',
+  isOf: (template) => ['<|tool|>', OPEN, WORD].some((mark) => template.includes(mark)),
+  controls: [OPEN, CLOSE],
+  opens: [OPEN],
+  opensAtStart: [`${WORD}[`],
+  parse(answer): Parsed | null {
+    const whole = answer.trim();
+    if (!whole.startsWith(WORD)) return betweenMarks(answer, OPEN, CLOSE, (inner) => callsOf(jsonOf(inner)));
+    const calls = callsOf(jsonOf(whole.slice(WORD.length)));
+    return calls === null ? null : { text: '', calls };
+  },
+};
