@@ -70,9 +70,8 @@ export class Answer {
   }
 
   /** What it is now that it has ended. */
-  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'logprobs'> & { readonly isWhole: boolean } {
+  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'logprobs'> {
     return {
-      isWhole: !this.#stop.hit,
       text: this.#text,
       tokens: this.count,
       finish: this.finish ?? 'aborted',

@@ -14,6 +14,8 @@ import {
 } from '../witness/index.ts';
 import { Answer } from './answer.ts';
 import { forecast, memoryBytes } from './budget.ts';
+import { answerChat, countChat, describeChat } from './chat/answering.ts';
+import type { Conversation } from './chat/types.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
 import { leave, setupOf } from './learn.ts';
@@ -177,6 +179,16 @@ export class Host {
           emit,
           signal,
         );
+      case 'describeChat':
+        return describeChat(this.#runtime.model, params as Conversation);
+      case 'countChat': {
+        const { session, chat } = params as { session: string; chat: Conversation };
+        return countChat(this.#runtime.model, this.#session(session), chat);
+      }
+      case 'answerChat': {
+        const { session, chat, options } = params as { session: string; chat: Conversation; options: GenerateOptions };
+        return answerChat(this.#runtime.model, this.#session(session), chat, { ...options, signal }, emit);
+      }
       case 'continuations':
         return this.#continuations(
           params as { session: string; prompt: Prompt; options: ContinuationOptions },

@@ -126,11 +126,15 @@ export {
 export type { Forecast } from './budget.ts';
 export { type LoadCacheOptions, loadCache, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
 export type { OpenCacheOptions } from './cache-options.ts';
-export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
+export { Chat, type ChatInput } from './chat/chat.ts';
+export type { ChatOptions } from './chat/options.ts';
+export type { ChatAnswer, ChatCount, ContextEnd } from './chat/types.ts';
+export { createEngine, Engine } from './engine.ts';
+export { EngineSession, Generation } from './engine-session.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
 export type { LoadedInfo, ParkedFile } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
-export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
+export type { ChatMessage, ChatTool, ModelConfig, RopeScaling, ToolCall } from './model/types.ts';
 export { type ParkedSession, parkedSessions } from './park/folder.ts';
 export type { Resumed } from './park/resume.ts';
 export { type RetainOptions, retainLog } from './retention.ts';

@@ -1,11 +1,14 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
-import { columnsOf, fields, given, grouped, KvError, PAGE_TOKENS, plural, wrap } from '../../native/index.ts';
+import { columnsOf, fields, given, grouped, KvError, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import { createEngine, type Engine, type EngineSession } from '../engine.ts';
+import type { Chat } from '../chat/chat.ts';
+import type { ContextEnd } from '../chat/types.ts';
+import { createEngine, type Engine } from '../engine.ts';
+import type { EngineSession, Generation } from '../engine-session.ts';
 import type { ChatMessage } from '../model/types.ts';
 import { checkContinuations, countedTokens } from '../prompt.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, SessionOptions, SessionReport } from '../types.ts';
-import { ChatInput, ChatTurns } from './chat.ts';
+import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
+import { ChatInput } from './chat.ts';
 import { failureText } from './failure.ts';
 import { interruptible } from './interrupt.ts';
 import { logprobTable } from './logprob-table.ts';
@@ -19,8 +22,6 @@ import { samplingOptions } from './sampling-settings.ts';
 /** How many tokens before the answer --compare looks at. */
 const COMPARED_TOKENS = 512;
 
-/** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
-const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
 /** The errors after which a conversation goes on. */
 const GOES_ON: readonly string[] = ['aborted', 'context-too-long', 'budget-too-small', 'budget-exceeded'];
 
@@ -135,7 +136,7 @@ async function answers(
   const options = generateOptions(settings, progress, signal);
   const n = completions(settings);
   if (n === 1) {
-    const generated = await stream(session, prompt, options, progress);
+    const generated = await stream(session.generate(prompt, options), progress);
     process.stdout.write('\n');
     printLogprobs(settings, generated);
     return [generated];
@@ -168,13 +169,10 @@ export async function closing(session: EngineSession, signal: AbortSignal, work:
   await session.close(signal.aborted ? 'aborted' : 'done');
 }
 
-export async function stream(
-  session: EngineSession,
-  prompt: Prompt | null,
-  options: GenerateOptions,
+export async function stream<Result extends Generated>(
+  generation: Generation<Result>,
   progress: ProgressLine,
-): Promise<Generated> {
-  const generation = session.generate(prompt, options);
+): Promise<Result> {
   try {
     for await (const piece of generation) {
       progress.done();
@@ -186,46 +184,31 @@ export async function stream(
   }
 }
 
-/**
- * Opens a session for as long a conversation as the budget allows, up to the context of the model, and returns it with the number of tokens
- * that it can hold. The pages begin in better formats and are all in the lowest ones when a conversation has reached that length.
- */
-export async function openConversation(
-  engine: Pick<Engine, 'openSession' | 'info'>,
-  optionsFor: (tokens: number) => SessionOptions,
-): Promise<{ session: EngineSession; tokens: number }> {
-  let tokens = engine.info.config.contextLength;
-  let before: unknown = null;
-  for (;;) {
-    try {
-      return { session: await engine.openSession(optionsFor(tokens)), tokens };
-    } catch (error) {
-      if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
-      const { budgetBytes, neededBytes } = error.values;
-      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each attempt is at least a page shorter.
-      const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
-      // A budget in percent shrinks with the length, so a shorter conversation would not help.
-      if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;
-      [tokens, before] = [fits, budgetBytes];
-    }
-  }
+/** Opens a conversation as the settings say, and tells how it ends. */
+async function openChat(engine: Engine, settings: Settings, say: (line: string) => void): Promise<Chat> {
+  const { tokensExpected: _, ...options } = sessionOptions(settings, 0);
+  const chat = await engine.chat({
+    ...options,
+    ...given({
+      system: text(settings, 'system'),
+      atContextEnd: text(settings, 'atContextEnd') as ContextEnd | undefined,
+    }),
+  });
+  const { contextLength } = engine.info.config;
+  if (chat.contextTokens < contextLength)
+    say(
+      `The budget of ${text(settings, 'kvBudget')} holds a conversation of about ${grouped(chat.contextTokens)} tokens; the model could hold ${grouped(contextLength)}.`,
+    );
+  say('Ctrl-C ends an answer, or between two answers the conversation; so does Ctrl-D.');
+  return chat;
 }
 
 /** Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting for a question. → id of the session */
 async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string> {
-  const { session, tokens } = await openConversation(engine, (length) => sessionOptions(settings, length));
-  const { contextLength } = engine.info.config;
   const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
-  if (tokens < contextLength)
-    say(
-      `The budget of ${text(settings, 'kvBudget')} holds a conversation of about ${grouped(tokens)} tokens; the model could hold ${grouped(contextLength)}.`,
-    );
-  say('Ctrl-C ends an answer, or between two answers the conversation; so does Ctrl-D.');
+  const chat = await openChat(engine, settings, say);
+  const { session } = chat;
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-  const turns = new ChatTurns(
-    (messages) => engine.tokenize(messages, countedTokens(engine.info)),
-    firstMessages(settings),
-  );
   const input = new ChatInput(signal);
   let last: Generated | null = null;
   try {
@@ -234,13 +217,14 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
         const line = await input.next();
         if (line === null) break;
         if (line.trim() === '') continue;
-        const turnSignal = input.startTurn();
+        const options = generateOptions(settings, progress, input.startTurn());
         try {
-          const ids = await turns.ask(line);
-          last = await stream(session, ids, generateOptions(settings, progress, turnSignal), progress);
-          turns.answered();
+          const answer = await stream(chat.send(line, options), progress);
+          last = answer;
           process.stdout.write('\n');
-          printLogprobs(settings, last);
+          printLogprobs(settings, answer);
+          if (answer.dropped.length > 0)
+            say(`The ${plural(answer.dropped.length, 'oldest message')} left the conversation, which was full.`);
         } catch (error) {
           // A question that does not fit leaves the conversation as it was, and a shorter one may fit.
           if (!(error instanceof KvError) || signal.aborted || !GOES_ON.includes(error.code)) throw error;

@@ -14,7 +14,8 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import { createEngine, type Engine, type EngineSession } from '../engine.ts';
+import { createEngine, type Engine } from '../engine.ts';
+import type { EngineSession } from '../engine-session.ts';
 import type { ParkedFile } from '../host.ts';
 import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked } from '../park/folder.ts';
 import { countedTokens } from '../prompt.ts';
@@ -133,7 +134,7 @@ async function answer(
   progress: ProgressLine,
   signal: AbortSignal,
 ): Promise<Generated> {
-  const generated = await stream(session, prompt, generateOptions(settings, progress, signal), progress);
+  const generated = await stream(session.generate(prompt, generateOptions(settings, progress, signal)), progress);
   process.stdout.write('\n');
   printLogprobs(settings, generated);
   return generated;

@@ -37,6 +37,7 @@ export const ANSWER: readonly SettingName[] = [
   'maxTokens',
   'chat',
   'system',
+  'atContextEnd',
   'seed',
   ...['temperature', 'topK', 'typicalP', 'topP', 'minP'],
   ...['repeatPenalty', 'frequencyPenalty', 'presencePenalty', 'repeatLastN'],

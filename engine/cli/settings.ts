@@ -98,6 +98,11 @@ export const SETTINGS = {
   },
   chat: { flags: '--chat', help: 'use the chat template; on a terminal, go on turn by turn' },
   system: { flags: '--system <text>', help: 'system message of a chat' },
+  atContextEnd: {
+    flags: '--at-context-end <choice>',
+    help: 'a chat that fills its context: refuse the question, or drop-oldest turns',
+    choices: ['refuse', 'drop-oldest'],
+  },
   cacheTypeK: {
     flags: '--cache-type-k <type>',
     help: `fixed format of keys (${FORMAT_NAMES.join(' ')}), or a K:V pair`,

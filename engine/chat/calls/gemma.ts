@@ -57,7 +57,7 @@ class Values {
     if (this.#takes('{')) return this.#object(depth);
     if (this.#takes('[')) return this.#list(depth);
     if (this.#takes(this.#quote)) return this.#until(this.#quote);
-    return plain(this.#next(/[^,{}[\]]*/y).trim());
+    return plain(this.#next(/[^,:{}[\]]*/y).trim());
   }
 
   #object(depth: number): unknown {

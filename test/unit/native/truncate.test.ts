@@ -1,14 +1,14 @@
-// Taking rows back: after truncate the cache must be as if they had never been appended, and what is sealed cannot be taken back.
+// Taking rows back: after truncate the cache must be as if they had never been appended; what is sealed goes by whole pages, and forks keep what they share.
 import { describe, expect, it } from 'vitest';
-import { KvError, openKvCache, openPool } from '../../../native/index.ts';
+import { KvError, openKvCache, openPool, type WindowName } from '../../../native/index.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const rows = (tokens: number, heads: number, seed: number): Float32Array =>
   Float32Array.from({ length: tokens * heads * shape.headDim }, (_, i) => Math.sin(i * 0.37 + seed * 1.7));
 
-function filled(tokens: number) {
+function filled(tokens: number, openFormat: WindowName = 'f16') {
   const pool = openPool(2 ** 26);
-  const cache = openKvCache({ shape, pool });
+  const cache = openKvCache({ shape, pool, openFormat });
   for (let layer = 0; layer < shape.layers; layer++)
     cache.append(layer, rows(tokens, shape.kvHeads, layer), rows(tokens, shape.kvHeads, layer + 9));
   return { pool, cache };
@@ -59,9 +59,69 @@ describe('truncate', () => {
     // Ten queries of four heads more, each with a mass of one.
     expect(mass.reduce((sum, x) => sum + x, 0)).toBeCloseTo(before[0]! + before[1]! + 40, 3);
   });
-  it('refuses rows that are sealed, lengths beyond the end, and nonsense', () => {
+  it.each(['f16', 'q8'] as const)('drops sealed pages whole, with an open page in %s', (openFormat) => {
+    for (const [pages, tokens] of [
+      [0, 300],
+      [1, 300],
+      [2, 700],
+      [2, 257],
+    ] as const) {
+      const [a, b] = [filled(700, openFormat), filled(700, openFormat)];
+      a.cache.truncate(pages * 128);
+      expect(a.cache.table(0).pages).toBe(pages);
+      expect(a.pool.auditBytes()).toBe(a.pool.usedBytes);
+      // The same rows again, or fewer, give what a cache has that never held more.
+      for (let layer = 0; layer < shape.layers; layer++) {
+        const rest = (seed: number) => rows(700, shape.kvHeads, seed).slice(pages * 128 * 128, tokens * 128);
+        a.cache.append(layer, rest(layer), rest(layer + 9));
+      }
+      b.cache.close();
+      const c = filled(tokens, openFormat);
+      // An open page in f16 keeps the room that it once had; here it has begun anew.
+      expect(a.pool.usedBytes).toBeLessThanOrEqual(c.pool.usedBytes);
+      for (let layer = 0; layer < shape.layers; layer++) {
+        expect(a.cache.decode(layer, 0, 'k')).toEqual(c.cache.decode(layer, 0, 'k'));
+        expect(answer(a.cache, layer)).toEqual(answer(c.cache, layer));
+      }
+      a.cache.close();
+      expect(a.pool.usedBytes).toBe(0);
+    }
+  });
+  it('leaves a fork what it shares', () => {
+    const { pool, cache } = filled(700);
+    const [fork, other] = [cache.fork(), filled(700)];
+    cache.truncate(0);
+    expect(pool.auditBytes()).toBe(pool.usedBytes);
+    for (let layer = 0; layer < shape.layers; layer++) expect(answer(fork, layer)).toEqual(answer(other.cache, layer));
+    cache.append(0, rows(300, shape.kvHeads, 5), rows(300, shape.kvHeads, 6));
+    fork.truncate(384);
+    expect([cache.length(), fork.length()]).toEqual([300, 384]);
+    cache.close();
+    fork.close();
+    expect(pool.usedBytes).toBe(0);
+  });
+  it('leaves trials that were started their results', () => {
+    const { cache } = filled(700);
+    cache.attend(0, rows(200, shape.queryHeads, 1), new Float32Array(200 * shape.queryHeads * shape.headDim));
+    const expected = cache.trial(0, 1, [{ side: 'k', format: 'rot2' }]);
+    for (const page of [1, 4]) cache.startTrial(0, page, [{ side: 'k', format: 'rot2' }]);
+    cache.truncate(128);
+    const found = cache.finishTrials(true);
+    expect(found).toHaveLength(2);
+    expect(found[0]).toEqual(expected);
+  });
+  it('waits for moves to be over before it drops pages', () => {
+    const { cache } = filled(700);
+    cache.startMove(0, 4, 'k', 'rot4');
+    expect(() => cache.truncate(256)).toThrow(/go by whole pages/);
+    cache.truncate(650);
+    cache.finishMoves(true);
+    cache.truncate(256);
+    expect(cache.length(1)).toBe(256);
+  });
+  it('refuses rows within a sealed page, lengths beyond the end, and nonsense', () => {
     const { cache } = filled(300);
-    for (const tokens of [255, 0, 301, -1, 1.5, Number.NaN])
+    for (const tokens of [255, 1, 301, -1, 1.5, Number.NaN])
       expect(() => cache.truncate(tokens), String(tokens)).toThrow(KvError);
     expect(cache.length()).toBe(300);
     cache.truncate(256);

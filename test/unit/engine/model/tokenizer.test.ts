@@ -264,7 +264,7 @@ describe('a chat', () => {
 
   test('refuses messages that are none', () => {
     const tokenizer = chatTokenizer(ORDINARY);
-    for (const messages of [null, 'Hi', [{ role: 'tool', content: 'x' }], [{ role: 'user' }], [null]]) {
+    for (const messages of [null, 'Hi', [{ role: 'robot', content: 'x' }], [{ role: 'user' }], [null]]) {
       expect(errorOf(() => tokenizer.chat(messages as unknown as ChatMessage[])).code).toBe('bad-argument');
     }
   });

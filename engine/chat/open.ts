@@ -1,0 +1,113 @@
+/** Opens a conversation: checks its options, and plans its session for as many tokens as the budget can hold. */
+import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
+import type { CallFunction, EngineSession } from '../engine-session.ts';
+import type { LoadedInfo } from '../host.ts';
+import { GENERATE_OPTIONS, type Names, SESSION_OPTIONS } from '../option-names.ts';
+import type { GenerateOptions, SessionOptions } from '../types.ts';
+import type { ChatOptions } from './options.ts';
+import type { ChatDescription, ContextEnd, Conversation } from './types.ts';
+
+/** What opens sessions: an engine. */
+export interface Opener {
+  readonly info: LoadedInfo;
+  openSession(options: SessionOptions): Promise<EngineSession>;
+}
+
+/** A conversation that was opened. */
+export interface OpenedChat {
+  readonly session: EngineSession;
+  readonly conversation: Conversation;
+  readonly callFormat: string | null;
+  /** Defaults of every answer. */
+  readonly generate: GenerateOptions;
+}
+
+const CONTEXT_ENDS: readonly ContextEnd[] = ['refuse', 'drop-oldest'];
+/** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
+const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
+
+const { signal: _signal, onProgress: _onProgress, ...GENERATE_DEFAULTS } = GENERATE_OPTIONS;
+const CHAT_OPTIONS: Names<ChatOptions> = {
+  ...SESSION_OPTIONS,
+  ...GENERATE_DEFAULTS,
+  system: true,
+  messages: true,
+  tools: true,
+  template: true,
+  contextTokens: true,
+  atContextEnd: true,
+  session: true,
+};
+
+export async function openChat(engine: Opener, call: CallFunction, options: ChatOptions): Promise<OpenedChat> {
+  checkKeys(options, CHAT_OPTIONS, 'chat');
+  const asked = conversationOf(options, engine.info.config.contextLength);
+  const { callFormat } = (await call('describeChat', asked)) as ChatDescription;
+  const sessionOptions = only<SessionOptions>(options, SESSION_OPTIONS);
+  const generate = only<GenerateOptions>(options, GENERATE_DEFAULTS);
+  if (options.session !== undefined) {
+    const both = Object.keys(sessionOptions);
+    if (both.length > 0)
+      throw new KvError('bad-argument', 'a session that is open already has its options', { values: { both } });
+    return { session: options.session, conversation: asked, callFormat, generate };
+  }
+  if (options.tokensExpected !== undefined)
+    return { session: await engine.openSession(sessionOptions), conversation: asked, callFormat, generate };
+  const { session, tokens } = await openConversation(engine, asked.contextTokens, sessionOptions);
+  return { session, conversation: { ...asked, contextTokens: tokens }, callFormat, generate };
+}
+
+/**
+ * Opens a session for as long a conversation as the budget allows, up to so many tokens, and returns it with the number of tokens
+ * that it can hold. The pages begin in better formats and are all in the lowest ones when a conversation has reached that length.
+ */
+export async function openConversation(
+  engine: Pick<Opener, 'openSession'>,
+  tokensMax: number,
+  options: SessionOptions,
+): Promise<{ session: EngineSession; tokens: number }> {
+  let tokens = tokensMax;
+  let before: unknown = null;
+  for (;;) {
+    try {
+      return { session: await engine.openSession({ ...options, tokensExpected: tokens }), tokens };
+    } catch (error) {
+      if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
+      const { budgetBytes, neededBytes } = error.values;
+      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each attempt is at least a page shorter.
+      const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
+      // A budget in percent shrinks with the length, so a shorter conversation would not help.
+      if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;
+      [tokens, before] = [fits, budgetBytes];
+    }
+  }
+}
+
+function conversationOf(options: ChatOptions, contextLength: number): Conversation {
+  const { system, messages = [], tools = [], template, contextTokens = contextLength } = options;
+  const { atContextEnd = 'refuse' } = options;
+  if (!CONTEXT_ENDS.includes(atContextEnd))
+    throw new KvError('bad-argument', 'atContextEnd says what happens when the context is full', {
+      values: { atContextEnd: show(atContextEnd), known: CONTEXT_ENDS },
+    });
+  if (!Number.isInteger(contextTokens) || contextTokens < 1 || contextTokens > contextLength)
+    throw new KvError('bad-argument', `contextTokens must be a whole number up to the ${contextLength} of the model`, {
+      values: { contextTokens: show(contextTokens), contextLength },
+    });
+  for (const [name, value] of Object.entries({ system, template }))
+    if (value !== undefined && typeof value !== 'string')
+      throw new KvError('bad-argument', `${name} must be a text`, { values: { [name]: show(value) } });
+  if (!Array.isArray(messages) || !Array.isArray(tools))
+    throw new KvError('bad-argument', 'messages and tools must be lists', {
+      values: { messages: show(messages).slice(0, 80), tools: show(tools).slice(0, 80) },
+    });
+  const first = system === undefined ? [] : [{ role: 'system', content: system } as const];
+  const all = [...first, ...messages];
+  return { messages: all, written: all.map(() => null), tools, template, contextTokens, atContextEnd };
+}
+
+/** The options of one kind, without those that are undefined. */
+function only<Kind extends object>(options: object, names: Readonly<Record<string, true>>): Kind {
+  const own = Object.entries(options).filter(([name, value]) => Object.hasOwn(names, name) && value !== undefined);
+  return Object.fromEntries(own) as Kind;
+}

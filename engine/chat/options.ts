@@ -1,0 +1,23 @@
+/** What a chat is opened with. */
+import type { EngineSession } from '../engine-session.ts';
+import type { ChatMessage, ChatTool } from '../model/types.ts';
+import type { GenerateOptions, SessionOptions } from '../types.ts';
+import type { ContextEnd } from './types.ts';
+
+/** Options of engine.chat: how the conversation begins and ends, those of openSession for its cache, and those of generate as defaults for every answer. */
+export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'signal' | 'onProgress'> {
+  /** The system message. */
+  readonly system?: string;
+  /** What was said before; with `system`, behind it. Default: nothing. */
+  readonly messages?: readonly ChatMessage[];
+  /** Functions that the model may ask for. */
+  readonly tools?: readonly ChatTool[];
+  /** A chat template (Jinja) instead of the model's own. */
+  readonly template?: string;
+  /** Most tokens of the conversation, answers included. Default: the context of the model, or as many as a budget in bytes can hold. */
+  readonly contextTokens?: number;
+  /** Default 'refuse'. */
+  readonly atContextEnd?: ContextEnd;
+  /** A session that is open already, such as a resumed one: what it holds of the conversation is not read again. Takes the place of the options of openSession. */
+  readonly session?: EngineSession;
+}

@@ -1,0 +1,66 @@
+/** What a chat is asked for and what it tells: public types, and what crosses to the model's thread. */
+import type { ChatMessage, ChatTool, ToolCall } from '../model/types.ts';
+import type { Generated } from '../types.ts';
+import type { ParsedCall } from './calls/call.ts';
+
+/**
+ * What happens when a question and its answer do not fit any more. 'refuse': nothing, the question is refused with the numbers. 'drop-oldest': the
+ * oldest turns leave, down to three quarters of the context, and what is behind them is read again.
+ */
+export type ContextEnd = 'refuse' | 'drop-oldest';
+
+/** What a question would take. */
+export interface ChatCount {
+  /** Of the conversation with it, as the template renders it. */
+  readonly tokens: number;
+  /** Of those, what the cache holds and keeps. */
+  readonly reusedTokens: number;
+  /** The others. */
+  readonly readTokens: number;
+  /** What is left for the answer; negative where not even the conversation fits. */
+  readonly roomTokens: number;
+}
+
+/** An answer, what it took, and what the chat had to give up for it. */
+export interface ChatAnswer extends Generated {
+  /** As the chat keeps it: text and calls. */
+  readonly message: ChatMessage;
+  /** Tools that the model asks for: answer each with a message of role 'tool'. Empty: none. What is no proper call is in the text. */
+  readonly toolCalls: readonly ToolCall[];
+  /** Tokens of the conversation that the cache held already. */
+  readonly reusedTokens: number;
+  /** Tokens in the cache now. */
+  readonly contextTokens: number;
+  /** What left the conversation, because it did not fit any more. Empty: nothing. */
+  readonly dropped: readonly ChatMessage[];
+  /** What it was drawn with. */
+  readonly seed: number;
+}
+
+/** What the model's thread is told of a conversation. */
+export interface Conversation {
+  readonly messages: readonly ChatMessage[];
+  /** By message: the ids that it was written in, null where nobody wrote it here. */
+  readonly written: readonly (readonly number[] | null)[];
+  readonly tools: readonly ChatTool[];
+  readonly template: string | undefined;
+  readonly contextTokens: number;
+  readonly atContextEnd: ContextEnd;
+}
+
+/** What it answers. */
+export interface Answered extends Generated {
+  readonly calls: readonly ParsedCall[];
+  /** The ids that the answer was written in; null where they say more than its text. */
+  readonly written: readonly number[] | null;
+  readonly reusedTokens: number;
+  readonly contextTokens: number;
+  /** Messages that left, from the first behind those of the system. */
+  readonly droppedMessages: number;
+}
+
+/** What a template makes of tools. */
+export interface ChatDescription {
+  /** How the model writes calls; null: in no way that is known here. */
+  readonly callFormat: string | null;
+}
