@@ -2,7 +2,15 @@
  * One conversation over one governed cache, in the thread that runs the model: the cache, a model and tokens. Reads prompts in chunks
  * that end at page boundaries and generates token by token.
  */
-import { type FormatName, given, type KvCache, KvError, PAGE_TOKENS, type PagePool, sealedPages } from '../native/index.ts';
+import {
+  type FormatName,
+  given,
+  type KvCache,
+  KvError,
+  PAGE_TOKENS,
+  type PagePool,
+  sealedPages,
+} from '../native/index.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';

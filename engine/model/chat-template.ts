@@ -93,8 +93,8 @@ function literalsAround(
   mark: string,
   slot: string,
 ): readonly string[] | null {
-  const messages = request.messages.map((message, index): ChatMessage =>
-    indices.includes(index) ? { role: message.role, content: slot } : message,
+  const messages = request.messages.map(
+    (message, index): ChatMessage => (indices.includes(index) ? { role: message.role, content: slot } : message),
   );
   try {
     const text = rendered({ ...request, messages }, mark);

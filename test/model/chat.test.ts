@@ -41,7 +41,12 @@ describe.skipIf(!fetched)('a chat with SmolLM2-135M (skipped when not fetched: n
   afterAll(() => engine.close());
 
   it('by its own template reads each turn once', async () => {
-    const chat = await engine.chat({ system: 'You answer in one sentence.', maxTokens: 24, kvBudget: '40%', contextTokens: 1024 });
+    const chat = await engine.chat({
+      system: 'You answer in one sentence.',
+      maxTokens: 24,
+      kvBudget: '40%',
+      contextTokens: 1024,
+    });
     const first = await chat.send('What do bees make?').result;
     expect(first.text).toMatch(/honey/i);
     for (const question of ['And what of wax?', 'Thank you.']) {

@@ -21,9 +21,7 @@ export const gemma: CallFormat = {
   opensAtStart: [],
   parse(answer): Parsed | null {
     const kind = KINDS.find(({ open }) => answer.includes(open));
-    return kind === undefined
-      ? null
-      : betweenMarks(answer, kind.open, kind.close, (inner) => call(inner, kind.quote));
+    return kind === undefined ? null : betweenMarks(answer, kind.open, kind.close, (inner) => call(inner, kind.quote));
   },
 };
 

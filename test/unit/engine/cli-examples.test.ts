@@ -1,10 +1,11 @@
 // Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder with the files that they name.
 // Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
 // every checkout has. What a terminal shows at any width is asked of the functions that draw it.
-import { openConversation } from '../../../engine/chat/open.ts';
+
 import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { openConversation } from '../../../engine/chat/open.ts';
 import { ProgressLine, progressText } from '../../../engine/cli/progress.ts';
 import { ownText } from '../../../engine/evaluate/own-text.ts';
 import { fetchedPath } from '../../../engine/model/fetch.ts';
@@ -261,8 +262,7 @@ describe('a conversation', () => {
     const engine = await openEngine(null);
     try {
       const { contextLength } = engine.info.config;
-      const open = (kvBudget: string | number) =>
-        openConversation(engine, contextLength, { kvBudget });
+      const open = (kvBudget: string | number) => openConversation(engine, contextLength, { kvBudget });
       const wide = await open('64MiB');
       expect(wide.tokens).toBe(contextLength);
       const narrow = await open('1.25MiB');

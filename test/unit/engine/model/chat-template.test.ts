@@ -74,7 +74,10 @@ describe('tools', () => {
   test.each<[string, unknown]>([
     ['calls of a user', { role: 'user', content: '', toolCalls: [{ id: '1', name: 'f', arguments: {} }] }],
     ['a call without arguments', { role: 'assistant', content: '', toolCalls: [{ id: '1', name: 'f' }] }],
-    ['arguments that are no data', { role: 'assistant', content: '', toolCalls: [{ id: '1', name: 'f', arguments: { f() {} } }] }],
+    [
+      'arguments that are no data',
+      { role: 'assistant', content: '', toolCalls: [{ id: '1', name: 'f', arguments: { f() {} } }] },
+    ],
     ['an id that is no text', { role: 'tool', content: '', toolCallId: 3 }],
   ])('%s are refused', (_, message) => {
     expect(() => chat([message as ChatMessage])).toThrow(/a chat is a list of messages/);
@@ -118,7 +121,9 @@ describe('an answer', () => {
     };
     const options = { written: [null, other, null], saysTheSame };
     const ids = chat([question, message, { role: 'tool', content: 'noon' }], options);
-    expect(text(ids)).toBe('<|start|>user:Hi<|end|><|start|>assistant:#<|end|><|start|>tool:noon<|end|><|start|>assistant:');
+    expect(text(ids)).toBe(
+      '<|start|>user:Hi<|end|><|start|>assistant:#<|end|><|start|>tool:noon<|end|><|start|>assistant:',
+    );
     const differs = chat([question, { ...message, content: 'Seen.' }], { ...options, saysTheSame: () => false });
     expect(text(differs)).toContain('Seen.<tool_call>');
   });

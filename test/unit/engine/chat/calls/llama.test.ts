@@ -8,7 +8,8 @@ it('reads an answer that is a call, or several', () => {
     text: '',
     calls: [{ name: 'now', arguments: { zone: 'UTC' } }],
   });
-  const two = '<|python_tag|>{"type": "function", "name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "}"}}';
+  const two =
+    '<|python_tag|>{"type": "function", "name": "a", "parameters": {}}; {"name": "b", "parameters": {"x": "}"}}';
   expect(llama.parse(two)?.calls).toEqual([
     { name: 'a', arguments: {} },
     { name: 'b', arguments: { x: '}' } },

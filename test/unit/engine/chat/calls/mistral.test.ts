@@ -31,7 +31,12 @@ it.each(staysText)('leaves %j as text', (inner) => {
 });
 
 it('leaves what has no mark, no name, or more behind it as text', () => {
-  for (const answer of ['words', '[TOOL_CALLS][ARGS]{}', '[TOOL_CALLS]a[ARGS]{} and', '[TOOL_CALLS][{"name": "a"}] and'])
+  for (const answer of [
+    'words',
+    '[TOOL_CALLS][ARGS]{}',
+    '[TOOL_CALLS]a[ARGS]{} and',
+    '[TOOL_CALLS][{"name": "a"}] and',
+  ])
     expect(mistral.parse(answer), answer).toBeNull();
 });
 
