@@ -14,6 +14,7 @@ import {
   PAGE_TOKENS,
   type PagePool,
   type PageTable,
+  pageOf,
   sealedPages,
 } from '../native/index.ts';
 import {
@@ -325,7 +326,7 @@ export class Governed {
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);
     this.#peakBytes = this.peakBytes;
-    const pages = Math.floor(tokens / PAGE_TOKENS);
+    const pages = pageOf(tokens);
     const pagesGo = this.kv.table(0).pages > pages;
     // A fork may hold these pages on, and nobody would count their originals.
     if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);

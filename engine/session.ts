@@ -9,7 +9,7 @@ import {
   KvError,
   PAGE_TOKENS,
   type PagePool,
-  sealedPages,
+  pageStart,
 } from '../native/index.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { GainProbe } from './gain.ts';
@@ -173,9 +173,8 @@ export class Session {
     while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
     if (alike === tokens.length && (alike < tokenIds.length || this.#lastHidden !== null)) return alike;
     const kept = Math.min(alike, tokenIds.length - 1);
-    const sealed = sealedPages(tokens.length) * PAGE_TOKENS;
-    if (kept >= sealed) return kept;
-    return this.governed.latents === null ? kept - (kept % PAGE_TOKENS) : 0;
+    if (kept >= this.governed.table(0).pages * PAGE_TOKENS) return kept;
+    return this.governed.latents === null ? pageStart(kept) : 0;
   }
 
   /** Refuses before any work what cannot be read: no tokens, no token ids, or too many. */

@@ -20,7 +20,7 @@ import {
 } from './arguments.ts';
 import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
-import { sealsBetween } from './geometry.ts';
+import { pageStart, sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
@@ -98,8 +98,7 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     const { tokens: now, pages } = this.#count(0);
     integer(tokens, 'tokens', 0, now);
-    const isWithin = tokens < pages * PAGE_TOKENS;
-    if (isWithin && (tokens % PAGE_TOKENS !== 0 || this.movesUnderWay > 0)) {
+    if (tokens < pages * PAGE_TOKENS && (tokens !== pageStart(tokens) || this.movesUnderWay > 0)) {
       throw new KvError('unsupported', `rows before ${pages * PAGE_TOKENS} are sealed and go by whole pages`, {
         values: { tokens, sealed: pages * PAGE_TOKENS, length: now, movesUnderWay: this.movesUnderWay },
         hint: `take back to a multiple of ${PAGE_TOKENS} while no move is under way, or fork() before you append what you may want to take back`,

@@ -20,6 +20,9 @@ export const pageOf = (position: number): number => Math.floor(position / PAGE_T
 /** The first length from `tokens` on at which a page ends. */
 export const pageEnd = (tokens: number): number => Math.ceil(tokens / PAGE_TOKENS) * PAGE_TOKENS;
 
+/** The last length up to `tokens` at which a page ends. */
+export const pageStart = (tokens: number): number => tokens - (tokens % PAGE_TOKENS);
+
 /** How many tokens fit into the open page, or into the next page if the open one is full. */
 export const rowsLeft = (tokens: number): number => PAGE_TOKENS - (tokens % PAGE_TOKENS);
 
