@@ -167,7 +167,8 @@ export class PolicyCache {
 
   /**
    * Takes back the newest tokens, so that `tokens` stay, between two steps. Rows of a page that was sealed meanwhile come back as they are stored. Throws
-   * 'unsupported' where that page has left the window for lower formats, or is shared with a fork: fork() before you append what may be taken back.
+   * 'unsupported' where that page has left the window for lower formats, or is shared with a fork, unless all of it goes: fork() before you append what may
+   * be taken back.
    */
   truncate(tokens: number): void {
     const length = this.#between('truncated');
