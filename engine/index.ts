@@ -130,7 +130,7 @@ export { createEngine, Engine, EngineSession, Generation } from './engine.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
 export type { LoadedInfo, ParkedFile } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
-export type { ChatMessage, ModelConfig, RopeScaling } from './model/types.ts';
+export type { ChatMessage, LoadProgress, ModelConfig, RopeScaling } from './model/types.ts';
 export { type ParkedSession, parkedSessions } from './park/folder.ts';
 export type { Resumed } from './park/resume.ts';
 export { type RetainOptions, retainLog } from './retention.ts';

@@ -9,6 +9,7 @@ import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
 import type { Generated, SessionOptions } from '../types.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -39,7 +40,8 @@ async function chooseModel(settings: Settings): Promise<string> {
 export async function start(settings: Settings): Promise<void> {
   const model = await chooseModel(settings);
   await interruptible(async (signal) => {
-    const engine = await createEngine(engineOptions({ ...settings, model }));
+    const given = engineOptions({ ...settings, model });
+    const engine = await loading(settings, signal, (how) => createEngine({ ...given, ...how }));
     try {
       const documentTokens =
         number(settings, 'tokens') ?? DOCUMENT_TOKENS[model as keyof typeof DOCUMENT_TOKENS] ?? 4000;

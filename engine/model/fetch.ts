@@ -157,7 +157,7 @@ function checkDigest(path: string, expected: string): void {
 }
 
 /** Makes the bytes durable before they become visible: syncs the file, renames it, syncs the folder. */
-function putInPlace(from: string, to: string): void {
+export function putInPlace(from: string, to: string): void {
   attempt(to, () => {
     syncFile(from);
     renameSync(from, to);
