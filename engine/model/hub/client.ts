@@ -63,13 +63,12 @@ export class HubClient {
   /** One request. Throws an Interruption, or KvError 'not-allowed', 'not-found', 'network', 'aborted'. 206 and 416 are answers. */
   async open(url: string, init: RequestInit = {}): Promise<Opened> {
     this.checkOnline(url);
-    const silence = new Silence(this.settings.stallMs);
-    const signal = this.signal === undefined ? silence.signal : AbortSignal.any([this.signal, silence.signal]);
+    const silence = new Silence(this.settings.stallMs, this.signal);
     let response: Response;
     try {
-      response = await fetch(url, { ...init, headers: this.#headers(url, init.headers), signal });
+      response = await fetch(url, { ...init, headers: this.#headers(url, init.headers), signal: silence.signal });
     } catch (cause) {
-      silence.end();
+      silence.close();
       throw this.#broken(url, silence, cause);
     }
     const body = this.#chunks(url, response, silence);
@@ -124,14 +123,14 @@ export class HubClient {
     try {
       for await (const chunk of response.body ?? []) {
         // What the caller does with it is no silence of the server.
-        silence.end();
+        silence.pause();
         yield chunk as Uint8Array;
         silence.begin();
       }
     } catch (cause) {
       throw this.#broken(url, silence, cause);
     } finally {
-      silence.end();
+      silence.close();
     }
   }
 
@@ -199,14 +198,18 @@ export class HubClient {
   }
 }
 
-/** Aborts a request whose server has been silent for too long. */
+/** Aborts a request whose server has been silent for too long, or whose caller aborts. */
 class Silence {
   readonly #controller = new AbortController();
+  readonly #caller: AbortSignal | undefined;
   readonly #stallMs: number;
+  readonly #abort = (): void => this.#controller.abort();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(stallMs: number) {
+  constructor(stallMs: number, caller: AbortSignal | undefined) {
     this.#stallMs = stallMs;
+    this.#caller = caller;
+    caller?.addEventListener('abort', this.#abort, { once: true });
     this.begin();
   }
 
@@ -215,11 +218,16 @@ class Silence {
   }
 
   begin(): void {
-    this.#timer = setTimeout(() => this.#controller.abort(), this.#stallMs);
+    this.#timer = setTimeout(this.#abort, this.#stallMs);
   }
 
-  end(): void {
+  pause(): void {
     clearTimeout(this.#timer);
+  }
+
+  close(): void {
+    this.pause();
+    this.#caller?.removeEventListener('abort', this.#abort);
   }
 }
 

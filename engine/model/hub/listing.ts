@@ -18,7 +18,7 @@ export interface Listing {
 }
 
 const FILES_MAX = 100_000;
-const PAGES_MAX = 1000;
+const PAGES_MAX = 200;
 const FILE_BYTES_MAX = 2 ** 42;
 
 type Library = typeof import('@huggingface/hub');
