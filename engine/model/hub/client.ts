@@ -86,12 +86,7 @@ export class HubClient {
     return this.patiently(url, async () => {
       const { response, body } = await this.open(url, init);
       const bytes = await gathered(body, ANSWER_BYTES_MAX, url);
-      parseJson(bytes, { what: `the answer of ${url}`, code: 'network', hint: 'is HF_ENDPOINT a hub?' });
-      const { status, headers } = response;
-      return new Response(bytes, {
-        status,
-        headers: { 'content-type': 'application/json', link: headers.get('link') ?? '' },
-      });
+      return checkedAnswer(bytes, `the answer of ${url}`, response.headers.get('link') ?? '');
     });
   };
 
@@ -229,6 +224,12 @@ class Silence {
     this.pause();
     this.#caller?.removeEventListener('abort', this.#abort);
   }
+}
+
+/** An answer for the library, which parses it once more. Throws KvError 'network' for what is no JSON, or some that no hub would send. */
+export function checkedAnswer(bytes: Uint8Array<ArrayBuffer>, what: string, link = ''): Response {
+  parseJson(bytes, { what, code: 'network', hint: 'is HF_ENDPOINT a hub?' });
+  return new Response(bytes, { headers: { 'content-type': 'application/json', link } });
 }
 
 /** The bytes of a body. Throws 'network' beyond `bytesMax`. */

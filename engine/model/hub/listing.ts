@@ -2,6 +2,7 @@
 import { asRecord, KvError, show } from '../../../native/index.ts';
 import type { HubClient } from './client.ts';
 import { type HubName, isPlainPath } from './name.ts';
+import type { HubSettings } from './settings.ts';
 
 export interface RemoteFile {
   readonly path: string;
@@ -16,6 +17,9 @@ export interface Listing {
   readonly commit: string;
   readonly files: ReadonlyMap<string, RemoteFile>;
 }
+
+/** What is needed of a HubClient. */
+export type Asked = Pick<HubClient, 'checkOnline' | 'answer'> & { readonly settings: Pick<HubSettings, 'endpoint'> };
 
 const FILES_MAX = 100_000;
 const PAGES_MAX = 200;
@@ -35,7 +39,7 @@ async function openLibrary(): Promise<Library> {
 }
 
 /** Throws KvError 'missing-dependency', 'not-found' where there is no such repository or revision, and what HubClient throws. */
-export async function listRepository(client: HubClient, { repo, revision }: HubName): Promise<Listing> {
+export async function listRepository(client: Asked, { repo, revision }: HubName): Promise<Listing> {
   client.checkOnline(`hf:${repo}`);
   const library = await openLibrary();
   let pages = 0;
