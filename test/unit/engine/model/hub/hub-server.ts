@@ -94,11 +94,19 @@ export class HubServer {
       /^\/(?:(api\/models)\/)?([^/]+\/[^/]+)\/(revision|tree|resolve)\/([^/]+)(?:\/(.+))?$/.exec(decodeURI(pathname)) ??
       [];
     const repository = this.#repositories.get(repo);
-    if (repository === undefined || (revision !== 'main' && revision !== repository.commit))
-      return void refuse(response, 404);
-    if (api !== undefined) return void this.#describe(pathname, what!, repo, repository, response);
+    if (repository === undefined || (revision !== 'main' && revision !== repository.commit)) {
+      refuse(response, 404);
+      return;
+    }
+    if (api !== undefined) {
+      this.#describe(pathname, what!, repo, repository, response);
+      return;
+    }
     const content = repository.files.get(path ?? '');
-    if (content === undefined) return void refuse(response, 404);
+    if (content === undefined) {
+      refuse(response, 404);
+      return;
+    }
     send(response, content, seen.range, this.trick(seen));
   }
 
@@ -134,7 +142,10 @@ function refuse(response: ServerResponse, status: number, headers: Readonly<Reco
 }
 
 function send(response: ServerResponse, content: Buffer, range: string | undefined, trick: Trick | undefined): void {
-  if (trick?.kind === 'status') return void refuse(response, trick.status, trick.headers);
+  if (trick?.kind === 'status') {
+    refuse(response, trick.status, trick.headers);
+    return;
+  }
   if (trick?.kind === 'redirect') {
     response.writeHead(302, { location: trick.to });
     response.end();
@@ -143,8 +154,10 @@ function send(response: ServerResponse, content: Buffer, range: string | undefin
   const asked = trick?.kind === 'whole' ? null : /^bytes=(\d+)-(\d*)$/.exec(range ?? '');
   const [from, to] =
     asked === null ? [0, content.length] : [Number(asked[1]), asked[2] === '' ? content.length : Number(asked[2]) + 1];
-  if (from >= content.length && asked !== null)
-    return void refuse(response, 416, { 'content-range': `bytes */${content.length}` });
+  if (from >= content.length && asked !== null) {
+    refuse(response, 416, { 'content-range': `bytes */${content.length}` });
+    return;
+  }
   let body = content.subarray(from, to);
   if (trick?.kind === 'damage') body = Buffer.from(body.map((byte, at) => (at % 100 === 7 ? byte ^ 1 : byte)));
   if (trick?.kind === 'lie') body = Buffer.concat([body, Buffer.alloc(trick.more ?? 0)]);

@@ -223,7 +223,8 @@ describe('a cache that another program of the Hub has filled', () => {
 
   test('is used where it lies, without a copy and without a server', async () => {
     writeFileSync(blob, gguf);
-    const before = readdirSync(settings.cacheDir, { recursive: true }).sort();
+    const listing = (): string => (readdirSync(settings.cacheDir, { recursive: true }) as string[]).sort().join('\n');
+    const before = listing();
     for (const name of [
       'hf:org/theirs',
       'hf:org/theirs:theirs.Q8_0.gguf',
@@ -236,7 +237,7 @@ describe('a cache that another program of the Hub has filled', () => {
     const model = await loadModel(link);
     model.weights.close();
     expect(model.digest).toBe(digest);
-    expect(readdirSync(settings.cacheDir, { recursive: true }).sort()).toEqual(before);
+    expect(listing()).toBe(before);
     expect(refusal(() => localModel('hf:org/theirs@other', settings)).code).toBe('not-found');
     expect(refusal(() => localModel(`hf:org/theirs@${'d'.repeat(40)}`, settings)).code).toBe('not-found');
   });
