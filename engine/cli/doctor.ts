@@ -20,11 +20,12 @@ import {
   useBinding,
 } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
+import { fitOf } from '../fit.ts';
 import { chooseDense } from '../model/dense-choice.ts';
-import { fitOf } from '../model/fit.ts';
 import { isAway } from '../model/hub/obtain.ts';
 import { surveyModel } from '../model/hub/survey.ts';
 import { loadModel } from '../model/load.ts';
+import { memoryNeed } from '../model/memory.ts';
 import type { LoadedModel } from '../model/types.ts';
 import { defaultThreads } from '../runtime.ts';
 import { fitRows } from './fit-text.ts';
@@ -50,7 +51,7 @@ export async function doctor(settings: Settings): Promise<void> {
     const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
     const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
     const dense = await chooseDense(precision);
-    const fit = fitOf({ config: model.config, weights: model.weights, dense, precision, tokens });
+    const fit = fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens });
     const facts = {
       node: process.version,
       cpu: cpus()[0]?.model ?? 'unknown',

@@ -4,6 +4,7 @@ import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
 import { columnsOf, fields, jsonText, KvError, printable } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
+import { fitOf } from '../fit.ts';
 import { isRemoteName } from '../model/hub/name.ts';
 import { isAway } from '../model/hub/obtain.ts';
 import { inspectModel, inspectRemote, inspectVocabulary } from '../model/inspect-model.ts';
@@ -122,11 +123,12 @@ async function inspectModelAt(
     return { ok: true, json: { ...vocabulary }, plain };
   }
   const away = isAway(path, { offline });
-  const model = away ? await inspectRemote(path, { offline, tokens }) : await inspectModel(path, { cacheDir, tokens });
+  const model = away ? await inspectRemote(path, { offline }) : await inspectModel(path, { cacheDir });
   const title = away ? 'model that is not here: what its headers say' : 'model';
-  const { fit, ...rest } = model;
+  const { memory, ...rest } = model;
+  const fit = fitOf(model.config, memory, { tokens });
   const rows = [...flat({ ...rest, kind: null }), ...fitRows(fit)];
-  return { ok: true, json: { ...model, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
+  return { ok: true, json: { ...rest, fit, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
 }
 
 /** An index that is damaged, or of an earlier version, is made again from the log when a session opens: nothing is lost with it. */

@@ -5,11 +5,11 @@ import { namingFile } from './bytes.ts';
 import { expectedShapes } from './config.ts';
 import { chooseDense } from './dense-choice.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
-import { type Fit, fitOf } from './fit.ts';
 import { openGguf } from './gguf.ts';
 import type { ObtainOptions } from './hub/obtain.ts';
 import { surveyModel } from './hub/survey.ts';
 import { type LoadOptions, loadModel, modelName } from './load.ts';
+import { type MemoryNeed, memoryNeed } from './memory.ts';
 import { elementCount } from './stored-tensor.ts';
 import { ggufTokenizer } from './tokenizer-gguf.ts';
 import type { ModelConfig, Tokenizer, WeightSource } from './types.ts';
@@ -36,13 +36,13 @@ export interface ModelInspection {
     readonly addBos: boolean;
     readonly chatTemplate: boolean;
   };
-  /** Whether it fits this machine. */
-  readonly fit: Fit;
+  /** What it takes beside its cache. */
+  readonly memory: MemoryNeed;
 }
 
 /** A model on the Hub that is not here: what its headers say. */
 export interface RemoteInspection
-  extends Pick<ModelInspection, 'kind' | 'format' | 'config' | 'parameters' | 'tensors' | 'fit'> {
+  extends Pick<ModelInspection, 'kind' | 'format' | 'config' | 'parameters' | 'tensors' | 'memory'> {
   readonly name: string;
   readonly repo: string;
   readonly commit: string;
@@ -54,10 +54,7 @@ export interface RemoteInspection
 }
 
 /** Throws what surveyModel throws. */
-export async function inspectRemote(
-  name: string,
-  options: ObtainOptions & { readonly tokens?: number | undefined } = {},
-): Promise<RemoteInspection> {
+export async function inspectRemote(name: string, options: ObtainOptions = {}): Promise<RemoteInspection> {
   const { weights, config, ...survey } = await surveyModel(name, options);
   const dense = await chooseDense('auto');
   return {
@@ -66,7 +63,7 @@ export async function inspectRemote(
     ...survey,
     config,
     ...tensorTypes(config, weights),
-    fit: fitOf({ config, weights, dense, precision: 'auto', tokens: options.tokens }),
+    memory: memoryNeed(config, weights, dense, 'auto'),
   };
 }
 
@@ -138,11 +135,8 @@ export function tensorTypes(
   return { parameters, tensors };
 }
 
-/** tokens: the length that memory is reckoned for, by default the context length of the model. Throws what loadModel throws. */
-export async function inspectModel(
-  pathOrName: string,
-  options: LoadOptions & { readonly tokens?: number | undefined } = {},
-): Promise<ModelInspection> {
+/** Throws what loadModel throws. */
+export async function inspectModel(pathOrName: string, options: LoadOptions = {}): Promise<ModelInspection> {
   const model = await loadModel(pathOrName, options);
   try {
     const { name, path, digest, fileBytes, config, tokenizer, summary } = model;
@@ -158,7 +152,7 @@ export async function inspectModel(
       config,
       ...tensorTypes(config, weights),
       tokenizer: describeTokenizer(tokenizer, String(summary.tokenizer)),
-      fit: fitOf({ config, weights, dense, precision: 'auto', tokens: options.tokens }),
+      memory: memoryNeed(config, weights, dense, 'auto'),
     };
   } finally {
     model.weights.close();

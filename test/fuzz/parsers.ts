@@ -12,10 +12,6 @@ import { crc32 } from 'node:zlib';
 import { loadCache, openCache } from '../../engine/cache.ts';
 import { inspectPath } from '../../engine/cli/inspect.ts';
 import { expectedShapes } from '../../engine/model/config.ts';
-import { chooseFiles } from '../../engine/model/hub/choose.ts';
-import { checkedAnswer } from '../../engine/model/hub/client.ts';
-import { listRepository } from '../../engine/model/hub/listing.ts';
-import { weightsOf } from '../../engine/model/hub/ollama.ts';
 import { loadModel } from '../../engine/model/load.ts';
 import { RopeTable } from '../../engine/model/rope.ts';
 import { cacheBytes, fillCache } from '../../engine/park/cache-bytes.ts';
@@ -46,6 +42,7 @@ import { one, type Random } from './case.ts';
 import { closeServer, HTTP, openServer, REQUEST, sendRequest } from './http.ts';
 import { judge } from './judge.ts';
 import { BINARY, damaged, JSON_TEXT, type Mutation } from './mutate.ts';
+import { NAMED } from './named.ts';
 
 export interface Parser {
   /** Sound files by name; what a round damages is one of `damage`. */
@@ -104,18 +101,6 @@ const ofModel = (name: string, mutations: readonly Mutation[], more: Partial<Par
   read: readModel,
   ...more,
 });
-
-/** What the interface of the Hub answers, as the library sees it, and what is chosen of it. */
-async function readListing(dir: string): Promise<void> {
-  const answer = async (url: unknown): Promise<Response> =>
-    checkedAnswer(readFileSync(join(dir, String(url).includes('/tree/') ? 'tree.json' : 'info.json')), 'the answer');
-  const name = { kind: 'hf', repo: 'org/repo', revision: 'main', file: null } as const;
-  const { files } = await listRepository(
-    { settings: { endpoint: 'https://hub' }, checkOnline: () => {}, answer },
-    name,
-  );
-  chooseFiles('org/repo', [...files.keys()], null);
-}
 
 /** Right checksums in the header and in every entry that can be found; the chain is left as it is. */
 export function repairSegment(content: Buffer): Buffer {
@@ -404,43 +389,7 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
       predictor.close();
     },
   },
-  ollama: {
-    files: async () => ({
-      manifest: Buffer.from(
-        JSON.stringify({
-          schemaVersion: 2,
-          layers: [
-            { mediaType: 'application/vnd.ollama.image.model', digest: `sha256:${'ab'.repeat(32)}`, size: 1000 },
-            { mediaType: 'application/vnd.ollama.image.params', digest: `sha256:${'cd'.repeat(32)}`, size: 10 },
-          ],
-        }),
-      ),
-    }),
-    damage: { manifest: JSON_TEXT },
-    read: (dir) => weightsOf(readFileSync(join(dir, 'manifest')), 'manifest'),
-  },
-  hub: {
-    files: async () => ({
-      'info.json': Buffer.from(
-        JSON.stringify({ _id: '1', id: 'org/repo', sha: 'ab'.repeat(20), lastModified: '2026-01-01' }),
-      ),
-      'tree.json': Buffer.from(
-        JSON.stringify([
-          { type: 'directory', path: 'folder', size: 0, oid: '0'.repeat(40) },
-          { type: 'file', path: 'README.md', size: 5, oid: '12'.repeat(20) },
-          {
-            type: 'file',
-            path: 'm-Q8_0.gguf',
-            size: 1000,
-            oid: '1'.repeat(40),
-            lfs: { oid: 'ab'.repeat(32), size: 1000 },
-          },
-        ]),
-      ),
-    }),
-    damage: { 'info.json': JSON_TEXT, 'tree.json': JSON_TEXT },
-    read: (dir) => readListing(dir),
-  },
+  ...NAMED,
   http: {
     files: async () => {
       await openServer();

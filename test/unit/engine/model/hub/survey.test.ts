@@ -4,15 +4,16 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { createEngine } from '../../../../../engine/engine.ts';
+import { fitOf } from '../../../../../engine/fit.ts';
 import { openDense } from '../../../../../engine/model/dense-choice.ts';
 import { createLoopBackend } from '../../../../../engine/model/dense-loops.ts';
 import { createNativeBackend } from '../../../../../engine/model/dense-native.ts';
-import { fitOf } from '../../../../../engine/model/fit.ts';
 import { fetchFromHub } from '../../../../../engine/model/hub/obtain.ts';
 import type { HubSettings } from '../../../../../engine/model/hub/settings.ts';
 import { surveyModel } from '../../../../../engine/model/hub/survey.ts';
 import { inspectModel, inspectRemote } from '../../../../../engine/model/inspect-model.ts';
 import { loadModel } from '../../../../../engine/model/load.ts';
+import { memoryNeed } from '../../../../../engine/model/memory.ts';
 import type { LoadProgress } from '../../../../../engine/model/types.ts';
 import { seeded } from '../../../../native/rows.ts';
 import { referenceModel, temporaryFolder, tinyGguf } from '../model-files.ts';
@@ -55,9 +56,8 @@ describe('what the headers say', () => {
   test('of a checkpoint is what is found when it is here, for a twentieth of the bytes', async () => {
     const remote = await inspectRemote('hf:org/reference', { settings });
     const here = await inspectModel(referenceModel);
-    for (const part of ['config', 'parameters', 'tensors', 'format'] as const) expect(remote[part]).toEqual(here[part]);
-    const { freeBytes: _, spareF16Bytes: __, spareLeastBytes: ___, ...fit } = here.fit;
-    expect(remote.fit).toMatchObject(fit);
+    for (const part of ['config', 'parameters', 'tensors', 'format', 'memory'] as const)
+      expect(remote[part]).toEqual(here[part]);
     expect(remote.downloadBytes).toBe(
       remote.files.reduce((sum, name) => sum + readFileSync(join(referenceModel, name)).length, 0),
     );
@@ -112,7 +112,7 @@ describe('whether it fits', () => {
     for (const path of [referenceModel, folder.write('one.gguf', gguf)]) {
       const model = await loadModel(path);
       const dense = await create(model, { precision, threads: 1 });
-      const { weightsBytes } = fitOf({ ...model, dense: { name }, precision });
+      const { weightsBytes } = memoryNeed(model.config, model.weights, { name }, precision);
       // The kernels round the sizes of small buffers up.
       expect(Math.abs(weightsBytes - dense.bytes)).toBeLessThan(0.02 * dense.bytes + 4096);
       await dense.close();
@@ -123,7 +123,7 @@ describe('whether it fits', () => {
   test('counts those of the dense half that this machine chooses', async () => {
     const model = await loadModel(referenceModel);
     const { dense, choice } = await openDense(model, { precision: 'auto', threads: 1 });
-    const { weightsBytes } = fitOf({ ...model, dense: choice, precision: 'auto' });
+    const { weightsBytes } = memoryNeed(model.config, model.weights, choice, 'auto');
     expect(Math.abs(weightsBytes - dense.bytes)).toBeLessThan(0.02 * dense.bytes);
     await dense.close();
     model.weights.close();
@@ -131,8 +131,8 @@ describe('whether it fits', () => {
 
   test('is yes, with a smaller cache, or no', async () => {
     const model = await loadModel(referenceModel);
-    const fit = (freeBytes: number) =>
-      fitOf({ ...model, dense: { name: 'native' }, precision: 'auto', tokens: 8192, freeBytes });
+    const need = memoryNeed(model.config, model.weights, { name: 'native' }, 'auto');
+    const fit = (freeBytes: number) => fitOf(model.config, need, { tokens: 8192, freeBytes });
     const whole = fit(2 ** 40);
     expect(whole.fits).toBe('yes');
     const needs = 2 ** 40 - whole.spareF16Bytes;
@@ -145,7 +145,9 @@ describe('whether it fits', () => {
       'no',
     ]);
     expect(whole.cache.f16Bytes).toBe(2 * 2 * 8192 * model.config.layers * model.config.kvHeads * model.config.headDim);
-    expect(fitOf({ ...model, dense: { name: 'native' }, precision: 'auto' }).freeBytes).toBeGreaterThan(0);
+    expect(fit(2 ** 40).unreadable).toEqual([]);
+    expect(fitOf(model.config, { ...need, unreadable: ['IQ1_S'] }, { freeBytes: 2 ** 40 }).fits).toBe('no');
+    expect(fitOf(model.config, need).freeBytes).toBeGreaterThan(0);
     model.weights.close();
   });
 });

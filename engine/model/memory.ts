@@ -1,6 +1,5 @@
-/** Whether a model fits this machine, said before it is loaded: what its weights, its cache and its work would take, against memory that is free. */
-import { type CacheShape, DENSE_BLOCK, TRIAL_QUERIES } from '../../native/index.ts';
-import { type Forecast, f16CacheBytes, forecast, memoryBytes } from '../budget.ts';
+/** What a model takes in memory beside its cache, estimated from its configuration and the types of its tensors. */
+import { DENSE_BLOCK, TRIAL_QUERIES } from '../../native/index.ts';
 import { expectedShapes } from './config.ts';
 import type { DenseChoice } from './dense-choice.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
@@ -14,88 +13,34 @@ const PANEL = 16;
 /** Tokens of a prompt that go through the layers at once. */
 const CHUNK_TOKENS = 128;
 
-export interface Fit {
-  /** Context length that is reckoned with. */
-  readonly tokens: number;
+export interface MemoryNeed {
+  /** Which dense half it is reckoned for. */
+  readonly dense: string;
   /** Estimate: all matrices as the dense half would hold them. */
   readonly weightsBytes: number;
-  /** Which dense half that is. */
-  readonly dense: string;
   /** Estimate: beside the weights while they are made ready, the largest of them in float32. */
   readonly loadingBytes: number;
   /** Estimate: rows of activations, logits, and the queries that trials keep. */
   readonly scratchBytes: number;
-  /** Exact: bytes of the cache at this length by format, and of a plain f16 cache. */
-  readonly cache: Forecast;
-  /** Memory that programs can have now, and all of it: of the machine, or what its container allows. */
-  readonly freeBytes: number;
-  readonly memoryBytes: number;
-  /** What would be left beside the f16 cache, and beside the smallest; negative: so much is missing. */
-  readonly spareF16Bytes: number;
-  readonly spareLeastBytes: number;
   /** Types of weights that are not read here, so that the model cannot run; empty: all are. */
   readonly unreadable: readonly string[];
-  /** 'yes' with an f16 cache, 'with a smaller cache', or 'no'. */
-  readonly fits: 'yes' | 'with a smaller cache' | 'no';
 }
 
-export interface FitGiven {
-  readonly config: ModelConfig;
-  readonly weights: WeightSource;
-  readonly dense: Pick<DenseChoice, 'name'>;
-  readonly precision: DenseOptions['precision'];
-  /** Default: the context length of the model. */
-  readonly tokens?: number | undefined;
-  /** Default: as the system says. */
-  readonly freeBytes?: number;
+export function memoryNeed(
+  config: ModelConfig,
+  weights: WeightSource,
+  { name }: Pick<DenseChoice, 'name'>,
+  precision: DenseOptions['precision'],
+): MemoryNeed {
+  return { dense: name, ...weightsOf(config, weights, name, precision), scratchBytes: scratchOf(config) };
 }
-
-export function fitOf({
-  config,
-  weights,
-  dense,
-  precision,
-  tokens = config.contextLength,
-  freeBytes = freeMemory(),
-}: FitGiven): Fit {
-  const { layers, queryHeads, kvHeads, headDim } = config;
-  const shape: CacheShape = { layers, queryHeads, kvHeads, headDim };
-  const cache = forecast(shape, tokens);
-  const { weightsBytes, loadingBytes, unreadable } = weightsOf(config, weights, dense.name, precision);
-  const scratchBytes = scratchOf(config);
-  const spare = (cacheBytes: number): number =>
-    freeBytes - weightsBytes - Math.max(loadingBytes, scratchBytes + cacheBytes);
-  const spareF16Bytes = spare(f16CacheBytes(shape, tokens));
-  const spareLeastBytes = spare(Math.min(...cache.pairs.map(({ bytes }) => bytes)));
-  const fits =
-    unreadable.length > 0 ? 'no' : spareF16Bytes >= 0 ? 'yes' : spareLeastBytes >= 0 ? 'with a smaller cache' : 'no';
-  return {
-    ...{
-      tokens,
-      weightsBytes,
-      loadingBytes,
-      scratchBytes,
-      cache,
-      freeBytes,
-      spareF16Bytes,
-      spareLeastBytes,
-      unreadable,
-      fits,
-    },
-    dense: dense.name,
-    memoryBytes: memoryBytes(),
-  };
-}
-
-/** What the system would give to programs now, and no more than the container allows. */
-const freeMemory = (): number => Math.min(process.availableMemory(), memoryBytes());
 
 function weightsOf(
   config: ModelConfig,
   weights: WeightSource,
   dense: DenseChoice['name'],
   precision: DenseOptions['precision'],
-): Pick<Fit, 'weightsBytes' | 'loadingBytes' | 'unreadable'> {
+): Pick<MemoryNeed, 'weightsBytes' | 'loadingBytes' | 'unreadable'> {
   let [weightsBytes, loadingBytes] = [0, 0];
   const unreadable = new Set<string>();
   for (const [name, shape] of expectedShapes(config)) {
