@@ -3,6 +3,7 @@ import { KvError } from '../../native/index.ts';
 import { fetchModel, isFetchable } from '../model/fetch.ts';
 import { isRemoteName, NAME_FORMS } from '../model/hub/name.ts';
 import { fetchFromHub } from '../model/hub/obtain.ts';
+import { isOffline } from '../model/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { flag, type Settings, text } from './options.ts';
@@ -19,6 +20,7 @@ export async function fetchCommand(name: string, settings: Settings): Promise<vo
       ? await loading(settings, signal, (how) => fetchFromHub(name, how))
       : await fetchModel(name, {
           cacheDir: text(settings, 'cache') ?? '.cache',
+          offline: isOffline(),
           onProgress: (line: string) => process.stderr.write(`${line}\n`),
           signal,
         });

@@ -7,6 +7,7 @@ import { createEngine } from '../engine.ts';
 import { ownText } from '../evaluate/own-text.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
+import { isOffline } from '../model/hub/settings.ts';
 import type { Generated, SessionOptions } from '../types.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
@@ -26,6 +27,7 @@ async function chooseModel(settings: Settings): Promise<string> {
   try {
     await fetchModel('smollm2-135m', {
       cacheDir: text(settings, 'cache') ?? '.cache',
+      offline: isOffline(flag(settings, 'offline')),
       onProgress: (line) => process.stderr.write(`${line}\n`),
     });
     return 'smollm2-135m';

@@ -6,7 +6,7 @@ import { expectedShapes } from './config.ts';
 import { chooseDense } from './dense-choice.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
 import { openGguf } from './gguf.ts';
-import type { ObtainOptions } from './hub/obtain.ts';
+import type { ObtainOptions } from './hub/settings.ts';
 import { surveyModel } from './hub/survey.ts';
 import { type LoadOptions, loadModel, modelName } from './load.ts';
 import { type MemoryNeed, memoryNeed } from './memory.ts';

@@ -31,6 +31,8 @@ export interface Opened {
   readonly response: Response;
   /** The body as it comes. Ends with an Interruption when the server breaks off or is silent. Leaving the loop ends the connection. */
   readonly body: AsyncIterable<Uint8Array>;
+  /** Ends the connection of a body that is not read. */
+  close(): void;
 }
 
 export class HubClient {
@@ -72,7 +74,7 @@ export class HubClient {
       throw this.#broken(url, silence, cause);
     }
     const body = this.#chunks(url, response, silence);
-    if (response.ok || response.status === 416) return { response, body };
+    if (response.ok || response.status === 416) return { response, body, close: () => silence.leave() };
     throw await this.#refusal(url, response, body);
   }
 
@@ -218,6 +220,12 @@ class Silence {
 
   pause(): void {
     clearTimeout(this.#timer);
+  }
+
+  /** Ends the request as well. */
+  leave(): void {
+    this.close();
+    this.#abort();
   }
 
   close(): void {

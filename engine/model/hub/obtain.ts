@@ -3,23 +3,17 @@ import { existsSync, mkdirSync, statfsSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { bytesText, KvError } from '../../../native/index.ts';
 import { attempt } from '../bytes.ts';
+import { READABLE_TYPES } from '../dequant.ts';
+import { memoryNeed } from '../memory.ts';
 import type { LoadProgress } from '../types.ts';
 import { CachedRepository, findCached } from './cache.ts';
 import { HubClient } from './client.ts';
 import { type HubName, parseRemoteName } from './name.ts';
 import { findOllama } from './ollama.ts';
 import { type Plan, planOf, urlOf } from './plan.ts';
-import { type HubSettings, hubSettings } from './settings.ts';
+import { type HubSettings, hubSettings, type ObtainOptions } from './settings.ts';
+import { surveyPlan } from './survey.ts';
 import { transferFile } from './transfer.ts';
-
-export interface ObtainOptions {
-  /** Default: as the environment says. */
-  readonly settings?: HubSettings | undefined;
-  /** Default false, or what the environment says. */
-  readonly offline?: boolean | undefined;
-  readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
-  readonly signal?: AbortSignal | undefined;
-}
 
 /** Words about progress come after at least so many bytes, or a hundredth of all. */
 const TOLD_BYTES = 2 ** 20;
@@ -74,7 +68,7 @@ export async function obtainModel(name: string, options: ObtainOptions = {}): Pr
 
 /**
  * Brings the newest of a revision into the cache: the Hub is asked even where an older one is here, and only files that are not there are
- * downloaded. Throws what planOf and transferFile throw, and 'io' where the disk has no room.
+ * downloaded; before a large download headers are looked at, so that a model that cannot run here is refused. Throws what planOf, surveyPlan and transferFile throw, and 'io' where the disk has no room.
  */
 export async function fetchFromHub(name: string, options: ObtainOptions = {}): Promise<string> {
   const parsed = parseRemoteName(name);
@@ -84,12 +78,24 @@ export async function fetchFromHub(name: string, options: ObtainOptions = {}): P
   if (parsed.kind !== 'hf') return localModel(name, settings) ?? name;
   const client = new HubClient(settings, options.signal);
   const plan = await planOf(client, parsed);
+  if (plan.files.reduce((sum, { size }) => sum + size, 0) >= settings.lookBytes) await checkReadable(client, plan);
   const cached = new CachedRepository(settings.cacheDir, plan.repo);
   await transferAll(client, plan, cached, options.onProgress ?? (() => {}));
   for (const { path, digest } of plan.files) cached.show(plan.commit, path, digest);
   cached.setRevision(parsed.revision, plan.commit);
   const folder = cached.snapshot(plan.commit);
   return plan.gguf === null ? folder : join(folder, ...plan.gguf.split('/'));
+}
+
+/** Refuses a model that could not run here before it is downloaded. */
+async function checkReadable(client: HubClient, plan: Plan): Promise<void> {
+  const { config, weights } = await surveyPlan(client, plan);
+  const { unreadable } = memoryNeed(config, weights, { name: 'native' }, 'auto');
+  if (unreadable.length === 0) return;
+  throw new KvError('unsupported', `${plan.repo} has weights of the type ${unreadable.join(', ')}`, {
+    values: { repo: plan.repo, file: plan.gguf, readable: READABLE_TYPES },
+    hint: 'choose a file of another type',
+  });
 }
 
 async function transferAll(

@@ -6,6 +6,7 @@ import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { KvError, readRegular } from '../../../native/index.ts';
+import type { LoadProgress } from '../types.ts';
 
 export interface HubSettings {
   /** Without a slash at its end. */
@@ -21,8 +22,19 @@ export interface HubSettings {
   readonly stallMs: number;
   /** The pause before the second attempt; each further one is twice as long. */
   readonly pauseMs: number;
+  /** Before a download of at least so many bytes the headers are looked at. */
+  readonly lookBytes: number;
   /** Ollama's folders of models, the one to look in first. */
   readonly ollamaDirs: readonly string[];
+}
+
+export interface ObtainOptions {
+  /** Default: as the environment says. */
+  readonly settings?: HubSettings | undefined;
+  /** Default false, or what the environment says. */
+  readonly offline?: boolean | undefined;
+  readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
+  readonly signal?: AbortSignal | undefined;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -30,6 +42,7 @@ type Environment = Readonly<Record<string, string | undefined>>;
 const ENDPOINT = 'https://huggingface.co';
 const STALL_SECONDS = 30;
 const PAUSE_MS = 500;
+const LOOK_BYTES = 64 * 2 ** 20;
 const TOKEN_BYTES_MAX = 4096;
 
 /** Throws KvError 'bad-config' for a variable that cannot be used, 'io' for a token file that cannot be read. */
@@ -42,9 +55,10 @@ export function hubSettings(offline = false, environment: Environment = process.
     endpoint: endpointOf(value('HF_ENDPOINT')),
     ...tokenOf(value, home(value('HF_TOKEN_PATH') ?? join(hfHome, 'token'))),
     cacheDir: home(value('HF_HUB_CACHE') ?? value('HUGGINGFACE_HUB_CACHE') ?? join(hfHome, 'hub')),
-    offline: offline || isOn(value('HF_HUB_OFFLINE')),
+    offline: isOffline(offline, environment),
     stallMs: secondsOf('HF_HUB_DOWNLOAD_TIMEOUT', value('HF_HUB_DOWNLOAD_TIMEOUT'), STALL_SECONDS) * 1000,
     pauseMs: PAUSE_MS,
+    lookBytes: LOOK_BYTES,
     // The second is where the service of Ollama's installer for Linux keeps them.
     ollamaDirs:
       value('OLLAMA_MODELS') === undefined
@@ -52,6 +66,10 @@ export function hubSettings(offline = false, environment: Environment = process.
         : [home(value('OLLAMA_MODELS')!)],
   };
 }
+
+/** Whether nothing may be asked of the network. */
+export const isOffline = (offline = false, environment: Environment = process.env): boolean =>
+  offline || isOn(environment['HF_HUB_OFFLINE']);
 
 const isOn = (text: string | undefined): boolean => /^(1|on|yes|true)$/i.test(text ?? '');
 

@@ -11,10 +11,9 @@ import type { StoredTensor } from '../stored-tensor.ts';
 import type { ModelConfig, WeightSource } from '../types.ts';
 import { HubClient, Interruption } from './client.ts';
 import type { RemoteFile } from './listing.ts';
-import { type HubName, parseRemoteName } from './name.ts';
-import type { ObtainOptions } from './obtain.ts';
-import { planOf, smallFile, urlOf } from './plan.ts';
-import { hubSettings } from './settings.ts';
+import { parseRemoteName } from './name.ts';
+import { type Plan, planOf, smallFile, urlOf } from './plan.ts';
+import { hubSettings, type ObtainOptions } from './settings.ts';
 
 export interface Survey {
   readonly repo: string;
@@ -38,11 +37,11 @@ export async function surveyModel(name: string, options: ObtainOptions = {}): Pr
   const parsed = parseRemoteName(name);
   if (parsed?.kind !== 'hf') throw new KvError('bad-argument', `'${name}' is not on the Hub`, { values: { name } });
   const client = new HubClient(options.settings ?? hubSettings(options.offline), options.signal);
-  return survey(client, parsed);
+  return surveyPlan(client, await planOf(client, parsed));
 }
 
-async function survey(client: HubClient, name: HubName): Promise<Survey> {
-  const { repo, commit, gguf, files } = await planOf(client, name);
+/** Throws what reading these headers from a file would throw, above all 'unsupported'. */
+export async function surveyPlan(client: HubClient, { repo, commit, gguf, files }: Plan): Promise<Survey> {
   const heads: Prefix[] = [];
   const head = async <T>(file: RemoteFile, read: (source: ByteSource) => T): Promise<T> => {
     const prefix = new Prefix(client, urlOf(client, repo, commit, file.path), file);
@@ -144,16 +143,21 @@ class Prefix implements ByteSource {
     const bring = async (): Promise<void> => {
       if (at >= end) return;
       const range = `bytes=${at}-${end - 1}`;
-      const { response, body } = await this.#client.open(this.#url, { headers: { range } });
-      // A server without ranges sends the file from its beginning.
-      let skip = response.status === 206 ? 0 : at;
-      if (response.status === 206 && !(response.headers.get('content-range') ?? '').startsWith(`bytes ${at}-`))
+      const { response, body, close } = await this.#client.open(this.#url, { headers: { range } });
+      const said = response.headers.get('content-range') ?? '';
+      if (response.status === 416 || (response.status === 206 && !said.startsWith(`bytes ${at}-`))) {
+        close();
         throw new KvError(
           'network',
-          `the server was asked for ${range} of ${this.path} and answers '${response.headers.get('content-range')}'`,
+          `the server was asked for ${range} of ${this.path} and answers ${response.status} with '${said.slice(0, 80)}'`,
+          {
+            values: { path: this.path, range, bytes: this.size },
+          },
         );
+      }
+      // A server without ranges sends the file from its beginning.
+      let skip = response.status === 206 ? 0 : at;
       for await (const chunk of body) {
-        if (response.status === 416) break;
         const part = chunk.subarray(Math.min(skip, chunk.length));
         skip -= chunk.length - part.length;
         grown.set(part.subarray(0, end - at), at);

@@ -102,12 +102,18 @@ async function receive(client: HubClient, { url, file, onBytes }: Transfer, path
     let { size } = await handle.stat();
     if (size > file.size) await handle.truncate((size = 0));
     if (size === file.size) return;
-    const { response, body } = await client.open(url, size === 0 ? {} : { headers: { range: `bytes=${size}-` } });
-    const from = startOf(response, size, file);
-    if (from !== size) await handle.truncate((size = from ?? 0));
-    if (from === null) {
-      for await (const _ of body) break;
-      throw new Interruption('the server has no such range, so the download begins anew', { url, status: 416 });
+    const { response, body, close } = await client.open(
+      url,
+      size === 0 ? {} : { headers: { range: `bytes=${size}-` } },
+    );
+    try {
+      const from = startOf(response, size, file);
+      if (from !== size) await handle.truncate((size = from ?? 0));
+      if (from === null)
+        throw new Interruption('the server has no such range, so the download begins anew', { url, status: 416 });
+    } catch (error) {
+      close();
+      throw error;
     }
     onBytes('download', size);
     for await (const chunk of body) {

@@ -83,6 +83,7 @@ describe('fetch', () => {
     expectRefused(await command(['fetch', 'hf:org/tiny-GGUF']), 'not-allowed', /HF_TOKEN/);
     const before = hub.seen.length;
     expectRefused(await command(['fetch', 'hf:org/tiny-GGUF'], { HF_HUB_OFFLINE: '1' }), 'network', /offline/);
+    expectRefused(await command(['fetch', 'smollm2-135m'], { HF_HUB_OFFLINE: '1' }), 'network', /offline/);
     expect(hub.seen.length).toBe(before);
   });
 });

@@ -186,6 +186,7 @@ export const settingsFor = (hub: HubServer, dir: string, more: Partial<HubSettin
   offline: false,
   stallMs: 20_000,
   pauseMs: 1,
+  lookBytes: 2 ** 40,
   ollamaDirs: [join(dir, 'ollama')],
   ...more,
 });

@@ -104,6 +104,54 @@ describe('what the headers say', () => {
   });
 });
 
+describe('before a large download', () => {
+  const looking = (): HubSettings => ({ ...settings, lookBytes: 0 });
+
+  test('a model that cannot run here is refused, from its header', async () => {
+    const big = Buffer.alloc(2 ** 22);
+    const other = tinyGguf(seeded(1), (metadata) =>
+      metadata.set('general.architecture', { type: 'string', value: 'gemma9' }),
+    );
+    hub.add('org/other-GGUF', { 'other.gguf': Buffer.from(other) });
+    await expect(fetchFromHub('hf:org/other-GGUF', { settings: looking() })).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining('gemma9'),
+    });
+    const config = { ...JSON.parse(readFileSync(join(referenceModel, 'config.json'), 'utf8')), model_type: 'gemma9' };
+    hub.add('org/other', { 'config.json': JSON.stringify(config), 'tokenizer.json': '{}', 'model.safetensors': big });
+    await expect(fetchFromHub('hf:org/other', { settings: looking() })).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining('gemma9'),
+    });
+    expect(hub.downloads.every(({ path, range }) => range !== undefined || path.endsWith('config.json'))).toBe(true);
+    expect(readdirSync(folder.dir)).not.toContain(`run-${run - 1}`);
+  });
+
+  test('of weights of a type that is not read, likewise', async () => {
+    const content = Buffer.from(readFileSync(join(referenceModel, 'model.safetensors')));
+    const end = 8 + Number(content.readBigUInt64LE(0));
+    // A type of the same size, so that the header stays sound.
+    const header = content.subarray(8, end).toString();
+    const type = /"dtype":\s*"(F32|F16|BF16)"/.exec(header)![1]!;
+    const unread = { F32: 'I32', F16: 'I16', BF16: 'I16 ' }[type]!;
+    content.write(
+      header.replaceAll(`"${type}"`, `"${unread.trim()}"${' '.repeat(type.length - unread.trim().length)}`),
+      8,
+    );
+    const others = ['config.json', 'tokenizer.json'].map((name) => [name, readFileSync(join(referenceModel, name))]);
+    hub.add('org/integers', { ...Object.fromEntries(others), 'model.safetensors': content });
+    await expect(fetchFromHub('hf:org/integers', { settings: looking() })).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringMatching(/of the type I(32|16)/),
+    });
+    expect((await inspectRemote('hf:org/integers', { settings })).memory.unreadable).toEqual([unread.trim()]);
+  });
+
+  test('one that can is fetched', async () => {
+    expect(readFileSync(await fetchFromHub('hf:org/tiny-GGUF', { settings: looking() })).equals(gguf)).toBe(true);
+  });
+});
+
 describe('whether it fits', () => {
   test.each([
     ['native', createNativeBackend, 'auto'],
