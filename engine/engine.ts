@@ -2,23 +2,22 @@
  * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it reads
  * and generates; only text, numbers and reports cross.
  */
-import { resolve } from 'node:path';
 import type { Worker } from 'node:worker_threads';
 import { checkKeys, KvError, show, startThread } from '../native/index.ts';
-import { masterKeysInUse } from '../witness/index.ts';
-import { type Forecast, parseBudget } from './budget.ts';
+import type { Forecast } from './budget.ts';
 import { Chat } from './chat/chat.ts';
 import { openChat } from './chat/open.ts';
 import type { ChatOptions } from './chat/options.ts';
+import { checkEngineOptions, hostOptions } from './engine-options.ts';
 import { type CallFunction, EngineSession } from './engine-session.ts';
 import type { TourEvent, TourOptions, TourResult } from './evaluate/tour.ts';
 import { GateKeeper, keep, release } from './gate.ts';
-import type { HostOptions, LoadedInfo } from './host.ts';
-import { ENGINE_OPTIONS, RESUME_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
-import { idlePlaceOf } from './park/away.ts';
+import type { LoadedInfo } from './host.ts';
+import { obtainModel } from './model/hub/obtain.ts';
+import type { LoadProgress } from './model/types.ts';
+import { RESUME_OPTIONS, SESSION_OPTIONS } from './option-names.ts';
 import type { Resumed } from './park/resume.ts';
-import { type Call, fromWire, type Reply } from './protocol.ts';
-import { policyOf } from './retention.ts';
+import { type Call, fromWire, LOADING, type Reply } from './protocol.ts';
 import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from './types.ts';
 
 interface Pending {
@@ -31,13 +30,24 @@ interface Pending {
 
 /** Loads a model in its own thread. Throws what loading throws; the thread is gone then. */
 export async function createEngine(options: EngineOptions): Promise<Engine> {
-  const engine = new Engine(options);
+  checkEngineOptions(options);
+  const { offline, onProgress, signal } = options;
+  // In the caller's thread, where a download leaves the event loop free and can be aborted.
+  const model = await obtainModel(options.model, { offline, onProgress, signal });
+  const engine = new Engine({ ...options, model });
+  const abort = (): void => void engine.terminate();
+  signal?.addEventListener('abort', abort, { once: true });
   try {
+    if (signal?.aborted === true) throw new KvError('aborted', 'aborted before the model was loaded');
     await engine.start();
     return engine;
   } catch (error) {
     await engine.terminate();
-    throw error;
+    throw signal?.aborted === true
+      ? new KvError('aborted', 'the loading of the model was aborted', { cause: error })
+      : error;
+  } finally {
+    signal?.removeEventListener('abort', abort);
   }
 }
 
@@ -50,40 +60,17 @@ export class Engine {
   #gone: Error | null = null;
   #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
+  readonly #onLoading: EngineOptions['onProgress'];
+  /** What the caller's own code threw when it was told of the loading, which ends with this. */
+  #thrown: Error | null = null;
 
   /** @internal use createEngine */
   constructor(options: EngineOptions) {
-    checkKeys(options, ENGINE_OPTIONS, 'createEngine');
-    const { model, stateDir } = options;
-    const isFolder = stateDir === undefined || stateDir === null || (typeof stateDir === 'string' && stateDir !== '');
-    if (typeof model !== 'string' || !isFolder) {
-      throw new KvError('bad-argument', 'an engine needs the name of a model, and a folder or null for its state', {
-        values: { model: show(model), stateDir: show(stateDir) },
-        hint: "createEngine({ model: 'reference' })",
-      });
-    }
-    if (options.qdrant !== undefined && stateDir === null)
-      throw new KvError('bad-argument', 'sessions are shared from a state folder', {
-        hint: 'name one, or leave out qdrant',
-      });
-    const data: HostOptions = {
-      model,
-      dense: options.dense,
-      threads: options.threads,
-      isa: options.isa,
-      binding: options.binding,
-      cacheDir: options.cacheDir,
-      stateDir: stateDir === null ? null : resolve(stateDir ?? '.palimpsest'),
-      onLogFailure: options.onLogFailure ?? 'block',
-      qdrant: options.qdrant,
-      masterKeys: masterKeysInUse(),
-      logRules: options.logRules ?? [],
-      logRetention: options.logRetention && policyOf(options.logRetention, Date.now()),
-      anchor: options.anchor,
-      kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
-      idleSessions: idlePlaceOf(options.idleSessions),
-    };
-    this.#worker = startThread(new URL('./worker.ts', import.meta.url), { host: data, gate: this.#gate.shared });
+    this.#onLoading = options.onProgress;
+    this.#worker = startThread(new URL('./worker.ts', import.meta.url), {
+      host: hostOptions(options),
+      gate: this.#gate.shared,
+    });
     keep(this.#gate);
     this.#worker.on('message', (reply: Reply) => this.#receive(reply));
     this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(show(error))));
@@ -238,6 +225,7 @@ export class Engine {
   }
 
   #receive(reply: Reply): void {
+    if (reply.id === LOADING) this.#loading(reply);
     const pending = this.#pending.get(reply.id);
     if (pending === undefined) return;
     if (reply.kind === 'event') {
@@ -256,7 +244,18 @@ export class Engine {
     else pending.reject(fromWire(reply.error));
   }
 
-  #end(error: Error): void {
+  #loading(reply: Reply): void {
+    if (reply.kind !== 'event' || this.#thrown !== null) return;
+    try {
+      this.#onLoading?.(reply.event as LoadProgress);
+    } catch (error) {
+      this.#thrown = error as Error;
+      void this.terminate();
+    }
+  }
+
+  #end(failure: Error): void {
+    const error = this.#thrown ?? failure;
     this.#gone ??= error;
     for (const pending of this.#pending.values()) pending.reject(error);
     this.#pending.clear();

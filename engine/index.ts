@@ -134,7 +134,7 @@ export { EngineSession, Generation } from './engine-session.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
 export type { LoadedInfo, ParkedFile } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
-export type { ChatMessage, ChatTool, ModelConfig, RopeScaling, ToolCall } from './model/types.ts';
+export type { ChatMessage, ChatTool, LoadProgress, ModelConfig, RopeScaling, ToolCall } from './model/types.ts';
 export { type ParkedSession, parkedSessions } from './park/folder.ts';
 export type { Resumed } from './park/resume.ts';
 export { type RetainOptions, retainLog } from './retention.ts';

@@ -7,6 +7,9 @@ export interface Call {
   readonly params: unknown;
 }
 
+/** Events of the loading of the model come under this id, which no call has. */
+export const LOADING = 0;
+
 export interface AbortCall {
   readonly abort: number;
 }

@@ -12,8 +12,9 @@ import {
 } from '../native/index.ts';
 import { namingFile } from './model/bytes.ts';
 import { type DenseChoice, openDense } from './model/dense-choice.ts';
+import { obtainModel } from './model/hub/obtain.ts';
 import { type LoadOptions, loadModel } from './model/load.ts';
-import type { DenseBackend, DenseOptions, LoadedModel } from './model/types.ts';
+import type { DenseBackend, DenseOptions, LoadedModel, LoadProgress } from './model/types.ts';
 
 export interface RuntimeOptions {
   readonly model: string;
@@ -22,6 +23,12 @@ export interface RuntimeOptions {
   readonly isa?: Isa | undefined;
   readonly binding?: BindingName | undefined;
   readonly cacheDir?: string | undefined;
+  /** Nothing is asked of the network. */
+  readonly offline?: boolean | undefined;
+  /** Told while a model is downloaded, verified and made ready. */
+  readonly onProgress?: ((progress: LoadProgress) => void) | undefined;
+  /** Aborts a download. */
+  readonly signal?: AbortSignal | undefined;
   /** Called between pieces of native work: the thread may be ended in there. */
   readonly safePoint?: () => void;
 }
@@ -56,11 +63,14 @@ export class Runtime {
     if (options.binding !== undefined) useBinding(options.binding);
     if (options.isa !== undefined) setIsa(options.isa);
     const threads = options.threads ?? defaultThreads();
-    const model = await loadModel(options.model, given<LoadOptions>({ cacheDir: options.cacheDir }));
+    const { cacheDir, offline, onProgress, signal } = options;
+    const name = await obtainModel(options.model, { offline, onProgress, signal });
+    const model = await loadModel(name, given<LoadOptions>({ cacheDir, onProgress }));
+    const onLayer = (done: number, total: number): void => onProgress?.({ stage: 'load', file: null, done, total });
     const precision = options.dense ?? 'auto';
     const dense = await openDense(
       model,
-      given<DenseOptions>({ precision, threads, safePoint: options.safePoint }),
+      given<DenseOptions>({ precision, threads, safePoint: options.safePoint, onLayer }),
     ).catch((error: unknown) => {
       model.weights.close();
       throw namingFile(model.path, error);

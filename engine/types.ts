@@ -3,7 +3,7 @@ import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
 import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, WindowName } from '../native/index.ts';
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { AnchorOptions, FailureMode, LogRule } from '../witness/index.ts';
-import type { ChatMessage } from './model/types.ts';
+import type { ChatMessage, LoadProgress } from './model/types.ts';
 import type { GeneratedToken } from './sampling/logprobs.ts';
 import type { SamplingOptions } from './sampling/options.ts';
 
@@ -23,7 +23,10 @@ export interface LogRetention {
 
 /** Options of createEngine. Only the model is needed. */
 export interface EngineOptions {
-  /** Folder, .gguf file, or a name: 'reference', 'smollm2-135m'. */
+  /**
+   * Folder, .gguf file, or a name: 'reference', 'smollm2-135m', 'hf:ORG/REPO[@REVISION][:FILE]' on the Hugging Face Hub, which is downloaded where it is not in
+   * its cache folder, 'ollama:NAME[:TAG]' that Ollama has pulled.
+   */
   readonly model: string;
   /** 'auto': weights of 4 bits as they are, others in 8 bits; 'exact': float32. Default 'auto'. */
   readonly dense?: 'auto' | 'exact';
@@ -33,8 +36,14 @@ export interface EngineOptions {
   readonly isa?: Isa;
   /** Forces where those kernels come from; default: built in this checkout, else prebuilt, else WebAssembly. */
   readonly binding?: BindingName;
-  /** Where fetched models live. */
+  /** Where fetched models live; those of the Hub live where HF_HUB_CACHE and HF_HOME say. */
   readonly cacheDir?: string;
+  /** Nothing is asked of the network: a model that is not here is refused. HF_HUB_OFFLINE=1 does the same. Default false. */
+  readonly offline?: boolean;
+  /** Called while the model is downloaded, verified and made ready. */
+  readonly onProgress?: (progress: LoadProgress) => void;
+  /** Aborts the download and the loading; what was downloaded is kept, and the next one goes on from there. */
+  readonly signal?: AbortSignal;
   /** Witness log, indexes and learned thresholds; null: nothing is written. Default './.palimpsest'. */
   readonly stateDir?: string | null;
   /** What to do when the log cannot be written. Default 'block'. */

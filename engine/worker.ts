@@ -3,7 +3,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { assert } from '../native/index.ts';
 import { Gate } from './gate.ts';
 import { Host, type HostOptions } from './host.ts';
-import { type AbortCall, type Call, type Reply, toWire } from './protocol.ts';
+import { type AbortCall, type Call, LOADING, type Reply, toWire } from './protocol.ts';
 
 const port = parentPort;
 assert(port !== null, 'engine/worker.ts runs as a worker thread only');
@@ -12,7 +12,13 @@ const running = new Map<number, AbortController>();
 
 const { host: options, gate: shared } = workerData as { host: HostOptions; gate: SharedArrayBuffer };
 const gate = new Gate(shared);
-const opening = gate.during(() => Host.open({ ...options, safePoint: () => gate.pass() }));
+const opening = gate.during(() =>
+  Host.open({
+    ...options,
+    safePoint: () => gate.pass(),
+    onProgress: (event) => reply({ id: LOADING, kind: 'event', event }),
+  }),
+);
 // Reported through the first call; without this line an early failure would end the thread unheard.
 opening.catch(() => {});
 

@@ -26,7 +26,7 @@ export const KV_ERROR_CODES = {
   busy: 'the object is in use by another call',
   locked: 'another process holds the state folder',
   'not-found': 'a file, model, session or entry does not exist',
-  'not-allowed': 'the live view does not answer this client, or wants its token',
+  'not-allowed': 'a server does not answer this client, or wants a token that it knows',
   'missing-dependency': 'an optional package or program is not installed',
   sealed: 'what the log says of a session cannot be read: it was erased, or its key is not here',
   held: 'a legal hold keeps a session',

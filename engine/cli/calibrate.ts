@@ -11,6 +11,7 @@ import { type Sensitivity, sensitivities, sensitivityPlot } from '../calibrate/s
 import { Runtime } from '../runtime.ts';
 import { makeFolder, memoryDir } from '../state.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -30,8 +31,9 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
   const output = text(settings, 'output');
   const state = text(settings, 'state') ?? '.palimpsest';
   await interruptible(async (signal) => {
-    const { model, dense, threads, isa, binding, cacheDir } = engineOptions(settings);
-    const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
+    const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions(settings);
+    const given = { model, dense, threads, isa, binding, cacheDir, offline };
+    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const { shape } = runtime;
     const target = { modelDigest: runtime.model.digest, shape, family: runtime.model.config.architecture };
     const path = output === undefined ? measuredIn(state, target.modelDigest) : `${output}.measured`;

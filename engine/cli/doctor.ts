@@ -20,9 +20,15 @@ import {
   useBinding,
 } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
+import { fitOf } from '../fit.ts';
 import { chooseDense } from '../model/dense-choice.ts';
+import { isAway } from '../model/hub/obtain.ts';
+import { surveyModel } from '../model/hub/survey.ts';
 import { loadModel } from '../model/load.ts';
+import { memoryNeed } from '../model/memory.ts';
+import type { LoadedModel } from '../model/types.ts';
 import { defaultThreads } from '../runtime.ts';
+import { fitRows } from './fit-text.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
@@ -38,13 +44,14 @@ export async function doctor(settings: Settings): Promise<void> {
       values: { state },
       hint: 'name another with --state',
     });
-  const model = await loadModel(name, { cacheDir: text(settings, 'cache') ?? '.cache' });
+  const model = await lookAt(name, settings);
   try {
     const { layers, queryHeads, kvHeads, headDim, contextLength } = model.config;
     const tokens = number(settings, 'tokens') ?? contextLength;
     const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
     const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
     const dense = await chooseDense(precision);
+    const fit = fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens });
     const facts = {
       node: process.version,
       cpu: cpus()[0]?.model ?? 'unknown',
@@ -66,6 +73,7 @@ export async function doctor(settings: Settings): Promise<void> {
       model: model.name,
       modelPath: model.path,
       modelSummary: model.summary,
+      fit,
       stateDir: state,
       stateExists: existsSync(state),
       experience: await experienceOf(settings),
@@ -89,6 +97,10 @@ export async function doctor(settings: Settings): Promise<void> {
         'model',
         `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
       ],
+      ...(model.path === null
+        ? [['', `not here: ${bytesText(model.downloadBytes)} to fetch; this is from its headers`] as [string, string]]
+        : []),
+      ...fitRows(fit),
       ['state', `${state}${facts.stateExists ? '' : ' (not there yet)'}`],
       ['experience', experienceText(facts.experience)],
     ];
@@ -112,6 +124,24 @@ export async function doctor(settings: Settings): Promise<void> {
   } finally {
     model.weights.close();
   }
+}
+
+interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary'> {
+  /** null: it is not here. */
+  readonly path: string | null;
+  readonly downloadBytes: number;
+}
+
+/** A model that is here, or what the headers of one on the Hub say of it. */
+async function lookAt(name: string, settings: Settings): Promise<LookedAt> {
+  const offline = flag(settings, 'offline');
+  if (!isAway(name, { offline })) {
+    const model = await loadModel(name, { cacheDir: text(settings, 'cache') ?? '.cache' });
+    return { ...model, downloadBytes: 0 };
+  }
+  const { config, weights, downloadBytes, readBytes, format, commit, files } = await surveyModel(name, { offline });
+  const summary = { format, architecture: config.architecture, commit, files, readBytes };
+  return { name, config, weights, summary, path: null, downloadBytes };
 }
 
 interface SharedFacts {

@@ -16,6 +16,7 @@ import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts'
 import { Runtime } from '../runtime.ts';
 import { findBook } from '../state.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text, thresholdsPathOf } from './options.ts';
 import { readText } from './read-text.ts';
 
@@ -54,10 +55,11 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
   await interruptible(async (signal) => {
     // Weights in 8 bits would add noise to every comparison, so weights are f32 unless others are requested.
     const options = engineOptions({ dense: 'exact', ...settings });
-    const { model, dense, threads, isa, binding, cacheDir, stateDir, qdrant } = options;
+    const { model, dense, threads, isa, binding, cacheDir, offline, stateDir, qdrant } = options;
     const book = await findBook(stateDir!, qdrant);
     const sessions = (await book?.count()) ?? null;
-    const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
+    const given = { model, dense, threads, isa, binding, cacheDir, offline };
+    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     // Rows are collected as they come, so that they are printed even if the rest fails or is interrupted.
     const rows: EvaluateRow[] = [];
     let complete = false;

@@ -19,6 +19,7 @@ import { predictorPath } from '../park/predictors.ts';
 import { Runtime } from '../runtime.ts';
 import { makeFolder } from '../state.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 
@@ -28,8 +29,9 @@ const TOKENS_DEFAULT = 1024;
 export async function fitCommand(settings: Settings, texts: readonly CalibrationText[]): Promise<void> {
   const output = text(settings, 'output');
   await interruptible(async (signal) => {
-    const { model, dense, threads, isa, binding, cacheDir } = engineOptions(settings);
-    const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
+    const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions(settings);
+    const given = { model, dense, threads, isa, binding, cacheDir, offline };
+    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
     try {
       const tokens = number(settings, 'tokens') ?? TOKENS_DEFAULT;

@@ -4,19 +4,23 @@ import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
 import { columnsOf, fields, jsonText, KvError, printable } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
-import { inspectModel, inspectVocabulary } from '../model/inspect-model.ts';
+import { fitOf } from '../fit.ts';
+import { isRemoteName } from '../model/hub/name.ts';
+import { isAway } from '../model/hub/obtain.ts';
+import { inspectModel, inspectRemote, inspectVocabulary } from '../model/inspect-model.ts';
 import { MODEL_NAMES } from '../model/load.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
 import { MAGIC } from '../trace/header.ts';
 import { Trace } from '../trace/reader.ts';
-import { flag, type Settings, text } from './options.ts';
+import { fitRows } from './fit-text.ts';
+import { flag, number, type Settings, text } from './options.ts';
 import { contentOf, describe } from './thresholds.ts';
 
 type Kind = 'model' | 'thresholds' | 'trace' | 'log' | 'index' | 'state';
 
 /** The kind of a file, found from its content rather than its name, or the kind of a folder, found from its files. */
 export function kindOf(path: string): Kind {
-  if (MODEL_NAMES.includes(path) && !existsSync(path)) return 'model';
+  if (isRemoteName(path) || (MODEL_NAMES.includes(path) && !existsSync(path))) return 'model';
   if (!existsSync(path))
     throw new KvError('not-found', `there is nothing at ${path}`, { values: { path, names: MODEL_NAMES } });
   const stat = statSync(path);
@@ -63,7 +67,12 @@ interface Inspected {
 }
 
 /** Describes a file or folder. Throws what the reader of its kind throws, except that a damaged log gives a report with ok = false. */
-export async function inspectPath(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
+export async function inspectPath(
+  path: string,
+  cacheDir: string,
+  columns?: number,
+  how: ModelView = {},
+): Promise<Inspected> {
   const kind = kindOf(path);
   switch (kind) {
     case 'log': {
@@ -92,14 +101,34 @@ export async function inspectPath(path: string, cacheDir: string, columns?: numb
       return { ok: true, json: { ...header, kind, bytes, measured }, plain: `trace of a run\n${plain}` };
     }
     case 'model':
-      return inspectModelAt(path, cacheDir, columns);
+      return inspectModelAt(path, cacheDir, how, columns);
   }
 }
 
-async function inspectModelAt(path: string, cacheDir: string, columns?: number): Promise<Inspected> {
-  const model = inspectVocabulary(path) ?? (await inspectModel(path, { cacheDir }));
-  const title = model.kind === 'vocabulary' ? 'vocabulary without a model' : 'model';
-  return { ok: true, json: { ...model }, plain: `${title}\n${fields(flat({ ...model, kind: null }), columns)}` };
+interface ModelView {
+  /** The length that memory is reckoned for; default: the context length of the model. */
+  readonly tokens?: number | undefined;
+  readonly offline?: boolean;
+}
+
+async function inspectModelAt(
+  path: string,
+  cacheDir: string,
+  { tokens, offline }: ModelView,
+  columns?: number,
+): Promise<Inspected> {
+  const vocabulary = inspectVocabulary(path);
+  if (vocabulary !== null) {
+    const plain = `vocabulary without a model\n${fields(flat({ ...vocabulary, kind: null }), columns)}`;
+    return { ok: true, json: { ...vocabulary }, plain };
+  }
+  const away = isAway(path, { offline });
+  const model = away ? await inspectRemote(path, { offline }) : await inspectModel(path, { cacheDir });
+  const title = away ? 'model that is not here: what its headers say' : 'model';
+  const { memory, ...rest } = model;
+  const fit = fitOf(model.config, memory, { tokens });
+  const rows = [...flat({ ...rest, kind: null }), ...fitRows(fit)];
+  return { ok: true, json: { ...rest, fit, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
 }
 
 /** An index that is damaged, or of an earlier version, is made again from the log when a session opens: nothing is lost with it. */
@@ -131,7 +160,10 @@ async function inspectState(path: string, cacheDir: string, columns?: number): P
 }
 
 export async function inspect(path: string, settings: Settings): Promise<void> {
-  const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache', columnsOf(process.stdout));
+  const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache', columnsOf(process.stdout), {
+    tokens: number(settings, 'tokens'),
+    offline: flag(settings, 'offline'),
+  });
   process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : plain}\n`);
   if (!ok) process.exitCode = 2;
 }

@@ -45,6 +45,7 @@ export function engineOptions(settings: Settings): EngineOptions {
     isa: text(settings, 'isa') as Isa | undefined,
     binding: text(settings, 'binding') as BindingName | undefined,
     cacheDir: text(settings, 'cache') ?? '.cache',
+    offline: flag(settings, 'offline') ? true : undefined,
     stateDir: text(settings, 'state') ?? '.palimpsest',
     onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
     logRules: logRules(settings),

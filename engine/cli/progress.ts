@@ -1,5 +1,6 @@
 /** Progress on stderr: a bar on a terminal, one JSON object on each line for programs, and otherwise nothing. */
-import { bytesText, columnsOf } from '../../native/index.ts';
+import { bytesText, columnsOf, jsonText, printable } from '../../native/index.ts';
+import type { LoadProgress } from '../model/types.ts';
 import type { Progress } from '../types.ts';
 
 export type ProgressKind = 'bar' | 'jsonl' | 'none';
@@ -17,6 +18,12 @@ export function progressText(label: string, done: number, total: number, words: 
   const shorter = [`${name} ${count} ${words}`, `${name} ${count}`, count.trim()];
   return shorter.find((text) => text.length < columns) ?? '';
 }
+
+const LOAD_LABELS: Readonly<Record<LoadProgress['stage'], string>> = {
+  download: 'downloading',
+  verify: 'verifying',
+  load: 'loading',
+};
 
 export class ProgressLine {
   readonly #kind: ProgressKind;
@@ -43,6 +50,22 @@ export class ProgressLine {
     const line = progressText(label, done, total, words, columnsOf(process.stderr));
     process.stderr.write(`\r${line.padEnd(this.#shown)}`);
     this.#shown = line.length;
+  }
+
+  /** Shows how far a model is: MiB of its files, or layers. Programs get the numbers as they are. */
+  load({ stage, file, done, total }: LoadProgress): void {
+    const label = LOAD_LABELS[stage];
+    if (this.#kind === 'jsonl') process.stderr.write(`${jsonText({ label, stage, file, done, total })}\n`);
+    if (this.#kind !== 'bar') return;
+    const unit = stage === 'load' ? 1 : 2 ** 20;
+    const words = stage === 'load' ? 'layers' : `MiB ${printable(file ?? '')}`;
+    this.share(label, Math.floor(done / unit), Math.ceil(total / unit), words);
+  }
+
+  /** Takes the bar away, so that what is printed next stands in its place. */
+  erase(): void {
+    if (this.#shown > 0) process.stderr.write(`\r${' '.repeat(this.#shown)}\r`);
+    this.#shown = 0;
   }
 
   /** Ends the line of the bar, so that what is printed next begins on a new one. */

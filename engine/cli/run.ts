@@ -11,6 +11,7 @@ import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } fr
 import { ChatInput } from './chat.ts';
 import { failureText } from './failure.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { logprobTable } from './logprob-table.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -47,7 +48,7 @@ export async function run(settings: Settings): Promise<void> {
       hint: 'an empty prompt has no next token; give at least one character',
     });
   await interruptible(async (signal) => {
-    const engine = await createEngine(options);
+    const engine = await loading(settings, signal, (how) => createEngine({ ...options, ...how }));
     let session: string;
     try {
       if (chat && !engine.info.chat)

@@ -21,6 +21,7 @@ import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked }
 import { countedTokens } from '../prompt.ts';
 import type { Generated, Prompt } from '../types.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -116,7 +117,7 @@ async function withEngine(
   work: (engine: Engine, progress: ProgressLine, signal: AbortSignal) => Promise<void>,
 ): Promise<void> {
   await interruptible(async (signal) => {
-    const engine = await createEngine(options);
+    const engine = await loading(settings, signal, (how) => createEngine({ ...options, ...how }));
     const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
     try {
       await work(engine, progress, signal);

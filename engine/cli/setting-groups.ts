@@ -3,7 +3,16 @@ import type { Settings } from './options.ts';
 import type { SettingName } from './settings.ts';
 
 /** What loads a model. */
-export const ENGINE: readonly SettingName[] = ['model', 'threads', 'isa', 'binding', 'dense', 'cache', 'config'];
+export const ENGINE: readonly SettingName[] = [
+  'model',
+  'threads',
+  'isa',
+  'binding',
+  'dense',
+  'cache',
+  'offline',
+  'config',
+];
 /** The server that machines share. */
 export const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
 /** The state folder and its log. */

@@ -73,7 +73,10 @@ const POLICIES: readonly string[] = Object.keys(policies).filter((id) => id !== 
 
 export const SETTINGS = {
   config: { flags: '--config <file>', help: 'TOML or JSON file with these flags as keys' },
-  model: { flags: '-m, --model <path|name>', help: "model folder, .gguf file, or 'reference', 'smollm2-135m'" },
+  model: {
+    flags: '-m, --model <path|name>',
+    help: "model folder, .gguf file, 'reference', 'smollm2-135m', hf:ORG/REPO[:FILE] or ollama:NAME[:TAG]",
+  },
   prompt: { flags: '-p, --prompt <file|->', help: 'file with the prompt; - reads standard input' },
   kvBudget: {
     flags: '--kv-budget <bytes|%>',
@@ -171,6 +174,7 @@ export const SETTINGS = {
     help: 'file of the key that wraps the keys of sessions in the log (or its 64 hexadecimal digits, best in the environment); older ones behind it',
   },
   cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
+  offline: { flags: '--offline', help: 'ask nothing of the network for a model (as HF_HUB_OFFLINE=1)' },
   qdrantUrl: {
     flags: '--qdrant-url <url>',
     help: 'Qdrant server where sessions are shared with other machines (default: none)',

@@ -7,8 +7,10 @@ import { createEngine } from '../engine.ts';
 import { ownText } from '../evaluate/own-text.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import { fetchModel } from '../model/fetch.ts';
+import { isOffline } from '../model/hub/settings.ts';
 import type { Generated, SessionOptions } from '../types.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -25,6 +27,7 @@ async function chooseModel(settings: Settings): Promise<string> {
   try {
     await fetchModel('smollm2-135m', {
       cacheDir: text(settings, 'cache') ?? '.cache',
+      offline: isOffline(flag(settings, 'offline')),
       onProgress: (line) => process.stderr.write(`${line}\n`),
     });
     return 'smollm2-135m';
@@ -39,7 +42,8 @@ async function chooseModel(settings: Settings): Promise<string> {
 export async function start(settings: Settings): Promise<void> {
   const model = await chooseModel(settings);
   await interruptible(async (signal) => {
-    const engine = await createEngine(engineOptions({ ...settings, model }));
+    const given = engineOptions({ ...settings, model });
+    const engine = await loading(settings, signal, (how) => createEngine({ ...given, ...how }));
     try {
       const documentTokens =
         number(settings, 'tokens') ?? DOCUMENT_TOKENS[model as keyof typeof DOCUMENT_TOKENS] ?? 4000;

@@ -7,6 +7,7 @@ import { Runtime } from '../runtime.ts';
 import { type Recorded, recordTrace } from '../trace/record.ts';
 import { parseSample } from '../trace/sample.ts';
 import { interruptible } from './interrupt.ts';
+import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -30,8 +31,9 @@ export async function record(settings: Settings): Promise<void> {
   const content = await readText(prompt, 'prompt');
   await interruptible(async (signal) => {
     // As in evaluate, weights are f32 unless others are requested, so that nothing but the cache differs.
-    const { model, dense, threads, isa, binding, cacheDir } = engineOptions({ dense: 'exact', ...settings });
-    const runtime = await Runtime.open({ model, dense, threads, isa, binding, cacheDir });
+    const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions({ dense: 'exact', ...settings });
+    const given = { model, dense, threads, isa, binding, cacheDir, offline };
+    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
     try {
       const tokens = tokensOf(runtime, content, number(settings, 'tokens'));

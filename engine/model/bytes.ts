@@ -9,8 +9,23 @@ const DIGEST_CHUNK_BYTES = 1 << 20;
 /** Files of at least this size must not be mostly holes: half their bytes must be on disk, which still allows for compression. */
 const HOLLOW_BYTES = 2 ** 30;
 const DISK_BLOCK_BYTES = 512;
+/** Between two words about how far the digest is. */
+const TOLD_BYTES = 32 * DIGEST_CHUNK_BYTES;
 
-export class FileBytes {
+/** Bytes by position: a file, or the part of one that is known so far. */
+export interface ByteSource {
+  /** Of the file, for messages. */
+  readonly path: string;
+  /** Of the whole file. */
+  readonly size: number;
+  readInto(offset: number, target: Uint8Array): void;
+  /** In a buffer of their own. */
+  read(offset: number, length: number): Uint8Array;
+  /** Throws KvError 'bad-file' where the file has no such range. */
+  checkRange(offset: number, length: number): void;
+}
+
+export class FileBytes implements ByteSource {
   readonly path: string;
   readonly size: number;
   readonly #descriptor: number;
@@ -60,8 +75,8 @@ export class FileBytes {
     if (!sound || length > this.size - offset) throw this.#short(offset, length);
   }
 
-  /** SHA-256 of the whole file, hex. Throws KvError 'bad-file' for a large file that is mostly a hole. */
-  digest(): string {
+  /** SHA-256 of the whole file, hex. onBytes: told now and then how many were read. Throws KvError 'bad-file' for a large file that is mostly a hole. */
+  digest(onBytes: (bytes: number) => void = () => {}): string {
     // Not every file system reports this.
     const diskBytes = (fstatSync(this.#descriptor).blocks || Number.POSITIVE_INFINITY) * DISK_BLOCK_BYTES;
     if (this.size >= HOLLOW_BYTES && diskBytes < this.size / 2) {
@@ -76,6 +91,7 @@ export class FileBytes {
       const part = chunk.subarray(0, Math.min(chunk.length, this.size - offset));
       this.readInto(offset, part);
       hash.update(part);
+      if (offset % TOLD_BYTES === 0) onBytes(offset + part.length);
     }
     return hash.digest('hex');
   }

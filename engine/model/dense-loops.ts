@@ -23,6 +23,7 @@ class LoopBackend extends DenseBase implements DenseBackend {
       await this.turn();
       for (const part of ['attnNorm', 'mlpNorm', ...heads]) this.#load(`${layer}.${part}`);
       for (const part of ['q', 'k', 'v', 'o', 'gate', 'up', 'down']) this.#matrix(`${layer}.${part}`);
+      this.onLayer(layer + 1);
     }
     this.#load('norm');
     this.#matrix(tiedEmbeddings ? 'embed' : 'head');

@@ -61,6 +61,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
       for (const norm of ['attnNorm', 'mlpNorm', ...(qkNorm ? (['qNorm', 'kNorm'] as const) : [])] as const) {
         this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
       }
+      this.onLayer(layer + 1);
     }
     await this.turn();
     this.#matrix(layers, 'q', tiedEmbeddings ? 'embed' : 'head');

@@ -71,8 +71,12 @@ class OrtBackend extends DenseBase implements DenseBackend {
   async open(): Promise<void> {
     const { layers } = this.given.config;
     await this.addSession(firstGraph(this.given));
-    for (let layer = 0; layer < layers - 1; layer++) await this.addSession(nextGraph(this.given, layer));
+    for (let layer = 0; layer < layers - 1; layer++) {
+      await this.addSession(nextGraph(this.given, layer));
+      this.onLayer(layer + 1);
+    }
     await this.addSession(lastGraph(this.given));
+    this.onLayer(layers);
     await this.addSession(logitsGraph(this.given));
   }
 

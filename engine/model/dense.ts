@@ -10,12 +10,14 @@ export abstract class DenseBase {
   bytes = 0;
   protected readonly model: DenseModel;
   protected readonly safePoint: () => void;
+  protected readonly onLayer: (done: number) => void;
   protected closed = false;
 
   constructor(model: DenseModel, options: DenseOptions) {
     checkOptions(options);
     this.model = model;
     this.safePoint = options.safePoint ?? (() => {});
+    this.onLayer = (done) => options.onLayer?.(done, model.config.layers);
   }
 
   embed(tokenIds: Int32Array): Float32Array {

@@ -37,6 +37,8 @@ export interface FetchOptions {
   /** One line per stage. */
   readonly onProgress?: (line: string) => void;
   readonly signal?: AbortSignal;
+  /** Nothing is asked of the network: a model that is not here is refused. Default false. */
+  readonly offline?: boolean;
 }
 
 export function isFetchable(name: string): boolean {
@@ -54,7 +56,7 @@ export function fetchedPath(name: string, cacheDir: string): string {
  */
 export async function fetchModel(
   name: string,
-  { cacheDir, onProgress = () => {}, signal }: FetchOptions,
+  { cacheDir, onProgress = () => {}, signal, offline = false }: FetchOptions,
 ): Promise<string> {
   const source = sourceOf(name);
   const path = fetchedPath(name, cacheDir);
@@ -62,6 +64,11 @@ export async function fetchModel(
     if (knownDigest(path) === source.fileSha256) return path;
     onProgress(`${path} is damaged; fetching it again`);
   }
+  if (offline)
+    throw new KvError('network', `${name} is not in ${cacheDir}, and this is offline mode`, {
+      values: { name, path },
+      hint: 'unset HF_HUB_OFFLINE, or leave out --offline',
+    });
   const work = join(resolve(cacheDir), 'models', `.fetch-${process.pid}-${randomBytes(6).toString('hex')}`);
   attempt(work, () => mkdirSync(work, { recursive: true }));
   try {
@@ -157,7 +164,7 @@ function checkDigest(path: string, expected: string): void {
 }
 
 /** Makes the bytes durable before they become visible: syncs the file, renames it, syncs the folder. */
-function putInPlace(from: string, to: string): void {
+export function putInPlace(from: string, to: string): void {
   attempt(to, () => {
     syncFile(from);
     renameSync(from, to);

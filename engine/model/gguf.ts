@@ -4,7 +4,7 @@
  * throws KvError 'bad-file'; a valid file that is not supported throws 'unsupported'.
  */
 import { KvError, show } from '../../native/index.ts';
-import { FileBytes } from './bytes.ts';
+import { type ByteSource, FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES, type ElementType } from './dequant.ts';
 import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
@@ -47,7 +47,8 @@ export function openGguf(path: string): GgufFile {
   }
 }
 
-function readGguf(file: FileBytes): Pick<GgufFile, 'version' | 'metadata' | 'tensors'> {
+/** Reads the header alone. */
+export function readGguf(file: ByteSource): Pick<GgufFile, 'version' | 'metadata' | 'tensors'> {
   const reader = new HeaderReader(file);
   const version = readVersion(reader);
   const tensorCount = reader.count('tensors', TENSOR_BYTES_MIN, TENSORS_MAX);
@@ -228,14 +229,14 @@ const padded = (offset: number, alignment: number): number => Math.ceil(offset /
 
 /** Reads forward through the header, holding a window of the file and never more than one value beyond it. */
 class HeaderReader {
-  readonly file: FileBytes;
+  readonly file: ByteSource;
   position = 0;
   #window: Uint8Array = new Uint8Array(0);
   #view: DataView = new DataView(new ArrayBuffer(0));
   #windowStart = 0;
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true });
 
-  constructor(file: FileBytes) {
+  constructor(file: ByteSource) {
     this.file = file;
   }
 

@@ -3,12 +3,16 @@ import { existsSync } from 'node:fs';
 import { extname } from 'node:path';
 import { namingFile } from './bytes.ts';
 import { expectedShapes } from './config.ts';
+import { chooseDense } from './dense-choice.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
 import { openGguf } from './gguf.ts';
+import type { ObtainOptions } from './hub/settings.ts';
+import { surveyModel } from './hub/survey.ts';
 import { type LoadOptions, loadModel, modelName } from './load.ts';
+import { type MemoryNeed, memoryNeed } from './memory.ts';
 import { elementCount } from './stored-tensor.ts';
 import { ggufTokenizer } from './tokenizer-gguf.ts';
-import type { ModelConfig, Tokenizer } from './types.ts';
+import type { ModelConfig, Tokenizer, WeightSource } from './types.ts';
 
 export interface ModelInspection {
   readonly kind: 'model';
@@ -31,6 +35,35 @@ export interface ModelInspection {
     readonly eosIds: readonly number[];
     readonly addBos: boolean;
     readonly chatTemplate: boolean;
+  };
+  /** What it takes beside its cache. */
+  readonly memory: MemoryNeed;
+}
+
+/** A model on the Hub that is not here: what its headers say. */
+export interface RemoteInspection
+  extends Pick<ModelInspection, 'kind' | 'format' | 'config' | 'parameters' | 'tensors' | 'memory'> {
+  readonly name: string;
+  readonly repo: string;
+  readonly commit: string;
+  readonly files: readonly string[];
+  /** What fetching it would bring. */
+  readonly downloadBytes: number;
+  /** What was read of it for this. */
+  readonly readBytes: number;
+}
+
+/** Throws what surveyModel throws. */
+export async function inspectRemote(name: string, options: ObtainOptions = {}): Promise<RemoteInspection> {
+  const { weights, config, ...survey } = await surveyModel(name, options);
+  const dense = await chooseDense('auto');
+  return {
+    kind: 'model',
+    name,
+    ...survey,
+    config,
+    ...tensorTypes(config, weights),
+    memory: memoryNeed(config, weights, dense, 'auto'),
   };
 }
 
@@ -82,23 +115,33 @@ function describeTokenizer(tokenizer: Tokenizer, kind: string): ModelInspection[
   };
 }
 
+/** Types of all tensors that a configuration asks for. */
+export function tensorTypes(
+  config: ModelConfig,
+  weights: WeightSource,
+): Pick<ModelInspection, 'parameters' | 'tensors'> {
+  const tensors: Record<string, { count: number; parameters: number; bytes: number }> = {};
+  let parameters = 0;
+  for (const tensorName of expectedShapes(config).keys()) {
+    const tensor = weights.tensor(tensorName);
+    const { blockValues, blockBytes } = ELEMENT_TYPES.get(tensor.storedType)!;
+    const values = elementCount(tensor.shape, tensorName);
+    const sum = (tensors[tensor.storedType] ??= { count: 0, parameters: 0, bytes: 0 });
+    sum.count++;
+    sum.parameters += values;
+    sum.bytes += (values / blockValues) * blockBytes;
+    parameters += values;
+  }
+  return { parameters, tensors };
+}
+
 /** Throws what loadModel throws. */
 export async function inspectModel(pathOrName: string, options: LoadOptions = {}): Promise<ModelInspection> {
   const model = await loadModel(pathOrName, options);
   try {
     const { name, path, digest, fileBytes, config, tokenizer, summary } = model;
-    const tensors: Record<string, { count: number; parameters: number; bytes: number }> = {};
-    let parameters = 0;
-    for (const tensorName of expectedShapes(config).keys()) {
-      const tensor = model.weights.tensor(tensorName);
-      const { blockValues, blockBytes } = ELEMENT_TYPES.get(tensor.storedType)!;
-      const values = elementCount(tensor.shape, tensorName);
-      const sum = (tensors[tensor.storedType] ??= { count: 0, parameters: 0, bytes: 0 });
-      sum.count++;
-      sum.parameters += values;
-      sum.bytes += (values / blockValues) * blockBytes;
-      parameters += values;
-    }
+    const { weights } = model;
+    const dense = await chooseDense('auto');
     return {
       kind: 'model',
       name,
@@ -107,9 +150,9 @@ export async function inspectModel(pathOrName: string, options: LoadOptions = {}
       digest,
       fileBytes,
       config,
-      parameters,
-      tensors,
+      ...tensorTypes(config, weights),
       tokenizer: describeTokenizer(tokenizer, String(summary.tokenizer)),
+      memory: memoryNeed(config, weights, dense, 'auto'),
     };
   } finally {
     model.weights.close();

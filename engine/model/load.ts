@@ -1,13 +1,15 @@
 /** Turns a path or a name into a model that can run: configuration, weights by name, tokenizer. */
 import { createHash } from 'node:crypto';
-import { existsSync, statSync } from 'node:fs';
-import { extname, join, resolve } from 'node:path';
+import { existsSync, realpathSync, statSync } from 'node:fs';
+import { basename, dirname, extname, join, resolve } from 'node:path';
 import { KvError, packageRoot, printable } from '../../native/index.ts';
-import { attempt, namingFile } from './bytes.ts';
+import { attempt, FileBytes, namingFile } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
 import { checkFetched, fetchedPath, isFetchable } from './fetch.ts';
 import { openGguf } from './gguf.ts';
+import { NAME_FORMS } from './hub/name.ts';
+import { localModel } from './hub/obtain.ts';
 import { openLlama2c, readLlama2cTokenizer } from './llama2c.ts';
 import { ggufName, hfName, nameTensors } from './names.ts';
 import { openSafetensorsFolder } from './safetensors.ts';
@@ -15,11 +17,13 @@ import { type Checkpoint, elementCount } from './stored-tensor.ts';
 import type { VocabularyTokenizer } from './tokenizer.ts';
 import { ggufTokenizer } from './tokenizer-gguf.ts';
 import { readHfTokenizer } from './tokenizer-hf.ts';
-import type { LoadedModel, ModelConfig } from './types.ts';
+import type { LoadedModel, LoadProgress, ModelConfig } from './types.ts';
 
 export interface LoadOptions {
   /** The folder of fetched models. Default '.cache'. */
   readonly cacheDir?: string;
+  /** Told while the digest of the weights is taken. */
+  readonly onProgress?: (progress: LoadProgress) => void;
 }
 
 const CACHE_DIR = '.cache';
@@ -28,24 +32,24 @@ const CACHE_DIR = '.cache';
 export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 
 /**
- * Loads a Hugging Face folder, a .gguf file, a llama2.c .bin file, 'reference' (comes with the package) or a fetched
- * model by name. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model',
- * 'bad-tokenizer', 'unsupported', 'io'. Weights are decoded later, so a damaged one is reported only then.
+ * Loads a Hugging Face folder, a GGUF file, a llama2.c .bin file, 'reference' (comes with the package), a fetched model by name, or one that lies in
+ * the cache of the Hugging Face Hub ('hf:ORG/REPO') or in Ollama's folder ('ollama:NAME'). Nothing is downloaded. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model',
+ * 'bad-tokenizer', 'unsupported', 'checksum-mismatch', 'bad-argument', 'io'. Weights are decoded later, so a damaged one is reported only then.
  */
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
   try {
     const digest = isFetchable(pathOrName) ? checkFetched(pathOrName, options.cacheDir ?? CACHE_DIR) : null;
-    return openLoaded(pathOrName, path, digest);
+    return openLoaded(pathOrName, path, digest, options);
   } catch (error) {
     throw namingFile(path, error);
   }
 }
 
-function openLoaded(pathOrName: string, path: string, digest: string | null): LoadedModel {
+function openLoaded(pathOrName: string, path: string, digest: string | null, { onProgress }: LoadOptions): LoadedModel {
   const { checkpoint, config, tokenizer, format, declared, nameOf } = openModel(path);
   try {
-    const sha256 = digest ?? digestOf(checkpoint);
+    const sha256 = digest ?? digestOf(checkpoint, onProgress);
     const weights = nameTensors(checkpoint, config, nameOf);
     const fileBytes = checkpoint.files.reduce((sum, file) => sum + file.size, 0);
     return {
@@ -82,13 +86,15 @@ function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): s
   if (typeof pathOrName !== 'string' || pathOrName === '')
     throw new KvError('bad-argument', 'a model is a path or a name', { values: { names: MODEL_NAMES } });
   if (pathOrName === 'reference') return join(packageRoot(), 'models', 'reference');
+  const named = localModel(pathOrName);
+  if (named !== null) return named;
   const path = isFetchable(pathOrName) ? fetchedPath(pathOrName, cacheDir) : resolve(pathOrName);
   if (existsSync(path)) return path;
   throw new KvError('not-found', `there is no model at ${path}`, {
     values: { model: pathOrName, path, names: MODEL_NAMES },
     hint: isFetchable(pathOrName)
       ? `palimpsest fetch ${pathOrName}`
-      : `give a folder, a .gguf file, or one of ${MODEL_NAMES.join(', ')}`,
+      : `give a folder, a .gguf file, one of ${MODEL_NAMES.join(', ')}, or ${NAME_FORMS}`,
   });
 }
 
@@ -122,21 +128,8 @@ interface OpenedModel {
 function openModel(path: string): OpenedModel {
   if (attempt(path, () => statSync(path)).isDirectory()) return openFolder(path);
   switch (extname(path).toLowerCase()) {
-    case '.gguf': {
-      const file = openGguf(path);
-      return closingOnError(file, () => {
-        const config = ggufConfig(file);
-        return {
-          format: `GGUF ${file.version}`,
-          declared: file.metadata.get('general.name'),
-          // The metadata is left out, since it holds the vocabulary once more.
-          checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
-          config,
-          tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
-          nameOf: ggufName,
-        };
-      });
-    }
+    case '.gguf':
+      return openGgufModel(path);
     case '.bin': {
       const { checkpoint, config } = openLlama2c(path);
       return closingOnError(checkpoint, () => ({
@@ -148,10 +141,37 @@ function openModel(path: string): OpenedModel {
       }));
     }
     default:
+      // Files that are named by their digest, as Ollama's are, have no extension.
+      if (beginsAsGguf(path)) return openGgufModel(path);
       throw new KvError('unsupported', `${path} is not a supported kind of model file`, {
         values: { path },
         hint: 'give the folder of a safetensors checkpoint, a .gguf file or a llama2.c .bin file',
       });
+  }
+}
+
+function openGgufModel(path: string): OpenedModel {
+  const file = openGguf(path);
+  return closingOnError(file, () => {
+    const config = ggufConfig(file);
+    return {
+      format: `GGUF ${file.version}`,
+      declared: file.metadata.get('general.name'),
+      // The metadata is left out, since it holds the vocabulary once more.
+      checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
+      config,
+      tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
+      nameOf: ggufName,
+    };
+  });
+}
+
+function beginsAsGguf(path: string): boolean {
+  const file = FileBytes.open(path);
+  try {
+    return file.size >= 4 && Buffer.from(file.read(0, 4)).toString('latin1') === 'GGUF';
+  } finally {
+    file.close();
   }
 }
 
@@ -187,9 +207,26 @@ function closingOnError<T>(checkpoint: Checkpoint, rest: () => T): T {
 }
 
 /** SHA-256 of the weights file, with its names, shapes and bytes; of several files, that of their digests in the order of names. */
-function digestOf({ files }: Checkpoint): string {
-  const digests = files.map((file) => file.digest());
+function digestOf({ files }: Checkpoint, onProgress: LoadOptions['onProgress']): string {
+  const digests = files.map((file) => {
+    const tell = (done: number): void =>
+      onProgress?.({ stage: 'verify', file: basename(file.path), done, total: file.size });
+    const digest = file.digest(tell);
+    checkPromised(file.path, digest);
+    return digest;
+  });
   return digests.length === 1 ? digests[0]! : createHash('sha256').update(digests.join('\n')).digest('hex');
+}
+
+/** The caches of the Hub and of Ollama name a file of weights by its SHA-256: blobs/DIGEST, blobs/sha256-DIGEST. One that is another was damaged, or never whole. */
+function checkPromised(path: string, actual: string): void {
+  const blob = attempt(path, () => realpathSync(path));
+  const [, expected] = /^(?:sha256-)?([0-9a-f]{64})$/.exec(basename(blob)) ?? [];
+  if (expected === undefined || expected === actual || basename(dirname(blob)) !== 'blobs') return;
+  throw new KvError('checksum-mismatch', `${blob} does not have the SHA-256 that it is named by`, {
+    values: { path, blob, expected, actual },
+    hint: 'it is damaged: remove it, and fetch the model again',
+  });
 }
 
 function storedTypes({ tensors }: Checkpoint): Record<string, number> {

@@ -6,7 +6,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { asRecord, KvError, parseJson, readJson } from '../../native/index.ts';
-import { FileBytes } from './bytes.ts';
+import { type ByteSource, FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
 import { TENSOR_INDEX_BYTES_MAX, TENSORS_MAX } from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
@@ -19,7 +19,7 @@ export function openSafetensorsFolder(dir: string): Checkpoint {
   const indexPath = join(dir, 'model.safetensors.index.json');
   const single = join(dir, 'model.safetensors');
   const weightMap = existsSync(indexPath) && !existsSync(single) ? readIndex(indexPath) : null;
-  const names = weightMap === null ? ['model.safetensors'] : [...new Set(weightMap.values())].sort();
+  const names = weightMap === null ? ['model.safetensors'] : shardNames(weightMap);
   const files: FileBytes[] = [];
   const tensors = new Map<string, StoredTensor>();
   const close = (): void => {
@@ -48,9 +48,21 @@ export function openSafetensorsFolder(dir: string): Checkpoint {
   return { tensors, files, close };
 }
 
+/** The files that an index names, in order. Throws what reading the index throws. */
+export const shardsOf = (path: string): string[] => shardNames(readIndex(path));
+
+const shardNames = (weightMap: ReadonlyMap<string, string>): string[] => [...new Set(weightMap.values())].sort();
+
 /** Tensor → shard. Shards must be plain file names, so that an index cannot point outside its folder. */
 function readIndex(path: string): Map<string, string> {
-  const index = asRecord(readJson(path, { code: 'bad-file', bytesMax: TENSOR_INDEX_BYTES_MAX }));
+  return parseIndex(path, readJson(path, { code: 'bad-file', bytesMax: TENSOR_INDEX_BYTES_MAX }));
+}
+
+/** The files that the content of an index names. path: for messages. */
+export const shardsIn = (path: string, content: unknown): string[] => shardNames(parseIndex(path, content));
+
+function parseIndex(path: string, content: unknown): Map<string, string> {
+  const index = asRecord(content);
   const map = asRecord(index?.weight_map);
   if (map === undefined) throw bad(path, 'the index has no weight_map', {});
   const shards = new Map<string, string>();
@@ -65,8 +77,8 @@ function readIndex(path: string): Map<string, string> {
   return shards;
 }
 
-/** The tensors of one open file, by name. Throws KvError 'bad-file', or 'unsupported' for a type of unknown size. */
-export function readSafetensors(file: FileBytes): Map<string, StoredTensor> {
+/** The tensors of one file, by name. Throws KvError 'bad-file', or 'unsupported' for a type of unknown size. */
+export function readSafetensors(file: ByteSource): Map<string, StoredTensor> {
   if (file.size < 8)
     throw bad(file.path, `${file.size} bytes are too few for a safetensors file`, { bytes: file.size });
   const length = new DataView(file.read(0, 8).buffer).getBigUint64(0, true);
@@ -94,7 +106,7 @@ interface Range {
   readonly end: number;
 }
 
-function readEntry(file: FileBytes, name: string, entry: unknown, dataStart: number): Range {
+function readEntry(file: ByteSource, name: string, entry: unknown, dataStart: number): Range {
   const record = asRecord(entry);
   const { dtype, shape, data_offsets: offsets } = record ?? {};
   if (
@@ -124,7 +136,7 @@ function readEntry(file: FileBytes, name: string, entry: unknown, dataStart: num
   return { tensor: new StoredTensor(name, shape, type, file, dataStart + begin), begin, end };
 }
 
-function checkLayout(file: FileBytes, ranges: readonly Range[], dataBytes: number): void {
+function checkLayout(file: ByteSource, ranges: readonly Range[], dataBytes: number): void {
   let at = 0;
   for (const { tensor, begin, end } of [...ranges].sort((a, b) => a.begin - b.begin || a.end - b.end)) {
     if (begin !== at) {

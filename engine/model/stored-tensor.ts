@@ -1,6 +1,6 @@
 /** A tensor in a file, decoded on demand, a few megabytes at a time. */
 import { KvError, type NarrowMatrix } from '../../native/index.ts';
-import type { FileBytes } from './bytes.ts';
+import type { ByteSource, FileBytes } from './bytes.ts';
 import { dequantize, type ElementType, readableType } from './dequant.ts';
 import { hasNibbles, nibblesOf } from './nibbles.ts';
 import type { Tensor } from './types.ts';
@@ -27,12 +27,12 @@ export function elementCount(shape: readonly number[], tensor: string): number {
 export class StoredTensor implements Tensor {
   readonly name: string;
   readonly shape: readonly number[];
-  readonly #file: FileBytes;
+  readonly #file: ByteSource;
   readonly #type: ElementType;
   readonly #offset: number;
 
   /** The caller has checked that the bytes lie inside the file. shape: rows first. */
-  constructor(name: string, shape: readonly number[], type: ElementType, file: FileBytes, offset: number) {
+  constructor(name: string, shape: readonly number[], type: ElementType, file: ByteSource, offset: number) {
     this.name = name;
     this.shape = shape;
     this.#type = type;

@@ -193,6 +193,18 @@ export interface LoadedModel {
   readonly summary: Readonly<Record<string, unknown>>;
 }
 
+/** How far a model is on its way into memory. */
+export interface LoadProgress {
+  /** 'download': bytes from a server; 'verify': bytes read for a digest; 'load': layers made ready. */
+  readonly stage: 'download' | 'verify' | 'load';
+  /** The file that is under way, without folders; null while layers are made ready. */
+  readonly file: string | null;
+  /** Bytes or layers that are done: of all files of a download, of the one file whose digest is taken. */
+  readonly done: number;
+  /** Of so many. */
+  readonly total: number;
+}
+
 /** Input of attention, called once per layer and step by the driver of the dense half. */
 export interface LayerInput {
   readonly layer: number;
@@ -235,4 +247,6 @@ export interface DenseOptions {
   readonly threads: number;
   /** Called before each piece of native work, while none is under way. */
   readonly safePoint?: () => void;
+  /** Told how many of how many layers are ready. */
+  readonly onLayer?: (done: number, total: number) => void;
 }

@@ -42,6 +42,7 @@ import { one, type Random } from './case.ts';
 import { closeServer, HTTP, openServer, REQUEST, sendRequest } from './http.ts';
 import { judge } from './judge.ts';
 import { BINARY, damaged, JSON_TEXT, type Mutation } from './mutate.ts';
+import { NAMED } from './named.ts';
 
 export interface Parser {
   /** Sound files by name; what a round damages is one of `damage`. */
@@ -388,6 +389,7 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
       predictor.close();
     },
   },
+  ...NAMED,
   http: {
     files: async () => {
       await openServer();

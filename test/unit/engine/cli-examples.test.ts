@@ -1,17 +1,19 @@
 // Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder with the files that they name.
 // Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
 // every checkout has. What a terminal shows at any width is asked of the functions that draw it.
-
-import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { openConversation } from '../../../engine/chat/open.ts';
 import { ProgressLine, progressText } from '../../../engine/cli/progress.ts';
 import { ownText } from '../../../engine/evaluate/own-text.ts';
 import { fetchedPath } from '../../../engine/model/fetch.ts';
+import { seeded } from '../../native/rows.ts';
 import { isWritten, read, walk } from '../../tidy/files.ts';
 import { stretches } from '../../tidy/source.ts';
 import { dir, lastLine, palimpsest, root } from './command.ts';
+import { HubServer } from './model/hub/hub-server.ts';
+import { referenceModel, tinyGguf } from './model/model-files.ts';
 import { openEngine } from './on-reference.ts';
 
 const COMMANDS = [
@@ -115,6 +117,15 @@ function printed(): Example[] {
   });
 }
 
+/** The repositories that examples name, with models that every checkout has. */
+async function openHub(): Promise<HubServer> {
+  const hub = await HubServer.open();
+  const files = readdirSync(referenceModel).map((name) => [name, readFileSync(join(referenceModel, name))] as const);
+  hub.add('HuggingFaceTB/SmolLM2-135M-Instruct', Object.fromEntries(files));
+  hub.add('bartowski/SmolLM2-135M-Instruct-GGUF', { 'SmolLM2-135M-Instruct-Q8_0.gguf': tinyGguf(seeded(1)) });
+  return hub;
+}
+
 beforeAll(() => {
   const text = ownText();
   writeFileSync(join(dir, 'story.txt'), text.slice(0, 6000));
@@ -163,10 +174,13 @@ describe('help', () => {
     }[];
     const parked = await palimpsest(['sessions', 'park', '-m', 'reference', '-p', 'story.txt', '--json']);
     const { session: waiting } = lastLine(parked.out) as { session: string };
+    const hub = await openHub();
+    const env = { HOME: dir, HF_ENDPOINT: hub.url };
     const failed: string[] = [];
     for (const { line, args, input } of examples.values()) {
       // These ask for the fetched model itself, or for somebody's server, or serve until they are stopped, which has tests of its own.
-      if (line.includes('--chat') || ['fetch', 'serve'].includes(args[0]!) || line.includes('postgres://')) continue;
+      if (line.includes('--chat') || args[0] === 'serve' || line.includes('postgres://')) continue;
+      if (args[0] === 'fetch' && args[1]?.startsWith('hf:') === false) continue;
       if (line.includes('model.gguf') && !existsSync(model)) continue;
       const typed = args.map((word) =>
         word === 'smollm2-135m'
@@ -190,13 +204,14 @@ describe('help', () => {
         for (const name of ['mine.json', 'theirs.json']) await palimpsest(['thresholds', 'export', name]);
       if (line.includes('thresholds verify'))
         await palimpsest(['thresholds', 'sign', 'learned.json', '--key', 'my.key']);
-      const { code, err, out } = await palimpsest(typed, { input });
+      const { code, err, out } = await palimpsest(typed, { input, env });
       if (code !== 0) failed.push(`${line}: ${code} ${err}`);
       for (const [, proposed] of out.matchAll(/^ +npx (palimpsest .*)$/gm)) {
         const answer = await palimpsest(parse(proposed!).args);
         if (answer.code !== 0) failed.push(`${proposed}: ${answer.code} ${answer.err}`);
       }
     }
+    await hub.close();
     expect(failed).toEqual([]);
   });
 });

@@ -1,0 +1,83 @@
+/** What a model takes in memory beside its cache, estimated from its configuration and the types of its tensors. */
+import { DENSE_BLOCK, TRIAL_QUERIES } from '../../native/index.ts';
+import { expectedShapes } from './config.ts';
+import type { DenseChoice } from './dense-choice.ts';
+import { ELEMENT_TYPES } from './dequant.ts';
+import { hasNibbles } from './nibbles.ts';
+import type { DenseOptions, ModelConfig, WeightSource } from './types.ts';
+
+/** Bytes for one weight of the dense halves: our own packs 16 outputs by 32 inputs into 576 bytes of 8-bit codes and float32 scales, or 320 of 4-bit codes, half scales and minima. */
+const WIDE = 576 / 512;
+const NARROW = 320 / 512;
+const PANEL = 16;
+/** Tokens of a prompt that go through the layers at once. */
+const CHUNK_TOKENS = 128;
+
+export interface MemoryNeed {
+  /** Which dense half it is reckoned for. */
+  readonly dense: string;
+  /** Estimate: all matrices as the dense half would hold them. */
+  readonly weightsBytes: number;
+  /** Estimate: beside the weights while they are made ready, the largest of them in float32. */
+  readonly loadingBytes: number;
+  /** Estimate: rows of activations, logits, and the queries that trials keep. */
+  readonly scratchBytes: number;
+  /** Types of weights that are not read here, so that the model cannot run; empty: all are. */
+  readonly unreadable: readonly string[];
+}
+
+export function memoryNeed(
+  config: ModelConfig,
+  weights: WeightSource,
+  { name }: Pick<DenseChoice, 'name'>,
+  precision: DenseOptions['precision'],
+): MemoryNeed {
+  return { dense: name, ...weightsOf(config, weights, name, precision), scratchBytes: scratchOf(config) };
+}
+
+function weightsOf(
+  config: ModelConfig,
+  weights: WeightSource,
+  dense: DenseChoice['name'],
+  precision: DenseOptions['precision'],
+): Pick<MemoryNeed, 'weightsBytes' | 'loadingBytes' | 'unreadable'> {
+  let [weightsBytes, loadingBytes] = [0, 0];
+  const unreadable = new Set<string>();
+  for (const [name, shape] of expectedShapes(config)) {
+    const { storedType } = weights.tensor(name);
+    const type = ELEMENT_TYPES.get(storedType);
+    if (type === undefined || type.decode === null) unreadable.add(storedType);
+    const [outputs = 1, inputs = 1] = shape;
+    loadingBytes = Math.max(loadingBytes, outputs * inputs * 4);
+    // Rows of the embedding are read from the file; only as output matrix it is in memory.
+    if (name === 'embed' && !config.tiedEmbeddings) continue;
+    const isMatrix = shape.length === 2;
+    if (
+      !isMatrix ||
+      dense === 'loops' ||
+      precision === 'exact' ||
+      (dense === 'onnxruntime' && inputs % DENSE_BLOCK !== 0)
+    )
+      weightsBytes += outputs * inputs * 4;
+    else if (dense === 'onnxruntime') weightsBytes += outputs * inputs * WIDE;
+    else {
+      const packed = Math.ceil(outputs / PANEL) * PANEL * Math.ceil(inputs / DENSE_BLOCK) * DENSE_BLOCK;
+      weightsBytes += packed * (type !== undefined && hasNibbles(type) && inputs % DENSE_BLOCK === 0 ? NARROW : WIDE);
+    }
+  }
+  return { weightsBytes, loadingBytes, unreadable: [...unreadable] };
+}
+
+function scratchOf({
+  layers,
+  hiddenSize,
+  intermediateSize,
+  queryHeads,
+  kvHeads,
+  headDim,
+  vocabSize,
+}: ModelConfig): number {
+  const row = 3 * hiddenSize + 2 * intermediateSize + (2 * queryHeads + 2 * kvHeads) * headDim;
+  const queries = layers * 2 * TRIAL_QUERIES * queryHeads * headDim;
+  return 4 * (CHUNK_TOKENS * row + queries + vocabSize);
+}

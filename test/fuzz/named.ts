@@ -1,0 +1,60 @@
+/** What says where a model by name is: the answers of the Hub, as the library sees them, and the manifests of Ollama. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { chooseFiles } from '../../engine/model/hub/choose.ts';
+import { checkedAnswer } from '../../engine/model/hub/client.ts';
+import { listRepository } from '../../engine/model/hub/listing.ts';
+import { weightsOf } from '../../engine/model/hub/ollama.ts';
+import { JSON_TEXT } from './mutate.ts';
+
+/** What the interface of the Hub answers, as the library sees it, and what is chosen of it. */
+async function readListing(dir: string): Promise<void> {
+  const answer = async (url: unknown): Promise<Response> =>
+    checkedAnswer(readFileSync(join(dir, String(url).includes('/tree/') ? 'tree.json' : 'info.json')), 'the answer');
+  const name = { kind: 'hf', repo: 'org/repo', revision: 'main', file: null } as const;
+  const { files } = await listRepository(
+    { settings: { endpoint: 'https://hub' }, checkOnline: () => {}, answer },
+    name,
+  );
+  chooseFiles('org/repo', [...files.keys()], null);
+}
+
+export const NAMED = {
+  ollama: {
+    files: async () => ({
+      manifest: Buffer.from(
+        JSON.stringify({
+          schemaVersion: 2,
+          layers: [
+            { mediaType: 'application/vnd.ollama.image.model', digest: `sha256:${'ab'.repeat(32)}`, size: 1000 },
+            { mediaType: 'application/vnd.ollama.image.params', digest: `sha256:${'cd'.repeat(32)}`, size: 10 },
+          ],
+        }),
+      ),
+    }),
+    damage: { manifest: JSON_TEXT },
+    read: (dir: string) => weightsOf(readFileSync(join(dir, 'manifest')), 'manifest'),
+  },
+  hub: {
+    files: async () => ({
+      'info.json': Buffer.from(
+        JSON.stringify({ _id: '1', id: 'org/repo', sha: 'ab'.repeat(20), lastModified: '2026-01-01' }),
+      ),
+      'tree.json': Buffer.from(
+        JSON.stringify([
+          { type: 'directory', path: 'folder', size: 0, oid: '0'.repeat(40) },
+          { type: 'file', path: 'README.md', size: 5, oid: '12'.repeat(20) },
+          {
+            type: 'file',
+            path: 'm-Q8_0.gguf',
+            size: 1000,
+            oid: '1'.repeat(40),
+            lfs: { oid: 'ab'.repeat(32), size: 1000 },
+          },
+        ]),
+      ),
+    }),
+    damage: { 'info.json': JSON_TEXT, 'tree.json': JSON_TEXT },
+    read: (dir: string) => readListing(dir),
+  },
+};
