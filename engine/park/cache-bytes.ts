@@ -1,6 +1,6 @@
 /**
  * The cache of a parked session as bytes. First come the sealed pages, page by page and in each by layer, so that a layer comes behind the one below it: u32
- * bytes of what follows, a byte that says whether the page is as it is stored (0, native/stored.ts) or predicted (1, page-predictor.ts), and the page. Then
+ * bytes of what follows, a byte that says whether the page is as it is stored (0, native/stored.ts) or predicted (2, page-predictor.ts), and the page. Then
  * come the rows of the open page, layer by layer, keys before values: each row begins with a byte that says how it is written. Beside stored pages
  * each way gives back the same float32 numbers; beside predicted ones rows are in 8 bits.
  */
@@ -22,7 +22,8 @@ import { formatOf, type PagePredictor } from './page-predictor.ts';
 /** How a row of the open page is written: as float32, as f16, or in 8 bits with an f16 scale per head. */
 const ROW = { f32: 0, f16: 1, q8: 2 } as const;
 
-const PAGE = { stored: 0, predicted: 1 } as const;
+/** 1 was a predicted page of an earlier version. */
+const PAGE = { stored: 0, earlier: 1, predicted: 2 } as const;
 
 /** Of a cache of `tokens` tokens. With `predicted` its pages lose what residuals lose; without, nothing is lost. */
 export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor | null = null): Buffer {
@@ -59,6 +60,7 @@ export function fillCache(
   for (let i = 0; i < pages * layers; i++) {
     const end = reader.u32() + reader.at;
     const tag = reader.u8();
+    if (tag === PAGE.earlier) throw cutOff('its pages were predicted in the way of an earlier version');
     const formats = tag === PAGE.stored ? null : reader.formats();
     if (formats !== null && (tag !== PAGE.predicted || predicted === null))
       throw cutOff(`a page is written in way ${tag}`);
@@ -70,8 +72,9 @@ export function fillCache(
   const rows = openRows(tokens);
   if (rows * layers * 2 * (1 + Math.min(kvHeads * (2 + headDim), 2 * kvHeads * headDim)) > reader.left)
     throw cutOff('rows are missing');
+  const [k, v] = SIDES.map(() => new Float32Array(rows * kvHeads * headDim)) as [Float32Array, Float32Array];
   for (let layer = 0; layer < layers && rows > 0; layer++) {
-    const [k, v] = SIDES.map(() => unpackRows(reader, rows, kv.shape)) as [Float32Array, Float32Array];
+    for (const side of [k, v]) unpackRows(reader, rows, kv.shape, side);
     kv.append(layer, k, v);
   }
   if (reader.left > 0) throw cutOff(`${reader.left} bytes are left over`);
@@ -145,23 +148,25 @@ const tagged = (tag: number, { buffer }: Uint16Array | Float32Array): Buffer =>
 function packCodes(row: Float32Array, headDim: number): { readonly bytes: Buffer; readonly isExact: boolean } {
   const heads = row.length / headDim;
   const most = new Float32Array(heads);
-  for (const [i, value] of row.entries())
-    most[Math.floor(i / headDim)] = Math.max(most[Math.floor(i / headDim)]!, Math.abs(value));
+  for (let i = 0; i < row.length; i++) {
+    const head = Math.floor(i / headDim);
+    most[head] = Math.max(most[head]!, Math.abs(row[i]!));
+  }
   const halves = toHalf(most.map((value) => value / 127));
   const scales = fromHalf(halves);
   const codes = new Int8Array(row.length);
   let isExact = true;
-  for (const [i, value] of row.entries()) {
-    const scale = scales[Math.floor(i / headDim)]!;
+  for (let i = 0; i < row.length; i++) {
+    const [value, scale] = [row[i]!, scales[Math.floor(i / headDim)]!];
     if (scale !== 0) codes[i] = Math.max(-127, Math.min(127, Math.round(value / scale)));
     isExact &&= value === Math.fround(codes[i]! * scale);
   }
   return { bytes: Buffer.concat([Buffer.of(ROW.q8), Buffer.from(halves.buffer), Buffer.from(codes.buffer)]), isExact };
 }
 
-function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheShape): Float32Array {
+/** rows: [count, width], where they go. */
+function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheShape, rows: Float32Array): void {
   const width = kvHeads * headDim;
-  const rows = new Float32Array(count * width);
   const [halves, scaleBits] = [new Uint16Array(width), new Uint16Array(count * kvHeads)];
   // Where the codes of each row begin; −1: it has none.
   const codesAt = new Int32Array(count).fill(-1);
@@ -183,5 +188,4 @@ function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheSh
       const [scale, to] = [scales[t * kvHeads + head]!, t * width + head * headDim];
       for (let c = 0; c < headDim; c++) rows[to + c] = levels[from++]! * scale;
     }
-  return rows;
 }

@@ -155,8 +155,11 @@ void packLevels(const int8_t* levels, int rows, int contraction, int8_t* packed)
 }
 
 PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs, int contraction, bool turned)
-    : outputs_(outputs), contraction_(contraction), high_(gemmWeightBytes(contraction, outputs), 128), low_(high_.size(), 128),
-      highScale_(outputs), lowScale_(outputs) {
+    : outputs_(outputs), contraction_(contraction), highScale_(outputs), lowScale_(outputs) {
+  for (Buffer<uint8_t>* plane : {&high_, &low_}) {
+    plane->grow(gemmWeightBytes(contraction, outputs));
+    std::memset(plane->data(), 128, plane->bytes());
+  }
   std::vector<float> line(contraction);
   std::vector<int16_t> codes(contraction);
   int first = 0, panelOutputs = 0;
@@ -183,8 +186,13 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
 
 void PackedWeights::multiply(const Kernels* kernels, const int8_t* a, int rows, const float* rowScale, int planes, const float* base,
                              size_t baseStride, float* y, size_t yStride) const {
-  kernels->gemmI8(a, rows, depth(), high_.data(), outputs_, rowScale, highScale_.data(), base, baseStride, y, yStride);
-  if (planes > 1) kernels->gemmI8(a, rows, depth(), low_.data(), outputs_, rowScale, lowScale_.data(), y, yStride, y, yStride);
+  kernels->gemmI8(a, rows, depth(), high_.data(), depth(), outputs_, rowScale, highScale_.data(), base, baseStride, y, yStride);
+  if (planes > 1) kernels->gemmI8(a, rows, depth(), low_.data(), depth(), outputs_, rowScale, lowScale_.data(), y, yStride, y, yStride);
+}
+
+void PackedWeights::multiplyFirst(const Kernels* kernels, const int8_t* a, int rows, int contraction, const float* rowScale, const float* base, float* y,
+                                  size_t yStride) const {
+  kernels->gemmI8(a, rows, contraction, high_.data(), depth(), outputs_, rowScale, highScale_.data(), base, 0, y, yStride);
 }
 
 void materialize(const Kernels* kernels, const LatentView& view, const PackedWeights& weights, int planes, const float* bias, float* y,
