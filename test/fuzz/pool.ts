@@ -331,8 +331,12 @@ class Session {
     const counts = Array.from({ length: pair.layers }, (_, each) => pair.count(each));
     const least = Math.max(...counts.map(([, pages]) => pages * PAGE_TOKENS));
     const most = Math.min(...counts.map(([tokens]) => tokens));
-    const tokens = whole(this.#random, least, Math.max(least, most));
-    if (least <= most) pair.both('truncate', (cache) => cache.truncate(tokens));
+    if (least > most) return;
+    const tokens =
+      this.#random() < 0.7
+        ? whole(this.#random, least, most)
+        : PAGE_TOKENS * whole(this.#random, 0, Math.floor(most / PAGE_TOKENS));
+    pair.both('truncate', (cache) => cache.truncate(tokens));
   }
 
   #budget(pair: Pair): void {
