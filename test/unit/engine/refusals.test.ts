@@ -87,7 +87,15 @@ describe('what cannot be done is refused', () => {
       const what = inspect(value);
       for (const name of ['model', 'stateDir', 'threads', 'dense', 'kvBudget', 'idleSessions'])
         expect(await codeOf(createEngine({ model: MODEL, [name]: value }), `${name} ${what}`)).toMatch(/^bad-/);
-      for (const name of ['policy', 'cacheTypes', 'kvBudget', 'kldBudget', 'tokensExpected', 'skipLayers', 'thresholdsPath'])
+      for (const name of [
+        'policy',
+        'cacheTypes',
+        'kvBudget',
+        'kldBudget',
+        'tokensExpected',
+        'skipLayers',
+        'thresholdsPath',
+      ])
         expect(await codeOf(engine.openSession({ [name]: value }), `${name} ${what}`)).toMatch(/^bad-/);
       for (const name of ['maxTokens', 'stop', 'temperature', 'topK', 'logitBias', 'seed', 'logprobs', 'n'])
         expect(await codeOf(session.generate('a', { [name]: value }).result, `${name} ${what}`)).toMatch(/^bad-/);
