@@ -6,16 +6,22 @@ export function fail(message: string, values: Readonly<Record<string, unknown>>,
   throw new KvError('bad-argument', message, { values, hint });
 }
 
-/** A short text for any value, even for proxies that throw and detached arrays. */
+/** Elements of a list that are shown. */
+const SHOWN_MAX = 16;
+
+/** A short text for any value, even for proxies that throw and detached arrays. Of a list, its first elements; of those that are objects, their kind. */
 export function show(value: unknown): string {
-  if (typeof value !== 'object' && typeof value !== 'function') return String(value);
-  if (value === null) return 'null';
   try {
-    return Object.prototype.toString.call(value);
+    return Array.isArray(value) ? value.slice(0, SHOWN_MAX).map(kindOrText).join(',') : kindOrText(value);
   } catch {
     return '[object]';
   }
 }
+
+const kindOrText = (value: unknown): string =>
+  (typeof value === 'object' && value !== null) || typeof value === 'function'
+    ? Object.prototype.toString.call(value)
+    : String(value);
 
 export function integer(value: unknown, name: string, least: number, most: number): number {
   if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
