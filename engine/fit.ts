@@ -5,8 +5,9 @@ import type { MemoryNeed } from './model/memory.ts';
 import type { ModelConfig } from './model/types.ts';
 
 export interface Fit extends MemoryNeed {
-  /** Context length that is reckoned with. */
+  /** Context length that is reckoned with, and the longest that the model was trained for. */
   readonly tokens: number;
+  readonly contextLength: number;
   /** Exact: bytes of the cache at this length by format, and of a plain f16 cache. */
   readonly cache: Forecast;
   /** Memory that programs can have now, and all of it: of the machine, or what its container allows. */
@@ -33,7 +34,17 @@ export function fitOf(
   const spareLeastBytes = spare(Math.min(...cache.pairs.map(({ bytes }) => bytes)));
   const cannot = need.unreadable.length > 0 || spareLeastBytes < 0;
   const fits = cannot ? 'no' : spareF16Bytes >= 0 ? 'yes' : 'with a smaller cache';
-  return { ...need, tokens, cache, freeBytes, memoryBytes: memoryBytes(), spareF16Bytes, spareLeastBytes, fits };
+  return {
+    ...need,
+    tokens,
+    contextLength,
+    cache,
+    freeBytes,
+    memoryBytes: memoryBytes(),
+    spareF16Bytes,
+    spareLeastBytes,
+    fits,
+  };
 }
 
 /** What the system would give to programs now, and no more than the container allows. */

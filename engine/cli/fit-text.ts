@@ -4,7 +4,8 @@ import type { Fit } from '../fit.ts';
 
 /** Names and values for `fields`. */
 export function fitRows(fit: Fit): [string, string][] {
-  const { tokens, cache, freeBytes, memoryBytes, weightsBytes, loadingBytes, scratchBytes, dense } = fit;
+  const { tokens, contextLength, cache, freeBytes, memoryBytes, weightsBytes, loadingBytes, scratchBytes, dense } = fit;
+  const beyond = tokens > contextLength ? `, and the model is made for ${contextLength}` : '';
   const least = cache.pairs.reduce((a, b) => (b.bytes < a.bytes ? b : a));
   return [
     ['fits', verdict(fit)],
@@ -14,7 +15,10 @@ export function fitRows(fit: Fit): [string, string][] {
       `about ${bytesText(weightsBytes)} in memory (${dense}), and ${bytesText(loadingBytes)} more while they are loaded`,
     ],
     ['work', `about ${bytesText(scratchBytes)}; Node and the tokenizer come on top`],
-    ['cache', `${bytesText(cache.f16Bytes)} in f16, ${bytesText(least.bytes)} in ${least.pair}, at ${tokens} tokens`],
+    [
+      'cache',
+      `${bytesText(cache.f16Bytes)} in f16, ${bytesText(least.bytes)} in ${least.pair}, at ${tokens} tokens${beyond}`,
+    ],
   ];
 }
 

@@ -3,7 +3,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { seeded } from '../../native/rows.ts';
-import { dir, expectRefused, lastLine, palimpsest, type Result } from './command.ts';
+import { dir, expectRefused, lastLine, palimpsest, type Result, root } from './command.ts';
 import { HubServer, sha256 } from './model/hub/hub-server.ts';
 import { referenceModel, tinyGguf } from './model/model-files.ts';
 
@@ -96,7 +96,9 @@ describe('inspect and doctor', () => {
       expect(away.out).toContain(words);
     const facts = lastLine((await command(['doctor', '-m', 'hf:org/reference', '--tokens', '4096', '--json'])).out);
     expect(facts).toMatchObject({ modelPath: null, fit: { tokens: 4096 } });
-    expect((await command(['doctor', '-m', 'hf:org/reference'])).out).toMatch(/not here: .* to fetch/);
+    expect((await command(['doctor', '-m', 'hf:org/reference', '--tokens', '8192'])).out).toMatch(
+      /not here: .* to fetch.*is made for 4096/s,
+    );
     expect(hub.downloads.every(({ range, path }) => range !== undefined || path.endsWith('.json'))).toBe(true);
     expectRefused(await command(['inspect', 'hf:org/reference', '--offline']), 'not-found', /palimpsest fetch/);
     expect((await command(['fetch', 'hf:org/reference'])).code).toBe(0);
@@ -107,6 +109,32 @@ describe('inspect and doctor', () => {
     expect(facts['fit']).toMatchObject({ weightsBytes, cache });
     expect((await command(['doctor', '-m', 'hf:org/reference'])).code).toBe(0);
     expect(hub.seen).toEqual([]);
+  });
+});
+
+describe('without the package that asks the Hub', () => {
+  it('what is not here is refused with what to install, and what is here is used', async () => {
+    const hook = `export async function resolve(name, context, next) {
+      if (name === '@huggingface/hub') throw new Error('not installed');
+      return next(name, context);
+    }`;
+    const url = (text: string): string => `data:text/javascript,${encodeURIComponent(text)}`;
+    const register = `import { register } from 'node:module'; register(${JSON.stringify(url(hook))});`;
+    const without = { NODE_OPTIONS: `--import ${url(register)}` };
+    expectRefused(
+      await command(['fetch', 'hf:org/reference'], without),
+      'missing-dependency',
+      /npm install @huggingface\/hub@/,
+    );
+    expect((await command(['fetch', 'hf:org/reference'])).code).toBe(0);
+    expect((await command(['inspect', 'hf:org/reference'], without)).code).toBe(0);
+  });
+
+  it('the version to install is the one that is tested', () => {
+    const { peerDependencies, devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+    const version = peerDependencies['@huggingface/hub'] as string;
+    expect(devDependencies['@huggingface/hub']).toBe(version);
+    expect(readFileSync(join(root, 'engine/model/hub/listing.ts'), 'utf8')).toContain(`@huggingface/hub@${version}`);
   });
 });
 
