@@ -1,4 +1,5 @@
 // The JavaScript binding of predictors, and of all pages of a cache at once: typed arrays in, a status out, every length checked (see addon.cc).
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -79,14 +80,25 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     for (size_t i = 0; i < width; i++) {
       if (factors.data[i] * kCodedLevelMax > 127 || tables.data[i] >= predictor_->distributions) return kBadValue;
     }
-    // The same numbers as in engine/park/predictor.ts.
+    // The same numbers as in engine/park/predictor.ts, with inputs first and then residuals in the order of coding (cache/predictor.h).
+    const std::vector<int> order = codedOrder(tables.data, static_cast<int>(width));
     std::vector<float> floats(weights.length);
-    for (size_t i = 0; i < weights.length; i++) {
-      floats[i] = static_cast<float>(static_cast<double>(weights.data[i]) * static_cast<double>(scales.data[i / contraction]));
-      if (!std::isfinite(floats[i])) return kBadValue;
+    std::vector<uint8_t> codedFactors(width), codedTables(width);
+    const size_t inputs = contraction - width;
+    for (size_t o = 0; o < width; o++) {
+      const double scale = static_cast<double>(scales.data[o]);
+      const int8_t* from = weights.data + o * contraction;
+      float* to = floats.data() + o * contraction;
+      for (size_t c = 0; c < inputs; c++) to[c] = static_cast<float>(static_cast<double>(from[width + c]) * scale);
+      for (size_t c = 0; c < width; c++) to[inputs + c] = static_cast<float>(static_cast<double>(from[order[c]]) * scale);
     }
-    *out = std::make_unique<PredictedSide>(
-        PredictedSide{PackedWeights(kernelsOf(info.Env()), floats.data(), static_cast<int>(width), static_cast<int>(contraction), false), copied(base), copied(factors), copied(tables)});
+    if (!std::all_of(floats.begin(), floats.end(), [](float x) { return std::isfinite(x); })) return kBadValue;
+    for (size_t c = 0; c < width; c++) {
+      codedFactors[c] = factors.data[order[c]];
+      codedTables[c] = tables.data[order[c]];
+    }
+    *out = std::make_unique<PredictedSide>(PredictedSide{PackedWeights(kernelsOf(info.Env()), floats.data(), static_cast<int>(width), static_cast<int>(contraction), false),
+                                                         copied(base), std::move(codedFactors), std::move(codedTables)});
     return kOk;
   }
 

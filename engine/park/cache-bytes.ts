@@ -1,6 +1,6 @@
 /**
  * The cache of a parked session as bytes. First come the sealed pages, page by page and in each by layer, so that a layer comes behind the one below it: u32
- * bytes of what follows, a byte that says whether the page is as it is stored (0, native/stored.ts) or predicted (1, page-predictor.ts), and the page. Then
+ * bytes of what follows, a byte that says whether the page is as it is stored (0, native/stored.ts) or predicted (2, page-predictor.ts), and the page. Then
  * come the rows of the open page, layer by layer, keys before values: each row begins with a byte that says how it is written. Beside stored pages
  * each way gives back the same float32 numbers; beside predicted ones rows are in 8 bits.
  */
@@ -22,7 +22,8 @@ import { formatOf, type PagePredictor } from './page-predictor.ts';
 /** How a row of the open page is written: as float32, as f16, or in 8 bits with an f16 scale per head. */
 const ROW = { f32: 0, f16: 1, q8: 2 } as const;
 
-const PAGE = { stored: 0, predicted: 1 } as const;
+/** 1 was a predicted page of an earlier version. */
+const PAGE = { stored: 0, earlier: 1, predicted: 2 } as const;
 
 /** Of a cache of `tokens` tokens. With `predicted` its pages lose what residuals lose; without, nothing is lost. */
 export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor | null = null): Buffer {
@@ -59,6 +60,7 @@ export function fillCache(
   for (let i = 0; i < pages * layers; i++) {
     const end = reader.u32() + reader.at;
     const tag = reader.u8();
+    if (tag === PAGE.earlier) throw cutOff('its pages were predicted in the way of an earlier version');
     const formats = tag === PAGE.stored ? null : reader.formats();
     if (formats !== null && (tag !== PAGE.predicted || predicted === null))
       throw cutOff(`a page is written in way ${tag}`);

@@ -123,6 +123,9 @@ export function parsePredictor(bytes: Uint8Array, what: string): PredictorData {
   return { modelDigest, shape: { layers, kvHeads, headDim }, shares, layers: maps };
 }
 
+const columnOrder = (tables: Uint8Array): Uint16Array =>
+  Uint16Array.from([...tables.keys()].sort((a, b) => tables[b]! - tables[a]! || a - b));
+
 function made(known: Map<SideMap, GemmWeights>, map: SideMap, make: () => GemmWeights): GemmWeights {
   const found = known.get(map) ?? make();
   known.set(map, found);
@@ -139,6 +142,7 @@ export class Predictor {
   readonly #forward = new Map<SideMap, GemmWeights>();
   /** From residuals to codes: the inverses of the matrices that turn codes into residuals. */
   readonly #back = new Map<SideMap, GemmWeights>();
+  readonly #orders = new Map<SideMap, Uint16Array>();
   #packed: PackedPredictor | undefined;
 
   constructor(data: PredictorData) {
@@ -173,6 +177,13 @@ export class Predictor {
     return weights.multiply(levels, rowScales, { planes: 2 });
   }
 
+  /** Columns of residuals from those that spread most to those that spread least, those that spread alike as they stand. */
+  order(map: SideMap): Uint16Array {
+    const found = this.#orders.get(map) ?? columnOrder(map.tables);
+    this.#orders.set(map, found);
+    return found;
+  }
+
   /** The same in the binary, made when it is first needed. */
   packed(): PackedPredictor {
     const { shape, shares, layers } = this.data;
@@ -190,7 +201,10 @@ export class Predictor {
   }
 }
 
-/** Rows of inputs in 8 bits, [rows, of width `w`], from `at` on in rows of `contraction` levels. */
+/** Added to a small float32 it leaves no bits for a fraction: the sum is rounded to the nearest integer, halves to even. */
+const TO_WHOLE = 1.5 * 2 ** 23;
+
+/** Rows of inputs in 8 bits, computed in float32: [rows, of width `w`], from `at` on in rows of `contraction` levels. */
 export function putInputs(
   levels: Int8Array,
   contraction: number,
@@ -202,7 +216,8 @@ export function putInputs(
 ): void {
   for (let t = 0, from = 0; from < rows.length; t++)
     for (let c = 0, to = t * contraction + at; c < width; c++, to++, from++) {
-      const value = Math.floor((rows[from]! - centres[c]!) * gains[c]! + 0.5);
-      levels[to] = value > 127 ? 127 : value < -127 ? -127 : value;
+      const value = Math.fround(Math.fround(rows[from]! - centres[c]!) * gains[c]!);
+      const held = value > 127 ? 127 : value < -127 ? -127 : value;
+      levels[to] = Math.fround(held + TO_WHOLE) - TO_WHOLE;
     }
 }

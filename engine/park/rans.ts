@@ -1,7 +1,7 @@
 /**
  * Entropy coding of small integers with asymmetric numeral systems (rANS: Duda, arXiv 1311.2540): a symbol of probability p takes −log2 p bits, up to the
- * rounding of p to 12 bits. Four states take turns, so that a decoder need not wait for one before it begins the next. A state is in
- * [2^15, 2^31) and moves 16 bits at a time.
+ * rounding of p to 12 bits. Thirty-two states take turns, so that a decoder need not wait for one before it begins the next, and has them in the lanes of
+ * vectors. A state is in [2^15, 2^31) and moves 16 bits at a time. Symbols stand in columns, each of which has one distribution: all lanes look into one table.
  *
  * Bytes: the four states, u32, then the words, u16, in the order in which they are read.
  */
@@ -13,7 +13,7 @@ export const SYMBOLS = 2 * LEVEL_MAX + 1;
 const BITS = 12;
 const TOTAL = 1 << BITS;
 const LEAST = 2 ** 15;
-const STATES = 4;
+const STATES = 32;
 
 /** Probabilities as shares of 4096, [SYMBOLS], for a logistic distribution of that standard deviation; none is 0. */
 export function logisticShares(deviation: number): Uint16Array {
@@ -56,40 +56,44 @@ export class Distributions {
     }
   }
 
-  /** How often each symbol stands in each place of rows of levels, [width, SYMBOLS]. */
-  counts(levels: Int8Array, width: number): Uint32Array {
-    const counts = new Uint32Array(width * SYMBOLS);
-    for (let i = 0; i < levels.length; )
-      for (let at = LEVEL_MAX; at < counts.length; at += SYMBOLS, i++) counts[at + levels[i]!]! += 1;
+  /** How often each symbol stands in each column [columns][rows], [columns, SYMBOLS]. */
+  counts(levels: Int8Array, columns: number): Uint32Array {
+    const counts = new Uint32Array(columns * SYMBOLS);
+    const rows = levels.length / columns;
+    for (let at = LEVEL_MAX, i = 0, end = rows; i < levels.length; at += SYMBOLS, end += rows)
+      for (; i < end; i++) counts[at + levels[i]!]! += 1;
     return counts;
   }
 
-  /** Bits that so many symbols take. tables: which distribution, by the place in a row. */
+  /** Bits that so many symbols take. tables: which distribution, by the column. */
   bits(counts: Uint32Array, tables: Uint8Array): number {
     let bits = 0;
-    for (let place = 0, i = 0; place < tables.length; place++)
-      for (let at = tables[place]! * SYMBOLS, end = at + SYMBOLS; at < end; at++, i++)
+    for (let column = 0, i = 0; column < tables.length; column++)
+      for (let at = tables[column]! * SYMBOLS, end = at + SYMBOLS; at < end; at++, i++)
         if (counts[i]! > 0) bits += counts[i]! * this.#bits[at]!;
     return bits;
   }
 
-  /** levels: a multiple of four of them, in rows as long as `tables`. */
+  /** levels: columns [tables.length][rows], rows being a multiple of 32. */
   encode(levels: Int8Array, tables: Uint8Array): Buffer {
     const states = new Array<number>(STATES).fill(LEAST);
     // From the last to the first: no more than one for each symbol.
     const words = new Uint16Array(levels.length);
+    const rows = levels.length / Math.max(1, tables.length);
     let first = words.length;
-    for (let i = levels.length - 1, place = tables.length - 1; i >= 0; i--) {
-      const at = tables[place]! * SYMBOLS + levels[i]! + LEVEL_MAX;
-      if (--place < 0) place = tables.length - 1;
-      const share = this.shares[at]!;
-      let state = states[i & 3]!;
-      if (state >= share * 2 ** 19) {
-        words[--first] = state & 0xffff;
-        state >>>= 16;
+    for (let column = tables.length - 1, i = levels.length - 1; column >= 0; column--) {
+      const from = tables[column]! * SYMBOLS + LEVEL_MAX;
+      for (const end = column * rows; i >= end; i--) {
+        const at = from + levels[i]!;
+        const share = this.shares[at]!;
+        let state = states[i % STATES]!;
+        if (state >= share * 2 ** 19) {
+          words[--first] = state & 0xffff;
+          state >>>= 16;
+        }
+        const whole = Math.floor(state / share);
+        states[i % STATES] = whole * TOTAL + state - whole * share + this.#starts[at]!;
       }
-      const whole = Math.floor(state / share);
-      states[i & 3] = whole * TOTAL + state - whole * share + this.#starts[at]!;
     }
     const out = Buffer.alloc(4 * STATES + 2 * (words.length - first));
     for (const [i, state] of states.entries()) out.writeUInt32LE(state, 4 * i);
@@ -97,26 +101,28 @@ export class Distributions {
     return out;
   }
 
-  /** Fills `levels`, as many as were encoded. Throws 'bad-file' where the bytes are not what encode makes. */
+  /** Fills columns of levels, as many as were encoded. Throws 'bad-file' where the bytes are not what encode makes. */
   decode(bytes: Uint8Array, tables: Uint8Array, levels: Int8Array): void {
-    const [slots, width] = [this.#slots, tables.length];
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
     if (bytes.length < 4 * STATES || bytes.length % 2 !== 0) throw damaged();
     const states = Int32Array.from({ length: STATES }, (_, i) => view.getInt32(4 * i, true));
     if (states.some((state) => state < LEAST)) throw damaged();
+    const rows = levels.length / Math.max(1, tables.length);
     let next = 4 * STATES;
-    for (let i = 0, place = 0; i < levels.length; i++) {
-      const state = states[i & 3]!;
-      const slot = slots[tables[place]! * TOTAL + (state & (TOTAL - 1))]!;
-      levels[i] = (slot & 63) - LEVEL_MAX;
-      let left = Math.imul(((slot >>> 6) & (TOTAL - 1)) + 1, state >>> BITS) + (slot >>> 18);
-      // Beyond the end 0 is read, and the states are not what they must be.
-      if (left < LEAST) {
-        left = (left << 16) | bytes[next]! | (bytes[next + 1]! << 8);
-        next += 2;
+    for (let column = 0, i = 0; column < tables.length; column++) {
+      const slots = this.#slots.subarray(tables[column]! * TOTAL, (tables[column]! + 1) * TOTAL);
+      for (const end = (column + 1) * rows; i < end; i++) {
+        const state = states[i % STATES]!;
+        const slot = slots[state & (TOTAL - 1)]!;
+        levels[i] = (slot & 63) - LEVEL_MAX;
+        let left = Math.imul(((slot >>> 6) & (TOTAL - 1)) + 1, state >>> BITS) + (slot >>> 18);
+        // Beyond the end 0 is read, and the states are not what they must be.
+        if (left < LEAST) {
+          left = (left << 16) | bytes[next]! | (bytes[next + 1]! << 8);
+          next += 2;
+        }
+        states[i % STATES] = left;
       }
-      states[i & 3] = left;
-      if (++place === width) place = 0;
     }
     if (next !== bytes.length || states.some((state) => state !== LEAST)) throw damaged();
   }

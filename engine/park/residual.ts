@@ -2,7 +2,11 @@
  * A page of one layer as residuals: what is left of its keys and values when the layer below has predicted them, in steps of one size, entropy-coded. The writer computes
  * residuals against what the reader will have (closed loop), so that errors do not add up from layer to layer.
  *
- * Bytes: for keys, then for values: u32 bytes of what follows, i8 by how many half octaves the distributions are wider than they were fitted, then rans.ts.
+ * Columns of residuals are coded from those that spread most to those that spread least (Predictor.order), and the last ones, which hold nothing but
+ * zeros, not at all: a reader neither decodes nor multiplies them.
+ *
+ * Bytes: for keys and for values i8 by how many half octaves the distributions are wider than they were fitted, then for both u16 how many columns are coded,
+ * then the columns of keys and those of values, coded as one (rans.ts).
  */
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import { DEVIATIONS, type LayerMap, type Predictor, putInputs, type SideMap } from './predictor.ts';
@@ -11,7 +15,10 @@ import { LEVEL_MAX } from './rans.ts';
 /** A residual becomes the next step from 0 where it is this far from the last: values near 0 cost fewest bits. */
 const ROUND_UP = 0.42;
 /** Half octaves by which distributions may be moved. */
-const SHIFTS = [-4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6];
+const SHIFTS: readonly number[] = [-4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6];
+
+/** Of a page: two shifts and two counts of columns. */
+const HEAD_BYTES = 6;
 
 /** Rows of one page, before the rotary embedding, [128, w] each. */
 export interface PageRows {
@@ -71,6 +78,36 @@ function codesOf(predictor: Predictor, map: SideMap, residuals: Float32Array): I
   return levels;
 }
 
+/** Columns of codes [128, w] in the order of coding, as far as any holds a number that is not 0. */
+function columnsOf(codes: Int8Array, order: Uint16Array): Int8Array {
+  const width = order.length;
+  const columns = new Int8Array(codes.length);
+  let used = 0;
+  for (const [i, column] of order.entries())
+    for (let t = 0, at = i * PAGE_TOKENS; t < PAGE_TOKENS; t++, at++) {
+      columns[at] = codes[t * width + column]!;
+      if (columns[at] !== 0) used = i + 1;
+    }
+  return columns.subarray(0, used * PAGE_TOKENS);
+}
+
+/** What was made of one side: columns that are coded, how wide, and by which distributions. */
+interface CodedSide {
+  readonly columns: Int8Array;
+  readonly shift: number;
+  readonly tables: Uint8Array;
+}
+
+/** The distributions that make columns shortest. */
+function coded({ distributions }: Predictor, { tables }: SideMap, order: Uint16Array, columns: Int8Array): CodedSide {
+  const count = columns.length / PAGE_TOKENS;
+  const fitted = Uint8Array.from(order.subarray(0, count), (column) => tables[column]!);
+  const counts = distributions.counts(columns, count);
+  const costs = SHIFTS.map((shift) => distributions.bits(counts, moved(fitted, shift)));
+  const shift = SHIFTS[costs.indexOf(Math.min(...costs))]!;
+  return { columns, shift, tables: moved(fitted, shift) };
+}
+
 /** Writes a page. → its bytes, and the rows that a reader will have. Rows before firstRow (sinks, which are kept exactly) are not coded. */
 export function encodePage(
   predictor: Predictor,
@@ -80,7 +117,7 @@ export function encodePage(
   firstRow: number,
 ): { bytes: Buffer; rows: PageRows } {
   const { width, distributions } = predictor;
-  const parts: Buffer[] = [];
+  const sides: CodedSide[] = [];
   const side = (map: SideMap, wanted: Float32Array, keys: Float32Array | null): Float32Array => {
     const levels = inputLevels(map, layer, width, below, keys);
     const residuals = predictor.multiply(map, levels);
@@ -88,42 +125,50 @@ export function encodePage(
     const codes = codesOf(predictor, map, residuals);
     codes.fill(0, 0, firstRow * width);
     putResiduals(levels, map, codes);
-    const counts = distributions.counts(codes, width);
-    const costs = SHIFTS.map((shift) => distributions.bits(counts, moved(map.tables, shift)));
-    const shift = SHIFTS[costs.indexOf(Math.min(...costs))]!;
-    const coded = distributions.encode(codes, moved(map.tables, shift));
-    const head = Buffer.alloc(5);
-    head.writeUInt32LE(coded.length + 1);
-    head.writeInt8(shift, 4);
-    parts.push(head, coded);
+    const order = predictor.order(map);
+    sides.push(coded(predictor, map, order, columnsOf(codes, order)));
     return predictor.multiply(map, levels);
   };
   const k = side(layer.k, rows.k, null);
   const v = side(layer.v, rows.v, k);
-  return { bytes: Buffer.concat(parts), rows: { k, v } };
+  const head = Buffer.alloc(HEAD_BYTES);
+  for (const [i, { shift, tables }] of sides.entries()) {
+    head.writeInt8(shift, i);
+    head.writeUInt16LE(tables.length, 2 + 2 * i);
+  }
+  const columns = Int8Array.from(sides.flatMap((one) => [...one.columns]));
+  const bytes = distributions.encode(columns, Buffer.concat(sides.map((one) => one.tables)));
+  return { bytes: Buffer.concat([head, bytes]), rows: { k, v } };
 }
 
 /** The rows of a page that encodePage wrote. Throws 'bad-file'. */
 export function decodePage(predictor: Predictor, layer: LayerMap, below: Below, bytes: Uint8Array): PageRows {
   const { width, distributions } = predictor;
   const file = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
-  const codes = new Int8Array(PAGE_TOKENS * width);
+  if (file.length < HEAD_BYTES) throw damaged();
+  const maps = [layer.k, layer.v];
+  const heads = maps.map((map, i) => ({ map, shift: file.readInt8(i), count: file.readUInt16LE(2 + 2 * i) }));
+  if (heads.some(({ shift, count }) => !SHIFTS.includes(shift) || count > width)) throw damaged();
+  const tables = heads.map(({ map, shift, count }) =>
+    moved(
+      Uint8Array.from(predictor.order(map).subarray(0, count), (column) => map.tables[column]!),
+      shift,
+    ),
+  );
+  const columns = new Int8Array(PAGE_TOKENS * (heads[0]!.count + heads[1]!.count));
+  distributions.decode(file.subarray(HEAD_BYTES), Buffer.concat(tables), columns);
   let at = 0;
-  const side = (map: SideMap, keys: Float32Array | null): Float32Array => {
-    const size = at + 4 <= file.length ? file.readUInt32LE(at) : 0;
-    if (size < 1 || size > file.length - at - 4) throw damaged();
-    const shift = file.readInt8(at + 4);
-    if (!SHIFTS.includes(shift)) throw damaged();
-    distributions.decode(file.subarray(at + 5, at + 4 + size), moved(map.tables, shift), codes);
-    at += 4 + size;
+  const side = (i: number, keys: Float32Array | null): Float32Array => {
+    const { map, count } = heads[i]!;
+    const codes = new Int8Array(PAGE_TOKENS * width);
+    for (const column of predictor.order(map).subarray(0, count))
+      for (let t = 0; t < PAGE_TOKENS; t++, at++) codes[t * width + column] = columns[at]!;
     const levels = inputLevels(map, layer, width, below, keys);
     putResiduals(levels, map, codes);
     return predictor.multiply(map, levels);
   };
-  const k = side(layer.k, null);
-  const v = side(layer.v, k);
-  if (at !== file.length) throw damaged();
-  return { k, v };
+  const k = side(0, null);
+  return { k, v: side(1, k) };
 }
 
 const damaged = (): KvError => new KvError('bad-file', 'a predicted page is damaged');

@@ -183,8 +183,13 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
 
 void PackedWeights::multiply(const Kernels* kernels, const int8_t* a, int rows, const float* rowScale, int planes, const float* base,
                              size_t baseStride, float* y, size_t yStride) const {
-  kernels->gemmI8(a, rows, depth(), high_.data(), outputs_, rowScale, highScale_.data(), base, baseStride, y, yStride);
-  if (planes > 1) kernels->gemmI8(a, rows, depth(), low_.data(), outputs_, rowScale, lowScale_.data(), y, yStride, y, yStride);
+  kernels->gemmI8(a, rows, depth(), high_.data(), depth(), outputs_, rowScale, highScale_.data(), base, baseStride, y, yStride);
+  if (planes > 1) kernels->gemmI8(a, rows, depth(), low_.data(), depth(), outputs_, rowScale, lowScale_.data(), y, yStride, y, yStride);
+}
+
+void PackedWeights::multiplyFirst(const Kernels* kernels, const int8_t* a, int rows, int contraction, const float* rowScale, const float* base, float* y,
+                                  size_t yStride) const {
+  kernels->gemmI8(a, rows, contraction, high_.data(), depth(), outputs_, rowScale, highScale_.data(), base, 0, y, yStride);
 }
 
 void materialize(const Kernels* kernels, const LatentView& view, const PackedWeights& weights, int planes, const float* bias, float* y,

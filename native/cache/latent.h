@@ -57,6 +57,8 @@ class PackedWeights {
   // y[t][o] = base[t][o] + rowScale[t] * sum_c a[t][c] * w[c][o]. a: in the order of gemmI8. planes: 1 or 2.
   void multiply(const Kernels* kernels, const int8_t* a, int rows, const float* rowScale, int planes, const float* base, size_t baseStride,
                 float* y, size_t yStride) const;
+  // The same with the high plane and the first `contraction` columns of the weights alone, a multiple of 4. base: one row for all.
+  void multiplyFirst(const Kernels* kernels, const int8_t* a, int rows, int contraction, const float* rowScale, const float* base, float* y, size_t yStride) const;
 
  private:
   int outputs_;

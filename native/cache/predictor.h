@@ -1,8 +1,9 @@
 // What parked pages are predicted by, and the way back from their residuals to rows. engine/park/ says what the bytes mean and is the reference
 // (predictor.ts, residual.ts, rans.ts): the rows are the same to the bit. Pages do not depend on each other, so each may be read by another thread.
 //
-// A row of one side is base + weights * levels. The levels of a row, all in 8 bits: its residuals times their factors [w], then what it is predicted
-// from: keys and values of the layer below [2w] if there is one, and for values the keys of this layer [w].
+// A row of one side is base + weights * levels. The levels of a row, all in 8 bits, in the order of the weights here: keys and values of the layer below [2w] if
+// there is one, for values the keys of this layer [w], and then its residuals times their factors, from the columns that spread most to those that spread
+// least. A page codes the first of these columns alone, and the product ends with them. Sums are whole numbers, so their order makes no difference.
 #pragma once
 #include <vector>
 
@@ -13,10 +14,14 @@ namespace palimpsest {
 
 struct PredictedSide {
   PackedWeights weights;
-  std::vector<float> base;       // [w]
-  std::vector<uint8_t> factors;  // [w], times a residual within int8
-  std::vector<uint8_t> tables;   // [w], below the number of distributions
+  std::vector<float> base;  // [w]
+  // Of the columns of residuals in the order of coding, [w]:
+  std::vector<uint8_t> factors;  // times a residual within int8
+  std::vector<uint8_t> tables;   // below the number of distributions
 };
+
+// The places of columns in the order in which they are coded: those with higher tables first, those with equal ones as they stand.
+std::vector<int> codedOrder(const uint8_t* tables, int width);
 
 struct PredictedLayer {
   PredictedSide k;
@@ -30,8 +35,7 @@ struct Predictor {
   int headDim;
   std::vector<PredictedLayer> layers;
   int distributions = 0;
-  std::vector<uint8_t> symbols;  // [distributions][4096], as Kernels::decodeResiduals reads them
-  std::vector<uint32_t> shares;  // [distributions][43]
+  std::vector<uint32_t> slots;  // [distributions][4096], as Kernels::decodeResiduals reads them
 
   int width() const { return kvHeads * headDim; }
   // shares: [count][43], each distribution with no 0 and the sum 4096; false otherwise.
@@ -52,19 +56,15 @@ class PageReader {
   float* v() { return v_.data(); }
 
  private:
-  // Rows [128][w] of one side in levels_.
-  void toLevels(const Kernels* kernels, const PredictedLayer& layer, bool isKey, int width);
-  // Puts levels [128][w] into columns [at, at + w) of rows of `depth` levels in the order of gemmI8.
-  static void putColumns(const int8_t* levels, int width, int8_t* to, int depth, int at);
-  void multiply(const Kernels* kernels, const PredictedSide& side, int width, int8_t* codes, bool hasBelow, bool hasKeys, float* rows);
+  void multiply(const Kernels* kernels, const PredictedSide& side, int width, const int8_t* levels, int depth, float* rows);
 
   Buffer<float> k_;
   Buffer<float> v_;
   Buffer<uint8_t> tables_;  // [2][w]
-  Buffer<int8_t> codes_;    // [2][128][w]
-  Buffer<int8_t> levels_;   // [128][w]
-  Buffer<int8_t> below_;    // the levels of the layer below, 2w to a row, in the order of gemmI8
-  Buffer<int8_t> operand_;
+  // Rows in the order of gemmI8, which holds blocks of eight:
+  Buffer<int8_t> below_;    // the levels of the layer below, 2w to a row
+  Buffer<int8_t> keyRows_;  // what keys are made of
+  Buffer<int8_t> valueRows_;
 };
 
 }  // namespace palimpsest

@@ -16,7 +16,6 @@ constexpr int kGemmRows = 4, kGemmGroups = 3;
 #else
 constexpr int kGemmRows = kLanes == 8 ? 4 : 2, kGemmGroups = 1;
 #endif
-constexpr int kGemmBlock = 8;  // rows in a block of a
 
 struct GemmOutput {
   const float* rowScale;     // of the block's first row
@@ -126,7 +125,7 @@ INLINE void gemmStarts(const int8_t* a, int steps, int32_t* start) {
   for (int r = 0; r < kGemmBlock; r++) start[r] = -kBias * (lanes[r] + (kAtOnce == 2 ? lanes[kGemmBlock % (kVectors * kLanes) + r] : 0));
 }
 
-static void gemmI8(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,
+static void gemmI8(const int8_t* a, int rows, int contraction, const uint8_t* w, int depth, int outputs, const float* rowScale, const float* columnScale,
                    const float* base, size_t baseStride, float* y, size_t yStride) {
   const int steps = contraction / 4;
   for (int first = 0; first < rows; first += kPageTokens) {
@@ -153,7 +152,7 @@ static void gemmI8(const int8_t* a, int rows, int contraction, const uint8_t* w,
           t += 1;
         }
       }
-      panel += stepBytes * steps;
+      panel += stepBytes * (depth / 4);
     }
   }
   clearUpperHalves();

@@ -117,13 +117,16 @@ struct DenseWeights {
   int outputs;
 };
 
-// Residuals of a predicted page are entropy-coded (engine/park/rans.ts): four states that take turns, symbols of shares of 4096.
-constexpr int kCodedStates = 4, kCodedSlots = 4096, kCodedLevelMax = 21, kCodedSymbols = 2 * kCodedLevelMax + 1;
-struct CodedResiduals {
-  const uint8_t* bytes;   // the states, u32, then words, u16
-  size_t size;
-  const uint8_t* tables;  // [width], the distribution of each column
-  int8_t* codes;          // [rows][width]
+// Residuals of a predicted page are entropy-coded, column by column (engine/park/rans.ts): states that take turns, symbols of shares of 4096.
+constexpr int kCodedStates = 32, kCodedSlots = 4096, kCodedLevelMax = 21, kCodedSymbols = 2 * kCodedLevelMax + 1;
+constexpr int kGemmBlock = 8;  // rows in a block of gemmI8
+// Columns of one side, and where they go: as factor * residual into rows of gemmI8, four columns to 32 bytes of each block of rows.
+struct CodedColumns {
+  int count;
+  const uint8_t* tables;   // [count], the distribution of each
+  const uint8_t* factors;  // [count], times a residual within int8
+  int8_t* to;
+  size_t blockStride;      // bytes from one block of rows to the next
 };
 
 struct Kernels {
@@ -202,8 +205,9 @@ struct Kernels {
   bool (*isSound)(const SideView& side, int d);
 
   // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts: gemm_i8.h. contraction
-  // % 4 == 0 and <= 65536. a must be readable in whole blocks of 8 rows. base: null, or rows baseStride apart (0: one row for all).
-  void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int outputs, const float* rowScale, const float* columnScale,
+  // % 4 == 0 and <= 65536. a must be readable in whole blocks of 8 rows. w: of a contraction of `depth`, of which the first are taken. base: null, or rows
+  // baseStride apart (0: one row for all).
+  void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int depth, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
   // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high.
@@ -217,11 +221,12 @@ struct Kernels {
   // y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
 
-  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. width: a multiple of four.
-  // symbols: [distributions][4096], the symbol of each slot; shares: [distributions][43], share << 16 | its first slot.
-  bool (*decodeResiduals)(const uint8_t* symbols, const uint32_t* shares, const CodedResiduals* sides, int rows, int width);
-  // levels[i] = (x[i] - centres[i]) * gains[i], rounded to the nearest integer within +-127, halves up.
-  void (*roundToLevels)(const float* x, const float* centres, const float* gains, int count, int8_t* levels);
+  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. The last columns are filled up with zeros to four.
+  // bytes: the states, u32, then words, u16. slots: [distributions][4096], of each slot the symbol, its share - 1 and the place in it, in 6, 12 and 12 bits.
+  bool (*decodeResiduals)(const uint32_t* slots, const uint8_t* bytes, size_t size, const CodedColumns* sides);
+  // Rows x [128][width] as levels: (x - centres) * gains, held within +-127 and rounded to the nearest integer, halves to even; float32. They are written as
+  // columns of rows of gemmI8, whose blocks are blockStride bytes apart. width: a multiple of eight.
+  void (*roundToLevels)(const float* x, const float* centres, const float* gains, int width, int8_t* to, size_t blockStride);
 
   // The matrices around attention (dense_products.h). Converts x[0..count) to row `row` of rows.
   void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);

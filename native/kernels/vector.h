@@ -77,6 +77,19 @@ INLINE VecF gathered(const float* p, const int32_t* index) {
 #endif
 }
 
+// The same of integers.
+INLINE VecI gathered(const uint32_t* p, VecI index) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecI>(_mm512_i32gather_epi32(reinterpret_cast<__m512i>(index), p, 4));
+#elif defined(__AVX2__)
+  return reinterpret_cast<VecI>(_mm256_i32gather_epi32(reinterpret_cast<const int*>(p), reinterpret_cast<__m256i>(index), 4));
+#else
+  VecI v;
+  for (int i = 0; i < kLanes; i++) v[i] = static_cast<int32_t>(p[index[i]]);
+  return v;
+#endif
+}
+
 // a * b + c
 INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 #if defined(__AVX512F__)
