@@ -72,8 +72,9 @@ export function fillCache(
   const rows = openRows(tokens);
   if (rows * layers * 2 * (1 + Math.min(kvHeads * (2 + headDim), 2 * kvHeads * headDim)) > reader.left)
     throw cutOff('rows are missing');
+  const [k, v] = SIDES.map(() => new Float32Array(rows * kvHeads * headDim)) as [Float32Array, Float32Array];
   for (let layer = 0; layer < layers && rows > 0; layer++) {
-    const [k, v] = SIDES.map(() => unpackRows(reader, rows, kv.shape)) as [Float32Array, Float32Array];
+    for (const side of [k, v]) unpackRows(reader, rows, kv.shape, side);
     kv.append(layer, k, v);
   }
   if (reader.left > 0) throw cutOff(`${reader.left} bytes are left over`);
@@ -147,23 +148,25 @@ const tagged = (tag: number, { buffer }: Uint16Array | Float32Array): Buffer =>
 function packCodes(row: Float32Array, headDim: number): { readonly bytes: Buffer; readonly isExact: boolean } {
   const heads = row.length / headDim;
   const most = new Float32Array(heads);
-  for (const [i, value] of row.entries())
-    most[Math.floor(i / headDim)] = Math.max(most[Math.floor(i / headDim)]!, Math.abs(value));
+  for (let i = 0; i < row.length; i++) {
+    const head = Math.floor(i / headDim);
+    most[head] = Math.max(most[head]!, Math.abs(row[i]!));
+  }
   const halves = toHalf(most.map((value) => value / 127));
   const scales = fromHalf(halves);
   const codes = new Int8Array(row.length);
   let isExact = true;
-  for (const [i, value] of row.entries()) {
-    const scale = scales[Math.floor(i / headDim)]!;
+  for (let i = 0; i < row.length; i++) {
+    const [value, scale] = [row[i]!, scales[Math.floor(i / headDim)]!];
     if (scale !== 0) codes[i] = Math.max(-127, Math.min(127, Math.round(value / scale)));
     isExact &&= value === Math.fround(codes[i]! * scale);
   }
   return { bytes: Buffer.concat([Buffer.of(ROW.q8), Buffer.from(halves.buffer), Buffer.from(codes.buffer)]), isExact };
 }
 
-function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheShape): Float32Array {
+/** rows: [count, width], where they go. */
+function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheShape, rows: Float32Array): void {
   const width = kvHeads * headDim;
-  const rows = new Float32Array(count * width);
   const [halves, scaleBits] = [new Uint16Array(width), new Uint16Array(count * kvHeads)];
   // Where the codes of each row begin; −1: it has none.
   const codesAt = new Int32Array(count).fill(-1);
@@ -185,5 +188,4 @@ function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheSh
       const [scale, to] = [scales[t * kvHeads + head]!, t * width + head * headDim];
       for (let c = 0; c < headDim; c++) rows[to + c] = levels[from++]! * scale;
     }
-  return rows;
 }

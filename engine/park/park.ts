@@ -7,7 +7,6 @@ import { KvError } from '../../native/index.ts';
 import { machineDigest } from '../../policy/index.ts';
 import { f16CacheBytes } from '../budget.ts';
 import { nameInLog } from '../model/load.ts';
-import { RopeTable } from '../model/rope.ts';
 import type { Tokenizer } from '../model/types.ts';
 import { SESSION_OPTIONS } from '../option-names.ts';
 import type { Session } from '../session.ts';
@@ -54,7 +53,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
 
 /** For a cache of so many tokens. */
 export const pagePredictor = ({ model }: Session['runtime'], predictor: Predictor, tokens: number): PagePredictor =>
-  new PagePredictor(predictor, model.config, new RopeTable(model.config, tokens));
+  new PagePredictor(predictor, model.config, predictor.rotary(model.config, tokens));
 
 /** SHA-256 of what tokens stand for. */
 export const textDigest = (tokenizer: Tokenizer, tokens: readonly number[]): string =>

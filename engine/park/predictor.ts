@@ -9,6 +9,7 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { type CacheShape, GemmWeights, KvError, PackedPredictor, parseJson } from '../../native/index.ts';
+import { RopeTable, type RotaryConfig } from '../model/rope.ts';
 import { inverse } from './linear.ts';
 import { Distributions, LEVEL_MAX, SYMBOLS } from './rans.ts';
 
@@ -142,6 +143,7 @@ export class Predictor {
   readonly #forward = new Map<SideMap, GemmWeights>();
   /** From residuals to codes: the inverses of the matrices that turn codes into residuals. */
   readonly #back = new Map<SideMap, GemmWeights>();
+  #rotary: RopeTable | undefined;
   readonly #orders = new Map<SideMap, Uint16Array>();
   #packed: PackedPredictor | undefined;
 
@@ -182,6 +184,13 @@ export class Predictor {
     const found = this.#orders.get(map) ?? columnOrder(map.tables);
     this.#orders.set(map, found);
     return found;
+  }
+
+  /** Cosines and sines of so many positions, kept for the next cache. */
+  rotary(config: RotaryConfig, tokens: number): RopeTable {
+    // With NTK scaling frequencies depend on how long a text becomes.
+    if (this.#rotary === undefined || config.ropeScaling.kind === 'ntk') this.#rotary = new RopeTable(config, tokens);
+    return this.#rotary;
   }
 
   /** The same in the binary, made when it is first needed. */

@@ -71,7 +71,8 @@ function codesOf(predictor: Predictor, map: SideMap, residuals: Float32Array): I
     if (most > 0) for (let i = from; i < end; i++) levels[i] = Math.round((127 * residuals[i]!) / most);
   }
   const found = predictor.analyze(map, levels, scales);
-  for (const [i, value] of found.entries()) {
+  for (let i = 0; i < found.length; i++) {
+    const value = found[i]!;
     const size = Math.min(LEVEL_MAX, Math.floor(Math.abs(value) + ROUND_UP));
     levels[i] = value < 0 ? -size : size;
   }
@@ -83,10 +84,11 @@ function columnsOf(codes: Int8Array, order: Uint16Array): Int8Array {
   const width = order.length;
   const columns = new Int8Array(codes.length);
   let used = 0;
-  for (const [i, column] of order.entries())
-    for (let t = 0, at = i * PAGE_TOKENS; t < PAGE_TOKENS; t++, at++) {
-      columns[at] = codes[t * width + column]!;
-      if (columns[at] !== 0) used = i + 1;
+  for (let i = 0, at = 0; i < width; i++)
+    for (let t = 0, from = order[i]!; t < PAGE_TOKENS; t++, from += width, at++) {
+      const code = codes[from]!;
+      columns[at] = code;
+      if (code !== 0) used = i + 1;
     }
   return columns.subarray(0, used * PAGE_TOKENS);
 }
@@ -136,7 +138,10 @@ export function encodePage(
     head.writeInt8(shift, i);
     head.writeUInt16LE(tables.length, 2 + 2 * i);
   }
-  const columns = Int8Array.from(sides.flatMap((one) => [...one.columns]));
+  const [first, second] = sides.map((one) => one.columns) as [Int8Array, Int8Array];
+  const columns = new Int8Array(first.length + second.length);
+  columns.set(first);
+  columns.set(second, first.length);
   const bytes = distributions.encode(columns, Buffer.concat(sides.map((one) => one.tables)));
   return { bytes: Buffer.concat([head, bytes]), rows: { k, v } };
 }

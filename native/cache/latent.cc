@@ -155,8 +155,11 @@ void packLevels(const int8_t* levels, int rows, int contraction, int8_t* packed)
 }
 
 PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs, int contraction, bool turned)
-    : outputs_(outputs), contraction_(contraction), high_(gemmWeightBytes(contraction, outputs), 128), low_(high_.size(), 128),
-      highScale_(outputs), lowScale_(outputs) {
+    : outputs_(outputs), contraction_(contraction), highScale_(outputs), lowScale_(outputs) {
+  for (Buffer<uint8_t>* plane : {&high_, &low_}) {
+    plane->grow(gemmWeightBytes(contraction, outputs));
+    std::memset(plane->data(), 128, plane->bytes());
+  }
   std::vector<float> line(contraction);
   std::vector<int16_t> codes(contraction);
   int first = 0, panelOutputs = 0;

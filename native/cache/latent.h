@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../kernels/kernels.h"
+#include "buffer.h"
 
 namespace palimpsest {
 
@@ -52,7 +53,7 @@ class PackedWeights {
   int contraction() const { return contraction_; }
   // The padded contraction.
   int depth() const { return (contraction_ + 3) / 4 * 4; }
-  size_t bytes() const { return high_.size() + low_.size() + (highScale_.size() + lowScale_.size()) * sizeof(float); }
+  size_t bytes() const { return high_.bytes() + low_.bytes() + (highScale_.size() + lowScale_.size()) * sizeof(float); }
 
   // y[t][o] = base[t][o] + rowScale[t] * sum_c a[t][c] * w[c][o]. a: in the order of gemmI8. planes: 1 or 2.
   void multiply(const Kernels* kernels, const int8_t* a, int rows, const float* rowScale, int planes, const float* base, size_t baseStride,
@@ -63,8 +64,9 @@ class PackedWeights {
  private:
   int outputs_;
   int contraction_;
-  std::vector<uint8_t> high_;
-  std::vector<uint8_t> low_;
+  // Aligned: a vector of weights that crosses from one cache line to the next takes two loads.
+  Buffer<uint8_t> high_;
+  Buffer<uint8_t> low_;
   std::vector<float> highScale_;
   std::vector<float> lowScale_;
 };

@@ -25,6 +25,8 @@ import { headOf, storedFields } from '../../native/sides.ts';
 import { MODEL } from './on-reference.ts';
 
 const TOKENS = 300;
+/** How a page is written, in its record (engine/park/cache-bytes.ts). */
+const [EARLIER, PREDICTED] = [1, 2];
 let runtime: Runtime;
 let predictor: Predictor;
 beforeAll(async () => {
@@ -62,7 +64,7 @@ function byReference(bytes: Buffer): { k: Float32Array; v: Float32Array }[] {
   let at = 0;
   return Array.from({ length: 2 * layers }, (_, i) => {
     const size = bytes.readUInt32LE(at);
-    expect(bytes[at + 4]).toBe(1);
+    expect(bytes[at + 4]).toBe(PREDICTED);
     const rows = reference.decode(
       Math.floor(i / layers) === 0 ? i : i - layers,
       Math.floor(i / layers),
@@ -126,7 +128,7 @@ describe('pages that the binary reads', () => {
       const way = bytes[at + 4]!;
       const content = bytes.subarray(at + 5, at + 4 + size);
       at += 4 + size;
-      ways[way]! += 1;
+      ways[way === PREDICTED ? 1 : way]! += 1;
       if (way === 0) {
         reference.pass(source, layer, page);
         expect(sameBits(back.exportPage(layer, page), source.exportPage(layer, page))).toBe(true);
@@ -157,11 +159,42 @@ describe('pages that the binary reads', () => {
     const source = filled();
     const bytes = cacheBytes(source, TOKENS, pages());
     const size = bytes.readUInt32LE(0);
-    const changed = Buffer.from(bytes);
-    changed[4 + size - 3]! ^= 0x40;
+    const sinks = 2 * 2 * SINK_TOKENS * predictor.width;
+    const head = 4 + 1 + 2 + sinks;
+    // Shifts and counts of columns, states, the first and the last words; then a record that ends early, and one that goes on.
+    const changes: ((copy: Buffer) => void)[] = [
+      ...[head, head + 2, head + 3, head + 6 + 3, head + 6 + 128, 4 + size - 3].map((at) => (copy: Buffer) => {
+        copy[at]! ^= 0x40;
+      }),
+      (copy) => copy.writeInt8(7, head),
+      (copy) => copy.writeUInt16LE(predictor.width + 1, head + 2),
+      (copy) => copy.writeUInt16LE(0, head + 2),
+      (copy) => copy.writeUInt32LE(0, head + 6),
+    ];
+    const best = nativeInfo().isa;
+    for (const isa of nativeInfo().available)
+      for (const [i, change] of changes.entries()) {
+        setIsa(isa);
+        const copy = Buffer.from(bytes);
+        change(copy);
+        const back = open();
+        expect(
+          codeOf(() => fillCache(back, TOKENS, copy, pages())),
+          `${isa} ${i}`,
+        ).toBe('bad-file');
+        expect([back.length(), back.usedBytes]).toEqual([0, 0]);
+        back.close();
+      }
+    setIsa(best);
+    source.close();
+  });
+
+  it('are refused where an earlier version predicted them', () => {
+    const source = filled();
+    const bytes = cacheBytes(source, TOKENS, pages());
+    bytes[4] = EARLIER;
     const back = open();
-    expect(codeOf(() => fillCache(back, TOKENS, changed, pages()))).toBe('bad-file');
-    expect([back.length(), back.usedBytes]).toEqual([0, 0]);
+    expect(() => fillCache(back, TOKENS, bytes, pages())).toThrow(/in the way of an earlier version/);
     for (const one of [source, back]) one.close();
   });
 });
