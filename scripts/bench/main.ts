@@ -6,6 +6,7 @@
  *   demote      sealing a page, moving it between formats and decoding it
  *   trial       measuring what one page would lose in every lower format
  *   remat       recomputing the keys and values of a page from its latent
+ *   park        parking a session and putting it back, beside reading its tokens
  *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
@@ -27,7 +28,8 @@
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
- *   --model NAME, --steps N, --kv-budget PART   for step
+ *   --model NAME        for step and park
+ *   --steps N, --kv-budget PART   for step
  */
 import { writeFileSync } from 'node:fs';
 import { loadavg } from 'node:os';
@@ -42,6 +44,7 @@ import { log } from './log.ts';
 import { machine } from './machine.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
+import { park } from './park.ts';
 import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
 import { retrieval } from './retrieval.ts';
@@ -58,6 +61,7 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
   demote,
   trial,
   remat,
+  park,
   step,
 };
 

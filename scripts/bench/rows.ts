@@ -4,7 +4,7 @@ import { FORMATS, PAGE_TOKENS, pageBytes, parsePair } from '../../native/index.t
 
 export const benchRow = z
   .strictObject({
-    bench: z.enum(['attention', 'prefill', 'demote', 'trial', 'remat', 'step']),
+    bench: z.enum(['attention', 'prefill', 'demote', 'trial', 'remat', 'park', 'step']),
     /** Query heads, KV heads and head size, as in 9/3x64. */
     shape: z.string().regex(/^\d+\/\d+x\d+$/),
     kvHeads: z.int().positive(),
@@ -14,12 +14,12 @@ export const benchRow = z
     tokens: z.int().nonnegative(),
     threads: z.int().positive(),
     isa: z.string(),
-    /** A pair of formats, K:V. For demote and trial, a move `from>to`. For a peer, its own name of the cache type. */
+    /** A pair of formats, K:V. For demote and trial, a move `from>to`. For park, what is done. For a peer, its own name of the cache type. */
     format: z.string(),
     /**
      * For step, the time of a step. For the other benches, time per token and KV head: attention counts all query heads of the group over
      * K and V, prefill the same for one query, demote one side (except in its row `attend`, which is as in attention), remat K and V
-     * together, and trial all candidates of both sides.
+     * together, and trial all candidates of both sides. For park, the time per token of the session.
      */
     nsPerToken: z.number().positive(),
     /** How many bytes of the cache's pages were read in that time; null if reading them is not the work. */

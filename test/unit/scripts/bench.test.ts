@@ -5,11 +5,14 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { seeded } from '../../../engine/evaluate/recall.ts';
 import { loadModel } from '../../../engine/model/load.ts';
+import { findPredictor } from '../../../engine/park/predictors.ts';
+import { Runtime } from '../../../engine/runtime.ts';
 import { KvError, nativeInfo } from '../../../native/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
 import { median, typical } from '../../../scripts/bench/measure.ts';
+import { parkAt } from '../../../scripts/bench/park.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
 import { RANDOM_LAYERS, randomModel } from '../../../scripts/bench/peers/random-model.ts';
 import { prefillAt } from '../../../scripts/bench/prefill.ts';
@@ -141,6 +144,18 @@ describe('a very small run', () => {
     await prefillAt(bench, shape, 256, 1);
     expect(untimed(rows)).toEqual([]);
     expect(rows.map((row) => row.error! < 1e-3)).toEqual(PAIRS.map(() => true));
+  });
+
+  test('of parking puts sessions back by their pages, as they are and predicted', async () => {
+    const { bench, rows } = small();
+    const runtime = await Runtime.open({ model: 'reference', threads: 1 });
+    const predictor = findPredictor(runtime.model.digest, null)!;
+    await parkAt(bench, runtime, predictor, 256);
+    predictor.close();
+    await runtime.close();
+    expect(untimed(rows)).toEqual([]);
+    const done = ['park as it is', 'back as it is', 'park predicted', 'back predicted'];
+    expect(rows.map((row) => row.format)).toEqual(['read', ...done]);
   });
 
   test('of demote and trial has a row for every move', async () => {
