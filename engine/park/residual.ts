@@ -80,17 +80,17 @@ function codesOf(predictor: Predictor, map: SideMap, residuals: Float32Array): I
 }
 
 /** Columns of codes [128, w] in the order of coding, as far as any holds a number that is not 0. */
-function columnsOf(codes: Int8Array, order: Uint16Array): Int8Array {
+function columnsOf(codes: Int8Array, order: Uint16Array): { columns: Int8Array; count: number } {
   const width = order.length;
   const columns = new Int8Array(codes.length);
-  let used = 0;
+  let count = 0;
   for (let i = 0, at = 0; i < width; i++)
     for (let t = 0, from = order[i]!; t < PAGE_TOKENS; t++, from += width, at++) {
       const code = codes[from]!;
       columns[at] = code;
-      if (code !== 0) used = i + 1;
+      if (code !== 0) count = i + 1;
     }
-  return columns.subarray(0, used * PAGE_TOKENS);
+  return { columns: columns.subarray(0, count * PAGE_TOKENS), count };
 }
 
 /** What was made of one side: columns that are coded, how wide, and by which distributions. */
@@ -101,8 +101,8 @@ interface CodedSide {
 }
 
 /** The distributions that make columns shortest. */
-function coded({ distributions }: Predictor, { tables }: SideMap, order: Uint16Array, columns: Int8Array): CodedSide {
-  const count = columns.length / PAGE_TOKENS;
+function coded({ distributions }: Predictor, { tables }: SideMap, order: Uint16Array, codes: Int8Array): CodedSide {
+  const { columns, count } = columnsOf(codes, order);
   const fitted = Uint8Array.from(order.subarray(0, count), (column) => tables[column]!);
   const counts = distributions.counts(columns, count);
   const costs = SHIFTS.map((shift) => distributions.bits(counts, moved(fitted, shift)));
@@ -127,8 +127,7 @@ export function encodePage(
     const codes = codesOf(predictor, map, residuals);
     codes.fill(0, 0, firstRow * width);
     putResiduals(levels, map, codes);
-    const order = predictor.order(map);
-    sides.push(coded(predictor, map, order, columnsOf(codes, order)));
+    sides.push(coded(predictor, map, predictor.order(map), codes));
     return predictor.multiply(map, levels);
   };
   const k = side(layer.k, rows.k, null);

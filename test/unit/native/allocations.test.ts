@@ -42,12 +42,12 @@ const CANDIDATES = Uint8Array.of(0, FORMATS.rot4.id, 1, FORMATS.rot2.id, 2, FORM
 const LATENTS = Uint8Array.from(LATENT_NAMES.flatMap((_, i) => [2, LATENT_CANDIDATES_FROM + i]));
 
 const shares = logisticShares(1);
-/** What a predicted page without residuals takes, keys before values. */
+/** What a predicted page takes whose residuals are coded and all 0. */
 const zeros = (() => {
-  const coded = new Distributions(shares).encode(new Int8Array(128 * ROW), new Uint8Array(ROW));
-  const head = Buffer.alloc(5);
-  head.writeUInt32LE(1 + coded.length);
-  return Buffer.concat([head, coded, head, coded]);
+  const coded = new Distributions(shares).encode(new Int8Array(2 * 128 * ROW), new Uint8Array(2 * ROW));
+  const head = Buffer.alloc(6);
+  for (const at of [2, 4]) head.writeUInt16LE(ROW, at);
+  return Buffer.concat([head, coded]);
 })();
 
 /** Refuses what a call answers other than 0. */
