@@ -7,9 +7,12 @@
  *   --fit             measures nothing: fits what is there
  *   --without KINDS   leaves windows of these kinds, separated by commas, out of the fit
  *   --tokens N        length of the windows, 2048 by default
+ *   --predictor       fits what parked pages are predicted by instead, to other texts of the same file, and writes it to --output,
+ *                     models/predictors/smollm2-135m.predictor by default
  *   --threads N
  * The texts are read from ../shared/data.
  */
+import { strict as assert } from 'node:assert';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -20,8 +23,11 @@ import { lawOf, thresholdsOf } from '../engine/calibrate/fit.ts';
 import { type MeasuredWindow, readMeasured } from '../engine/calibrate/measured.ts';
 import { sensitivities, sensitivityPlot } from '../engine/calibrate/sensitivity.ts';
 import { sensitivityTable } from '../engine/cli/calibrate.ts';
+import { fitPredictor } from '../engine/park/fit.ts';
+import { formPredictor } from '../engine/park/predictor.ts';
 import { Runtime } from '../engine/runtime.ts';
 import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
+import { replaceFile } from '../native/index.ts';
 import type { Law } from '../policy/index.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -33,12 +39,22 @@ interface Window {
   readonly characters: number;
 }
 
+interface Windows {
+  readonly windows: readonly Window[];
+  /** `count` windows of `tokens` tokens each, the first characters of which are `step` apart. */
+  readonly predictor: {
+    readonly tokens: number;
+    readonly texts: readonly (Omit<Window, 'kind'> & { readonly count: number; readonly step: number })[];
+  };
+}
+
 const { values, positionals: kinds } = parseArgs({
   allowPositionals: true,
   options: {
     model: { type: 'string', default: 'smollm2-135m' },
     measured: { type: 'string', default: join(root, 'scripts', 'calibration-smollm2-135m.json') },
-    output: { type: 'string', default: join(root, 'models', 'laws', 'smollm2-135m.json') },
+    output: { type: 'string' },
+    predictor: { type: 'boolean', default: false },
     fit: { type: 'boolean', default: false },
     without: { type: 'string', default: '' },
     tokens: { type: 'string', default: '2048' },
@@ -46,17 +62,33 @@ const { values, positionals: kinds } = parseArgs({
   },
 });
 
+const list = JSON.parse(readFileSync(join(root, 'scripts', 'calibration-windows.json'), 'utf8')) as Windows;
+
+const contentOf = (file: string): string =>
+  execFileSync('xz', ['-dc', join(root, '..', 'shared', 'data', file)], { maxBuffer: 2 ** 28 }).toString('utf8');
+
 const textOf = ({ kind, file, from, characters }: Window): { name: string; content: string } => ({
   name: kind,
-  content: execFileSync('xz', ['-dc', join(root, '..', 'shared', 'data', file)], { maxBuffer: 2 ** 28 })
-    .toString('utf8')
-    .slice(from, from + characters),
+  content: contentOf(file).slice(from, from + characters),
 });
 
+/** Fits what parked pages are predicted by. */
+async function predict(runtime: Runtime, path: string): Promise<void> {
+  const { tokens, texts } = list.predictor;
+  const windows = texts.flatMap(({ file, from, characters, count, step }) => {
+    const content = contentOf(file);
+    return Array.from({ length: count }, (_, window) => {
+      const first = from + window * step;
+      const ids = runtime.model.tokenizer.encode(content.slice(first, first + characters));
+      assert(ids.length >= tokens, `${file} has ${ids.length} tokens from ${first} on`);
+      return ids.slice(0, tokens);
+    });
+  });
+  replaceFile(path, formPredictor(await fitPredictor(runtime, windows)));
+  console.log(`${path}: fitted to ${windows.length} windows of ${tokens} tokens`);
+}
+
 async function measure(runtime: Runtime): Promise<void> {
-  const list = JSON.parse(readFileSync(join(root, 'scripts', 'calibration-windows.json'), 'utf8')) as {
-    windows: Window[];
-  };
   const start = performance.now();
   await calibrate(runtime, {
     texts: list.windows.filter(({ kind }) => kinds.length === 0 || kinds.includes(kind)).map(textOf),
@@ -85,39 +117,46 @@ function ratioOf(law: Law, window: MeasuredWindow): number {
   return predicted / found;
 }
 
+/** Measures what is not measured yet, and fits the law to it. */
+async function fitLaw(runtime: Runtime): Promise<void> {
+  if (!values.fit) await measure(runtime);
+  const all = readMeasured(values.measured);
+  const without = values.without.split(',');
+  const measured = { ...all, windows: all.windows.filter(({ text }) => !without.includes(text)) };
+  const law = lawOf(measured);
+  const { model, shape } = runtime;
+  const tokens = measured.windows.length * (measured.settings.history + measured.settings.later);
+  writeThresholdFile(
+    values.output ?? join(root, 'models', 'laws', 'smollm2-135m.json'),
+    toThresholdFile(thresholdsOf(law), { modelDigest: model.digest, shape }, null, {
+      sessions: measured.windows.length,
+      tokens,
+    }),
+  );
+  const rows = sensitivities(measured, law);
+  console.log(`${sensitivityTable(measured, rows)}\n\n${sensitivityPlot(measured.settings.formats, rows)}\n`);
+  console.log(
+    JSON.stringify({
+      kinds: measured.windows.map(({ text }) => text),
+      text: law.text,
+      offset: law.offset,
+      fade: law.fade,
+    }),
+  );
+  for (const window of measured.windows) {
+    const others = measured.windows.filter(({ text }) => text !== window.text);
+    if (others.length === 0) continue;
+    const ratio = ratioOf(lawOf({ ...measured, windows: others }), window);
+    console.log(`${window.text}: the law of the other kinds predicts ${ratio.toFixed(2)} of the divergence measured`);
+  }
+}
+
 const runtime = await Runtime.open({
   model: values.model,
   threads: values.threads === undefined ? undefined : Number(values.threads),
   cacheDir: join(root, '.cache'),
 });
-if (!values.fit) await measure(runtime);
-const all = readMeasured(values.measured);
-const without = values.without.split(',');
-const measured = { ...all, windows: all.windows.filter(({ text }) => !without.includes(text)) };
-const law = lawOf(measured);
-const { model, shape } = runtime;
-const tokens = measured.windows.length * (measured.settings.history + measured.settings.later);
-writeThresholdFile(
-  values.output,
-  toThresholdFile(thresholdsOf(law), { modelDigest: model.digest, shape }, null, {
-    sessions: measured.windows.length,
-    tokens,
-  }),
-);
-const rows = sensitivities(measured, law);
-console.log(`${sensitivityTable(measured, rows)}\n\n${sensitivityPlot(measured.settings.formats, rows)}\n`);
-console.log(
-  JSON.stringify({
-    kinds: measured.windows.map(({ text }) => text),
-    text: law.text,
-    offset: law.offset,
-    fade: law.fade,
-  }),
-);
-for (const window of measured.windows) {
-  const others = measured.windows.filter(({ text }) => text !== window.text);
-  if (others.length === 0) continue;
-  const ratio = ratioOf(lawOf({ ...measured, windows: others }), window);
-  console.log(`${window.text}: the law of the other kinds predicts ${ratio.toFixed(2)} of the divergence measured`);
-}
+if (values.predictor)
+  await predict(runtime, values.output ?? join(root, 'models', 'predictors', 'smollm2-135m.predictor'));
+else await fitLaw(runtime);
 await runtime.close();

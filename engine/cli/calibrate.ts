@@ -1,5 +1,7 @@
 /** `palimpsest calibrate` measures what each format does to the output in every layer, and writes what was learned of it. */
+
 import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { importThresholds, toThresholdFile, writeThresholdFile } from '../../memory/index.ts';
 import { type Column, columnsOf, jsonText, KvError, plural, printable, table, wrap } from '../../native/index.ts';
@@ -68,7 +70,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
         seconds: (performance.now() - start) / 1000,
       });
     } catch (error) {
-      if (error instanceof KvError && error.code === 'aborted')
+      if (error instanceof KvError && error.code === 'aborted' && existsSync(path))
         process.stderr.write(`\nwhat was measured is kept in ${path}: the same command goes on from there\n`);
       throw error;
     } finally {

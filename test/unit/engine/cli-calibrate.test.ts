@@ -67,7 +67,9 @@ describe('calibrate', () => {
 
   it('keeps on Ctrl-C what was measured, and says so', async () => {
     const result = await calibrate('stopped.json', ['--progress', 'jsonl'], {
-      with: (child) => child.stderr!.once('data', () => child.kill('SIGINT')),
+      // Not yet while the model is loaded.
+      with: (child) =>
+        child.stderr!.on('data', (said) => String(said).includes('"label":"probing"') && child.kill('SIGINT')),
     });
     expect(result.code).toBe(130);
     expect(result.err).toContain('goes on from there');
