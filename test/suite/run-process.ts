@@ -19,7 +19,7 @@ export interface Ended {
 }
 
 export interface Watch {
-  /** Asked once, when the first progress line is there: the model is loaded, the work has begun. */
+  /** Asked once, when the first progress line of reading is there: the model is loaded, the work has begun. */
   onReading?(kill: (signal: NodeJS.Signals) => void): void;
   /** Asked once, when the first of the answer is there. */
   onWriting?(kill: (signal: NodeJS.Signals) => void): void;
@@ -44,7 +44,10 @@ export function runUntilEnded(prompt: string, state: string, watch: Watch): Prom
       const lines = (rest + chunk.toString()).split('\n');
       rest = lines.pop()!;
       for (const line of lines.filter((one) => one.startsWith('{'))) {
-        acknowledged = Math.max(acknowledged, (JSON.parse(line) as { acknowledgedSeq: number }).acknowledgedSeq);
+        const { acknowledgedSeq } = JSON.parse(line) as { acknowledgedSeq?: number };
+        // Lines of loading acknowledge nothing: the work has not begun.
+        if (acknowledgedSeq === undefined) continue;
+        acknowledged = Math.max(acknowledged, acknowledgedSeq);
         if (!asked.reading) watch.onReading?.(kill);
         asked.reading = true;
       }
