@@ -46,8 +46,9 @@ test('a parser that throws something else, takes too long, holds too much or wri
       for (const start = process.cpuUsage(); process.cpuUsage(start).user < 100_000; );
     }),
   ).rejects.toThrow(/took/);
+  // Far more than the bound, because what earlier tests have left is collected meanwhile.
   const kept: Buffer[] = [];
-  await expect(of(() => kept.push(Buffer.alloc(80 * 2 ** 20)))).rejects.toThrow(/MiB/);
+  await expect(of(() => kept.push(Buffer.alloc(256 * 2 ** 20)))).rejects.toThrow(/MiB/);
   await expect(of((folder) => writeFiles(folder, { x: Buffer.of(1) }))).rejects.toThrow(/wrote/);
 });
 
