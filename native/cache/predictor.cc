@@ -30,7 +30,9 @@ constexpr int wholeQuads(int count) { return (count + 3) / 4 * 4; }
 std::vector<int> codedOrder(const uint8_t* tables, int width) {
   std::vector<int> order(width);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [tables](int a, int b) { return tables[a] > tables[b]; });
+  std::sort(order.begin(), order.end(), [tables](int a, int b) {
+    return tables[a] != tables[b] ? tables[a] > tables[b] : a < b;
+  });
   return order;
 }
 
