@@ -373,8 +373,8 @@ export class Session {
   /** Takes back everything after the first `tokens`; those are whole pages, or their page is still in the window (back.ts). The next generate() needs a prompt. */
   rewind(tokens: number): void {
     this.#open();
-    this.#hidden.length = Math.max(0, this.#hidden.length - (this.tokens.length - tokens));
     takeBack(this.governed, this.governed.wayBack(0, tokens));
+    this.#hidden.length = Math.max(0, this.#hidden.length - (this.tokens.length - tokens));
     this.tokens.length = tokens;
     this.#lastHidden = null;
   }

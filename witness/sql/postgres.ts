@@ -1,6 +1,6 @@
 /** A PostgreSQL server (15 or later) by URL, over one connection. */
 import postgres from 'postgres';
-import { given, KvError, show } from '../../native/index.ts';
+import { given, KvError } from '../../native/index.ts';
 import type { Rows, SqlConnection, Statement } from './connection.ts';
 
 const CONNECT_SECONDS_MAX = 15;
@@ -147,7 +147,7 @@ function arrayOf(text: string, parse: (element: string) => unknown): unknown[] {
 function refusal(where: string, cause: unknown): KvError {
   const { message, code } = cause as { message?: string; code?: string };
   // A refused connection to several addresses has no message of its own.
-  return new KvError('database', `the SQL database at ${where} refused: ${message || code || show(cause)}`, {
+  return new KvError('database', `the SQL database at ${where} refused: ${message || code || String(cause)}`, {
     values: given({ where, code }),
     hint: 'check the URL, the server and the rights of its user',
     cause,

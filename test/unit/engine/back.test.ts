@@ -1,24 +1,16 @@
 // The way back to where a session was before a prompt: after an abort or an error in the middle of it, at page boundaries and between them, with
 // and without older pages, forks and a budget, the session holds the same tokens and bytes and writes on as one that never saw the prompt.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/runtime.ts';
-import { Session } from '../../../engine/session.ts';
+import { describe, expect, it } from 'vitest';
+import type { Session } from '../../../engine/session.ts';
 import type { SessionOptions } from '../../../engine/types.ts';
 import { KvError } from '../../../native/index.ts';
-import { defaultThresholds } from '../../../policy/index.ts';
-import { openWitnessLog, readLog, replaySession, type WitnessLog } from '../../../witness/index.ts';
+import { openWitnessLog, readLog, replaySession } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
-import { codeOf, ids, MODEL } from './on-reference.ts';
+import { codeOf, ids } from './on-reference.ts';
+import { onRuntime, write } from './on-runtime.ts';
 
 const folder = scratchFolders();
-let runtime: Runtime;
-beforeAll(async () => {
-  runtime = await Runtime.open({ model: MODEL, threads: 1 });
-});
-afterAll(() => runtime.close());
-
-const open = (options: SessionOptions, log: WitnessLog | null = null): Session =>
-  Session.open(runtime, { ...options, log, thresholds: defaultThresholds(runtime.shape.layers) });
+const { runtime, open } = onRuntime();
 
 /** Reads a prompt and aborts it once so many tokens were read. */
 async function aborted(session: Session, prompt: readonly number[], after: number): Promise<void> {
@@ -31,18 +23,12 @@ async function aborted(session: Session, prompt: readonly number[], after: numbe
 const stateOf = (session: Session): unknown => ({
   tokens: [...session.tokens],
   bytes: session.governed.usedBytes - session.cache.memory().openBytes,
-  lengths: Array.from({ length: runtime.shape.layers }, (_, layer) => session.cache.length(layer)),
-  pages: Array.from({ length: runtime.shape.layers }, (_, layer) => {
+  lengths: Array.from({ length: runtime().shape.layers }, (_, layer) => session.cache.length(layer)),
+  pages: Array.from({ length: runtime().shape.layers }, (_, layer) => {
     const { kFormat, vFormat } = session.cache.table(layer);
     return [...kFormat, ...vFormat];
   }),
 });
-
-async function write(session: Session, prompt: readonly number[] | null): Promise<string> {
-  let text = '';
-  for await (const piece of session.generate(prompt, { maxTokens: 12, temperature: 1, seed: 3 })) text += piece;
-  return text;
-}
 
 describe('a session whose prompt was aborted', () => {
   const sessions: [string, SessionOptions][] = [
@@ -117,7 +103,7 @@ describe('a session whose prompt was aborted', () => {
     ] as const) {
       await aborted(session, ids(1000, seed), after);
       expect(session.length).toBe(1300);
-      expect(session.cache.length(runtime.shape.layers - 1)).toBe(1300);
+      expect(session.cache.length(runtime().shape.layers - 1)).toBe(1300);
       expect(session.pool.auditBytes()).toBe(session.pool.usedBytes);
     }
     await session.read(ids(1000, 5));
@@ -152,16 +138,16 @@ describe('a session whose prompt failed', () => {
   it('between two layers goes on as if it had not been', async () => {
     const [session, other] = [open({}), open({})];
     for (const one of [session, other]) await one.read(ids(200));
-    const { next } = runtime.dense;
+    const { next } = runtime().dense;
     let calls = 0;
-    runtime.dense.next = (layer, ...rest) =>
+    runtime().dense.next = (layer, ...rest) =>
       layer === 2 && ++calls > 2
         ? Promise.reject(new KvError('io', 'injected'))
-        : next.call(runtime.dense, layer, ...rest);
+        : next.call(runtime().dense, layer, ...rest);
     try {
       expect(await codeOf(session.read(ids(500, 2)))).toBe('io');
     } finally {
-      runtime.dense.next = next;
+      runtime().dense.next = next;
     }
     expect(await write(session, ids(300, 3))).toBe(await write(other, ids(300, 3)));
     session.close();

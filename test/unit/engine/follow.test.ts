@@ -1,29 +1,14 @@
 // A session that is told what its cache is to hold keeps what it begins with and reads the rest: it then holds the same tokens and writes the same as one
 // that has read them from the start, whether what it gives up is in the open page or sealed, shared with forks, moved under a budget, or all of it.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/runtime.ts';
-import { Session } from '../../../engine/session.ts';
+import { describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../engine/types.ts';
-import { defaultThresholds } from '../../../policy/index.ts';
-import { openWitnessLog, readLog, replaySession, type WitnessLog } from '../../../witness/index.ts';
+import { openWitnessLog, readLog, replaySession } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';
-import { codeOf, ids, MODEL } from './on-reference.ts';
+import { codeOf, ids } from './on-reference.ts';
+import { onRuntime, write } from './on-runtime.ts';
 
 const folder = scratchFolders();
-let runtime: Runtime;
-beforeAll(async () => {
-  runtime = await Runtime.open({ model: MODEL, threads: 1 });
-});
-afterAll(() => runtime.close());
-
-const open = (options: SessionOptions, log: WitnessLog | null = null): Session =>
-  Session.open(runtime, { ...options, log, thresholds: defaultThresholds(runtime.shape.layers) });
-
-async function write(session: Session): Promise<string> {
-  let text = '';
-  for await (const piece of session.generate(null, { maxTokens: 12, temperature: 1, seed: 3 })) text += piece;
-  return text;
-}
+const { open } = onRuntime();
 
 /** So many tokens of one text, and then others. */
 const branch = (alike: number, tokens: number, seed: number): number[] => [
@@ -156,6 +141,16 @@ describe('a session that follows', () => {
       expect(await codeOf(session.follow(target, { reserve }))).toBe(code);
       expect(session.tokens).toEqual(ids(300));
     }
+    session.close();
+  });
+
+  it('is as it was where it cannot go back: within a page that has gone to lower formats', async () => {
+    const session = open({ cacheTypes: 'rot3:rot2', compareTokens: 640 });
+    await session.read(ids(700));
+    const rows = session.hiddenRows();
+    expect(() => session.rewind(100)).toThrow(expect.objectContaining({ code: 'unsupported' }));
+    expect(session.hiddenRows()).toEqual(rows);
+    expect(session.length).toBe(700);
     session.close();
   });
 });
