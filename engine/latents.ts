@@ -24,6 +24,7 @@ import {
   SINK_TOKENS,
   type Side,
   sealedPages,
+  show,
 } from '../native/index.ts';
 import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../policy/index.ts';
 import { latentOf } from './forms.ts';
@@ -173,8 +174,7 @@ function refuse(
   message: string,
   given: unknown,
 ): never {
-  const shown = typeof given === 'object' && given !== null ? Object.prototype.toString.call(given) : String(given);
-  throw new KvError(code, message, { values: { given: shown } });
+  throw new KvError(code, message, { values: { given: show(given) } });
 }
 
 /** x that has been looked at and is ready to be kept. */

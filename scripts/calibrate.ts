@@ -12,7 +12,6 @@
  *   --threads N
  * The texts are read from ../shared/data.
  */
-import { strict as assert } from 'node:assert';
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -27,7 +26,7 @@ import { fitPredictor } from '../engine/park/fit.ts';
 import { formPredictor } from '../engine/park/predictor.ts';
 import { Runtime } from '../engine/runtime.ts';
 import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
-import { replaceFile } from '../native/index.ts';
+import { assert, replaceFile } from '../native/index.ts';
 import type { Law } from '../policy/index.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));

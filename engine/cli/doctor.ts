@@ -20,7 +20,7 @@ import {
   useBinding,
 } from '../../native/index.ts';
 import { forecast } from '../budget.ts';
-import { fitOf } from '../fit.ts';
+import { fitOf } from '../machine-fit.ts';
 import { chooseDense } from '../model/dense-choice.ts';
 import { isAway } from '../model/hub/obtain.ts';
 import { surveyModel } from '../model/hub/survey.ts';

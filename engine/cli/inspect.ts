@@ -4,7 +4,7 @@ import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
 import { columnsOf, fields, jsonText, KvError, printable } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
-import { fitOf } from '../fit.ts';
+import { fitOf } from '../machine-fit.ts';
 import { isRemoteName } from '../model/hub/name.ts';
 import { isAway } from '../model/hub/obtain.ts';
 import { inspectModel, inspectRemote, inspectVocabulary } from '../model/inspect-model.ts';

@@ -11,14 +11,16 @@
  *        SHA-256 of everything before
  *        the cache (cache-bytes.ts) and its SHA-256
  */
-import { createHash } from 'node:crypto';
 import { KvError, parseJson } from '../../native/index.ts';
+import { type Container, checkContainer, DIGEST_BYTES, HEAD_BYTES_MAX, sha256 } from './container.ts';
 import { type ParkedHead, parkedHead } from './parked-head.ts';
 
-const MAGIC = 'KVPARK01';
+const PARKED: Container = {
+  magic: 'KVPARK01',
+  noun: 'parked session',
+  hint: 'resume it with the version of palimpsest that parked it',
+};
 const FIXED_BYTES = 32;
-const DIGEST_BYTES = 32;
-const HEAD_BYTES_MAX = 2 ** 24;
 
 /** A parked session, as it is written and as it was read. */
 export interface Parked {
@@ -29,17 +31,11 @@ export interface Parked {
   readonly cache: Uint8Array;
 }
 
-const sha256 = (...parts: readonly Uint8Array[]): Buffer => {
-  const hash = createHash('sha256');
-  for (const part of parts) hash.update(part);
-  return hash.digest();
-};
-
 /** The parts of a file, to be written one behind the other. */
 export function formParked({ head, tokens, lastHidden, cache }: Parked): Buffer {
   const json = Buffer.from(JSON.stringify(head));
   const fixed = Buffer.alloc(FIXED_BYTES);
-  fixed.write(MAGIC, 'latin1');
+  fixed.write(PARKED.magic, 'latin1');
   fixed.writeUInt32LE(json.length, 8);
   fixed.writeUInt32LE(tokens.length, 12);
   fixed.writeUInt32LE(lastHidden?.length ?? 0, 16);
@@ -89,13 +85,7 @@ function parseHead(bytes: Uint8Array, what: string): { head: ParkedHead; sizes: 
   const refuse = (message: string, values: object = {}): never => {
     throw new KvError('bad-file', `${what} ${message}`, { values: { file: what, bytes: file.length, ...values } });
   };
-  const magic = file.toString('latin1', 0, MAGIC.length);
-  if (magic !== MAGIC && magic.startsWith(MAGIC.slice(0, 6)))
-    throw new KvError('unsupported', `${what} is a parked session of another version`, {
-      values: { file: what, version: magic.slice(6), known: MAGIC.slice(6) },
-      hint: 'resume it with the version of palimpsest that parked it',
-    });
-  if (magic !== MAGIC || file.length < FIXED_BYTES + 2 * DIGEST_BYTES) refuse('is no parked session');
+  checkContainer(file, what, PARKED, FIXED_BYTES + 2 * DIGEST_BYTES);
   const sizes = {
     head: file.readUInt32LE(8),
     tokens: file.readUInt32LE(12),

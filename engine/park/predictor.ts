@@ -6,15 +6,14 @@
  *
  * A file of it is 'KVPRED01', u32 bytes of a head in JSON, the head, the arrays of each layer as they stand in `arraysOf`, and SHA-256 of all before.
  */
-import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { type CacheShape, GemmWeights, KvError, PackedPredictor, parseJson } from '../../native/index.ts';
 import { RopeTable, type RotaryConfig } from '../model/rope.ts';
+import { DIGEST_BYTES, sha256 } from './container.ts';
 import { inverse } from './linear.ts';
 import { Distributions, LEVEL_MAX, SYMBOLS } from './rans.ts';
 
 const MAGIC = 'KVPRED01';
-const DIGEST_BYTES = 32;
 /** Standard deviations of the distributions: half octaves from 0.05. */
 export const DEVIATIONS: readonly number[] = Array.from({ length: 18 }, (_, i) => 0.05 * Math.SQRT2 ** i);
 
@@ -69,7 +68,6 @@ const arraysOf = ({ k, v, centres, gains }: LayerMap): ArrayBufferView[] => [
 
 const bytesOf = (array: ArrayBufferView): Uint8Array =>
   new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-const sha256 = (bytes: Uint8Array): Buffer => createHash('sha256').update(bytes).digest();
 
 /** The bytes of its file. */
 export function formPredictor({ modelDigest, shape, shares, layers }: PredictorData): Buffer {

@@ -8,18 +8,20 @@
  *    16  f64 bytes of the cache
  *    24  the head, JSON · the cache (cache-bytes.ts) · SHA-256 of everything before
  */
-import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { type CacheShape, KvError, PAGE_TOKENS, parseJson, readRegular, WINDOW_TOKENS } from '../../native/index.ts';
 import { machineDigest } from '../../policy/index.ts';
 import type { Governed } from '../governed.ts';
 import { cacheBytes, fillCache } from './cache-bytes.ts';
+import { type Container, checkContainer, DIGEST_BYTES, HEAD_BYTES_MAX, sha256 } from './container.ts';
 import { checkTrials, count, trialsSchema } from './trials-left.ts';
 
-const MAGIC = 'KVSAVE01';
+const SAVED: Container = {
+  magic: 'KVSAVE01',
+  noun: 'saved cache',
+  hint: 'load it with the version of palimpsest that saved it',
+};
 const FIXED_BYTES = 24;
-const DIGEST_BYTES = 32;
-const HEAD_BYTES_MAX = 2 ** 24;
 const FILE_BYTES_MAX = 2 ** 36;
 
 const text = z.string().max(256);
@@ -65,11 +67,11 @@ export function savedBytes(governed: Governed, modelDigest: string): Buffer {
   const json = Buffer.from(JSON.stringify(head));
   const cache = cacheBytes(kv, tokens);
   const fixed = Buffer.alloc(FIXED_BYTES);
-  fixed.write(MAGIC, 'latin1');
+  fixed.write(SAVED.magic, 'latin1');
   fixed.writeUInt32LE(json.length, 8);
   fixed.writeDoubleLE(cache.length, 16);
   const body = Buffer.concat([fixed, json, cache]);
-  return Buffer.concat([body, createHash('sha256').update(body).digest()]);
+  return Buffer.concat([body, sha256(body)]);
 }
 
 /** Throws 'not-found', 'bad-file', 'unsupported' for another version, 'checksum-mismatch'. */
@@ -82,19 +84,13 @@ export function parseSaved(file: Buffer, what: string): SavedCache {
   const refuse = (message: string, values: object = {}): never => {
     throw new KvError('bad-file', `${what} ${message}`, { values: { file: what, bytes: file.length, ...values } });
   };
-  const magic = file.toString('latin1', 0, MAGIC.length);
-  if (magic !== MAGIC && magic.startsWith(MAGIC.slice(0, 6)))
-    throw new KvError('unsupported', `${what} is a saved cache of another version`, {
-      values: { file: what, version: magic.slice(6), known: MAGIC.slice(6) },
-      hint: 'load it with the version of palimpsest that saved it',
-    });
-  if (magic !== MAGIC || file.length < FIXED_BYTES + DIGEST_BYTES) refuse('is no saved cache');
+  checkContainer(file, what, SAVED, FIXED_BYTES + DIGEST_BYTES);
   const [headBytes, bytes] = [file.readUInt32LE(8), file.readDoubleLE(16)];
   const bodyAt = FIXED_BYTES + headBytes;
   if (headBytes > HEAD_BYTES_MAX || bodyAt + bytes + DIGEST_BYTES !== file.length || file.readUInt32LE(12) !== 0)
     refuse('is cut off, or its sizes do not add up', { head: headBytes, cache: bytes });
   const end = file.length - DIGEST_BYTES;
-  if (!createHash('sha256').update(file.subarray(0, end)).digest().equals(file.subarray(end)))
+  if (!sha256(file.subarray(0, end)).equals(file.subarray(end)))
     throw new KvError('checksum-mismatch', `${what} was changed`, { values: { file: what } });
   const read = schema.safeParse(parseJson(file.subarray(FIXED_BYTES, bodyAt), { what, code: 'bad-file' }));
   if (!read.success) {

@@ -5,10 +5,11 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { loadCache, type OpenCacheOptions, openCache, type PolicyCache } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state.ts';
-import { KvError } from '../../../native/index.ts';
+import type { KvError } from '../../../native/index.ts';
 import { readLog, replaySession, verifyLog } from '../../../witness/index.ts';
 import { normals, relativeError, uniform } from '../../native/dense.ts';
 import { scratchFolders } from '../witness/folder.ts';
+import { refused } from './on-reference.ts';
 
 const folder = scratchFolders();
 const SHAPE = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -31,15 +32,7 @@ async function filled(options: Partial<OpenCacheOptions>, tokens: number, atOnce
   return cache;
 }
 
-async function refusal(work: () => unknown): Promise<KvError> {
-  try {
-    await work();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('was not refused');
-}
+const refusal = (work: () => unknown): Promise<KvError> => refused((async () => work())());
 
 describe('save and load', () => {
   it.each<[string, Partial<OpenCacheOptions>, number]>([

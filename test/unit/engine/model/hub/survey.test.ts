@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { createEngine } from '../../../../../engine/engine.ts';
-import { fitOf } from '../../../../../engine/fit.ts';
+import { fitOf } from '../../../../../engine/machine-fit.ts';
 import { openDense } from '../../../../../engine/model/dense-choice.ts';
 import { createLoopBackend } from '../../../../../engine/model/dense-loops.ts';
 import { createNativeBackend } from '../../../../../engine/model/dense-native.ts';
