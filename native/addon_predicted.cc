@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "cache/layer.h"
+#include "cache/page_writer.h"
 #include "cache/predictor.h"
 #include "environment.h"
 
@@ -34,6 +35,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
   static Napi::Function define(Napi::Env env) {
     return DefineClass(env, "Predictor",
                        {InstanceMethod<&PredictorHandle::open>("open"), InstanceMethod<&PredictorHandle::addLayer>("addLayer"),
+                        InstanceMethod<&PredictorHandle::setBack>("setBack"), InstanceMethod<&PredictorHandle::write>("write"),
                         InstanceMethod<&PredictorHandle::bytes>("bytes"), InstanceMethod<&PredictorHandle::close>("close")});
   }
 
@@ -81,7 +83,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       if (factors.data[i] * kCodedLevelMax > 127 || tables.data[i] >= predictor_->distributions) return kBadValue;
     }
     // The same numbers as in engine/park/predictor.ts, with inputs first and then residuals in the order of coding (cache/predictor.h).
-    const std::vector<int> order = codedOrder(tables.data, static_cast<int>(width));
+    std::vector<int> order = codedOrder(tables.data, static_cast<int>(width));
     std::vector<float> floats(weights.length);
     std::vector<uint8_t> codedFactors(width), codedTables(width);
     const size_t inputs = contraction - width;
@@ -98,7 +100,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       codedTables[c] = tables.data[order[c]];
     }
     *out = std::make_unique<PredictedSide>(PredictedSide{PackedWeights(kernelsOf(info.Env()), floats.data(), static_cast<int>(width), static_cast<int>(contraction), false),
-                                                         copied(base), std::move(codedFactors), std::move(codedTables)});
+                                                         copied(base), std::move(codedFactors), std::move(codedTables), std::move(order), nullptr});
     return kOk;
   }
 
@@ -120,6 +122,51 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     });
   }
 
+  // (layer, whether it is of keys, Float32Array [w][w]): row c turns residuals into codes of column c, of those as they stand in addLayer.
+  Napi::Value setBack(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<float> turn;
+      if (!predictor_) return kClosed;
+      if (!readInt(info[0], 0, static_cast<int>(predictor_->layers.size()) - 1, &layer) || !info[1].IsBoolean() || !readFloats(info[2], &turn)) return kBadArgument;
+      const size_t width = predictor_->width();
+      if (turn.length != width * width) return kBadShape;
+      if (!finite(turn)) return kBadValue;
+      PredictedSide& side = info[1].As<Napi::Boolean>().Value() ? predictor_->layers[layer].k : predictor_->layers[layer].v;
+      std::vector<float> rows(turn.length);
+      for (size_t c = 0; c < width; c++) std::copy_n(turn.data + side.order[c] * width, width, rows.data() + c * width);
+      side.back = std::make_unique<PackedWeights>(kernelsOf(info.Env()), rows.data(), static_cast<int>(width), static_cast<int>(width), false);
+      return kOk;
+    });
+  }
+
+  // (layer, below Int8Array [128][2w] or undefined, k [128][w], v, firstRow, out Uint8Array, levels Int8Array [128][2w], Float64Array[1] <- bytes written):
+  // PageWriter::write.
+  Napi::Value write(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, firstRow;
+      Span<int8_t> below{}, levels;
+      Span<float> k, v;
+      Span<uint8_t> out;
+      Span<double> written;
+      if (!predictor_) return kClosed;
+      if (!readInt(info[0], 0, static_cast<int>(predictor_->layers.size()) - 1, &layer) || !readInt(info[4], 0, kPageTokens, &firstRow)) return kBadArgument;
+      if (!readFloats(info[2], &k) || !readFloats(info[3], &v) || !readArray(info[5], napi_uint8_array, &out)) return kBadArgument;
+      if (!readArray(info[6], napi_int8_array, &levels) || !readArray(info[7], napi_float64_array, &written)) return kBadArgument;
+      if (absent(info[1]) != (layer == 0) || (layer > 0 && !readArray(info[1], napi_int8_array, &below))) return kBadArgument;
+      const size_t elements = static_cast<size_t>(predictor_->width()) * kPageTokens;
+      if (k.length != elements || v.length != elements || levels.length != 2 * elements || written.length != 1) return kBadShape;
+      if (layer > 0 && below.length != 2 * elements) return kBadShape;
+      if (!finite(k) || !finite(v)) return kBadValue;
+      if (!predictor_->layers[layer].k.back || !predictor_->layers[layer].v.back) return kUnsupported;
+      writer_.reserve(*predictor_);
+      // Levels may be given as what the next call has below, so the writer reads all of `below` before it writes any.
+      written.data[0] = static_cast<double>(
+          writer_.write(kernelsOf(info.Env()), *predictor_, layer, below.data, k.data, v.data, firstRow, out.data, out.length, levels.data));
+      return kOk;
+    });
+  }
+
   // (Float64Array[1])
   Napi::Value bytes(const Info& info) {
     return guarded(info, [&]() -> Status {
@@ -137,6 +184,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
   }
 
   std::unique_ptr<Predictor> predictor_;
+  PageWriter writer_;
 };
 
 }  // namespace

@@ -136,6 +136,17 @@ type SideArrays = readonly [
 export interface PredictorHandle {
   open(kvHeads: number, headDim: number, shares: Uint16Array): number;
   addLayer(...arrays: [...k: SideArrays, ...v: SideArrays, centres: Float32Array, gains: Float32Array]): number;
+  setBack(layer: number, isKey: boolean, turn: Float32Array): number;
+  write(
+    layer: number,
+    below: Int8Array | undefined,
+    k: Float32Array,
+    v: Float32Array,
+    firstRow: number,
+    out: Uint8Array,
+    levels: Int8Array,
+    written: Float64Array,
+  ): number;
   bytes(out: Float64Array): number;
   close(): number;
 }

@@ -4,7 +4,7 @@
  */
 import { closed, fail, floats, formatId, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { PAGE_TOKENS } from './layout.ts';
+import { PAGE_TOKENS, type Side } from './layout.ts';
 import { type CacheHandle, check, errorOf, loadBinary, type PredictorHandle } from './load.ts';
 import { storedContent } from './stored.ts';
 import type { CacheShape, PageRecord, PageRecords, RotaryTable } from './types.ts';
@@ -53,6 +53,37 @@ export class PackedPredictor {
       const { k, v, centres, gains } = one;
       check(this.#handle.addLayer(...arrays(k), ...arrays(v), centres, gains), `pack layer ${layer} of a predictor`);
     }
+  }
+
+  /**
+   * What writers need besides, once for each side: `turn` [w, w], whose row c turns residuals [w] into codes of column c.
+   * Throws what the constructor throws.
+   */
+  setBack(layer: number, side: Side, turn: Float32Array): void {
+    if (side !== 'k' && side !== 'v') fail("the side must be 'k' or 'v'", { side: show(side) });
+    const status = this.handle.setBack(layer, side === 'k', floats(turn, 'turn'));
+    check(status, `pack the way back of layer ${show(layer)}`, { layer: show(layer) });
+  }
+
+  /**
+   * Writes the residuals of a page of one layer behind each other into `out`. Rows k and v: [128, w], keys before the rotary embedding; those before firstRow are
+   * not coded. below: what the call for the layer below left in `levels`, null for layer 0. levels [128·2w] takes what the layer above is predicted from: of what a
+   * reader will have, or of the rows themselves where nothing was written. → how many bytes were written, 0 where they have no room in `out`.
+   */
+  write(
+    layer: number,
+    below: Int8Array | null,
+    rows: { readonly k: Float32Array; readonly v: Float32Array },
+    firstRow: number,
+    out: Uint8Array,
+    levels: Int8Array,
+  ): number {
+    record(rows, 'rows');
+    const [k, v] = [floats(rows.k, 'k'), floats(rows.v, 'v')];
+    const written = new Float64Array(1);
+    const status = this.handle.write(layer, below ?? undefined, k, v, firstRow, out, levels, written);
+    check(status, `write a page of layer ${show(layer)}`, { layer: show(layer), firstRow: show(firstRow) });
+    return written[0]!;
   }
 
   get handle(): PredictorHandle {

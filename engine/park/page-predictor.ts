@@ -35,7 +35,11 @@ export class PagePredictor {
   readonly predictor: Predictor;
   readonly #config: RotaryConfig & Pick<CacheShape, 'kvHeads'>;
   readonly #table: RopeTable;
+  /** What the layer above is predicted from: as the binary has it, and as the reference does. */
+  #written: Int8Array | null = null;
   #below: Below = null;
+  /** Where the binary writes. */
+  #room = new Uint8Array();
 
   constructor(predictor: Predictor, config: RotaryConfig & Pick<CacheShape, 'kvHeads'>, table: RopeTable) {
     this.predictor = predictor;
@@ -45,15 +49,16 @@ export class PagePredictor {
 
   /** The bytes of a page, or null where they would be no fewer than `storedBytes`. */
   encode(kv: KvCache, layer: number, page: number, storedBytes: number): Buffer | null {
+    const head = headOf(kv, layer, page);
+    const room = Math.max(0, storedBytes - head.length - 1);
+    if (this.#room.length < room) this.#room = new Uint8Array(room);
     const rows = this.#rowsOf(kv, layer, page);
-    const map = this.predictor.data.layers[layer]!;
-    const below = layer === 0 ? null : this.#below;
-    const made = encodePage(this.predictor, map, below, rows, page === 0 ? SINK_TOKENS : 0);
-    const formats = Buffer.from(SIDES.map((side) => FORMATS[kv.format(layer, page, side)].id));
-    const bytes = Buffer.concat([formats, ...(page === 0 ? sinksOf(kv, layer) : []), made.bytes]);
-    const isShorter = bytes.length < storedBytes;
-    this.#below = levelsOf(map, isShorter ? made.rows : rows);
-    return isShorter ? bytes : null;
+    const levels = new Int8Array(2 * rows.k.length);
+    const below = layer === 0 ? null : this.#written;
+    const out = this.#room.subarray(0, room);
+    const written = this.predictor.packedToWrite().write(layer, below, rows, firstRowOf(page), out, levels);
+    this.#written = levels;
+    return written === 0 ? null : Buffer.concat([head, out.subarray(0, written)]);
   }
 
   /** What the binary reads so many pages by. */
@@ -63,7 +68,18 @@ export class PagePredictor {
     return { predictor: this.predictor.packed(), rotary };
   }
 
-  // What follows is the reference of what the binary does (KvCache.importPages).
+  // What follows is the reference of what the binary does (PackedPredictor.write, KvCache.importPages).
+
+  /** The same bytes as encode(). */
+  encodeByReference(kv: KvCache, layer: number, page: number, storedBytes: number): Buffer | null {
+    const rows = this.#rowsOf(kv, layer, page);
+    const map = this.predictor.data.layers[layer]!;
+    const made = encodePage(this.predictor, map, layer === 0 ? null : this.#below, rows, firstRowOf(page));
+    const bytes = Buffer.concat([headOf(kv, layer, page), made.bytes]);
+    const isShorter = bytes.length < storedBytes;
+    this.#below = levelsOf(map, isShorter ? made.rows : rows);
+    return isShorter ? bytes : null;
+  }
 
   /** A page that is in the cache as it was stored: what the layer above is predicted from. */
   pass(kv: KvCache, layer: number, page: number): void {
@@ -99,6 +115,15 @@ export function formatOf(id: number): FormatName {
   const name = FORMAT_NAMES.find((one) => FORMATS[one].id === id);
   if (name === undefined) throw new KvError('unsupported', `there is no format ${id}`, { values: { format: id } });
   return name;
+}
+
+/** Sinks are kept exactly. */
+const firstRowOf = (page: number): number => (page === 0 ? SINK_TOKENS : 0);
+
+/** What stands before the residuals of a page. */
+function headOf(kv: KvCache, layer: number, page: number): Buffer {
+  const formats = Buffer.from(SIDES.map((side) => FORMATS[kv.format(layer, page, side)].id));
+  return Buffer.concat([formats, ...(page === 0 ? sinksOf(kv, layer) : [])]);
 }
 
 /** The first rows of keys and of values, as f16. */

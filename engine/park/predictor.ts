@@ -144,6 +144,7 @@ export class Predictor {
   #rotary: RopeTable | undefined;
   readonly #orders = new Map<SideMap, Uint16Array>();
   #packed: PackedPredictor | undefined;
+  #canWrite = false;
 
   constructor(data: PredictorData) {
     this.data = data;
@@ -166,15 +167,18 @@ export class Predictor {
   /** What codes would give residuals scale·levels, [rows, w] → [rows, w]. */
   analyze(map: SideMap, levels: Int8Array, rowScales: Float32Array): Float32Array {
     const { width } = this;
-    const weights = made(this.#back, map, () => {
-      const { weights, scales, contraction, factors } = map;
-      // Row o: what one step of each code adds to output o.
-      const turn = new Float64Array(width * width);
-      for (let o = 0, at = 0; o < width; o++)
-        for (let j = 0; j < width; j++, at++) turn[at] = weights[o * contraction + j]! * scales[o]! * factors[j]!;
-      return new GemmWeights(Float32Array.from(inverse(turn, width)), width, width);
-    });
+    const weights = made(this.#back, map, () => new GemmWeights(this.#turnBack(map), width, width));
     return weights.multiply(levels, rowScales, { planes: 2 });
+  }
+
+  /** From residuals to codes, [w, w]. */
+  #turnBack({ weights, scales, contraction, factors }: SideMap): Float32Array {
+    const { width } = this;
+    // Row o: what one step of each code adds to output o.
+    const turn = new Float64Array(width * width);
+    for (let o = 0, at = 0; o < width; o++)
+      for (let j = 0; j < width; j++, at++) turn[at] = weights[o * contraction + j]! * scales[o]! * factors[j]!;
+    return Float32Array.from(inverse(turn, width));
   }
 
   /** Columns of residuals from those that spread most to those that spread least, those that spread alike as they stand. */
@@ -198,6 +202,18 @@ export class Predictor {
     return this.#packed;
   }
 
+  /** The same for writers. */
+  packedToWrite(): PackedPredictor {
+    const packed = this.packed();
+    if (!this.#canWrite)
+      for (const [layer, { k, v }] of this.data.layers.entries()) {
+        packed.setBack(layer, 'k', this.#turnBack(k));
+        packed.setBack(layer, 'v', this.#turnBack(v));
+      }
+    this.#canWrite = true;
+    return packed;
+  }
+
   close(): void {
     for (const weights of [this.#forward, this.#back]) {
       for (const one of weights.values()) one.close();
@@ -205,6 +221,7 @@ export class Predictor {
     }
     this.#packed?.close();
     this.#packed = undefined;
+    this.#canWrite = false;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "predictor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -8,15 +9,10 @@ namespace palimpsest {
 
 namespace {
 
-// Half octaves by which the distributions of a side may be moved.
-constexpr int kShiftLeast = -4, kShiftMost = 6;
-// Of a page: two shifts, int8, and how many columns are coded of each side, u16.
-constexpr size_t kHeadBytes = 6;
-
 // The columns of one side. False where there are not so many.
-bool readColumns(const PredictedSide& side, int distributions, int shift, int count, uint8_t* tables, CodedColumns* columns) {
-  if (shift < kShiftLeast || shift > kShiftMost || count > static_cast<int>(side.tables.size())) return false;
-  for (int c = 0; c < count; c++) tables[c] = static_cast<uint8_t>(std::clamp(side.tables[c] + shift, 0, distributions - 1));
+bool readColumns(const PredictedSide& side, const Predictor& predictor, int shift, int count, uint8_t* tables, CodedColumns* columns) {
+  if (shift < kCodedShiftLeast || shift > kCodedShiftMost || count > static_cast<int>(side.tables.size())) return false;
+  for (int c = 0; c < count; c++) tables[c] = predictor.moved(side.tables[c], shift);
   columns->count = count;
   columns->tables = tables;
   columns->factors = side.factors.data();
@@ -36,14 +32,19 @@ std::vector<int> codedOrder(const uint8_t* tables, int width) {
   return order;
 }
 
-bool Predictor::setDistributions(const uint16_t* shares, int count) {
+bool Predictor::setDistributions(const uint16_t* given, int count) {
   distributions = count;
   slots.resize(static_cast<size_t>(count) * kCodedSlots);
+  shares.assign(given, given + static_cast<size_t>(count) * kCodedSymbols);
+  starts.resize(shares.size());
+  symbolBits.resize(shares.size());
   for (int table = 0; table < count; table++) {
     int at = 0;
     for (int symbol = 0; symbol < kCodedSymbols; symbol++) {
       const int share = shares[table * kCodedSymbols + symbol];
       if (share == 0 || share > kCodedSlots - at) return false;
+      starts[table * kCodedSymbols + symbol] = static_cast<uint16_t>(at);
+      symbolBits[table * kCodedSymbols + symbol] = 12 - std::log2(static_cast<double>(share));
       for (int i = 0; i < share; i++, at++) slots[table * kCodedSlots + at] = static_cast<uint32_t>(symbol | (share - 1) << 6 | i << 18);
     }
     if (at != kCodedSlots) return false;
@@ -53,7 +54,10 @@ bool Predictor::setDistributions(const uint16_t* shares, int count) {
 
 size_t Predictor::bytes() const {
   size_t total = slots.size() * sizeof(uint32_t);
-  for (const PredictedLayer& layer : layers) total += layer.k.weights.bytes() + layer.v.weights.bytes() + 12 * layer.centres.size() * sizeof(float);
+  for (const PredictedLayer& layer : layers) {
+    total += layer.k.weights.bytes() + layer.v.weights.bytes() + 12 * layer.centres.size() * sizeof(float);
+    for (const PredictedSide* side : {&layer.k, &layer.v}) total += side->back ? side->back->bytes() : 0;
+  }
   return total;
 }
 
@@ -84,13 +88,13 @@ void PageReader::multiply(const Kernels* kernels, const PredictedSide& side, int
 bool PageReader::read(const Kernels* kernels, const Predictor& predictor, int index, const uint8_t* bytes, size_t size) {
   const PredictedLayer& layer = predictor.layers[index];
   const size_t width = predictor.width(), below = index > 0 ? 2 * width : 0;
-  if (size < kHeadBytes) return false;
+  if (size < kPredictedHead) return false;
   CodedColumns sides[2];
   int depth[2];
   for (int i = 0; i < 2; i++) {
     uint16_t count;
     std::memcpy(&count, bytes + 2 + 2 * i, sizeof count);
-    if (!readColumns(i == 0 ? layer.k : layer.v, predictor.distributions, static_cast<int8_t>(bytes[i]), count, tables_.data() + i * width, &sides[i])) {
+    if (!readColumns(i == 0 ? layer.k : layer.v, predictor, static_cast<int8_t>(bytes[i]), count, tables_.data() + i * width, &sides[i])) {
       return false;
     }
     const size_t inputs = below + i * width;
@@ -98,7 +102,7 @@ bool PageReader::read(const Kernels* kernels, const Predictor& predictor, int in
     sides[i].blockStride = static_cast<size_t>(kGemmBlock) * depth[i];
     sides[i].to = (i == 0 ? keyRows_ : valueRows_).data() + kGemmBlock * inputs;
   }
-  if (!kernels->decodeResiduals(predictor.slots.data(), bytes + kHeadBytes, size - kHeadBytes, sides)) return false;
+  if (!kernels->decodeResiduals(predictor.slots.data(), bytes + kPredictedHead, size - kPredictedHead, sides)) return false;
   for (size_t i = 0; i < kPageTokens / kGemmBlock && below > 0; i++) {
     const int8_t* from = below_.data() + i * kGemmBlock * below;
     std::memcpy(keyRows_.data() + i * sides[0].blockStride, from, kGemmBlock * below);

@@ -5,6 +5,8 @@
 // there is one, for values the keys of this layer [w], and then its residuals times their factors, from the columns that spread most to those that spread
 // least. A page codes the first of these columns alone, and the product ends with them. Sums are whole numbers, so their order makes no difference.
 #pragma once
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "buffer.h"
@@ -18,10 +20,18 @@ struct PredictedSide {
   // Of the columns of residuals in the order of coding, [w]:
   std::vector<uint8_t> factors;  // times a residual within int8
   std::vector<uint8_t> tables;   // below the number of distributions
+  std::vector<int> order;        // where they stand among the columns that were given
+  // From residuals to the columns in the order of coding, for those who write: null until it is set.
+  std::unique_ptr<PackedWeights> back;
 };
 
 // The places of columns in the order in which they are coded: those with higher tables first, those with equal ones as they stand.
 std::vector<int> codedOrder(const uint8_t* tables, int width);
+
+// Half octaves by which the distributions of a side may be moved.
+constexpr int kCodedShiftLeast = -4, kCodedShiftMost = 6;
+// Of a page: two shifts, int8, and how many columns are coded of each side, u16.
+constexpr size_t kPredictedHead = 6;
 
 struct PredictedLayer {
   PredictedSide k;
@@ -36,10 +46,15 @@ struct Predictor {
   std::vector<PredictedLayer> layers;
   int distributions = 0;
   std::vector<uint32_t> slots;  // [distributions][4096], as Kernels::decodeResiduals reads them
+  // Of each symbol of each distribution, [distributions][43]: its share of 4096, where it begins, and what it takes.
+  std::vector<uint16_t> shares, starts;
+  std::vector<double> symbolBits;
 
   int width() const { return kvHeads * headDim; }
   // shares: [count][43], each distribution with no 0 and the sum 4096; false otherwise.
-  bool setDistributions(const uint16_t* shares, int count);
+  bool setDistributions(const uint16_t* given, int count);
+  // A distribution moved by so many half octaves, as far as there are any.
+  uint8_t moved(int table, int shift) const { return static_cast<uint8_t>(std::clamp(table + shift, 0, distributions - 1)); }
   size_t bytes() const;
 };
 

@@ -152,6 +152,8 @@ describe('the face', () => {
       [{ fromHalf }, 'fromHalf', 2],
       [{ setIsa }, 'setIsa', 1],
       [{ pack: (...given: unknown[]) => new PackedPredictor(...(given as [never, never, never])) }, 'pack', 3],
+      [predictor, 'write', 6],
+      [predictor, 'setBack', 3],
     ];
     let refused = 0;
     for (let round = 0; round < 4000; round++) {
@@ -274,6 +276,12 @@ describe('the bare binding', () => {
       cache.append(0, rows, rows);
       const guess = new binary.Predictor();
       guess.open(1, 64, shares);
+      const { weights, scales, base, factors, tables } = side(64, 64);
+      const values = side(64, 128);
+      const { centres, gains } = ends(64);
+      const keys = [weights, scales, base, factors, tables] as const;
+      guess.addLayer(...keys, values.weights, scales, base, factors, tables, centres, gains);
+      for (const isKey of [true, false]) guess.setBack(0, isKey, new Float32Array(64 * 64));
       return { pool, cache, guess };
     };
     let { pool, cache, guess } = fresh();
