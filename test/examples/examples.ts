@@ -17,7 +17,14 @@ export function examplesIn(markdown: string): Example[] {
 }
 
 /** Documents whose programs are run and compiled. */
-const DOCUMENTS = ['README.md', 'docs/guide.md', 'docs/library.md', 'docs/serve.md', 'policy/README.md', 'witness/README.md'];
+const DOCUMENTS = [
+  'README.md',
+  'docs/guide.md',
+  'docs/library.md',
+  'docs/serve.md',
+  'policy/README.md',
+  'witness/README.md',
+];
 
 export const examplesOf = (root: string): Example[] =>
   DOCUMENTS.flatMap((path) => examplesIn(readFileSync(join(root, path), 'utf8')));
