@@ -88,6 +88,37 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     expect(existsSync(join(app, 'node_modules/@qdrant'))).toBe(false);
   });
 
+  it('brings no SQL database: the log is asked without one, and tables of it say what to install', () => {
+    const ran = node([
+      'node_modules/palimpsest/dist/engine/cli/main.js',
+      'run',
+      '-m',
+      'reference',
+      '-p',
+      'program.mjs',
+      '--max-tokens',
+      '1',
+    ]);
+    expect(ran.status, ran.stderr).toBe(0);
+    const audit = (...args: string[]): Ran =>
+      node(['node_modules/palimpsest/dist/engine/cli/main.js', 'audit', ...args]);
+    expect(audit('verify').status).toBe(0);
+    const asked = audit('query', 'select 1');
+    expect(asked.status).toBe(2);
+    const { peerDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+    for (const name of ['drizzle-orm', '@electric-sql/pglite']) {
+      expect(existsSync(join(app, 'node_modules', name))).toBe(false);
+      expect(asked.stderr.replace(/\s+/g, ' ')).toContain(`${name}@${peerDependencies[name]}`);
+    }
+    expect(asked.stderr).toContain('[missing-dependency]');
+  });
+
+  it('takes 25 MB or less besides the package itself', () => {
+    const { stdout } = spawnSync('du', ['-sk', '--exclude=palimpsest', 'node_modules'], { cwd: app, encoding: 'utf8' });
+    expect(Number.parseInt(stdout, 10)).toBeGreaterThan(1000);
+    expect(Number.parseInt(stdout, 10)).toBeLessThan(25_000);
+  });
+
   it('runs nothing when it is installed', () => {
     const manifest = JSON.parse(readFileSync(join(app, 'node_modules/palimpsest/package.json'), 'utf8'));
     const events = ['preinstall', 'install', 'postinstall', 'prepare'];

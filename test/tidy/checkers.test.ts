@@ -1,7 +1,7 @@
 // Do the tidy rules find what they look for, and leave the rest in peace? Each rule is given small texts of both kinds.
 import { describe, expect, test } from 'vitest';
 import { expand, pathIsThere, pathsIn, titlesOf } from './documents.ts';
-import { importProblem, packageProblem, unreached } from './rooms.ts';
+import { importProblem, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
 import { type Import, importsOf, only } from './source.ts';
 import { testFileProblems } from './suites.ts';
 import { machinePaths, prints, readsEnvironment, registryHosts, reminders } from './words.ts';
@@ -85,6 +85,23 @@ describe('rooms', () => {
     expect(importProblem(file, value(specifier))).toContain(why);
     // A type is a dependency of the mind, and counts.
     expect(importProblem(file, { ...value(specifier), kind: 'type' })).toContain(why);
+  });
+
+  test('modules: those loaded at once are those that no import() stands before', () => {
+    const found: Readonly<Record<string, Import[]>> = {
+      'a/index.ts': [
+        value('./b.ts'),
+        { ...value('./late.ts'), kind: 'dynamic' },
+        { ...value('./type.ts'), kind: 'type' },
+      ],
+      'a/b.ts': [value('../c/index.ts'), value('zod')],
+      'a/late.ts': [value('./later.ts')],
+    };
+    expect([...loadedAtOnce(['a/index.ts'], (file) => found[file] ?? [])]).toEqual([
+      'a/index.ts',
+      'a/b.ts',
+      'c/index.ts',
+    ]);
   });
 
   test('packages: dependencies freely, optional peers with care, others never', () => {

@@ -67,6 +67,16 @@ export function packageProblem(
   return kind === 'value' ? `${name} is optional: use import type, and import() where it is needed` : null;
 }
 
+/** The modules that are loaded together with `entries`, threads included: all that no import() stands before. importsOf: of a file, by its path from the root. */
+export function loadedAtOnce(entries: readonly string[], importsOf: (file: string) => readonly Import[]): Set<string> {
+  const reached = new Set(entries);
+  for (const file of reached)
+    for (const { specifier, kind } of importsOf(file))
+      if ((kind === 'value' || kind === 'url') && specifier.startsWith('.'))
+        reached.add(posix.normalize(posix.join(posix.dirname(file), specifier)));
+  return reached;
+}
+
 /** Modules that nothing reaches from the entries: dead files. edges: what each file imports, as paths from the root. */
 export function unreached(
   files: readonly string[],

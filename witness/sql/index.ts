@@ -1,16 +1,28 @@
 /** The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does. */
 import { existsSync } from 'node:fs';
+import { missingPackages } from './missing.ts';
 import type { AuditIndex, AuditIndexOptions } from './types.ts';
 
 export type * from './types.ts';
 
+/** Tables take packages that come only where somebody wants tables. Throws 'missing-dependency'. */
+async function loaded<Module>(load: () => Promise<Module>): Promise<Module> {
+  try {
+    return await load();
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw cause;
+    throw missingPackages(cause);
+  }
+}
+
 /**
  * Opens the tables of a log and compares every row with the log's entries, so that nothing is answered that the log does not say.
  * An embedded database that is broken, slow without end or has other tables than ours is deleted and made again
- * (`report.rebuilt`). Throws 'not-found' (no log), 'bad-log', 'locked', 'database', 'bad-config', 'io'.
+ * (`report.rebuilt`). Throws 'not-found' (no log), 'bad-log', 'locked', 'database', 'bad-config', 'io',
+ * 'missing-dependency' without drizzle-orm or, for an embedded database, @electric-sql/pglite.
  */
 export async function openAuditIndex(options: AuditIndexOptions): Promise<AuditIndex> {
-  const { open } = await import('./audit-index.ts');
+  const { open } = await loaded(() => import('./audit-index.ts'));
   return open(options);
 }
 
@@ -29,6 +41,6 @@ export async function forgetOnServer(
   url: string,
   session: { readonly logId: string; readonly session: string; readonly fromMs: number; readonly toMs: number },
 ): Promise<number> {
-  const { forget } = await import('./forget.ts');
+  const { forget } = await loaded(() => import('./forget.ts'));
   return forget(url, session);
 }

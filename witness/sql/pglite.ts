@@ -4,11 +4,13 @@
  * cut its folder may be broken, and then the index is built again from the log.
  */
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
 import { KvError, show, startThread } from '../../native/index.ts';
 import { lockWriter, type WriterLock } from '../lock.ts';
 import type { Rows, SqlConnection, SqlFault, SqlReply, SqlRequest, Statement } from './connection.ts';
+import { missingPackages } from './missing.ts';
 
 /** A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten. */
 const OPEN_MS_MAX = 90_000;
@@ -122,8 +124,18 @@ async function opened(worker: Worker): Promise<void> {
 
 const dataDir = (dir: string): string => join(dir, 'pglite');
 
-/** Opens or creates the database in `dir`, or one in memory. Throws 'locked', 'database' (the folder is broken), 'io'. */
+/** The thread could not say that the package is missing from a database that is broken. */
+function checkInstalled(): void {
+  try {
+    createRequire(import.meta.url).resolve('@electric-sql/pglite');
+  } catch (cause) {
+    throw missingPackages(cause);
+  }
+}
+
+/** Opens or creates the database in `dir`, or one in memory. Throws 'missing-dependency', 'locked', 'database' (the folder is broken), 'io'. */
 export async function openPglite(dir: string | null, statementMsMax: number): Promise<SqlConnection> {
+  checkInstalled();
   const lock = dir === null ? null : lockFolder(dir);
   const where = dir ?? 'memory';
   let worker: Worker | null = null;
