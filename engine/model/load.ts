@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, extname, join, resolve } from 'node:path';
-import { KvError, packageRoot, printable } from '../../native/index.ts';
+import { KvError, packageVersion, printable } from '../../native/index.ts';
 import { attempt, FileBytes, namingFile } from './bytes.ts';
 import { ggufConfig } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
@@ -10,6 +10,7 @@ import { checkFetched, fetchedPath, isFetchable } from './fetch.ts';
 import { openGguf } from './gguf.ts';
 import { NAME_FORMS } from './hub/name.ts';
 import { localModel } from './hub/obtain.ts';
+import { largeFiles } from './large-files.ts';
 import { openLlama2c, readLlama2cTokenizer } from './llama2c.ts';
 import { ggufName, hfName, nameTensors } from './names.ts';
 import { openSafetensorsFolder } from './safetensors.ts';
@@ -81,11 +82,19 @@ function openLoaded(pathOrName: string, path: string, digest: string | null, { o
   }
 }
 
+function referenceModel(): string {
+  const found = largeFiles('reference');
+  if (found !== null) return found;
+  throw new KvError('missing-dependency', 'the reference model is in the package palimpsest-models', {
+    hint: `npm install palimpsest-models@${packageVersion()}, or name another model`,
+  });
+}
+
 /** The path of a model. Throws KvError 'not-found' with a hint on what to do. */
 function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): string {
   if (typeof pathOrName !== 'string' || pathOrName === '')
     throw new KvError('bad-argument', 'a model is a path or a name', { values: { names: MODEL_NAMES } });
-  if (pathOrName === 'reference') return join(packageRoot(), 'models', 'reference');
+  if (pathOrName === 'reference') return referenceModel();
   const named = localModel(pathOrName);
   if (named !== null) return named;
   const path = isFetchable(pathOrName) ? fetchedPath(pathOrName, cacheDir) : resolve(pathOrName);

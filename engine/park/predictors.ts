@@ -1,7 +1,8 @@
-/** Where predictors of parked pages lie: in the state folder if `calibrate` fitted one there, else with the package. */
+/** Where predictors of parked pages lie: in the state folder if `calibrate` fitted one there, else in palimpsest-models. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError, packageRoot, readRegular } from '../../native/index.ts';
+import { KvError, readRegular } from '../../native/index.ts';
+import { largeFiles } from '../model/large-files.ts';
 import type { LoadedModel } from '../model/types.ts';
 import { Predictor, parsePredictor } from './predictor.ts';
 
@@ -13,16 +14,12 @@ const BYTES_MAX = 2 ** 30;
 export const predictorPath = (stateDir: string, modelDigest: string): string =>
   join(stateDir, 'predictors', `${modelDigest.slice(0, 32)}${ENDING}`);
 
-const shippedDir = (): string => join(packageRoot(), 'models', 'predictors');
-
 /** The predictor of a model, or null. Throws 'bad-file', 'checksum-mismatch', 'io'. Its owner closes it. */
 export function findPredictor(modelDigest: string, stateDir: string | null): Predictor | null {
   const own = stateDir === null ? null : predictorPath(stateDir, modelDigest);
-  const shipped = readdirSync(shippedDir()).filter((name) => name.endsWith(ENDING));
-  for (const path of [
-    ...(own !== null && existsSync(own) ? [own] : []),
-    ...shipped.map((name) => join(shippedDir(), name)),
-  ]) {
+  const dir = largeFiles('predictors');
+  const shipped = dir === null ? [] : readdirSync(dir).filter((name) => name.endsWith(ENDING));
+  for (const path of [...(own !== null && existsSync(own) ? [own] : []), ...shipped.map((name) => join(dir!, name))]) {
     const data = parsePredictor(readRegular(path, { bytesMax: BYTES_MAX }), path);
     if (data.modelDigest === modelDigest) return new Predictor(data);
   }

@@ -49,6 +49,20 @@ function node(args: readonly string[], cwd = app): Ran {
 const npm = (args: readonly string[], cwd?: string): Ran =>
   node([npmScript(), ...args, '--no-audit', '--no-fund', '--loglevel=error'], cwd);
 
+const COMMAND = ['node_modules/palimpsest/dist/engine/cli/main.js'];
+
+interface Packed {
+  readonly filename: string;
+  readonly files: readonly { readonly path: string }[];
+}
+
+/** Packs what is in `dir` into the folder. */
+function pack(dir: string): Packed {
+  const packed = npm(['pack', '--ignore-scripts', '--json', '--pack-destination', folder], dir);
+  expect(packed.stderr).toBe('');
+  return (JSON.parse(packed.stdout) as [Packed])[0];
+}
+
 const PROGRAM = `
 import { openCache } from 'palimpsest';
 const cache = await openCache({ layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 });
@@ -66,9 +80,7 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     for (const dir of [bin, home, app]) mkdirSync(dir);
     symlinkSync(process.execPath, join(bin, 'node'));
     symlinkSync('/bin/sh', join(bin, 'sh'));
-    const packed = npm(['pack', '--ignore-scripts', '--json', '--pack-destination', folder], root);
-    expect(packed.stderr).toBe('');
-    const [about] = JSON.parse(packed.stdout) as [{ filename: string; files: { path: string }[] }];
+    const about = pack(root);
     listed = about.files.map(({ path }) => path);
     writeFileSync(join(app, 'package.json'), '{ "type": "module", "private": true }\n');
     writeFileSync(join(app, 'program.mjs'), PROGRAM);
@@ -88,20 +100,29 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     expect(existsSync(join(app, 'node_modules/@qdrant'))).toBe(false);
   });
 
-  it('brings no SQL database: the log is asked without one, and tables of it say what to install', () => {
-    const ran = node([
-      'node_modules/palimpsest/dist/engine/cli/main.js',
-      'run',
-      '-m',
-      'reference',
-      '-p',
-      'program.mjs',
-      '--max-tokens',
-      '1',
-    ]);
+  it('has the reference model in a package of its own, and says so where that is missing', () => {
+    const run = (): Ran => node([...COMMAND, 'run', '-m', 'reference', '-p', 'program.mjs', '--max-tokens', '1']);
+    expect(listed.filter((path) => path.startsWith('models/')).sort()).toEqual(
+      ['README.md', 'laws/reference.json', 'laws/smollm2-135m.json', 'text/chronicle.txt'].map(
+        (name) => `models/${name}`,
+      ),
+    );
+    const without = run();
+    expect(without.stderr.replace(/\s+/g, ' ')).toContain('[missing-dependency]');
+    expect(without.stderr.replace(/\s+/g, ' ')).toContain('npm install palimpsest-models@');
+    expect(without.status).toBe(2);
+    const models = pack(join(root, 'models'));
+    expect(npm(['install', join(folder, models.filename)])).toMatchObject({ status: 0 });
+    const ran = run();
     expect(ran.status, ran.stderr).toBe(0);
-    const audit = (...args: string[]): Ran =>
-      node(['node_modules/palimpsest/dist/engine/cli/main.js', 'audit', ...args]);
+    const [version, other] = [root, join(root, 'models')].map(
+      (dir) => (JSON.parse(readFileSync(join(dir, 'package.json'), 'utf8')) as { version: string }).version,
+    );
+    expect(other).toBe(version);
+  });
+
+  it('brings no SQL database: the log is asked without one, and tables of it say what to install', () => {
+    const audit = (...args: string[]): Ran => node([...COMMAND, 'audit', ...args]);
     expect(audit('verify').status).toBe(0);
     const asked = audit('query', 'select 1');
     expect(asked.status).toBe(2);
@@ -113,10 +134,15 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     expect(asked.stderr).toContain('[missing-dependency]');
   });
 
-  it('takes 25 MB or less besides the package itself', () => {
-    const { stdout } = spawnSync('du', ['-sk', '--exclude=palimpsest', 'node_modules'], { cwd: app, encoding: 'utf8' });
-    expect(Number.parseInt(stdout, 10)).toBeGreaterThan(1000);
-    expect(Number.parseInt(stdout, 10)).toBeLessThan(25_000);
+  it('brings 16 MB of others, and no more than 18 MB of its own', () => {
+    const kilobytes = (...args: string[]): number =>
+      Number.parseInt(spawnSync('du', ['-sk', ...args], { cwd: app, encoding: 'utf8' }).stdout, 10);
+    const others = kilobytes('--exclude=palimpsest', '--exclude=palimpsest-models', 'node_modules');
+    const own = kilobytes('node_modules/palimpsest');
+    console.log(`installed: ${others} KiB of others, ${own} KiB of its own`);
+    expect(others).toBeGreaterThan(1000);
+    expect(others).toBeLessThan(16 * 1024);
+    expect(own).toBeLessThan(18 * 1024);
   });
 
   it('runs nothing when it is installed', () => {
@@ -137,7 +163,7 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
   });
 
   const doctor = (...args: string[]): Record<string, unknown> => {
-    const { stdout, stderr } = node(['node_modules/palimpsest/dist/engine/cli/main.js', 'doctor', '--json', ...args]);
+    const { stdout, stderr } = node([...COMMAND, 'doctor', '--json', ...args]);
     expect(stderr).toBe('');
     return JSON.parse(stdout);
   };
