@@ -1,7 +1,7 @@
 /** What the keys and values of a loaded model are made with, as a cache that keeps latents needs it. */
-import { checkKeys } from '../native/index.ts';
+import { checkKeys, KvError } from '../native/index.ts';
 import type { LatentOptions } from './latents.ts';
-import type { RopeTable } from './model/rope.ts';
+import { checkUniformRope, type Rotary } from './model/rotary.ts';
 import type { LoadedModel, ModelConfig } from './model/types.ts';
 import type { SessionOptions } from './types.ts';
 
@@ -21,11 +21,12 @@ function denseOperations({
 
 export function modelLatents(
   { config, weights }: LoadedModel,
-  rope: RopeTable,
+  rotary: Rotary,
   given: NonNullable<SessionOptions['latents']>,
 ): LatentOptions {
   if (typeof given !== 'string') checkKeys(given, { format: true, keep: true }, 'latents');
   const { layers, hiddenSize, normEpsilon: epsilon, qkNorm, rotaryDim, ropeInterleaved, contextLength } = config;
+  checkLatents(config);
   const read = (name: string): Float32Array => weights.tensor(name).readFloat32();
   const biasOf = (side: 'k' | 'v', layer: number): object =>
     weights.has(`${layer}.${side}.bias`) ? { [`${side}Bias`]: read(`${layer}.${side}.bias`) } : {};
@@ -44,8 +45,19 @@ export function modelLatents(
       },
       ...biasOf('k', layer),
       ...biasOf('v', layer),
-      ...(qkNorm ? { kNorm: { gains: read(`${layer}.kNorm`), epsilon } } : {}),
+      ...(qkNorm === 'head' ? { kNorm: { gains: read(`${layer}.kNorm`), epsilon } } : {}),
     })),
-    rotary: { ...rope.rows(0, contextLength), rotaryDim, interleaved: ropeInterleaved },
+    rotary: { ...rotary.main.rows(0, contextLength), rotaryDim, interleaved: ropeInterleaved },
   };
+}
+
+/** Latents are the residual stream, from which keys and values are made by a norm, a product, a norm of heads and one rotary embedding. */
+function checkLatents(config: ModelConfig): void {
+  checkUniformRope(config, 'a cache that keeps latents');
+  const { preNorms, qkNorm, architecture } = config;
+  if (preNorms && qkNorm !== 'width') return;
+  throw new KvError('unsupported', `keys of ${architecture} models are made in a way that latents do not serve`, {
+    values: { architecture, preNorms, qkNorm },
+    hint: 'leave latents out',
+  });
 }

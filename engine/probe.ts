@@ -18,7 +18,7 @@ import type { PolicyContext } from '../policy/index.ts';
 import { memoryBytes } from './budget.ts';
 import { divergenceOf, logSumExp } from './evaluate/divergence.ts';
 import type { Governed } from './governed.ts';
-import type { RopeTable } from './model/rope.ts';
+import type { Rotary } from './model/rotary.ts';
 import type { Runtime } from './runtime.ts';
 import type { LayerRows } from './types.ts';
 
@@ -59,7 +59,7 @@ const BLOCK_ROWS = 32;
 
 export class Probe {
   readonly #runtime: Runtime;
-  readonly #rope: RopeTable;
+  readonly #rotary: Rotary;
   readonly #formats: Required<Pick<KvCacheOptions, 'windowFormat' | 'openFormat'>>;
   readonly #pool = openPool(memoryBytes());
   /** Layers at which moves may begin. */
@@ -71,12 +71,12 @@ export class Probe {
 
   private constructor(
     runtime: Runtime,
-    ropeTable: RopeTable,
+    rotary: Rotary,
     { windowFormat, openFormat = 'f16' }: PolicyContext,
     layers: ReadonlySet<number>,
   ) {
     this.#runtime = runtime;
-    this.#rope = ropeTable;
+    this.#rotary = rotary;
     this.#formats = { windowFormat, openFormat };
     this.#layers = layers;
   }
@@ -86,12 +86,12 @@ export class Probe {
    * pages are decoded and appended again, which gives the same bytes. Throws 'bad-argument' for a layer that is not there, and
    * 'unsupported' where pages are held as latents.
    */
-  static open(runtime: Runtime, cache: Governed, ropeTable: RopeTable, layers: readonly number[]): Probe {
+  static open(runtime: Runtime, cache: Governed, rotary: Rotary, layers: readonly number[]): Probe {
     const { shape } = runtime;
     const lowest = Math.min(...layers);
     if (layers.length === 0 || layers.some((layer) => !(Number.isInteger(layer) && layer >= 0 && layer < shape.layers)))
       throw new KvError('bad-argument', `a probe begins at layers of 0 to ${shape.layers - 1}`, { values: { layers } });
-    const probe = new Probe(runtime, ropeTable, cache.plan.context, new Set(layers));
+    const probe = new Probe(runtime, rotary, cache.plan.context, new Set(layers));
     try {
       for (let layer = lowest; layer < shape.layers; layer++) {
         probe.#copies.set(layer, probe.#copy(layer, cache.kv, layer));
@@ -185,7 +185,7 @@ export class Probe {
   /** One chunk from a layer upwards. → the residual stream after the last layer, [T, m] */
   async #run(chunk: Chunk, from: number, caches: ReadonlyMap<number, KvCache>): Promise<Float32Array> {
     const { dense, model } = this.#runtime;
-    const { layers, queryHeads, kvHeads } = model.config;
+    const { layers } = model.config;
     const { position, tokens, rows } = chunk;
     let { q, k, v, x } = rows.get(from)!;
     for (let layer = from; ; layer++) {
@@ -195,8 +195,7 @@ export class Probe {
       cache.attend(0, q, attention, { observe: false });
       if (layer + 1 === layers) return dense.last(attention, x, tokens);
       ({ q, k, v, x } = await dense.next(layer, attention, x, tokens));
-      this.#rope.apply(q, tokens, queryHeads, position);
-      this.#rope.apply(k, tokens, kvHeads, position);
+      this.#rotary.apply(layer + 1, q, k, tokens, position);
     }
   }
 

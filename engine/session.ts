@@ -16,7 +16,7 @@ import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
 import { nameInLog } from './model/load.ts';
-import { RopeTable } from './model/rope.ts';
+import { Rotary } from './model/rotary.ts';
 import { modelLatents } from './model-latents.ts';
 import type { Spent } from './mover.ts';
 import { Probe } from './probe.ts';
@@ -36,7 +36,7 @@ export class Session {
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
-  readonly #rope: RopeTable;
+  readonly #rotary: Rotary;
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
   #probe: Probe | null = null;
@@ -50,11 +50,11 @@ export class Session {
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
-  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed, rope: RopeTable) {
+  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed, rotary: Rotary) {
     this.runtime = runtime;
     this.setup = setup;
     this.governed = governed;
-    this.#rope = rope;
+    this.#rotary = rotary;
     this.#gain = new GainProbe(governed);
     this.#recall = new Recall(governed, runtime.model.tokenizer, setup.recall);
   }
@@ -62,11 +62,11 @@ export class Session {
   static open(runtime: Runtime, setup: SessionSetup): Session {
     const { shape, model } = runtime;
     const { kvBudget, kldBudget, policy, stepLatencyBudgetMs } = setup;
-    const rope = new RopeTable(
+    const rotary = new Rotary(
       model.config,
       Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, model.config.contextLength),
     );
-    const latents = setup.latents === undefined ? undefined : modelLatents(model, rope, setup.latents);
+    const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
     const plan = planWithLatents(shape, setup, setup.thresholds, latents);
     const governed = Governed.open({
       shape,
@@ -99,7 +99,7 @@ export class Session {
     });
     try {
       governed.begin();
-      return new Session(runtime, setup, governed, rope);
+      return new Session(runtime, setup, governed, rotary);
     } catch (error) {
       governed.close();
       throw error;
@@ -300,7 +300,7 @@ export class Session {
   /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
   fork(compareTokens = 0): Session {
     this.#ready();
-    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.#rope);
+    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.#rotary);
     forked.tokens.push(...this.tokens);
     forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
     return forked;
@@ -316,7 +316,7 @@ export class Session {
   }
 
   #openProbe(layers: readonly number[]): Probe {
-    this.#probe = Probe.open(this.runtime, this.governed, this.#rope, layers);
+    this.#probe = Probe.open(this.runtime, this.governed, this.#rotary, layers);
     return this.#probe;
   }
 
@@ -434,7 +434,7 @@ export class Session {
         this.#probe?.add(rows);
         this.setup.onRows?.(rows);
       };
-      await runStep(this.runtime, this.governed, this.#rope, Int32Array.from(ids), this.times, keep, onRows);
+      await runStep(this.runtime, this.governed, this.#rotary, Int32Array.from(ids), this.times, keep, onRows);
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.
       this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;

@@ -10,7 +10,6 @@ import {
   KvError,
   movablePages,
   PAGE_TOKENS,
-  rope,
   sealsBetween,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
@@ -18,7 +17,7 @@ import {
 import { KLD_GIVES_WAY, type TrialReport } from '../policy/index.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
-import type { RopeTable } from './model/rope.ts';
+import type { Rotary } from './model/rotary.ts';
 import type { Runtime } from './runtime.ts';
 import type { LayerRows } from './types.ts';
 
@@ -44,19 +43,18 @@ const NO_TRIALS: readonly TrialReport[] = [];
 export async function runStep(
   runtime: Runtime,
   cache: Governed,
-  ropeTable: RopeTable,
+  rotary: Rotary,
   tokenIds: Int32Array,
   times: StepTimes,
   keep: (hidden: Float32Array) => void,
   onRows?: (rows: LayerRows) => void,
 ): Promise<void> {
   const { dense, model } = runtime;
-  const { layers, queryHeads, kvHeads, headDim, hiddenSize, rotaryDim, ropeInterleaved } = model.config;
+  const { layers, queryHeads, headDim, hiddenSize } = model.config;
   const start = performance.now();
   const tokens = tokenIds.length;
   const position = cache.length;
   makeRoom(cache, tokens);
-  const { cos, sin } = ropeTable.rows(position, tokens);
   const attention = new Float32Array(tokens * queryHeads * headDim);
   let mark = performance.now();
   const lap = (slot: keyof StepTimes): void => {
@@ -68,8 +66,7 @@ export async function runStep(
   for (let layer = 0; ; layer++) {
     const { q, k, v, x } = input;
     lap('denseMs');
-    rope(q, tokens, queryHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
-    rope(k, tokens, kvHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
+    rotary.apply(layer, q, k, tokens, position);
     onRows?.({ layer, position, tokens, q, k, v, x });
     cache.append(layer, k, v, cache.inputs(layer, x, tokens));
     cache.kv.attend(layer, q, attention, { xNorms: rowNorms(x, tokens, hiddenSize, position) });

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { ALL_FAMILIES } from './format.ts';
 import {
+  DENSE_FEATURES,
   DENSE_NORMS,
   DENSE_SLOTS,
   ISA_NAMES,
@@ -19,7 +20,7 @@ const described = () => ({
   isas: [ISA_NAMES, ISAS_BEST_FIRST],
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
-  dense: [DENSE_SLOTS, DENSE_NORMS],
+  dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES],
   formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
 });
 

@@ -29,19 +29,20 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   explicit DenseHandle(const Info& info) : Napi::ObjectWrap<DenseHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kDenseTag); }
 
  private:
-  // (Int32Array[8] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads; epsilon)
+  // (Int32Array[9] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features; epsilon)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<int32_t> numbers;
-      if (dense_ || !readArray(info[0], napi_int32_array, &numbers) || numbers.length != 8 || !info[1].IsNumber()) return kBadArgument;
+      if (dense_ || !readArray(info[0], napi_int32_array, &numbers) || numbers.length != 9 || !info[1].IsNumber()) return kBadArgument;
       constexpr int kMost[] = {4096, kMaxSize, kMaxSize, 1024, 1024, 1024, 1 << 24, 64};
       for (int i = 0; i < 8; i++) {
         if (numbers.data[i] < 1 || numbers.data[i] > kMost[i]) return kBadArgument;
       }
       const int32_t* at = numbers.data;
+      if (at[8] < 0 || at[8] > kDenseFeatures) return kBadArgument;
       const double epsilon = info[1].As<Napi::Number>().DoubleValue();
       if (!(epsilon >= 0 && epsilon <= 1) || at[3] * at[5] > kMaxSize || at[4] * at[5] > kMaxSize) return kBadArgument;
-      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], static_cast<float>(epsilon)};
+      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[8], static_cast<float>(epsilon)};
       dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, kHasThreads ? at[7] : 1);
       return kOk;
     });

@@ -5,7 +5,7 @@
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
+import { DENSE_FEATURES, DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
 import { check, codeOf, type DenseHandle, loadBinary } from './load.ts';
 
 export { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
@@ -25,6 +25,14 @@ export interface DenseShape {
   readonly headDim: number;
   readonly vocabSize: number;
   readonly normEpsilon: number;
+  /** Whether both halves of a layer read the stream through a norm. Default: true. */
+  readonly preNorms?: boolean;
+  /** Whether what each half answers goes through a norm before it is added. Default: false. */
+  readonly postNorms?: boolean;
+  /** What is applied to the gate. Default: 'silu'. */
+  readonly activation?: 'silu' | 'gelu-tanh';
+  /** How queries and keys are normalised, if they have norms: each head by itself, or all heads together. Default: 'head'. */
+  readonly qkNorm?: 'none' | 'head' | 'width';
 }
 
 /** A matrix of 4-bit codes: w[o, i] = scales[o, ⌊i/32⌋]·codes[o, i] + minima[o, ⌊i/32⌋]. */
@@ -77,7 +85,7 @@ export class DenseHalf {
     const { Dense } = loadBinary();
     this.#handle = new Dense();
     this.shape = shape;
-    check(this.#handle.open(Int32Array.of(...numbers, threads), normEpsilon), 'open the dense half');
+    check(this.#handle.open(Int32Array.of(...numbers, threads, featuresOf(shape)), normEpsilon), 'open the dense half');
   }
 
   get #open(): DenseHandle {
@@ -151,13 +159,15 @@ export class DenseHalf {
     check(this.#open.setBias(layer, DENSE_SLOTS.indexOf(slot), bias), `set the bias of ${layer}.${slot}`);
   }
 
-  /** Sets the gains of a norm: [m], or [d] for a norm of heads. */
+  /** Sets the gains of a norm: [m], or [d] for a norm of heads, or as many as all heads have channels where they are normalised together. */
   setNorm(layer: number, norm: DenseNorm, gain: Float32Array): void {
-    const { layers, hiddenSize, headDim } = this.shape;
+    const { layers, hiddenSize, headDim, queryHeads, kvHeads, qkNorm, postNorms = false } = this.shape;
     integer(layer, 'layer', 0, layers);
     const id = DENSE_NORMS.indexOf(norm);
-    if (id < 0 || (layer === layers && id > 0)) fail('there is no such norm', { layer, norm: show(norm) });
-    rows(gain, 'gain', 1, id < 2 ? hiddenSize : headDim);
+    if (id < 0 || (layer === layers && id > 0) || (norm.endsWith('Post') && !postNorms))
+      fail('there is no such norm', { layer, norm: show(norm) });
+    const heads = qkNorm !== 'width' ? 1 : norm === 'qNorm' ? queryHeads : kvHeads;
+    rows(gain, 'gain', 1, norm === 'qNorm' || norm === 'kNorm' ? heads * headDim : hiddenSize);
     check(this.#open.setNorm(layer, id, gain), `set the norm ${layer}.${norm}`);
   }
 
@@ -225,6 +235,17 @@ export class DenseHalf {
       for (let j = 0; j < i; j++) if (overlaps(all[i]!, all[j]!)) fail('q, k and v must not share memory', {});
     }
   }
+}
+
+/** How the layers differ from Llama's, as the binary takes it. */
+function featuresOf({ preNorms = true, postNorms = false, activation = 'silu', qkNorm = 'head' }: DenseShape): number {
+  const has: Record<(typeof DENSE_FEATURES)[number], boolean> = {
+    noPreNorms: !preNorms,
+    postNorms,
+    gelu: activation === 'gelu-tanh',
+    widthNorms: qkNorm === 'width',
+  };
+  return DENSE_FEATURES.reduce((sum, name, bit) => sum + (has[name] ? 2 ** bit : 0), 0);
 }
 
 function rows(x: unknown, name: string, count: number, width: number): void {

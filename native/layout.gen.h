@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=30 layout=cb870315d51ab35dd2c4b9b8c07a4431";
+constexpr char kAbi[] = "5 formats=30 layout=7beb8e953df9428e72a59d29c9690a1f";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -36,8 +36,10 @@ enum OriginalOperation : int { kOriginalKeep = 0, kOriginalDrop = 1, kOriginalRe
 constexpr int kOriginalOperations = 5;
 enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDenseGate = 4, kDenseUp = 5, kDenseDown = 6 };
 constexpr int kDenseSlots = 7;
-enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3 };
-constexpr int kDenseNorms = 4;
+enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3, kAttnPost = 4, kMlpPost = 5 };
+constexpr int kDenseNorms = 6;
+enum DenseFeature : int { kNoPreNorms = 1, kPostNorms = 2, kGelu = 4, kWidthNorms = 8 };
+constexpr int kDenseFeatures = 15;
 
 enum FormatId : int { kBand3 = 32, kBand2 = 33, kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kSquat4 = 14, kSquat2 = 15, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRotq4 = 29, kRotq3 = 30, kRotq2 = 31, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
 constexpr int kFormatSlots = 34;

@@ -117,4 +117,6 @@ export const ORIGINAL_OPERATIONS = { keep: 0, drop: 1, restore: 2, try: 3, forma
 /** The matrices of a layer. The output matrix is matrix `q` of an additional layer after the last one. */
 export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 /** The norms of a layer. The final norm is `attnNorm` of an additional layer after the last one. */
-export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm'] as const;
+export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm', 'attnPost', 'mlpPost'] as const;
+/** How a layer may differ from Llama's; a model has a sum of powers of two, in this order. */
+export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms'] as const;

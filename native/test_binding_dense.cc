@@ -12,7 +12,7 @@ constexpr int kMostInputs = 4096;
 constexpr int kMostOutputs = 1024;
 constexpr int kMostRows = 64;
 
-// (isa, count, gain [count], epsilon, x [count], y <- [count], gate [count] <-, up [count])
+// (isa, count, gain [count], epsilon, x [count], y <- [count], gate [count] <-, up [count], gelu)
 // Computes the norm of x into y, and the gate in place.
 void normAndGate(const Napi::CallbackInfo& info) {
   Call call(info);
@@ -24,7 +24,8 @@ void normAndGate(const Napi::CallbackInfo& info) {
   auto* y = call.array<float>(count);
   auto* gate = call.array<float>(count);
   kernels->denseNorm(x, gain, epsilon, count, y);
-  kernels->denseGate(gate, call.array<float>(count), count);
+  const auto* up = call.array<float>(count);
+  kernels->denseGate(gate, up, count, call.flag());
 }
 
 // (isa, wide, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0],

@@ -144,6 +144,8 @@ enum DenseSlot : int { ${values('Dense', layout.DENSE_SLOTS)} };
 constexpr int kDenseSlots = ${layout.DENSE_SLOTS.length};
 enum DenseNorm : int { ${values('', layout.DENSE_NORMS)} };
 constexpr int kDenseNorms = ${layout.DENSE_NORMS.length};
+enum DenseFeature : int { ${layout.DENSE_FEATURES.map((name, bit) => `k${camel(name)} = ${1 << bit}`).join(', ')} };
+constexpr int kDenseFeatures = ${(1 << layout.DENSE_FEATURES.length) - 1};
 
 enum FormatId : int { ${formats.map(({ name, id }) => `k${camel(name)} = ${id}`).join(', ')} };
 constexpr int kFormatSlots = ${slots};

@@ -1,199 +1,138 @@
 /**
- * config.json and generation_config.json of a Hugging Face folder → ModelConfig. A key means what the
- * `transformers` classes Llama, Mistral, Qwen2 and Qwen3 make of it; a value that they honour and we do not is refused by name.
+ * config.json and generation_config.json of a Hugging Face folder → ModelConfig. A key means what the class of `transformers`
+ * makes of it; a value that it honours and we do not is refused by name. What families differ in is in families/.
  */
 
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { readJson } from '../../native/index.ts';
-import { badConfig, checkConfig, issues, unsupportedConfig } from './config.ts';
+import { badConfig, checkConfig, plainFeatures } from './config.ts';
+import type { Family } from './families/family.ts';
+import { familyOfType } from './families/index.ts';
+import { HF_SOURCE, type HfConfig, hfSchema, parseKeys, type RopeKeys, tokenIds, unsupportedKey } from './hf-keys.ts';
 import { CONFIG_BYTES_MAX } from './limits.ts';
 import type { ModelConfig, RopeScaling } from './types.ts';
 
-const number = z.number().nullish();
-const whole = z.int().nullish();
-const flag = z.boolean().nullish();
-const ids = z.union([z.int(), z.array(z.int())]).nullish();
-
-/** Rope keys are under `rope_scaling`, or `rope_parameters` in newer files; the kind is `rope_type`, or `type` in older ones. */
-const ropeSchema = z.looseObject({
-  rope_type: z.string().nullish(),
-  type: z.string().nullish(),
-  rope_theta: number,
-  factor: number,
-  original_max_position_embeddings: whole,
-  low_freq_factor: number,
-  high_freq_factor: number,
-  beta_fast: number,
-  beta_slow: number,
-  attention_factor: number,
-  mscale: number,
-  mscale_all_dim: number,
-  truncate: flag,
-});
-
-const schema = z.looseObject({
-  model_type: z.string(),
-  hidden_size: z.int(),
-  intermediate_size: z.int(),
-  num_hidden_layers: z.int(),
-  num_attention_heads: z.int().positive(),
-  num_key_value_heads: whole,
-  head_dim: whole,
-  vocab_size: z.int(),
-  max_position_embeddings: z.int(),
-  rms_norm_eps: number,
-  rope_theta: number,
-  rope_scaling: ropeSchema.nullish(),
-  rope_parameters: ropeSchema.nullish(),
-  partial_rotary_factor: number,
-  sliding_window: whole,
-  use_sliding_window: flag,
-  max_window_layers: whole,
-  layer_types: z.array(z.string()).nullish(),
-  hidden_act: z.string().nullish(),
-  attention_bias: flag,
-  mlp_bias: flag,
-  tie_word_embeddings: flag,
-  bos_token_id: ids,
-  eos_token_id: ids,
-  quantization_config: z.unknown().optional(),
-  is_decoder: flag,
-});
-
-type HfConfig = z.infer<typeof schema>;
-
-const ARCHITECTURES = ['llama', 'mistral', 'qwen2', 'qwen3'] as const;
-/** What the classes assume for keys that a file leaves out. */
 const DEFAULT_NORM_EPSILON = 1e-6;
 const DEFAULT_ROPE_THETA = 10000;
-const DEFAULT_WINDOW_LAYERS = 28;
 
-/** Throws KvError 'not-found', 'bad-model' (broken, out of range) or 'unsupported' (naming the key). */
-export function readHfConfig(dir: string): ModelConfig {
-  const generation = join(dir, 'generation_config.json');
-  const read = (path: string): unknown => readJson(path, { code: 'bad-model', bytesMax: CONFIG_BYTES_MAX });
-  return hfConfig(read(join(dir, 'config.json')), existsSync(generation) ? read(generation) : {});
+export interface HfModel {
+  readonly family: Family;
+  readonly config: ModelConfig;
 }
 
-export function hfConfig(config: unknown, generationConfig: unknown = {}): ModelConfig {
-  const given = parse(schema, config, 'config.json');
-  const generation = parse(
-    z.looseObject({ bos_token_id: ids, eos_token_id: ids }),
+/** Throws KvError 'not-found', 'bad-model' (broken, out of range) or 'unsupported' (naming the key). */
+export function readHfConfig(dir: string): HfModel {
+  const generation = join(dir, 'generation_config.json');
+  const read = (path: string): unknown => readJson(path, { code: 'bad-model', bytesMax: CONFIG_BYTES_MAX });
+  return hfModel(read(join(dir, 'config.json')), existsSync(generation) ? read(generation) : {});
+}
+
+export function hfModel(config: unknown, generationConfig: unknown = {}): HfModel {
+  const { model_type: type } = parseKeys(z.looseObject({ model_type: z.string() }), config);
+  const family = familyOfType(type);
+  const given = parseKeys(hfSchema, config);
+  const generation = parseKeys(
+    z.looseObject({ bos_token_id: tokenIds, eos_token_id: tokenIds }),
     generationConfig,
     'generation_config.json',
   );
-  const architecture = ARCHITECTURES.find((name) => name === given.model_type);
-  if (architecture === undefined) throw unsupported('model_type', given.model_type);
-  if (!['silu', 'swish'].includes(given.hidden_act ?? 'silu')) throw unsupported('hidden_act', given.hidden_act);
-  if (given.quantization_config != null) throw unsupported('quantization_config', given.quantization_config);
-  const headDim = given.head_dim ?? given.hidden_size / given.num_attention_heads;
-  const { scaling, theta, contextLength } = rope(given);
-  // Only these classes read the flag; the others ignore it.
-  const attentionBias = (architecture === 'llama' || architecture === 'qwen3') && given.attention_bias === true;
+  if (given.quantization_config != null) throw unsupportedKey('quantization_config', given.quantization_config);
+  const { defaults = {} } = family;
+  const headDim = given.head_dim ?? defaults.headDim ?? given.hidden_size / given.num_attention_heads;
+  const keys = family.hfRope?.(given) ?? given.rope_parameters ?? given.rope_scaling ?? null;
   const first = (value: number | number[] | null | undefined): number | null =>
     Array.isArray(value) ? (value[0] ?? null) : (value ?? null);
-  return checkConfig(
-    {
-      architecture,
-      layers: given.num_hidden_layers,
-      hiddenSize: given.hidden_size,
-      intermediateSize: given.intermediate_size,
-      queryHeads: given.num_attention_heads,
-      kvHeads: given.num_key_value_heads ?? given.num_attention_heads,
-      headDim,
-      vocabSize: given.vocab_size,
-      contextLength,
-      normEpsilon: given.rms_norm_eps ?? DEFAULT_NORM_EPSILON,
-      ropeTheta: theta,
-      ropeScaling: scaling,
-      rotaryDim: Math.floor(headDim * (given.partial_rotary_factor ?? 1)),
-      ropeInterleaved: false,
-      slidingWindow: windows(given, architecture),
-      qkvBias: architecture === 'qwen2' || attentionBias,
-      outputBias: attentionBias,
-      mlpBias: architecture === 'llama' && given.mlp_bias === true,
-      qkNorm: architecture === 'qwen3',
-      tiedEmbeddings: given.tie_word_embeddings ?? false,
-      bosId: first(generation.bos_token_id) ?? first(given.bos_token_id),
-      eosIds: [...new Set([generation.eos_token_id ?? [], given.eos_token_id ?? []].flat())],
-    },
-    'config.json',
-  );
+  const base: ModelConfig = {
+    ...plainFeatures(given.num_hidden_layers),
+    architecture: family.name,
+    layers: given.num_hidden_layers,
+    hiddenSize: given.hidden_size,
+    intermediateSize: given.intermediate_size,
+    queryHeads: given.num_attention_heads,
+    kvHeads: given.num_key_value_heads ?? given.num_attention_heads,
+    headDim,
+    vocabSize: given.vocab_size,
+    normEpsilon: given.rms_norm_eps ?? defaults.normEpsilon ?? DEFAULT_NORM_EPSILON,
+    ropeTheta: keys?.rope_theta ?? given.rope_theta ?? defaults.ropeTheta ?? DEFAULT_ROPE_THETA,
+    ...rope(given, keys),
+    rotaryDim: Math.floor(headDim * (keys?.partial_rotary_factor ?? given.partial_rotary_factor ?? 1)),
+    ropeInterleaved: false,
+    activation: activation(given, defaults.activation ?? 'silu'),
+    tiedEmbeddings: given.tie_word_embeddings ?? defaults.tiedEmbeddings ?? false,
+    bosId: first(generation.bos_token_id) ?? first(given.bos_token_id),
+    eosIds: [...new Set([generation.eos_token_id ?? [], given.eos_token_id ?? []].flat())],
+  };
+  return { family, config: checkConfig({ ...base, ...family.hf(given, base) }, HF_SOURCE) };
 }
 
-function parse<T>(type: z.ZodType<T>, value: unknown, source: string): T {
-  const checked = type.safeParse(value);
-  if (!checked.success) throw badConfig(source, issues(checked.error));
-  return checked.data;
-}
+/** Names of one and the same function. The exact form with an error function is another. */
+const ACTIVATIONS = new Map<string, ModelConfig['activation']>([
+  ['silu', 'silu'],
+  ['swish', 'silu'],
+  ['gelu_pytorch_tanh', 'gelu-tanh'],
+  ['gelu_new', 'gelu-tanh'],
+]);
 
-const unsupported = (key: string, value: unknown) => unsupportedConfig('config.json', key, value);
+function activation({ hidden_activation, hidden_act }: HfConfig, otherwise: string): ModelConfig['activation'] {
+  const given = hidden_activation ?? hidden_act ?? otherwise;
+  const found = ACTIVATIONS.get(given);
+  if (found === undefined) throw unsupportedKey(hidden_activation == null ? 'hidden_act' : 'hidden_activation', given);
+  return found;
+}
 
 /** Frequencies and context length. Scalings that stretch an original context multiply its length by their factor. */
-function rope(given: HfConfig): { scaling: RopeScaling; theta: number; contextLength: number } {
-  const settings = given.rope_parameters ?? given.rope_scaling;
+function rope(given: HfConfig, keys: RopeKeys | null): { ropeScaling: RopeScaling; contextLength: number } {
   const positions = given.max_position_embeddings;
-  const theta = settings?.rope_theta ?? given.rope_theta ?? DEFAULT_ROPE_THETA;
-  const kind = settings?.rope_type ?? settings?.type ?? 'default';
-  if (settings == null || kind === 'default') return { scaling: { kind: 'none' }, theta, contextLength: positions };
+  const kind = keys?.rope_type ?? keys?.type ?? 'default';
+  if (keys === null || kind === 'default') return { ropeScaling: { kind: 'none' }, contextLength: positions };
+  const original = keys.original_max_position_embeddings ?? given.original_max_position_embeddings;
+  // Files of Phi-3 have called it by three names.
+  if (kind === 'longrope' || kind === 'su' || keys.long_factor != null)
+    return { ropeScaling: longRope(keys, positions, original ?? positions), contextLength: positions };
   const need = (key: 'factor' | 'low_freq_factor' | 'high_freq_factor'): number => {
-    const value = settings[key];
-    if (value == null) throw badConfig('config.json', [`rope_scaling of type ${kind} has no ${key}`]);
+    const value = keys[key];
+    if (value == null) throw badConfig(HF_SOURCE, [`rope_scaling of type ${kind} has no ${key}`]);
     return value;
   };
   const factor = need('factor');
-  const original = settings.original_max_position_embeddings;
-  const originalContext = original ?? positions;
+  const originalContext = keys.original_max_position_embeddings ?? positions;
   const stretched = Math.max(positions, Math.floor(factor * originalContext));
   switch (kind) {
     case 'linear':
-      return { scaling: { kind, factor }, theta, contextLength: positions };
+      return { ropeScaling: { kind, factor }, contextLength: positions };
     case 'dynamic':
-      return { scaling: { kind: 'ntk', factor, originalContext }, theta, contextLength: stretched };
+      return { ropeScaling: { kind: 'ntk', factor, originalContext }, contextLength: stretched };
     case 'llama3': {
       const [lowFreqFactor, highFreqFactor] = [need('low_freq_factor'), need('high_freq_factor')];
       return {
-        scaling: { kind, factor, lowFreqFactor, highFreqFactor, originalContext },
-        theta,
+        ropeScaling: { kind, factor, lowFreqFactor, highFreqFactor, originalContext },
         contextLength: positions,
       };
     }
     case 'yarn': {
       for (const key of ['mscale', 'mscale_all_dim'] as const)
-        if (settings[key] != null) throw unsupported(`rope_scaling.${key}`, settings[key]);
-      if (settings.truncate === false) throw unsupported('rope_scaling.truncate', false);
-      const attentionFactor = settings.attention_factor ?? null;
-      const [betaFast, betaSlow] = [settings.beta_fast ?? 32, settings.beta_slow ?? 1];
+        if (keys[key] != null) throw unsupportedKey(`rope_scaling.${key}`, keys[key]);
+      if (keys.truncate === false) throw unsupportedKey('rope_scaling.truncate', false);
+      const attentionFactor = keys.attention_factor ?? null;
+      const [betaFast, betaSlow] = [keys.beta_fast ?? 32, keys.beta_slow ?? 1];
       return {
-        scaling: { kind, factor, originalContext, betaFast, betaSlow, attentionFactor },
-        theta,
+        ropeScaling: { kind, factor, originalContext, betaFast, betaSlow, attentionFactor },
         contextLength: stretched,
       };
     }
     default:
-      throw unsupported('rope_scaling.rope_type', kind);
+      throw unsupportedKey('rope_scaling.rope_type', kind);
   }
 }
 
-function windows(given: HfConfig, architecture: (typeof ARCHITECTURES)[number]): (number | null)[] {
-  const size = given.sliding_window ?? null;
-  const layers = Array.from({ length: Math.min(Math.max(given.num_hidden_layers, 0), 1024) }, (_, layer) => layer);
-  const qwen = architecture === 'qwen2' || architecture === 'qwen3';
-  if (architecture === 'llama') {
-    if (size !== null) throw unsupported('sliding_window', size);
-    return layers.map(() => null);
-  }
-  if (qwen && given.use_sliding_window !== true) return layers.map(() => null);
-  if (given.layer_types != null) {
-    if (given.layer_types.length !== layers.length)
-      throw badConfig('config.json', [`${given.layer_types.length} layer_types for ${layers.length} layers`]);
-    return given.layer_types.map((type) => {
-      if (type !== 'full_attention' && type !== 'sliding_attention') throw unsupported('layer_types', type);
-      return type === 'sliding_attention' ? size : null;
-    });
-  }
-  const firstLayer = qwen ? (given.max_window_layers ?? DEFAULT_WINDOW_LAYERS) : 0;
-  return layers.map((layer) => (layer >= firstLayer ? size : null));
+function longRope(keys: RopeKeys, positions: number, originalContext: number): RopeScaling {
+  const { short_factor: shortFactors, long_factor: longFactors } = keys;
+  if (shortFactors == null || longFactors == null)
+    throw badConfig(HF_SOURCE, ['rope_scaling of type longrope has no short_factor or no long_factor']);
+  const factor = keys.factor ?? positions / originalContext;
+  const attentionFactor =
+    keys.attention_factor ?? (factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(originalContext)));
+  return { kind: 'longrope', shortFactors, longFactors, originalContext, attentionFactor };
 }

@@ -8,6 +8,9 @@ const count = (max: number) => z.int().min(1).max(max);
 /** A scale of positions or frequencies. */
 const factor = z.number().min(1).max(65536);
 const context = count(2 ** 27);
+const pairFactors = z.array(z.number().positive().max(65536)).max(512);
+/** A factor on whole activations. */
+const multiplier = z.number().positive().max(1e6);
 
 const ropeScaling = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('none') }),
@@ -28,11 +31,18 @@ const ropeScaling = z.discriminatedUnion('kind', [
     betaSlow: z.number().positive().max(4096),
     attentionFactor: z.number().positive().max(64).nullable(),
   }),
+  z.strictObject({
+    kind: z.literal('longrope'),
+    shortFactors: pairFactors,
+    longFactors: pairFactors,
+    originalContext: context,
+    attentionFactor: z.number().positive().max(64),
+  }),
 ]);
 
 /** The bounds are generous multiples of the largest published models. They keep products exact and rule out nonsense. */
 const schema = z.strictObject({
-  architecture: z.enum(['llama', 'mistral', 'qwen2', 'qwen3']),
+  architecture: z.string().min(1).max(32),
   layers: count(1024),
   hiddenSize: count(2 ** 17),
   intermediateSize: count(2 ** 20),
@@ -42,15 +52,23 @@ const schema = z.strictObject({
   vocabSize: count(VOCABULARY_MAX),
   contextLength: context,
   normEpsilon: z.number().positive().max(0.1),
+  preNorms: z.boolean(),
+  postNorms: z.boolean(),
+  activation: z.enum(['silu', 'gelu-tanh']),
   ropeTheta: z.number().min(1).max(1e12),
   ropeScaling,
   rotaryDim: count(1024),
   ropeInterleaved: z.boolean(),
+  layerRope: z.array(z.enum(['main', 'local', 'none'])),
+  localRopeTheta: z.number().min(1).max(1e12).nullable(),
   slidingWindow: z.array(context.nullable()),
   qkvBias: z.boolean(),
   outputBias: z.boolean(),
   mlpBias: z.boolean(),
-  qkNorm: z.boolean(),
+  qkNorm: z.enum(['none', 'head', 'width']),
+  queryScale: multiplier,
+  embeddingScale: multiplier,
+  logitScale: multiplier,
   tiedEmbeddings: z.boolean(),
   bosId: z.int().min(0).nullable(),
   eosIds: z.array(z.int().min(0)).max(64),
@@ -61,10 +79,18 @@ export function checkConfig(config: ModelConfig, source: string): ModelConfig {
   const checked = schema.safeParse(config);
   if (!checked.success) throw badConfig(source, issues(checked.error));
   const { queryHeads, kvHeads, headDim, rotaryDim, layers, slidingWindow, ropeScaling: scaling, vocabSize } = config;
+  const { layerRope, localRopeTheta } = config;
   const wrong: string[] = [];
   if (queryHeads % kvHeads !== 0) wrong.push(`${queryHeads} query heads cannot share ${kvHeads} key heads`);
   if (rotaryDim % 2 !== 0 || rotaryDim > headDim) wrong.push(`${rotaryDim} rotated channels of a head of ${headDim}`);
   if (slidingWindow.length !== layers) wrong.push(`${slidingWindow.length} sliding windows for ${layers} layers`);
+  if (layerRope.length !== layers) wrong.push(`${layerRope.length} rotary embeddings for ${layers} layers`);
+  if (layerRope.includes('local') && localRopeTheta === null) wrong.push('rope: local layers without a base');
+  if (scaling.kind === 'longrope') {
+    for (const { length } of [scaling.shortFactors, scaling.longFactors]) {
+      if (length !== rotaryDim / 2) wrong.push(`rope: ${length} factors for ${rotaryDim / 2} pairs`);
+    }
+  }
   if (scaling.kind === 'llama3' && scaling.highFreqFactor <= scaling.lowFreqFactor) {
     wrong.push(
       `rope: high_freq_factor ${scaling.highFreqFactor} is not above low_freq_factor ${scaling.lowFreqFactor}`,
@@ -110,8 +136,11 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
       shapes.set(`${layer}.${name}`, [rows, columns]);
       if (bias) shapes.set(`${layer}.${name}.bias`, [rows]);
     };
-    shapes.set(`${layer}.attnNorm`, [m]).set(`${layer}.mlpNorm`, [m]);
-    if (config.qkNorm) shapes.set(`${layer}.qNorm`, [d]).set(`${layer}.kNorm`, [d]);
+    for (const norm of normsOf(config)) shapes.set(`${layer}.${norm}`, [m]);
+    if (config.qkNorm !== 'none') {
+      const ofHead = config.qkNorm === 'head';
+      shapes.set(`${layer}.qNorm`, [ofHead ? d : queries]).set(`${layer}.kNorm`, [ofHead ? d : keys]);
+    }
     matrix('q', queries, m, config.qkvBias);
     matrix('k', keys, m, config.qkvBias);
     matrix('v', keys, m, config.qkvBias);
@@ -121,4 +150,48 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
     matrix('down', m, f, config.mlpBias);
   }
   return shapes;
+}
+
+/** The norms of the residual stream that every layer has. */
+export function normsOf({ preNorms, postNorms }: Pick<ModelConfig, 'preNorms' | 'postNorms'>) {
+  return [
+    ...(preNorms ? (['attnNorm', 'mlpNorm'] as const) : []),
+    ...(postNorms ? (['attnPost', 'mlpPost'] as const) : []),
+  ];
+}
+
+type Feature =
+  | 'preNorms'
+  | 'postNorms'
+  | 'activation'
+  | 'layerRope'
+  | 'localRopeTheta'
+  | 'slidingWindow'
+  | 'qkvBias'
+  | 'outputBias'
+  | 'mlpBias'
+  | 'qkNorm'
+  | 'queryScale'
+  | 'embeddingScale'
+  | 'logitScale';
+
+/** A layer as Llama has it, which other families are told from by what differs. */
+export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
+  // The number comes from a file and is checked later; nothing is allocated beyond what checkConfig allows.
+  const each = <T>(value: T): T[] => new Array<T>(Math.min(Math.max(Math.trunc(layers) || 0, 0), 1024)).fill(value);
+  return {
+    preNorms: true,
+    postNorms: false,
+    activation: 'silu',
+    layerRope: each('main'),
+    localRopeTheta: null,
+    slidingWindow: each(null),
+    qkvBias: false,
+    outputBias: false,
+    mlpBias: false,
+    qkNorm: 'none',
+    queryScale: 1,
+    embeddingScale: 1,
+    logitScale: 1,
+  };
 }

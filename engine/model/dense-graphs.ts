@@ -75,6 +75,15 @@ export interface GraphInput {
   readonly precision: DenseOptions['precision'];
 }
 
+/** What a half of a layer answers, before it is added to the stream that it was computed from. */
+interface Branch {
+  readonly value: string;
+  readonly residual: string;
+  readonly bias: string | null;
+  /** The norm it goes through first. */
+  readonly post: string | null;
+}
+
 /** Collects nodes and weights of one graph; its methods append an operation and return the name of its result. */
 class GraphDraft {
   readonly nodes: OnnxNode[] = [];
@@ -110,7 +119,7 @@ class GraphDraft {
   }
 
   /** sum = branch + bias + residual and its norm, in one pass. */
-  addAndNorm(
+  private addAndNorm(
     branch: string,
     residual: string,
     bias: string | null,
@@ -168,16 +177,45 @@ class GraphDraft {
     this.node('Split', [input, lengths], outputs, { axis: { int: -1 } });
   }
 
+  /** What a half of `layer` reads of the stream `x`: its norm, or itself. */
+  read(x: string, layer: number, norm: 'attnNorm' | 'mlpNorm', output: string): string {
+    return this.given.config.preNorms ? this.norm(x, this.vector(`${layer}.${norm}`), output) : x;
+  }
+
+  /** The stream `sum` after a branch. */
+  add({ value, residual, bias, post }: Branch, sum: string): void {
+    let added = value;
+    if (bias !== null) {
+      added = `${value}.biased`;
+      this.node('Add', [value, bias], [added]);
+    }
+    if (post !== null) added = this.norm(added, this.vector(post), `${value}.post`);
+    this.node('Add', [added, residual], [sum]);
+  }
+
+  /** The same, and what the next half reads of it. */
+  addAndRead(branch: Branch, layer: number, norm: 'attnNorm' | 'mlpNorm', sum: string, output: string): string {
+    const { value, residual, bias, post } = branch;
+    if (post === null && this.given.config.preNorms)
+      return this.addAndNorm(value, residual, bias, this.vector(`${layer}.${norm}`), sum, output);
+    this.add(branch, sum);
+    return this.read(sum, layer, norm, output);
+  }
+
   /** q, k and v of `layer` from its normed input. */
   projections(layer: number, input: string): void {
     const { queryHeads, kvHeads, headDim, hiddenSize, qkvBias, qkNorm } = this.given.config;
     const tensors = ['q', 'k', 'v'].map((side) => `${layer}.${side}`);
     const fused = this.project(input, tensors, hiddenSize, qkvBias, 'qkv');
-    const [q, k] = qkNorm ? ['q.plain', 'k.plain'] : ['q', 'k'];
+    const [q, k] = qkNorm === 'none' ? ['q', 'k'] : ['q.plain', 'k.plain'];
     this.split(fused, [queryHeads * headDim, kvHeads * headDim, kvHeads * headDim], [q!, k!, 'v']);
-    if (!qkNorm) return;
-    this.headNorm(q!, queryHeads, `${layer}.qNorm`, 'q');
-    this.headNorm(k!, kvHeads, `${layer}.kNorm`, 'k');
+    if (qkNorm === 'head') {
+      this.headNorm(q!, queryHeads, `${layer}.qNorm`, 'q');
+      this.headNorm(k!, kvHeads, `${layer}.kNorm`, 'k');
+    } else if (qkNorm === 'width') {
+      this.norm(q!, this.vector(`${layer}.qNorm`), 'q');
+      this.norm(k!, this.vector(`${layer}.kNorm`), 'k');
+    }
   }
 
   /** Normalises each head by itself. Viewing [T, heads·d] as [T, heads, d] moves nothing in memory. */
@@ -188,21 +226,24 @@ class GraphDraft {
     this.norm(`${input}.heads`, this.vector(scale), output);
   }
 
-  /** Everything of `layer` between its attention and its last residual sum → [branch, residual, bias of the branch]. */
-  afterAttention(layer: number): [branch: string, residual: string, bias: string | null] {
+  /** Everything of `layer` between its attention and its last residual sum. */
+  afterAttention(layer: number): Branch {
     const { config } = this.given;
+    const post = (norm: string): string | null => (config.postNorms ? `${layer}.${norm}` : null);
     const { queryHeads, headDim, hiddenSize, intermediateSize } = config;
     const o = this.project('attention', [`${layer}.o`], queryHeads * headDim, false, 'o');
     const oBias = config.outputBias ? this.vector(`${layer}.o.bias`) : null;
-    const normed = this.addAndNorm(o, 'x', oBias, this.vector(`${layer}.mlpNorm`), 'x.middle', 'mlp.normed');
+    const attended = { value: o, residual: 'x', bias: oBias, post: post('attnPost') };
+    const normed = this.addAndRead(attended, layer, 'mlpNorm', 'x.middle', 'mlp.normed');
     const gate = this.project(normed, [`${layer}.gate`], hiddenSize, config.mlpBias, 'gate');
     const up = this.project(normed, [`${layer}.up`], hiddenSize, config.mlpBias, 'up');
-    // QuickGelu with alpha 1 is SiLU: x·sigmoid(x).
-    this.node('QuickGelu', [gate], ['gate.active'], { alpha: { float: 1 } }, true);
+    // QuickGelu with alpha 1 is SiLU: x·sigmoid(x). FastGelu is the form with a hyperbolic tangent.
+    if (config.activation === 'silu') this.node('QuickGelu', [gate], ['gate.active'], { alpha: { float: 1 } }, true);
+    else this.node('FastGelu', [gate], ['gate.active'], {}, true);
     this.node('Mul', ['gate.active', up], ['mlp.hidden']);
     const down = this.project('mlp.hidden', [`${layer}.down`], intermediateSize, false, 'down');
     const downBias = config.mlpBias ? this.vector(`${layer}.down.bias`) : null;
-    return [down, 'x.middle', downBias];
+    return { value: down, residual: 'x.middle', bias: downBias, post: post('mlpPost') };
   }
 
   finish(name: string, inputs: readonly OnnxValue[], outputs: readonly OnnxValue[]): DenseGraph {
@@ -237,14 +278,14 @@ const rows = (name: string, ...sizes: number[]): OnnxValue => ({ name, type: 'fl
 
 function projectionValues({ queryHeads, kvHeads, headDim, qkNorm }: ModelConfig): OnnxValue[] {
   const heads = (name: string, count: number): OnnxValue =>
-    qkNorm && name !== 'v' ? rows(name, count, headDim) : rows(name, count * headDim);
+    qkNorm === 'head' && name !== 'v' ? rows(name, count, headDim) : rows(name, count * headDim);
   return [heads('q', queryHeads), heads('k', kvHeads), heads('v', kvHeads)];
 }
 
 /** x [T, m] → q [T, H·d], k and v [T, n·d] of layer 0. */
 export function firstGraph(given: GraphInput): DenseGraph {
   const draft = new GraphDraft(given);
-  draft.projections(0, draft.norm('x', draft.vector('0.attnNorm'), 'attn.normed'));
+  draft.projections(0, draft.read('x', 0, 'attnNorm', 'attn.normed'));
   return draft.finish('first', [rows('x', given.config.hiddenSize)], projectionValues(given.config));
 }
 
@@ -257,9 +298,8 @@ export function nextGraph(given: GraphInput, layer: number): DenseGraph {
   const { config } = given;
   assert(layer >= 0 && layer < config.layers - 1, `layer ${layer} of ${config.layers} has no next one`);
   const draft = new GraphDraft(given);
-  const [branch, residual, bias] = draft.afterAttention(layer);
-  const scale = draft.vector(`${layer + 1}.attnNorm`);
-  draft.projections(layer + 1, draft.addAndNorm(branch, residual, bias, scale, 'x.next', 'attn.normed'));
+  const branch = draft.afterAttention(layer);
+  draft.projections(layer + 1, draft.addAndRead(branch, layer + 1, 'attnNorm', 'x.next', 'attn.normed'));
   const outputs = [rows('x.next', config.hiddenSize), ...projectionValues(config)];
   return draft.finish(`next ${layer}`, attentionInputs(config), outputs);
 }
@@ -268,10 +308,7 @@ export function nextGraph(given: GraphInput, layer: number): DenseGraph {
 export function lastGraph(given: GraphInput): DenseGraph {
   const { config } = given;
   const draft = new GraphDraft(given);
-  const [branch, residual, bias] = draft.afterAttention(config.layers - 1);
-  const sum = bias === null ? branch : 'down.biased';
-  if (bias !== null) draft.node('Add', [branch, bias], [sum]);
-  draft.node('Add', [sum, residual], ['x.next']);
+  draft.add(draft.afterAttention(config.layers - 1), 'x.next');
   return draft.finish('last', attentionInputs(config), [rows('x.next', config.hiddenSize)]);
 }
 

@@ -3,14 +3,20 @@
  * so they serve only requests for float32 where onnxruntime is absent.
  */
 import { assert } from '../../native/index.ts';
+import { normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
-import type { DenseBackend, DenseOptions, LayerInput } from './types.ts';
+import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
 
 /** Decodes every weight to float32. `model.weights` must stay open until the backend is closed. Throws 'bad-model', 'bad-argument'. */
 export async function createLoopBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
   return opened(new LoopBackend(model, options));
 }
+
+const ACTIVATIONS: Readonly<Record<ModelConfig['activation'], (x: number) => number>> = {
+  silu: (x) => x / (1 + Math.exp(-x)),
+  'gelu-tanh': (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
+};
 
 class LoopBackend extends DenseBase implements DenseBackend {
   readonly name = 'loops';
@@ -18,10 +24,10 @@ class LoopBackend extends DenseBase implements DenseBackend {
 
   async open(): Promise<void> {
     const { layers, qkNorm, tiedEmbeddings } = this.model.config;
-    const heads = qkNorm ? ['qNorm', 'kNorm'] : [];
+    const norms = [...normsOf(this.model.config), ...(qkNorm === 'none' ? [] : ['qNorm', 'kNorm'])];
     for (let layer = 0; layer < layers; layer++) {
       await this.turn();
-      for (const part of ['attnNorm', 'mlpNorm', ...heads]) this.#load(`${layer}.${part}`);
+      for (const norm of norms) this.#load(`${layer}.${norm}`);
       for (const part of ['q', 'k', 'v', 'o', 'gate', 'up', 'down']) this.#matrix(`${layer}.${part}`);
       this.onLayer(layer + 1);
     }
@@ -66,10 +72,11 @@ class LoopBackend extends DenseBase implements DenseBackend {
   }
 
   #project(layer: number, x: Float32Array, tokens: number): LayerInput {
-    const { qkNorm } = this.model.config;
-    const normed = this.#norm(x, `${layer}.attnNorm`);
+    const { qkNorm, preNorms } = this.model.config;
+    const normed = preNorms ? this.#norm(x, `${layer}.attnNorm`) : x;
     const [q, k, v] = ['q', 'k', 'v'].map((side) => this.#multiply(normed, tokens, `${layer}.${side}`));
-    const [qNormed, kNormed] = qkNorm ? [this.#norm(q!, `${layer}.qNorm`), this.#norm(k!, `${layer}.kNorm`)] : [q!, k!];
+    const [qNormed, kNormed] =
+      qkNorm === 'none' ? [q!, k!] : [this.#norm(q!, `${layer}.qNorm`), this.#norm(k!, `${layer}.kNorm`)];
     return { layer, tokens, q: qNormed, k: kNormed, v: v!, x };
   }
 
@@ -79,15 +86,23 @@ class LoopBackend extends DenseBase implements DenseBackend {
     x: Float32Array,
     tokens: number,
   ): Promise<Float32Array> {
-    const { hiddenSize, queryHeads, headDim } = this.model.config;
+    const { hiddenSize, queryHeads, headDim, preNorms, activation } = this.model.config;
     await this.#start(x, tokens, hiddenSize);
     this.checkRows(attention, tokens, queryHeads * headDim, 'attention');
-    const middle = this.#multiply(attention, tokens, `${layer}.o`, x);
-    const normed = this.#norm(middle, `${layer}.mlpNorm`);
+    const middle = this.#addTo(x, attention, tokens, `${layer}.o`, `${layer}.attnPost`);
+    const normed = preNorms ? this.#norm(middle, `${layer}.mlpNorm`) : middle;
     const gate = this.#multiply(normed, tokens, `${layer}.gate`);
     const up = this.#multiply(normed, tokens, `${layer}.up`);
-    for (const [i, g] of gate.entries()) gate[i] = (g / (1 + Math.exp(-g))) * up[i]!;
-    return this.#multiply(gate, tokens, `${layer}.down`, middle);
+    const active = ACTIVATIONS[activation];
+    for (const [i, g] of gate.entries()) gate[i] = active(g) * up[i]!;
+    return this.#addTo(middle, gate, tokens, `${layer}.down`, `${layer}.mlpPost`);
+  }
+
+  /** The residual stream after a matrix has answered, and perhaps its norm. */
+  #addTo(stream: Float32Array, x: Float32Array, rows: number, matrix: string, norm: string): Float32Array {
+    if (!this.model.config.postNorms) return this.#multiply(x, rows, matrix, stream);
+    const normed = this.#norm(this.#multiply(x, rows, matrix), norm);
+    return normed.map((value, i) => value + stream[i]!);
   }
 
   /** Rows as wide as the gain is long, each divided by its root mean square. */

@@ -3,6 +3,7 @@
  * per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
 import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot } from '../../native/index.ts';
+import { normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
@@ -51,6 +52,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
 
   async open(): Promise<void> {
     const { layers, qkvBias, outputBias, mlpBias, qkNorm, tiedEmbeddings } = this.model.config;
+    const norms = [...normsOf(this.model.config), ...(qkNorm === 'none' ? [] : (['qNorm', 'kNorm'] as const))];
     for (let layer = 0; layer < layers; layer++) {
       await this.turn();
       for (const slot of DENSE_SLOTS) {
@@ -58,9 +60,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
         const biased = slot === 'o' ? outputBias : 'qkv'.includes(slot) ? qkvBias : mlpBias;
         if (biased) this.#half.setBias(layer, slot, this.#vector(`${layer}.${slot}.bias`));
       }
-      for (const norm of ['attnNorm', 'mlpNorm', ...(qkNorm ? (['qNorm', 'kNorm'] as const) : [])] as const) {
-        this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
-      }
+      for (const norm of norms) this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
       this.onLayer(layer + 1);
     }
     await this.turn();

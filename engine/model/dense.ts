@@ -79,7 +79,7 @@ function checkOptions({ precision, threads }: DenseOptions): void {
 
 /** Rows of the embedding table, [T, m]. Throws 'bad-argument' for an id outside the vocabulary. */
 function readEmbedding({ config, weights }: DenseModel, tokenIds: Int32Array): Float32Array {
-  const { hiddenSize, vocabSize } = config;
+  const { hiddenSize, vocabSize, embeddingScale } = config;
   const table = weights.tensor('embed');
   const rows = new Float32Array(tokenIds.length * hiddenSize);
   for (const [token, id] of tokenIds.entries()) {
@@ -88,6 +88,7 @@ function readEmbedding({ config, weights }: DenseModel, tokenIds: Int32Array): F
     }
     rows.set(table.readFloat32(id, id + 1), token * hiddenSize);
   }
+  if (embeddingScale !== 1) for (let i = 0; i < rows.length; i++) rows[i]! *= embeddingScale;
   return rows;
 }
 

@@ -8,7 +8,7 @@ import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { KvError, show } from '../../native/index.ts';
 import { FileBytes } from './bytes.ts';
-import { checkConfig } from './config.ts';
+import { checkConfig, plainFeatures } from './config.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
 import { Pieces, pieceBytes } from './pieces.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
@@ -31,10 +31,9 @@ export function openLlama2c(path: string): { checkpoint: Checkpoint; config: Mod
     const config = checkHeader(path, () =>
       checkConfig(
         {
-        architecture: 'llama', layers, hiddenSize: width, intermediateSize: hidden, queryHeads, kvHeads, headDim,
+        ...plainFeatures(layers), architecture: 'llama', layers, hiddenSize: width, intermediateSize: hidden, queryHeads, kvHeads, headDim,
         vocabSize: Math.abs(vocab), contextLength: context, normEpsilon: 1e-5, ropeTheta: 10000, ropeScaling: { kind: 'none' },
-        rotaryDim: headDim, ropeInterleaved: true, slidingWindow: Array.from({ length: Math.min(Math.max(layers, 0), 1024) }, () => null),
-        qkvBias: false, outputBias: false, mlpBias: false, qkNorm: false, tiedEmbeddings: vocab > 0, bosId: BOS, eosIds: [BOS, EOS],
+        rotaryDim: headDim, ropeInterleaved: true, tiedEmbeddings: vocab > 0, bosId: BOS, eosIds: [BOS, EOS],
       }, // biome-ignore format: a table
         path,
       ),

@@ -4,7 +4,7 @@ import { existsSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { KvError, packageVersion, printable } from '../../native/index.ts';
 import { attempt, FileBytes, namingFile } from './bytes.ts';
-import { ggufConfig } from './config-gguf.ts';
+import { ggufModel } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
 import { checkFetched, fetchedPath, isFetchable } from './fetch.ts';
 import { openGguf } from './gguf.ts';
@@ -12,7 +12,7 @@ import { NAME_FORMS } from './hub/name.ts';
 import { localModel } from './hub/obtain.ts';
 import { largeFiles } from './large-files.ts';
 import { openLlama2c, readLlama2cTokenizer } from './llama2c.ts';
-import { ggufName, hfName, nameTensors } from './names.ts';
+import { ggufNaming, hfNaming, type Naming, nameTensors, OWN_NAMES } from './names.ts';
 import { openSafetensorsFolder } from './safetensors.ts';
 import { type Checkpoint, elementCount } from './stored-tensor.ts';
 import type { VocabularyTokenizer } from './tokenizer.ts';
@@ -48,10 +48,10 @@ export async function loadModel(pathOrName: string, options: LoadOptions = {}): 
 }
 
 function openLoaded(pathOrName: string, path: string, digest: string | null, { onProgress }: LoadOptions): LoadedModel {
-  const { checkpoint, config, tokenizer, format, declared, nameOf } = openModel(path);
+  const { checkpoint, config, tokenizer, format, declared, naming } = openModel(path);
   try {
     const sha256 = digest ?? digestOf(checkpoint, onProgress);
-    const weights = nameTensors(checkpoint, config, nameOf);
+    const weights = nameTensors(checkpoint, config, naming);
     const fileBytes = checkpoint.files.reduce((sum, file) => sum + file.size, 0);
     return {
       name: MODEL_NAMES.includes(pathOrName)
@@ -130,7 +130,7 @@ interface OpenedModel {
   readonly checkpoint: Checkpoint;
   readonly config: ModelConfig;
   readonly tokenizer: VocabularyTokenizer;
-  nameOf(name: string): string | null | undefined;
+  readonly naming: Naming;
 }
 
 /** Opens whatever kind of model lies at a path; nothing stays open when it throws. */
@@ -146,7 +146,7 @@ function openModel(path: string): OpenedModel {
         checkpoint,
         config,
         tokenizer: readLlama2cTokenizer(path, config),
-        nameOf: (name) => name,
+        naming: OWN_NAMES,
       }));
     }
     default:
@@ -162,7 +162,7 @@ function openModel(path: string): OpenedModel {
 function openGgufModel(path: string): OpenedModel {
   const file = openGguf(path);
   return closingOnError(file, () => {
-    const config = ggufConfig(file);
+    const { family, config } = ggufModel(file);
     return {
       format: `GGUF ${file.version}`,
       declared: file.metadata.get('general.name'),
@@ -170,7 +170,7 @@ function openGgufModel(path: string): OpenedModel {
       checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
       config,
       tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
-      nameOf: ggufName,
+      naming: ggufNaming(family),
     };
   });
 }
@@ -198,11 +198,11 @@ function openFolder(path: string): OpenedModel {
       hint: torch ? 'convert the PyTorch weights to safetensors' : undefined,
     });
   }
-  const config = readHfConfig(path);
+  const { family, config } = readHfConfig(path);
   const checkpoint = openSafetensorsFolder(path);
   return closingOnError(checkpoint, () => {
     const tokenizer = readHfTokenizer(path, config);
-    return { format: 'safetensors', checkpoint, config, tokenizer, nameOf: hfName };
+    return { format: 'safetensors', checkpoint, config, tokenizer, naming: hfNaming(family) };
   });
 }
 

@@ -1,6 +1,8 @@
 /** Maps the tensor names of checkpoints to those that the engine asks for (types.ts), and checks every shape. */
 import { KvError } from '../../native/index.ts';
 import { expectedShapes } from './config.ts';
+import type { Family, PartNames } from './families/family.ts';
+import { llama } from './families/llama.ts';
 import type { Checkpoint, StoredTensor } from './stored-tensor.ts';
 import type { ModelConfig, Tensor, WeightSource } from './types.ts';
 
@@ -38,7 +40,7 @@ const GGUF_LAYER: Names = {
   }),
 };
 /** Tensors that only repeat what the configuration says. */
-const IGNORED = /(^|\.)(rotary_emb\.inv_freq|attn_rot_embd\.weight)$|^rope_freqs\.weight$/;
+const IGNORED = /(^|\.)(rotary_emb\.inv_freq|attn_rot_embd\.weight)$|^rope_(freqs|factors_(long|short))\.weight$/;
 
 function matrices(names: Names): Record<string, string> {
   return Object.fromEntries(
@@ -49,15 +51,32 @@ function matrices(names: Names): Record<string, string> {
   );
 }
 
-/** The engine's name of a tensor of a Hugging Face checkpoint, null if it needs none, undefined if unknown. */
-export const hfName = (name: string): string | null | undefined =>
-  engineName(name, name.replace(/^model\./, ''), /^layers\.(0|[1-9]\d{0,4})\.(.+)$/, HF_TOP, HF_LAYER);
+/** How the tensors of a checkpoint are called, and what its norms leave out of their gains. */
+export interface Naming {
+  /** The engine's name of a tensor, null if it needs none, undefined if unknown. */
+  nameOf(name: string): string | null | undefined;
+  readonly gainOffset: number;
+}
 
-/** The same for GGUF. */
-export const ggufName = (name: string): string | null | undefined =>
-  engineName(name, name, /^blk\.(0|[1-9]\d{0,4})\.(.+)$/, GGUF_TOP, GGUF_LAYER);
+/** Names in a Hugging Face checkpoint. */
+export function hfNaming({ hfParts, hfGainOffset }: Pick<Family, 'hfParts' | 'hfGainOffset'> = llama): Naming {
+  const parts = { ...HF_LAYER, ...hfParts };
+  const ofLayer = /^layers\.(0|[1-9]\d{0,4})\.(.+)$/;
+  const nameOf = (name: string) => engineName(name, name.replace(/^model\./, ''), ofLayer, HF_TOP, parts);
+  return { nameOf, gainOffset: hfGainOffset ?? 0 };
+}
 
-type Names = Readonly<Record<string, string>>;
+/** Names in GGUF. */
+export function ggufNaming({ ggufParts }: Pick<Family, 'ggufParts'> = llama): Naming {
+  const parts = { ...GGUF_LAYER, ...ggufParts };
+  const ofLayer = /^blk\.(0|[1-9]\d{0,4})\.(.+)$/;
+  return { nameOf: (name) => engineName(name, name, ofLayer, GGUF_TOP, parts), gainOffset: 0 };
+}
+
+/** Tensors are named as the engine names them. */
+export const OWN_NAMES: Naming = { nameOf: (name) => name, gainOffset: 0 };
+
+type Names = PartNames;
 
 function engineName(name: string, bare: string, ofLayer: RegExp, top: Names, parts: Names): string | null | undefined {
   if (IGNORED.test(name)) return null;
@@ -67,22 +86,28 @@ function engineName(name: string, bare: string, ofLayer: RegExp, top: Names, par
   return part === undefined ? undefined : `${layer[1]}.${part}`;
 }
 
-function own(record: Names, key: string): string | undefined {
+function own<T>(record: Readonly<Record<string, T>>, key: string): T | undefined {
   return Object.hasOwn(record, key) ? record[key] : undefined;
+}
+
+/** Tensors that are several of ours, whose rows follow one another. */
+const FUSED: Readonly<Record<string, readonly string[]>> = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] };
+
+interface Named {
+  readonly stored: StoredTensor;
+  /** What the file calls it. */
+  readonly file: string;
 }
 
 /**
  * Names the tensors of a checkpoint and checks them against the configuration: none may be missing, misshapen or left over
  * (ignoring a tensor would silently change the model). Throws KvError 'bad-model' or 'unsupported'.
  */
-export function nameTensors(
-  checkpoint: Checkpoint,
-  config: ModelConfig,
-  nameOf: (name: string) => string | null | undefined,
-): WeightSource {
-  const named = new Map<string, { stored: StoredTensor; file: string }>();
+export function nameTensors(checkpoint: Checkpoint, config: ModelConfig, naming: Naming): WeightSource {
+  const shapes = expectedShapes(config);
+  const named = new Map<string, Named>();
   for (const [file, stored] of checkpoint.tensors) {
-    const name = nameOf(file);
+    const name = naming.nameOf(file);
     if (name === undefined) {
       throw new KvError(
         'unsupported',
@@ -91,37 +116,90 @@ export function nameTensors(
       );
     }
     if (name === null) continue;
-    const twin = named.get(name);
-    if (twin !== undefined) throw bad(`${twin.file} and ${file} are the same tensor`, { tensor: name });
-    named.set(name, { stored, file });
+    for (const [part, tensor] of parts(name, stored, file, shapes)) {
+      const twin = named.get(part);
+      if (twin !== undefined) throw bad(`${twin.file} and ${file} are the same tensor`, { tensor: part });
+      named.set(part, { stored: tensor, file });
+    }
   }
   tieEmbeddings(named, config);
-  const shapes = expectedShapes(config);
   for (const [name, shape] of shapes) {
     const found = named.get(name);
     if (found === undefined) throw bad(`tensor ${name} is missing`, { tensor: name, shape });
-    if (found.stored.shape.join() !== shape.join()) {
-      throw bad(`tensor ${found.file} is [${found.stored.shape}], the configuration needs [${shape}]`, {
-        tensor: name,
-        shape: found.stored.shape,
-        expected: shape,
-      });
-    }
+    if (found.stored.shape.join() !== shape.join()) throw misshapen(found.file, name, found.stored.shape, shape);
   }
   for (const [name, { file }] of named) {
     if (!shapes.has(name)) throw bad(`the configuration has no place for tensor ${file}`, { tensor: name });
   }
-  return new NamedWeights(new Map([...named].map(([name, { stored }]) => [name, stored.renamed(name)])), () =>
-    checkpoint.close(),
-  );
+  const tensors = [...named].map(([name, { stored }]) => [name, folded(name, stored, config, naming)] as const);
+  return new NamedWeights(new Map(tensors), () => checkpoint.close());
+}
+
+/** A tensor by its name, or the parts that it is made of by theirs. */
+function parts(
+  name: string,
+  stored: StoredTensor,
+  file: string,
+  shapes: ReadonlyMap<string, readonly number[]>,
+): [string, StoredTensor][] {
+  const [layer, part, kind] = name.split('.');
+  const fused = part === undefined ? undefined : own(FUSED, part);
+  if (fused === undefined) return [[name, stored]];
+  const names = fused.map((one) => [layer, one, ...(kind === undefined ? [] : [kind])].join('.'));
+  const rows = names.map((one) => shapes.get(one)?.[0]);
+  const total = rows.reduce((sum: number, one) => sum + (one ?? Number.NaN), 0);
+  if (stored.shape[0] !== total) throw misshapen(file, name, stored.shape, [total, ...stored.shape.slice(1)]);
+  let from = 0;
+  return names.map((one, i) => [one, stored.slice(from, (from += rows[i]!))]);
+}
+
+/** What the configuration says of gains is multiplied into them, so that nobody else has to know of it. */
+function folded(name: string, stored: StoredTensor, config: ModelConfig, { gainOffset }: Naming): Tensor {
+  const tensor = stored.renamed(name);
+  const scale = name === 'norm' ? config.logitScale : 1;
+  const offset = /(^n|N)orm$|Post$/.test(name) ? gainOffset : 0;
+  return scale === 1 && offset === 0 ? tensor : new Folded(tensor, scale, offset);
+}
+
+/** scale · (value + offset) of every value, rounded once. */
+class Folded implements Tensor {
+  readonly #tensor: StoredTensor;
+  readonly #scale: number;
+  readonly #offset: number;
+
+  constructor(tensor: StoredTensor, scale: number, offset: number) {
+    this.#tensor = tensor;
+    this.#scale = scale;
+    this.#offset = offset;
+  }
+
+  get name(): string {
+    return this.#tensor.name;
+  }
+
+  get shape(): readonly number[] {
+    return this.#tensor.shape;
+  }
+
+  get storedType(): string {
+    return this.#tensor.storedType;
+  }
+
+  readFloat32(fromRow?: number, toRow?: number): Float32Array {
+    return this.#tensor.readFloat32(fromRow, toRow).map((value) => this.#scale * (value + this.#offset));
+  }
 }
 
 /** Tied models have one matrix at both ends, under either name. A second copy is not read. */
-function tieEmbeddings(named: Map<string, { stored: StoredTensor; file: string }>, config: ModelConfig): void {
+function tieEmbeddings(named: Map<string, Named>, config: ModelConfig): void {
   if (!config.tiedEmbeddings) return;
   const head = named.get('head');
   if (head !== undefined && !named.has('embed')) named.set('embed', head);
   named.delete('head');
+}
+
+function misshapen(file: string, tensor: string, shape: readonly number[], expected: readonly number[]): KvError {
+  return bad(`tensor ${file} is [${shape}], the configuration needs [${expected}]`, { tensor, shape, expected });
 }
 
 function bad(what: string, values: Record<string, unknown>): KvError {

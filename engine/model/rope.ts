@@ -2,7 +2,7 @@
  * Rotary position embedding: frequencies under every scaling, and tables of cos and sin that the native `rope` kernel reads.
  * Angles are computed in float64 and stored as float32, so position 100,000 is as exact as position 1.
  * Sources: RoFormer (arXiv 2104.09864), position interpolation (2306.15595), NTK-aware scaling as in "dynamic" Hugging Face
- * configurations, Llama 3.1's frequency bands, YaRN (2309.00071).
+ * configurations, Llama 3.1's frequency bands, YaRN (2309.00071), LongRoPE (2402.13753).
  */
 import { assert, rope } from '../../native/index.ts';
 import type { ModelConfig } from './types.ts';
@@ -18,9 +18,9 @@ export interface RopeFrequencies {
 }
 
 /**
- * contextTokens: positions to plan for. Only `ntk` depends on it: its base grows with the sequence, and since keys are
- * cached after rotation, one base must serve a whole session, namely the one for that length.
- * Up to the original context it is plain RoPE.
+ * contextTokens: positions to plan for. Two scalings depend on it, and since keys are cached after rotation, one set of frequencies
+ * must serve a whole session, namely the one for that length: the base of `ntk` grows with the sequence (up to the original context it
+ * is plain RoPE), and `longrope` has one set of divisors up to the original context and another beyond it.
  */
 export function ropeFrequencies(config: RopeConfig, contextTokens: number): RopeFrequencies {
   const { rotaryDim, ropeTheta, ropeScaling: scaling } = config;
@@ -52,6 +52,11 @@ export function ropeFrequencies(config: RopeConfig, contextTokens: number): Rope
       const kept = yarnKeptShare(config, scaling);
       const radians = plain(ropeTheta).map((frequency, pair) => frequency * (kept[pair]! + (1 - kept[pair]!) / factor));
       return { radians, amplitude: attentionFactor ?? (factor > 1 ? 0.1 * Math.log(factor) + 1 : 1) };
+    }
+    case 'longrope': {
+      const factors = contextTokens > scaling.originalContext ? scaling.longFactors : scaling.shortFactors;
+      const radians = plain(ropeTheta).map((frequency, pair) => frequency / factors[pair]!);
+      return { radians, amplitude: scaling.attentionFactor };
     }
   }
 }

@@ -53,6 +53,15 @@ export class StoredTensor implements Tensor {
     return new StoredTensor(name, shape, this.#type, this.#file, this.#offset);
   }
 
+  /** Rows [from, to) of a matrix as a tensor of their own. Throws KvError 'unsupported' where these do not begin where a block does. */
+  slice(from: number, to: number): StoredTensor {
+    const values = elementCount([from, ...this.shape.slice(1)], this.name);
+    const { blockValues, blockBytes } = this.#type;
+    if (values % blockValues !== 0) throw this.#splitsBlocks(values);
+    const offset = this.#offset + (values / blockValues) * blockBytes;
+    return new StoredTensor(this.name, [to - from, ...this.shape.slice(1)], this.#type, this.#file, offset);
+  }
+
   /** Throws KvError 'unsupported' for a type that cannot be read, 'bad-model' for a weight that is NaN or infinite. */
   readFloat32(fromRow = 0, toRow: number = this.shape[0] ?? 1): Float32Array {
     const rows = this.shape[0] ?? 1;
@@ -65,11 +74,7 @@ export class StoredTensor implements Tensor {
     const { blockValues, blockBytes } = this.#type;
     const rowValues = elementCount(this.shape.slice(1), this.name);
     const [from, to] = [fromRow * rowValues, toRow * rowValues];
-    if (from % blockValues !== 0 || to % blockValues !== 0) {
-      throw new KvError('unsupported', `rows of tensor ${this.name} do not end where blocks of ${this.#type.name} do`, {
-        values: { tensor: this.name, rowValues, blockValues },
-      });
-    }
+    if (from % blockValues !== 0 || to % blockValues !== 0) throw this.#splitsBlocks(rowValues);
     const offset = this.#offset + (from / blockValues) * blockBytes;
     // The file must hold these bytes before memory is allocated for them.
     this.#file.checkRange(offset, ((to - from) / blockValues) * blockBytes);
@@ -93,6 +98,13 @@ export class StoredTensor implements Tensor {
     const bytes = new Uint8Array(blocks * blockBytes);
     this.#file.readInto(this.#offset, bytes);
     return nibblesOf(this.#type, bytes);
+  }
+
+  #splitsBlocks(rowValues: number): KvError {
+    const { name, blockValues } = this.#type;
+    return new KvError('unsupported', `rows of tensor ${this.name} do not end where blocks of ${name} do`, {
+      values: { tensor: this.name, rowValues, blockValues },
+    });
   }
 
   #decode(offset: number, values: Float32Array): void {

@@ -22,12 +22,21 @@ export type RopeScaling =
       readonly betaSlow: number;
       /** Factor on cos and sin; null: 0.1·ln(factor) + 1. */
       readonly attentionFactor: number | null;
+    }
+  | {
+      readonly kind: 'longrope';
+      /** By what each pair's frequency is divided, in texts up to the original context and in longer ones. */
+      readonly shortFactors: readonly number[];
+      readonly longFactors: readonly number[];
+      readonly originalContext: number;
+      /** Factor on cos and sin. */
+      readonly attentionFactor: number;
     };
 
 /** Shape and hyperparameters of a model, whatever its file calls them. */
 export interface ModelConfig {
-  /** Which family it belongs to. */
-  readonly architecture: 'llama' | 'mistral' | 'qwen2' | 'qwen3';
+  /** Which family it belongs to: the name of one in families/. */
+  readonly architecture: string;
   /** Transformer layers. */
   readonly layers: number;
   /** Width m of the residual stream. */
@@ -46,6 +55,12 @@ export interface ModelConfig {
   readonly contextLength: number;
   /** Added under the square root in RMS norms. */
   readonly normEpsilon: number;
+  /** Whether attention and the feed-forward half read the residual stream through a norm. */
+  readonly preNorms: boolean;
+  /** Whether what each of them answers goes through a norm of its own before it is added to the stream. */
+  readonly postNorms: boolean;
+  /** What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent. */
+  readonly activation: 'silu' | 'gelu-tanh';
   /** Base of the rotary frequencies. */
   readonly ropeTheta: number;
   /** How those frequencies are stretched. */
@@ -54,6 +69,10 @@ export interface ModelConfig {
   readonly rotaryDim: number;
   /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). GGUF llama checkpoints permute q and k for it; the loader says what its tensors need. */
   readonly ropeInterleaved: boolean;
+  /** Which rotary embedding each layer has: the one above, the one of `localRopeTheta`, or none. */
+  readonly layerRope: readonly ('main' | 'local' | 'none')[];
+  /** Base of the rotary frequencies of 'local' layers, which are never stretched; null: there are no such layers. */
+  readonly localRopeTheta: number | null;
   /** How many tokens each layer looks back; null: all. */
   readonly slidingWindow: readonly (number | null)[];
   /** Whether the projections to queries, keys and values have biases. */
@@ -62,8 +81,14 @@ export interface ModelConfig {
   readonly outputBias: boolean;
   /** Whether the feed-forward half has biases. */
   readonly mlpBias: boolean;
-  /** Whether queries and keys are normalised per head. */
-  readonly qkNorm: boolean;
+  /** How queries and keys are normalised before they are rotated: not at all, each head by itself, or all heads together. */
+  readonly qkNorm: 'none' | 'head' | 'width';
+  /** Factor on queries, beside the 1/√headDim of attention. */
+  readonly queryScale: number;
+  /** Factor on the rows of the embedding, where they enter the first layer. */
+  readonly embeddingScale: number;
+  /** Factor on the logits. The loader has multiplied the gains of the final norm by it, so nobody else applies it. */
+  readonly logitScale: number;
   /** Whether the output matrix is the embedding itself. */
   readonly tiedEmbeddings: boolean;
   /** Token that every text begins with; null: none. */
@@ -75,8 +100,9 @@ export interface ModelConfig {
 /**
  * Tensor names the engine asks for, whatever the file calls them (l = layer):
  *   embed [vocab, m] · head [vocab, m] (absent when tied) · norm [m]
- *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.qNorm [d] · l.kNorm [d]
- *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias)
+ *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.attnPost [m]
+ *   l.qNorm [d] · l.kNorm [d], or [H·d] and [n·d] where all heads are normalised together
+ *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias) · l.mlpPost [m]
  * Rows are output features, as in PyTorch.
  */
 export interface Tensor {

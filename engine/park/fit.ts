@@ -6,6 +6,7 @@
 import { assert, KvError, type Side } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { RopeTable } from '../model/rope.ts';
+import { checkUniformRope } from '../model/rotary.ts';
 import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
@@ -82,6 +83,7 @@ async function addWindow(
   reading: ReadOptions,
 ): Promise<void> {
   const { shape, model } = runtime;
+  checkUniformRope(model.config, 'a predictor of pages');
   const table = new RopeTable(model.config, tokens.length);
   let below: { k: Float32Array; v: Float32Array } | null = null;
   const session = Session.open(runtime, {

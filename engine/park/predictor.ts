@@ -190,8 +190,9 @@ export class Predictor {
 
   /** Cosines and sines of so many positions, kept for the next cache. */
   rotary(config: RotaryConfig, tokens: number): RopeTable {
-    // With NTK scaling frequencies depend on how long a text becomes.
-    if (this.#rotary === undefined || config.ropeScaling.kind === 'ntk') this.#rotary = new RopeTable(config, tokens);
+    // With these scalings frequencies depend on how long a text becomes.
+    if (this.#rotary === undefined || ['ntk', 'longrope'].includes(config.ropeScaling.kind))
+      this.#rotary = new RopeTable(config, tokens);
     return this.#rotary;
   }
 

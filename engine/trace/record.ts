@@ -4,6 +4,7 @@ import { defaultThresholds } from '../../policy/index.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../evaluate/divergence.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
 import { ropeFrequencies } from '../model/rope.ts';
+import { checkUniformRope } from '../model/rotary.ts';
 import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
@@ -41,6 +42,7 @@ export function headerOf(
   { sample, bytesMax, seed }: Pick<RecordRequest, 'sample' | 'bytesMax' | 'seed'>,
 ): TraceHeader {
   const { name, digest, config } = model;
+  checkUniformRope(config, 'a trace');
   const header: Omit<TraceHeader, 'sampling'> = {
     kind: 'palimpsest-trace',
     version: 1,

@@ -72,7 +72,11 @@ int Dense::inputs(int layer, int slot) const {
 int Dense::normSize(int layer, int norm) const {
   if (norm == kAttnNorm) return shape_.hidden;
   if (layer == shape_.layers) return 0;
-  return norm == kMlpNorm ? shape_.hidden : shape_.headDim;
+  if (norm == kQNorm || norm == kKNorm) {
+    const int heads = !is(kWidthNorms) ? 1 : norm == kQNorm ? shape_.queryHeads : shape_.kvHeads;
+    return heads * shape_.headDim;
+  }
+  return norm == kMlpNorm || is(kPostNorms) ? shape_.hidden : 0;
 }
 
 uint8_t* Dense::place(Matrix& matrix, size_t size) {
@@ -163,7 +167,9 @@ bool Dense::complete() const {
     for (const Matrix& matrix : layers_[layer].matrix) {
       if (!matrix.block) return false;
     }
-    if (!layers_[layer].normed[kAttnNorm] || !layers_[layer].normed[kMlpNorm]) return false;
+    const bool* normed = layers_[layer].normed;
+    if (!is(kNoPreNorms) && !(normed[kAttnNorm] && normed[kMlpNorm])) return false;
+    if (is(kPostNorms) && !(normed[kAttnPost] && normed[kMlpPost])) return false;
   }
   return layers_[shape_.layers].matrix[kDenseQ].block && layers_[shape_.layers].normed[kAttnNorm];
 }
@@ -174,16 +180,17 @@ Dense::Product Dense::product(int layer, int slot, const float* base, float* y) 
   return {weights, base, y};
 }
 
-// Normalizes rows of hidden size and quantizes them into narrowRows_.
-void Dense::norm(const float* x, int rows, const Buffer<float>& gain) {
+// Normalizes rows of hidden size, where there are gains, and quantizes them into narrowRows_.
+void Dense::norm(const float* x, int rows, const float* gain) {
   const int width = shape_.hidden;
   narrowRows_.grow(rows, width);
   lines_.grow(static_cast<size_t>(threads_.count()) * width);
   auto task = [&](int item, int thread) {
     float* line = lines_.data() + static_cast<size_t>(thread) * width;
     for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
-      kernels_->denseNorm(x + static_cast<size_t>(row) * width, gain.data(), shape_.epsilon, width, line);
-      kernels_->denseRow(line, width, narrowRows_.view, row);
+      const float* from = x + static_cast<size_t>(row) * width;
+      if (gain) kernels_->denseNorm(from, gain, shape_.epsilon, width, line);
+      kernels_->denseRow(gain ? line : from, width, narrowRows_.view, row);
     }
   };
   threads_.each((rows + 15) / 16, task);
@@ -222,19 +229,32 @@ void Dense::multiply(const Product* products, int count, const Quantized& rows, 
   threads_.each((panels + share - 1) / share, task);
 }
 
-void Dense::headNorms(int layer, int norm, float* x, int rows) {
-  if (!layers_[layer].normed[norm]) return;
-  const Buffer<float>& gain = layers_[layer].norm[norm];
-  const int d = shape_.headDim;
-  for (int row = 0; row < rows; row++, x += d) kernels_->denseNorm(x, gain.data(), shape_.epsilon, d, x);
+const float* Dense::gains(int layer, int norm) const { return layers_[layer].normed[norm] ? layers_[layer].norm[norm].data() : nullptr; }
+
+// Normalizes each head by itself, or all of a token together.
+void Dense::headNorms(int layer, int norm, float* x, int tokens, int heads) {
+  const float* gain = gains(layer, norm);
+  if (!gain) return;
+  const int width = normSize(layer, norm), rows = static_cast<int>(static_cast<size_t>(tokens) * heads * shape_.headDim / width);
+  for (int row = 0; row < rows; row++, x += width) kernels_->denseNorm(x, gain, shape_.epsilon, width, x);
+}
+
+// Rows y of hidden size: normalizes them and adds base.
+void Dense::addPost(int layer, int norm, const float* base, int tokens, float* y) {
+  const float* gain = gains(layer, norm);
+  const int width = shape_.hidden;
+  for (int row = 0; row < tokens; row++, y += width, base += width) {
+    kernels_->denseNorm(y, gain, shape_.epsilon, width, y);
+    for (int i = 0; i < width; i++) y[i] += base[i];
+  }
 }
 
 void Dense::project(int layer, const float* x, int tokens, float* q, float* k, float* v) {
-  norm(x, tokens, layers_[layer].norm[kAttnNorm]);
+  norm(x, tokens, gains(layer, kAttnNorm));
   const Product products[] = {product(layer, kDenseQ, nullptr, q), product(layer, kDenseK, nullptr, k), product(layer, kDenseV, nullptr, v)};
   multiply(products, 3, narrowRows_, tokens);
-  headNorms(layer, kQNorm, q, tokens * shape_.queryHeads);
-  headNorms(layer, kKNorm, k, tokens * shape_.kvHeads);
+  headNorms(layer, kQNorm, q, tokens, shape_.queryHeads);
+  headNorms(layer, kKNorm, k, tokens, shape_.kvHeads);
 }
 
 void Dense::afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext) {
@@ -251,21 +271,24 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
     }
   };
   threads_.each((tokens + 15) / 16, quantize);
-  const Product o = product(layer, kDenseO, x, middle_.data());
+  const bool post = is(kPostNorms);
+  const Product o = product(layer, kDenseO, post ? nullptr : x, middle_.data());
   multiply(&o, 1, headRows_, tokens);
-  norm(middle_.data(), tokens, layers_[layer].norm[kMlpNorm]);
+  if (post) addPost(layer, kAttnPost, x, tokens, middle_.data());
+  norm(middle_.data(), tokens, gains(layer, kMlpNorm));
   const Product both[] = {product(layer, kDenseGate, nullptr, gate_.data()), product(layer, kDenseUp, nullptr, up_.data())};
   multiply(both, 2, narrowRows_, tokens);
   auto activate = [&](int item, int) {
     for (int row = item * 16; row < std::min(tokens, item * 16 + 16); row++) {
       float* gate = gate_.data() + static_cast<size_t>(row) * inner;
-      kernels_->denseGate(gate, up_.data() + static_cast<size_t>(row) * inner, inner);
+      kernels_->denseGate(gate, up_.data() + static_cast<size_t>(row) * inner, inner, is(kGelu));
       kernels_->denseRow(gate, inner, wideRows_.view, row);
     }
   };
   threads_.each((tokens + 15) / 16, activate);
-  const Product down = product(layer, kDenseDown, middle_.data(), xNext);
+  const Product down = product(layer, kDenseDown, post ? nullptr : middle_.data(), xNext);
   multiply(&down, 1, wideRows_, tokens);
+  if (post) addPost(layer, kMlpPost, middle_.data(), tokens, xNext);
 }
 
 void Dense::first(const float* x, int tokens, float* q, float* k, float* v) {
@@ -295,7 +318,7 @@ void Dense::last(const float* attention, const float* x, int tokens, float* xNex
 void Dense::logits(const float* x, int rows, float* out) {
   for (size_t t = 0; t < static_cast<size_t>(rows); t += kDenseSlice) {
     const int count = std::min(kDenseSlice, rows - static_cast<int>(t));
-    norm(x + t * shape_.hidden, count, layers_[shape_.layers].norm[kAttnNorm]);
+    norm(x + t * shape_.hidden, count, gains(shape_.layers, kAttnNorm));
     const Product head = product(shape_.layers, kDenseQ, nullptr, out + t * shape_.vocab);
     multiply(&head, 1, narrowRows_, count);
   }

@@ -23,10 +23,11 @@ struct DenseShape {
   int kvHeads;
   int headDim;
   int vocab;
+  int features;  // of DenseFeature
   float epsilon;
 };
 
-// One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of heads may be absent.
+// One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries and keys may be absent.
 constexpr int kDenseSlice = 128;
 
 class Dense {
@@ -87,10 +88,13 @@ class Dense {
 
   uint8_t* place(Matrix& matrix, size_t size);
   Product product(int layer, int slot, const float* base, float* y) const;
-  void norm(const float* x, int rows, const Buffer<float>& gain);
+  const float* gains(int layer, int norm) const;  // null where the norm is absent
+  void norm(const float* x, int rows, const float* gain);
   void multiply(const Product* products, int count, const Quantized& rows, int n);
   void project(int layer, const float* x, int tokens, float* q, float* k, float* v);
-  void headNorms(int layer, int norm, float* x, int rows);
+  void headNorms(int layer, int norm, float* x, int tokens, int heads);
+  void addPost(int layer, int norm, const float* base, int tokens, float* y);
+  bool is(DenseFeature feature) const { return (shape_.features & feature) != 0; }
   void afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext);
 
   const Kernels* kernels_;

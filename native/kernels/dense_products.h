@@ -139,8 +139,9 @@ static void denseNorm(const float* x, const float* gain, float epsilon, int coun
   clearUpperHalves();
 }
 
-// gate <- gate * sigmoid(gate) * up. The exponential is taken of -|gate|, which cannot overflow.
-static void denseGate(float* gate, const float* up, int count) {
+// gate <- gate * sigmoid(z) * up, where z = gate, or for GELU z = 2 sqrt(2/pi) (gate + 0.044715 gate^3), since 1 + tanh(z/2) = 2 sigmoid(z).
+// The exponential is taken of -|z|, which cannot overflow.
+static void denseGate(float* gate, const float* up, int count, bool gelu) {
   for (int i = 0; i < count; i += kLanes) {
     const int left = count - i < kLanes ? count - i : kLanes;
     VecF g{}, u{};
@@ -151,10 +152,11 @@ static void denseGate(float* gate, const float* up, int count) {
       __builtin_memcpy(&g, gate + i, left * sizeof(float));
       __builtin_memcpy(&u, up + i, left * sizeof(float));
     }
-    VecF power[1] = {magnitude(g) * -1.44269504088896341f};
+    const VecF z = gelu ? (g + g * g * g * 0.044715f) * 1.5957691216057308f : g;
+    VecF power[1] = {magnitude(z) * -1.44269504088896341f};
     powersOfTwo(power);
     const VecF one = splat(1.0f);
-    const VecF sigmoid = (g < 0.0f ? power[0] : one) / (one + power[0]);
+    const VecF sigmoid = (z < 0.0f ? power[0] : one) / (one + power[0]);
     g = g * sigmoid * u;
     if (left == kLanes) store(gate + i, g);
     else __builtin_memcpy(gate + i, &g, left * sizeof(float));

@@ -233,9 +233,9 @@ struct Kernels {
   // Outputs of panels [from, to) for n rows: y[t][o] = base[t][o] + bias[o] + sum_i x[t][i] * w[o][i], y and base [n][outputs]. base: null for 0.
   // Uses fused multiply-add where the hardware has it.
   void (*densePanels)(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y);
-  // Root-mean-square norm of one row; gate <- silu(gate) * up. Unfused.
+  // Root-mean-square norm of one row; gate <- silu(gate) * up, or GELU in the form with a hyperbolic tangent. Unfused.
   void (*denseNorm)(const float* x, const float* gain, float epsilon, int count, float* y);
-  void (*denseGate)(float* gate, const float* up, int count);
+  void (*denseGate)(float* gate, const float* up, int count, bool gelu);
 };
 
 // Null when the build lacks the instruction set or the CPU cannot run it.

@@ -7,7 +7,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { Governed } from '../../engine/governed.ts';
 import { fetchedPath } from '../../engine/model/fetch.ts';
-import { RopeTable } from '../../engine/model/rope.ts';
+import { Rotary } from '../../engine/model/rotary.ts';
 import { planSession } from '../../engine/plan.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { runStep } from '../../engine/step.ts';
@@ -104,7 +104,7 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
     for (let layer = 0; layer < shape.layers; layer++) fillLayer(cache.kv, layer, { pair, tokens: depth }, rows);
     cache.length = depth;
   }
-  const table = new RopeTable(runtime.model.config, depth + 1024);
+  const rotary = new Rotary(runtime.model.config, depth + 1024);
   const times = { denseMs: 0, attentionMs: 0 };
   return {
     format: pairName(pair),
@@ -112,7 +112,7 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
     depth,
     run: async () => {
       let hidden: Float32Array = new Float32Array(0);
-      await runStep(runtime, cache, table, Int32Array.of(301), times, (rows) => {
+      await runStep(runtime, cache, rotary, Int32Array.of(301), times, (rows) => {
         hidden = rows;
       });
       const logits = await runtime.dense.logits(hidden, 1);

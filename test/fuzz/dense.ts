@@ -14,11 +14,12 @@ function normAndGate(random: Random): Case {
   const [x, gain] = [floats(random, count, 2 ** 30), floats(random, count, 2 ** 10)];
   const [gate, up] = [floats(random, count, 2 ** 30), floats(random, count, 2 ** 30)];
   const epsilon = random() < 0.2 ? 1 : 1e-5;
+  const isGelu = random() < 0.5;
   return {
-    shape: `count ${count}`,
+    shape: `count ${count}${isGelu ? ', GELU' : ''}`,
     run({ kernels, isa }) {
       const [y, gated] = [new Float32Array(count), gate.slice()];
-      kernels.normAndGate(isa, count, gain, epsilon, x, y, gated, up);
+      kernels.normAndGate(isa, count, gain, epsilon, x, y, gated, up, isGelu);
       return [y, gated];
     },
   };

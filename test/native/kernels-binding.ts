@@ -140,6 +140,7 @@ export interface KernelsBinding {
     y: Float32Array,
     gate: Float32Array,
     up: Float32Array,
+    gelu: boolean,
   ): void;
   /** y [n, outputs], steps and sums [n, blocks of 32] are written; bias and base may be empty. */
   densePanels(

@@ -1,11 +1,11 @@
 /** What a model on the Hub is, from its headers alone, asked for by ranges: configuration, tensors and their types, without the download. */
 import { KvError, parseJson } from '../../../native/index.ts';
 import type { ByteSource } from '../bytes.ts';
-import { ggufConfig } from '../config-gguf.ts';
-import { hfConfig } from '../config-hf.ts';
+import { ggufModel } from '../config-gguf.ts';
+import { hfModel } from '../config-hf.ts';
 import { readGguf } from '../gguf.ts';
 import { CONFIG_BYTES_MAX, GGUF_HEADER_BYTES_MAX } from '../limits.ts';
-import { ggufName, hfName, nameTensors } from '../names.ts';
+import { ggufNaming, hfNaming, nameTensors } from '../names.ts';
 import { readSafetensors } from '../safetensors.ts';
 import type { StoredTensor } from '../stored-tensor.ts';
 import type { ModelConfig, WeightSource } from '../types.ts';
@@ -57,8 +57,8 @@ export async function surveyPlan(client: HubClient, { repo, commit, gguf, files 
   });
   if (gguf !== null) {
     const { version, metadata, tensors } = await head(files[0]!, readGguf);
-    const config = ggufConfig({ metadata, tensors });
-    return done(`GGUF ${version}`, config, nameTensors(checkpointOf(tensors), config, ggufName));
+    const { family, config } = ggufModel({ metadata, tensors });
+    return done(`GGUF ${version}`, config, nameTensors(checkpointOf(tensors), config, ggufNaming(family)));
   }
   const json = async (path: string): Promise<unknown> => {
     const file = files.find((one) => one.path === path);
@@ -66,11 +66,11 @@ export async function surveyPlan(client: HubClient, { repo, commit, gguf, files 
     const bytes = await smallFile(client, urlOf(client, repo, commit, path), file, CONFIG_BYTES_MAX);
     return parseJson(bytes, { what: path, code: 'bad-model' });
   };
-  const config = hfConfig(await json('config.json'), await json('generation_config.json'));
+  const { family, config } = hfModel(await json('config.json'), await json('generation_config.json'));
   const tensors = new Map<string, StoredTensor>();
   for (const file of files.filter(({ path }) => path.endsWith('.safetensors')))
     for (const [tensor, stored] of await head(file, readSafetensors)) tensors.set(tensor, stored);
-  return done('safetensors', config, nameTensors(checkpointOf(tensors), config, hfName));
+  return done('safetensors', config, nameTensors(checkpointOf(tensors), config, hfNaming(family)));
 }
 
 /** Is thrown through a reader that wants bytes which have not been asked for yet. */

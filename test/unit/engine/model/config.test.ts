@@ -1,10 +1,10 @@
 // Gives configurations in both notations, of every served architecture and of some that are not, and asks what they become.
 import { describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../../../engine/model/config.ts';
-import { ggufConfig } from '../../../../engine/model/config-gguf.ts';
-import { hfConfig } from '../../../../engine/model/config-hf.ts';
+import { ggufModel } from '../../../../engine/model/config-gguf.ts';
+import { hfModel } from '../../../../engine/model/config-hf.ts';
 import type { GgufValue } from '../../../../engine/model/gguf.ts';
-import { ggufName, hfName } from '../../../../engine/model/names.ts';
+import { ggufNaming, hfNaming } from '../../../../engine/model/names.ts';
 import { ropeFrequencies } from '../../../../engine/model/rope.ts';
 import type { StoredTensor } from '../../../../engine/model/stored-tensor.ts';
 import { KvError } from '../../../../native/index.ts';
@@ -20,6 +20,11 @@ const base = {
   max_position_embeddings: 4096,
   rms_norm_eps: 1e-5,
 };
+
+const hfConfig = (config: unknown, generation?: unknown) => hfModel(config, generation).config;
+const ggufConfig = (file: Parameters<typeof ggufModel>[0]) => ggufModel(file).config;
+const { nameOf: hfName } = hfNaming();
+const { nameOf: ggufName } = ggufNaming();
 
 function errorOf(work: () => unknown): KvError {
   try {
@@ -52,8 +57,16 @@ describe('config.json', () => {
       qkvBias: false,
       outputBias: false,
       mlpBias: false,
-      qkNorm: false,
+      qkNorm: 'none',
       tiedEmbeddings: false,
+      preNorms: true,
+      postNorms: false,
+      activation: 'silu',
+      layerRope: ['main', 'main', 'main', 'main'],
+      localRopeTheta: null,
+      queryScale: 1,
+      embeddingScale: 1,
+      logitScale: 1,
       bosId: null,
       eosIds: [],
     });
@@ -96,7 +109,7 @@ describe('config.json', () => {
     expect(hfConfig(qwen)).toMatchObject({
       qkvBias: true,
       outputBias: false,
-      qkNorm: false,
+      qkNorm: 'none',
       slidingWindow: [null, null, null, null],
     });
     expect(hfConfig({ ...qwen, use_sliding_window: true }).slidingWindow).toEqual([null, null, null, 512]);
@@ -106,7 +119,7 @@ describe('config.json', () => {
 
   test('qwen3: norms on q and k, no bias', () => {
     const config = hfConfig({ ...base, model_type: 'qwen3', head_dim: 128 });
-    expect(config).toMatchObject({ qkNorm: true, qkvBias: false, outputBias: false });
+    expect(config).toMatchObject({ qkNorm: 'head', qkvBias: false, outputBias: false });
     expect(expectedShapes(config).get('0.qNorm')).toEqual([128]);
   });
 
@@ -158,7 +171,7 @@ describe('config.json', () => {
     ['model_type', { model_type: 'gemma' }],
     ['hidden_act', { hidden_act: 'gelu' }],
     ['quantization_config', { quantization_config: { quant_method: 'gptq' } }],
-    ['rope_type', { rope_scaling: { rope_type: 'longrope', factor: 2 } }],
+    ['rope_type', { rope_scaling: { rope_type: 'proportional', factor: 2 } }],
     ['mscale', { rope_scaling: { rope_type: 'yarn', factor: 2, mscale: 1 } }],
     ['sliding_window', { sliding_window: 4096 }],
     ['layer_types', { model_type: 'qwen3', use_sliding_window: true, layer_types: ['chunked', 'x', 'x', 'x'] }],
@@ -265,7 +278,7 @@ describe('GGUF metadata', () => {
       { 'qwen3.attention.key_length': 128, 'qwen3.attention.value_length': 128 },
       { 'blk.0.attn_q_norm.weight': [] },
     );
-    expect(ggufConfig(qwen3)).toMatchObject({ ropeInterleaved: false, qkNorm: true, headDim: 128, rotaryDim: 128 });
+    expect(ggufConfig(qwen3)).toMatchObject({ ropeInterleaved: false, qkNorm: 'head', headDim: 128, rotaryDim: 128 });
   });
 
   test('a list of equal numbers is that number; of different ones, not served', () => {

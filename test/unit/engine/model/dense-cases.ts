@@ -1,10 +1,12 @@
 /** Models of every feature by itself and together, and how far a dense half is from the same formulas in float64. */
 import { expect } from 'vitest';
+import { expectedShapes, plainFeatures } from '../../../../engine/model/config.ts';
 import type { DenseBackend, ModelConfig, WeightSource } from '../../../../engine/model/types.ts';
 import { PlainDense } from './plain-dense.ts';
 import { Rng, weightsOf } from './rng.ts';
 
 export const BASE: ModelConfig = {
+  ...plainFeatures(3),
   ...{ architecture: 'llama', layers: 3, hiddenSize: 64, intermediateSize: 96, queryHeads: 4, kvHeads: 2, headDim: 16 },
   ...{
     vocabSize: 50,
@@ -14,8 +16,7 @@ export const BASE: ModelConfig = {
     ropeScaling: { kind: 'none' },
     rotaryDim: 16,
   },
-  ...{ ropeInterleaved: false, slidingWindow: [null, null, null], qkvBias: false, outputBias: false, mlpBias: false },
-  ...{ qkNorm: false, tiedEmbeddings: true, bosId: null, eosIds: [] },
+  ...{ ropeInterleaved: false, tiedEmbeddings: true, bosId: null, eosIds: [] },
 };
 
 /**
@@ -29,33 +30,14 @@ export function randomWeights(
 ): WeightSource {
   const random = new Rng(seed);
   const tensors = new Map<string, { shape: number[]; data: Float32Array }>();
-  const { hiddenSize: m, intermediateSize: f, queryHeads, kvHeads, headDim } = config;
-  const matrix = (name: string, rows: number, columns: number, biased: boolean): void => {
-    const data = random.normal(rows * columns, 1 / Math.sqrt(columns));
-    round(data, columns);
-    tensors.set(name, { shape: [rows, columns], data });
-    if (biased) tensors.set(`${name}.bias`, { shape: [rows], data: random.normal(rows) });
-  };
-  const gains = (name: string, size: number): void => {
-    tensors.set(name, { shape: [size], data: random.normal(size, 0.2).map((value) => 1 + value) });
-  };
-  matrix('embed', config.vocabSize, m, false);
-  if (!config.tiedEmbeddings) matrix('head', config.vocabSize, m, false);
-  gains('norm', m);
-  for (let l = 0; l < config.layers; l++) {
-    gains(`${l}.attnNorm`, m);
-    gains(`${l}.mlpNorm`, m);
-    matrix(`${l}.q`, queryHeads * headDim, m, config.qkvBias);
-    matrix(`${l}.k`, kvHeads * headDim, m, config.qkvBias);
-    matrix(`${l}.v`, kvHeads * headDim, m, config.qkvBias);
-    matrix(`${l}.o`, m, queryHeads * headDim, config.outputBias);
-    matrix(`${l}.gate`, f, m, config.mlpBias);
-    matrix(`${l}.up`, f, m, config.mlpBias);
-    matrix(`${l}.down`, m, f, config.mlpBias);
-    if (config.qkNorm) {
-      gains(`${l}.qNorm`, headDim);
-      gains(`${l}.kNorm`, headDim);
-    }
+  for (const [name, shape] of expectedShapes(config)) {
+    const [rows, columns = 1] = shape as [number, number?];
+    const isGain = /[nN]orm$|Post$/.test(name);
+    const isBias = shape.length === 1 && !isGain;
+    const data = random.normal(rows * columns, isGain ? 0.2 : isBias ? 1 : 1 / Math.sqrt(columns));
+    if (isGain) for (let i = 0; i < rows; i++) data[i]! += 1;
+    if (shape.length === 2) round(data, columns);
+    tensors.set(name, { shape: [...shape], data });
   }
   return weightsOf(tensors);
 }
@@ -64,15 +46,28 @@ export const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
   { name: 'plain, tied', more: {} },
   { name: 'head of its own', more: { tiedEmbeddings: false } },
   { name: 'q, k, v bias (Qwen2)', more: { qkvBias: true } },
-  { name: 'norm per head (Qwen3)', more: { qkNorm: true } },
+  { name: 'norm per head (Qwen3)', more: { qkNorm: 'head' } },
   { name: 'output bias', more: { outputBias: true } },
   { name: 'MLP bias', more: { mlpBias: true } },
   {
     name: 'heads wider than the model, odd sizes',
     more: { headDim: 24, hiddenSize: 36, intermediateSize: 55, kvHeads: 4 },
   },
-  { name: 'everything', more: { tiedEmbeddings: false, qkvBias: true, qkNorm: true, outputBias: true, mlpBias: true } },
-  { name: 'one layer', more: { layers: 1, slidingWindow: [null] } },
+  {
+    name: 'everything',
+    more: { tiedEmbeddings: false, qkvBias: true, qkNorm: 'head', outputBias: true, mlpBias: true },
+  },
+  { name: 'norms before and after, GELU (Gemma)', more: { postNorms: true, qkNorm: 'head', activation: 'gelu-tanh' } },
+  {
+    name: 'norms after only, all heads normalised together (OLMo 2)',
+    more: { preNorms: false, postNorms: true, qkNorm: 'width' },
+  },
+  {
+    name: 'norms before and after, all biases',
+    more: { postNorms: true, qkvBias: true, outputBias: true, mlpBias: true },
+  },
+  { name: 'one layer', more: { ...plainFeatures(1), layers: 1 } },
+  { name: 'one layer, norms after only', more: { ...plainFeatures(1), layers: 1, preNorms: false, postNorms: true } },
 ];
 
 const rms = (values: ArrayLike<number>): number =>

@@ -31,6 +31,11 @@ export class PlainDense {
     return x.map((row) => weights.map((weight, o) => weight.reduce((sum, w, i) => sum + w * row[i]!, bias[o]!)));
   }
 
+  private norms(x: Matrix, name: string): Matrix {
+    const gains = this.vector(name);
+    return x.map((row) => this.norm(row, gains));
+  }
+
   private headNorm(x: Matrix, scale: string): Matrix {
     const { headDim } = this.config;
     const gains = this.vector(scale);
@@ -43,23 +48,26 @@ export class PlainDense {
 
   projections(layer: number, x: Matrix): { q: Matrix; k: Matrix; v: Matrix } {
     const { qkvBias, qkNorm } = this.config;
-    const scale = this.vector(`${layer}.attnNorm`);
-    const normed = x.map((row) => this.norm(row, scale));
+    const normed = this.config.preNorms ? this.norms(x, `${layer}.attnNorm`) : x;
     const [q, k, v] = ['q', 'k', 'v'].map((side) => this.project(normed, `${layer}.${side}`, qkvBias));
-    if (!qkNorm) return { q: q!, k: k!, v: v! };
+    if (qkNorm === 'none') return { q: q!, k: k!, v: v! };
+    if (qkNorm === 'width') return { q: this.norms(q!, `${layer}.qNorm`), k: this.norms(k!, `${layer}.kNorm`), v: v! };
     return { q: this.headNorm(q!, `${layer}.qNorm`), k: this.headNorm(k!, `${layer}.kNorm`), v: v! };
   }
 
   afterAttention(layer: number, attention: Matrix, x: Matrix): Matrix {
-    const { outputBias, mlpBias } = this.config;
+    const { outputBias, mlpBias, preNorms, postNorms, activation } = this.config;
+    const posted = (y: Matrix, norm: string): Matrix => (postNorms ? this.norms(y, `${layer}.${norm}`) : y);
+    const sigmoid = (z: number): number => 1 / (1 + Math.exp(-z));
+    const active = (g: number): number =>
+      activation === 'silu' ? g * sigmoid(g) : g * sigmoid(2 * Math.sqrt(2 / Math.PI) * (g + 0.044715 * g ** 3));
     const add = (a: Matrix, b: Matrix): Matrix => a.map((row, t) => row.map((value, i) => value + b[t]![i]!));
-    const middle = add(x, this.project(attention, `${layer}.o`, outputBias));
-    const scale = this.vector(`${layer}.mlpNorm`);
-    const normed = middle.map((row) => this.norm(row, scale));
+    const middle = add(x, posted(this.project(attention, `${layer}.o`, outputBias), 'attnPost'));
+    const normed = preNorms ? this.norms(middle, `${layer}.mlpNorm`) : middle;
     const gate = this.project(normed, `${layer}.gate`, mlpBias);
     const up = this.project(normed, `${layer}.up`, mlpBias);
-    const hidden = gate.map((row, t) => row.map((g, i) => (g / (1 + Math.exp(-g))) * up[t]![i]!));
-    return add(middle, this.project(hidden, `${layer}.down`, mlpBias));
+    const hidden = gate.map((row, t) => row.map((g, i) => active(g) * up[t]![i]!));
+    return add(middle, posted(this.project(hidden, `${layer}.down`, mlpBias), 'mlpPost'));
   }
 
   logits(x: Matrix): Matrix {

@@ -1,0 +1,16 @@
+/** Llama 2, 3 and later, SmolLM and SmolLM2, and whatever else is stored as Llama. */
+import { biases, refuseWindow } from '../hf-keys.ts';
+import type { Family } from './family.ts';
+
+export const llama: Family = {
+  name: 'llama',
+  title: 'Llama 2 and 3, SmolLM 1 and 2',
+  modelTypes: ['llama'],
+  architectures: ['llama'],
+  ggufInterleaved: true,
+  hf(given) {
+    refuseWindow(given);
+    return biases(given);
+  },
+  gguf: () => ({}),
+};

@@ -1,0 +1,48 @@
+/** The keys of a GGUF file's metadata. Those of a model begin with its architecture. */
+import { KvError } from '../../native/index.ts';
+import { badConfig } from './config.ts';
+import type { GgufValue } from './gguf.ts';
+
+export const GGUF_SOURCE = 'GGUF metadata';
+
+type Metadata = ReadonlyMap<string, GgufValue>;
+
+/** The number under a key, or null if there is none. A list counts as one number if all its elements are equal. */
+export function numberOf(metadata: Metadata, key: string): number | null {
+  const value = metadata.get(key);
+  if (value === undefined) return null;
+  if (typeof value === 'number') return value;
+  if (typeof value === 'object' && value.length > 0 && typeof value[0] === 'number') {
+    if ((value as ArrayLike<number> & { every(test: (n: number) => boolean): boolean }).every((n) => n === value[0]))
+      return value[0];
+    throw new KvError('unsupported', `${GGUF_SOURCE}: ${key} differs between layers`, { values: { key } });
+  }
+  throw badConfig(GGUF_SOURCE, [`${key} is not a number`]);
+}
+
+export class GgufKeys {
+  readonly architecture: string;
+  readonly #metadata: Metadata;
+
+  constructor(metadata: Metadata, architecture: string) {
+    this.#metadata = metadata;
+    this.architecture = architecture;
+  }
+
+  optional(key: string): number | null {
+    return numberOf(this.#metadata, `${this.architecture}.${key}`);
+  }
+
+  number(key: string): number {
+    const value = this.optional(key);
+    if (value === null) throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is missing`]);
+    return value;
+  }
+
+  text(key: string): string | null {
+    const value = this.#metadata.get(`${this.architecture}.${key}`);
+    if (value === undefined) return null;
+    if (typeof value !== 'string') throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is not a text`]);
+    return value;
+  }
+}
