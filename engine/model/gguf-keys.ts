@@ -39,6 +39,17 @@ export class GgufKeys {
     return value;
   }
 
+  /**
+   * Which layers are windowed: the key holds one flag for each, or a number n, every n-th of which is not. `otherwise` is n where there
+   * is no such key.
+   */
+  pattern(key: string, layers: number, otherwise: number): (layer: number) => boolean {
+    const value = this.#metadata.get(`${this.architecture}.${key}`) ?? otherwise;
+    if (typeof value === 'number' && Number.isInteger(value) && value >= 1) return (layer) => (layer + 1) % value !== 0;
+    if (typeof value === 'object' && value.length >= layers) return (layer) => Boolean(value[layer]);
+    throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is no pattern of ${layers} layers`]);
+  }
+
   text(key: string): string | null {
     const value = this.#metadata.get(`${this.architecture}.${key}`);
     if (value === undefined) return null;

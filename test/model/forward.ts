@@ -1,5 +1,5 @@
 /** Token ids → logits by the engine's own path, driven layer by layer, with an attention of the caller's choice. */
-import type { RopeTable } from '../../engine/model/rope.ts';
+import type { Rotary } from '../../engine/model/rotary.ts';
 import type { DenseBackend, ModelConfig } from '../../engine/model/types.ts';
 import { type KvCache, openKvCache, openPool, type PagePool } from '../../native/index.ts';
 
@@ -10,12 +10,17 @@ export interface Attention {
   close(): void;
 }
 
-type Shape = Pick<ModelConfig, 'layers' | 'queryHeads' | 'kvHeads' | 'headDim'>;
+type Shape = Pick<ModelConfig, 'layers' | 'queryHeads' | 'kvHeads' | 'headDim' | 'slidingWindow'>;
 
 /** The native cache with f16 pages throughout. */
-export function nativeAttention({ layers, queryHeads, kvHeads, headDim }: Shape): Attention {
+export function nativeAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow }: Shape): Attention {
   const pool: PagePool = openPool(2 ** 28);
-  const cache: KvCache = openKvCache({ shape: { layers, queryHeads, kvHeads, headDim }, pool, windowFormat: 'f16' });
+  const cache: KvCache = openKvCache({
+    shape: { layers, queryHeads, kvHeads, headDim },
+    pool,
+    windowFormat: 'f16',
+    slidingWindow,
+  });
   return {
     length: (layer) => cache.length(layer),
     step(layer, q, k, v, out) {
@@ -30,7 +35,7 @@ export function nativeAttention({ layers, queryHeads, kvHeads, headDim }: Shape)
 }
 
 /** The textbook formula in float64 over unrounded keys and values. */
-export function plainAttention({ layers, queryHeads, kvHeads, headDim }: Shape): Attention {
+export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow }: Shape): Attention {
   const keys: Float32Array[][] = Array.from({ length: layers }, () => []);
   const values: Float32Array[][] = Array.from({ length: layers }, () => []);
   const row = kvHeads * headDim;
@@ -41,13 +46,15 @@ export function plainAttention({ layers, queryHeads, kvHeads, headDim }: Shape):
       for (let t = 0; t < tokens; t++) {
         keys[layer]!.push(k.slice(t * row, (t + 1) * row));
         values[layer]!.push(v.slice(t * row, (t + 1) * row));
+        const seen = -(slidingWindow[layer] ?? keys[layer]!.length);
+        const [kept, mixed] = [keys[layer]!.slice(seen), values[layer]!.slice(seen)];
         for (let head = 0; head < queryHeads; head++) {
           const at = (t * queryHeads + head) * headDim;
           const shared = Math.floor(head / (queryHeads / kvHeads)) * headDim;
           attendPlainly(
             q.subarray(at, at + headDim),
-            keys[layer]!,
-            values[layer]!,
+            kept,
+            mixed,
             shared,
             out.subarray(at, at + headDim),
           );
@@ -84,13 +91,13 @@ function attendPlainly(
 export async function logitsAt(
   dense: DenseBackend,
   config: ModelConfig,
-  rope: RopeTable,
+  rotary: Rotary,
   attention: Attention,
   ids: readonly number[],
   chunkTokens: number,
   positions: readonly number[],
 ): Promise<Float32Array[]> {
-  const { layers, queryHeads, kvHeads, headDim, hiddenSize } = config;
+  const { layers, queryHeads, headDim, hiddenSize } = config;
   const found: Float32Array[] = [];
   for (let start = 0; start < ids.length; start += chunkTokens) {
     const chunk = Int32Array.from(ids.slice(start, start + chunkTokens));
@@ -100,8 +107,7 @@ export async function logitsAt(
     let hidden: Float32Array | undefined;
     for (let layer = 0; layer < layers; layer++) {
       const { q, k, v, x } = input;
-      rope.apply(q, tokens, queryHeads, start);
-      rope.apply(k, tokens, kvHeads, start);
+      rotary.apply(layer, q, k, tokens, start);
       attention.step(layer, q, k, v, mixed);
       if (layer + 1 < layers) input = await dense.next(layer, mixed, x, tokens);
       else hidden = await dense.last(mixed, x, tokens);

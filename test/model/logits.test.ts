@@ -5,66 +5,19 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createOrtBackend } from '../../engine/model/dense-ort.ts';
 import { loadModel } from '../../engine/model/load.ts';
-import { RopeTable } from '../../engine/model/rope.ts';
+import { Rotary } from '../../engine/model/rotary.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
+import { expectGolden, type Golden } from './golden.ts';
 import { GOLDEN_MODELS } from './golden-models.ts';
 
-interface GoldenRow {
-  readonly position: number;
-  /** At `probes`. */
-  readonly logits: readonly number[];
-  readonly topIds: readonly number[];
-  readonly topLogits: readonly number[];
-  readonly mean: number;
-  readonly std: number;
-  readonly logSumExp: number;
-}
-
-interface Golden {
+interface LogitsGolden extends Golden {
   readonly version: 1;
-  readonly vocabSize: number;
   readonly ids: readonly number[];
-  readonly probes: readonly number[];
-  readonly rows: readonly GoldenRow[];
 }
 
-const readGolden = (name: string): Golden =>
+const readGolden = (name: string): LogitsGolden =>
   JSON.parse(readFileSync(join(import.meta.dirname, '..', 'golden', `logits-${name}.json`), 'utf8'));
-
-/** Difference of the logits at probes and top ids: root mean square over the spread of all logits. */
-function distance(logits: Float32Array, { probes }: Golden, row: GoldenRow): number {
-  const ids = [...probes, ...row.topIds];
-  const expected = [...row.logits, ...row.topLogits];
-  const square = ids.reduce((sum, id, i) => sum + (logits[id]! - expected[i]!) ** 2, 0);
-  return Math.sqrt(square / ids.length) / row.std;
-}
-
-function logSumExp(logits: Float32Array): number {
-  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
-  return largest + Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0));
-}
-
-/** Checks every stored number of every row within `tolerance` standard deviations of the logits (six for a single one). */
-function expectGolden(found: readonly Float32Array[], golden: Golden, tolerance: number): void {
-  expect(found.length).toBe(golden.rows.length);
-  for (const [i, row] of golden.rows.entries()) {
-    const logits = found[i]!;
-    const where = `position ${row.position}`;
-    expect(logits.length).toBe(golden.vocabSize);
-    expect(distance(logits, golden, row), where).toBeLessThan(tolerance);
-    for (const [rank, id] of row.topIds.entries()) {
-      expect(Math.abs(logits[id]! - row.topLogits[rank]!), `${where}, rank ${rank}`).toBeLessThan(
-        6 * tolerance * row.std,
-      );
-    }
-    const mean = logits.reduce((a, b) => a + b, 0) / logits.length;
-    const spread = Math.sqrt(logits.reduce((sum, logit) => sum + (logit - mean) ** 2, 0) / logits.length);
-    expect(Math.abs(mean - row.mean), where).toBeLessThan(6 * tolerance * row.std);
-    expect(Math.abs(spread - row.std), where).toBeLessThan(6 * tolerance * row.std);
-    expect(Math.abs(logSumExp(logits) - row.logSumExp), where).toBeLessThan(6 * tolerance * row.std);
-  }
-}
 
 /**
  * Float32 alone: a layer is six sums of up to K ≤ 1536 products one after the other, each off by about √K/2·2^-24 of its
@@ -89,13 +42,13 @@ describe.each(Object.keys(GOLDEN_MODELS))(
     const ids = golden.ids.slice(0, 501);
     let model: LoadedModel;
     let dense: DenseBackend;
-    let rope: RopeTable;
+    let rotary: Rotary;
 
     beforeAll(async () => {
       if (path === null) return;
       model = await loadModel(path);
       dense = await createOrtBackend(model, { precision: 'exact', threads: 1 });
-      rope = new RopeTable(model.config);
+      rotary = new Rotary(model.config);
     });
 
     afterAll(async () => {
@@ -110,7 +63,7 @@ describe.each(Object.keys(GOLDEN_MODELS))(
       at = positions,
     ): Promise<Float32Array[]> {
       try {
-        return await logitsAt(dense, model.config, rope, attention, tokens, chunkTokens, at);
+        return await logitsAt(dense, model.config, rotary, attention, tokens, chunkTokens, at);
       } finally {
         attention.close();
       }

@@ -1,12 +1,37 @@
 /** The families that are served. */
 import { KvError } from '../../../native/index.ts';
 import type { Family } from './family.ts';
+import { gemma3 } from './gemma3.ts';
+import { granite } from './granite.ts';
 import { llama } from './llama.ts';
 import { mistral } from './mistral.ts';
+import { olmo2 } from './olmo2.ts';
+import { phi3 } from './phi3.ts';
 import { qwen2 } from './qwen2.ts';
 import { qwen3 } from './qwen3.ts';
+import { smollm3 } from './smollm3.ts';
 
-export const FAMILIES: readonly Family[] = [llama, mistral, qwen2, qwen3];
+export const FAMILIES: readonly Family[] = [
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  smollm3,
+  gemma3,
+  phi3,
+  olmo2,
+  granite,
+];
+
+/** Families that people ask for and that are refused, with the reason. */
+const NOT_SERVED: Readonly<Record<string, string>> = {
+  gemma2: 'its attention caps scores with a hyperbolic tangent, which the attention kernels do not do',
+  gemma3: 'this folder holds Gemma 3 with its reader of images; a GGUF file of it holds the text alone, which is served',
+  mixtral: 'its experts are not served',
+  qwen3_moe: 'its experts are not served',
+  qwen3moe: 'its experts are not served',
+  olmo3: 'only some of its layers stretch their rotary embedding',
+};
 
 /** The family of a `model_type` of config.json. Throws 'unsupported' with the list of those that are served. */
 export const familyOfType = (type: unknown): Family => find(type, 'config.json', 'model_type', 'modelTypes');
@@ -20,7 +45,8 @@ function find(wanted: unknown, source: string, key: string, names: 'modelTypes' 
   if (found !== undefined) return found;
   const served = FAMILIES.flatMap((family) => family[names]);
   const shown = typeof wanted === 'string' ? JSON.stringify(wanted.slice(0, 80)) : 'nothing';
-  throw new KvError('unsupported', `${source}: ${key} ${shown} is not served`, {
+  const reason = typeof wanted === 'string' && Object.hasOwn(NOT_SERVED, wanted) ? `: ${NOT_SERVED[wanted]}` : '';
+  throw new KvError('unsupported', `${source}: ${key} ${shown} is not served${reason}`, {
     values: { file: source, [key]: wanted ?? null, served },
     hint: `served are ${served.join(', ')}`,
   });

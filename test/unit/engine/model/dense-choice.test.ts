@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { chooseDense, openDense } from '../../../../engine/model/dense-choice.ts';
 import { loadModel } from '../../../../engine/model/load.ts';
-import { RopeTable } from '../../../../engine/model/rope.ts';
+import { Rotary } from '../../../../engine/model/rotary.ts';
 import { nativeInfo, setIsa } from '../../../../native/index.ts';
 import { logitsAt, plainAttention } from '../../../model/forward.ts';
 import { BINDING } from '../../../native/binding.ts';
@@ -29,7 +29,7 @@ async function logits(isa: (typeof available)[number]): Promise<Float32Array> {
   const { dense, choice } = await openDense(model, { precision: 'auto', threads: 1 }, absent);
   expect(choice.name).toBe('native');
   const attention = plainAttention(model.config);
-  const [last] = await logitsAt(dense, model.config, new RopeTable(model.config), attention, IDS, 16, [IDS.length - 1]);
+  const [last] = await logitsAt(dense, model.config, new Rotary(model.config), attention, IDS, 16, [IDS.length - 1]);
   await dense.close();
   model.weights.close();
   return last!;

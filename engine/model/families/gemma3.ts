@@ -1,0 +1,92 @@
+/**
+ * Gemma 3, its text: norms before and after each half whose gains are stored less one, GELU, scaled embeddings, a scale of queries of its
+ * own, and five of six layers that look back over a window and have a rotary embedding of their own.
+ */
+import { z } from 'zod';
+import { unsupportedConfig } from '../config.ts';
+import { GGUF_SOURCE } from '../gguf-keys.ts';
+import { type HfConfig, parseKeys, perLayer, ropeSchema, unsupportedKey, windowsByType } from '../hf-keys.ts';
+import type { ModelConfig } from '../types.ts';
+import type { Family } from './family.ts';
+
+/** Every so many layers, one sees all. */
+const EVERY = 6;
+const LOCAL_THETA = 10000;
+const QUERY_SCALAR = 256;
+const WINDOW = 4096;
+/** The only size whose queries are scaled by the width of the model; GGUF files do not say it otherwise. */
+const LAYERS_27B = 62;
+
+const schema = z.looseObject({
+  query_pre_attn_scalar: z.number().positive().nullish(),
+  sliding_window_pattern: z.int().positive().nullish(),
+  rope_local_base_freq: z.number().nullish(),
+  attn_logit_softcapping: z.unknown().optional(),
+  final_logit_softcapping: z.unknown().optional(),
+  use_bidirectional_attention: z.boolean().nullish(),
+  rope_parameters: z
+    .looseObject({ full_attention: ropeSchema.nullish(), sliding_attention: ropeSchema.nullish() })
+    .nullish(),
+});
+
+/** What a window is given to. */
+function layersOf(windows: readonly (number | null)[]): Pick<ModelConfig, 'slidingWindow' | 'layerRope'> {
+  return { slidingWindow: windows, layerRope: windows.map((window) => (window === null ? 'main' : 'local')) };
+}
+
+const common = ({ hiddenSize }: ModelConfig) =>
+  ({ postNorms: true, qkNorm: 'head', embeddingScale: Math.sqrt(hiddenSize) }) as const;
+
+export const gemma3: Family = {
+  name: 'gemma3',
+  title: 'Gemma 3 (text)',
+  modelTypes: ['gemma3_text'],
+  architectures: ['gemma3'],
+  defaults: { ropeTheta: 1e6, tiedEmbeddings: true, headDim: 256, activation: 'gelu_pytorch_tanh' },
+  ggufActivation: 'gelu-tanh',
+  hfGainOffset: 1,
+  hfParts: {
+    'post_attention_layernorm.weight': 'attnPost',
+    'pre_feedforward_layernorm.weight': 'mlpNorm',
+    'post_feedforward_layernorm.weight': 'mlpPost',
+  },
+  ggufParts: { 'post_attention_norm.weight': 'attnPost', 'post_ffw_norm.weight': 'mlpPost' },
+  hfRope: (given) => parseKeys(schema, given).rope_parameters?.full_attention ?? null,
+  hf(given: HfConfig, base) {
+    const keys = parseKeys(schema, given);
+    for (const key of ['attn_logit_softcapping', 'final_logit_softcapping'] as const)
+      if (keys[key] != null) throw unsupportedKey(key, keys[key]);
+    if (keys.use_bidirectional_attention === true) throw unsupportedKey('use_bidirectional_attention', true);
+    const local = keys.rope_parameters?.sliding_attention;
+    const kind = local?.rope_type ?? 'default';
+    if (kind !== 'default') throw unsupportedKey('rope_parameters.sliding_attention.rope_type', kind);
+    const every = keys.sliding_window_pattern ?? EVERY;
+    const size = given.sliding_window ?? WINDOW;
+    const windows =
+      windowsByType({ ...given, sliding_window: size }) ??
+      perLayer(given.num_hidden_layers, (layer) => ((layer + 1) % every === 0 ? null : size));
+    const isBiased = given.attention_bias === true;
+    return {
+      ...common(base),
+      ...layersOf(windows),
+      qkvBias: isBiased,
+      outputBias: isBiased,
+      localRopeTheta: local?.rope_theta ?? keys.rope_local_base_freq ?? LOCAL_THETA,
+      queryScale: Math.sqrt(base.headDim / (keys.query_pre_attn_scalar ?? QUERY_SCALAR)),
+    };
+  },
+  gguf(keys, base) {
+    for (const key of ['attn_logit_softcapping', 'final_logit_softcapping']) {
+      const value = keys.optional(key);
+      if (value !== null && value !== 0) throw unsupportedConfig(GGUF_SOURCE, `gemma3.${key}`, value);
+    }
+    const { layers, hiddenSize, queryHeads, headDim, slidingWindow } = base;
+    const isWindowed = keys.pattern('attention.sliding_window_pattern', layers, EVERY);
+    return {
+      ...common(base),
+      ...layersOf(slidingWindow.map((size, layer) => (isWindowed(layer) ? size : null))),
+      localRopeTheta: keys.optional('rope.freq_base_swa') ?? LOCAL_THETA,
+      queryScale: layers === LAYERS_27B ? Math.sqrt((headDim * queryHeads) / hiddenSize) : 1,
+    };
+  },
+};

@@ -1,0 +1,106 @@
+// Tries a small model of every served family from a Hugging Face folder and from GGUF: the whole path from token ids to logits,
+// against what the implementation in `transformers` computed in float64 (scripts/golden-families.py).
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { createLoopBackend } from '../../engine/model/dense-loops.ts';
+import { createNativeBackend } from '../../engine/model/dense-native.ts';
+import { createOrtBackend } from '../../engine/model/dense-ort.ts';
+import { FAMILIES } from '../../engine/model/families/index.ts';
+import { loadModel } from '../../engine/model/load.ts';
+import { Rotary } from '../../engine/model/rotary.ts';
+import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
+import { Runtime } from '../../engine/runtime.ts';
+import { Session } from '../../engine/session.ts';
+import { defaultThresholds } from '../../policy/index.ts';
+import { temporaryFolder } from '../unit/engine/model/model-files.ts';
+import { FAMILY_NAMES, familyTokens, ggufFile, hfFiles, readFamily } from './family-files.ts';
+import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
+import { expectGolden, type Golden } from './golden.ts';
+
+const folder = temporaryFolder();
+afterAll(() => folder.remove());
+
+const PROBES = 64;
+/** Sums of up to 256 products in float32 in at most four layers: some 1e-6 of the logits' spread (measured: up to 2e-6). */
+const FLOAT32 = 1e-5;
+/** Keys and values in f16, which are off by up to 2^-11 of themselves; measured up to 4e-4. */
+const F16 = 2e-3;
+/** Weights in 8 bits; measured up to 0.02 (native) and 0.04 (onnxruntime, which rounds activations to 8 bits as well). */
+const EIGHT_BITS = { native: 0.04, onnxruntime: 0.08 };
+
+function goldenOf(name: string): Golden & { readonly ids: readonly number[] } {
+  const { rows, config } = readFamily(name);
+  const vocabSize = Number(config['vocab_size']);
+  const probes = Array.from({ length: PROBES }, (_, i) => (i * vocabSize) / PROBES);
+  return { rows, vocabSize, probes, ids: familyTokens(rows.at(-1)!.position + 1) };
+}
+
+function hfFolder(name: string): string {
+  for (const [file, content] of Object.entries(hfFiles(readFamily(name)))) folder.write(`${name}/${file}`, content);
+  return join(folder.dir, name);
+}
+
+async function forward(
+  model: LoadedModel,
+  dense: DenseBackend,
+  attention: Attention,
+  { ids, rows }: ReturnType<typeof goldenOf>,
+): Promise<Float32Array[]> {
+  try {
+    const rotary = new Rotary(model.config, ids.length);
+    const positions = rows.map(({ position }) => position);
+    return await logitsAt(dense, model.config, rotary, attention, ids, 128, positions);
+  } finally {
+    attention.close();
+    await dense.close();
+    model.weights.close();
+  }
+}
+
+test('every family has a model here', () => {
+  const types = FAMILY_NAMES.map((name) => readFamily(name).config.model_type);
+  for (const { modelTypes } of FAMILIES) expect(types).toEqual(expect.arrayContaining([...modelTypes]));
+});
+
+describe.each(FAMILY_NAMES)('%s', (name) => {
+  const golden = goldenOf(name);
+
+  test('from a folder, float32, attention in float64 over unrounded rows', async () => {
+    const model = await loadModel(hfFolder(name));
+    const dense = await createLoopBackend(model, { precision: 'exact', threads: 1 });
+    expectGolden(await forward(model, dense, plainAttention(model.config), golden), golden, FLOAT32);
+  });
+
+  test('from GGUF, float32, a session with the exact cache', async () => {
+    const path = folder.write(`${name}.gguf`, ggufFile(readFamily(name)));
+    const runtime = await Runtime.open({ model: path, dense: 'exact', threads: 1 });
+    try {
+      const { layers, hiddenSize } = runtime.model.config;
+      const session = Session.open(runtime, {
+        exact: true,
+        log: null,
+        compareTokens: golden.ids.length,
+        tokensExpected: golden.ids.length,
+        thresholds: defaultThresholds(layers),
+      });
+      await session.read(golden.ids);
+      const hidden = session.hiddenRows();
+      session.close();
+      const found: Float32Array[] = [];
+      for (const { position } of golden.rows)
+        found.push(await runtime.dense.logits(hidden.slice(position * hiddenSize, (position + 1) * hiddenSize), 1));
+      expectGolden(found, golden, F16);
+    } finally {
+      await runtime.close();
+    }
+  });
+
+  test.each([
+    ['native', createNativeBackend],
+    ['onnxruntime', createOrtBackend],
+  ] as const)('from a folder, 8 bits, on %s', async (backend, create) => {
+    const model = await loadModel(hfFolder(name));
+    const dense = await create(model, { precision: 'auto', threads: 1 });
+    expectGolden(await forward(model, dense, nativeAttention(model.config), golden), golden, EIGHT_BITS[backend]);
+  });
+});
