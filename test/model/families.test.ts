@@ -12,8 +12,8 @@ import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import { defaultThresholds } from '../../policy/index.ts';
-import { temporaryFolder } from '../unit/engine/model/model-files.ts';
-import { FAMILY_NAMES, familyTokens, ggufFile, hfFiles, readFamily } from './family-files.ts';
+import { gguf, temporaryFolder } from '../unit/engine/model/model-files.ts';
+import { FAMILY_NAMES, familyTokens, ggufParts, hfFiles, readFamily } from './family-files.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
 import { expectGolden, type Golden } from './golden.ts';
 
@@ -21,12 +21,12 @@ const folder = temporaryFolder();
 afterAll(() => folder.remove());
 
 const PROBES = 64;
-/** Sums of up to 256 products in float32 in at most four layers: some 1e-6 of the logits' spread (measured: up to 2e-6). */
+/** Sums in float64 that are rounded to float32 after each step of at most four layers. */
 const FLOAT32 = 1e-5;
-/** Keys and values in f16, which are off by up to 2^-11 of themselves; measured up to 4e-4. */
+/** Keys and values in f16, which are off by up to 2^-11 of themselves; measured up to 1e-3. */
 const F16 = 2e-3;
-/** Weights in 8 bits; measured up to 0.02 (native) and 0.04 (onnxruntime, which rounds activations to 8 bits as well). */
-const EIGHT_BITS = { native: 0.04, onnxruntime: 0.08 };
+/** Weights in 8 bits, and in onnxruntime activations as well; measured up to 0.041 and 0.057, with the stretched and so sharper attention of Phi-3. */
+const EIGHT_BITS = { native: 0.06, onnxruntime: 0.1 };
 
 function goldenOf(name: string): Golden & { readonly ids: readonly number[] } {
   const { rows, config } = readFamily(name);
@@ -72,7 +72,7 @@ describe.each(FAMILY_NAMES)('%s', (name) => {
   });
 
   test('from GGUF, float32, a session with the exact cache', async () => {
-    const path = folder.write(`${name}.gguf`, ggufFile(readFamily(name)));
+    const path = folder.write(`${name}.gguf`, gguf(ggufParts(readFamily(name))));
     const runtime = await Runtime.open({ model: path, dense: 'exact', threads: 1 });
     try {
       const { layers, hiddenSize } = runtime.model.config;

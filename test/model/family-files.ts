@@ -6,7 +6,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   floats,
-  gguf,
+  type GgufParts,
   type RawGgufTensor,
   type RawValue,
   safetensors,
@@ -202,7 +202,8 @@ function permute(values: Float32Array, headDim: number, columns: number): Float3
   return permuted;
 }
 
-export function ggufFile({ config, tensors, gainOffset }: FamilyGolden): Buffer {
+/** What `gguf` writes. */
+export function ggufParts({ config, tensors, gainOffset }: FamilyGolden): GgufParts {
   const conversion = CONVERSIONS[config.model_type]!;
   const { architecture, parts = PARTS, permuted = false, gains = 0 } = conversion;
   const [width, heads] = [Number(config['hidden_size']), Number(config['num_attention_heads'])];
@@ -245,5 +246,5 @@ export function ggufFile({ config, tensors, gainOffset }: FamilyGolden): Buffer 
       bytes: new Uint8Array(values.buffer),
     };
   });
-  return gguf({ metadata, tensors: [...converted, ...(conversion.tensors?.(config) ?? [])] });
+  return { metadata, tensors: [...converted, ...(conversion.tensors?.(config) ?? [])] };
 }

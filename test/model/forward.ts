@@ -51,13 +51,7 @@ export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWi
         for (let head = 0; head < queryHeads; head++) {
           const at = (t * queryHeads + head) * headDim;
           const shared = Math.floor(head / (queryHeads / kvHeads)) * headDim;
-          attendPlainly(
-            q.subarray(at, at + headDim),
-            kept,
-            mixed,
-            shared,
-            out.subarray(at, at + headDim),
-          );
+          attendPlainly(q.subarray(at, at + headDim), kept, mixed, shared, out.subarray(at, at + headDim));
         }
       }
     },

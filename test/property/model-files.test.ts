@@ -10,7 +10,9 @@ import { loadModel } from '../../engine/model/load.ts';
 import { ggufTokenizer } from '../../engine/model/tokenizer-gguf.ts';
 import { RandomNumbers } from '../../engine/sampling/random.ts';
 import { KvError } from '../../native/index.ts';
+import { ggufParts, hfFiles, readFamily } from '../model/family-files.ts';
 import {
+  gguf,
   hasSharedData,
   referenceModel,
   sharedData,
@@ -174,6 +176,8 @@ interface Damage {
   readonly mutations: readonly Mutation[];
   /** For what may wait for a deadline. */
   readonly millisecondsMax?: number;
+  /** How many mutations. */
+  readonly count?: number;
   write(content: Buffer): void;
   run(): Promise<'loaded' | 'refused'>;
 }
@@ -183,13 +187,14 @@ async function mustSurvive({
   headerBytes = content.length,
   mutations,
   millisecondsMax = MILLISECONDS_MAX,
+  count = MUTATIONS,
   write,
   run,
 }: Damage): Promise<Record<string, number>> {
   write(content);
   expect(await run(), 'the undamaged file').toBe('loaded');
   const counts: Record<string, number> = { loaded: 0, refused: 0 };
-  for (let i = 0; i < MUTATIONS; i++) {
+  for (let i = 0; i < count; i++) {
     const random = new RandomNumbers(SEED + i);
     const mutation = pick(random, mutations);
     const header = mutation(content.subarray(0, headerBytes), random);
@@ -211,7 +216,7 @@ async function mustSurvive({
     }
   }
   // Damage that is never noticed would mean that nothing is checked; the payload's low bits may be anything.
-  expect(counts.refused).toBeGreaterThan(MUTATIONS / 10);
+  expect(counts.refused).toBeGreaterThan(count / 10);
   return counts;
 }
 
@@ -275,6 +280,30 @@ describe(`${MUTATIONS} mutations of each, seed ${SEED}`, () => {
       content: Buffer.from(JSON.stringify(tinyHfConfig)),
       mutations: json,
       ...inFolder('config.json'),
+    });
+  });
+
+  // The families whose files are read in ways of their own, half of the mutations in either kind of file.
+  describe.each(['smollm3', 'phi3-long', 'granite', 'olmo2', 'gemma3'])('%s', (name) => {
+    const family = readFamily(name);
+    const count = Math.ceil(MUTATIONS / 2);
+    const parts = ggufParts(family);
+    const empty = parts.tensors.map((tensor) => ({ ...tensor, bytes: new Uint8Array(0) }));
+
+    test('config.json', async () => {
+      for (const [file, content] of Object.entries(hfFiles(family))) folder.write(`${name}/${file}`, content);
+      await mustSurvive({
+        content: Buffer.from(JSON.stringify(family.config)),
+        mutations: json,
+        count,
+        write: (content) => void folder.write(`${name}/config.json`, content),
+        run: () => load(join(folder.dir, name)),
+      });
+    });
+
+    test('the header of a GGUF file', async () => {
+      const headerBytes = gguf({ ...parts, tensors: empty }).length;
+      await mustSurvive({ content: gguf(parts), headerBytes, mutations: binary, count, ...inGguf });
     });
   });
 

@@ -4,6 +4,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import {
   DENSE_SLOTS,
   DenseHalf,
+  type DenseNorm,
   type DenseShape,
   KvError,
   nativeInfo,
@@ -21,6 +22,10 @@ const SHAPE: DenseShape = {
   ...{ layers: 2, hiddenSize: 96, intermediateSize: 392, queryHeads: 3, kvHeads: 1, headDim: 32 },
   ...{ vocabSize: 77, normEpsilon: 1e-5 },
 };
+
+/** Everything that a layer can have otherwise. */
+const OTHER: DenseShape = { ...SHAPE, preNorms: false, postNorms: true, activation: 'gelu-tanh', qkNorm: 'width' };
+const SHAPES = { 'as in Llama': SHAPE, 'with norms after, over all heads, and GELU': OTHER } as const;
 
 /** Every second matrix in 4 bits where its inputs allow. */
 function filled(shape: DenseShape, threads: number): DenseHalf {
@@ -43,8 +48,20 @@ function filled(shape: DenseShape, threads: number): DenseHalf {
           normals(random, outputs * inputs).map((value) => value / 8),
         );
     }
-    half.setNorm(layer, 'attnNorm', new Float32Array(shape.hiddenSize).fill(1.5));
-    if (layer < shape.layers) half.setNorm(layer, 'mlpNorm', new Float32Array(shape.hiddenSize).fill(0.75));
+    const { layers, hiddenSize, preNorms = true, postNorms = false, qkNorm } = shape;
+    const norm = (name: DenseNorm, size: number, gain: number): void =>
+      half.setNorm(layer, name, new Float32Array(size).fill(gain));
+    if (preNorms || layer === layers) norm('attnNorm', hiddenSize, 1.5);
+    if (layer === layers) continue;
+    if (preNorms) norm('mlpNorm', hiddenSize, 0.75);
+    if (postNorms) {
+      norm('attnPost', hiddenSize, 1.25);
+      norm('mlpPost', hiddenSize, 0.5);
+    }
+    if (qkNorm === 'width') {
+      norm('qNorm', shape.queryHeads * shape.headDim, 1.5);
+      norm('kNorm', shape.kvHeads * shape.headDim, 0.75);
+    }
   }
   return half;
 }
@@ -76,42 +93,48 @@ function answers(half: DenseHalf, x: Float32Array, attention: Float32Array, toke
 }
 
 describe.each(available)(`%s (seed ${SEED})`, (isa) => {
-  test('a row gives the same bits alone, among others, and with three threads', () => {
-    setIsa(isa);
-    const random = seeded(SEED + 1);
-    const tokens = 131; // more than a slice, no multiple of any block; so many that threads share the wide products
-    const x = normals(random, tokens * SHAPE.hiddenSize);
-    const attention = normals(random, tokens * 96);
-    const halves = [filled(SHAPE, 1), filled(SHAPE, 3)];
-    const [one, three] = halves.map((half) => answers(half, x, attention, tokens));
-    expect(three).toEqual(one);
-    for (const t of [0, 1, 4, 7, 127, 128, 130]) {
-      const at = (rows: Float32Array): Float32Array => rows.slice(t * 96, (t + 1) * 96);
-      expect(answers(halves[0]!, at(x), at(attention), 1)[0], `row ${t}`).toEqual(one![t]);
-    }
-    for (const half of halves) half.close();
-  });
+  test.each(Object.entries(SHAPES))(
+    'layers %s: a row gives the same bits alone, among others, and with three threads',
+    (_, shape) => {
+      setIsa(isa);
+      const random = seeded(SEED + 1);
+      const tokens = 131; // more than a slice, no multiple of any block; so many that threads share the wide products
+      const x = normals(random, tokens * SHAPE.hiddenSize);
+      const attention = normals(random, tokens * 96);
+      const halves = [filled(shape, 1), filled(shape, 3)];
+      const [one, three] = halves.map((half) => answers(half, x, attention, tokens));
+      expect(three).toEqual(one);
+      for (const t of [0, 1, 4, 7, 127, 128, 130]) {
+        const at = (rows: Float32Array): Float32Array => rows.slice(t * 96, (t + 1) * 96);
+        expect(answers(halves[0]!, at(x), at(attention), 1)[0], `row ${t}`).toEqual(one![t]);
+      }
+      for (const half of halves) half.close();
+    },
+  );
 
-  test('zeros, denormals, the smallest and the largest rows stay numbers', () => {
-    setIsa(isa);
-    const half = filled(SHAPE, 1);
-    const attention = new Float32Array(96);
-    for (const size of [0, 1e-44, 1e-38, 1e-30, 1e12]) {
-      const x = normals(seeded(SEED + 2), 96).map((value) => value * size);
-      for (const value of answers(half, x, attention, 1)[0]!)
-        expect(Number.isFinite(value), `rows of ${size}`).toBe(true);
-    }
-    half.close();
-  });
+  test.each(Object.entries(SHAPES))(
+    'layers %s: zeros, denormals, the smallest and the largest rows stay numbers',
+    (_, shape) => {
+      setIsa(isa);
+      const half = filled(shape, 1);
+      const attention = new Float32Array(96);
+      for (const size of [0, 1e-44, 1e-38, 1e-30, 1e12]) {
+        const x = normals(seeded(SEED + 2), 96).map((value) => value * size);
+        for (const value of answers(half, x, attention, 1)[0]!)
+          expect(Number.isFinite(value), `rows of ${size}`).toBe(true);
+      }
+      half.close();
+    },
+  );
 });
 
-test('all instruction sets agree to float32 rounding', () => {
+test.each(Object.entries(SHAPES))('layers %s: all instruction sets agree to float32 rounding', (_, shape) => {
   const random = seeded(SEED + 3);
   const x = normals(random, 5 * 96);
   const attention = normals(random, 5 * 96);
   const found = available.map((isa) => {
     setIsa(isa);
-    const half = filled(SHAPE, 1);
+    const half = filled(shape, 1);
     const rows = answers(half, x, attention, 5);
     half.close();
     return rows;
@@ -183,6 +206,8 @@ describe('what is refused', () => {
     ],
     ['a bias of another size', 'bad-shape', () => empty().setBias(0, 'q', rows(95))],
     ['a norm of another size', 'bad-shape', () => empty().setNorm(0, 'qNorm', rows(96))],
+    ['a norm after a half that has none', 'bad-argument', () => empty().setNorm(0, 'attnPost', rows(96))],
+    ['a norm of heads for all heads together', 'bad-shape', () => new DenseHalf(OTHER).setNorm(0, 'qNorm', rows(32))],
     ['a head norm behind the last layer', 'bad-argument', () => empty().setNorm(2, 'kNorm', rows(32))],
     ['a run before all weights are there', 'bad-argument', () => empty().first(rows(96), 1, out())],
     ['rows of another size', 'bad-shape', () => half.first(rows(95), 1, out())],

@@ -217,6 +217,106 @@ describe('config.json', () => {
   });
 });
 
+describe('families other than Llama', () => {
+  test('gemma3: the keys of older and of newer files say the same', () => {
+    const shared = {
+      ...base,
+      model_type: 'gemma3_text',
+      head_dim: 256,
+      sliding_window: 512,
+      query_pre_attn_scalar: 168,
+    };
+    const older = hfConfig({
+      ...shared,
+      num_hidden_layers: 7,
+      rope_theta: 1e6,
+      rope_local_base_freq: 1e4,
+      rope_scaling: { rope_type: 'linear', factor: 8 },
+      sliding_window_pattern: 6,
+    });
+    const newer = hfConfig({
+      ...shared,
+      num_hidden_layers: 7,
+      rope_parameters: {
+        full_attention: { rope_type: 'linear', factor: 8, rope_theta: 1e6 },
+        sliding_attention: { rope_type: 'default', rope_theta: 1e4 },
+      },
+      layer_types: [...new Array(5).fill('sliding_attention'), 'full_attention', 'sliding_attention'],
+    });
+    expect(older).toEqual(newer);
+    expect(older).toMatchObject({
+      activation: 'gelu-tanh',
+      tiedEmbeddings: true,
+      slidingWindow: [512, 512, 512, 512, 512, null, 512],
+      layerRope: ['local', 'local', 'local', 'local', 'local', 'main', 'local'],
+      ropeTheta: 1e6,
+      localRopeTheta: 1e4,
+      embeddingScale: Math.sqrt(2048),
+      queryScale: Math.sqrt(256 / 168),
+    });
+  });
+
+  test('phi3: LongRoPE under its three names, and the share of a head that is rotated', () => {
+    const factors = { short_factor: new Array(24).fill(1), long_factor: new Array(24).fill(2) };
+    const phi = {
+      ...base,
+      model_type: 'phi3',
+      max_position_embeddings: 131072,
+      original_max_position_embeddings: 4096,
+    };
+    const configs = ['longrope', 'su', 'yarn'].map((type) =>
+      hfConfig({ ...phi, partial_rotary_factor: 0.75, rope_scaling: { type, ...factors } }),
+    );
+    expect(configs[0]).toMatchObject({
+      rotaryDim: 48,
+      ropeScaling: {
+        kind: 'longrope',
+        originalContext: 4096,
+        attentionFactor: Math.sqrt(1 + Math.log(32) / Math.log(4096)),
+      },
+    });
+    for (const config of configs) expect(config).toEqual(configs[0]);
+    const [short, long] = [4096, 4097].map((tokens) => ropeFrequencies(configs[0]!, tokens).radians);
+    expect(short![5]).toBeCloseTo(2 * long![5]!, 12);
+    expect(errorOf(() => hfConfig({ ...phi, rope_scaling: { type: 'longrope', ...factors } })).message).toContain(
+      '24 factors for 32 pairs',
+    );
+  });
+
+  test('smollm3: every fourth layer without a rotary embedding, or those that the file lists', () => {
+    const smol = { ...base, model_type: 'smollm3' };
+    expect(hfConfig(smol).layerRope).toEqual(['main', 'main', 'main', 'none']);
+    expect(hfConfig({ ...smol, no_rope_layers: [0, 1, 0, 1] }).layerRope).toEqual(['none', 'main', 'none', 'main']);
+  });
+
+  test('granite: multipliers of nothing are refused', () => {
+    expect(errorOf(() => hfConfig({ ...base, model_type: 'granite', residual_multiplier: 0 })).code).toBe('bad-model');
+  });
+
+  test.each([
+    ['gemma2', 'caps scores'],
+    ['mixtral', 'experts'],
+    ['qwen3_moe', 'experts'],
+  ])('%s is refused with the reason and what is served', (model_type, reason) => {
+    const error = errorOf(() => hfConfig({ model_type }));
+    expect(error.code).toBe('unsupported');
+    expect(error.message).toContain(reason);
+    expect(error.hint).toContain('gemma3_text');
+  });
+
+  test.each([
+    ['attn_logit_softcapping', { model_type: 'gemma3_text', attn_logit_softcapping: 50 }],
+    ['use_bidirectional_attention', { model_type: 'gemma3_text', use_bidirectional_attention: true }],
+    ['hidden_act', { hidden_act: 'gelu' }],
+    ['sliding_window', { model_type: 'olmo2', sliding_window: 4096 }],
+    ['layer_types', { model_type: 'gemma3_text', layer_types: ['chunked_attention', '', '', ''] }],
+  ])('%s is named', (key, change) => {
+    const error = errorOf(() => hfConfig({ ...base, ...change }));
+    expect(error.code).toBe('unsupported');
+    expect(error.message).toContain(key);
+  });
+});
+
 describe('GGUF metadata', () => {
   /** Tensors are only asked for their names, the shape of the embedding, and rotary divisors. */
   function given(
