@@ -30,9 +30,9 @@ export function readHfConfig(dir: string): HfModel {
 }
 
 export function hfModel(config: unknown, generationConfig: unknown = {}): HfModel {
-  const { model_type: type } = parseKeys(z.looseObject({ model_type: z.string() }), config);
-  const family = familyOfType(type);
-  const given = parseKeys(hfSchema, config);
+  const whole = parseKeys(z.looseObject({ model_type: z.string() }), config);
+  const family = familyOfType(whole.model_type);
+  const given = parseKeys(hfSchema, family.hfText?.(whole) ?? whole);
   const generation = parseKeys(
     z.looseObject({ bos_token_id: tokenIds, eos_token_id: tokenIds }),
     generationConfig,

@@ -59,10 +59,16 @@ export interface Naming {
 }
 
 /** Names in a Hugging Face checkpoint. */
-export function hfNaming({ hfParts, hfGainOffset }: Pick<Family, 'hfParts' | 'hfGainOffset'> = llama): Naming {
+export function hfNaming({
+  hfParts,
+  hfGainOffset,
+  hfPrefix = /^model\./,
+  hfIgnored,
+}: Pick<Family, 'hfParts' | 'hfGainOffset' | 'hfPrefix' | 'hfIgnored'> = llama): Naming {
   const parts = { ...HF_LAYER, ...hfParts };
   const ofLayer = /^layers\.(0|[1-9]\d{0,4})\.(.+)$/;
-  const nameOf = (name: string) => engineName(name, name.replace(/^model\./, ''), ofLayer, HF_TOP, parts);
+  const nameOf = (name: string) =>
+    hfIgnored?.test(name) ? null : engineName(name, name.replace(hfPrefix, ''), ofLayer, HF_TOP, parts);
   return { nameOf, gainOffset: hfGainOffset ?? 0 };
 }
 

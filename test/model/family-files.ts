@@ -57,10 +57,13 @@ function weightsOf(name: string, shape: readonly number[], gainOffset: number): 
 }
 
 /** File name → content. */
-export function hfFiles({ config, tensors, gainOffset }: FamilyGolden): Record<string, string | Uint8Array> {
-  const raw = tensors.map(([name, shape]) => {
+export function hfFiles(
+  { config, tensors, gainOffset }: FamilyGolden,
+  { nameOf = (name: string): string => name, more = {} as Readonly<Record<string, readonly number[]>> } = {},
+): Record<string, string | Uint8Array> {
+  const raw = [...tensors, ...Object.entries(more)].map(([name, shape]) => {
     const bytes = new Uint8Array(weightsOf(name, shape, gainOffset).buffer);
-    return [name, { dtype: 'F32', shape, bytes }] as const;
+    return [Object.hasOwn(more, name) ? name : nameOf(name), { dtype: 'F32', shape, bytes }] as const;
   });
   return {
     'config.json': JSON.stringify(config),

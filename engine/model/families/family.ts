@@ -32,8 +32,14 @@ export interface Family {
   /** Names of tensors that other families do not have, or that stand for another part there. */
   readonly hfParts?: PartNames;
   readonly ggufParts?: PartNames;
+  /** What the names of a Hugging Face checkpoint may begin with, instead of `model.`. */
+  readonly hfPrefix?: RegExp;
+  /** Tensors of a Hugging Face checkpoint that text does not need. */
+  readonly hfIgnored?: RegExp;
   /** What a Hugging Face checkpoint leaves out of the gains of its norms. */
   readonly hfGainOffset?: number;
+  /** The keys of the text model, of a config.json that holds those of others as well. */
+  hfText?(given: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>>;
   /** The rope keys of 'main' layers, where they are not under the usual name. */
   hfRope?(given: HfConfig): RopeKeys | null;
   /** What differs from `base`, which is read from the keys that all families share. Throws 'unsupported' and 'bad-model', naming the key. */

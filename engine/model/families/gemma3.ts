@@ -1,5 +1,5 @@
 /**
- * Gemma 3, its text: norms before and after each half whose gains are stored less one, GELU, scaled embeddings, a scale of queries of its
+ * Gemma 3, its text (of a model that reads images, the part that reads text): norms before and after each half whose gains are stored less one, GELU, scaled embeddings, a scale of queries of its
  * own, and five of six layers that look back over a window and have a rotary embedding of their own.
  */
 import { z } from 'zod';
@@ -16,6 +16,13 @@ const QUERY_SCALAR = 256;
 const WINDOW = 4096;
 /** The only size whose queries are scaled by the width of the model; GGUF files do not say it otherwise. */
 const LAYERS_27B = 62;
+
+const ASSUMED = {
+  num_attention_heads: 8,
+  num_key_value_heads: 4,
+  vocab_size: 262208,
+  max_position_embeddings: 131072,
+};
 
 const schema = z.looseObject({
   query_pre_attn_scalar: z.number().positive().nullish(),
@@ -40,7 +47,7 @@ const common = ({ hiddenSize }: ModelConfig) =>
 export const gemma3: Family = {
   name: 'gemma3',
   title: 'Gemma 3 (text)',
-  modelTypes: ['gemma3_text'],
+  modelTypes: ['gemma3_text', 'gemma3'],
   architectures: ['gemma3'],
   defaults: { ropeTheta: 1e6, tiedEmbeddings: true, headDim: 256, activation: 'gelu_pytorch_tanh' },
   ggufActivation: 'gelu-tanh',
@@ -51,6 +58,16 @@ export const gemma3: Family = {
     'post_feedforward_layernorm.weight': 'mlpPost',
   },
   ggufParts: { 'post_attention_norm.weight': 'attnPost', 'post_ffw_norm.weight': 'mlpPost' },
+  hfPrefix: /^(model\.language_model|language_model\.model|language_model|model)\./,
+  hfIgnored: /^(model\.)?(vision_tower|multi_modal_projector)\./,
+  hfText(given) {
+    if (given['model_type'] === 'gemma3_text') return given;
+    const { text_config: text } = parseKeys(z.looseObject({ text_config: z.looseObject({}) }), given);
+    // Files of these models leave out what the class assumes. Ends of text are beside the two halves.
+    const { bos_token_id, eos_token_id, quantization_config } = given;
+    const beside = { bos_token_id, eos_token_id, quantization_config };
+    return { ...ASSUMED, ...beside, ...text, model_type: 'gemma3_text' };
+  },
   hfRope: (given) => parseKeys(schema, given).rope_parameters?.full_attention ?? null,
   hf(given: HfConfig, base) {
     const keys = parseKeys(schema, given);

@@ -16,8 +16,6 @@ export const FAMILIES: readonly Family[] = [llama, mistral, qwen2, qwen3, smollm
 /** Families that people ask for and that are refused, with the reason. */
 const NOT_SERVED: Readonly<Record<string, string>> = {
   gemma2: 'its attention caps scores with a hyperbolic tangent, which the attention kernels do not do',
-  gemma3:
-    'this folder holds Gemma 3 with its reader of images; a GGUF file of it holds the text alone, which is served',
   mixtral: 'its experts are not served',
   qwen3_moe: 'its experts are not served',
   qwen3moe: 'its experts are not served',
