@@ -59,7 +59,11 @@ async function forward(
 
 test('every family has a model here', () => {
   const types = FAMILY_NAMES.map((name) => readFamily(name).config.model_type);
-  for (const { modelTypes, name } of FAMILIES) expect(modelTypes.some((type) => types.includes(type)), name).toBe(true);
+  for (const { modelTypes, name } of FAMILIES)
+    expect(
+      modelTypes.some((type) => types.includes(type)),
+      name,
+    ).toBe(true);
 });
 
 test('gemma3 beside a reader of images, which is left alone', async () => {
@@ -69,7 +73,10 @@ test('gemma3 beside a reader of images, which is left alone', async () => {
   const beside = { model_type: 'gemma3', bos_token_id, eos_token_id, vision_config: { hidden_size: 8 } };
   const files = hfFiles(family, {
     nameOf: (name) => `language_model.${name}`,
-    more: { 'vision_tower.vision_model.embeddings.weight': [4, 8], 'multi_modal_projector.mm_soft_emb_norm.weight': [8] },
+    more: {
+      'vision_tower.vision_model.embeddings.weight': [4, 8],
+      'multi_modal_projector.mm_soft_emb_norm.weight': [8],
+    },
   });
   const config = JSON.stringify({ ...beside, text_config: { ...text, model_type } });
   for (const [file, content] of Object.entries({ ...files, 'config.json': config }))
