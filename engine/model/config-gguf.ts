@@ -14,6 +14,20 @@ const DEFAULT_ROPE_THETA = 10000;
 const BETA_FAST = 32;
 const BETA_SLOW = 1;
 
+/** Keys that change what a model computes unless they are 0. A family that does not read one refuses it. */
+const CHANGING: readonly string[] = [
+  'expert_count',
+  'rope.scaling.yarn_log_multiplier',
+  'attn_logit_softcapping',
+  'final_logit_softcapping',
+  'attention.clamp_kqv',
+  'attention.max_alibi_bias',
+  'attention.scale',
+  'embedding_scale',
+  'residual_scale',
+  'logit_scale',
+];
+
 export interface GgufModel {
   readonly family: Family;
   readonly config: ModelConfig;
@@ -24,7 +38,7 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
   const family = familyOfArchitecture(metadata.get('general.architecture'));
   const architecture = String(metadata.get('general.architecture'));
   const keys = new GgufKeys(metadata, architecture);
-  for (const key of ['expert_count', 'rope.scaling.yarn_log_multiplier']) {
+  for (const key of CHANGING.filter((one) => !family.ggufReads?.includes(one))) {
     const value = keys.optional(key);
     if (value !== null && value !== 0) throw unsupportedConfig(GGUF_SOURCE, `${architecture}.${key}`, value);
   }

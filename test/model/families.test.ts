@@ -49,7 +49,7 @@ async function forward(
   try {
     const rotary = new Rotary(model.config, ids.length);
     const positions = rows.map(({ position }) => position);
-    return await logitsAt(dense, model.config, rotary, attention, ids, 128, positions);
+    return await logitsAt(dense, model.config, rotary, attention, ids.slice(0, positions.at(-1)! + 1), 128, positions);
   } finally {
     attention.close();
     await dense.close();
@@ -92,10 +92,12 @@ test('gemma3 beside a reader of images, which is left alone', async () => {
 describe.each(FAMILY_NAMES)('%s', (name) => {
   const golden = goldenOf(name);
 
+  // It is slow, so it ends at the position that is past the window.
   test('from a folder, float32, attention in float64 over unrounded rows', async () => {
+    const short = { ...golden, rows: golden.rows.slice(0, 2) };
     const model = await loadModel(hfFolder(name));
     const dense = await createLoopBackend(model, { precision: 'exact', threads: 1 });
-    expectGolden(await forward(model, dense, plainAttention(model.config), golden), golden, FLOAT32);
+    expectGolden(await forward(model, dense, plainAttention(model.config), short), short, FLOAT32);
   });
 
   test('from GGUF, float32, a session with the exact cache', async () => {

@@ -29,6 +29,8 @@ export interface Family {
   readonly ggufInterleaved?: boolean;
   /** The activation of its GGUF files, which do not say it. */
   readonly ggufActivation?: ModelConfig['activation'];
+  /** Keys of its GGUF files that are refused in those of other families (config-gguf.ts). */
+  readonly ggufReads?: readonly string[];
   /** Names of tensors that other families do not have, or that stand for another part there. */
   readonly hfParts?: PartNames;
   readonly ggufParts?: PartNames;

@@ -3,8 +3,6 @@
  * own, and five of six layers that look back over a window and have a rotary embedding of their own.
  */
 import { z } from 'zod';
-import { unsupportedConfig } from '../config.ts';
-import { GGUF_SOURCE } from '../gguf-keys.ts';
 import { type HfConfig, parseKeys, perLayer, ropeSchema, unsupportedKey, windowsByType } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
 import type { Family } from './family.ts';
@@ -93,10 +91,6 @@ export const gemma3: Family = {
     };
   },
   gguf(keys, base) {
-    for (const key of ['attn_logit_softcapping', 'final_logit_softcapping']) {
-      const value = keys.optional(key);
-      if (value !== null && value !== 0) throw unsupportedConfig(GGUF_SOURCE, `gemma3.${key}`, value);
-    }
     const { layers, hiddenSize, queryHeads, headDim, slidingWindow } = base;
     const isWindowed = keys.pattern('attention.sliding_window_pattern', layers, EVERY);
     return {

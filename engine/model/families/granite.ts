@@ -45,6 +45,7 @@ export const granite: Family = {
   modelTypes: ['granite'],
   architectures: ['granite'],
   ggufInterleaved: true,
+  ggufReads: ['embedding_scale', 'attention.scale', 'residual_scale', 'logit_scale'],
   hf(given, base) {
     refuseWindow(given);
     const keys = parseKeys(schema, given);

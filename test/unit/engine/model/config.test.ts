@@ -418,6 +418,9 @@ describe('GGUF metadata', () => {
     ['expert_count', 'llama', { 'llama.expert_count': 8 }],
     ['value_length', 'llama', { 'llama.attention.value_length': 32 }],
     ['scaling.type', 'llama', { 'llama.rope.scaling.type': 'longrope' }],
+    ['attn_logit_softcapping', 'gemma3', { 'gemma3.attn_logit_softcapping': 50 }],
+    ['logit_scale', 'llama', { 'llama.logit_scale': 0.25 }],
+    ['sliding_window', 'olmo2', { 'olmo2.attention.sliding_window': 4096 }],
   ])('%s that is not served is named', (key, architecture, change: Record<string, GgufValue>) => {
     const error = errorOf(() => ggufConfig(given(architecture, change)));
     expect(error.code).toBe('unsupported');
