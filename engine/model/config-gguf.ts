@@ -60,7 +60,6 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
   const token = (name: string): number | null => numberOf(metadata, `tokenizer.ggml.${name}_token_id`);
   const plain = plainFeatures(layers);
   const base: ModelConfig = {
-    ...plain,
     architecture: family.name,
     layers,
     hiddenSize,
@@ -75,6 +74,7 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
     ropeScaling: ropeScaling(keys, contextLength, tensors, { ropeTheta, rotaryDim }),
     rotaryDim,
     ropeInterleaved: family.ggufInterleaved ?? false,
+    ...plain,
     activation: family.ggufActivation ?? 'silu',
     slidingWindow: plain.slidingWindow.map(() => window),
     qkvBias: tensors.has('blk.0.attn_q.bias'),

@@ -45,7 +45,6 @@ export function hfModel(config: unknown, generationConfig: unknown = {}): HfMode
   const first = (value: number | number[] | null | undefined): number | null =>
     Array.isArray(value) ? (value[0] ?? null) : (value ?? null);
   const base: ModelConfig = {
-    ...plainFeatures(given.num_hidden_layers),
     architecture: family.name,
     layers: given.num_hidden_layers,
     hiddenSize: given.hidden_size,
@@ -59,6 +58,7 @@ export function hfModel(config: unknown, generationConfig: unknown = {}): HfMode
     ...rope(given, keys),
     rotaryDim: Math.floor(headDim * (keys?.partial_rotary_factor ?? given.partial_rotary_factor ?? 1)),
     ropeInterleaved: false,
+    ...plainFeatures(given.num_hidden_layers),
     activation: activation(given, defaults.activation ?? 'silu'),
     tiedEmbeddings: given.tie_word_embeddings ?? defaults.tiedEmbeddings ?? false,
     bosId: first(generation.bos_token_id) ?? first(given.bos_token_id),

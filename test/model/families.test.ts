@@ -11,6 +11,7 @@ import { Rotary } from '../../engine/model/rotary.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
+import { headerOf } from '../../engine/trace/record.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { gguf, temporaryFolder } from '../unit/engine/model/model-files.ts';
 import { FAMILY_NAMES, familyTokens, ggufParts, hfFiles, readFamily } from './family-files.ts';
@@ -64,6 +65,25 @@ test('every family has a model here', () => {
       modelTypes.some((type) => types.includes(type)),
       name,
     ).toBe(true);
+});
+
+test.each([
+  ['smollm3', 'one rotary embedding in all layers'],
+  ['gemma3', 'one rotary embedding in all layers'],
+  ['olmo2', 'latents do not serve'],
+])('%s: what needs keys made as in Llama is refused by name', async (name, reason) => {
+  const runtime = await Runtime.open({ model: hfFolder(name), dense: 'auto', threads: 1 });
+  const { layers } = runtime.model.config;
+  try {
+    const open = (): Session =>
+      Session.open(runtime, { log: null, latents: 'xq8', kvBudget: '50%', thresholds: defaultThresholds(layers) });
+    expect(open).toThrow(reason);
+    const trace = () => headerOf(runtime, 300, { sample: {}, bytesMax: 2 ** 20, seed: 1 });
+    if (name === 'olmo2') expect(trace().shape.layers).toBe(layers);
+    else expect(trace).toThrow(reason);
+  } finally {
+    await runtime.close();
+  }
 });
 
 test('gemma3 beside a reader of images, which is left alone', async () => {
