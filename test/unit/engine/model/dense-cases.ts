@@ -121,3 +121,38 @@ export async function worstErrors(
   }
   return worst;
 }
+
+/** Σ p·ln(p/q) of softmaxed logits. */
+function kld(exact: readonly number[], actual: ArrayLike<number>): number {
+  const logOf = (values: readonly number[]): number[] => {
+    const most = Math.max(...values);
+    const total = Math.log(values.reduce((sum, value) => sum + Math.exp(value - most), 0));
+    return values.map((value) => value - most - total);
+  };
+  const [p, q] = [logOf(exact), logOf(Array.from(actual))];
+  return p.reduce((sum, logP, i) => sum + Math.exp(logP) * (logP - q[i]!), 0);
+}
+
+/** The mean KLD of a whole model from float64, over every token of the vocabulary as the first of a text: attention to one token is its value. */
+export async function divergence(config: ModelConfig, weights: WeightSource, backend: DenseBackend): Promise<number> {
+  const plain = new PlainDense(config, weights);
+  const { layers, queryHeads, kvHeads, headDim, hiddenSize, vocabSize } = config;
+  const spread = <T>(row: readonly T[]): T[] =>
+    Array.from({ length: queryHeads * headDim }, (_, i) => {
+      const head = Math.floor((Math.floor(i / headDim) * kvHeads) / queryHeads);
+      return row[head * headDim + (i % headDim)]!;
+    });
+  const embedded = backend.embed(Int32Array.from({ length: vocabSize }, (_, id) => id));
+  let [rows, step] = [plain.rows(embedded, hiddenSize), await backend.first(embedded, vocabSize)];
+  let v = plain.projections(0, rows).v;
+  for (let layer = 0; layer < layers; layer++) {
+    const attention = Float32Array.from(plain.rows(step.v, kvHeads * headDim).flatMap(spread));
+    rows = plain.afterAttention(layer, v.map(spread), rows);
+    if (layer < layers - 1) {
+      step = await backend.next(layer, attention, step.x, vocabSize);
+      v = plain.projections(layer + 1, rows).v;
+    } else step = { ...step, x: await backend.last(attention, step.x, vocabSize) };
+  }
+  const [exact, actual] = [plain.logits(rows), await backend.logits(step.x, vocabSize)];
+  return exact.reduce((sum, row, t) => sum + kld(row, actual.subarray(t * vocabSize, (t + 1) * vocabSize)), 0) / vocabSize;
+}
