@@ -164,7 +164,12 @@ export class DenseHalf {
       });
     const count = bytes.length / ((inputs / values) * blockBytes);
     if (!Number.isInteger(count) || count < 1 || count > outputs - fromRow)
-      shapeError(`bytes must be whole rows of the matrix in ${type}`, { bytes: bytes.length, fromRow, outputs, inputs });
+      shapeError(`bytes must be whole rows of the matrix in ${type}`, {
+        bytes: bytes.length,
+        fromRow,
+        outputs,
+        inputs,
+      });
     const status = this.#open.setRows(layer, DENSE_SLOTS.indexOf(slot), id, bytes, fromRow, count);
     check(status, `pack rows from ${fromRow} of matrix ${layer}.${slot}`, { type, rows: count, outputs, inputs });
   }

@@ -85,7 +85,8 @@ export class FileBytes implements ByteSource {
   /** Lets the system forget a range of a large file, whose bytes were read and packed. */
   giveBack(offset: number, length: number): void {
     this.checkRange(offset, length);
-    if (this.#open && this.size > process.availableMemory() * KEPT_SHARE) forgetFileBytes(this.#descriptor, offset, length);
+    if (this.#open && this.size > process.availableMemory() * KEPT_SHARE)
+      forgetFileBytes(this.#descriptor, offset, length);
   }
 
   /** SHA-256 of the whole file, hex. onBytes: told now and then how many were read. Throws KvError 'bad-file' for a large file that is mostly a hole. */

@@ -48,7 +48,8 @@ function weightsOf(
     const [outputs = 1, inputs = 1] = shape;
     const isMatrix = shape.length === 2;
     const packing = dense === 'native' && isMatrix ? densePacking(storedType, outputs, inputs) : null;
-    const readBytes = packing === null ? outputs * inputs * 4 : Math.min(PACKED_AT_ONCE_BYTES, outputs * packing.rowBytes);
+    const readBytes =
+      packing === null ? outputs * inputs * 4 : Math.min(PACKED_AT_ONCE_BYTES, outputs * packing.rowBytes);
     loadingBytes = Math.max(loadingBytes, readBytes);
     // Rows of the embedding are read from the file; only as output matrix it is in memory.
     if (name === 'embed' && !config.tiedEmbeddings) continue;

@@ -45,7 +45,7 @@ export function weightBlocks(random: () => number, type: DenseType, count: numbe
       view.setUint16(at, bits >>> 16, true);
     } else {
       const { scaleAt, minimumAt, spread, mean = 0 } = HALVES[type];
-      const scale = ((rms / spread) * (0.75 + random() / 2)) * (random() < 0.5 ? -1 : 1);
+      const scale = (rms / spread) * (0.75 + random() / 2) * (random() < 0.5 ? -1 : 1);
       const [first, second] = toHalf(Float32Array.of(scale, scale * mean));
       view.setUint16(at + scaleAt, first!, true);
       if (minimumAt !== undefined) view.setUint16(at + minimumAt, second!, true);

@@ -48,7 +48,12 @@ describe.each(ISAS)('%s', (_name, isa) => {
     const id = TYPES.indexOf(type);
     const { values, form } = DENSE_TYPES[id]!;
     const formId = DENSE_FORMS.findIndex(({ name }) => name === form);
-    for (const [outputs, blocks] of [[1, 1], [16, 3], [37, 2], [80, 4]] as const) {
+    for (const [outputs, blocks] of [
+      [1, 1],
+      [16, 3],
+      [37, 2],
+      [80, 4],
+    ] as const) {
       const inputs = values === 1 ? 45 * blocks : values * blocks;
       const bytes = weightBlocks(random, type, outputs * inputs, 0.1);
       const w = decoded(type, bytes, outputs * inputs);
@@ -72,7 +77,9 @@ describe.each(ISAS)('%s', (_name, isa) => {
           const [t, o] = [Math.floor(i / outputs), i % outputs];
           const row = w.subarray(o * inputs, (o + 1) * inputs);
           const exact = exactly(type, row, x.subarray(t * inputs, (t + 1) * inputs), inputs);
-          expect(Math.abs(y[i]! - exact.y), `${outputs}x${inputs}, row ${t}, output ${o}`).toBeLessThanOrEqual(exact.bound);
+          expect(Math.abs(y[i]! - exact.y), `${outputs}x${inputs}, row ${t}, output ${o}`).toBeLessThanOrEqual(
+            exact.bound,
+          );
         }
       }
     }
@@ -126,7 +133,11 @@ describe('rows of a matrix', () => {
   const logits = (half: DenseHalf): Float32Array => {
     const out = new Float32Array(53);
     const random = seeded(SEED + 3);
-    half.logits(Float32Array.from({ length: 256 }, () => gaussian(random)), 1, out);
+    half.logits(
+      Float32Array.from({ length: 256 }, () => gaussian(random)),
+      1,
+      out,
+    );
     half.close();
     return out;
   };
@@ -147,7 +158,11 @@ describe('rows of a matrix', () => {
     const before = whole.bytes;
     whole.setRows(1, 'q', type, bytes);
     expect(whole.bytes - before).toBe(kept);
-    for (const [from, to] of [[0, 16], [16, 48], [48, 53]] as const)
+    for (const [from, to] of [
+      [0, 16],
+      [16, 48],
+      [48, 53],
+    ] as const)
       parts.setRows(1, 'q', type, bytes.subarray(from * rowBytes, to * rowBytes), from);
     expect(parts.bytes).toBe(whole.bytes);
     expect(logits(parts)).toEqual(logits(whole));
@@ -186,8 +201,16 @@ describe('rows of a matrix', () => {
     ['half a row', 'bad-shape', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(4 * 34))],
     ['empty rows', 'bad-shape', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(0))],
     ['rows too many', 'bad-shape', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(54 * 8 * 34))],
-    ['rows before those that come first', 'bad-argument', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(8 * 34), 52)],
-    ['a part that is no multiple of 16', 'bad-argument', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(17 * 8 * 34))],
+    [
+      'rows before those that come first',
+      'bad-argument',
+      (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(8 * 34), 52),
+    ],
+    [
+      'a part that is no multiple of 16',
+      'bad-argument',
+      (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(17 * 8 * 34)),
+    ],
     [
       'parts of two types',
       'bad-argument',
@@ -197,11 +220,19 @@ describe('rows of a matrix', () => {
       },
     ],
     ['a first row that is none', 'bad-argument', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(8 * 34), 0.5)],
-    ['blocks that do not divide the inputs', 'unsupported', (half) => half.setRows(0, 'down', 'Q6_K', new Uint8Array(64 * 210))],
-    ['a closed one', 'closed', (half) => {
-      half.close();
-      half.setRows(1, 'q', 'Q8_0', new Uint8Array(53 * 8 * 34));
-    }],
+    [
+      'blocks that do not divide the inputs',
+      'unsupported',
+      (half) => half.setRows(0, 'down', 'Q6_K', new Uint8Array(64 * 210)),
+    ],
+    [
+      'a closed one',
+      'closed',
+      (half) => {
+        half.close();
+        half.setRows(1, 'q', 'Q8_0', new Uint8Array(53 * 8 * 34));
+      },
+    ],
   ] satisfies [string, string, (half: DenseHalf) => void][])('%s is refused', (_, expected, call) => {
     const half = empty();
     expect(code(() => call(half))).toBe(expected);

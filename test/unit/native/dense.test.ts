@@ -4,8 +4,8 @@ import { afterAll, describe, expect, test } from 'vitest';
 import {
   DENSE_SLOTS,
   DenseHalf,
-  densePacking,
   type DenseShape,
+  densePacking,
   KvError,
   nativeInfo,
   type Projected,

@@ -147,7 +147,11 @@ export function exactLogits(config: ModelConfig, weights: WeightSource): number[
   let rows = plain.rows(weights.tensor('embed').readFloat32(), config.hiddenSize);
   for (let layer = 0; layer < config.layers; layer++) {
     const { v } = plain.projections(layer, rows);
-    rows = plain.afterAttention(layer, v.map((row) => attended(config, row)), rows);
+    rows = plain.afterAttention(
+      layer,
+      v.map((row) => attended(config, row)),
+      rows,
+    );
   }
   return plain.logits(rows);
 }
@@ -165,7 +169,8 @@ export async function divergence(
     return Float32Array.from(rows.flatMap((row) => attended(config, row)));
   };
   let step = await backend.first(backend.embed(Int32Array.from({ length: vocabSize }, (_, id) => id)), vocabSize);
-  for (let layer = 0; layer < layers - 1; layer++) step = await backend.next(layer, attention(step.v), step.x, vocabSize);
+  for (let layer = 0; layer < layers - 1; layer++)
+    step = await backend.next(layer, attention(step.v), step.x, vocabSize);
   const logits = await backend.logits(await backend.last(attention(step.v), step.x, vocabSize), vocabSize);
   const klds = exact.map((row, t) => kld(row, logits.subarray(t * vocabSize, (t + 1) * vocabSize)));
   return klds.reduce((sum, value) => sum + value, 0) / vocabSize;

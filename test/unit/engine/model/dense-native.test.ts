@@ -79,7 +79,14 @@ describe.each(available)('%s', (isa) => {
 });
 
 test.each(QUANTIZED_TYPES)('%s stays as it is in the file and loses nothing', async (type) => {
-  const config: ModelConfig = { ...BASE, hiddenSize: 256, intermediateSize: 256, headDim: 64, layers: 2, vocabSize: 48 };
+  const config: ModelConfig = {
+    ...BASE,
+    hiddenSize: 256,
+    intermediateSize: 256,
+    headDim: 64,
+    layers: 2,
+    vocabSize: 48,
+  };
   const weights = inBlocks(randomWeights(config, 12), type, 13);
   const { bits } = DENSE_FORMS.find(({ name }) => name === type)!;
   const exact = exactLogits(config, weights);
@@ -150,7 +157,11 @@ describe('one backend', () => {
         if (asked !== '0.up') return tensor;
         // All bits of the last block are set, and with them those of its halves.
         const { blockBytes } = ELEMENT_TYPES.get(type)!;
-        return { ...tensor, readStored: (from, to) => (tensor.readStored!(from, to), void to.fill(255, -blockBytes)) };
+        const readStored = (from: number, target: Uint8Array): void => {
+          tensor.readStored!(from, target);
+          target.fill(255, -blockBytes);
+        };
+        return { ...tensor, readStored };
       },
     };
     const opened = createNativeBackend({ config, weights }, { precision: 'auto', threads: 1 });
