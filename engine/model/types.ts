@@ -242,7 +242,7 @@ export interface DenseBackend {
 }
 
 export interface DenseOptions {
-  /** 'auto': 4 bits where the file has them, else 8 bits; 'exact': float32 everywhere. */
+  /** 'auto': quantized weights as they are in the file, others in 8 bits; 'exact': float32 everywhere. */
   readonly precision: 'auto' | 'exact';
   readonly threads: number;
   /** Called before each piece of native work, while none is under way. */
