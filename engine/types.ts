@@ -28,7 +28,7 @@ export interface EngineOptions {
    * its cache folder, 'ollama:NAME[:TAG]' that Ollama has pulled.
    */
   readonly model: string;
-  /** 'auto': weights of 4 bits as they are, others in 8 bits; 'exact': float32. Default 'auto'. */
+  /** 'auto': quantized weights as they are in the file, others in 8 bits (ONNX Runtime: all in 8 bits); 'exact': float32. Default 'auto'. */
   readonly dense?: 'auto' | 'exact';
   /** Threads for attention and the dense half, default: all cores that the process may use. */
   readonly threads?: number;

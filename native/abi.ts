@@ -3,8 +3,10 @@ import { createHash } from 'node:crypto';
 import { ALL_FAMILIES } from './format.ts';
 import {
   DENSE_FEATURES,
+  DENSE_FORMS,
   DENSE_NORMS,
   DENSE_SLOTS,
+  DENSE_TYPES,
   ISA_NAMES,
   ISAS_BEST_FIRST,
   LATENT_NAMES,
@@ -20,7 +22,7 @@ const described = () => ({
   isas: [ISA_NAMES, ISAS_BEST_FIRST],
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
-  dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES],
+  dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES, DENSE_FORMS, DENSE_TYPES],
   formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
 });
 

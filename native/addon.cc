@@ -472,6 +472,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exportFloats(env, exports);
   exportLatents(env, exports);
   exportDense(env, exports);
+  exportFiles(env, exports);
   exportLog(env, exports);
   exportPredictors(env, exports);
 #if defined(PALIMPSEST_TEST_ALLOCATIONS)

@@ -19,8 +19,8 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   static Napi::Function define(Napi::Env env) {
     return DefineClass(env, "Dense",
                        {InstanceMethod<&DenseHandle::open>("open"), InstanceMethod<&DenseHandle::close>("close"),
-                        InstanceMethod<&DenseHandle::bytes>("bytes"), InstanceMethod<&DenseHandle::setWide>("setWide"),
-                        InstanceMethod<&DenseHandle::setNarrow>("setNarrow"), InstanceMethod<&DenseHandle::setBias>("setBias"),
+                        InstanceMethod<&DenseHandle::bytes>("bytes"), InstanceMethod<&DenseHandle::setRows>("setRows"),
+                        InstanceMethod<&DenseHandle::setBias>("setBias"),
                         InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::first>("first"),
                         InstanceMethod<&DenseHandle::next>("next"), InstanceMethod<&DenseHandle::last>("last"),
                         InstanceMethod<&DenseHandle::logits>("logits")});
@@ -68,32 +68,18 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
     return readInt(info[0], 0, dense_->shape().layers, layer) && readInt(info[1], 0, kDenseSlots - 1, slot) && dense_->has(*layer, *slot);
   }
 
-  // (layer, slot, w [outputs][inputs])
-  Napi::Value setWide(const Info& info) {
+  // (layer, slot, type, bytes of the rows as a file stores them, the first of these rows, their number)
+  Napi::Value setRows(const Info& info) {
     return guarded(info, [&]() -> Status {
-      int layer, slot;
-      Span<float> w;
+      int layer, slot, type, from, rows;
+      Span<uint8_t> bytes;
       if (!dense_) return kClosed;
-      if (!readSlot(info, &layer, &slot) || !readFloats(info[2], &w)) return kBadArgument;
-      if (w.length != static_cast<uint64_t>(dense_->outputs(layer, slot)) * dense_->inputs(layer, slot)) return kBadShape;
+      if (!readSlot(info, &layer, &slot) || !readInt(info[2], 0, kDenseTypeCount - 1, &type)) return kBadArgument;
+      if (!readArray(info[3], napi_uint8_array, &bytes)) return kBadArgument;
+      if (!readInt(info[4], 0, 1 << 24, &from) || !readInt(info[5], 1, 1 << 24, &rows)) return kBadArgument;
+      if (bytes.length != static_cast<uint64_t>(rows) * denseRowBytes(static_cast<DenseType>(type), dense_->inputs(layer, slot))) return kBadShape;
       complete_ = false;
-      return dense_->setWide(layer, slot, w.data);
-    });
-  }
-
-  // (layer, slot, codes [outputs][inputs], scales [outputs][inputs / 32], minima)
-  Napi::Value setNarrow(const Info& info) {
-    return guarded(info, [&]() -> Status {
-      int layer, slot;
-      Span<uint8_t> codes;
-      Span<float> scales, minima;
-      if (!dense_) return kClosed;
-      if (!readSlot(info, &layer, &slot) || !readArray(info[2], napi_uint8_array, &codes)) return kBadArgument;
-      if (!readFloats(info[3], &scales) || !readFloats(info[4], &minima)) return kBadArgument;
-      const uint64_t count = static_cast<uint64_t>(dense_->outputs(layer, slot)) * dense_->inputs(layer, slot);
-      if (codes.length != count || scales.length != count / 32 || minima.length != scales.length) return kBadShape;
-      complete_ = false;
-      return dense_->setNarrow(layer, slot, codes.data, scales.data, minima.data);
+      return dense_->setRows(layer, slot, static_cast<DenseType>(type), bytes.data, from, rows);
     });
   }
 

@@ -109,7 +109,7 @@
     },
     {
       'target_name': 'kernels_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['test_binding.cc', 'test_binding_attend.cc', 'test_binding_dense.cc', 'test_canaries.cc', 'test_threads.cc', 'cache/threads.cc', 'cache/rows.cc'],
+      'sources': ['test_binding.cc', 'test_binding_attend.cc', 'test_binding_dense.cc', 'test_canaries.cc', 'test_threads.cc', 'cache/threads.cc', 'cache/rows.cc', 'cache/dense_pack.cc'],
       'dependencies': ['<@(kernel_libraries)'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread'],

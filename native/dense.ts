@@ -1,20 +1,22 @@
 /**
- * The computation of a layer around attention: matrices with weights in 8 or 4 bits, norms, and the four pieces into which attention
+ * The computation of a layer around attention: matrices with the weights of a file, norms, and the four pieces into which attention
  * divides a step. In array shapes, m is the hidden size, f the intermediate size, H the number of query heads, n of KV heads, d the
  * head size and T the number of tokens. Arrays are row-major.
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { DENSE_FEATURES, DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
-import { check, codeOf, type DenseHandle, loadBinary } from './load.ts';
+import { DENSE_FEATURES, DENSE_FORMS, DENSE_NORMS, DENSE_SLOTS, DENSE_TYPES, type DenseType } from './layout.ts';
+import { check, type DenseHandle, loadBinary } from './load.ts';
 
-export { DENSE_NORMS, DENSE_SLOTS } from './layout.ts';
+export { DENSE_NORMS, DENSE_SLOTS, DENSE_TYPES, type DenseType } from './layout.ts';
 export type DenseSlot = (typeof DENSE_SLOTS)[number];
 
 export type DenseNorm = (typeof DENSE_NORMS)[number];
 
-/** How many inputs of an output share a scale. */
+/** Inputs are padded to a multiple of this, outputs to one of 16. */
 export const DENSE_BLOCK = 32;
+/** Outputs that are packed together: rows come in multiples of it. */
+export const DENSE_PANEL = 16;
 
 export interface DenseShape {
   readonly layers: number;
@@ -35,12 +37,29 @@ export interface DenseShape {
   readonly qkNorm?: 'none' | 'head' | 'width';
 }
 
-/** A matrix of 4-bit codes: w[o, i] = scales[o, ⌊i/32⌋]·codes[o, i] + minima[o, ⌊i/32⌋]. */
-export interface NarrowMatrix {
-  /** [outputs, inputs], each below 16. */
-  readonly codes: Uint8Array;
-  readonly scales: Float32Array;
-  readonly minima: Float32Array;
+/** How a matrix is kept. */
+export interface DensePacking {
+  /** Of a code. */
+  readonly bits: number;
+  /** Of the whole matrix, with scales and padding. */
+  readonly bytes: number;
+  /** The type, and the bytes that one row takes in the file. */
+  readonly type: DenseType;
+  readonly rowBytes: number;
+}
+
+/** What becomes of a matrix whose weights a file stores as `type`; null for a type that is not packed as it is, or whose blocks do not divide the inputs. */
+export function densePacking(type: string, outputs: number, inputs: number): DensePacking | null {
+  const source = DENSE_TYPES.find(({ name }) => name === type);
+  if (source === undefined || inputs % source.values !== 0) return null;
+  const { bits, blocks, head, scales } = DENSE_FORMS.find(({ name }) => name === source.form)!;
+  const record = head + blocks * (scales + 64 * bits);
+  return {
+    bits,
+    bytes: Math.ceil(outputs / DENSE_PANEL) * Math.ceil(inputs / (DENSE_BLOCK * blocks)) * record,
+    type: source.name,
+    rowBytes: (inputs / source.values) * source.bytes,
+  };
 }
 
 /** The results of a layer's norm and projections: q [T, H·d], k and v [T, n·d]. */
@@ -132,25 +151,35 @@ export class DenseHalf {
   setWide(layer: number, slot: DenseSlot, w: Float32Array): void {
     const [outputs, inputs] = this.sizes(layer, slot);
     rows(w, 'w', outputs, inputs);
-    check(this.#open.setWide(layer, DENSE_SLOTS.indexOf(slot), w), `pack matrix ${layer}.${slot}`, { outputs, inputs });
+    this.setRows(layer, slot, 'F32', new Uint8Array(w.buffer, w.byteOffset, w.byteLength));
   }
 
   /**
-   * Sets a matrix from 4-bit codes as they are and returns true. Returns false and does nothing if the number of inputs is not a
-   * multiple of 32, or if a half cannot hold a scale or minimum with a relative error of at most 2^-11.
+   * Sets rows of a matrix from the bytes that a file stores them in: the outputs from `fromRow` on. They come in order, all of one type, and in
+   * multiples of DENSE_PANEL but for the last. Quantized types keep their codes and scales; floats are rounded as by setWide. Throws
+   * 'unsupported' when blocks of the type do not divide the inputs. After 'bad-value' the same rows may be given again.
    */
-  setNarrow(layer: number, slot: DenseSlot, { codes, scales, minima }: NarrowMatrix): boolean {
+  setRows(layer: number, slot: DenseSlot, type: DenseType, bytes: Uint8Array, fromRow = 0): void {
     const [outputs, inputs] = this.sizes(layer, slot);
-    if (inputs % DENSE_BLOCK !== 0) return false;
-    if (!(codes instanceof Uint8Array)) fail('codes must be a Uint8Array', { codes: show(codes) });
-    if (codes.length !== outputs * inputs)
-      shapeError('codes must be [outputs, inputs]', { codes: codes.length, outputs, inputs });
-    rows(scales, 'scales', outputs, inputs / DENSE_BLOCK);
-    rows(minima, 'minima', outputs, inputs / DENSE_BLOCK);
-    const status = this.#open.setNarrow(layer, DENSE_SLOTS.indexOf(slot), codes, scales, minima);
-    if (codeOf(status) === 'unsupported') return false;
-    check(status, `pack matrix ${layer}.${slot}`, { outputs, inputs });
-    return true;
+    const id = DENSE_TYPES.findIndex(({ name }) => name === type);
+    if (id < 0) fail(`the type must be one of ${DENSE_TYPES.map(({ name }) => name).join(', ')}`, { type: show(type) });
+    if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
+    integer(fromRow, 'fromRow', 0, outputs - 1);
+    const { values, bytes: blockBytes } = DENSE_TYPES[id]!;
+    if (inputs % values !== 0)
+      throw new KvError('unsupported', `rows of ${inputs} weights do not end where blocks of ${type} do`, {
+        values: { type, inputs, blockValues: values },
+      });
+    const count = bytes.length / ((inputs / values) * blockBytes);
+    if (!Number.isInteger(count) || count < 1 || count > outputs - fromRow)
+      shapeError(`bytes must be whole rows of the matrix in ${type}`, {
+        bytes: bytes.length,
+        fromRow,
+        outputs,
+        inputs,
+      });
+    const status = this.#open.setRows(layer, DENSE_SLOTS.indexOf(slot), id, bytes, fromRow, count);
+    check(status, `pack rows from ${fromRow} of matrix ${layer}.${slot}`, { type, rows: count, outputs, inputs });
   }
 
   setBias(layer: number, slot: DenseSlot, bias: Float32Array): void {

@@ -22,6 +22,8 @@ void exportFloats(Napi::Env env, Napi::Object exports);
 void exportLatents(Napi::Env env, Napi::Object exports);
 // Adds the class of addon_dense.cc.
 void exportDense(Napi::Env env, Napi::Object exports);
+// Adds the function of addon_file.cc.
+void exportFiles(Napi::Env env, Napi::Object exports);
 // Adds the class of addon_predicted.cc.
 void exportPredictors(Napi::Env env, Napi::Object exports);
 // Adds the functions of addon_log.cc.

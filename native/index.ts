@@ -18,6 +18,7 @@ export {
 } from './entries.ts';
 export * from './error.ts';
 export * from './file.ts';
+export { forgetFileBytes } from './file-cache.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export * from './geometry.ts';

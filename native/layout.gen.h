@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=30 layout=7beb8e953df9428e72a59d29c9690a1f";
+constexpr char kAbi[] = "5 formats=30 layout=620abc5e6755415679f084c82fa5880d";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -40,6 +40,23 @@ enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3, kAtt
 constexpr int kDenseNorms = 6;
 enum DenseFeature : int { kNoPreNorms = 1, kPostNorms = 2, kGelu = 4, kWidthNorms = 8 };
 constexpr int kDenseFeatures = 15;
+enum DenseForm : int { kDenseWide = 0, kDenseQ80 = 1, kDenseQ40 = 2, kDenseQ41 = 3, kDenseQ50 = 4, kDenseQ51 = 5, kDenseQ4K = 6, kDenseQ5K = 7, kDenseQ6K = 8 };
+struct DenseFormSizes {
+  int bits;
+  int blocks;
+  int head;
+  int scales;
+};
+constexpr DenseFormSizes kDenseForms[] = {{8, 1, 0, 64}, {8, 1, 0, 32}, {4, 1, 0, 32}, {4, 1, 0, 64}, {5, 1, 0, 32}, {5, 1, 0, 64}, {4, 8, 64, 32}, {5, 8, 64, 32}, {6, 8, 32, 32}};
+constexpr int kDenseFormCount = 9;
+enum DenseType : int { kFromF32 = 0, kFromF16 = 1, kFromBf16 = 2, kFromQ80 = 3, kFromQ40 = 4, kFromQ41 = 5, kFromQ50 = 6, kFromQ51 = 7, kFromQ4K = 8, kFromQ5K = 9, kFromQ6K = 10 };
+struct DenseTypeSizes {
+  DenseForm form;
+  int values;
+  int bytes;
+};
+constexpr DenseTypeSizes kDenseTypes[] = {{kDenseWide, 1, 4}, {kDenseWide, 1, 2}, {kDenseWide, 1, 2}, {kDenseQ80, 32, 34}, {kDenseQ40, 32, 18}, {kDenseQ41, 32, 20}, {kDenseQ50, 32, 22}, {kDenseQ51, 32, 24}, {kDenseQ4K, 256, 144}, {kDenseQ5K, 256, 176}, {kDenseQ6K, 256, 210}};
+constexpr int kDenseTypeCount = 11;
 
 enum FormatId : int { kBand3 = 32, kBand2 = 33, kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kSquat4 = 14, kSquat2 = 15, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRotq4 = 29, kRotq3 = 30, kRotq2 = 31, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
 constexpr int kFormatSlots = 34;

@@ -120,3 +120,36 @@ export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm', 'attnPost', 'mlpPost'] as const;
 /** How a layer may differ from Llama's; a model has a sum of powers of two, in this order. */
 export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms'] as const;
+
+/**
+ * How the matrices of the dense half are kept, in records of 16 outputs by one or eight times 32 inputs (kernels/dense_products.h). `bits` are those
+ * of a code; `blocks` says how many times 32 inputs a record has, `head` the bytes before them, and `scales` those before the codes of each.
+ * `wide` is our own form for weights that a file has as floats, the others have the numbers of the type of that name. C++ uses the index.
+ */
+export const DENSE_FORMS = [
+  { name: 'wide', bits: 8, blocks: 1, head: 0, scales: 64 },
+  { name: 'Q8_0', bits: 8, blocks: 1, head: 0, scales: 32 },
+  { name: 'Q4_0', bits: 4, blocks: 1, head: 0, scales: 32 },
+  { name: 'Q4_1', bits: 4, blocks: 1, head: 0, scales: 64 },
+  { name: 'Q5_0', bits: 5, blocks: 1, head: 0, scales: 32 },
+  { name: 'Q5_1', bits: 5, blocks: 1, head: 0, scales: 64 },
+  { name: 'Q4_K', bits: 4, blocks: 8, head: 64, scales: 32 },
+  { name: 'Q5_K', bits: 5, blocks: 8, head: 64, scales: 32 },
+  { name: 'Q6_K', bits: 6, blocks: 8, head: 32, scales: 32 },
+] as const;
+/** The types of weights that the dense half packs as a file stores them: so many values in so many bytes. C++ uses the index. */
+export const DENSE_TYPES = [
+  { name: 'F32', form: 'wide', values: 1, bytes: 4 },
+  { name: 'F16', form: 'wide', values: 1, bytes: 2 },
+  { name: 'BF16', form: 'wide', values: 1, bytes: 2 },
+  { name: 'Q8_0', form: 'Q8_0', values: 32, bytes: 34 },
+  { name: 'Q4_0', form: 'Q4_0', values: 32, bytes: 18 },
+  { name: 'Q4_1', form: 'Q4_1', values: 32, bytes: 20 },
+  { name: 'Q5_0', form: 'Q5_0', values: 32, bytes: 22 },
+  { name: 'Q5_1', form: 'Q5_1', values: 32, bytes: 24 },
+  { name: 'Q4_K', form: 'Q4_K', values: 256, bytes: 144 },
+  { name: 'Q5_K', form: 'Q5_K', values: 256, bytes: 176 },
+  { name: 'Q6_K', form: 'Q6_K', values: 256, bytes: 210 },
+] as const;
+/** A type of weights that the dense half packs as it is stored. See DENSE_TYPES. */
+export type DenseType = (typeof DENSE_TYPES)[number]['name'];

@@ -156,8 +156,8 @@ export interface DenseHandle {
   open(shape: Int32Array, epsilon: number): number;
   close(): number;
   bytes(out: Float64Array): number;
-  setWide(layer: number, slot: number, w: Float32Array): number;
-  setNarrow(layer: number, slot: number, codes: Uint8Array, scales: Float32Array, minima: Float32Array): number;
+  /** `type` is an index of DENSE_TYPES. */
+  setRows(layer: number, slot: number, type: number, bytes: Uint8Array, fromRow: number, rows: number): number;
   setBias(layer: number, slot: number, bias: Float32Array): number;
   setNorm(layer: number, norm: number, gain: Float32Array): number;
   first(x: Float32Array, tokens: number, q: Float32Array, k: Float32Array, v: Float32Array): number;
@@ -242,6 +242,8 @@ export interface Binary {
     nonceStart: Uint8Array,
     done: Uint8Array,
   ): number;
+  /** Tells the system that it need not keep bytes of an open file in its cache. */
+  forgetFileBytes(fd: number, offset: number, bytes: number): number;
   toHalf(x: Float32Array, out: Uint16Array): number;
   fromHalf(bits: Uint16Array, out: Float32Array): number;
   describe(): { isa: number; available: number[]; compiler: string; abi: string };

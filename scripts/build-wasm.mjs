@@ -112,7 +112,13 @@ function compile(clang, folder, verbose) {
       ...sources('log', /\.cc$/).map((name) => simd(`log/${name}`)),
     ],
     ...(existsSync(join(native, 'test_binding.cc'))
-      ? { kernels_test: [...sources('.', /^test_binding.*\.cc$/).map(simd), simd('cache/rows.cc')] }
+      ? {
+          kernels_test: [
+            ...sources('.', /^test_binding.*\.cc$/).map(simd),
+            simd('cache/rows.cc'),
+            simd('cache/dense_pack.cc'),
+          ],
+        }
       : {}),
   };
   for (const [name, objects] of Object.entries(modules)) {

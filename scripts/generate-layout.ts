@@ -146,6 +146,29 @@ enum DenseNorm : int { ${values('', layout.DENSE_NORMS)} };
 constexpr int kDenseNorms = ${layout.DENSE_NORMS.length};
 enum DenseFeature : int { ${layout.DENSE_FEATURES.map((name, bit) => `k${camel(name)} = ${1 << bit}`).join(', ')} };
 constexpr int kDenseFeatures = ${(1 << layout.DENSE_FEATURES.length) - 1};
+enum DenseForm : int { ${values(
+  'Dense',
+  layout.DENSE_FORMS.map(({ name }) => name),
+)} };
+struct DenseFormSizes {
+  int bits;
+  int blocks;
+  int head;
+  int scales;
+};
+constexpr DenseFormSizes kDenseForms[] = {${layout.DENSE_FORMS.map(({ bits, blocks, head, scales }) => `{${bits}, ${blocks}, ${head}, ${scales}}`).join(', ')}};
+constexpr int kDenseFormCount = ${layout.DENSE_FORMS.length};
+enum DenseType : int { ${values(
+  'From',
+  layout.DENSE_TYPES.map(({ name }) => name),
+)} };
+struct DenseTypeSizes {
+  DenseForm form;
+  int values;
+  int bytes;
+};
+constexpr DenseTypeSizes kDenseTypes[] = {${layout.DENSE_TYPES.map(({ form, values, bytes }) => `{k${camel('Dense')}${camel(form)}, ${values}, ${bytes}}`).join(', ')}};
+constexpr int kDenseTypeCount = ${layout.DENSE_TYPES.length};
 
 enum FormatId : int { ${formats.map(({ name, id }) => `k${camel(name)} = ${id}`).join(', ')} };
 constexpr int kFormatSlots = ${slots};

@@ -158,7 +158,7 @@ export const SETTINGS = {
   },
   dense: {
     flags: '--dense <precision>',
-    help: 'weights: auto (4 bits where the file has them, else 8; default) or exact (f32; default of evaluate)',
+    help: 'weights: auto (quantized ones as in the file, others in 8 bits; default) or exact (f32; default of evaluate)',
     choices: ['auto', 'exact'],
   },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },

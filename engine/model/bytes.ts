@@ -1,7 +1,7 @@
 /** Reads a file by position. Nothing is mapped or read whole, and a file that shrinks while in use is noticed. */
 import { createHash } from 'node:crypto';
 import { closeSync, fstatSync, readSync } from 'node:fs';
-import { KvError, type KvErrorCode, openRegular, refusedFile } from '../../native/index.ts';
+import { forgetFileBytes, KvError, type KvErrorCode, openRegular, refusedFile } from '../../native/index.ts';
 import { WEIGHT_BYTES_MAX } from './limits.ts';
 
 /** Bytes read at once when a file is digested. */
@@ -9,6 +9,11 @@ const DIGEST_CHUNK_BYTES = 1 << 20;
 /** Files of at least this size must not be mostly holes: half their bytes must be on disk, which still allows for compression. */
 const HOLLOW_BYTES = 2 ** 30;
 const DISK_BLOCK_BYTES = 512;
+/**
+ * The system keeps what was read of a file in memory, where the next start finds it. A file that would take more than this share of the memory that is
+ * available gives its bytes back once they are packed.
+ */
+const KEPT_SHARE = 1 / 8;
 /** Between two words about how far the digest is. */
 const TOLD_BYTES = 32 * DIGEST_CHUNK_BYTES;
 
@@ -23,6 +28,8 @@ export interface ByteSource {
   read(offset: number, length: number): Uint8Array;
   /** Throws KvError 'bad-file' where the file has no such range. */
   checkRange(offset: number, length: number): void;
+  /** Says that a range is not read again soon. */
+  giveBack?(offset: number, length: number): void;
 }
 
 export class FileBytes implements ByteSource {
@@ -73,6 +80,13 @@ export class FileBytes implements ByteSource {
   checkRange(offset: number, length: number): void {
     const sound = Number.isSafeInteger(offset) && Number.isSafeInteger(length) && offset >= 0 && length >= 0;
     if (!sound || length > this.size - offset) throw this.#short(offset, length);
+  }
+
+  /** Lets the system forget a range of a large file, whose bytes were read and packed. */
+  giveBack(offset: number, length: number): void {
+    this.checkRange(offset, length);
+    if (this.#open && this.size > process.availableMemory() * KEPT_SHARE)
+      forgetFileBytes(this.#descriptor, offset, length);
   }
 
   /** SHA-256 of the whole file, hex. onBytes: told now and then how many were read. Throws KvError 'bad-file' for a large file that is mostly a hole. */

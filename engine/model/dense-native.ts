@@ -1,12 +1,24 @@
 /**
- * The dense half on the project's own kernels. 4-bit weights are kept as they are in the file, all others become 8 bits with a scale
- * per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
+ * The dense half on the project's own kernels. Quantized weights are kept as they are in the file (DENSE_TYPES), all others become 8 bits with a
+ * scale per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
-import { assert, DENSE_BLOCK, DENSE_SLOTS, DenseHalf, type DenseSlot } from '../../native/index.ts';
+import {
+  assert,
+  DENSE_PANEL,
+  DENSE_SLOTS,
+  DenseHalf,
+  type DensePacking,
+  type DenseSlot,
+  densePacking,
+  KvError,
+} from '../../native/index.ts';
 import { normsOf } from './config.ts';
-import { DenseBase, type DenseModel, opened } from './dense.ts';
+import { DenseBase, type DenseModel, opened, PACKED_AT_ONCE_BYTES } from './dense.ts';
 import { finite } from './dense-graphs.ts';
-import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
+import type { DenseBackend, DenseOptions, LayerInput, ModelConfig, Tensor } from './types.ts';
+
+/** Bits of the codes that floats become. */
+const WIDE_BITS = 8;
 
 /**
  * Packs the weights of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must stay open until the
@@ -42,6 +54,8 @@ class NativeBackend extends DenseBase implements DenseBackend {
   readonly name = 'native';
   readonly #half: DenseHalf;
   #rows: Rows;
+  /** Of the file, while matrices are packed. */
+  #bytes = new Uint8Array(0);
 
   constructor(model: DenseModel, options: DenseOptions) {
     super(model, options);
@@ -66,6 +80,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
     await this.turn();
     this.#matrix(layers, 'q', tiedEmbeddings ? 'embed' : 'head');
     this.#half.setNorm(layers, 'attnNorm', this.#vector('norm'));
+    this.#bytes = new Uint8Array(0);
     this.bytes = this.#half.bytes;
   }
 
@@ -77,10 +92,34 @@ class NativeBackend extends DenseBase implements DenseBackend {
     const tensor = this.model.weights.tensor(name);
     const [outputs, inputs] = this.#half.sizes(layer, slot);
     assert(tensor.shape[0] === outputs && tensor.shape[1] === inputs, `${name} is [${tensor.shape.join(', ')}]`);
-    const narrow = inputs % DENSE_BLOCK === 0 ? (tensor.readNibbles?.() ?? null) : null;
-    const kept = narrow !== null && this.#half.setNarrow(layer, slot, narrow);
-    if (!kept) this.#half.setWide(layer, slot, finite(name, tensor.readFloat32()));
-    this.countMatrices(kept ? 'q4' : 'q8');
+    const packing = tensor.readStored === undefined ? null : densePacking(tensor.storedType, outputs, inputs);
+    if (packing === null) this.#half.setWide(layer, slot, finite(name, tensor.readFloat32()));
+    else this.#pack(layer, slot, tensor, packing);
+    this.countMatrices(`q${packing?.bits ?? WIDE_BITS}`);
+    // Rows of the embedding are read at every step.
+    if (name !== 'embed') tensor.giveBack?.();
+  }
+
+  /** Packs the bytes of a file as they are, some rows at a time. */
+  #pack(layer: number, slot: DenseSlot, tensor: Tensor, { type, rowBytes }: DensePacking): void {
+    const [outputs] = this.#half.sizes(layer, slot);
+    const most = Math.max(1, Math.floor(PACKED_AT_ONCE_BYTES / (rowBytes * DENSE_PANEL))) * DENSE_PANEL;
+    if (this.#bytes.length < Math.min(most, outputs) * rowBytes)
+      this.#bytes = new Uint8Array(Math.min(most, outputs) * rowBytes);
+    for (let from = 0; from < outputs; from += most) {
+      const bytes = this.#bytes.subarray(0, Math.min(most, outputs - from) * rowBytes);
+      tensor.readStored!(from, bytes);
+      try {
+        this.#half.setRows(layer, slot, type, bytes, from);
+      } catch (cause) {
+        if (!(cause instanceof KvError) || cause.code !== 'bad-value') throw cause;
+        throw new KvError('bad-model', `tensor ${tensor.name} holds NaN or infinity`, {
+          values: { tensor: tensor.name, fromRow: from, rows: bytes.length / rowBytes },
+          hint: 'the file is damaged: fetch the model again and verify its checksum',
+          cause,
+        });
+      }
+    }
   }
 
   async first(x: Float32Array, tokens: number): Promise<LayerInput> {

@@ -4,6 +4,9 @@ import type { DenseOptions, LoadedModel } from './types.ts';
 
 export type DenseModel = Pick<LoadedModel, 'config' | 'weights'>;
 
+/** Of a matrix that is packed as it is stored, about this many bytes of the file are in memory meanwhile. */
+export const PACKED_AT_ONCE_BYTES = 1 << 21;
+
 export abstract class DenseBase {
   /** Matrices by the type they were given. */
   readonly weightTypes: Record<string, number> = {};

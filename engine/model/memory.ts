@@ -1,15 +1,13 @@
 /** What a model takes in memory beside its cache, estimated from its configuration and the types of its tensors. */
-import { DENSE_BLOCK, TRIAL_QUERIES } from '../../native/index.ts';
+import { DENSE_BLOCK, densePacking, TRIAL_QUERIES } from '../../native/index.ts';
 import { expectedShapes } from './config.ts';
+import { PACKED_AT_ONCE_BYTES } from './dense.ts';
 import type { DenseChoice } from './dense-choice.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
-import { hasNibbles } from './nibbles.ts';
 import type { DenseOptions, ModelConfig, WeightSource } from './types.ts';
 
-/** Bytes for one weight of the dense halves: our own packs 16 outputs by 32 inputs into 576 bytes of 8-bit codes and float32 scales, or 320 of 4-bit codes, half scales and minima. */
-const WIDE = 576 / 512;
-const NARROW = 320 / 512;
-const PANEL = 16;
+/** Bytes for one weight of ONNX Runtime's: 32 inputs share a float32 scale. */
+const WIDE = 36 / 32;
 /** Tokens of a prompt that go through the layers at once. */
 const CHUNK_TOKENS = 128;
 
@@ -18,7 +16,7 @@ export interface MemoryNeed {
   readonly dense: string;
   /** Estimate: all matrices as the dense half would hold them. */
   readonly weightsBytes: number;
-  /** Estimate: beside the weights while they are made ready, the largest of them in float32. */
+  /** Estimate: beside the weights while they are made ready, the largest of those that have to become float32 before. */
   readonly loadingBytes: number;
   /** Estimate: rows of activations, logits, and the queries that trials keep. */
   readonly scratchBytes: number;
@@ -48,10 +46,13 @@ function weightsOf(
     const type = ELEMENT_TYPES.get(storedType);
     if (type === undefined || type.decode === null) unreadable.add(storedType);
     const [outputs = 1, inputs = 1] = shape;
-    loadingBytes = Math.max(loadingBytes, outputs * inputs * 4);
+    const isMatrix = shape.length === 2;
+    const packing = dense === 'native' && isMatrix ? densePacking(storedType, outputs, inputs) : null;
+    const readBytes =
+      packing === null ? outputs * inputs * 4 : Math.min(PACKED_AT_ONCE_BYTES, outputs * packing.rowBytes);
+    loadingBytes = Math.max(loadingBytes, readBytes);
     // Rows of the embedding are read from the file; only as output matrix it is in memory.
     if (name === 'embed' && !config.tiedEmbeddings) continue;
-    const isMatrix = shape.length === 2;
     if (
       !isMatrix ||
       dense === 'loops' ||
@@ -61,8 +62,8 @@ function weightsOf(
       weightsBytes += outputs * inputs * 4;
     else if (dense === 'onnxruntime') weightsBytes += outputs * inputs * WIDE;
     else {
-      const packed = Math.ceil(outputs / PANEL) * PANEL * Math.ceil(inputs / DENSE_BLOCK) * DENSE_BLOCK;
-      weightsBytes += packed * (type !== undefined && hasNibbles(type) && inputs % DENSE_BLOCK === 0 ? NARROW : WIDE);
+      // What is not packed as it is stored comes as float32.
+      weightsBytes += (packing ?? densePacking('F32', outputs, inputs)!).bytes;
     }
   }
   return { weightsBytes, loadingBytes, unreadable: [...unreadable] };

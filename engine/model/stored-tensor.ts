@@ -1,8 +1,7 @@
 /** A tensor in a file, decoded on demand, a few megabytes at a time. */
-import { KvError, type NarrowMatrix } from '../../native/index.ts';
+import { assert, KvError } from '../../native/index.ts';
 import type { ByteSource, FileBytes } from './bytes.ts';
 import { dequantize, type ElementType, readableType } from './dequant.ts';
-import { hasNibbles, nibblesOf } from './nibbles.ts';
 import type { Tensor } from './types.ts';
 
 /** About this many bytes of the file are in memory while a tensor is decoded. */
@@ -88,16 +87,21 @@ export class StoredTensor implements Tensor {
     return values;
   }
 
-  /** The caller must refuse scales that are not finite. */
-  readNibbles(): NarrowMatrix | null {
-    if (!hasNibbles(this.#type)) return null;
+  /** The caller must refuse weights that are not finite. */
+  readStored(fromRow: number, target: Uint8Array): void {
     const { blockValues, blockBytes } = this.#type;
-    const blocks = elementCount(this.shape, this.name) / blockValues;
-    if (!Number.isInteger(blocks)) return null;
-    this.#file.checkRange(this.#offset, blocks * blockBytes);
-    const bytes = new Uint8Array(blocks * blockBytes);
-    this.#file.readInto(this.#offset, bytes);
-    return nibblesOf(this.#type, bytes);
+    const rowBytes = (elementCount(this.shape.slice(1), this.name) / blockValues) * blockBytes;
+    const rows = target.length / rowBytes;
+    assert(
+      Number.isInteger(rowBytes) && Number.isInteger(rows) && fromRow + rows <= this.shape[0]!,
+      `${target.length} bytes from row ${fromRow} of ${this.name}`,
+    );
+    this.#file.readInto(this.#offset + fromRow * rowBytes, target);
+  }
+
+  giveBack(): void {
+    const { blockValues, blockBytes } = this.#type;
+    this.#file.giveBack?.(this.#offset, (elementCount(this.shape, this.name) / blockValues) * blockBytes);
   }
 
   #splitsBlocks(rowValues: number): KvError {

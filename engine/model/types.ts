@@ -1,7 +1,5 @@
 /** What a model is to the engine: a configuration, tensors by name, a tokenizer, and a dense half that runs. */
 
-import type { NarrowMatrix } from '../../native/index.ts';
-
 /** How rotary frequencies are stretched beyond the context that the model was trained with. */
 export type RopeScaling =
   | { readonly kind: 'none' }
@@ -112,8 +110,10 @@ export interface Tensor {
   readonly storedType: string;
   /** Decodes the whole tensor, or rows [from, to) of its first axis, to float32. */
   readFloat32(fromRow?: number, toRow?: number): Float32Array;
-  /** The codes of a tensor that is stored in 4 bits with a scale and a minimum per 32 inputs; null for any other. */
-  readNibbles?(): NarrowMatrix | null;
+  /** Fills `target` with the bytes of whole rows as they are stored, from row `fromRow` on. Absent where the tensor is no part of a file. */
+  readStored?(fromRow: number, target: Uint8Array): void;
+  /** Says that these bytes are not read again soon, so that memory need not hold them twice. */
+  giveBack?(): void;
 }
 
 export interface WeightSource {
@@ -268,7 +268,7 @@ export interface DenseBackend {
 }
 
 export interface DenseOptions {
-  /** 'auto': 4 bits where the file has them, else 8 bits; 'exact': float32 everywhere. */
+  /** 'auto': quantized weights as they are in the file, others in 8 bits; 'exact': float32 everywhere. */
   readonly precision: 'auto' | 'exact';
   readonly threads: number;
   /** Called before each piece of native work, while none is under way. */

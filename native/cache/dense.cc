@@ -1,6 +1,7 @@
 #include "dense.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -8,22 +9,11 @@ namespace palimpsest {
 
 namespace {
 
-constexpr int kBlock = 32;   // inputs that share a scale
-constexpr int kPanel = 16;   // outputs
 // Bytes of rows that stay in the second-level cache while panels stream past.
 constexpr size_t kRowBytes = size_t{512} << 10;
 
-int blocksOf(int inputs) { return (inputs + kBlock - 1) / kBlock; }
-int panelsOf(int outputs) { return (outputs + kPanel - 1) / kPanel; }
+int panelsOf(int outputs) { return (outputs + kDensePanel - 1) / kDensePanel; }
 uint8_t* bytesOf(Block* block) { return reinterpret_cast<uint8_t*>(block) + kHeapUnit; }
-
-// Converts x to the nearest half; false unless that is within 2^-11 of x, relative to x.
-bool toHalfExactly(const Kernels* kernels, float x, uint16_t* half) {
-  float back;
-  kernels->toHalf(&x, half, 1);
-  kernels->fromHalf(half, &back, 1);
-  return std::fabs(back - x) <= std::fabs(x) * 0x1p-11f;
-}
 
 void fill(Buffer<float>& to, const float* from, int count, int padded) {
   to.grow(padded);
@@ -34,11 +24,11 @@ void fill(Buffer<float>& to, const float* from, int count, int padded) {
 }  // namespace
 
 void Dense::Quantized::grow(int rows, int width) {
-  const int blocks = blocksOf(width);
+  const int blocks = denseBlocks(width);
   const size_t count = static_cast<size_t>(rows) * blocks;
   bytes.grow(count * 64);
   steps.grow(count);
-  sums.grow(count);
+  sums.grow(count * 2);
   view = {bytes.data(), steps.data(), sums.data(), blocks};
 }
 
@@ -79,68 +69,40 @@ int Dense::normSize(int layer, int norm) const {
   return norm == kMlpNorm || is(kPostNorms) ? shape_.hidden : 0;
 }
 
-uint8_t* Dense::place(Matrix& matrix, size_t size) {
-  if (!matrix.block) {
-    matrix.block = heap_.take(size);
-    if (!matrix.block) return nullptr;
-    bytes_ += size;
-  }
-  std::memset(bytesOf(matrix.block), 0, size);
-  return bytesOf(matrix.block);
+bool Dense::place(Matrix& matrix, size_t size) {
+  matrix.block = heap_.take(size);
+  if (matrix.block) bytes_ += size;
+  return matrix.block;
 }
 
-Status Dense::setWide(int layer, int slot, const float* w) {
-  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot), blocks = blocksOf(inputs);
-  Matrix& matrix = layers_[layer].matrix[slot];
-  if (matrix.block) return kBadArgument;
-  // Check before anything is allocated, so that a refused matrix can be set again.
-  for (size_t i = 0; i < static_cast<size_t>(outputs) * inputs; i++) {
-    if (!std::isfinite(w[i])) return kBadValue;
-  }
-  uint8_t* panels = place(matrix, static_cast<size_t>(panelsOf(outputs)) * blocks * kDenseWideRecord);
-  if (!panels) return kNoMemory;
-  matrix.wide = true;
-  for (int o = 0; o < outputs; o++) {
-    const float* row = w + static_cast<size_t>(o) * inputs;
-    uint8_t* record = panels + static_cast<size_t>(o / kPanel) * blocks * kDenseWideRecord;
-    for (int block = 0; block < blocks; block++, record += kDenseWideRecord) {
-      const int first = block * kBlock, count = std::min(kBlock, inputs - first);
-      float largest = 0;
-      for (int i = 0; i < count; i++) largest = std::max(largest, std::fabs(row[first + i]));
-      const float scale = largest / 127.0f;
-      std::memcpy(record + o % kPanel * 4, &scale, 4);
-      // Where the inverse would overflow float32, the weights become zero.
-      const float inverse = largest > 0x1p-100f ? 127.0f / largest : 0.0f;
-      uint8_t* codes = record + 64 + o % kPanel * 4;
-      for (int i = 0; i < count; i++) codes[i / 4 * 64 + i % 4] = static_cast<uint8_t>(row[first + i] * inverse + 128.5f);
-    }
-  }
-  return kOk;
+void Dense::drop(Matrix& matrix, size_t size) {
+  heap_.give(matrix.block);
+  matrix.block = nullptr;
+  bytes_ -= size;
 }
 
-Status Dense::setNarrow(int layer, int slot, const uint8_t* codes, const float* scales, const float* minima) {
-  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot), blocks = blocksOf(inputs);
+Status Dense::setRows(int layer, int slot, DenseType type, const uint8_t* bytes, int from, int rows) {
+  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot);
   Matrix& matrix = layers_[layer].matrix[slot];
-  if (matrix.block) return kBadArgument;
-  if (inputs % kBlock != 0) return kUnsupported;
-  std::vector<uint16_t> halves(static_cast<size_t>(outputs) * blocks * 2);
-  for (size_t i = 0; i < halves.size() / 2; i++) {
-    if (!toHalfExactly(kernels_, scales[i], &halves[2 * i]) || !toHalfExactly(kernels_, minima[i], &halves[2 * i + 1])) return kUnsupported;
+  if (inputs % kDenseTypes[type].values != 0) return kUnsupported;
+  if (from != matrix.set || rows < 1 || rows > outputs - from || (from > 0 && type != matrix.type)) return kBadArgument;
+  if (rows % kDensePanel != 0 && from + rows != outputs) return kBadArgument;
+  const size_t panelBytes = densePanelBytes(kDenseTypes[type].form, denseBlocks(inputs)), size = panelsOf(outputs) * panelBytes;
+  if (!matrix.block && !place(matrix, size)) return kNoMemory;
+  uint8_t* panels = bytesOf(matrix.block) + from / kDensePanel * panelBytes;
+  const size_t rowBytes = denseRowBytes(type, inputs);
+  std::atomic<bool> finite{true};
+  auto task = [&](int panel, int) {
+    const int first = panel * kDensePanel;
+    if (!packDensePanel(kernels_, type, bytes + first * rowBytes, std::min(kDensePanel, rows - first), inputs, panels + panel * panelBytes)) finite = false;
+  };
+  threads_.each(panelsOf(rows), task);
+  if (!finite) {
+    if (from == 0) drop(matrix, size);
+    return kBadValue;
   }
-  uint8_t* panels = place(matrix, static_cast<size_t>(panelsOf(outputs)) * blocks * kDenseNarrowRecord);
-  if (!panels) return kNoMemory;
-  matrix.wide = false;
-  for (int o = 0; o < outputs; o++) {
-    const uint8_t* row = codes + static_cast<size_t>(o) * inputs;
-    uint8_t* record = panels + static_cast<size_t>(o / kPanel) * blocks * kDenseNarrowRecord;
-    for (int block = 0; block < blocks; block++, record += kDenseNarrowRecord, row += kBlock) {
-      const uint16_t* pair = &halves[(static_cast<size_t>(o) * blocks + block) * 2];
-      std::memcpy(record + o % kPanel * 2, pair, 2);
-      std::memcpy(record + 32 + o % kPanel * 2, pair + 1, 2);
-      uint8_t* to = record + 64 + o % kPanel * 4;
-      for (int i = 0; i < 16; i++) to[i / 4 * 64 + i % 4] = static_cast<uint8_t>((row[i] & 15) | (row[16 + i] & 15) << 4);
-    }
-  }
+  matrix.type = type;
+  matrix.set = from + rows;
   return kOk;
 }
 
@@ -148,7 +110,7 @@ Status Dense::setBias(int layer, int slot, const float* bias) {
   Matrix& matrix = layers_[layer].matrix[slot];
   const int outputs = this->outputs(layer, slot);
   if (!matrix.biased) bytes_ += outputs * sizeof(float);
-  fill(matrix.bias, bias, outputs, panelsOf(outputs) * kPanel);
+  fill(matrix.bias, bias, outputs, panelsOf(outputs) * kDensePanel);
   matrix.biased = true;
   return kOk;
 }
@@ -164,19 +126,19 @@ Status Dense::setNorm(int layer, int norm, const float* gain) {
 
 bool Dense::complete() const {
   for (int layer = 0; layer < shape_.layers; layer++) {
-    for (const Matrix& matrix : layers_[layer].matrix) {
-      if (!matrix.block) return false;
+    for (int slot = 0; slot < kDenseSlots; slot++) {
+      if (layers_[layer].matrix[slot].set < outputs(layer, slot)) return false;
     }
     const bool* normed = layers_[layer].normed;
     if (!is(kNoPreNorms) && !(normed[kAttnNorm] && normed[kMlpNorm])) return false;
     if (is(kPostNorms) && !(normed[kAttnPost] && normed[kMlpPost])) return false;
   }
-  return layers_[shape_.layers].matrix[kDenseQ].block && layers_[shape_.layers].normed[kAttnNorm];
+  return layers_[shape_.layers].matrix[kDenseQ].set == shape_.vocab && layers_[shape_.layers].normed[kAttnNorm];
 }
 
 Dense::Product Dense::product(int layer, int slot, const float* base, float* y) const {
   const Matrix& matrix = layers_[layer].matrix[slot];
-  const DenseWeights weights = {matrix.wide, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot)};
+  const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot)};
   return {weights, base, y};
 }
 
@@ -217,7 +179,7 @@ void Dense::multiply(const Product* products, int count, const Quantized& rows, 
       if (from < own) {
         for (int row = 0; row < n; row += slice) {
           const size_t first = static_cast<size_t>(row) * rows.view.blocks, at = static_cast<size_t>(row) * weights.outputs;
-          const DenseRows part = {rows.view.bytes + first * 64, rows.view.steps + first, rows.view.sums + first, rows.view.blocks};
+          const DenseRows part = {rows.view.bytes + first * 64, rows.view.steps + first, rows.view.sums + first * 2, rows.view.blocks};
           const float* base = products[i].base ? products[i].base + at : nullptr;
           kernels_->densePanels(weights, from, std::min(to, own), part, std::min(slice, n - row), base, products[i].y + at);
         }

@@ -1,15 +1,12 @@
 // Everything in a Llama-shaped transformer except attention and rotary embedding: packed matrices, norms, and the four pieces of a step
 // (first, next, last, logits), which is split where attention happens. Rows are float32 [T][width]; scratch holds kDenseSlice rows at a time.
-//
-//   wide     8 bits, symmetric, one float scale per 32 inputs of an output
-//   narrow   4 bits, half scale and half minimum per 32 inputs: w = scale * code + minimum, which is what Q4_0 and Q4_1 store
-//
-// Inputs are padded with zeros to a multiple of 32.
+// A matrix is kept in the form that the type of its weights has (DENSE_FORMS in layout.ts).
 #pragma once
 #include <vector>
 
 #include "../kernels/kernels.h"
 #include "buffer.h"
+#include "dense_pack.h"
 #include "heap.h"
 #include "threads.h"
 
@@ -43,11 +40,10 @@ class Dense {
   int inputs(int layer, int slot) const;
   int normSize(int layer, int norm) const;  // 0 if there is no such norm
 
-  // w: [outputs][inputs]. Answers kBadValue when a weight is not finite.
-  Status setWide(int layer, int slot, const float* w);
-  // codes: [outputs][inputs] below 16; scales, minima: [outputs][inputs / 32]. Answers kUnsupported when inputs is not a multiple of 32,
-  // or a half does not represent a scale or minimum to within 2^-11.
-  Status setNarrow(int layer, int slot, const uint8_t* codes, const float* scales, const float* minima);
+  // Packs `rows` rows of the matrix, from output `from` on, as a file stores them: rows * denseRowBytes(type, inputs) bytes. They come in order: `from`
+  // is where the last call ended, all calls have the same type, and all but the last a multiple of kDensePanel rows. Answers kUnsupported when
+  // blocks of the type do not divide the inputs, and kBadValue, after which the same rows may be given again, when a weight is not finite.
+  Status setRows(int layer, int slot, DenseType type, const uint8_t* bytes, int from, int rows);
   Status setBias(int layer, int slot, const float* bias);
   Status setNorm(int layer, int norm, const float* gain);
   // Whether every matrix and every required norm has been set.
@@ -65,7 +61,8 @@ class Dense {
     Block* block = nullptr;
     Buffer<float> bias;
     bool biased = false;
-    bool wide = false;
+    DenseType type = kFromF32;
+    int set = 0;  // outputs
   };
   struct Layer {
     Matrix matrix[kDenseSlots];
@@ -86,7 +83,8 @@ class Dense {
     float* y;
   };
 
-  uint8_t* place(Matrix& matrix, size_t size);
+  bool place(Matrix& matrix, size_t size);
+  void drop(Matrix& matrix, size_t size);
   Product product(int layer, int slot, const float* base, float* y) const;
   const float* gains(int layer, int norm) const;  // null where the norm is absent
   void norm(const float* x, int rows, const float* gain);

@@ -1,16 +1,27 @@
-// Products of float rows with 4- or 8-bit weights: the matrices of a model around attention.
-//   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * code) + min[o][b] * sum(x16))
+// Products of float rows with packed weights: the matrices of a model around attention.
+//   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * (code - middle)) + min[o][b] * sum(x16))
 // Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), and sums of products are exact in int32
 // (32 * 255 * 32512 < 2^31). After that, fused multiply-add is used where the hardware has it, so instruction sets differ in the last bits.
 // A row gives the same bits alone as among others.
 //
-//   weights  panels of 16 outputs, each a linear stream of one record per block (the last panel is padded with zeros):
-//              wide    [16] float scales, 8 x 64 bytes: byte i of output o in line j is input 4j + i, code = level + 128
-//              narrow  [16] half scales, [16] half minima, 4 x 64 bytes: low nibbles are input 4j + i, high nibbles input 16 + 4j + i
+//   weights  panels of 16 outputs, each a linear stream of records (DENSE_FORMS in layout.ts). A record is a head, and then per block of 32 inputs
+//            the scales and the codes. The last panel, and the inputs of `wide`, are padded with zeros.
+//              form         head                scales of a block                     middle
+//              wide                             [16] float scale                      128
+//              Q8_0                             [16] half scale                       128
+//              Q4_0, Q5_0                       [16] half scale                       8, 16
+//              Q4_1, Q5_1                       [16] half scale, [16] half minimum    0
+//              Q4_K, Q5_K   [16] half d, e      [16] byte s, [16] byte t              0; scale = d * s, minimum = -e * t
+//              Q6_K         [16] half d         [2][16] byte s, of 16 inputs each     32; scale = d * s
+//            Codes are lines of 64 bytes, in which each output has four. With i from 0 to 3:
+//              8 bits       line j (0-7): byte i is input 4j + i
+//              4 to 6 bits  line j (0-3): the low nibble of byte i is input 4j + i, the high one input 16 + 4j + i
+//              5 bits       and a line with bit 4: bit j of byte i is that of input 4j + i
+//              6 bits       and two lines with bits 4 and 5: bits 2j and 2j + 1 of byte i are those of input 4j + i, in the second line of 16 + 4j + i
 //   rows     64 bytes per block, as dot4.h places them
 #pragma once
 
-constexpr int kDenseVectors = 16 / kLanes;  // vectors in the outputs of a panel
+constexpr int kDenseVectors = kDensePanel / kLanes;  // vectors in the outputs of a panel
 // How many rows and panels are multiplied at once: as many as the registers hold.
 #if defined(__AVXVNNI__)
 constexpr int kDenseRows = 3, kDensePanels = 1;
@@ -26,55 +37,106 @@ static void denseRow(const float* x, int count, const DenseRows& rows, int row) 
     const int left = count - block * 32 < 32 ? count - block * 32 : 32;
     __builtin_memcpy(line, x + block * 32, left * sizeof(float));
     rows.steps[first + block] = quantizeI16(line, 32, whole);
-    rows.sums[first + block] = placeRow(whole, 32, rows.bytes + (first + block) * 64);
+    int32_t* sums = rows.sums + (first + block) * 2;
+    sums[0] = placeRow(whole, 32, rows.bytes + (first + block) * 64);
+    sums[1] = 0;
+    for (int i = 16; i < 32; i++) sums[1] += whole[i];
+  }
+}
+
+// How many scales the inputs of a block have, and what is to be taken from its codes. Codes of 8 bits are multiplied with kBias added.
+template <DenseForm Form>
+constexpr int kDenseGroups = Form == kDenseQ6K ? 2 : 1;
+template <DenseForm Form>
+constexpr int kDenseMiddle = kDenseForms[Form].bits == 8 ? kBias : Form == kDenseQ40 ? 8 : Form == kDenseQ50 ? 16 : Form == kDenseQ6K ? 32 : 0;
+template <DenseForm Form>
+constexpr bool kDenseHasMinimum = Form == kDenseQ41 || Form == kDenseQ51 || Form == kDenseQ4K || Form == kDenseQ5K;
+
+INLINE VecF denseHalves(const uint8_t* p, int at) { return loadHalf(reinterpret_cast<const uint16_t*>(p) + at); }
+INLINE VecF denseBytes(const uint8_t* p, int at) { return loadSigned(reinterpret_cast<const int8_t*>(p) + at); }
+
+// Scales of kLanes outputs from output `at` on, and their minima.
+template <DenseForm Form>
+INLINE VecF denseScale(const uint8_t* head, const uint8_t* scales, int group, int at) {
+  if constexpr (Form == kDenseWide) return load(reinterpret_cast<const float*>(scales) + at);
+  else if constexpr (kDenseForms[Form].head > 0) return denseHalves(head, at) * denseBytes(scales, group * kDensePanel + at);
+  else return denseHalves(scales, at);
+}
+template <DenseForm Form>
+INLINE VecF denseMinimum(const uint8_t* head, const uint8_t* scales, int at) {
+  if constexpr (kDenseForms[Form].head > 0) return VecF{} - denseHalves(head, kDensePanel + at) * denseBytes(scales, kDensePanel + at);
+  else return denseHalves(scales, kDensePanel + at);
+}
+
+// The codes of one line of inputs, 0 to 7, for the outputs of one vector.
+template <DenseForm Form, int Line>
+INLINE Levels denseCodes(const uint8_t* codes) {
+  constexpr int kBits = kDenseForms[Form].bits;
+  const Bytes v = loadBytes(codes + Line % (kBits == 8 ? 8 : 4) * 64);
+  if constexpr (kBits == 8) return asLevels(v ^ splatByte(kBias ^ 128));
+  else if constexpr (kBits == 4) return nibblesOf(v, Line >= 4);
+  else {
+    // The fields that belong to this line are shifted to bit 4.
+    constexpr int kField = kBits == 5 ? Line : Line % 4 * 2;
+    const Bytes plane = loadBytes(codes + 256 + (kBits == 5 ? 0 : Line / 4 * 64));
+    const Bytes upper = kField < 4 ? plane << (4 - kField) : plane >> (kField - 4);
+    return asLevels(((Line >= 4 ? v >> 4 : v) & splatByte(15)) | (upper & splatByte(kBits == 5 ? 0x10 : 0x30)));
   }
 }
 
 // R rows and P panels. out: R rows of P * 16, without base and bias.
-template <int R, int P, bool Wide>
+template <int R, int P, DenseForm Form>
 static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, float* out) {
-  constexpr int V = kDenseVectors;
-  constexpr size_t kRecord = Wide ? kDenseWideRecord : kDenseNarrowRecord;
+  constexpr int V = kDenseVectors, G = kDenseGroups<Form>;
+  constexpr DenseFormSizes kSizes = kDenseForms[Form];
   const int blocks = x.blocks;
   const int8_t* bytes = x.bytes + static_cast<size_t>(row) * blocks * 64;
   const float* steps = x.steps + static_cast<size_t>(row) * blocks;
-  const int32_t* sums = x.sums + static_cast<size_t>(row) * blocks;
+  const int32_t* sums = x.sums + static_cast<size_t>(row) * blocks * 2;
+  const uint8_t* head = w;
   VecF total[R][P][V] = {};
-  for (int block = 0; block < blocks; block++, w += kRecord, bytes += 64) {
-    // A single row reads each weight once, so the weights are prefetched in the order of addresses.
-    if (R == 1) {
-      for (size_t line = 0; line < kRecord; line += 64) __builtin_prefetch(w + kDenseAhead + line);
-    }
-    RowDots sum[R][P * V];
-    repeat<R>([&](auto r) MEMBER {
-      const RowDots start = startRow(Wide ? -kBias * sums[r.value * blocks + block] : 0);
-      repeat<P * V>([&](auto i) MEMBER { sum[r.value][i.value] = start; });
-    });
-    const uint8_t* codes = w + kRecord - (Wide ? 512 : 256);
-    repeat<8>([&](auto line) MEMBER {
-      Levels weight[P * V];
-      repeat<P * V>([&](auto i) MEMBER {
-        const Bytes v = loadBytes(codes + i.value / V * panelBytes + i.value % V * kVectorBytes + line.value % (Wide ? 8 : 4) * 64);
-        weight[i.value] = Wide ? asLevels(v ^ splatByte(kBias ^ 128)) : nibblesOf(v, line.value >= 4);
-      });
-      repeat<R>([&](auto r) MEMBER { addQuad<P * V>(sum[r.value], weight, bytes + static_cast<size_t>(r.value) * blocks * 64 + line.value * 8); });
-    });
-#pragma GCC unroll 2
-    for (int p = 0; p < P; p++) {
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) {
-        const uint8_t* scales = w + p * panelBytes;
-        const VecF scale = Wide ? load(reinterpret_cast<const float*>(scales) + v * kLanes) : loadHalf(reinterpret_cast<const uint16_t*>(scales) + v * kLanes);
-        const VecF least = Wide ? VecF{} : loadHalf(reinterpret_cast<const uint16_t*>(scales) + 16 + v * kLanes);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-          VecF part = __builtin_convertvector(sumsOf(sum[r][p * V + v]), VecF);
-          if constexpr (Wide) part = part * scale;
-          else part = mulAdd(part, scale, least * splat(static_cast<float>(sums[r * blocks + block])));
-          total[r][p][v] = mulAdd(part, splat(steps[r * blocks + block]), total[r][p][v]);
-        }
+  for (int block = 0; block < blocks; block++, w += denseBlockBytes(Form), bytes += 64) {
+    if constexpr (kSizes.head > 0) {
+      if (block % kSizes.blocks == 0) {
+        head = w;
+        w += kSizes.head;
       }
     }
+    // A single row reads each weight once, so the weights are prefetched in the order of addresses.
+    if (R == 1) {
+      for (size_t line = 0; line < denseBlockBytes(Form) + kSizes.head; line += 64) __builtin_prefetch(w + kDenseAhead + line);
+    }
+    const uint8_t* codes = w + kSizes.scales;
+    repeat<G>([&](auto group) MEMBER {
+      RowDots sum[R][P * V];
+      repeat<R>([&](auto r) MEMBER {
+        const int32_t* both = sums + (static_cast<size_t>(r.value) * blocks + block) * 2;
+        const RowDots start = startRow(-kDenseMiddle<Form> * (G == 1 ? both[0] : group.value == 0 ? both[0] - both[1] : both[1]));
+        repeat<P * V>([&](auto i) MEMBER { sum[r.value][i.value] = start; });
+      });
+      repeat<8 / G>([&](auto line) MEMBER {
+        constexpr int kLine = group.value * (8 / G) + line.value;
+        Levels weight[P * V];
+        repeat<P * V>([&](auto i) MEMBER { weight[i.value] = denseCodes<Form, kLine>(codes + i.value / V * panelBytes + i.value % V * kVectorBytes); });
+        repeat<R>([&](auto r) MEMBER { addQuad<P * V>(sum[r.value], weight, bytes + static_cast<size_t>(r.value) * blocks * 64 + kLine * 8); });
+      });
+#pragma GCC unroll 2
+      for (int p = 0; p < P; p++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+          const VecF scale = denseScale<Form>(head + p * panelBytes, w + p * panelBytes, group.value, v * kLanes);
+          VecF least{};
+          if constexpr (kDenseHasMinimum<Form>) least = denseMinimum<Form>(head + p * panelBytes, w + p * panelBytes, v * kLanes);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; r++) {
+            VecF part = __builtin_convertvector(sumsOf(sum[r][p * V + v]), VecF);
+            if constexpr (kDenseHasMinimum<Form>) part = mulAdd(part, scale, least * splat(static_cast<float>(sums[(r * blocks + block) * 2])));
+            else part = part * scale;
+            total[r][p][v] = mulAdd(part, splat(steps[r * blocks + block]), total[r][p][v]);
+          }
+        }
+      }
+    });
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
@@ -87,11 +149,11 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
 }
 
 // Multiplies R rows from `row` by P panels from `panel`.
-template <int R, int P, bool Wide>
+template <int R, int P, DenseForm Form>
 INLINE void denseStore(const DenseWeights& w, int panel, const DenseRows& x, int row, const float* base, float* y) {
   alignas(64) float out[R * P * 16];
-  const size_t panelBytes = (Wide ? kDenseWideRecord : kDenseNarrowRecord) * static_cast<size_t>(x.blocks);
-  denseTile<R, P, Wide>(w.panels + panel * panelBytes, panelBytes, x, row, out);
+  const size_t panelBytes = densePanelBytes(Form, x.blocks);
+  denseTile<R, P, Form>(w.panels + panel * panelBytes, panelBytes, x, row, out);
   const int first = panel * 16;
   const int count = w.outputs - first < P * 16 ? w.outputs - first : P * 16;
   for (int r = 0; r < R; r++) {
@@ -107,26 +169,35 @@ INLINE void denseStore(const DenseWeights& w, int panel, const DenseRows& x, int
   }
 }
 
-template <int P, bool Wide>
+template <int P, DenseForm Form>
 INLINE void densePanelRows(const DenseWeights& w, int panel, const DenseRows& x, int n, const float* base, float* y) {
   int row = 0;
-  for (; row + kDenseRows <= n; row += kDenseRows) denseStore<kDenseRows, P, Wide>(w, panel, x, row, base, y);
-  for (; row < n; row++) denseStore<1, P, Wide>(w, panel, x, row, base, y);
+  for (; row + kDenseRows <= n; row += kDenseRows) denseStore<kDenseRows, P, Form>(w, panel, x, row, base, y);
+  for (; row < n; row++) denseStore<1, P, Form>(w, panel, x, row, base, y);
 }
 
-template <bool Wide>
+template <DenseForm Form>
 INLINE void denseAll(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
   int panel = from;
   if constexpr (kDensePanels > 1) {
     // A single row reads one panel after another, as a linear stream.
-    for (; n > 1 && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Wide>(w, panel, x, n, base, y);
+    for (; n > 1 && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form>(w, panel, x, n, base, y);
   }
-  for (; panel < to; panel++) densePanelRows<1, Wide>(w, panel, x, n, base, y);
+  for (; panel < to; panel++) densePanelRows<1, Form>(w, panel, x, n, base, y);
 }
 
 static void densePanels(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
-  if (w.wide) denseAll<true>(w, from, to, x, n, base, y);
-  else denseAll<false>(w, from, to, x, n, base, y);
+  switch (w.form) {
+    case kDenseWide: denseAll<kDenseWide>(w, from, to, x, n, base, y); break;
+    case kDenseQ80: denseAll<kDenseQ80>(w, from, to, x, n, base, y); break;
+    case kDenseQ40: denseAll<kDenseQ40>(w, from, to, x, n, base, y); break;
+    case kDenseQ41: denseAll<kDenseQ41>(w, from, to, x, n, base, y); break;
+    case kDenseQ50: denseAll<kDenseQ50>(w, from, to, x, n, base, y); break;
+    case kDenseQ51: denseAll<kDenseQ51>(w, from, to, x, n, base, y); break;
+    case kDenseQ4K: denseAll<kDenseQ4K>(w, from, to, x, n, base, y); break;
+    case kDenseQ5K: denseAll<kDenseQ5K>(w, from, to, x, n, base, y); break;
+    case kDenseQ6K: denseAll<kDenseQ6K>(w, from, to, x, n, base, y); break;
+  }
   clearUpperHalves();
 }
 

@@ -100,18 +100,21 @@ constexpr int gemmPanelOutputs(int left) { return left > 48 && left <= 64 ? 32 :
 struct DenseRows {
   int8_t* bytes;   // [rows][blocks][64]
   float* steps;    // [rows][blocks], the value of one unit of the integers
-  int32_t* sums;   // [rows][blocks], sums of the integers
+  int32_t* sums;   // [rows][blocks][2], the sum of the integers, and of the last 16
   int blocks;      // of 32 inputs
 };
 
-constexpr size_t kDenseWideRecord = 64 + 512;
-constexpr size_t kDenseNarrowRecord = 64 + 256;
+constexpr int kDenseBlock = 32, kDensePanel = 16;
+// Bytes of a block of inputs of a panel, without the head of its record; of a record; and of a panel, whose inputs are whole records.
+constexpr size_t denseBlockBytes(DenseForm form) { return kDenseForms[form].scales + 64 * kDenseForms[form].bits; }
+constexpr size_t denseRecordBytes(DenseForm form) { return kDenseForms[form].head + kDenseForms[form].blocks * denseBlockBytes(form); }
+constexpr size_t densePanelBytes(DenseForm form, int blocks) { return static_cast<size_t>(blocks / kDenseForms[form].blocks) * denseRecordBytes(form); }
 // Weights are prefetched this many bytes before they are read.
 constexpr size_t kDenseAhead = 4096;
 
 // Panels have 16 outputs; the last may have fewer. bias: null, or one number per output, padded to whole panels.
 struct DenseWeights {
-  bool wide;
+  DenseForm form;
   const uint8_t* panels;
   const float* bias;
   int outputs;

@@ -11,8 +11,8 @@
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
  * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
  *   --windows N      passages of each kind, 2 by default
- *   --dense KIND     exact: weights in float32, so that nothing but the cache differs (default of the table); auto: in 4 and 8 bits, which is faster
- *                    and the same in both runs that are compared (default of learning and stated)
+ *   --dense KIND     exact: weights in float32, so that nothing but the cache differs (default of the table); auto: quantized ones as in the file, others in 8 bits,
+ *                    which is faster and the same in both runs that are compared (default of learning and stated)
  *   --caches LIST    these caches instead of those of the table
  *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
  *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default

@@ -142,10 +142,10 @@ export interface KernelsBinding {
     up: Float32Array,
     gelu: boolean,
   ): void;
-  /** y [n, outputs], steps and sums [n, blocks of 32] are written; bias and base may be empty. */
+  /** y [n, outputs], steps [n, blocks of 32] and sums [n, blocks, 2] are written; bias and base may be empty. `form` is an index of DENSE_FORMS. */
   densePanels(
     isa: number,
-    wide: boolean,
+    form: number,
     inputs: number,
     outputs: number,
     n: number,
@@ -157,6 +157,8 @@ export interface KernelsBinding {
     steps: Float32Array,
     sums: Int32Array,
   ): void;
+  /** Packs rows of a type, an index of DENSE_TYPES, into panels. → 1 if all scales are finite, or 0 */
+  densePack(isa: number, type: number, inputs: number, rows: number, bytes: Uint8Array, panels: Uint8Array): number;
   /** The thread pool (native/test_threads.cc); not in WebAssembly. → items that did not run exactly once, and how many the caller did not run */
   threadRounds?(threads: number, rounds: number, mostItems: number, seed: number): { wrong: number; byOthers: number };
   /** Linux only. Rounds while every thread but the caller is stopped. → items that ran */

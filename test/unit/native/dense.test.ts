@@ -6,6 +6,7 @@ import {
   DenseHalf,
   type DenseNorm,
   type DenseShape,
+  densePacking,
   KvError,
   nativeInfo,
   type Projected,
@@ -13,6 +14,7 @@ import {
 } from '../../../native/index.ts';
 import { normals } from '../../native/dense.ts';
 import { seeded } from '../../native/rows.ts';
+import { QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
 
 const SEED = 5119;
 const { available, isa: best } = nativeInfo();
@@ -27,7 +29,7 @@ const SHAPE: DenseShape = {
 const OTHER: DenseShape = { ...SHAPE, preNorms: false, postNorms: true, activation: 'gelu-tanh', qkNorm: 'width' };
 const SHAPES = { 'as in Llama': SHAPE, 'with norms after, over all heads, and GELU': OTHER } as const;
 
-/** Every second matrix in 4 bits where its inputs allow. */
+/** Every second matrix in the blocks of some type where its inputs allow, the others rounded to 8 bits. */
 function filled(shape: DenseShape, threads: number): DenseHalf {
   const random = seeded(SEED);
   const half = new DenseHalf(shape, threads);
@@ -35,13 +37,11 @@ function filled(shape: DenseShape, threads: number): DenseHalf {
     for (const [i, slot] of DENSE_SLOTS.entries()) {
       if (layer === shape.layers && i > 0) continue;
       const [outputs, inputs] = half.sizes(layer, slot);
-      const isNarrow = (layer + i) % 2 === 0 && inputs % 32 === 0;
-      const groups = (outputs * inputs) / 32;
-      if (isNarrow) {
-        const codes = Uint8Array.from({ length: outputs * inputs }, () => Math.floor(random() * 16));
-        const scales = new Float32Array(groups).fill(0.03125);
-        expect(half.setNarrow(layer, slot, { codes, scales, minima: scales.map((scale) => -7 * scale) })).toBe(true);
-      } else
+      const types = QUANTIZED_TYPES.filter((type) => densePacking(type, outputs, inputs) !== null);
+      const type = types[(layer * DENSE_SLOTS.length + i) % Math.max(1, types.length)];
+      if ((layer + i) % 2 === 0 && type !== undefined)
+        half.setRows(layer, slot, type, weightBlocks(random, type, outputs * inputs, 1 / 8));
+      else
         half.setWide(
           layer,
           slot,
@@ -199,11 +199,6 @@ describe('what is refused', () => {
     ['a matrix of another size', 'bad-shape', () => empty().setWide(0, 'q', rows(95))],
     ['a matrix with NaN', 'bad-value', () => empty().setWide(0, 'q', rows(96 * 96).fill(NaN, 7, 8))],
     ['an infinite matrix', 'bad-value', () => empty().setWide(0, 'q', rows(96 * 96).fill(-Infinity, 7, 8))],
-    [
-      'codes of another size',
-      'bad-shape',
-      () => empty().setNarrow(0, 'q', { codes: new Uint8Array(9), scales: rows(288), minima: rows(288) }),
-    ],
     ['a bias of another size', 'bad-shape', () => empty().setBias(0, 'q', rows(95))],
     ['a norm of another size', 'bad-shape', () => empty().setNorm(0, 'qNorm', rows(96))],
     ['a norm after a half that has none', 'bad-argument', () => empty().setNorm(0, 'attnPost', rows(96))],
@@ -229,21 +224,6 @@ describe('what is refused', () => {
     const shared = rows(64);
     const twice = { q: rows(96), k: shared.subarray(0, 32), v: shared.subarray(16, 48) };
     expect(code(() => half.first(x, 1, twice))).toBe('bad-argument');
-  });
-
-  test('4-bit codes whose scales no half holds, or whose inputs are no blocks, are left to 8 bits', () => {
-    const codes = new Uint8Array(96 * 96);
-    const [scales, minima] = [rows(288).fill(0.5), rows(288)];
-    for (const odd of [1e-9, 70_000, NaN, Infinity]) {
-      const target = empty();
-      expect(target.setNarrow(0, 'q', { codes, scales: rows(288).fill(0.5).fill(odd, 9, 10), minima })).toBe(false);
-      expect(target.setNarrow(0, 'q', { codes, scales, minima: rows(288).fill(odd, 9, 10) })).toBe(false);
-      expect(target.setNarrow(0, 'q', { codes, scales, minima })).toBe(true);
-      target.close();
-    }
-    expect(
-      empty().setNarrow(0, 'down', { codes: new Uint8Array(96 * 392), scales: rows(1176), minima: rows(1176) }),
-    ).toBe(false);
   });
 
   test('a closed one refuses every call; closing twice is fine', () => {

@@ -1,11 +1,22 @@
 // Files that are none: a pipe that nobody writes, a device that never ends, a folder, a file far too large. Each is refused at once,
-// without waiting and without reading; an ordinary file is read and replaced as a whole.
+// without waiting and without reading; an ordinary file is read and replaced as a whole, and what the system keeps
+// of it can be given back.
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { KvError, readRegular, replaceFile } from '../../../native/index.ts';
+import { forgetFileBytes, KvError, nativeInfo, readRegular, replaceFile } from '../../../native/index.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-file-'));
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
@@ -48,4 +59,27 @@ describe('only regular files of plausible size are opened', () => {
     expect(readRegular(path, { bytesMax: 6 }).toString()).toBe('second');
     expect([readFileSync(path, 'utf8'), readdirSync(place)]).toEqual(['second', ['file']]);
   });
+});
+
+describe('what the system keeps of a file', () => {
+  it('may be given back, and is read again from the disk; Linux takes such advice', () => {
+    const path = join(dir, 'kept');
+    const bytes = Uint8Array.from({ length: 1 << 20 }, (_, i) => i % 251);
+    writeFileSync(path, bytes);
+    const fd = openSync(path, 'r');
+    expect(forgetFileBytes(fd, 4096, 1 << 19)).toBe(process.platform === 'linux' && nativeInfo().binding !== 'wasm');
+    expect(readFileSync(path).equals(bytes)).toBe(true);
+    for (const wrong of [-1, 0.5, 2 ** 53]) {
+      expect(() => forgetFileBytes(fd, wrong, 1)).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+      expect(() => forgetFileBytes(fd, 0, wrong)).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+    }
+    closeSync(fd);
+  });
+
+  it.skipIf(process.platform !== 'linux' || nativeInfo().binding === 'wasm')(
+    'is not asked of a file that is not open (where the system is asked)',
+    () => {
+      expect(() => forgetFileBytes(2 ** 30, 0, 1)).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+    },
+  );
 });

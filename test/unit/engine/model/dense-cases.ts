@@ -116,3 +116,57 @@ export async function worstErrors(
   }
   return worst;
 }
+
+/** Σ p·ln(p/q) of softmaxed logits. */
+function kld(exact: readonly number[], actual: ArrayLike<number>): number {
+  const logOf = (values: readonly number[]): number[] => {
+    const most = Math.max(...values);
+    const total = Math.log(values.reduce((sum, value) => sum + Math.exp(value - most), 0));
+    return values.map((value) => value - most - total);
+  };
+  const [p, q] = [logOf(exact), logOf(Array.from(actual))];
+  return p.reduce((sum, logP, i) => sum + Math.exp(logP) * (logP - q[i]!), 0);
+}
+
+/** Heads of values as heads of queries see them: attention to one token is its value. */
+function attended<T>({ queryHeads, kvHeads, headDim }: ModelConfig, v: readonly T[]): T[] {
+  return Array.from({ length: queryHeads * headDim }, (_, i) => {
+    const head = Math.floor((Math.floor(i / headDim) * kvHeads) / queryHeads);
+    return v[head * headDim + (i % headDim)]!;
+  });
+}
+
+/** What the whole model answers, in float64, to each token of the vocabulary as the first of a text. */
+export function exactLogits(config: ModelConfig, weights: WeightSource): number[][] {
+  const plain = new PlainDense(config, weights);
+  let rows = plain.rows(weights.tensor('embed').readFloat32(), config.hiddenSize);
+  for (let layer = 0; layer < config.layers; layer++) {
+    const { v } = plain.projections(layer, rows);
+    rows = plain.afterAttention(
+      layer,
+      v.map((row) => attended(config, row)),
+      rows,
+    );
+  }
+  return plain.logits(rows);
+}
+
+/** The mean KLD of what a backend answers to the same. */
+export async function divergence(
+  config: ModelConfig,
+  exact: readonly (readonly number[])[],
+  backend: DenseBackend,
+): Promise<number> {
+  const { layers, kvHeads, headDim, vocabSize } = config;
+  const attention = (v: Float32Array): Float32Array => {
+    const width = kvHeads * headDim;
+    const rows = Array.from({ length: vocabSize }, (_, t) => [...v.subarray(t * width, (t + 1) * width)]);
+    return Float32Array.from(rows.flatMap((row) => attended(config, row)));
+  };
+  let step = await backend.first(backend.embed(Int32Array.from({ length: vocabSize }, (_, id) => id)), vocabSize);
+  for (let layer = 0; layer < layers - 1; layer++)
+    step = await backend.next(layer, attention(step.v), step.x, vocabSize);
+  const logits = await backend.logits(await backend.last(attention(step.v), step.x, vocabSize), vocabSize);
+  const klds = exact.map((row, t) => kld(row, logits.subarray(t * vocabSize, (t + 1) * vocabSize)));
+  return klds.reduce((sum, value) => sum + value, 0) / vocabSize;
+}

@@ -1,13 +1,15 @@
 // Tries the dense half on our own kernels, on every instruction set of this CPU: each feature of the Llama family against float64 loops,
-// with weights that 8 bits (or 4) hold exactly, so that only the rounding of activations is left; rounding to 8 bits against its law; 4-bit
-// blocks of files against their decoded weights; and what is refused.
+// with weights that 8 bits hold exactly, so that only the rounding of activations is left; rounding to 8 bits against its law; every quantized type
+// against its decoded weights, in every output and in the divergence of a whole model; and what is refused.
 import { afterAll, describe, expect, test } from 'vitest';
 import { createNativeBackend } from '../../../../engine/model/dense-native.ts';
 import { dequantize, ELEMENT_TYPES } from '../../../../engine/model/dequant.ts';
-import { hasNibbles, nibblesOf } from '../../../../engine/model/nibbles.ts';
 import type { ModelConfig, Tensor, WeightSource } from '../../../../engine/model/types.ts';
 import { nativeInfo, setIsa } from '../../../../native/index.ts';
-import { BASE, CASES, randomWeights, worstErrors } from './dense-cases.ts';
+import { DENSE_FORMS } from '../../../../native/layout.ts';
+import { seeded } from '../../../native/rows.ts';
+import { QUANTIZED_TYPES, type QuantizedType, weightBlocks } from '../../../native/weight-blocks.ts';
+import { BASE, CASES, divergence, exactLogits, randomWeights, worstErrors } from './dense-cases.ts';
 import { Rng } from './rng.ts';
 
 const { available, isa: best } = nativeInfo();
@@ -31,40 +33,36 @@ function toEightBits(w: Float32Array, inputs: number): void {
   }
 }
 
-/** The same weights in the blocks of a 4-bit type, with scales of our choice. */
-function inBlocks(weights: WeightSource, type: 'Q4_0' | 'Q4_1' | 'Q4_K', seed: number): WeightSource {
-  const random = new Rng(seed);
+/** A model whose matrices are blocks of a type, as a file has them. */
+function inBlocks(weights: WeightSource, type: QuantizedType, seed: number): WeightSource & { fileBytes(): number } {
+  const random = seeded(seed);
   const element = ELEMENT_TYPES.get(type)!;
   const made = new Map<string, Tensor>();
+  let fileBytes = 0;
   const tensor = (name: string): Tensor => {
     const given = weights.tensor(name);
-    const count = given.shape.reduce((a, b) => a * b, 1);
-    if (given.shape.length !== 2 || count % element.blockValues !== 0) return given;
+    const [rows, width] = given.shape as [number, number | undefined];
+    if (width === undefined) return given;
     const known = made.get(name);
     if (known !== undefined) return known;
-    const bytes = Uint8Array.from({ length: (count / element.blockValues) * element.blockBytes }, () =>
-      Math.floor((random.normal(1)[0]! * 1000 + 1e6) % 256),
-    );
-    // Two halves at the start of every block: about 0.02 and −0.1 (Q4_K: times 6-bit numbers).
-    for (let at = 0; at < bytes.length; at += element.blockBytes) {
-      bytes.set(
-        type === 'Q4_K' ? [0x00, 0x10, 0x00, 0x14] : type === 'Q4_1' ? [0x12, 0x25, 0x66, 0xae] : [0x12, 0x25],
-        at,
-      );
-    }
-    const data = new Float32Array(count);
+    // The output matrix is larger, so that some tokens are far more likely than others.
+    const bytes = weightBlocks(random, type, rows * width, (name === 'embed' ? 3 : 1) / Math.sqrt(width));
+    fileBytes += bytes.length;
+    const data = new Float32Array(rows * width);
     dequantize(element, bytes, data);
-    const width = given.shape[1]!;
     const stored: Tensor = {
       ...given,
       storedType: type,
-      readFloat32: (from = 0, to = given.shape[0]!) => data.slice(from * width, to * width),
-      readNibbles: () => nibblesOf(element, bytes),
+      readFloat32: (from = 0, to = rows) => data.slice(from * width, to * width),
+      readStored(from, target) {
+        const start = (from * bytes.length) / rows;
+        target.set(bytes.subarray(start, start + target.length));
+      },
     };
     made.set(name, stored);
     return stored;
   };
-  return { has: (name) => weights.has(name), tensor, close: () => weights.close() };
+  return { has: (name) => weights.has(name), tensor, close: () => weights.close(), fileBytes: () => fileBytes };
 }
 
 describe.each(available)('%s', (isa) => {
@@ -78,19 +76,28 @@ describe.each(available)('%s', (isa) => {
     for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(ROUNDED_ACTIVATIONS);
     expect(backend.weightTypes).toEqual({ q8: 7 * config.layers + 1 });
   });
+});
 
-  test.each(['Q4_0', 'Q4_1', 'Q4_K'] as const)('%s stays in 4 bits and loses nothing', async (type) => {
+test.each(QUANTIZED_TYPES)('%s stays as it is in the file and loses nothing', async (type) => {
+  const config: ModelConfig = {
+    ...BASE,
+    hiddenSize: 256,
+    intermediateSize: 256,
+    headDim: 64,
+    layers: 2,
+    vocabSize: 48,
+  };
+  const weights = inBlocks(randomWeights(config, 12), type, 13);
+  const { bits } = DENSE_FORMS.find(({ name }) => name === type)!;
+  const exact = exactLogits(config, weights);
+  for (const isa of available) {
     setIsa(isa);
-    const config: ModelConfig = { ...BASE, hiddenSize: 256, intermediateSize: 512, headDim: 64, layers: 2 };
-    const weights = inBlocks(randomWeights(config, 12), type, 13);
     const backend = await createNativeBackend({ config, weights }, { precision: 'auto', threads: 1 });
-    const worst = await worstErrors(config, weights, backend);
+    expect(await divergence(config, exact, backend), isa).toBeLessThan(1e-6);
+    expect(backend.weightTypes).toEqual({ [`q${bits}`]: 7 * config.layers + 1 });
+    expect(backend.bytes / weights.fileBytes()).toBeLessThan(1.1);
     await backend.close();
-    // Scales of Q4_K are products of 17 bits, of which a half keeps 11: 2^-12 of a weight at most.
-    const tolerance = ROUNDED_ACTIVATIONS + (type === 'Q4_K' ? 2 ** -11 : 0);
-    for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(tolerance);
-    expect(backend.weightTypes).toEqual({ q4: 7 * config.layers + 1 });
-  });
+  }
 });
 
 // Weights off by 0.5% of their size (dense.test.ts); no more, because activations are not.
@@ -102,28 +109,6 @@ test('rounding to 8 bits stays within its law, and is not float32 in disguise', 
   await backend.close();
   for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(0.018);
   expect(worst['logits']!).toBeGreaterThan(1e-3);
-});
-
-test('codes, scales and minima of a file say the same as its decoded weights', () => {
-  const random = new Rng(15);
-  const named = [...ELEMENT_TYPES.values()].filter(hasNibbles);
-  expect(named.map(({ name }) => name)).toEqual(['Q4_0', 'Q4_1', 'Q4_K']);
-  for (const type of named) {
-    const bytes = Uint8Array.from(
-      { length: 6 * type.blockBytes },
-      () => Math.floor(Math.abs(random.normal(1)[0]!) * 1e4) % 256,
-    );
-    // Halves that are numbers: exponents below 31.
-    for (let at = 0; at < bytes.length; at += type.blockBytes) for (const high of [1, 3]) bytes[at + high]! &= 0xbb;
-    const expected = new Float32Array(6 * type.blockValues);
-    dequantize(type, bytes, expected);
-    const { codes, scales, minima } = nibblesOf(type, bytes);
-    for (const [i, value] of expected.entries()) {
-      const group = Math.floor(i / 32);
-      const size = Math.abs(scales[group]! * 15) + Math.abs(minima[group]!);
-      expect(Math.abs(scales[group]! * codes[i]! + minima[group]! - value)).toBeLessThanOrEqual(size * 2 ** -23);
-    }
-  }
 });
 
 describe('one backend', () => {
@@ -161,6 +146,27 @@ describe('one backend', () => {
       });
     },
   );
+
+  test.each(QUANTIZED_TYPES)('an infinite scale among blocks of %s is found at load', async (type) => {
+    const config: ModelConfig = { ...BASE, hiddenSize: 256, intermediateSize: 512, headDim: 64, layers: 1 };
+    const whole = inBlocks(randomWeights(config, 12), type, 13);
+    const weights: WeightSource = {
+      ...whole,
+      tensor(asked) {
+        const tensor = whole.tensor(asked);
+        if (asked !== '0.up') return tensor;
+        // All bits of the last block are set, and with them those of its halves.
+        const { blockBytes } = ELEMENT_TYPES.get(type)!;
+        const readStored = (from: number, target: Uint8Array): void => {
+          tensor.readStored!(from, target);
+          target.fill(255, -blockBytes);
+        };
+        return { ...tensor, readStored };
+      },
+    };
+    const opened = createNativeBackend({ config, weights }, { precision: 'auto', threads: 1 });
+    await expect(opened).rejects.toMatchObject({ code: 'bad-model', values: { tensor: '0.up' } });
+  });
 
   test.each(['1.o', '2.gate', 'norm'])('NaN or infinity in %s is found at load', async (name) => {
     for (const poison of [NaN, Infinity, -Infinity]) {

@@ -1,0 +1,241 @@
+// Every type of weights that the dense half packs: on every instruction set, products are those with the decoded weights of the file in float64, within
+// the rounding of the activations (and of floats to 8 bits), and a row alone has the bits that it has among others; scales that are no numbers are found; rows come in parts; and what is refused.
+import { afterAll, describe, expect, test } from 'vitest';
+import { dequantize, ELEMENT_TYPES } from '../../../engine/model/dequant.ts';
+import { DenseHalf, densePacking, KvError, nativeInfo, setIsa, toHalf } from '../../../native/index.ts';
+import { DENSE_FORMS, DENSE_TYPES, type DenseType } from '../../../native/layout.ts';
+import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
+import { gaussian, seeded } from '../../native/rows.ts';
+import { halvesOf, QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
+
+const SEED = 8311;
+const kernels = loadKernels();
+const ISAS = availableIsas(kernels);
+const TYPES = DENSE_TYPES.map(({ name }) => name);
+const { isa: best } = nativeInfo();
+afterAll(() => setIsa(best));
+
+function decoded(type: DenseType, bytes: Uint8Array, count: number): Float32Array {
+  const values = new Float32Array(count);
+  dequantize(ELEMENT_TYPES.get(type)!, bytes, values);
+  return values;
+}
+
+/** What y[t, o] is, and how far from it a product may be. */
+function exactly(type: DenseType, w: Float32Array, x: Float32Array, inputs: number): { y: number; bound: number } {
+  const isFloat = !(QUANTIZED_TYPES as readonly string[]).includes(type);
+  let [y, bound, size] = [0, 0, 0];
+  for (let first = 0; first < inputs; first += 32) {
+    const block = w.subarray(first, Math.min(first + 32, inputs));
+    const largest = block.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const most = x.subarray(first, first + block.length).reduce((so, value) => Math.max(so, Math.abs(value)), 0);
+    for (const [i, weight] of block.entries()) {
+      const value = x[first + i]!;
+      y += value * weight;
+      // Half a step of the activations, which is 1/32512 of their largest; and of floats half a step of 1/127 of theirs.
+      bound += (most / 32512) * 0.501 * Math.abs(weight);
+      if (isFloat) bound += (Math.abs(value) + most / 32512) * (largest / 127) * 0.501;
+      // A code times its scale, and the minimum, are both less than ten times the largest weight.
+      size += 20 * largest * (Math.abs(value) + most / 32512);
+    }
+  }
+  return { y, bound: bound + size * ((4 * inputs) / 32 + 4) * 2 ** -24 };
+}
+
+describe.each(ISAS)('%s', (_name, isa) => {
+  test.each(TYPES)(`%s: products within the rounding of the activations (seed ${SEED})`, (type) => {
+    const random = seeded(SEED);
+    const id = TYPES.indexOf(type);
+    const { values, form } = DENSE_TYPES[id]!;
+    const formId = DENSE_FORMS.findIndex(({ name }) => name === form);
+    for (const [outputs, blocks] of [
+      [1, 1],
+      [16, 3],
+      [37, 2],
+      [80, 4],
+    ] as const) {
+      const inputs = values === 1 ? 45 * blocks : values * blocks;
+      const bytes = weightBlocks(random, type, outputs * inputs, 0.1);
+      const w = decoded(type, bytes, outputs * inputs);
+      const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes).fill(0xa5);
+      expect(kernels.densePack(isa, id, inputs, outputs, bytes, panels)).toBe(1);
+      const product = (x: Float32Array): Float32Array => {
+        const n = x.length / inputs;
+        const y = new Float32Array(n * outputs);
+        const count = n * Math.ceil(inputs / 32);
+        const [steps, sums] = [new Float32Array(count), new Int32Array(2 * count)];
+        const none = new Float32Array(0);
+        kernels.densePanels(isa, formId, inputs, outputs, n, panels, x, none, none, y, steps, sums);
+        return y;
+      };
+      for (const n of [1, 2, 3, 9]) {
+        const x = Float32Array.from({ length: n * inputs }, () => gaussian(random));
+        const y = product(x);
+        const alone = product(x.subarray((n - 1) * inputs));
+        expect(y.subarray((n - 1) * outputs), 'the last row alone').toEqual(alone);
+        for (let i = 0; i < y.length; i++) {
+          const [t, o] = [Math.floor(i / outputs), i % outputs];
+          const row = w.subarray(o * inputs, (o + 1) * inputs);
+          const exact = exactly(type, row, x.subarray(t * inputs, (t + 1) * inputs), inputs);
+          expect(Math.abs(y[i]! - exact.y), `${outputs}x${inputs}, row ${t}, output ${o}`).toBeLessThanOrEqual(
+            exact.bound,
+          );
+        }
+      }
+    }
+  });
+
+  test.each(QUANTIZED_TYPES)('%s: an infinite or missing scale or minimum is found wherever it is', (type) => {
+    const random = seeded(SEED + 1);
+    const id = TYPES.indexOf(type);
+    const { values, bytes: blockBytes } = DENSE_TYPES[id]!;
+    const [outputs, inputs] = [19, 2 * values];
+    const good = weightBlocks(random, type, outputs * inputs, 0.1);
+    const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
+    for (const at of halvesOf(type)) {
+      for (const block of [0, 17, 2 * outputs - 1]) {
+        for (const bad of [Infinity, -Infinity, NaN]) {
+          const bytes = good.slice();
+          new DataView(bytes.buffer).setUint16(block * blockBytes + at, toHalf(Float32Array.of(bad))[0]!, true);
+          expect(kernels.densePack(isa, id, inputs, outputs, bytes, panels)).toBe(0);
+        }
+      }
+    }
+    expect(kernels.densePack(isa, id, inputs, outputs, good, panels)).toBe(1);
+  });
+});
+
+test('a kept matrix takes no more than a twentieth above the bytes of the file', () => {
+  for (const type of QUANTIZED_TYPES) {
+    const { rowBytes, bytes } = densePacking(type, 1024, 2048)!;
+    expect(bytes / (1024 * rowBytes), type).toBeLessThanOrEqual(1.05);
+    expect(bytes / (1024 * rowBytes), type).toBeGreaterThanOrEqual(1);
+  }
+});
+
+describe('rows of a matrix', () => {
+  const SHAPE = {
+    ...{ layers: 1, hiddenSize: 256, intermediateSize: 64, queryHeads: 2, kvHeads: 2, headDim: 32, vocabSize: 53 },
+    normEpsilon: 1e-5,
+  };
+  const empty = (threads = 1): DenseHalf => new DenseHalf(SHAPE, threads);
+  /** Everything but the output matrix. */
+  function filled(threads = 1): DenseHalf {
+    const half = empty(threads);
+    for (const slot of ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const) {
+      const [outputs, inputs] = half.sizes(0, slot);
+      half.setWide(0, slot, new Float32Array(outputs * inputs));
+    }
+    for (const norm of ['attnNorm', 'mlpNorm'] as const) half.setNorm(0, norm, new Float32Array(256).fill(1));
+    half.setNorm(1, 'attnNorm', new Float32Array(256).fill(1));
+    return half;
+  }
+  const logits = (half: DenseHalf): Float32Array => {
+    const out = new Float32Array(53);
+    const random = seeded(SEED + 3);
+    half.logits(
+      Float32Array.from({ length: 256 }, () => gaussian(random)),
+      1,
+      out,
+    );
+    half.close();
+    return out;
+  };
+  const code = (call: () => unknown): string => {
+    try {
+      call();
+    } catch (error) {
+      expect(error).toBeInstanceOf(KvError);
+      return (error as KvError).code;
+    }
+    return 'accepted';
+  };
+
+  test.each(TYPES)('%s: parts, in threads, are the whole; bytes are those that are announced', (type) => {
+    const bytes = weightBlocks(seeded(SEED + 2), type, 53 * 256, 0.1);
+    const { rowBytes, bytes: kept } = densePacking(type, 53, 256)!;
+    const [whole, parts] = [filled(), filled(3)];
+    const before = whole.bytes;
+    whole.setRows(1, 'q', type, bytes);
+    expect(whole.bytes - before).toBe(kept);
+    for (const [from, to] of [
+      [0, 16],
+      [16, 48],
+      [48, 53],
+    ] as const)
+      parts.setRows(1, 'q', type, bytes.subarray(from * rowBytes, to * rowBytes), from);
+    expect(parts.bytes).toBe(whole.bytes);
+    expect(logits(parts)).toEqual(logits(whole));
+  });
+
+  test('floats given as the bytes of a file are the matrix that they are as numbers', () => {
+    const bytes = weightBlocks(seeded(SEED + 4), 'F32', 53 * 256, 0.1);
+    const [fromBytes, fromNumbers] = [filled(), filled()];
+    // At an odd address.
+    const odd = new Uint8Array(bytes.length + 1);
+    odd.set(bytes, 1);
+    fromBytes.setRows(1, 'q', 'F32', odd.subarray(1));
+    fromNumbers.setWide(1, 'q', new Float32Array(bytes.buffer));
+    expect(logits(fromBytes)).toEqual(logits(fromNumbers));
+  });
+
+  test('rows that were refused for a scale may be given again', () => {
+    const bytes = weightBlocks(seeded(SEED + 5), 'Q6_K', 53 * 256, 0.1);
+    const half = filled();
+    const before = half.bytes;
+    const bad = bytes.slice().fill(0xff, 208, 210);
+    expect(code(() => half.setRows(1, 'q', 'Q6_K', bad))).toBe('bad-value');
+    expect(half.bytes).toBe(before);
+    half.setRows(1, 'q', 'Q6_K', bytes.subarray(0, 16 * 210));
+    expect(code(() => half.setRows(1, 'q', 'Q6_K', bad.subarray(0, 16 * 210), 16))).toBe('bad-value');
+    expect(code(() => half.logits(new Float32Array(256), 1, new Float32Array(53)))).toBe('bad-argument');
+    half.setRows(1, 'q', 'Q6_K', bytes.subarray(16 * 210), 16);
+    const other = filled();
+    other.setRows(1, 'q', 'Q6_K', bytes);
+    expect(logits(half)).toEqual(logits(other));
+  });
+
+  test.each([
+    ['an unknown type', 'bad-argument', (half) => half.setRows(1, 'q', 'IQ1_S' as 'Q8_0', new Uint8Array(50))],
+    ['no bytes', 'bad-argument', (half) => half.setRows(1, 'q', 'Q8_0', 'q' as unknown as Uint8Array)],
+    ['half a row', 'bad-shape', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(4 * 34))],
+    ['empty rows', 'bad-shape', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(0))],
+    ['rows too many', 'bad-shape', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(54 * 8 * 34))],
+    [
+      'rows before those that come first',
+      'bad-argument',
+      (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(8 * 34), 52),
+    ],
+    [
+      'a part that is no multiple of 16',
+      'bad-argument',
+      (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(17 * 8 * 34)),
+    ],
+    [
+      'parts of two types',
+      'bad-argument',
+      (half) => {
+        half.setRows(1, 'q', 'Q8_0', new Uint8Array(16 * 8 * 34));
+        half.setRows(1, 'q', 'Q4_0', new Uint8Array(16 * 8 * 18), 16);
+      },
+    ],
+    ['a first row that is none', 'bad-argument', (half) => half.setRows(1, 'q', 'Q8_0', new Uint8Array(8 * 34), 0.5)],
+    [
+      'blocks that do not divide the inputs',
+      'unsupported',
+      (half) => half.setRows(0, 'down', 'Q6_K', new Uint8Array(64 * 210)),
+    ],
+    [
+      'a closed one',
+      'closed',
+      (half) => {
+        half.close();
+        half.setRows(1, 'q', 'Q8_0', new Uint8Array(53 * 8 * 34));
+      },
+    ],
+  ] satisfies [string, string, (half: DenseHalf) => void][])('%s is refused', (_, expected, call) => {
+    const half = empty();
+    expect(code(() => call(half))).toBe(expected);
+    half.close();
+  });
+});
