@@ -5,7 +5,7 @@
  */
 import { KvError, show } from '../../native/index.ts';
 import { type ByteSource, FileBytes } from './bytes.ts';
-import { ELEMENT_TYPES, type ElementType } from './dequant.ts';
+import { ELEMENT_TYPES, type ElementType, READABLE_TYPES } from './dequant.ts';
 import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
 
@@ -25,7 +25,8 @@ const TYPE_NAMES: Readonly<Record<number, string>> = {
   0: 'F32', 1: 'F16', 2: 'Q4_0', 3: 'Q4_1', 6: 'Q5_0', 7: 'Q5_1', 8: 'Q8_0', 9: 'Q8_1', 10: 'Q2_K', 11: 'Q3_K',
   12: 'Q4_K', 13: 'Q5_K', 14: 'Q6_K', 15: 'Q8_K', 16: 'IQ2_XXS', 17: 'IQ2_XS', 18: 'IQ3_XXS', 19: 'IQ1_S',
   20: 'IQ4_NL', 21: 'IQ3_S', 22: 'IQ2_S', 23: 'IQ4_XS', 24: 'I8', 25: 'I16', 26: 'I32', 27: 'I64', 28: 'F64',
-  29: 'IQ1_M', 30: 'BF16', 34: 'TQ1_0', 35: 'TQ2_0', 39: 'MXFP4',
+  29: 'IQ1_M', 30: 'BF16', 34: 'TQ1_0', 35: 'TQ2_0', 39: 'MXFP4', 40: 'NVFP4',
+  41: 'Q1_0',
 }; // biome-ignore format: a table
 
 export type GgufArray = readonly string[] | Float64Array | Float32Array | Int32Array | Uint8Array;
@@ -179,7 +180,11 @@ function readDescription(reader: HeaderReader): Description {
   const typeNumber = reader.u32();
   const type = ELEMENT_TYPES.get(TYPE_NAMES[typeNumber] ?? '');
   if (type === undefined)
-    throw reader.bad(`tensor ${name} has the type number ${typeNumber}`, { tensor: name, type: typeNumber });
+    throw reader.bad(
+      `tensor ${name} has the type number ${typeNumber}, which no type that is known here has`,
+      { tensor: name, type: typeNumber },
+      `the file is damaged, or its type is newer than this program, which reads ${READABLE_TYPES.join(', ')}`,
+    );
   if (sizes[0]! % type.blockValues !== 0) {
     throw reader.bad(`rows of tensor ${name} have ${sizes[0]} values, which blocks of ${type.name} do not divide`, {
       tensor: name,
@@ -283,9 +288,10 @@ class HeaderReader {
     return this.#decoder.decode(this.#window.subarray(at, at + length));
   }
 
-  bad(what: string, values: Record<string, unknown>): KvError {
+  bad(what: string, values: Record<string, unknown>, hint?: string): KvError {
     return new KvError('bad-file', `${this.file.path}: ${what}`, {
       values: { path: this.file.path, at: this.position, ...values },
+      ...(hint !== undefined && { hint }),
     });
   }
 

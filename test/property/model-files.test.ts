@@ -15,7 +15,10 @@ import {
   gguf,
   hasSharedData,
   referenceModel,
+  SMALL_TYPES,
+  type SmallType,
   sharedData,
+  smallTypeGguf,
   temporaryFolder,
   tinyGguf,
   tinyHfConfig,
@@ -273,6 +276,10 @@ describe(`${MUTATIONS} mutations of each, seed ${SEED}`, () => {
 
   test('a GGUF file anywhere', async () => {
     await mustSurvive({ content: ggufFile, mutations: binary, ...inGguf });
+  });
+
+  test.each(Object.keys(SMALL_TYPES) as SmallType[])('a GGUF file of %s anywhere', async (type) => {
+    await mustSurvive({ content: smallTypeGguf(type, uniform()), mutations: binary, ...inGguf });
   });
 
   test('config.json', async () => {

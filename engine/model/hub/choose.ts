@@ -4,11 +4,12 @@ import { KvError } from '../../../native/index.ts';
 
 /**
  * What is taken where a repository has several GGUF files and none was named, the first that is there: the usual balance of size and quality, then what
- * the dense half holds in 8 bits anyway, largest to smallest.
+ * the dense half holds in 8 bits anyway, largest to smallest, and last what is smaller in the file alone and has lost more.
  */
 export const GGUF_ORDER: readonly string[] = [
   ...['Q4_K_M', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q5_K_S', 'Q5_1', 'Q5_0', 'Q4_K_S', 'Q4_1', 'Q4_0'],
   ...['BF16', 'F16', 'F32'],
+  ...['IQ4_NL', 'IQ4_XS', 'MXFP4', 'Q3_K_L', 'Q3_K_M', 'Q3_K_S', 'Q2_K', 'Q2_K_S'],
 ];
 /** What a folder has beside its weights, where it is there. */
 const BESIDE = /^(config|generation_config|tokenizer|tokenizer_config)\.json$|^chat_template[\w.-]*\.(json|jinja)$/;

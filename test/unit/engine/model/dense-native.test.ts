@@ -4,16 +4,23 @@
 import { afterAll, describe, expect, test } from 'vitest';
 import { createNativeBackend } from '../../../../engine/model/dense-native.ts';
 import { dequantize, ELEMENT_TYPES } from '../../../../engine/model/dequant.ts';
+import { loadModel } from '../../../../engine/model/load.ts';
 import type { ModelConfig, Tensor, WeightSource } from '../../../../engine/model/types.ts';
+import { RandomNumbers } from '../../../../engine/sampling/random.ts';
 import { nativeInfo, setIsa } from '../../../../native/index.ts';
 import { DENSE_FORMS } from '../../../../native/layout.ts';
 import { seeded } from '../../../native/rows.ts';
 import { QUANTIZED_TYPES, type QuantizedType, weightBlocks } from '../../../native/weight-blocks.ts';
 import { BASE, CASES, divergence, exactLogits, randomWeights, worstErrors } from './dense-cases.ts';
+import { SMALL_TYPES, type SmallType, smallTypeGguf, temporaryFolder } from './model-files.ts';
 import { Rng } from './rng.ts';
 
 const { available, isa: best } = nativeInfo();
-afterAll(() => setIsa(best));
+const folder = temporaryFolder();
+afterAll(() => {
+  setIsa(best);
+  folder.remove();
+});
 
 /**
  * Activations are rounded to steps of (largest of 32)/32512: of a normal number 2.1/32512/√12 = 2e-5. At most four products in a row, SiLU's
@@ -99,6 +106,28 @@ test.each(QUANTIZED_TYPES)('%s stays as it is in the file and loses nothing', as
     await backend.close();
   }
 });
+
+test.each(Object.keys(SMALL_TYPES) as SmallType[])(
+  '%s from a file is held in 8 bits, as its decoded weights are',
+  async (type) => {
+    setIsa(best);
+    const random = new RandomNumbers(16);
+    const model = await loadModel(
+      folder.write(
+        `${type}.gguf`,
+        smallTypeGguf(type, () => random.uniform()),
+      ),
+    );
+    const { config, weights } = model;
+    expect(weights.tensor('0.down').storedType).toBe(type);
+    const backend = await createNativeBackend({ config, weights }, { precision: 'auto', threads: 1 });
+    const worst = await worstErrors(config, weights, backend);
+    await backend.close();
+    weights.close();
+    for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(0.018);
+    expect(backend.weightTypes).toEqual({ q8: 7 * config.layers + 1 });
+  },
+);
 
 // Weights off by 0.5% of their size (dense.test.ts); no more, because activations are not.
 test('rounding to 8 bits stays within its law, and is not float32 in disguise', async () => {

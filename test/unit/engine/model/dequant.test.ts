@@ -51,6 +51,68 @@ describe('blocks made by hand', () => {
     expect(decode('Q5_1', Uint8Array.from([...HALF.one, ...HALF.two, 0, 0, 0xff, 0xff, ...bytes]))).toEqual(expected);
   });
 
+  test('IQ4_NL: sixteen levels that are not evenly spaced', () => {
+    const levels = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    const bytes = Array.from({ length: 16 }, (_, j) => j | ((15 - j) << 4));
+    const expected = [...levels, ...levels.toReversed()].map((level) => level / 2);
+    expect(decode('IQ4_NL', Uint8Array.from([...HALF.half, ...bytes]))).toEqual(expected);
+  });
+
+  test('MXFP4: exponent 128 is a scale of 2, and the values are those of a 4-bit float', () => {
+    const positive = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
+    const bytes = Array.from({ length: 16 }, (_, j) => j | ((15 - j) << 4));
+    const values = [...positive, ...positive.map((value) => -value)].map((value) => 2 * value);
+    const expected = [...values, ...values.toReversed()];
+    expect(decode('MXFP4', Uint8Array.from([128, ...bytes])).map((x) => x + 0)).toEqual(expected.map((x) => x + 0));
+  });
+
+  test('MXFP4: exponent 255 is not a number', () => {
+    expect(decode('MXFP4', Uint8Array.from([255, ...new Array(16).fill(0x11)]))).toEqual(
+      new Array(32).fill(Number.NaN),
+    );
+  });
+
+  // Runs of 32 in a half of 128 hold the codes 0, 1, 2, 3.
+  const pairs = Array.from({ length: 64 }, () => 0b11100100);
+
+  test('Q2_K: scales 0 … 15 and minimums 15 … 0 of 16 weights each', () => {
+    const scales = Array.from({ length: 16 }, (_, g) => g | ((15 - g) << 4));
+    const expected = Array.from({ length: 256 }, (_, i) => {
+      const g = Math.floor(i / 16);
+      return g * (Math.floor(i / 32) % 4) - 0.5 * (15 - g);
+    });
+    const bytes = Uint8Array.from([...scales, ...pairs, ...HALF.one, ...HALF.half]);
+    expect(decode('Q2_K', bytes).map((x) => x + 0)).toEqual(expected.map((x) => x + 0));
+  });
+
+  test('Q3_K: the even runs have their high bit', () => {
+    // Scales 0, 4, 8, … 60, less 32: low nibbles of g and g + 8 share a byte, pairs of g, g + 4, g + 8 and g + 12 another.
+    const scale = (g: number): number => 4 * g;
+    const low = Array.from({ length: 8 }, (_, g) => (scale(g) & 15) | ((scale(g + 8) & 15) << 4));
+    const high = Array.from({ length: 4 }, (_, g) =>
+      [0, 4, 8, 12].reduce((byte, more) => byte | ((scale(g + more) >> 4) << (more / 2)), 0),
+    );
+    const expected = Array.from({ length: 256 }, (_, i) => {
+      const run = Math.floor(i / 32);
+      return (scale(Math.floor(i / 16)) - 32) * ((run % 4) + (run % 2 === 0 ? 4 : 0) - 4) * 2;
+    });
+    const hmask = Array.from({ length: 32 }, () => 0b01010101);
+    const bytes = Uint8Array.from([...hmask, ...pairs, ...low, ...high, ...HALF.two]);
+    expect(decode('Q3_K', bytes).map((x) => x + 0)).toEqual(expected.map((x) => x + 0));
+  });
+
+  test('IQ4_XS: 6-bit scales of runs of 32', () => {
+    const scales = [0, 9, 18, 27, 36, 45, 54, 63];
+    const high = scales.reduce((word, scale, r) => word | ((scale >> 4) << (2 * r)), 0);
+    const low = [0, 2, 4, 6].map((r) => (scales[r]! & 15) | ((scales[r + 1]! & 15) << 4));
+    // Level 8 is 1 and level 15 is 113.
+    const bytes = Uint8Array.from([...HALF.two, high & 255, high >> 8, ...low, ...new Array(128).fill(0xf8)]);
+    const expected = scales.flatMap((scale) =>
+      Array.from({ length: 32 }, (_, j) => 2 * (scale - 32) * (j < 16 ? 1 : 113)),
+    );
+    expect(decode('IQ4_XS', bytes)).toEqual(expected);
+  });
+
   // Scales 1 … 8 and minimums 8 … 1 would not show the upper bits: these are 1, 2, 3, 63, 33, 34, 17, 48 and 5, 6, 7, 62, 40, 41, 18, 63.
   const SCALES = [1, 2, 3, 63, 33, 34, 17, 48];
   const MINIMUMS = [5, 6, 7, 62, 40, 41, 18, 63];
@@ -118,6 +180,21 @@ function sixBits(block: Uint8Array, at: number, g: number, kind: 0 | 1): number 
   return bits(block, 8 * (at + 4 + g) + 4 * kind, 4) + 16 * bits(block, 8 * (at + 4 * kind + g - 4) + 6, 2);
 }
 
+/** Which bytes of nibbles hold weight i of runs of 32: the low halves the first sixteen, the high halves the others. */
+const nibble = (block: Uint8Array, at: number, i: number): number =>
+  bits(block, 8 * (at + 16 * Math.floor(i / 32) + (i % 16)) + (i % 32 < 16 ? 0 : 4), 4);
+const level = (code: number): number =>
+  [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113][code]!;
+/** Sign, two bits of exponent with bias 1, one bit of mantissa. */
+function smallFloat(code: number): number {
+  const [sign, exponent, mantissa] = [code >> 3, (code >> 1) & 3, code & 1];
+  const size = exponent === 0 ? mantissa / 2 : (1 + mantissa / 2) * 2 ** (exponent - 1);
+  return sign === 1 ? -size : size;
+}
+/** Bits 2r and up of 32 bytes for each half of 128 weights, in run r of four. */
+const pair = (block: Uint8Array, at: number, i: number): number =>
+  bits(block, 8 * (at + 32 * Math.floor(i / 128) + (i % 32)) + 2 * (Math.floor(i / 32) % 4), 2);
+
 /** Weight i of a block, in float64. */
 const SLOW: Readonly<Record<string, (block: Uint8Array, i: number) => number>> = {
   F32: (block) => new DataView(block.buffer, block.byteOffset).getFloat32(0, true),
@@ -130,6 +207,24 @@ const SLOW: Readonly<Record<string, (block: Uint8Array, i: number) => number>> =
     half(block, 0) * (bits(block, 48 + 8 * (i % 16) + (i < 16 ? 0 : 4), 4) + 16 * bit(block, 16 + i) - 16),
   Q5_1: (block, i) =>
     half(block, 0) * (bits(block, 64 + 8 * (i % 16) + (i < 16 ? 0 : 4), 4) + 16 * bit(block, 32 + i)) + half(block, 2),
+  Q2_K: (block, i) => {
+    const g = Math.floor(i / 16);
+    return half(block, 80) * bits(block, 8 * g, 4) * pair(block, 16, i) - half(block, 82) * bits(block, 8 * g + 4, 4);
+  },
+  Q3_K: (block, i) => {
+    const g = Math.floor(i / 16);
+    const low = bits(block, 8 * (96 + (g % 8)) + (g < 8 ? 0 : 4), 4);
+    const scale = low + 16 * bits(block, 8 * (104 + (g % 4)) + 2 * Math.floor(g / 4), 2) - 32;
+    const high = bit(block, 8 * (i % 32) + Math.floor(i / 32));
+    return half(block, 108) * scale * (pair(block, 32, i) - (high === 1 ? 0 : 4));
+  },
+  IQ4_NL: (block, i) => half(block, 0) * level(nibble(block, 2, i)),
+  IQ4_XS: (block, i) => {
+    const run = Math.floor(i / 32);
+    const scale = bits(block, 32 + 4 * run, 4) + 16 * bits(block, 16 + 2 * run, 2) - 32;
+    return half(block, 0) * scale * level(nibble(block, 8, i));
+  },
+  MXFP4: (block, i) => 2 ** (block[0]! - 127) * smallFloat(nibble(block, 1, i)),
   Q4_K: (block, i) => {
     const g = Math.floor(i / 32);
     const code = bits(block, 8 * (16 + 32 * Math.floor(g / 2) + (i % 32)) + 4 * (g % 2), 4);
@@ -162,6 +257,10 @@ const HALVES: Readonly<Record<string, readonly number[]>> = {
   Q4_K: [0, 2],
   Q5_K: [0, 2],
   Q6_K: [208],
+  Q2_K: [80, 82],
+  Q3_K: [108],
+  IQ4_NL: [0],
+  IQ4_XS: [0],
 };
 
 test('every readable type has its slow twin', () => {
@@ -177,6 +276,8 @@ test.each(READABLE_TYPES)(`%s: 40 random blocks agree with the slow implementati
     // Exponents below all ones: neither infinite nor NaN.
     for (const at of HALVES[name] ?? []) source[block * blockBytes + at + 1]! &= 0xbb;
     if (name === 'F32') source[block * 4 + 3]! &= 0xbf;
+    // Below 255, which is not a number.
+    if (name === 'MXFP4') source[block * 17]! &= 0xfe;
   }
   const expected = Array.from({ length: 40 * blockValues }, (_, i) => {
     const block = Math.floor(i / blockValues);

@@ -1,5 +1,6 @@
 // Writes GGUF files by hand, true ones and one for every way of lying, and asks the reader for values or for its refusal.
 import { afterAll, describe, expect, test } from 'vitest';
+import { READABLE_TYPES } from '../../../../engine/model/dequant.ts';
 import { type GgufFile, openGguf } from '../../../../engine/model/gguf.ts';
 import type { KvErrorCode } from '../../../../native/index.ts';
 import { codeOf } from '../../../native/code-of.ts';
@@ -27,6 +28,9 @@ const b = { name: 'b', sizes: [2], type: 0, bytes: floats([7, 8]) };
 const sound: GgufParts = { metadata: [], tensors: [a, b] };
 const raw = (...parts: readonly Uint8Array[]): RawValue => ({ type: 'raw', value: Buffer.concat(parts) });
 const word = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
+
+/** A hint that lists the types that can be read. */
+const READS = expect.stringContaining(READABLE_TYPES.join(', ')) as unknown;
 
 describe('a true file', () => {
   test.each([2, 3])('of version %i gives metadata and tensors, rows first', (version) => {
@@ -83,10 +87,16 @@ describe('a true file', () => {
 
   test('may hold types that are refused by name when they are read', () => {
     const file = open(
-      gguf({ metadata: [], tensors: [{ name: 'odd', sizes: [256], type: 10, bytes: new Uint8Array(84) }] }),
+      gguf({ metadata: [], tensors: [{ name: 'odd', sizes: [256], type: 16, bytes: new Uint8Array(66) }] }),
     );
-    expect(() => file.tensors.get('odd')!.readFloat32()).toThrow(/odd is stored as Q2_K/);
-    expect(codeOf(() => file.tensors.get('odd')!.readFloat32())).toBe('unsupported');
+    const read = () => file.tensors.get('odd')!.readFloat32();
+    expect(read).toThrow(/odd is stored as IQ2_XXS/);
+    expect(read).toThrow(expect.objectContaining({ code: 'unsupported', hint: READS }));
+  });
+
+  test('may be of a type that is newer than this program, which says what it reads', () => {
+    const newer = gguf({ metadata: [], tensors: [{ name: 'new', sizes: [256], type: 99, bytes: new Uint8Array(84) }] });
+    expect(() => open(newer)).toThrow(expect.objectContaining({ code: 'bad-file', hint: READS }));
   });
 });
 

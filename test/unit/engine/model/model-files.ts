@@ -2,6 +2,7 @@
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { ELEMENT_TYPES } from '../../../../engine/model/dequant.ts';
 import { fetchedPath } from '../../../../engine/model/fetch.ts';
 
 const root = join(import.meta.dirname, '..', '..', '..', '..');
@@ -148,8 +149,10 @@ export function gguf(parts: GgufParts): Buffer {
 export const TINY = { width: 8, hidden: 16, vocab: 24, headDim: 4, queryHeads: 2, kvHeads: 1 } as const;
 
 /** Seeded weights of the tiny model by Hugging Face name: shape and values. */
-export function tinyWeights(random: () => number): Map<string, { shape: number[]; values: number[] }> {
-  const { width: m, hidden: f, vocab, headDim: d, queryHeads, kvHeads } = TINY;
+export function tinyWeights(
+  random: () => number,
+  { width: m, hidden: f, vocab, headDim: d, queryHeads, kvHeads }: Readonly<Record<keyof typeof TINY, number>> = TINY,
+): Map<string, { shape: number[]; values: number[] }> {
   const layer = 'model.layers.0.';
   const shapes: [string, number[]][] = [
     ['model.embed_tokens.weight', [vocab, m]],
@@ -267,4 +270,43 @@ export function tinyGguf(
     bytes: floats(values),
   }));
   return gguf({ metadata: [...metadata], tensors, ...parts });
+}
+
+/** Types of 4 bits and fewer that are decoded when they are read: their number in a file, and where a block has f16 numbers. */
+export const SMALL_TYPES = {
+  Q2_K: { number: 10, halves: [80, 82] },
+  Q3_K: { number: 11, halves: [108] },
+  IQ4_NL: { number: 20, halves: [0] },
+  IQ4_XS: { number: 23, halves: [0] },
+  MXFP4: { number: 39, halves: [] },
+} as const;
+export type SmallType = keyof typeof SMALL_TYPES;
+
+/** Random blocks with scales of a few hundredths: f16 numbers of 2^-8 and exponents of 2^-7. */
+export function smallBlocks(name: SmallType, values: number, random: () => number): Uint8Array {
+  const { blockValues, blockBytes } = ELEMENT_TYPES.get(name)!;
+  const bytes = Uint8Array.from({ length: (values / blockValues) * blockBytes }, () => Math.floor(random() * 256));
+  for (let at = 0; at < bytes.length; at += blockBytes) {
+    for (const half of SMALL_TYPES[name].halves) bytes.set([0x00, 0x1c], at + half);
+    if (name === 'MXFP4') bytes[at] = 120;
+  }
+  return bytes;
+}
+
+/** A model as tiny as whole blocks of 256 allow, its matrices in one of these types. */
+export function smallTypeGguf(name: SmallType, random: () => number): Buffer {
+  const shape = { width: 256, hidden: 256, vocab: TINY.vocab, headDim: 64, queryHeads: 4, kvHeads: 1 };
+  const change = (metadata: Map<string, RawValue>): void => {
+    metadata.set('llama.embedding_length', { type: 'u32', value: shape.width });
+    metadata.set('llama.feed_forward_length', { type: 'u32', value: shape.hidden });
+    metadata.set('llama.attention.head_count', { type: 'u32', value: shape.queryHeads });
+    metadata.set('llama.attention.head_count_kv', { type: 'u32', value: shape.kvHeads });
+  };
+  const tensors = [...tinyWeights(random, shape)].map(([key, { shape: sizes, values }]) => ({
+    name: GGUF_NAMES[key]!,
+    sizes: [...sizes].reverse(),
+    type: sizes.length === 2 ? SMALL_TYPES[name].number : 0,
+    bytes: sizes.length === 2 ? smallBlocks(name, values.length, random) : floats(values),
+  }));
+  return tinyGguf(random, change, { tensors });
 }

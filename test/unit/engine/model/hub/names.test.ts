@@ -89,6 +89,7 @@ describe('which files of a repository', () => {
     ['the one GGUF file', ['README.md', 'm.gguf'], null, 'm.gguf'],
     ['Q4_K_M first', types, null, 'm-Q4_K_M.gguf'],
     ['then Q8_0', types.filter((path) => !path.includes('Q4_K_M')), null, 'm-Q8_0.gguf'],
+    ['what lost least, of the smallest', ['m-Q2_K.gguf', 'm-IQ4_XS.gguf', 'm-IQ2_XS.gguf'], null, 'm-IQ4_XS.gguf'],
     ['not what projects images', ['mmproj-m-Q8_0.gguf', 'm-Q8_0.gguf'], null, 'm-Q8_0.gguf'],
     ['not parts', ['m-Q4_K_M-00001-of-00002.gguf', 'm-Q4_K_M-00002-of-00002.gguf', 'm-F16.gguf'], null, 'm-F16.gguf'],
     ['by its whole name', types, 'm-Q2_K.gguf', 'm-Q2_K.gguf'],
