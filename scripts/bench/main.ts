@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except log, memory, retrieval and audit.
+ * every bench except log, machines, memory, retrieval and audit.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
@@ -9,17 +9,20 @@
  *   park        parking a session and putting it back, beside reading its tokens
  *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
+ *   machines    runs alone: whole models on every instruction set of this processor, beside llama.cpp with the same one
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by its SQL tables
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
- *   --peers             attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
+ *   --peers             machines also measures llama.cpp; attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
  *   --full              measures everything instead of a selection that takes three minutes
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
- *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here)
+ *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here; machines takes a list, and measures all by default)
+ *   --models LIST       what machines measures: smollm2,llama-1b,qwen2-0.5b
+ *   --quick             machines measures one round and no long history
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
@@ -42,6 +45,7 @@ import type { Bench } from './bench.ts';
 import { demote } from './demote.ts';
 import { log } from './log.ts';
 import { machine } from './machine.ts';
+import { machines } from './machines.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
 import { park } from './park.ts';
@@ -66,10 +70,17 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 };
 
 async function main(): Promise<void> {
-  const { names: asked, settings, isa, json, table, indexes, over, keep } = readCommand(process.argv.slice(2));
+  const command = readCommand(process.argv.slice(2));
+  const { names: asked, settings, isas, json, table, indexes, over, keep } = command;
   if (asked.length === 1 && asked[0] === 'memory') {
     // This comes before the read stream, whose memory must not be measured.
     memory((line) => console.log(line), json);
+    return;
+  }
+  if (asked.length === 1 && asked[0] === 'machines') {
+    const { models, quick } = command;
+    const { peers, rounds } = settings;
+    await machines((line) => console.log(line), { isas, models, quick, peers, rounds, json });
     return;
   }
   if (asked.length === 1 && asked[0] === 'log') {
@@ -91,7 +102,7 @@ async function main(): Promise<void> {
       hint: `the benches are ${Object.keys(BENCHES).join(', ')}`,
     });
   }
-  if (isa !== null) setIsa(isa);
+  if (isas !== null) setIsa(isas[0]!);
   const stream = new StreamRecord(openStream(STREAM_BYTES));
   const about = machine();
   const say = (line: string): void => console.log(line);

@@ -27,7 +27,7 @@ export function now(threads: number): number {
 }
 
 /** Returns a function that collects garbage, so that no pass is slowed down by the garbage of earlier ones. */
-function collector(): () => void {
+export function collector(): () => void {
   setFlagsFromString('--expose-gc');
   return runInNewContext('gc') as () => void;
 }

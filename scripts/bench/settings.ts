@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util';
 import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
 import { PARTS as AUDIT_PARTS } from './audit.ts';
 import type { Settings } from './bench.ts';
+import { MODELS, type ModelName } from './machines.ts';
 import { INDEXES, type IndexName } from './retrieval.ts';
 import { pairs, shapes } from './shapes.ts';
 
@@ -10,11 +11,15 @@ export interface Command {
   /** The names of the benches to run; all if it is empty. */
   readonly names: readonly string[];
   readonly settings: Settings;
-  readonly isa: Isa | null;
+  /** Null means that the bench chooses. All but machines take one. */
+  readonly isas: readonly Isa[] | null;
   readonly json: string | null;
   readonly table: boolean;
   /** What retrieval measures. */
   readonly indexes: readonly IndexName[];
+  /** What machines measures. */
+  readonly models: readonly ModelName[];
+  readonly quick: boolean;
   /** What audit asks. */
   readonly over: readonly string[];
   /** Folder where audit keeps what it asks; null: it makes it for this run. */
@@ -43,10 +48,12 @@ export function readCommand(words: readonly string[]): Command {
       entries: whole('--entries', values.entries, 1000, 10_000_000)[0]!,
       sessions: whole('--sessions', values.sessions, 1000, 10_000_000)[0]!,
     },
-    isa: given(values.isa, isaNamed),
+    isas: given(values.isa, (text) => isasNamed(positionals, text)),
     json: values.json ?? null,
     table: values.table,
     indexes: values.indexes.split(',').map(indexNamed),
+    models: values.models.split(',').map(modelNamed),
+    quick: values.quick,
     over: values.over.split(',').map(partNamed),
     keep: values.keep ?? null,
   };
@@ -60,6 +67,7 @@ function parse(words: readonly string[]) {
       options: {
         full: { type: 'boolean', default: false },
         peers: { type: 'boolean', default: false },
+        quick: { type: 'boolean', default: false },
         table: { type: 'boolean', default: false },
         shapes: { type: 'string' },
         formats: { type: 'string' },
@@ -69,6 +77,7 @@ function parse(words: readonly string[]) {
         rounds: { type: 'string', default: '11' },
         json: { type: 'string' },
         model: { type: 'string', default: 'smollm2-135m' },
+        models: { type: 'string', default: MODELS.join() },
         steps: { type: 'string', default: '384' },
         sessions: { type: 'string', default: '1000000' },
         entries: { type: 'string', default: '1000000' },
@@ -105,6 +114,22 @@ function indexNamed(text: string): IndexName {
 function partNamed(text: string): string {
   if (AUDIT_PARTS.includes(text)) return text;
   throw new KvError('bad-argument', `audit asks nothing called ${text}`, { hint: `it asks ${AUDIT_PARTS.join(', ')}` });
+}
+
+function modelNamed(text: string): ModelName {
+  const model = MODELS.find((name) => name === text);
+  if (model !== undefined) return model;
+  throw new KvError('bad-argument', `machines measures no model called ${text}`, {
+    hint: `it measures ${MODELS.join(', ')}`,
+  });
+}
+
+function isasNamed(benches: readonly string[], text: string): readonly Isa[] {
+  const isas = text.split(',').map(isaNamed);
+  if (isas.length === 1 || benches.join() === 'machines') return isas;
+  throw new KvError('bad-argument', `--isa ${text}: a run uses the kernels of one instruction set`, {
+    hint: 'only machines takes several',
+  });
 }
 
 function isaNamed(text: string): Isa {

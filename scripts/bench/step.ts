@@ -16,7 +16,7 @@ import { fillLayer, pageRows } from './arena.ts';
 import { type Bench, rowOf, type Settings, thousands, wholePages } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
 import { LLAMA_MISSING, LLAMA_TYPES, LlamaPeer, llamaBytesPerToken, llamaIsInstalled } from './peers/llama.ts';
-import { randomModel } from './peers/random-model.ts';
+import { randomModel, smallLlama } from './peers/random-model.ts';
 import type { BenchRow } from './rows.ts';
 import { session } from './session.ts';
 import { type Pair, pairName, pairs, parseShape, type Shape, shapeName } from './shapes.ts';
@@ -42,7 +42,7 @@ export async function step(bench: Bench): Promise<void> {
   if (existsSync(model)) {
     for (const threads of settings.threads) await stepsOf(bench, model, depths(settings, DEPTHS), threads);
   } else bench.say(`\nstep: ${settings.model} is not here; npm run fetch:model fetches it`);
-  const random = randomModel(RANDOM_SHAPE, join(cacheDir, 'models'));
+  const random = randomModel(smallLlama(RANDOM_SHAPE), join(cacheDir, 'models'));
   for (const threads of settings.threads) await stepsOf(bench, random, depths(settings, RANDOM_DEPTHS), threads);
   if (existsSync(model)) await session(bench);
 }
@@ -71,7 +71,7 @@ async function stepsOf(bench: Bench, model: string, depths: readonly number[], t
       for (const depth of depths) {
         for (const format of LLAMA_TYPES) {
           if (depth === 0 && format !== 'f16') continue;
-          const context = await llama.open(model, format, depth, threads);
+          const context = await llama.open(model, format, depth, { threads });
           subjects.push({ format, peer: 'llama.cpp', depth, run: () => context.step(), close: () => context.close() });
         }
       }
@@ -83,7 +83,7 @@ async function stepsOf(bench: Bench, model: string, depths: readonly number[], t
     for (const row of attentionOfPeers(bench, runtime.shape, { rows, streamGbPerSecond })) bench.add(row);
   } finally {
     for (const subject of subjects) await subject.close();
-    llama?.close();
+    await llama?.close();
     await runtime.close();
   }
 }

@@ -7,7 +7,7 @@ import type { BenchRow } from '../rows.ts';
 import type { Shape } from '../shapes.ts';
 import { LLAMA_MISSING, LLAMA_TYPES, LlamaPeer, llamaBytesPerToken, llamaIsInstalled } from './llama.ts';
 import { ORT_TYPES, type OrtType, openOrtAttention, ortBytesPerToken, SHORT } from './onnxruntime.ts';
-import { RANDOM_LAYERS, randomModel } from './random-model.ts';
+import { RANDOM_LAYERS, randomModel, smallLlama } from './random-model.ts';
 
 /** A peer with one cache type. The cost of a history is the difference between the times with it and without it. */
 export interface PeerSubject {
@@ -34,12 +34,12 @@ export async function openPeers(bench: Bench, shape: Shape, tokens: number, thre
     const subjects: PeerSubject[] = [];
     for (const type of ORT_TYPES) subjects.push(await ortSubject(bench, shape, { type, tokens, threads, closing }));
     if (llamaIsInstalled(bench.root)) {
-      const model = randomModel(shape, join(bench.root, '.cache', 'models'));
+      const model = randomModel(smallLlama(shape), join(bench.root, '.cache', 'models'));
       const llama = new LlamaPeer(bench.root);
       closing.push(() => llama.close());
       for (const type of LLAMA_TYPES) {
-        const deep = await llama.open(model, type, tokens, threads);
-        const bare = await llama.open(model, type, 0, threads);
+        const deep = await llama.open(model, type, tokens, { threads });
+        const bare = await llama.open(model, type, 0, { threads });
         subjects.push({
           peer: 'llama.cpp',
           format: type,

@@ -1,6 +1,7 @@
 /**
- * Writes a Llama model with random 8-bit weights as a GGUF file that both engines can read. Its output is nonsense, but it is as fast as a
- * trained model. Weights are uniform with variance 1/inputs, so that activations neither vanish nor overflow.
+ * Writes models with random weights as GGUF files that both engines can read. Their output is nonsense, but they are as fast as trained
+ * models: no kernel looks at what a weight says. Weights have variance 1/inputs, so that activations neither vanish nor overflow. Blocks are
+ * random bytes behind scales of our choice, as no quantizer would write them.
  */
 import { existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,49 +10,114 @@ import { gguf, type RawGgufTensor, type RawValue } from '../../../test/unit/engi
 import { type Shape, shapeName } from '../shapes.ts';
 
 export const RANDOM_LAYERS = 8;
-const VOCAB = 32_000;
 const CONTEXT = 65_536;
-const Q8_0 = 8;
 const F32 = 0;
-/** The elements of a Q8_0 block and its bytes, which are an f16 scale and the codes. */
-const BLOCK = 32;
-const BLOCK_BYTES = 34;
-/** The standard deviation of a code that is uniform over −128..127. */
-const CODE_DEVIATION = 73.9;
 
-/** Writes the model of a shape into the folder, unless it is there already, and returns its path. */
-export function randomModel(shape: Shape, folder: string): string {
-  const file = join(folder, `random-llama-${shapeName(shape).replace('/', '-')}.gguf`);
+/**
+ * A type of blocks: its number in a file, the weights and bytes of a block, and where its f16 numbers stand. A number is the given factor times
+ * 1/√inputs. With random bytes behind them the weights then have mean 0 and variance 1/inputs:
+ *   Q8_0  codes of −128..127 have a standard deviation of 73.9
+ *   Q4_K  s·q − 7.5·t, with s and t of 0..63 and q of 0..15, has one of 258
+ *   Q6_K  s·(q − 32), with s of −128..127 and q of 0..63, has one of 1366
+ */
+const TYPES = {
+  Q8_0: { number: 8, values: 32, bytes: 34, halves: [[0, 1 / 73.9]] },
+  Q4_K: {
+    number: 12,
+    values: 256,
+    bytes: 144,
+    halves: [
+      [0, 1 / 258],
+      [2, 7.5 / 258],
+    ],
+  },
+  Q6_K: { number: 14, values: 256, bytes: 210, halves: [[208, 1 / 1366]] },
+} as const;
+type Type = keyof typeof TYPES;
+
+export interface RandomSpec {
+  /** Of the file, without its extension. */
+  readonly name: string;
+  readonly architecture: 'llama' | 'qwen2';
+  readonly shape: Shape;
+  readonly layers: number;
+  /** The intermediate size. */
+  readonly wide: number;
+  readonly vocab: number;
+  /** The type of a matrix (attn_q, ffn_down, …, token_embd) of a layer. */
+  readonly typeOf: (matrix: string, layer: number) => Type;
+}
+
+const hiddenOf = ({ queryHeads, headDim }: Shape): number => queryHeads * headDim;
+
+/** A small Llama in Q8_0. Its intermediate size is 2.75 times the hidden size, as in many models, rounded to whole blocks. */
+export const smallLlama = (shape: Shape): RandomSpec => ({
+  name: `random-llama-${shapeName(shape).replace('/', '-')}`,
+  architecture: 'llama',
+  shape,
+  layers: RANDOM_LAYERS,
+  wide: Math.ceil((hiddenOf(shape) * 2.75) / 256) * 256,
+  vocab: 32_000,
+  typeOf: () => 'Q8_0',
+});
+
+/** The sizes of Llama 3.2 1B, in the mixture that llama.cpp calls Q4_K_M: Q6_K for the embedding, and for V and down in the layers that it holds for sensitive. */
+const LLAMA_1B_LAYERS = 16;
+export const LLAMA_1B: RandomSpec = {
+  name: 'random-llama-1b-q4_k_m',
+  architecture: 'llama',
+  shape: { queryHeads: 32, kvHeads: 8, headDim: 64 },
+  layers: LLAMA_1B_LAYERS,
+  wide: 8192,
+  vocab: 128_256,
+  typeOf: (matrix, layer) => {
+    if (matrix === 'token_embd') return 'Q6_K';
+    const eighth = LLAMA_1B_LAYERS / 8;
+    const isSensitive = layer < eighth || layer >= 7 * eighth || (layer - eighth) % 3 === 2;
+    return isSensitive && (matrix === 'attn_v' || matrix === 'ffn_down') ? 'Q6_K' : 'Q4_K';
+  },
+};
+
+/** The sizes of Qwen2.5 0.5B, whose q, k and v have a bias, in Q8_0. */
+export const QWEN_HALF_B: RandomSpec = {
+  name: 'random-qwen2-0.5b-q8_0',
+  architecture: 'qwen2',
+  shape: { queryHeads: 14, kvHeads: 2, headDim: 64 },
+  layers: 24,
+  wide: 4864,
+  vocab: 151_936,
+  typeOf: () => 'Q8_0',
+};
+
+/** Writes a model into the folder, unless it is there already, and returns its path. */
+export function randomModel(spec: RandomSpec, folder: string): string {
+  const file = join(folder, `${spec.name}.gguf`);
   if (existsSync(file)) return file;
   mkdirSync(folder, { recursive: true });
   const unfinished = `${file}.${process.pid}`;
-  writeFileSync(unfinished, gguf({ metadata: metadata(shape), tensors: tensors(shape) }));
+  writeFileSync(unfinished, gguf({ metadata: metadata(spec), tensors: tensors(spec) }));
   renameSync(unfinished, file);
   return file;
 }
 
-const hiddenOf = ({ queryHeads, headDim }: Shape): number => queryHeads * headDim;
-/** The intermediate size: 2.75 times the hidden size, as in many models, rounded to whole blocks. */
-const feedForward = (shape: Shape): number => Math.ceil((hiddenOf(shape) * 2.75) / 256) * 256;
-
-function metadata(shape: Shape): (readonly [string, RawValue])[] {
+function metadata({ name, architecture, shape, layers, wide, vocab }: RandomSpec): (readonly [string, RawValue])[] {
   const u32 = (value: number): RawValue => ({ type: 'u32', value });
   const bytes = Array.from({ length: 256 }, (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
   const special = ['<unk>', '<s>', '</s>', ...bytes];
-  const words = [...special, ...Array.from({ length: VOCAB - special.length }, (_, i) => `w${i}`)];
+  const words = [...special, ...Array.from({ length: vocab - special.length }, (_, i) => `w${i}`)];
   return [
-    ['general.architecture', { type: 'string', value: 'llama' }],
-    ['general.name', { type: 'string', value: `random ${shapeName(shape)}` }],
-    ['llama.block_count', u32(RANDOM_LAYERS)],
-    ['llama.context_length', u32(CONTEXT)],
-    ['llama.embedding_length', u32(hiddenOf(shape))],
-    ['llama.feed_forward_length', u32(feedForward(shape))],
-    ['llama.attention.head_count', u32(shape.queryHeads)],
-    ['llama.attention.head_count_kv', u32(shape.kvHeads)],
-    ['llama.rope.dimension_count', u32(shape.headDim)],
-    ['llama.vocab_size', u32(VOCAB)],
-    ['llama.attention.layer_norm_rms_epsilon', { type: 'f32', value: 1e-5 }],
-    ['llama.rope.freq_base', { type: 'f32', value: 10_000 }],
+    ['general.architecture', { type: 'string', value: architecture }],
+    ['general.name', { type: 'string', value: name }],
+    [`${architecture}.block_count`, u32(layers)],
+    [`${architecture}.context_length`, u32(CONTEXT)],
+    [`${architecture}.embedding_length`, u32(hiddenOf(shape))],
+    [`${architecture}.feed_forward_length`, u32(wide)],
+    [`${architecture}.attention.head_count`, u32(shape.queryHeads)],
+    [`${architecture}.attention.head_count_kv`, u32(shape.kvHeads)],
+    [`${architecture}.rope.dimension_count`, u32(shape.headDim)],
+    [`${architecture}.vocab_size`, u32(vocab)],
+    [`${architecture}.attention.layer_norm_rms_epsilon`, { type: 'f32', value: 1e-5 }],
+    [`${architecture}.rope.freq_base`, { type: 'f32', value: 10_000 }],
     ['tokenizer.ggml.model', { type: 'string', value: 'llama' }],
     ['tokenizer.ggml.tokens', { type: 'strings', value: words }],
     ['tokenizer.ggml.scores', { type: 'f32s', value: words.map((_, id) => -id) }],
@@ -65,44 +131,51 @@ function metadata(shape: Shape): (readonly [string, RawValue])[] {
   ];
 }
 
-function tensors(shape: Shape): RawGgufTensor[] {
+function tensors({ architecture, shape, layers, wide, vocab, typeOf }: RandomSpec): RawGgufTensor[] {
   const hidden = hiddenOf(shape);
   const kv = shape.kvHeads * shape.headDim;
-  const wide = feedForward(shape);
   let seed = 1;
-  const matrix = (name: string, inputs: number, outputs: number): RawGgufTensor => ({
-    name: `${name}.weight`,
-    sizes: [inputs, outputs],
-    type: Q8_0,
-    bytes: randomBlocks(inputs * outputs, inputs, seed++),
-  });
-  const ones = (name: string): RawGgufTensor => ({
-    name: `${name}.weight`,
-    sizes: [hidden],
+  const matrix = (at: number, name: string, inputs: number, outputs: number): RawGgufTensor => {
+    const type = typeOf(name, at);
+    return {
+      name: `${at < 0 ? '' : `blk.${at}.`}${name}.weight`,
+      sizes: [inputs, outputs],
+      type: TYPES[type].number,
+      bytes: randomBlocks(type, inputs * outputs, inputs, seed++),
+    };
+  };
+  const filled = (name: string, size: number, value: number): RawGgufTensor => ({
+    name,
+    sizes: [size],
     type: F32,
-    bytes: new Uint8Array(new Float32Array(hidden).fill(1).buffer),
+    bytes: new Uint8Array(new Float32Array(size).fill(value).buffer),
   });
+  const projection = (at: number, name: string, outputs: number): RawGgufTensor[] => [
+    matrix(at, name, hidden, outputs),
+    ...(architecture === 'qwen2' ? [filled(`blk.${at}.${name}.bias`, outputs, 0.125)] : []),
+  ];
   const layer = (at: number): RawGgufTensor[] => [
-    ones(`blk.${at}.attn_norm`),
-    matrix(`blk.${at}.attn_q`, hidden, hidden),
-    matrix(`blk.${at}.attn_k`, hidden, kv),
-    matrix(`blk.${at}.attn_v`, hidden, kv),
-    matrix(`blk.${at}.attn_output`, hidden, hidden),
-    ones(`blk.${at}.ffn_norm`),
-    matrix(`blk.${at}.ffn_gate`, hidden, wide),
-    matrix(`blk.${at}.ffn_up`, hidden, wide),
-    matrix(`blk.${at}.ffn_down`, wide, hidden),
+    filled(`blk.${at}.attn_norm.weight`, hidden, 1),
+    ...projection(at, 'attn_q', hidden),
+    ...projection(at, 'attn_k', kv),
+    ...projection(at, 'attn_v', kv),
+    matrix(at, 'attn_output', hidden, hidden),
+    filled(`blk.${at}.ffn_norm.weight`, hidden, 1),
+    matrix(at, 'ffn_gate', hidden, wide),
+    matrix(at, 'ffn_up', hidden, wide),
+    matrix(at, 'ffn_down', wide, hidden),
   ];
   return [
-    matrix('token_embd', hidden, VOCAB),
-    ones('output_norm'),
-    ...Array.from({ length: RANDOM_LAYERS }, (_, at) => layer(at)).flat(),
+    matrix(-1, 'token_embd', hidden, vocab),
+    filled('output_norm.weight', hidden, 1),
+    ...Array.from({ length: layers }, (_, at) => layer(at)).flat(),
   ];
 }
 
-function randomBlocks(elements: number, inputs: number, seed: number): Uint8Array {
-  const blocks = elements / BLOCK;
-  const words = new Int32Array(Math.ceil((blocks * BLOCK_BYTES) / 4));
+function randomBlocks(type: Type, elements: number, inputs: number, seed: number): Uint8Array {
+  const { values, bytes: blockBytes, halves } = TYPES[type];
+  const blocks = elements / values;
+  const words = new Int32Array(Math.ceil((blocks * blockBytes) / 4));
   // xorshift is fast, and random enough for weights that mean nothing.
   let state = seed * 0x9e3779b9;
   for (let i = 0; i < words.length; i++) {
@@ -111,11 +184,13 @@ function randomBlocks(elements: number, inputs: number, seed: number): Uint8Arra
     state ^= state << 5;
     words[i] = state;
   }
-  const bytes = new Uint8Array(words.buffer, 0, blocks * BLOCK_BYTES);
-  const [scale] = toHalf(Float32Array.of(1 / (CODE_DEVIATION * Math.sqrt(inputs))));
-  for (let at = 0; at < bytes.length; at += BLOCK_BYTES) {
-    bytes[at] = scale! & 255;
-    bytes[at + 1] = scale! >> 8;
+  const bytes = new Uint8Array(words.buffer, 0, blocks * blockBytes);
+  for (const [place, factor] of halves) {
+    const [scale] = toHalf(Float32Array.of(factor / Math.sqrt(inputs)));
+    for (let at = place; at < bytes.length; at += blockBytes) {
+      bytes[at] = scale! & 255;
+      bytes[at + 1] = scale! >> 8;
+    }
   }
   return bytes;
 }

@@ -1,7 +1,8 @@
 /**
  * llama.cpp through node-llama-cpp, as a server on standard input and output, so that its steps can be timed in turn with ours.
- * One JSON object per line. Requests: { id, op: 'open', model, type, threads, depth, context } · { id, op: 'step', context, count } ·
- * { id, op: 'close', context }. Answers: { id, … } or { id, error }.
+ * One JSON object per line. Requests: { id, op: 'load', model } · { id, op: 'open', model, type, threads, depth, context, room } ·
+ * { id, op: 'step', context, count } · { id, op: 'close', context } · { id, op: 'prefill', model, tokens, threads } · { id, op: 'memory' }.
+ * Answers: { id, … } or { id, error }.
  *
  * A context of some depth is not read token by token, which takes half an hour where the cache is quantized: a short text is read, its
  * saved state is written again with the same rows repeated, and loaded. What the rows say does not change what reading them costs.
@@ -14,8 +15,10 @@ import { getLlama, LlamaLogLevel } from 'node-llama-cpp';
 
 /** Tokens that are read for real. */
 const READ = 64;
-/** Steps that a context leaves room for. */
+/** Steps that a context leaves room for, where nothing else is asked. */
 const ROOM = 128;
+/** Tokens that are read at once: what llama.cpp takes by default. */
+const BATCH = 512;
 
 const folder = mkdtempSync(join(tmpdir(), 'palimpsest-peer-'));
 process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
@@ -70,11 +73,55 @@ function now(threads) {
   return (user + system) / 1e6;
 }
 
+const words = (count) => Array.from({ length: count }, (_, i) => 300 + ((i * 7919) % 30000));
+
+/** Libraries of kernels in this process: which kind of CPU they are for is in their names. Linux alone tells. */
+function libraries() {
+  if (process.platform !== 'linux') return [];
+  return [...new Set(readFileSync('/proc/self/maps', 'utf8').match(/[^\s/]*libggml-cpu[^\s/]*/g) ?? [])];
+}
+
+async function loaded(model) {
+  if (!models.has(model)) models.set(model, await llama.loadModel({ modelPath: model }));
+  return models.get(model);
+}
+
+/** Contexts that prompts are read in, by model and threads. */
+const readers = new Map();
+async function reader(model, tokens, threads) {
+  const name = `${model} ${tokens} ${threads}`;
+  if (!readers.has(name)) {
+    const context = await (await loaded(model)).createContext({
+      contextSize: tokens + 1,
+      batchSize: BATCH,
+      threads: { ideal: threads, min: threads },
+      flashAttention: true,
+    });
+    readers.set(name, context.getSequence());
+  }
+  return readers.get(name);
+}
+
 const operations = {
-  async open({ model, type, threads, depth, context }) {
-    if (!models.has(model)) models.set(model, await llama.loadModel({ modelPath: model }));
-    const opened = await models.get(model).createContext({
-      contextSize: Math.max(depth, READ) + ROOM,
+  /** → seconds of the processor, and libraries */
+  async load({ model }) {
+    const start = now(1);
+    await loaded(model);
+    return { cpuSeconds: now(1) - start, libraries: libraries() };
+  },
+  /** → seconds in which the tokens are read */
+  async prefill({ model, tokens, threads }) {
+    const sequence = await reader(model, tokens, threads);
+    await sequence.clearHistory();
+    const start = now(threads);
+    await sequence.evaluateWithoutGeneratingNewTokens(words(tokens));
+    return { seconds: now(threads) - start };
+  },
+  memory: () => ({ residentBytes: process.memoryUsage.rss() }),
+  async open({ model, type, threads, depth, context, room = ROOM }) {
+    const opened = await (await loaded(model)).createContext({
+      contextSize: Math.max(depth, READ) + room,
+      batchSize: BATCH,
       threads: { ideal: threads, min: threads },
       flashAttention: true,
       experimentalKvCacheKeyType: type,
@@ -82,9 +129,7 @@ const operations = {
     });
     const sequence = opened.getSequence();
     if (depth > 0) {
-      await sequence.evaluateWithoutGeneratingNewTokens(
-        Array.from({ length: READ }, (_, i) => 300 + ((i * 7919) % 30000)),
-      );
+      await sequence.evaluateWithoutGeneratingNewTokens(words(READ));
       const file = join(folder, 'state');
       await sequence.saveStateToFile(file);
       writeFileSync(file, deepen(readFileSync(file), depth));

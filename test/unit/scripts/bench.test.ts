@@ -11,10 +11,18 @@ import { KvError, nativeInfo } from '../../../native/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
+import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { median, typical } from '../../../scripts/bench/measure.ts';
 import { parkAt } from '../../../scripts/bench/park.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
-import { RANDOM_LAYERS, randomModel } from '../../../scripts/bench/peers/random-model.ts';
+import {
+  LLAMA_1B,
+  QWEN_HALF_B,
+  RANDOM_LAYERS,
+  type RandomSpec,
+  randomModel,
+  smallLlama,
+} from '../../../scripts/bench/peers/random-model.ts';
 import { prefillAt } from '../../../scripts/bench/prefill.ts';
 import { type BenchFile, type BenchRow, benchFile, bytesPerToken, violations } from '../../../scripts/bench/rows.ts';
 import { readCommand } from '../../../scripts/bench/settings.ts';
@@ -184,7 +192,7 @@ describe('the command', () => {
     const words =
       'attention --shapes 9/3x64,8/8x128 --formats f16,rot4:rot2 --tokens 1024,4096 --threads 1,2 --isa avx2 --json a.json';
     const command = readCommand(words.split(' '));
-    expect(command).toMatchObject({ names: ['attention'], isa: 'avx2', json: 'a.json', table: false });
+    expect(command).toMatchObject({ names: ['attention'], isas: ['avx2'], json: 'a.json', table: false });
     expect(command.settings).toMatchObject({ tokens: [1024, 4096], threads: [1, 2], full: false, peers: false });
     expect(command.settings.shapes!.map(shapeName)).toEqual(['9/3x64', '8/8x128']);
     expect(command.settings.formats!.map(pairName)).toEqual(['f16', 'rot4:rot2']);
@@ -201,6 +209,8 @@ describe('the command', () => {
     '--shapes 0/0x64',
     '--formats q5',
     '--isa mmx',
+    'step --isa avx2,avx512',
+    'machines --models gpt2',
     '--unknown',
   ])('refuses %s', (words) => {
     expect(() => readCommand(words.split(' '))).toThrow(KvError);
@@ -224,7 +234,7 @@ describe('peers', () => {
 
   test('a model of random weights can be read and is of the shape asked for', async () => {
     const folder = temporaryFolder();
-    const file = randomModel(parseShape('2/1x64'), folder.dir);
+    const file = randomModel(smallLlama(parseShape('2/1x64')), folder.dir);
     const model = await loadModel(file);
     expect(model.config).toMatchObject({
       layers: RANDOM_LAYERS,
@@ -239,6 +249,64 @@ describe('peers', () => {
     expect(variance * 128).toBeLessThan(1.1);
     model.weights.close();
     folder.remove();
+  });
+});
+
+describe('machines', () => {
+  const folder = temporaryFolder();
+  afterAll(() => folder.remove());
+  /** The same mixture of types, of as few weights as whole blocks allow. */
+  const shrunk = (spec: RandomSpec): RandomSpec => ({
+    ...spec,
+    shape: { queryHeads: 4, kvHeads: 1, headDim: 64 },
+    wide: 256,
+    vocab: 512,
+  });
+
+  test.each([
+    ['llama-1b', LLAMA_1B, { Q4_K: 96, Q6_K: 17, F32: 33 }],
+    ['qwen2-0.5b', QWEN_HALF_B, { Q8_0: 169, F32: 121 }],
+  ])('%s has its types, and weights of variance 1/inputs in each', async (name, spec, types) => {
+    const model = await loadModel(randomModel({ ...shrunk(spec), name }, folder.dir));
+    expect(model.summary.storedTypes).toEqual(types);
+    expect(model.config.qkvBias).toBe(spec.architecture === 'qwen2');
+    for (const matrix of ['0.q', '0.down', 'embed']) {
+      const weights = model.weights.tensor(matrix).readFloat32();
+      const variance = weights.reduce((sum, x) => sum + x * x, 0) / weights.length;
+      expect(variance * 256, matrix).toBeGreaterThan(0.9);
+      expect(variance * 256, matrix).toBeLessThan(1.1);
+    }
+    model.weights.close();
+  });
+
+  test('measures prompts and steps in a process of its own, for the instruction set that was asked for', async () => {
+    const path = randomModel({ ...shrunk(LLAMA_1B), name: 'run', layers: 2 }, folder.dir);
+    const said: string[] = [];
+    for (const isa of nativeInfo().available.slice(0, 2)) {
+      const about = { name: 'llama-1b', path, isa, peers: false } as const;
+      const rows = await measured(root, about, { rounds: 1, quick: false }, (line) => said.push(line));
+      expect(rows.map(({ phase, depth }) => `${phase} ${depth}`)).toEqual(['prefill 0', 'decode 0', 'decode 4096']);
+      for (const row of rows) {
+        expect(machineRow.parse(row)).toMatchObject({ isa, ratio: null, peerTokensPerCpuSecond: null });
+        expect(row.residentBytes).toBeGreaterThan(row.fileBytes);
+      }
+      // Not asserted: how fast.
+      expect(said.at(-1)).toContain(`${isa}: `);
+    }
+  });
+
+  test('a model that is not there is an error of the child, told with its message', async () => {
+    const about = { name: 'smollm2', path: join(folder.dir, 'none.gguf'), isa: 'scalar', peers: false } as const;
+    await expect(measured(root, about, { rounds: 1, quick: true }, () => {})).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringContaining('none.gguf') as string,
+    });
+  });
+
+  test('takes several instruction sets and some of the models', () => {
+    const command = readCommand('machines --isa avx2,avx512 --models qwen2-0.5b,smollm2 --quick'.split(' '));
+    expect(command).toMatchObject({ isas: ['avx2', 'avx512'], models: ['qwen2-0.5b', 'smollm2'], quick: true });
+    expect(readCommand(['machines']).models).toEqual(['smollm2', 'llama-1b', 'qwen2-0.5b']);
   });
 });
 
