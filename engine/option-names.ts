@@ -73,6 +73,7 @@ export const GENERATE_OPTIONS: Names<GenerateOptions> = {
   seed: true,
   maxTokens: true,
   stop: true,
+  grammar: true,
   logprobs: true,
   signal: true,
   onProgress: true,

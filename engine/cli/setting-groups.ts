@@ -53,6 +53,8 @@ export const ANSWER: readonly SettingName[] = [
   ...['dryMultiplier', 'dryBase', 'dryAllowedLength', 'dryPenaltyLastN', 'drySequenceBreaker'],
   'logitBias',
   'stop',
+  'jsonSchema',
+  'grammar',
   'logprobs',
   'compare',
 ] as const satisfies readonly SettingName[];
