@@ -97,7 +97,8 @@ export class Answer {
       tokens: this.count,
       finish: this.finish ?? 'aborted',
       grammarComplete: this.#constraint?.isComplete ?? null,
-      logprobs: this.#top === null ? null : this.#logprobs,
+      // One more may have been drawn, which was not written.
+      logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.count),
     };
   }
 

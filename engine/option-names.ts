@@ -74,6 +74,7 @@ export const GENERATE_OPTIONS: Names<GenerateOptions> = {
   maxTokens: true,
   stop: true,
   grammar: true,
+  promptLookupTokens: true,
   logprobs: true,
   signal: true,
   onProgress: true,

@@ -15,6 +15,7 @@ import { Answer, type AnswerOptions } from './answer.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
+import { PromptLookup } from './lookup.ts';
 import { nameInLog } from './model/load.ts';
 import { RopeTable } from './model/rope.ts';
 import { modelLatents } from './model-latents.ts';
@@ -40,6 +41,7 @@ export class Session {
   readonly #rope: RopeTable;
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
+  #rows: Float32Array | null = null;
   #probe: Probe | null = null;
   readonly #gain: GainProbe;
   readonly #recall: Recall;
@@ -257,7 +259,8 @@ export class Session {
         await this.#wake(reading);
         await this.#read(ids, reading);
         this.governed.meter.promptTokens.add({}, ids.length);
-        return yield* write(this.#writing(), answer, { tokens: ids.length, startMs }, options.signal);
+        const asked = { tokens: ids.length, startMs };
+        return yield* write(this.#writing(), answer, asked, options.signal, this.#lookup(options));
       } finally {
         this.#idleSinceMs = performance.now();
       }
@@ -270,9 +273,23 @@ export class Session {
     return {
       governed: this.governed,
       tokens: this.tokens,
-      logits: () => this.runtime.dense.logits(this.#lastHidden!, 1),
-      forward: (ids) => this.#forward(ids),
+      logits: (row = this.#lastHidden!) => this.runtime.dense.logits(row, 1),
+      forward: async (ids) => {
+        await this.#forward(ids, true);
+        return this.#rows!;
+      },
+      retract: (tokens, row) => {
+        this.rewind(tokens);
+        this.#lastHidden = row;
+      },
     };
+  }
+
+  /** Only where a step of several tokens gives the bits of as many steps, and all of them can be taken back. */
+  #lookup({ promptLookupTokens = 0 }: AnswerOptions): PromptLookup | null {
+    const { latents, plan } = this.governed;
+    const isSame = this.runtime.dense.name === 'native' && (plan.context.openFormat ?? 'f16') === 'f16';
+    return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
   }
 
   /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
@@ -398,16 +415,20 @@ export class Session {
     }
   }
 
-  async #forward(ids: readonly number[]): Promise<void> {
+  /** keepRows: those behind all of the tokens, in #rows. */
+  async #forward(ids: readonly number[], keepRows = false): Promise<void> {
     this.#open();
-    const step = this.#step(ids);
+    const step = this.#step(ids, keepRows);
     this.#stepping = step.catch(() => {});
     await step;
   }
 
-  async #step(ids: readonly number[]): Promise<void> {
+  async #step(ids: readonly number[], keepRows: boolean): Promise<void> {
     try {
-      const keep = (hidden: Float32Array): void => this.#keep(ids, hidden);
+      const keep = (hidden: Float32Array): void => {
+        this.#keep(ids, hidden);
+        this.#rows = keepRows ? hidden.slice(0, ids.length * this.runtime.model.config.hiddenSize) : null;
+      };
       const onRows = (rows: LayerRows): void => {
         this.#probe?.add(rows);
         this.setup.onRows?.(rows);

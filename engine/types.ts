@@ -145,6 +145,11 @@ export interface GenerateOptions extends SamplingOptions {
    */
   readonly grammar?: GrammarOption;
   /**
+   * Prompt look-up decoding: where the newest tokens stand earlier in the text, up to so many (1 to 64) of those that followed them there are read at once, and kept as far
+   * as they are what would have been written anyway. Default 0, none.
+   */
+  readonly promptLookupTokens?: number;
+  /**
    * Also tells how likely the model found each generated token and so many (0 to 20) of the most likely ones at its place: of its own distribution, before
    * anything of SamplingOptions changes it. Default: none.
    */
@@ -208,6 +213,10 @@ export interface Generated {
   readonly finish: 'stop' | 'length' | 'aborted';
   /** Whether the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first; null: none was asked for. */
   readonly grammarComplete: boolean | null;
+  /** Tokens that prompt look-up proposed. */
+  readonly drafted: number;
+  /** Those of them that were written. */
+  readonly accepted: number;
   /** One for each generated token, those of a stop string included; null where `logprobs` was not asked for. */
   readonly logprobs: readonly GeneratedToken[] | null;
   /** Speed of reading; 0 without a prompt. */

@@ -98,7 +98,11 @@ export async function generateOptions(
 ): Promise<GenerateOptions> {
   return {
     ...samplingOptions(settings),
-    ...given<GenerateOptions>({ logprobs: number(settings, 'logprobs'), grammar: await grammarOption(settings) }),
+    ...given<GenerateOptions>({
+      logprobs: number(settings, 'logprobs'),
+      promptLookupTokens: number(settings, 'promptLookupTokens'),
+      grammar: await grammarOption(settings),
+    }),
     maxTokens: number(settings, 'maxTokens') ?? 128,
     stop: (settings['stop'] as string[] | undefined) ?? [],
     signal,
@@ -283,6 +287,9 @@ function print(
   const asked = {
     ...(generated.logprobs === null ? {} : { logprobs: generated.logprobs }),
     ...(generated.grammarComplete === null ? {} : { grammarComplete: generated.grammarComplete }),
+    ...(number(settings, 'promptLookupTokens') === undefined
+      ? {}
+      : { drafted: generated.drafted, accepted: generated.accepted }),
     ...(answers.length === 1 ? {} : { completions: answers }),
   };
   process.stdout.write(`${JSON.stringify({ ...jsonResult(engine, report, generated, divergence), ...asked })}\n`);

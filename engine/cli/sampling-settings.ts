@@ -104,6 +104,11 @@ export const SAMPLING_SETTINGS = {
     flags: '--grammar <file|text>',
     help: 'the answer follows this grammar in GBNF, from its rule root (likewise)',
   },
+  promptLookupTokens: {
+    flags: '--prompt-lookup-tokens <n>',
+    help: 'propose so many tokens from earlier text at once, where it pays; 0: none',
+    parse: whole(0, 64),
+  },
   logprobs: {
     flags: '--logprobs <n>',
     help: 'also tell how likely each generated token was, and so many of the most likely ones',

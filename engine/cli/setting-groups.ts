@@ -55,6 +55,7 @@ export const ANSWER: readonly SettingName[] = [
   'stop',
   'jsonSchema',
   'grammar',
+  'promptLookupTokens',
   'logprobs',
   'compare',
 ] as const satisfies readonly SettingName[];
