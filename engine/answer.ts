@@ -1,6 +1,8 @@
 /** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
+import type { Constraint } from './grammar/constraint.ts';
 import type { LoadedModel } from './model/types.ts';
 import { checkGenerate } from './prompt.ts';
+import type { Runtime } from './runtime.ts';
 import { type GeneratedToken, logprobsOf } from './sampling/logprobs.ts';
 import { Sampler } from './sampling/sampler.ts';
 import { StopText } from './stop.ts';
@@ -10,6 +12,9 @@ export interface AnswerOptions extends GenerateOptions {
   /** Control tokens that are part of the text. */
   readonly controls?: readonly string[];
 }
+
+/** What answers with: a runtime. */
+type Answering = Pick<Runtime, 'model' | 'grammars'>;
 
 export class Answer {
   readonly maxTokens: number;
@@ -25,10 +30,10 @@ export class Answer {
   readonly #top: number | null;
   readonly #ids: Int32Array;
   readonly #logprobs: GeneratedToken[] = [];
+  #constraint: Constraint | null = null;
   #text = '';
 
-  /** Throws 'bad-argument' for options out of range. */
-  constructor(model: LoadedModel, options: AnswerOptions) {
+  private constructor(model: LoadedModel, options: AnswerOptions) {
     const { maxTokens, stops } = checkGenerate(options);
     const { tokenizer, config } = model;
     this.maxTokens = maxTokens;
@@ -41,9 +46,24 @@ export class Answer {
     this.#ids = new Int32Array(this.#top === null ? 0 : config.vocabSize);
   }
 
+  /** Its owner closes it. Throws 'bad-argument' for options out of range, and what Grammars.open throws. */
+  static async open({ model, grammars }: Answering, options: AnswerOptions): Promise<Answer> {
+    const answer = new Answer(model, options);
+    answer.#constraint = await grammars.open(options.grammar);
+    if (answer.#constraint?.isOver === true) answer.finish = 'stop';
+    return answer;
+  }
+
+  /** Refuses what opening it would refuse. → the most tokens that it would have */
+  static async check(answering: Answering, options: AnswerOptions): Promise<number> {
+    const answer = await Answer.open(answering, options);
+    answer.close();
+    return answer.maxTokens;
+  }
+
   /** logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends here. Throws as Sampler.next. */
   next(logits: Float32Array, history: readonly number[]): number | null {
-    const id = this.#sampler.next(logits, history);
+    const id = this.#sampler.next(logits, history, this.#constraint?.mask);
     if (this.#ends.has(id)) {
       this.finish = 'stop';
       return null;
@@ -52,12 +72,13 @@ export class Answer {
     return id;
   }
 
-  /** The token was read. → text that may be shown now */
-  push(id: number): string {
+  /** The token was read. → text that may be shown now. Throws as Constraint.accept. */
+  async push(id: number): Promise<string> {
     this.count++;
+    await this.#constraint?.accept(id);
     const piece = this.#stop.push(this.#stream.push(id));
     this.#text += piece;
-    if (this.#stop.hit) this.finish = 'stop';
+    if (this.#stop.hit || this.#constraint?.isOver === true) this.finish = 'stop';
     else if (this.count === this.maxTokens) this.finish = 'length';
     return piece;
   }
@@ -70,12 +91,19 @@ export class Answer {
   }
 
   /** What it is now that it has ended. */
-  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'logprobs'> {
+  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'grammarComplete' | 'logprobs'> {
     return {
       text: this.#text,
       tokens: this.count,
       finish: this.finish ?? 'aborted',
-      logprobs: this.#top === null ? null : this.#logprobs,
+      grammarComplete: this.#constraint?.isComplete ?? null,
+      // One more may have been drawn, which was not written.
+      logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.count),
     };
+  }
+
+  /** Nothing is written any more. */
+  close(): void {
+    this.#constraint?.close();
   }
 }

@@ -390,7 +390,7 @@ export class Host {
     const { n, ...options } = params.options;
     const { model } = this.#runtime;
     checkContinuations(n, options);
-    const { maxTokens } = new Answer(model, options);
+    const maxTokens = await Answer.check(this.#runtime, options);
     const session = this.#session(params.session);
     const ids = tokenize(model.tokenizer, params.prompt, session.length === 0, countedTokens(model));
     const onProgress = (progress: Progress): void => emit({ progress });

@@ -132,6 +132,7 @@ export type { ChatAnswer, ChatCount, ContextEnd } from './chat/types.ts';
 export { createEngine, Engine } from './engine.ts';
 export { EngineSession, Generation } from './engine-session.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
+export type { GrammarOption, JsonSchema } from './grammar/options.ts';
 export type { LoadedInfo, ParkedFile } from './host.ts';
 export type { LatentOptions, LatentProjection } from './latents.ts';
 export type { ChatMessage, ChatTool, LoadProgress, ModelConfig, RopeScaling, ToolCall } from './model/types.ts';

@@ -73,6 +73,8 @@ export const GENERATE_OPTIONS: Names<GenerateOptions> = {
   seed: true,
   maxTokens: true,
   stop: true,
+  grammar: true,
+  promptLookupTokens: true,
   logprobs: true,
   signal: true,
   onProgress: true,

@@ -10,6 +10,7 @@ import {
   setIsa,
   useBinding,
 } from '../native/index.ts';
+import { Grammars } from './grammar/grammars.ts';
 import { namingFile } from './model/bytes.ts';
 import { type DenseChoice, openDense } from './model/dense-choice.ts';
 import { obtainModel } from './model/hub/obtain.ts';
@@ -43,6 +44,8 @@ export class Runtime {
   readonly threads: number;
   readonly native: NativeInfo;
   readonly loadMs: number;
+  /** What its answers may be told to follow. */
+  readonly grammars: Grammars;
 
   private constructor(
     model: LoadedModel,
@@ -56,6 +59,7 @@ export class Runtime {
     this.threads = threads;
     this.native = nativeInfo();
     this.loadMs = loadMs;
+    this.grammars = new Grammars(model);
   }
 
   static async open(options: RuntimeOptions): Promise<Runtime> {

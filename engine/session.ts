@@ -15,6 +15,7 @@ import { Answer, type AnswerOptions } from './answer.ts';
 import { GainProbe } from './gain.ts';
 import { Governed } from './governed.ts';
 import { planWithLatents } from './latents.ts';
+import { PromptLookup } from './lookup.ts';
 import { nameInLog } from './model/load.ts';
 import { Rotary } from './model/rotary.ts';
 import { modelLatents } from './model-latents.ts';
@@ -28,6 +29,7 @@ import type { SessionSetup } from './session-setup.ts';
 import { outputSketches } from './sketch.ts';
 import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from './step.ts';
 import type { Generated, LayerRows, Prompt, SessionReport } from './types.ts';
+import { type Writing, write } from './write.ts';
 
 export class Session {
   readonly runtime: Runtime;
@@ -39,6 +41,7 @@ export class Session {
   readonly #rotary: Rotary;
   #hidden: Float32Array[] = [];
   #lastHidden: Float32Array | null = null;
+  #rows: Float32Array | null = null;
   #probe: Probe | null = null;
   readonly #gain: GainProbe;
   readonly #recall: Recall;
@@ -240,61 +243,53 @@ export class Session {
   /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */
   async *generate(prompt: Prompt | null, options: AnswerOptions = {}): AsyncGenerator<string, Generated> {
     const { model } = this.runtime;
-    const answer = new Answer(model, options);
-    const ids =
-      prompt === null ? [] : tokenize(model.tokenizer, prompt, this.tokens.length === 0, countedTokens(model));
-    if (ids.length > 0) this.#check(ids, answer.maxTokens);
-    else this.#fits(0, answer.maxTokens);
-    if (ids.length === 0 && this.#lastHidden === null)
-      throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
-    // Held to the end, because a second call in between would put its tokens among these.
-    this.#take();
+    const answer = await Answer.open(this.runtime, options);
     try {
-      const { meter } = this.governed;
-      const startRead = performance.now();
-      const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
-      await this.#wake(reading);
-      await this.#read(ids, reading);
-      let readMs = performance.now() - startRead;
-      meter.promptTokens.add({}, ids.length);
-      let start = performance.now();
-      let last = startRead;
-      while (answer.finish === null) {
-        if (options.signal?.aborted) {
-          answer.finish = 'aborted';
-          break;
-        }
-        const id = answer.next(await this.runtime.dense.logits(this.#lastHidden!, 1), this.tokens);
-        if (id === null) break;
-        // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's work.
-        if (answer.count === 0 && ids.length > 0) {
-          const before = performance.now();
-          endPrompt(this.governed);
-          const roomMs = performance.now() - before;
-          readMs += roomMs;
-          start += roomMs;
-        }
-        await this.#forward([id]);
-        const now = performance.now();
-        if (answer.count > 0) meter.betweenTokensSeconds.observe((now - last) / 1000);
-        else if (ids.length > 0) meter.firstTokenSeconds.observe((now - last) / 1000);
-        last = now;
-        meter.generatedTokens.add({});
-        const piece = answer.push(id);
-        if (piece !== '') yield piece;
+      const ids =
+        prompt === null ? [] : tokenize(model.tokenizer, prompt, this.tokens.length === 0, countedTokens(model));
+      if (ids.length > 0) this.#check(ids, answer.maxTokens);
+      else this.#fits(0, answer.maxTokens);
+      if (ids.length === 0 && this.#lastHidden === null)
+        throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
+      // Held to the end, because a second call in between would put its tokens among these.
+      this.#take();
+      try {
+        const startMs = performance.now();
+        const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
+        await this.#wake(reading);
+        await this.#read(ids, reading);
+        this.governed.meter.promptTokens.add({}, ids.length);
+        const asked = { tokens: ids.length, startMs };
+        return yield* write(this.#writing(), answer, asked, options.signal, this.#lookup(options));
+      } finally {
+        this.#idleSinceMs = performance.now();
       }
-      const rest = answer.end();
-      if (rest !== '') yield rest;
-      const seconds = (performance.now() - start) / 1000;
-      return {
-        ...answer.generated,
-        promptTokens: ids.length,
-        prefillTokensPerSecond: ids.length === 0 ? 0 : (ids.length * 1000) / readMs,
-        tokensPerSecond: answer.count === 0 ? 0 : answer.count / seconds,
-      };
     } finally {
-      this.#idleSinceMs = performance.now();
+      answer.close();
     }
+  }
+
+  #writing(): Writing {
+    return {
+      governed: this.governed,
+      tokens: this.tokens,
+      logits: (row = this.#lastHidden!) => this.runtime.dense.logits(row, 1),
+      forward: async (ids) => {
+        await this.#forward(ids, true);
+        return this.#rows!;
+      },
+      retract: (tokens, row) => {
+        this.rewind(tokens);
+        this.#lastHidden = row;
+      },
+    };
+  }
+
+  /** Only where a step of several tokens gives the bits of as many steps, and all of them can be taken back. */
+  #lookup({ promptLookupTokens = 0 }: AnswerOptions): PromptLookup | null {
+    const { latents, plan } = this.governed;
+    const isSame = this.runtime.dense.name === 'native' && (plan.context.openFormat ?? 'f16') === 'f16';
+    return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
   }
 
   /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
@@ -420,16 +415,20 @@ export class Session {
     }
   }
 
-  async #forward(ids: readonly number[]): Promise<void> {
+  /** keepRows: those behind all of the tokens, in #rows. */
+  async #forward(ids: readonly number[], keepRows = false): Promise<void> {
     this.#open();
-    const step = this.#step(ids);
+    const step = this.#step(ids, keepRows);
     this.#stepping = step.catch(() => {});
     await step;
   }
 
-  async #step(ids: readonly number[]): Promise<void> {
+  async #step(ids: readonly number[], keepRows: boolean): Promise<void> {
     try {
-      const keep = (hidden: Float32Array): void => this.#keep(ids, hidden);
+      const keep = (hidden: Float32Array): void => {
+        this.#keep(ids, hidden);
+        this.#rows = keepRows ? hidden.slice(0, ids.length * this.runtime.model.config.hiddenSize) : null;
+      };
       const onRows = (rows: LayerRows): void => {
         this.#probe?.add(rows);
         this.setup.onRows?.(rows);

@@ -3,6 +3,7 @@ import type { QdrantOptions, SharedStatus } from '../memory/index.ts';
 import type { BindingName, CacheMemory, FormatPair, Isa, LatentName, Part, WindowName } from '../native/index.ts';
 import type { PageForm, PolicySummary, Priority, ThresholdSet } from '../policy/index.ts';
 import type { AnchorOptions, FailureMode, LogRule } from '../witness/index.ts';
+import type { GrammarOption } from './grammar/options.ts';
 import type { ChatMessage, LoadProgress } from './model/types.ts';
 import type { GeneratedToken } from './sampling/logprobs.ts';
 import type { SamplingOptions } from './sampling/options.ts';
@@ -139,6 +140,16 @@ export interface GenerateOptions extends SamplingOptions {
   /** Texts that end the answer; they are not part of it. Default: none. */
   readonly stop?: readonly string[];
   /**
+   * What the answer follows: `{ jsonSchema }` or `{ gbnf }`, with the package @mlc-ai/web-xgrammar beside this one. Tokens that would leave it are never drawn,
+   * and the text ends where it is complete. Default: none.
+   */
+  readonly grammar?: GrammarOption;
+  /**
+   * Prompt look-up decoding: where the newest tokens stand earlier in the text, up to so many (1 to 64) of those that followed them there are read at once, and kept as far
+   * as they are what would have been written anyway. Default 0, none.
+   */
+  readonly promptLookupTokens?: number;
+  /**
    * Also tells how likely the model found each generated token and so many (0 to 20) of the most likely ones at its place: of its own distribution, before
    * anything of SamplingOptions changes it. Default: none.
    */
@@ -200,6 +211,12 @@ export interface Generated {
   readonly promptTokens: number;
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
+  /** Whether the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first; null: none was asked for. */
+  readonly grammarComplete: boolean | null;
+  /** Tokens that prompt look-up proposed. */
+  readonly drafted: number;
+  /** Those of them that were written. */
+  readonly accepted: number;
   /** One for each generated token, those of a stop string included; null where `logprobs` was not asked for. */
   readonly logprobs: readonly GeneratedToken[] | null;
   /** Speed of reading; 0 without a prompt. */

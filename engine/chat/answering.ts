@@ -51,7 +51,7 @@ export async function answerChat(
 ): Promise<Answered> {
   const { template = model.tokenizer.chatTemplate, tools } = chat;
   const format = tools.length === 0 || template === null ? null : callFormatOf(template);
-  const { maxTokens } = new Answer(model, options);
+  const maxTokens = await Answer.check(session.runtime, options);
   const { ids, dropped } = fit(model, chat, maxTokens);
   const onProgress = (progress: Progress): void => emit({ progress });
   const startMs = performance.now();

@@ -10,6 +10,7 @@ import { checkContinuations, countedTokens } from '../prompt.ts';
 import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
 import { ChatInput } from './chat.ts';
 import { failureText } from './failure.ts';
+import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { logprobTable } from './logprob-table.ts';
@@ -37,6 +38,7 @@ export async function run(settings: Settings): Promise<void> {
   const options = engineOptions(settings);
   cacheTypes(settings);
   checkContinuations(completions(settings), samplingOptions(settings));
+  await grammarOption(settings);
   if (path === undefined && completions(settings) > 1)
     throw new KvError('bad-argument', 'a conversation goes on with one answer', {
       hint: 'leave out --completions, or give the one question with --prompt FILE',
@@ -89,10 +91,18 @@ export function checkLength(promptTokens: number, maxTokens: number, contextLeng
   );
 }
 
-export function generateOptions(settings: Settings, progress: ProgressLine, signal: AbortSignal): GenerateOptions {
+export async function generateOptions(
+  settings: Settings,
+  progress: ProgressLine,
+  signal: AbortSignal,
+): Promise<GenerateOptions> {
   return {
     ...samplingOptions(settings),
-    ...given<GenerateOptions>({ logprobs: number(settings, 'logprobs') }),
+    ...given<GenerateOptions>({
+      logprobs: number(settings, 'logprobs'),
+      promptLookupTokens: number(settings, 'promptLookupTokens'),
+      grammar: await grammarOption(settings),
+    }),
     maxTokens: number(settings, 'maxTokens') ?? 128,
     stop: (settings['stop'] as string[] | undefined) ?? [],
     signal,
@@ -134,11 +144,12 @@ async function answers(
   progress: ProgressLine,
   signal: AbortSignal,
 ): Promise<Generated[]> {
-  const options = generateOptions(settings, progress, signal);
+  const options = await generateOptions(settings, progress, signal);
   const n = completions(settings);
   if (n === 1) {
     const generated = await stream(session.generate(prompt, options), progress);
     process.stdout.write('\n');
+    warnIncomplete(generated);
     printLogprobs(settings, generated);
     return [generated];
   }
@@ -148,6 +159,7 @@ async function answers(
     process.stdout.write(
       `${i === 0 ? '' : '\n'}[${i + 1} of ${n}, seed ${(options.seed ?? 0) + i}]\n${generated.text}\n`,
     );
+    warnIncomplete(generated);
     printLogprobs(settings, generated);
   }
   return all;
@@ -218,11 +230,12 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
         const line = await input.next();
         if (line === null) break;
         if (line.trim() === '') continue;
-        const options = generateOptions(settings, progress, input.startTurn());
+        const options = await generateOptions(settings, progress, input.startTurn());
         try {
           const answer = await stream(chat.send(line, options), progress);
           last = answer;
           process.stdout.write('\n');
+          warnIncomplete(answer);
           printLogprobs(settings, answer);
           if (answer.dropped.length > 0)
             say(`The ${plural(answer.dropped.length, 'oldest message')} left the conversation, which was full.`);
@@ -273,6 +286,10 @@ function print(
   }
   const asked = {
     ...(generated.logprobs === null ? {} : { logprobs: generated.logprobs }),
+    ...(generated.grammarComplete === null ? {} : { grammarComplete: generated.grammarComplete }),
+    ...(number(settings, 'promptLookupTokens') === undefined
+      ? {}
+      : { drafted: generated.drafted, accepted: generated.accepted }),
     ...(answers.length === 1 ? {} : { completions: answers }),
   };
   process.stdout.write(`${JSON.stringify({ ...jsonResult(engine, report, generated, divergence), ...asked })}\n`);

@@ -96,6 +96,19 @@ export const SAMPLING_SETTINGS = {
     flags: '--logit-bias <id+bias...>',
     help: 'added to the logit of a token: 15043+1, 15043-1.5, 2-inf (never)',
   },
+  jsonSchema: {
+    flags: '-j, --json-schema <file|text>',
+    help: 'the answer is JSON that fulfils this schema (needs @mlc-ai/web-xgrammar)',
+  },
+  grammar: {
+    flags: '--grammar <file|text>',
+    help: 'the answer follows this grammar in GBNF, from its rule root (likewise)',
+  },
+  promptLookupTokens: {
+    flags: '--prompt-lookup-tokens <n>',
+    help: 'propose so many tokens from earlier text at once, where it pays; 0: none',
+    parse: whole(0, 64),
+  },
   logprobs: {
     flags: '--logprobs <n>',
     help: 'also tell how likely each generated token was, and so many of the most likely ones',

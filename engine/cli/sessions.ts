@@ -20,6 +20,7 @@ import type { ParkedFile } from '../host.ts';
 import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked } from '../park/folder.ts';
 import { countedTokens } from '../prompt.ts';
 import type { Generated, Prompt } from '../types.ts';
+import { warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
@@ -135,8 +136,10 @@ async function answer(
   progress: ProgressLine,
   signal: AbortSignal,
 ): Promise<Generated> {
-  const generated = await stream(session.generate(prompt, generateOptions(settings, progress, signal)), progress);
+  const options = await generateOptions(settings, progress, signal);
+  const generated = await stream(session.generate(prompt, options), progress);
   process.stdout.write('\n');
+  warnIncomplete(generated);
   printLogprobs(settings, generated);
   return generated;
 }

@@ -53,6 +53,9 @@ export const ANSWER: readonly SettingName[] = [
   ...['dryMultiplier', 'dryBase', 'dryAllowedLength', 'dryPenaltyLastN', 'drySequenceBreaker'],
   'logitBias',
   'stop',
+  'jsonSchema',
+  'grammar',
+  'promptLookupTokens',
   'logprobs',
   'compare',
 ] as const satisfies readonly SettingName[];

@@ -1,13 +1,13 @@
 /** The bytes of each token, so that decoding is concatenation and a stream never has to guess at half a character. */
 
 /** Byte-level vocabularies write one letter per byte: printable bytes stand for themselves, the others are numbered from U+0100. */
-const BYTE_LETTERS: readonly string[] = byteLetters();
+const BYTE_LETTERS: readonly string[] = alphabet();
 const LETTER_BYTES: ReadonlyMap<number, number> = new Map(
   BYTE_LETTERS.map((letter, byte) => [letter.charCodeAt(0), byte]),
 );
 
 /** GPT-2's table: '!'–'~', '¡'–'¬' and '®'–'ÿ' stand for themselves. */
-function byteLetters(): string[] {
+function alphabet(): string[] {
   let next = 0x100;
   return Array.from({ length: 256 }, (_, byte) => {
     const printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -16,6 +16,9 @@ function byteLetters(): string[] {
 }
 
 export const byteLetter = (byte: number): string => BYTE_LETTERS[byte]!;
+
+/** Bytes as byte-level vocabularies write them. */
+export const byteLetters = (bytes: Uint8Array): string => Array.from(bytes, byteLetter).join('');
 
 export type PieceStyle =
   /** Each letter is a byte. */

@@ -136,6 +136,10 @@ export class VocabularyTokenizer implements Tokenizer {
     };
   }
 
+  bytes(id: number): Uint8Array {
+    return this.#piece(id, false, false);
+  }
+
   #piece(id: number, special: boolean, trim: boolean): Uint8Array {
     if (!Number.isInteger(id) || id < 0)
       throw new KvError('bad-argument', `${id} is not a token id`, { values: { id } });

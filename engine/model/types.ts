@@ -197,6 +197,8 @@ export interface Tokenizer {
   encode(text: string, options?: EncodeOptions): number[];
   /** Exact inverse for text that came from encode. */
   decode(ids: readonly number[], options?: DecodeOptions): string;
+  /** What a token adds to a text that it continues; control tokens add nothing. */
+  bytes(id: number): Uint8Array;
   /** Incremental decoding that never splits a UTF-8 character. */
   stream(options?: StreamOptions): { push(id: number): string; end(): string };
   readonly chatTemplate: string | null;

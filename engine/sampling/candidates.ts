@@ -3,6 +3,7 @@
  * sorted that need not be, and nothing is allocated: a vocabulary has tens of thousands of tokens, and this runs for each token that is generated.
  * Equal scores are ordered by id, so the same scores give the same set on every machine.
  */
+import { allows, type TokenMask } from '../grammar/constraint.ts';
 
 /** Room for a vocabulary of V tokens. */
 export interface Candidates {
@@ -32,6 +33,11 @@ export function admitAll(all: Candidates): void {
   let count = 0;
   for (let id = 0; id < scores.length; id++) if (scores[id]! > -Infinity) ids[count++] = id;
   all.count = count;
+}
+
+/** Takes out what a mask does not allow. */
+export function forbid({ scores }: Candidates, mask: TokenMask): void {
+  for (let id = 0; id < scores.length; id++) if (!allows(mask, id)) scores[id] = -Infinity;
 }
 
 /** Keeps the k highest scores (Fan et al., arXiv 1805.04833); 0 keeps all. */

@@ -4,9 +4,10 @@
  * that a parked session would have to keep: an answer that is interrupted goes on as if it had not been.
  */
 import { KvError } from '../../native/index.ts';
+import { allows, type TokenMask } from '../grammar/constraint.ts';
 import type { Tokenizer } from '../model/types.ts';
 import { Breakers } from './breakers.ts';
-import { admitAll, type Candidates, candidates, draw, minP, topK, topP, typicalP } from './candidates.ts';
+import { admitAll, type Candidates, candidates, draw, forbid, minP, topK, topP, typicalP } from './candidates.ts';
 import { checkSampling, type SamplingOptions } from './options.ts';
 import { penalize, penalizeRepetition, windowOf } from './penalties.ts';
 import { RandomNumbers } from './random.ts';
@@ -69,24 +70,29 @@ export class Sampler {
   }
 
   /**
-   * logits [V] behind `history`, all tokens so far, which begins as it did at the call before. → token id. Throws 'bad-value' for logits that are NaN, +inf or all
-   * −inf, and 'bad-argument' where logitBias leaves no token.
+   * logits [V] behind `history`, all tokens so far, which begins as it did at the call before; mask: the tokens that a grammar allows, before all else. → token id.
+   * Throws 'bad-value' for logits that are NaN, +inf or all −inf, and 'bad-argument' where logitBias leaves no token.
    */
-  next(logits: Float32Array, history: readonly number[]): number {
+  next(logits: Float32Array, history: readonly number[], mask: TokenMask | null = null): number {
     const likeliest = greedy(logits);
     const { penalties, dry, choose } = this.#does;
     const changed = penalties || dry || this.#biases.length > 0;
-    if (!changed && !choose) return likeliest;
+    if (!changed && !choose && (mask === null || allows(mask, likeliest))) return likeliest;
     this.#all ??= candidates(this.#vocabulary.size);
     const all = this.#all;
     all.scores.set(logits);
+    if (mask !== null) forbid(all, mask);
     if (changed) this.#change(all.scores, history);
     admitAll(all);
     if (all.count === 0)
-      throw new KvError('bad-argument', 'logitBias leaves no token that is possible', {
-        values: { biases: this.#biases.length },
-        hint: 'leave out some of the tokens that it bans',
-      });
+      throw new KvError(
+        'bad-argument',
+        `${this.#biases.length > 0 ? 'logitBias' : 'the grammar'} leaves no token that is possible`,
+        {
+          values: { biases: this.#biases.length },
+          hint: 'leave out some of the tokens that it bans',
+        },
+      );
     const { topK: k, typicalP: typical, topP: nucleus, minP: least, temperature, seed } = this.#options;
     if (choose) {
       topK(all, k);

@@ -1,0 +1,48 @@
+/** The grammar that an answer follows, from flags: a file, or the text itself. */
+import { existsSync } from 'node:fs';
+import { KvError } from '../../native/index.ts';
+import { grammarText } from '../grammar/grammars.ts';
+import { checkGrammar, type GrammarOption, type JsonSchema } from '../grammar/options.ts';
+import type { Generated } from '../types.ts';
+import { readText } from './read-text.ts';
+
+/** Throws 'bad-argument' for both at once and for what is no JSON, and what reading a file throws. */
+export async function grammarOption(settings: Partial<Record<string, unknown>>): Promise<GrammarOption | undefined> {
+  const schema = settings['jsonSchema'] as string | undefined;
+  const grammar = settings['grammar'] as string | undefined;
+  if (schema !== undefined && grammar !== undefined)
+    throw new KvError('bad-argument', 'an answer follows one grammar', {
+      hint: 'leave out --json-schema, or --grammar',
+    });
+  if (grammar !== undefined) {
+    const isText = grammar.includes('::=') && !existsSync(grammar);
+    return checked({ gbnf: isText ? grammar : await readText(grammar, 'grammar') });
+  }
+  if (schema === undefined) return undefined;
+  const text = /^\s*[{tf]/.test(schema) && !existsSync(schema) ? schema : await readText(schema, 'JSON schema');
+  let json: JsonSchema;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    throw new KvError('bad-argument', `the JSON schema is no JSON: ${(cause as Error).message.slice(0, 200)}`, {
+      values: { jsonSchema: schema.slice(0, 80) },
+      hint: `--json-schema FILE, or --json-schema '{"type": "object", …}'`,
+      cause,
+    });
+  }
+  return checked({ jsonSchema: json });
+}
+
+/** What can be seen before there is a model. */
+function checked(grammar: GrammarOption): GrammarOption {
+  checkGrammar(grammar);
+  grammarText(grammar);
+  return grammar;
+}
+
+/** Says on standard error where an answer ended before its grammar did. */
+export function warnIncomplete({ grammarComplete, finish }: Generated): void {
+  if (grammarComplete !== false) return;
+  const hint = finish === 'length' ? ': --max-tokens was reached' : '';
+  process.stderr.write(`warning: the answer ends before its grammar is complete${hint}\n`);
+}

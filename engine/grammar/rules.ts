@@ -1,0 +1,115 @@
+/** The rules of a grammar that is made from a schema, and those that every JSON text has. Written as XGrammar and llama.cpp read them: `name ::= expression`. */
+
+/** A character that stands in a text of JSON as it is. */
+const CHARACTER = '[^"\\\\\\x00-\\x1f\\x7f]';
+
+/** The same in texts whose length is bounded: of ASCII, since the library cannot count others both rightly and fast. */
+export const COUNTED_CHARACTER = '[\\x20-\\x21\\x23-\\x5b\\x5d-\\x7e]';
+
+/** Rules whose alternatives begin differently. */
+const JSON_RULES = {
+  value: 'object | array | string | number | "true" | "false" | "null"',
+  object: '"{" (string ": " value (", " string ": " value)*)? "}"',
+  array: '"[" (value (", " value)*)? "]"',
+  string: '"\\"" text',
+  // In one rule to its end: most tokens are more than one character, and what leaves a rule is tried token by token.
+  text: `"\\"" | ${CHARACTER} text | "\\\\" escape text`,
+  // Halves of a character beyond U+FFFF are not written, so that each escape is a character.
+  escape: '["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex)',
+  hex: '[0-9a-fA-F]',
+  // As many digits as a float64 tells apart, and no exponent that it could not hold.
+  number: '"-"? digits ("." [0-9]{1,15})? ([eE] [-+]? [0-9]{1,2})?',
+  integer: '"-"? digits',
+  digits: '"0" | [1-9] [0-9]{0,14}',
+} as const;
+
+const FORMAT_RULES = {
+  // Not bounded in length: counts are what takes long to compile.
+  label: '[a-z0-9]+ ("-" [a-z0-9]+)*',
+  host: 'label ("." label){1,3}',
+  octet: '"25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9]',
+  // No day that a month lacks; the 29th of February is passed over.
+  day: '([0-9]{4}) "-" (("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8]) | ("0" [13-9] | "1" [0-2]) "-" ("29" | "30") | ("0" [13578] | "1" [02]) "-31")',
+  time: '("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [-+] ("0" [0-9] | "1" [0-3]) ":" [0-5] [0-9])',
+} as const;
+
+/** Texts of the formats of JSON Schema, or plain ones among them. */
+export const FORMATS: Readonly<Record<string, string>> = {
+  date: 'day',
+  time: 'time',
+  'date-time': 'day "T" time',
+  duration: '"P" ([0-9]{1,4} [YMWD] | "T" [0-9]{1,4} [HMS])',
+  email: '[a-z0-9]+ ([._-] [a-z0-9]+)* "@" host',
+  hostname: 'host',
+  ipv4: 'octet "." octet "." octet "." octet',
+  ipv6: 'hex{1,4} (":" hex{1,4}){7}',
+  uuid: 'hex{8} "-" hex{4} "-" hex{4} "-" hex{4} "-" hex{12}',
+  uri: '("https" | "http" | "ftp") "://" host ("/" [a-zA-Z0-9._~-]*)* ("?" [a-zA-Z0-9._~=&-]*)?',
+};
+
+const TERMINAL = /"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]/gsu;
+
+/**
+ * XGrammar 0.1.27 makes an automaton of each rule and merges states of it that are not the same, where two ways leave one state alike: `[37]* [37] "."` then takes a
+ * point alone. So each text and class is led by a rule of its own that stands for nothing, and refers to itself, or it would be left out: then no two ways are alike.
+ */
+export class Apart {
+  #count = 0;
+
+  /** Keeps a text or a class from being merged with another; what is repeated stays as it is, since in there the rule would cost much time. */
+  one(terminal: string, behind: string): string {
+    // Counted characters of several bytes are merged as well.
+    const isLoop = /^\s*[*+]/.test(behind) || (/^\s*\{/.test(behind) && !terminal.startsWith('[^'));
+    return isLoop ? terminal : `(nothing-${this.#count++} ${terminal})`;
+  }
+
+  /** All of an expression. */
+  all(body: string): string {
+    return body.replace(TERMINAL, (terminal, at: number) => this.one(terminal, body.slice(at + terminal.length)));
+  }
+
+  /** The rules that were referred to. */
+  get rules(): readonly string[] {
+    return Array.from({ length: this.#count }, (_, i) => `nothing-${i} ::= "" | nothing-${i} nothing-${i}`);
+  }
+}
+
+/** A text as it stands. */
+export const literal = (text: string): string => `"${text.replace(/["\\]/g, '\\$&')}"`;
+
+export class Rules {
+  readonly #bodies: string[] = [];
+  readonly #plain = new Set<string>();
+
+  /** A rule of its own. → its name */
+  add(body: string): string {
+    return this.named(this.reserve(), body);
+  }
+
+  /** The same of one whose alternatives begin differently. */
+  addPlain(body: string): string {
+    const name = this.add(body);
+    this.#plain.add(name);
+    return name;
+  }
+
+  /** A name for a rule that comes later, so that others can refer to it before. */
+  reserve(): string {
+    this.#bodies.push('');
+    return `r${this.#bodies.length - 1}`;
+  }
+
+  named(name: string, body: string): string {
+    this.#bodies[Number(name.slice(1))] = body;
+    return name;
+  }
+
+  /** The grammar, with those rules of JSON that it needs. */
+  grammar(root: string): string {
+    const apart = new Apart();
+    const own = this.#bodies.map((body, i) => `r${i} ::= ${this.#plain.has(`r${i}`) ? body : apart.all(body)}`);
+    const json = Object.entries(JSON_RULES).map(([name, body]) => `${name} ::= ${body}`);
+    const formats = Object.entries(FORMAT_RULES).map(([name, body]) => `${name} ::= ${apart.all(body)}`);
+    return [`root ::= ${root}`, ...own, ...json, ...formats, ...apart.rules].join('\n');
+  }
+}
