@@ -5,7 +5,7 @@
 import { Governed } from '../../engine/governed.ts';
 import { createNativeBackend } from '../../engine/model/dense-native.ts';
 import { loadModel } from '../../engine/model/load.ts';
-import { RopeTable } from '../../engine/model/rope.ts';
+import { Rotary } from '../../engine/model/rotary.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
 import { planSession } from '../../engine/plan.ts';
 import type { Runtime } from '../../engine/runtime.ts';
@@ -21,7 +21,7 @@ const FIRST_ID = 300;
 
 interface History {
   readonly cache: Governed;
-  readonly table: RopeTable;
+  readonly table: Rotary;
 }
 
 export class WholeModel {
@@ -121,7 +121,7 @@ export class WholeModel {
         fillLayer(cache.kv, layer, { pair: { k: 'f16', v: 'f16' }, tokens: depth }, rows);
       cache.length = depth;
     }
-    return { cache, table: new RopeTable(model.config, depth + room) };
+    return { cache, table: new Rotary(model.config, depth + room) };
   }
 
   async #run({ cache, table }: History, ids: Int32Array): Promise<Float32Array> {
