@@ -2,7 +2,9 @@
  * A loaded model whose prompts and steps can be timed, with kernels of one instruction set, on one thread, over an exact f16 cache. The dense half is always
  * our own, also where onnxruntime would be chosen: that chooses its kernels by itself and has them for the best instruction set alone.
  */
+
 import { Governed } from '../../engine/governed.ts';
+import { Grammars } from '../../engine/grammar/grammars.ts';
 import { createNativeBackend } from '../../engine/model/dense-native.ts';
 import { loadModel } from '../../engine/model/load.ts';
 import { Rotary } from '../../engine/model/rotary.ts';
@@ -38,6 +40,7 @@ export class WholeModel {
     this.#runtime = {
       model,
       dense,
+      grammars: new Grammars(model),
       denseChoice: { name: 'native', why: 'it is what is measured', isSecondBest: false },
       threads: THREADS,
       native: nativeInfo(),

@@ -105,9 +105,7 @@ describe.each(available)('a whole engine on %s without onnxruntime-node', (isa) 
       await engine.close();`;
     const { text, dense } = JSON.parse(run(['--input-type=module', '-e', script]));
     expect(text).not.toBe('');
-    expect(dense).toMatch(
-      isOurs(isa) ? /^native: written for/ : /^native: portable loops for .*onnxruntime-node/,
-    );
+    expect(dense).toMatch(isOurs(isa) ? /^native: written for/ : /^native: portable loops for .*onnxruntime-node/);
   });
 
   test('doctor says the same', () => {
