@@ -11,7 +11,9 @@ import type { Governed } from './governed.ts';
 const MATCHED = [4, 3, 2];
 /** How much of the running gain is that of the newest proposal, and how many tokens are written without proposals where it does not pay: doubled each time. */
 const NEWEST = 0.3;
-const REST = { first: 16, most: 512 } as const;
+const REST = { first: 32, most: 512 } as const;
+/** How many tokens the first proposal has. One that is right throughout is followed by one twice as long, another by one a token longer than what was right of it. */
+const FIRST_LENGTH = 2;
 
 /** Of one answer. */
 export class PromptLookup {
@@ -23,6 +25,7 @@ export class PromptLookup {
   #singleMs = 0;
   #rest = 0;
   #resting: number = REST.first;
+  #length = FIRST_LENGTH;
 
   constructor(most: number) {
     this.#most = most;
@@ -35,7 +38,7 @@ export class PromptLookup {
       return [];
     }
     if (this.#singleMs === 0) return [];
-    const draft = followers(text, newest, Math.min(this.#most, tokensLeft));
+    const draft = followers(text, newest, Math.min(this.#most, this.#length, tokensLeft));
     return draft.slice(0, returnable(cache, text.length + 1, draft.length));
   }
 
@@ -47,9 +50,10 @@ export class PromptLookup {
     }
     this.drafted += drafted;
     this.accepted += accepted;
+    this.#length = Math.max(FIRST_LENGTH, accepted === drafted ? 2 * drafted : accepted + 1);
     this.#gain += NEWEST * (((1 + accepted) * this.#singleMs) / ms - this.#gain);
     if (this.#gain >= 1) {
-      this.#resting = REST.first;
+      this.#resting = Math.max(REST.first, this.#resting / 2);
       return;
     }
     this.#rest = this.#resting;
