@@ -56,7 +56,7 @@ const known = new WeakMap<WeightSource, Map<boolean, readonly Layer[]>>();
 
 function layersOf({ model }: Runtime, { variant }: XQuant): readonly Layer[] {
   const { name, config, weights } = model;
-  if (config.qkNorm)
+  if (config.qkNorm !== 'none')
     throw new KvError('unsupported', `${name} normalises its keys, so they are no product with inputs`);
   const isChain = variant === 'cl';
   const found = known.get(weights) ?? new Map<boolean, readonly Layer[]>();
