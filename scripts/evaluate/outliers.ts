@@ -44,7 +44,8 @@ export function withOutliers(runtime: Runtime): Runtime {
     tensor: (of: string, stored: Tensor) => {
       const layer = /^([0-9]+)\.k(\.bias)?$/.exec(of)?.[1];
       if (layer === undefined) return stored;
-      if (qkNorm !== 'none') throw new KvError('unsupported', `${name} normalises its keys, so latents cannot have outliers`);
+      if (qkNorm !== 'none')
+        throw new KvError('unsupported', `${name} normalises its keys, so latents cannot have outliers`);
       const readFloat32 = (): Float32Array => {
         const rows = stored.readFloat32().slice();
         const width = rows.length / (kvHeads * headDim);
