@@ -34,7 +34,7 @@ export class Distributions {
   readonly #starts: Uint16Array;
   /** Of each 4096th: symbol, share − 1 and place in the share, in 6, 12 and 12 bits. */
   readonly #slots: Uint32Array;
-  /** What each symbol takes. */
+  /** What each symbol takes, from logarithms in float32, in which the native code has them alike on every machine. */
   readonly #bits: Float64Array;
 
   constructor(shares: Uint16Array) {
@@ -42,7 +42,7 @@ export class Distributions {
     this.shares = shares;
     this.#starts = new Uint16Array(shares.length);
     this.#slots = new Uint32Array(this.count * TOTAL);
-    this.#bits = Float64Array.from(shares, (share) => BITS - Math.log2(share));
+    this.#bits = Float64Array.from(shares, (share) => BITS - Math.fround(Math.log2(share)));
     for (let table = 0; table < this.count; table++) {
       let at = 0;
       for (let symbol = 0; symbol < SYMBOLS; symbol++) {

@@ -1,9 +1,10 @@
 #include "predictor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
+
+#include "powers.h"
 
 namespace palimpsest {
 
@@ -44,7 +45,7 @@ bool Predictor::setDistributions(const uint16_t* given, int count) {
       const int share = shares[table * kCodedSymbols + symbol];
       if (share == 0 || share > kCodedSlots - at) return false;
       starts[table * kCodedSymbols + symbol] = static_cast<uint16_t>(at);
-      symbolBits[table * kCodedSymbols + symbol] = 12 - std::log2(static_cast<double>(share));
+      symbolBits[table * kCodedSymbols + symbol] = 12.0 - logOfTwo(static_cast<float>(share));
       for (int i = 0; i < share; i++, at++) slots[table * kCodedSlots + at] = static_cast<uint32_t>(symbol | (share - 1) << 6 | i << 18);
     }
     if (at != kCodedSlots) return false;
