@@ -102,9 +102,12 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
         w += kSizes.head;
       }
     }
-    // A single row reads each weight once, so the weights are prefetched in the order of addresses.
-    if (R == 1) {
-      for (size_t line = 0; line < denseBlockBytes(Form) + kSizes.head; line += 64) __builtin_prefetch(w + kDenseAhead + line);
+    // The first rows bring the weights into the caches, where later rows find them.
+    if (row == 0) {
+      for (int p = 0; p < P; p++) {
+        const uint8_t* ahead = w + p * panelBytes + kDenseAhead;
+        for (size_t line = 0; line < denseBlockBytes(Form) + kSizes.head; line += 64) __builtin_prefetch(ahead + line);
+      }
     }
     const uint8_t* codes = w + kSizes.scales;
     repeat<G>([&](auto group) MEMBER {
@@ -180,8 +183,8 @@ template <DenseForm Form>
 INLINE void denseAll(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
   int panel = from;
   if constexpr (kDensePanels > 1) {
-    // A single row reads one panel after another, as a linear stream.
-    for (; n > 1 && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form>(w, panel, x, n, base, y);
+    // Few rows read one panel after another, as a linear stream.
+    for (; n >= kDenseRows && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form>(w, panel, x, n, base, y);
   }
   for (; panel < to; panel++) densePanelRows<1, Form>(w, panel, x, n, base, y);
 }
