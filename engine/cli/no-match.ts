@@ -1,7 +1,6 @@
 /** What is wrong with a filter that nothing matches: a value that is misspelt is refused, and one that nothing in the log has is named. */
-import { KvError, nearestName } from '../../native/index.ts';
-import { BOUND_IDS } from '../../policy/index.ts';
-import { type DecisionFilter, type DecisionQuery, RULES, type SessionFilter } from '../../witness/index.ts';
+import type { DecisionFilter, DecisionQuery, SessionFilter } from '../../witness/index.ts';
+import { KNOWN_VALUES, unknownValue } from '../known-values.ts';
 import { keyName, type SettingName } from './settings.ts';
 
 /** Fields of a filter that name one value, and the settings they come from. */
@@ -17,11 +16,7 @@ const NAMED = {
   threshold: 'threshold',
 } as const satisfies Partial<Record<keyof DecisionFilter, SettingName>>;
 
-/** What the policies of this package give as reasons. A policy of somebody's own may give others, which its log then has. */
-const KNOWN: Partial<Record<keyof typeof NAMED, readonly string[]>> = {
-  reason: [...Object.keys(RULES), ...BOUND_IDS],
-  threshold: BOUND_IDS,
-};
+const KNOWN: Partial<Record<keyof typeof NAMED, readonly string[]>> = KNOWN_VALUES;
 
 const tell = (what: string, setting: SettingName, value: string | number): void =>
   void process.stderr.write(`No ${what} in the log matches --${keyName(setting)} ${value}.\n`);
@@ -35,7 +30,7 @@ export async function explainEmpty(query: DecisionQuery, filter: DecisionFilter)
     const value = filter[field];
     if (value === undefined || (await query.decisions({ [field]: value, limit: 1 })).length > 0) continue;
     const known = KNOWN[field] ?? [String(value)];
-    if (!known.includes(String(value))) throw unknownValue(keyName(setting), String(value), known);
+    if (!known.includes(String(value))) throw unknownValue(`--${keyName(setting)}`, String(value), known);
     tell('decision', setting, value);
   }
 }
@@ -44,12 +39,4 @@ export async function explainEmpty(query: DecisionQuery, filter: DecisionFilter)
 export async function explainNoSessions(query: DecisionQuery, { model }: SessionFilter): Promise<void> {
   if (model === undefined || (await query.sessions({ model, limit: 1 })).length > 0) return;
   tell('session', NAMED.model, model);
-}
-
-function unknownValue(flag: string, given: string, known: readonly string[]): KvError {
-  const meant = nearestName(given, known);
-  return new KvError('bad-argument', `--${flag} ${given}: no policy knows it, and no decision in the log has it`, {
-    values: { given },
-    hint: `${meant === null ? '' : `did you mean ${meant}? `}known are ${known.join(', ')}`,
-  });
 }

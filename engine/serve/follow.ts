@@ -19,6 +19,7 @@ import {
   seriesOf,
   verifyLog,
 } from '../../witness/index.ts';
+import { KNOWN_VALUES, unknownValue } from '../known-values.ts';
 import type { Page } from './answers.ts';
 import { LogView } from './log-view.ts';
 
@@ -116,7 +117,13 @@ export class Follower {
     ...filter
   }: DecisionFilter & { readonly limit: number; readonly cursor?: string }): Promise<Page<DecisionRow>> {
     const before = cursor === undefined ? {} : { beforeSeq: parseEntryId(cursor) };
-    const rows = await openLogQuery(this.#dir).decisions({ ...filter, ...before });
+    const query = openLogQuery(this.#dir);
+    const rows = await query.decisions({ ...filter, ...before });
+    const { reason } = filter;
+    if (rows.length === 0 && reason !== undefined && !(KNOWN_VALUES.reason as readonly string[]).includes(reason)) {
+      const others = await query.decisions({ reason, limit: 1 });
+      if (others.length === 0) throw unknownValue('reason', reason, KNOWN_VALUES.reason);
+    }
     return { rows, next: rows.length < filter.limit ? null : entryId(rows.at(-1)!.seq) };
   }
 

@@ -125,6 +125,7 @@ test('what does not exist or is misspelt is refused by code', async () => {
     ['/v1/decisions?limit=0', 400, 'bad-argument'],
     ['/v1/decisions?accepted=1', 400, 'bad-argument'],
     ['/v1/decisions?cursor=x', 400, 'bad-argument'],
+    ['/v1/decisions?reason=defict', 400, 'bad-argument'],
     ['/v1/sessions?cursor=17', 400, 'bad-argument'],
     ['/v1/sessions/%zz', 400, 'bad-argument'],
     ['/v1/decisions?__proto__=1', 400, 'bad-argument'],
