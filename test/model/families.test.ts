@@ -5,6 +5,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { createLoopBackend } from '../../engine/model/dense-loops.ts';
 import { createNativeBackend } from '../../engine/model/dense-native.ts';
 import { createOrtBackend } from '../../engine/model/dense-ort.ts';
+import { dequantize, ELEMENT_TYPES } from '../../engine/model/dequant.ts';
 import { FAMILIES } from '../../engine/model/families/index.ts';
 import { loadModel } from '../../engine/model/load.ts';
 import { Rotary } from '../../engine/model/rotary.ts';
@@ -13,6 +14,8 @@ import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import { headerOf } from '../../engine/trace/record.ts';
 import { defaultThresholds } from '../../policy/index.ts';
+import { seeded } from '../native/rows.ts';
+import { weightBlocks } from '../native/weight-blocks.ts';
 import { gguf, temporaryFolder } from '../unit/engine/model/model-files.ts';
 import { FAMILY_NAMES, familyTokens, ggufParts, hfFiles, readFamily } from './family-files.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
@@ -67,6 +70,41 @@ test('every family has a model here', () => {
       modelTypes.some((type) => types.includes(type)),
       name,
     ).toBe(true);
+});
+
+test('experts in blocks of a type, stored in one tensor, are packed as they are', async () => {
+  const parts = ggufParts(readFamily('qwen3-moe'));
+  const [experts, rows, columns] = [8, 64, 96];
+  const bytes = weightBlocks(seeded(17), 'Q8_0', experts * rows * columns, 1 / 8);
+  const tensors = parts.tensors.map((tensor) =>
+    tensor.name === 'blk.1.ffn_up_exps.weight' ? { ...tensor, type: 8, bytes } : tensor,
+  );
+  const model = await loadModel(folder.write('blocks.gguf', gguf({ ...parts, tensors })));
+  const values = new Float32Array(experts * rows * columns);
+  dequantize(ELEMENT_TYPES.get('Q8_0')!, bytes, values);
+  for (const expert of [0, 3, 7]) {
+    const tensor = model.weights.tensor(`1.up.${expert}`);
+    expect([tensor.storedType, tensor.shape]).toEqual(['Q8_0', [rows, columns]]);
+    const own = values.subarray(expert * rows * columns, (expert + 1) * rows * columns);
+    expect(tensor.readFloat32()).toEqual(own);
+    const stored = new Uint8Array(bytes.length / experts);
+    tensor.readStored!(0, stored);
+    expect(stored).toEqual(new Uint8Array(bytes.subarray(expert * stored.length, (expert + 1) * stored.length)));
+  }
+  const x = model.weights.tensor('embed').readFloat32(3, 6);
+  const found: Float32Array[] = [];
+  for (const [create, precision] of [
+    [createNativeBackend, 'auto'],
+    [createLoopBackend, 'exact'],
+  ] as const) {
+    const dense = await create(model, { precision, threads: 1 });
+    found.push(Float32Array.from(await dense.last(new Float32Array(3 * 256), x, 3)));
+    await dense.close();
+  }
+  const [packed, exact] = found as [Float32Array, Float32Array];
+  // Two products in a row with weights in 8 bits, one of them these blocks (test/unit/engine/model/dense.test.ts has the law).
+  expect(Math.hypot(...packed.map((value, i) => value - exact[i]!)) / Math.hypot(...exact)).toBeLessThan(0.025);
+  model.weights.close();
 });
 
 test.each([
