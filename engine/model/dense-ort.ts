@@ -30,7 +30,7 @@ export async function createOrtBackend(
   if (model.config.experts !== null)
     throw new KvError('unsupported', 'the graphs for onnxruntime have no experts', {
       values: { architecture: model.config.architecture },
-      hint: "the dense halves 'native' (auto) and 'loops' (exact) have",
+      hint: 'take the native half, as --dense auto does for such a model, or loops in float32, as --dense exact does',
     });
   const ort = await load().catch((cause: unknown) => {
     throw new KvError(
