@@ -19,6 +19,7 @@ export {
   type BindingName,
   type CacheMemory,
   type CacheShape,
+  type Experts,
   FORMAT_NAMES,
   type FormatName,
   type FormatPair,

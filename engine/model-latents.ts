@@ -14,9 +14,12 @@ function denseOperations({
   kvHeads,
   headDim,
   vocabSize,
+  experts,
 }: ModelConfig): number {
   const attention = 2 * (queryHeads + kvHeads) * headDim * hiddenSize;
-  return 2 * (layers * (attention + 3 * intermediateSize * hiddenSize) + vocabSize * hiddenSize);
+  const answered = experts?.used ?? 1;
+  const feedForward = (3 * answered * intermediateSize + (experts?.count ?? 0)) * hiddenSize;
+  return 2 * (layers * (attention + feedForward) + vocabSize * hiddenSize);
 }
 
 export function modelLatents(

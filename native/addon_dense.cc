@@ -1,4 +1,5 @@
 // The JavaScript binding of the matrices around attention: typed arrays in, a status out, every length checked (see addon.cc).
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -20,7 +21,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
     return DefineClass(env, "Dense",
                        {InstanceMethod<&DenseHandle::open>("open"), InstanceMethod<&DenseHandle::close>("close"),
                         InstanceMethod<&DenseHandle::bytes>("bytes"), InstanceMethod<&DenseHandle::setRows>("setRows"),
-                        InstanceMethod<&DenseHandle::setBias>("setBias"),
+                        InstanceMethod<&DenseHandle::setBias>("setBias"), InstanceMethod<&DenseHandle::setRouter>("setRouter"),
                         InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::first>("first"),
                         InstanceMethod<&DenseHandle::next>("next"), InstanceMethod<&DenseHandle::last>("last"),
                         InstanceMethod<&DenseHandle::logits>("logits")});
@@ -29,20 +30,23 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   explicit DenseHandle(const Info& info) : Napi::ObjectWrap<DenseHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kDenseTag); }
 
  private:
-  // (Int32Array[9] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features; epsilon)
+  // (Int32Array[11] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features, experts, experts of a row; epsilon)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<int32_t> numbers;
-      if (dense_ || !readArray(info[0], napi_int32_array, &numbers) || numbers.length != 9 || !info[1].IsNumber()) return kBadArgument;
+      if (dense_ || !readArray(info[0], napi_int32_array, &numbers) || numbers.length != 11 || !info[1].IsNumber()) return kBadArgument;
       constexpr int kMost[] = {4096, kMaxSize, kMaxSize, 1024, 1024, 1024, 1 << 24, 64};
       for (int i = 0; i < 8; i++) {
         if (numbers.data[i] < 1 || numbers.data[i] > kMost[i]) return kBadArgument;
       }
       const int32_t* at = numbers.data;
       if (at[8] < 0 || at[8] > kDenseFeatures) return kBadArgument;
+      const int experts = at[9], used = at[10];
+      if (experts < 0 || experts > kExpertsMax || experts > kExpertsAllMax / at[0]) return kBadArgument;
+      if (experts == 0 ? used != 0 : used < 1 || used > std::min(experts, kExpertsUsedMax)) return kBadArgument;
       const double epsilon = info[1].As<Napi::Number>().DoubleValue();
       if (!(epsilon >= 0 && epsilon <= 1) || at[3] * at[5] > kMaxSize || at[4] * at[5] > kMaxSize) return kBadArgument;
-      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[8], static_cast<float>(epsilon)};
+      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], experts, used, at[8], static_cast<float>(epsilon)};
       dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, kHasThreads ? at[7] : 1);
       return kOk;
     });
@@ -65,21 +69,22 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   }
 
   bool readSlot(const Info& info, int* layer, int* slot) {
-    return readInt(info[0], 0, dense_->shape().layers, layer) && readInt(info[1], 0, kDenseSlots - 1, slot) && dense_->has(*layer, *slot);
+    return readInt(info[0], 0, dense_->shape().layers, layer) && readInt(info[1], 0, kDenseSlots - 1, slot);
   }
 
-  // (layer, slot, type, bytes of the rows as a file stores them, the first of these rows, their number)
+  // (layer, slot, type, bytes of the rows as a file stores them, the first of these rows, their number, expert)
   Napi::Value setRows(const Info& info) {
     return guarded(info, [&]() -> Status {
-      int layer, slot, type, from, rows;
+      int layer, slot, type, from, rows, expert;
       Span<uint8_t> bytes;
       if (!dense_) return kClosed;
       if (!readSlot(info, &layer, &slot) || !readInt(info[2], 0, kDenseTypeCount - 1, &type)) return kBadArgument;
       if (!readArray(info[3], napi_uint8_array, &bytes)) return kBadArgument;
+      if (!readInt(info[6], 0, kExpertsMax, &expert) || !dense_->has(layer, slot, expert)) return kBadArgument;
       if (!readInt(info[4], 0, 1 << 24, &from) || !readInt(info[5], 1, 1 << 24, &rows)) return kBadArgument;
       if (bytes.length != static_cast<uint64_t>(rows) * denseRowBytes(static_cast<DenseType>(type), dense_->inputs(layer, slot))) return kBadShape;
       complete_ = false;
-      return dense_->setRows(layer, slot, static_cast<DenseType>(type), bytes.data, from, rows);
+      return dense_->setRows(layer, slot, expert, static_cast<DenseType>(type), bytes.data, from, rows);
     });
   }
 
@@ -90,8 +95,22 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       Span<float> bias;
       if (!dense_) return kClosed;
       if (!readSlot(info, &layer, &slot) || !readFloats(info[2], &bias)) return kBadArgument;
+      if (!dense_->has(layer, slot, 0) || (layer < dense_->shape().layers && dense_->isOfExperts(slot))) return kBadArgument;
       if (bias.length != static_cast<size_t>(dense_->outputs(layer, slot))) return kBadShape;
       return dense_->setBias(layer, slot, bias.data);
+    });
+  }
+
+  // (layer, weights [experts][hidden])
+  Napi::Value setRouter(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer;
+      Span<float> weights;
+      if (!dense_) return kClosed;
+      const DenseShape& shape = dense_->shape();
+      if (shape.experts == 0 || !readInt(info[0], 0, shape.layers - 1, &layer) || !readFloats(info[1], &weights)) return kBadArgument;
+      if (weights.length != static_cast<size_t>(shape.experts) * shape.hidden) return kBadShape;
+      return dense_->setRouter(layer, weights.data);
     });
   }
 

@@ -5,10 +5,28 @@
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { DENSE_FEATURES, DENSE_FORMS, DENSE_NORMS, DENSE_SLOTS, DENSE_TYPES, type DenseType } from './layout.ts';
+import {
+  DENSE_FEATURES,
+  DENSE_FORMS,
+  DENSE_NORMS,
+  DENSE_SLOTS,
+  DENSE_TYPES,
+  type DenseType,
+  EXPERTS_ALL_MAX,
+  EXPERTS_MAX,
+  EXPERTS_USED_MAX,
+} from './layout.ts';
 import { check, type DenseHandle, loadBinary } from './load.ts';
 
-export { DENSE_NORMS, DENSE_SLOTS, DENSE_TYPES, type DenseType } from './layout.ts';
+export {
+  DENSE_NORMS,
+  DENSE_SLOTS,
+  DENSE_TYPES,
+  type DenseType,
+  EXPERTS_ALL_MAX,
+  EXPERTS_MAX,
+  EXPERTS_USED_MAX,
+} from './layout.ts';
 export type DenseSlot = (typeof DENSE_SLOTS)[number];
 
 export type DenseNorm = (typeof DENSE_NORMS)[number];
@@ -17,6 +35,16 @@ export type DenseNorm = (typeof DENSE_NORMS)[number];
 export const DENSE_BLOCK = 32;
 /** Outputs that are packed together: rows come in multiples of it. */
 export const DENSE_PANEL = 16;
+
+/** What takes the place of the one feed-forward half of a layer: several, of which a router chooses some for each row. */
+export interface Experts {
+  /** Of each layer. */
+  readonly count: number;
+  /** How many answer a row: those with the largest products with the router. */
+  readonly used: number;
+  /** Whether the shares of those that answer are made to add up to 1: the softmax is over them alone, not over all experts. */
+  readonly shareAmongChosen: boolean;
+}
 
 export interface DenseShape {
   readonly layers: number;
@@ -35,6 +63,8 @@ export interface DenseShape {
   readonly activation?: 'silu' | 'gelu-tanh';
   /** How queries and keys are normalised, if they have norms: each head by itself, or all heads together. Default: 'head'. */
   readonly qkNorm?: 'none' | 'head' | 'width';
+  /** Of every layer, each with a gate, an up and a down of intermediateSize. Default: null, there are none. */
+  readonly experts?: Experts | null;
 }
 
 /** How a matrix is kept. */
@@ -84,7 +114,8 @@ const MAX_TOKENS = 2 ** 20;
 
 /**
  * Weights are set one matrix at a time and are packed. A `layer` equal to `layers` stands for what follows the last layer: its 'q' is
- * the output matrix [vocab, m], and its 'attnNorm' is the final norm. The pieces can run once every matrix and norm has been set.
+ * the output matrix [vocab, m], and its 'attnNorm' is the final norm. Where a layer has experts, 'gate', 'up' and 'down' are set for each, and a
+ * router. The pieces can run once every matrix and norm has been set.
  * Methods throw 'bad-argument', 'bad-shape', 'bad-value' for weights that are not finite, 'closed', and 'budget-exceeded' when the
  * system has no memory.
  */
@@ -101,10 +132,14 @@ export class DenseHalf {
     }
     if (!(normEpsilon >= 0 && normEpsilon <= 1)) fail('normEpsilon must be from 0 to 1', { normEpsilon });
     integer(threads, 'threads', 1, MAX_THREADS);
+    const { count, used } = expertsOf(shape);
     const { Dense } = loadBinary();
     this.#handle = new Dense();
     this.shape = shape;
-    check(this.#handle.open(Int32Array.of(...numbers, threads, featuresOf(shape)), normEpsilon), 'open the dense half');
+    check(
+      this.#handle.open(Int32Array.of(...numbers, threads, featuresOf(shape), count, used), normEpsilon),
+      'open the dense half',
+    );
   }
 
   get #open(): DenseHandle {
@@ -147,20 +182,24 @@ export class DenseHalf {
     }
   }
 
-  /** Sets a matrix, w [outputs, inputs], rounded to 8 bits with one scale for every 32 inputs of an output. Once per matrix. */
-  setWide(layer: number, slot: DenseSlot, w: Float32Array): void {
+  /**
+   * Sets a matrix, w [outputs, inputs], rounded to 8 bits with one scale for every 32 inputs of an output. Once per matrix. expert: whose it is, of
+   * 'gate', 'up' and 'down' where there are experts.
+   */
+  setWide(layer: number, slot: DenseSlot, w: Float32Array, expert = 0): void {
     const [outputs, inputs] = this.sizes(layer, slot);
     rows(w, 'w', outputs, inputs);
-    this.setRows(layer, slot, 'F32', new Uint8Array(w.buffer, w.byteOffset, w.byteLength));
+    this.setRows(layer, slot, 'F32', new Uint8Array(w.buffer, w.byteOffset, w.byteLength), 0, expert);
   }
 
   /**
    * Sets rows of a matrix from the bytes that a file stores them in: the outputs from `fromRow` on. They come in order, all of one type, and in
    * multiples of DENSE_PANEL but for the last. Quantized types keep their codes and scales; floats are rounded as by setWide. Throws
-   * 'unsupported' when blocks of the type do not divide the inputs. After 'bad-value' the same rows may be given again.
+   * 'unsupported' when blocks of the type do not divide the inputs. After 'bad-value' the same rows may be given again. expert: as for setWide.
    */
-  setRows(layer: number, slot: DenseSlot, type: DenseType, bytes: Uint8Array, fromRow = 0): void {
+  setRows(layer: number, slot: DenseSlot, type: DenseType, bytes: Uint8Array, fromRow = 0, expert = 0): void {
     const [outputs, inputs] = this.sizes(layer, slot);
+    integer(expert, 'expert', 0, this.#isOfExperts(layer, slot) ? expertsOf(this.shape).count - 1 : 0);
     const id = DENSE_TYPES.findIndex(({ name }) => name === type);
     if (id < 0) fail(`the type must be one of ${DENSE_TYPES.map(({ name }) => name).join(', ')}`, { type: show(type) });
     if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
@@ -178,14 +217,29 @@ export class DenseHalf {
         outputs,
         inputs,
       });
-    const status = this.#open.setRows(layer, DENSE_SLOTS.indexOf(slot), id, bytes, fromRow, count);
+    const status = this.#open.setRows(layer, DENSE_SLOTS.indexOf(slot), id, bytes, fromRow, count, expert);
     check(status, `pack rows from ${fromRow} of matrix ${layer}.${slot}`, { type, rows: count, outputs, inputs });
   }
 
+  /** Sets the bias of a matrix: [outputs]. Matrices of experts have none. */
   setBias(layer: number, slot: DenseSlot, bias: Float32Array): void {
     const [outputs] = this.sizes(layer, slot);
+    if (this.#isOfExperts(layer, slot)) fail('matrices of experts have no biases', { layer, slot });
     rows(bias, 'bias', 1, outputs);
     check(this.#open.setBias(layer, DENSE_SLOTS.indexOf(slot), bias), `set the bias of ${layer}.${slot}`);
+  }
+
+  /**
+   * Sets what experts are chosen by: weights [experts, m]. They stay float32, and their products with a row are summed in float64 in one order, so
+   * that every instruction set chooses the same for it.
+   */
+  setRouter(layer: number, weights: Float32Array): void {
+    const { layers, hiddenSize } = this.shape;
+    const { count } = expertsOf(this.shape);
+    integer(layer, 'layer', 0, layers - 1);
+    if (count === 0) fail('the layers of this shape have no experts', { layer });
+    rows(weights, 'weights', count, hiddenSize);
+    check(this.#open.setRouter(layer, weights), `set the router of layer ${layer}`);
   }
 
   /** Sets the gains of a norm: [m], or [d] for a norm of heads, or as many as all heads have channels where they are normalised together. */
@@ -242,6 +296,10 @@ export class DenseHalf {
     check(this.#open.logits(x, count, out), 'compute logits');
   }
 
+  #isOfExperts(layer: number, slot: DenseSlot): boolean {
+    return layer < this.shape.layers && expertsOf(this.shape).count > 0 && /^(gate|up|down)$/.test(slot);
+  }
+
   #checkRows(x: Float32Array, tokens: number): void {
     integer(tokens, 'tokens', 1, MAX_TOKENS);
     rows(x, 'x', tokens, this.shape.hiddenSize);
@@ -266,13 +324,33 @@ export class DenseHalf {
   }
 }
 
+const NO_EXPERTS: Experts = { count: 0, used: 0, shareAmongChosen: false };
+
+/** Checked; of count 0 where there are none. */
+function expertsOf({ experts, layers }: DenseShape): Experts {
+  if (experts == null) return NO_EXPERTS;
+  record(experts, 'experts');
+  const count = integer(experts.count, 'experts.count', 1, Math.min(EXPERTS_MAX, Math.floor(EXPERTS_ALL_MAX / layers)));
+  integer(experts.used, 'experts.used', 1, Math.min(EXPERTS_USED_MAX, count));
+  if (typeof experts.shareAmongChosen !== 'boolean')
+    fail('experts.shareAmongChosen must be true or false', { shareAmongChosen: show(experts.shareAmongChosen) });
+  return experts;
+}
+
 /** How the layers differ from Llama's, as the binary takes it. */
-function featuresOf({ preNorms = true, postNorms = false, activation = 'silu', qkNorm = 'head' }: DenseShape): number {
+function featuresOf({
+  preNorms = true,
+  postNorms = false,
+  activation = 'silu',
+  qkNorm = 'head',
+  experts,
+}: DenseShape): number {
   const has: Record<(typeof DENSE_FEATURES)[number], boolean> = {
     noPreNorms: !preNorms,
     postNorms,
     gelu: activation === 'gelu-tanh',
     widthNorms: qkNorm === 'width',
+    shareAmongChosen: experts?.shareAmongChosen === true,
   };
   return DENSE_FEATURES.reduce((sum, name, bit) => sum + (has[name] ? 2 ** bit : 0), 0);
 }

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=30 layout=620abc5e6755415679f084c82fa5880d";
+constexpr char kAbi[] = "5 formats=30 layout=a2be6c01c1bf00ec878cc199aec23d70";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -23,6 +23,9 @@ constexpr int kLayersMax = 4096;
 constexpr int kThreadsMax = 64;
 constexpr int kEntryPayloadMax = 1048576;
 constexpr int kChainPeaksMax = 53;
+constexpr int kExpertsMax = 1024;
+constexpr int kExpertsAllMax = 65536;
+constexpr int kExpertsUsedMax = 64;
 
 enum Status : int { kOk = 0, kBadArgument = 1, kBadShape = 2, kBadValue = 3, kUnsupported = 4, kBudgetExceeded = 5, kBudgetTooSmall = 6, kClosed = 7, kNoMemory = 8 };
 enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kAvx512vnni = 3, kNeon = 4, kNeondot = 5, kWasmSimd128 = 6, kAvx2vnni = 7 };
@@ -38,8 +41,8 @@ enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDens
 constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3, kAttnPost = 4, kMlpPost = 5 };
 constexpr int kDenseNorms = 6;
-enum DenseFeature : int { kNoPreNorms = 1, kPostNorms = 2, kGelu = 4, kWidthNorms = 8 };
-constexpr int kDenseFeatures = 15;
+enum DenseFeature : int { kNoPreNorms = 1, kPostNorms = 2, kGelu = 4, kWidthNorms = 8, kShareAmongChosen = 16 };
+constexpr int kDenseFeatures = 31;
 enum DenseForm : int { kDenseWide = 0, kDenseQ80 = 1, kDenseQ40 = 2, kDenseQ41 = 3, kDenseQ50 = 4, kDenseQ51 = 5, kDenseQ4K = 6, kDenseQ5K = 7, kDenseQ6K = 8 };
 struct DenseFormSizes {
   int bits;

@@ -36,6 +36,10 @@ export const THREADS_MAX = 64;
 export const ENTRY_PAYLOAD_MAX = 1 << 20;
 /** How many roots the state of a log's tree has room for. */
 export const CHAIN_PEAKS_MAX = 53;
+/** The most experts of a layer, of all layers together, and for one row. */
+export const EXPERTS_MAX = 1024;
+export const EXPERTS_ALL_MAX = 1 << 16;
+export const EXPERTS_USED_MAX = 64;
 
 /** Each of these becomes a constant of the header: PAGE_TOKENS is kPageTokens. */
 export const LIMITS = {
@@ -55,6 +59,9 @@ export const LIMITS = {
   THREADS_MAX,
   ENTRY_PAYLOAD_MAX,
   CHAIN_PEAKS_MAX,
+  EXPERTS_MAX,
+  EXPERTS_ALL_MAX,
+  EXPERTS_USED_MAX,
 } as const;
 
 /** The statuses that native calls return, each with the code of its error. A status is an index into this list. */
@@ -119,7 +126,7 @@ export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 /** The norms of a layer. The final norm is `attnNorm` of an additional layer after the last one. */
 export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm', 'attnPost', 'mlpPost'] as const;
 /** How a layer may differ from Llama's; a model has a sum of powers of two, in this order. */
-export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms'] as const;
+export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms', 'shareAmongChosen'] as const;
 
 /**
  * How the matrices of the dense half are kept, in records of 16 outputs by one or eight times 32 inputs (kernels/dense_products.h). `bits` are those

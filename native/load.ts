@@ -157,8 +157,17 @@ export interface DenseHandle {
   close(): number;
   bytes(out: Float64Array): number;
   /** `type` is an index of DENSE_TYPES. */
-  setRows(layer: number, slot: number, type: number, bytes: Uint8Array, fromRow: number, rows: number): number;
+  setRows(
+    layer: number,
+    slot: number,
+    type: number,
+    bytes: Uint8Array,
+    fromRow: number,
+    rows: number,
+    expert: number,
+  ): number;
   setBias(layer: number, slot: number, bias: Float32Array): number;
+  setRouter(layer: number, weights: Float32Array): number;
   setNorm(layer: number, norm: number, gain: Float32Array): number;
   first(x: Float32Array, tokens: number, q: Float32Array, k: Float32Array, v: Float32Array): number;
   next(

@@ -16,7 +16,8 @@ rounded once to float32, where mix is the finalizer of MurmurHash3 and everythin
 1 (0 where the checkpoint leaves the 1 out), biases 0.25 and 0, embeddings 1 and 0, matrices 1.5 * sqrt(3 / inputs) and 0.
 
 All arithmetic is float64: names of the narrower type are bound to it before a model is made, because the implementations convert
-to it inside norms, softmax and rotary embeddings.
+to it inside norms, softmax and rotary embeddings. The implementation holds the gates and ups of all experts of a layer in one tensor, and
+their downs in another; that is how they are named and shaped here.
 """
 import json, math, os, sys
 import numpy as np
@@ -60,6 +61,11 @@ MODELS = {
                "rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                "sliding_window": 64, "sliding_window_pattern": 2, "query_pre_attn_scalar": 64,
                "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "rms_norm_eps": 1e-6},
+    "mixtral": {"model_type": "mixtral", "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 64},
+    "qwen3-moe": {"model_type": "qwen3_moe", "head_dim": 64, "attention_bias": False, "num_experts": 8, "num_experts_per_tok": 3,
+                  "moe_intermediate_size": 64, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    # Shares of all experts that are not made to add up to one, and a norm_topk_prob that the file leaves out.
+    "qwen3-moe-shares": {"model_type": "qwen3_moe", "head_dim": 64, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 96},
 }
 UNUSED = {"gemma3": ("hidden_act",)}
 
@@ -107,7 +113,8 @@ def golden(name):
     kind = {key: value for key, value in config.items() if key != "model_type"}
     given = json.loads(json.dumps(kind))
     model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(config["model_type"], **given), attn_implementation="eager", dtype=torch.float64)
+        transformers.AutoConfig.for_model(config["model_type"], **given), attn_implementation="eager",
+        experts_implementation="eager", dtype=torch.float64)
     gain_offset = 0 if name.startswith("gemma") else 1
     tensors = []
     with torch.no_grad():

@@ -50,7 +50,7 @@ export async function doctor(settings: Settings): Promise<void> {
     const tokens = number(settings, 'tokens') ?? contextLength;
     const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
     const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
-    const dense = await chooseDense(precision);
+    const dense = await chooseDense(precision, undefined, model.config);
     const fit = fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens });
     const facts = {
       node: process.version,

@@ -17,6 +17,8 @@ const BETA_SLOW = 1;
 /** Keys that change what a model computes unless they are 0. A family that does not read one refuses it. */
 const CHANGING: readonly string[] = [
   'expert_count',
+  'expert_shared_count',
+  'leading_dense_block_count',
   'rope.scaling.yarn_log_multiplier',
   'attn_logit_softcapping',
   'final_logit_softcapping',

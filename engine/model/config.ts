@@ -1,6 +1,6 @@
 /** The ranges that every model configuration must keep to, whatever its source, and the shapes its tensors must have. */
 import { z } from 'zod';
-import { KvError, show } from '../../native/index.ts';
+import { EXPERTS_ALL_MAX, EXPERTS_MAX, EXPERTS_USED_MAX, KvError, show } from '../../native/index.ts';
 import { VOCABULARY_MAX } from './limits.ts';
 import type { ModelConfig } from './types.ts';
 
@@ -55,6 +55,9 @@ const schema = z.strictObject({
   preNorms: z.boolean(),
   postNorms: z.boolean(),
   activation: z.enum(['silu', 'gelu-tanh']),
+  experts: z
+    .strictObject({ count: count(EXPERTS_MAX), used: count(EXPERTS_USED_MAX), shareAmongChosen: z.boolean() })
+    .nullable(),
   ropeTheta: z.number().min(1).max(1e12),
   ropeScaling,
   rotaryDim: count(1024),
@@ -79,12 +82,17 @@ export function checkConfig(config: ModelConfig, source: string): ModelConfig {
   const checked = schema.safeParse(config);
   if (!checked.success) throw badConfig(source, issues(checked.error));
   const { queryHeads, kvHeads, headDim, rotaryDim, layers, slidingWindow, ropeScaling: scaling, vocabSize } = config;
-  const { layerRope, localRopeTheta } = config;
+  const { layerRope, localRopeTheta, experts, mlpBias } = config;
   const wrong: string[] = [];
   if (queryHeads % kvHeads !== 0) wrong.push(`${queryHeads} query heads cannot share ${kvHeads} key heads`);
   if (rotaryDim % 2 !== 0 || rotaryDim > headDim) wrong.push(`${rotaryDim} rotated channels of a head of ${headDim}`);
   if (slidingWindow.length !== layers) wrong.push(`${slidingWindow.length} sliding windows for ${layers} layers`);
   if (layerRope.length !== layers) wrong.push(`${layerRope.length} rotary embeddings for ${layers} layers`);
+  if (experts !== null) {
+    if (experts.used > experts.count) wrong.push(`${experts.used} of ${experts.count} experts`);
+    if (layers * experts.count > EXPERTS_ALL_MAX) wrong.push(`${experts.count} experts in each of ${layers} layers`);
+    if (mlpBias) wrong.push('experts with biases');
+  }
   if (layerRope.includes('local') && localRopeTheta === null) wrong.push('rope: local layers without a base');
   if (scaling.kind === 'longrope') {
     for (const { length } of [scaling.shortFactors, scaling.longFactors]) {
@@ -145,11 +153,20 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
     matrix('k', keys, m, config.qkvBias);
     matrix('v', keys, m, config.qkvBias);
     matrix('o', m, queries, config.outputBias);
-    matrix('gate', f, m, config.mlpBias);
-    matrix('up', f, m, config.mlpBias);
-    matrix('down', m, f, config.mlpBias);
+    if (config.experts !== null) matrix('router', config.experts.count, m, false);
+    for (const name of feedForwardNames(config)) {
+      const [rows, columns] = name.startsWith('down') ? [m, f] : [f, m];
+      matrix(name, rows, columns, config.mlpBias);
+    }
   }
   return shapes;
+}
+
+/** The large matrices of a layer's feed-forward half, those of an expert together. */
+export function feedForwardNames({ experts }: Pick<ModelConfig, 'experts'>): string[] {
+  const names = ['gate', 'up', 'down'];
+  if (experts === null) return names;
+  return Array.from({ length: experts.count }, (_, expert) => names.map((name) => `${name}.${expert}`)).flat();
 }
 
 /** The norms of the residual stream that every layer has. */
@@ -164,6 +181,7 @@ type Feature =
   | 'preNorms'
   | 'postNorms'
   | 'activation'
+  | 'experts'
   | 'layerRope'
   | 'localRopeTheta'
   | 'slidingWindow'
@@ -183,6 +201,7 @@ export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
     preNorms: true,
     postNorms: false,
     activation: 'silu',
+    experts: null,
     layerRope: each('main'),
     localRopeTheta: null,
     slidingWindow: each(null),

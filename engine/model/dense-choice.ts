@@ -4,7 +4,7 @@ import type { DenseModel } from './dense.ts';
 import { createLoopBackend } from './dense-loops.ts';
 import { createNativeBackend } from './dense-native.ts';
 import { createOrtBackend, importOrt, type Ort } from './dense-ort.ts';
-import type { DenseBackend, DenseOptions } from './types.ts';
+import type { DenseBackend, DenseOptions, ModelConfig } from './types.ts';
 
 /**
  * Instruction sets on which our products are faster than those of onnxruntime, for one token and for a prompt. That chooses its kernels by itself, so that on one machine
@@ -21,15 +21,20 @@ export interface DenseChoice {
   readonly isSecondBest: boolean;
 }
 
-/** Never fails: without onnxruntime, loops can do everything. */
+/** Never fails: without onnxruntime, loops can do everything. experts: of the model, which onnxruntime's graphs do not have. */
 export async function chooseDense(
   precision: DenseOptions['precision'],
   load: () => Promise<Ort> = importOrt,
+  { experts }: Pick<ModelConfig, 'experts'> = { experts: null },
 ): Promise<DenseChoice> {
   const { isa, binding } = nativeInfo();
   const kernels = binding === 'wasm' ? 'WebAssembly' : isa;
   if (precision === 'auto' && FASTER.has(isa))
     return { name: 'native', why: `written for ${kernels}`, isSecondBest: false };
+  if (experts !== null)
+    return precision === 'auto'
+      ? { name: 'native', why: `portable loops for ${kernels}, which have experts`, isSecondBest: false }
+      : { name: 'loops', why: 'float32 with experts in plain JavaScript, many times as slow', isSecondBest: false };
   try {
     await load();
   } catch {
@@ -55,7 +60,7 @@ export async function openDense(
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<{ readonly dense: DenseBackend; readonly choice: DenseChoice }> {
-  const choice = await chooseDense(options.precision, load);
+  const choice = await chooseDense(options.precision, load, model.config);
   const create = { native: createNativeBackend, onnxruntime: createOrtBackend, loops: createLoopBackend }[choice.name];
   return { dense: await create(model, options, load), choice };
 }

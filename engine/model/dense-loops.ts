@@ -2,8 +2,8 @@
  * The dense half in float32 without any package: plain loops over the formulas, with sums in float64. They are slow,
  * so they serve only requests for float32 where onnxruntime is absent.
  */
-import { assert } from '../../native/index.ts';
-import { normsOf } from './config.ts';
+import { assert, type Experts } from '../../native/index.ts';
+import { feedForwardNames, normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
@@ -18,6 +18,17 @@ const ACTIVATIONS: Readonly<Record<ModelConfig['activation'], (x: number) => num
   'gelu-tanh': (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
 };
 
+const add = (a: Float32Array, b: Float32Array): Float32Array => a.map((value, i) => value + b[i]!);
+
+/** The experts with the largest scores, of equal ones the first, and their shares: the softmax over these, or over all. */
+function sharesOf(scores: Float32Array, { used, shareAmongChosen }: Experts): [expert: number, share: number][] {
+  const order = [...scores.keys()].sort((a, b) => scores[b]! - scores[a]! || a - b);
+  const chosen = order.slice(0, used);
+  const power = (expert: number): number => Math.exp(scores[expert]! - scores[order[0]!]!);
+  const total = (shareAmongChosen ? chosen : order).reduce((sum, expert) => sum + power(expert), 0);
+  return chosen.map((expert) => [expert, power(expert) / total]);
+}
+
 class LoopBackend extends DenseBase implements DenseBackend {
   readonly name = 'loops';
   readonly #weights = new Map<string, Float32Array>();
@@ -28,7 +39,8 @@ class LoopBackend extends DenseBase implements DenseBackend {
     for (let layer = 0; layer < layers; layer++) {
       await this.turn();
       for (const norm of norms) this.#load(`${layer}.${norm}`);
-      for (const part of ['q', 'k', 'v', 'o', 'gate', 'up', 'down']) this.#matrix(`${layer}.${part}`);
+      for (const part of ['q', 'k', 'v', 'o', ...feedForwardNames(this.model.config)]) this.#matrix(`${layer}.${part}`);
+      if (this.model.config.experts !== null) this.#load(`${layer}.router`);
       this.onLayer(layer + 1);
     }
     this.#load('norm');
@@ -86,23 +98,48 @@ class LoopBackend extends DenseBase implements DenseBackend {
     x: Float32Array,
     tokens: number,
   ): Promise<Float32Array> {
-    const { hiddenSize, queryHeads, headDim, preNorms, activation } = this.model.config;
+    const { hiddenSize, queryHeads, headDim, preNorms, postNorms, experts } = this.model.config;
     await this.#start(x, tokens, hiddenSize);
     this.checkRows(attention, tokens, queryHeads * headDim, 'attention');
     const middle = this.#addTo(x, attention, tokens, `${layer}.o`, `${layer}.attnPost`);
     const normed = preNorms ? this.#norm(middle, `${layer}.mlpNorm`) : middle;
-    const gate = this.#multiply(normed, tokens, `${layer}.gate`);
-    const up = this.#multiply(normed, tokens, `${layer}.up`);
-    const active = ACTIVATIONS[activation];
+    if (experts === null)
+      return this.#addTo(middle, this.#gated(normed, tokens, layer), tokens, `${layer}.down`, `${layer}.mlpPost`);
+    const mixed = this.#mix(layer, normed, tokens, experts);
+    return add(postNorms ? this.#norm(mixed, `${layer}.mlpPost`) : mixed, middle);
+  }
+
+  /** Rows as wide as the feed-forward half, or as one expert. */
+  #gated(normed: Float32Array, rows: number, layer: number, expert = ''): Float32Array {
+    const gate = this.#multiply(normed, rows, `${layer}.gate${expert}`);
+    const up = this.#multiply(normed, rows, `${layer}.up${expert}`);
+    const active = ACTIVATIONS[this.model.config.activation];
     for (const [i, g] of gate.entries()) gate[i] = active(g) * up[i]!;
-    return this.#addTo(middle, gate, tokens, `${layer}.down`, `${layer}.mlpPost`);
+    return gate;
+  }
+
+  /** What the chosen experts answer to each row, by shares. */
+  #mix(layer: number, normed: Float32Array, tokens: number, experts: Experts): Float32Array {
+    const width = normed.length / tokens;
+    const scores = this.#multiply(normed, tokens, `${layer}.router`);
+    const mixed = new Float32Array(normed.length);
+    for (let row = 0; row < tokens; row++) {
+      const x = normed.subarray(row * width, (row + 1) * width);
+      const shares = sharesOf(scores.subarray(row * experts.count, (row + 1) * experts.count), experts);
+      const sum = new Float64Array(width);
+      for (const [expert, share] of shares) {
+        const answer = this.#multiply(this.#gated(x, 1, layer, `.${expert}`), 1, `${layer}.down.${expert}`);
+        for (let i = 0; i < width; i++) sum[i]! += share * answer[i]!;
+      }
+      mixed.set(sum, row * width);
+    }
+    return mixed;
   }
 
   /** The residual stream after a matrix has answered, and perhaps its norm. */
   #addTo(stream: Float32Array, x: Float32Array, rows: number, matrix: string, norm: string): Float32Array {
     if (!this.model.config.postNorms) return this.#multiply(x, rows, matrix, stream);
-    const normed = this.#norm(this.#multiply(x, rows, matrix), norm);
-    return normed.map((value, i) => value + stream[i]!);
+    return add(this.#norm(this.#multiply(x, rows, matrix), norm), stream);
   }
 
   /** Rows as wide as the gain is long, each divided by its root mean square. */

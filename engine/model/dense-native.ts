@@ -5,7 +5,6 @@
 import {
   assert,
   DENSE_PANEL,
-  DENSE_SLOTS,
   DenseHalf,
   type DensePacking,
   type DenseSlot,
@@ -17,6 +16,8 @@ import { DenseBase, type DenseModel, opened, PACKED_AT_ONCE_BYTES } from './dens
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput, ModelConfig, Tensor } from './types.ts';
 
+/** The matrices that experts have one of each. */
+const FEED_FORWARD = ['gate', 'up', 'down'] as const;
 /** Bits of the codes that floats become. */
 const WIDE_BITS = 8;
 
@@ -65,15 +66,15 @@ class NativeBackend extends DenseBase implements DenseBackend {
   }
 
   async open(): Promise<void> {
-    const { layers, qkvBias, outputBias, mlpBias, qkNorm, tiedEmbeddings } = this.model.config;
+    const { layers, qkvBias, outputBias, qkNorm, tiedEmbeddings } = this.model.config;
     const norms = [...normsOf(this.model.config), ...(qkNorm === 'none' ? [] : (['qNorm', 'kNorm'] as const))];
     for (let layer = 0; layer < layers; layer++) {
       await this.turn();
-      for (const slot of DENSE_SLOTS) {
+      for (const slot of ['q', 'k', 'v', 'o'] as const) {
         this.#matrix(layer, slot, `${layer}.${slot}`);
-        const biased = slot === 'o' ? outputBias : 'qkv'.includes(slot) ? qkvBias : mlpBias;
-        if (biased) this.#half.setBias(layer, slot, this.#vector(`${layer}.${slot}.bias`));
+        if (slot === 'o' ? outputBias : qkvBias) this.#bias(layer, slot);
       }
+      await this.#feedForward(layer);
       for (const norm of norms) this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
       this.onLayer(layer + 1);
     }
@@ -84,24 +85,44 @@ class NativeBackend extends DenseBase implements DenseBackend {
     this.bytes = this.#half.bytes;
   }
 
+  async #feedForward(layer: number): Promise<void> {
+    const { experts, mlpBias } = this.model.config;
+    if (experts === null) {
+      for (const slot of FEED_FORWARD) {
+        this.#matrix(layer, slot, `${layer}.${slot}`);
+        if (mlpBias) this.#bias(layer, slot);
+      }
+      return;
+    }
+    this.#half.setRouter(layer, this.#vector(`${layer}.router`));
+    for (let expert = 0; expert < experts.count; expert++) {
+      await this.turn();
+      for (const slot of FEED_FORWARD) this.#matrix(layer, slot, `${layer}.${slot}.${expert}`, expert);
+    }
+  }
+
+  #bias(layer: number, slot: DenseSlot): void {
+    this.#half.setBias(layer, slot, this.#vector(`${layer}.${slot}.bias`));
+  }
+
   #vector(name: string): Float32Array {
     return finite(name, this.model.weights.tensor(name).readFloat32());
   }
 
-  #matrix(layer: number, slot: DenseSlot, name: string): void {
+  #matrix(layer: number, slot: DenseSlot, name: string, expert = 0): void {
     const tensor = this.model.weights.tensor(name);
     const [outputs, inputs] = this.#half.sizes(layer, slot);
     assert(tensor.shape[0] === outputs && tensor.shape[1] === inputs, `${name} is [${tensor.shape.join(', ')}]`);
     const packing = tensor.readStored === undefined ? null : densePacking(tensor.storedType, outputs, inputs);
-    if (packing === null) this.#half.setWide(layer, slot, finite(name, tensor.readFloat32()));
-    else this.#pack(layer, slot, tensor, packing);
+    if (packing === null) this.#half.setWide(layer, slot, finite(name, tensor.readFloat32()), expert);
+    else this.#pack(layer, slot, tensor, packing, expert);
     this.countMatrices(`q${packing?.bits ?? WIDE_BITS}`);
     // Rows of the embedding are read at every step.
     if (name !== 'embed') tensor.giveBack?.();
   }
 
   /** Packs the bytes of a file as they are, some rows at a time. */
-  #pack(layer: number, slot: DenseSlot, tensor: Tensor, { type, rowBytes }: DensePacking): void {
+  #pack(layer: number, slot: DenseSlot, tensor: Tensor, { type, rowBytes }: DensePacking, expert: number): void {
     const [outputs] = this.#half.sizes(layer, slot);
     const most = Math.max(1, Math.floor(PACKED_AT_ONCE_BYTES / (rowBytes * DENSE_PANEL))) * DENSE_PANEL;
     if (this.#bytes.length < Math.min(most, outputs) * rowBytes)
@@ -110,7 +131,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
       const bytes = this.#bytes.subarray(0, Math.min(most, outputs - from) * rowBytes);
       tensor.readStored!(from, bytes);
       try {
-        this.#half.setRows(layer, slot, type, bytes, from);
+        this.#half.setRows(layer, slot, type, bytes, from, expert);
       } catch (cause) {
         if (!(cause instanceof KvError) || cause.code !== 'bad-value') throw cause;
         throw new KvError('bad-model', `tensor ${tensor.name} holds NaN or infinity`, {

@@ -20,13 +20,18 @@ export async function importOrt(): Promise<Ort> {
 /**
  * Builds the sessions of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must
  * be closed after the backend. Throws KvError 'missing-dependency' without onnxruntime-node, 'bad-model' for tensors
- * that are missing or misshapen, 'bad-argument' for options.
+ * that are missing or misshapen, 'bad-argument' for options, 'unsupported' for experts.
  */
 export async function createOrtBackend(
   model: DenseModel,
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<DenseBackend> {
+  if (model.config.experts !== null)
+    throw new KvError('unsupported', 'the graphs for onnxruntime have no experts', {
+      values: { architecture: model.config.architecture },
+      hint: 'take the native half, as --dense auto does for such a model, or loops in float32, as --dense exact does',
+    });
   const ort = await load().catch((cause: unknown) => {
     throw new KvError(
       'missing-dependency',

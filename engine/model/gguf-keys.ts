@@ -1,6 +1,6 @@
 /** The keys of a GGUF file's metadata. Those of a model begin with its architecture. */
-import { KvError } from '../../native/index.ts';
-import { badConfig } from './config.ts';
+import { type Experts, KvError } from '../../native/index.ts';
+import { badConfig, unsupportedConfig } from './config.ts';
 import type { GgufValue } from './gguf.ts';
 
 export const GGUF_SOURCE = 'GGUF metadata';
@@ -50,10 +50,40 @@ export class GgufKeys {
     throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is no pattern of ${layers} layers`]);
   }
 
+  flag(key: string): boolean | null {
+    const value = this.#metadata.get(`${this.architecture}.${key}`);
+    if (value === undefined) return null;
+    if (typeof value !== 'boolean')
+      throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is neither true nor false`]);
+    return value;
+  }
+
   text(key: string): string | null {
     const value = this.#metadata.get(`${this.architecture}.${key}`);
     if (value === undefined) return null;
     if (typeof value !== 'string') throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is not a text`]);
     return value;
   }
+}
+
+/** The number of llama.cpp for a softmax over the scores; 0: the one of the architecture, which here is the same. */
+const SOFTMAX = 1;
+
+/** The experts of a file's layers; null: it has none. Their shares add up to 1, unless the file says otherwise. */
+export function ggufExperts(keys: GgufKeys): Experts | null {
+  const count = keys.optional('expert_count') ?? 0;
+  if (count === 0) return null;
+  const refuse = (key: string, isServed: (value: number) => boolean): void => {
+    const value = keys.optional(key);
+    if (value !== null && value !== 0 && !isServed(value))
+      throw unsupportedConfig(GGUF_SOURCE, `${keys.architecture}.${key}`, value);
+  };
+  refuse('expert_gating_func', (value) => value === SOFTMAX);
+  refuse('expert_weights_scale', (value) => value === 1);
+  refuse('expert_group_count', (value) => value === 1);
+  return {
+    count,
+    used: keys.number('expert_used_count'),
+    shareAmongChosen: keys.flag('expert_weights_norm') ?? true,
+  };
 }

@@ -56,7 +56,7 @@ export interface RemoteInspection
 /** Throws what surveyModel throws. */
 export async function inspectRemote(name: string, options: ObtainOptions = {}): Promise<RemoteInspection> {
   const { weights, config, ...survey } = await surveyModel(name, options);
-  const dense = await chooseDense('auto');
+  const dense = await chooseDense('auto', undefined, config);
   return {
     kind: 'model',
     name,
@@ -141,7 +141,7 @@ export async function inspectModel(pathOrName: string, options: LoadOptions = {}
   try {
     const { name, path, digest, fileBytes, config, tokenizer, summary } = model;
     const { weights } = model;
-    const dense = await chooseDense('auto');
+    const dense = await chooseDense('auto', undefined, config);
     return {
       kind: 'model',
       name,

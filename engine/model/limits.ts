@@ -7,10 +7,10 @@ const MIB = 2 ** 20;
 
 /** All weights in one file. The largest published dense model has 405 billion weights: 1.6 TB in float32. */
 export const WEIGHT_BYTES_MAX = 2 ** 42;
-/** Tensors of a checkpoint. Published ones have up to 126 layers of nine; a configuration may ask for 1,024 layers of up to 14. */
-export const TENSORS_MAX = 16_384;
+/** Tensors of a checkpoint. Published ones have up to 126 layers of nine, or with experts, of which each has three, up to 94 layers of 393: 37,000. */
+export const TENSORS_MAX = 2 ** 16;
 /** Names, shapes and positions of that many tensors, at 500 bytes each. */
-export const TENSOR_INDEX_BYTES_MAX = 8 * MIB;
+export const TENSOR_INDEX_BYTES_MAX = 32 * MIB;
 /** config.json, generation_config.json: published ones have less than 100 KB, most 1 KB. */
 export const CONFIG_BYTES_MAX = MIB;
 /** tokenizer_config.json repeats the added tokens, of which some vocabularies have 6,400: 1.2 MB. */

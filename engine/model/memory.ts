@@ -46,7 +46,8 @@ function weightsOf(
     const type = ELEMENT_TYPES.get(storedType);
     if (type === undefined || type.decode === null) unreadable.add(storedType);
     const [outputs = 1, inputs = 1] = shape;
-    const isMatrix = shape.length === 2;
+    // Routers stay float32.
+    const isMatrix = shape.length === 2 && !name.endsWith('.router');
     const packing = dense === 'native' && isMatrix ? densePacking(storedType, outputs, inputs) : null;
     const readBytes =
       packing === null ? outputs * inputs * 4 : Math.min(PACKED_AT_ONCE_BYTES, outputs * packing.rowBytes);
@@ -77,8 +78,11 @@ function scratchOf({
   kvHeads,
   headDim,
   vocabSize,
+  experts,
 }: ModelConfig): number {
-  const row = 3 * hiddenSize + 2 * intermediateSize + (2 * queryHeads + 2 * kvHeads) * headDim;
+  // Of every expert that answers, also its answer.
+  const feedForward = experts === null ? 2 * intermediateSize : experts.used * (2 * intermediateSize + hiddenSize);
+  const row = 3 * hiddenSize + feedForward + (2 * queryHeads + 2 * kvHeads) * headDim;
   const queries = layers * 2 * TRIAL_QUERIES * queryHeads * headDim;
   return 4 * (CHUNK_TOKENS * row + queries + vocabSize);
 }

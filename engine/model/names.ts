@@ -24,9 +24,20 @@ const GGUF_TOP: Names = {
   'output.weight': 'head',
   'output_norm.weight': 'norm',
 };
+/** Of files with experts: one tensor for all, or in older ones a tensor for each. */
+const GGUF_EXPERTS: Names = {
+  'ffn_gate_inp.weight': 'router',
+  'ffn_gate_exps.weight': 'gates',
+  'ffn_up_exps.weight': 'ups',
+  'ffn_down_exps.weight': 'downs',
+  'ffn_gate.*.weight': 'gate',
+  'ffn_up.*.weight': 'up',
+  'ffn_down.*.weight': 'down',
+};
 const GGUF_LAYER: Names = {
   'attn_norm.weight': 'attnNorm',
   'ffn_norm.weight': 'mlpNorm',
+  ...GGUF_EXPERTS,
   'attn_q_norm.weight': 'qNorm',
   'attn_k_norm.weight': 'kNorm',
   ...matrices({
@@ -84,12 +95,22 @@ export const OWN_NAMES: Naming = { nameOf: (name) => name, gainOffset: 0 };
 
 type Names = PartNames;
 
+/** The number of an expert in a name: `mlp.experts.7.up_proj.weight`, `ffn_up.7.weight`. */
+const EXPERT = /\.(0|[1-9]\d{0,3})\./;
+
 function engineName(name: string, bare: string, ofLayer: RegExp, top: Names, parts: Names): string | null | undefined {
   if (IGNORED.test(name)) return null;
   const layer = ofLayer.exec(bare);
   if (layer === null) return own(top, bare);
-  const part = own(parts, layer[2]!);
+  const part = partOf(parts, layer[2]!);
   return part === undefined ? undefined : `${layer[1]}.${part}`;
+}
+
+function partOf(parts: Names, name: string): string | undefined {
+  const [, expert] = EXPERT.exec(name) ?? [];
+  if (expert === undefined) return name.includes('*') ? undefined : own(parts, name);
+  const part = own(parts, name.replace(EXPERT, '.*.'));
+  return part === undefined ? undefined : `${part}.${expert}`;
 }
 
 function own<T>(record: Readonly<Record<string, T>>, key: string): T | undefined {
@@ -98,6 +119,13 @@ function own<T>(record: Readonly<Record<string, T>>, key: string): T | undefined
 
 /** Tensors that are several of ours, whose rows follow one another. */
 const FUSED: Readonly<Record<string, readonly string[]>> = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] };
+/** Tensors [experts, rows, columns] that are these of each expert in turn. */
+const STACKED: Readonly<Record<string, readonly string[]>> = {
+  gates: ['gate'],
+  ups: ['up'],
+  downs: ['down'],
+  gateUps: ['gate', 'up'],
+};
 
 interface Named {
   readonly stored: StoredTensor;
@@ -122,7 +150,7 @@ export function nameTensors(checkpoint: Checkpoint, config: ModelConfig, naming:
       );
     }
     if (name === null) continue;
-    for (const [part, tensor] of parts(name, stored, file, shapes)) {
+    for (const [part, tensor] of parts(name, stored, file, shapes, config)) {
       const twin = named.get(part);
       if (twin !== undefined) throw bad(`${twin.file} and ${file} are the same tensor`, { tensor: part });
       named.set(part, { stored: tensor, file });
@@ -147,8 +175,11 @@ function parts(
   stored: StoredTensor,
   file: string,
   shapes: ReadonlyMap<string, readonly number[]>,
+  { experts }: ModelConfig,
 ): [string, StoredTensor][] {
   const [layer, part, kind] = name.split('.');
+  const stacked = part === undefined ? undefined : own(STACKED, part);
+  if (stacked !== undefined) return expertParts(layer!, stacked, stored, file, shapes, experts?.count ?? 0);
   const fused = part === undefined ? undefined : own(FUSED, part);
   if (fused === undefined) return [[name, stored]];
   const names = fused.map((one) => [layer, one, ...(kind === undefined ? [] : [kind])].join('.'));
@@ -157,6 +188,30 @@ function parts(
   if (stored.shape[0] !== total) throw misshapen(file, name, stored.shape, [total, ...stored.shape.slice(1)]);
   let from = 0;
   return names.map((one, i) => [one, stored.slice(from, (from += rows[i]!))]);
+}
+
+/** The matrices of each expert by their names. */
+function expertParts(
+  layer: string,
+  each: readonly string[],
+  stored: StoredTensor,
+  file: string,
+  shapes: ReadonlyMap<string, readonly number[]>,
+  experts: number,
+): [string, StoredTensor][] {
+  const one = shapes.get(`${layer}.${each[0]}.0`);
+  if (one === undefined) throw bad(`the configuration has no place for tensor ${file}`, { tensor: file });
+  const [rows, columns] = one as [number, number];
+  const expected = [experts, each.length * rows, columns];
+  if (stored.shape.join() !== expected.join())
+    throw misshapen(file, `${layer}.${each.join('+')}`, stored.shape, expected);
+  const flat = stored.renamed(file, [experts * each.length * rows, columns]);
+  return Array.from({ length: experts }, (_, expert) =>
+    each.map((name, i): [string, StoredTensor] => {
+      const from = (expert * each.length + i) * rows;
+      return [`${layer}.${name}.${expert}`, flat.slice(from, from + rows)];
+    }),
+  ).flat();
 }
 
 /** What the configuration says of gains is multiplied into them, so that nobody else has to know of it. */

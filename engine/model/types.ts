@@ -1,5 +1,7 @@
 /** What a model is to the engine: a configuration, tensors by name, a tokenizer, and a dense half that runs. */
 
+import type { Experts } from '../../native/index.ts';
+
 /** How rotary frequencies are stretched beyond the context that the model was trained with. */
 export type RopeScaling =
   | { readonly kind: 'none' }
@@ -39,7 +41,7 @@ export interface ModelConfig {
   readonly layers: number;
   /** Width m of the residual stream. */
   readonly hiddenSize: number;
-  /** Width f of the feed-forward half. */
+  /** Width f of the feed-forward half, or of one expert. */
   readonly intermediateSize: number;
   /** Query heads of a layer. */
   readonly queryHeads: number;
@@ -59,6 +61,8 @@ export interface ModelConfig {
   readonly postNorms: boolean;
   /** What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent. */
   readonly activation: 'silu' | 'gelu-tanh';
+  /** Of every layer, instead of one feed-forward half; null: there are none. */
+  readonly experts: Experts | null;
   /** Base of the rotary frequencies. */
   readonly ropeTheta: number;
   /** How those frequencies are stretched. */
@@ -101,6 +105,7 @@ export interface ModelConfig {
  *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.attnPost [m]
  *   l.qNorm [d] · l.kNorm [d], or [H·d] and [n·d] where all heads are normalised together
  *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias) · l.mlpPost [m]
+ * and where there are E experts, instead of these three, l.router [E, m] · l.gate.e [f, m] · l.up.e [f, m] · l.down.e [m, f] of each expert e.
  * Rows are output features, as in PyTorch.
  */
 export interface Tensor {

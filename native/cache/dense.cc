@@ -32,11 +32,19 @@ void Dense::Quantized::grow(int rows, int width) {
   view = {bytes.data(), steps.data(), sums.data(), blocks};
 }
 
-Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : kernels_(kernels), shape_(shape), threads_(threads), layers_(shape.layers + 1) {}
+Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : kernels_(kernels), shape_(shape), threads_(threads), layers_(shape.layers + 1) {
+  if (shape.experts == 0) return;
+  for (int layer = 0; layer < shape.layers; layer++) layers_[layer].ofExperts = std::vector<Matrix>(static_cast<size_t>(kDenseSlots - kDenseGate) * shape.experts);
+  starts_.resize(shape.experts + 1);
+  products_.reserve(2 * static_cast<size_t>(shape.experts));
+}
 
 Dense::~Dense() {
   for (Layer& layer : layers_) {
     for (Matrix& matrix : layer.matrix) {
+      if (matrix.block) heap_.give(matrix.block);
+    }
+    for (Matrix& matrix : layer.ofExperts) {
       if (matrix.block) heap_.give(matrix.block);
     }
   }
@@ -81,9 +89,9 @@ void Dense::drop(Matrix& matrix, size_t size) {
   bytes_ -= size;
 }
 
-Status Dense::setRows(int layer, int slot, DenseType type, const uint8_t* bytes, int from, int rows) {
+Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uint8_t* bytes, int from, int rows) {
   const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot);
-  Matrix& matrix = layers_[layer].matrix[slot];
+  Matrix& matrix = matrixAt(layer, slot, expert);
   if (inputs % kDenseTypes[type].values != 0) return kUnsupported;
   if (from != matrix.set || rows < 1 || rows > outputs - from || (from > 0 && type != matrix.type)) return kBadArgument;
   if (rows % kDensePanel != 0 && from + rows != outputs) return kBadArgument;
@@ -126,9 +134,10 @@ Status Dense::setNorm(int layer, int norm, const float* gain) {
 
 bool Dense::complete() const {
   for (int layer = 0; layer < shape_.layers; layer++) {
-    for (int slot = 0; slot < kDenseSlots; slot++) {
+    for (int slot = 0; slot < (shape_.experts > 0 ? kDenseGate : kDenseSlots); slot++) {
       if (layers_[layer].matrix[slot].set < outputs(layer, slot)) return false;
     }
+    if (shape_.experts > 0 && !complete(layers_[layer])) return false;
     const bool* normed = layers_[layer].normed;
     if (!is(kNoPreNorms) && !(normed[kAttnNorm] && normed[kMlpNorm])) return false;
     if (is(kPostNorms) && !(normed[kAttnPost] && normed[kMlpPost])) return false;
@@ -136,20 +145,21 @@ bool Dense::complete() const {
   return layers_[shape_.layers].matrix[kDenseQ].set == shape_.vocab && layers_[shape_.layers].normed[kAttnNorm];
 }
 
-Dense::Product Dense::product(int layer, int slot, const float* base, float* y) const {
-  const Matrix& matrix = layers_[layer].matrix[slot];
+// Of `n` rows from `first` on.
+Dense::Product Dense::product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert, int first) {
+  const Matrix& matrix = matrixAt(layer, slot, expert);
   const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot)};
-  return {weights, base, y};
+  return {weights, rows.from(first), n, base, y};
 }
 
-// Normalizes rows of hidden size, where there are gains, and quantizes them into narrowRows_.
-void Dense::norm(const float* x, int rows, const float* gain) {
+// Normalizes rows of hidden size, where there are gains, and quantizes them into narrowRows_. kept: null, or where the normalized rows go.
+void Dense::norm(const float* x, int rows, const float* gain, float* kept) {
   const int width = shape_.hidden;
   narrowRows_.grow(rows, width);
   lines_.grow(static_cast<size_t>(threads_.count()) * width);
   auto task = [&](int item, int thread) {
-    float* line = lines_.data() + static_cast<size_t>(thread) * width;
     for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
+      float* line = kept ? kept + static_cast<size_t>(row) * width : lines_.data() + static_cast<size_t>(thread) * width;
       const float* from = x + static_cast<size_t>(row) * width;
       if (gain) kernels_->denseNorm(from, gain, shape_.epsilon, width, line);
       kernels_->denseRow(gain ? line : from, width, narrowRows_.view, row);
@@ -159,36 +169,38 @@ void Dense::norm(const float* x, int rows, const float* gain) {
 }
 
 // The panels of all products are distributed together; an output does not depend on the thread that computes it.
-void Dense::multiply(const Product* products, int count, const Quantized& rows, int n) {
+void Dense::multiply(const Product* products, int count) {
   int panels = 0;
   double work = 0;
   for (int i = 0; i < count; i++) {
     panels += panelsOf(products[i].weights.outputs);
-    work += static_cast<double>(products[i].weights.outputs) * rows.view.blocks * 32 * n;
+    work += static_cast<double>(products[i].weights.outputs) * products[i].rows.blocks * 32 * products[i].n;
   }
   // With many rows the kernel processes panels in pairs, so each item has an even number of them.
   const int parts = Threads::worthSharing(threads_.count(), work) ? threads_.count() * kItemsAThread : 1;
   const int share = std::max(2, ((panels + parts - 1) / parts + 1) / 2 * 2);
-  const size_t perRow = static_cast<size_t>(rows.view.blocks) * 64;
-  const int slice = static_cast<int>(std::clamp<size_t>(kRowBytes / perRow / 4 * 4, 16, kDenseSlice));
   auto task = [&](int item, int) {
     int from = item * share, to = std::min(panels, from + share);
     for (int i = 0; i < count && from < to; i++) {
-      const DenseWeights& weights = products[i].weights;
-      const int own = panelsOf(weights.outputs);
-      if (from < own) {
-        for (int row = 0; row < n; row += slice) {
-          const size_t first = static_cast<size_t>(row) * rows.view.blocks, at = static_cast<size_t>(row) * weights.outputs;
-          const DenseRows part = {rows.view.bytes + first * 64, rows.view.steps + first, rows.view.sums + first * 2, rows.view.blocks};
-          const float* base = products[i].base ? products[i].base + at : nullptr;
-          kernels_->densePanels(weights, from, std::min(to, own), part, std::min(slice, n - row), base, products[i].y + at);
-        }
-      }
+      const int own = panelsOf(products[i].weights.outputs);
+      if (from < own) multiplyPanels(kernels_, products[i], from, std::min(to, own));
       from = std::max(0, from - own);
       to -= own;
     }
   };
   threads_.each((panels + share - 1) / share, task);
+}
+
+// As many rows at a time as stay in the cache.
+void Dense::multiplyPanels(const Kernels* kernels, const Product& product, int from, int to) {
+  const auto& [weights, rows, n, base, y] = product;
+  const size_t perRow = static_cast<size_t>(rows.blocks) * 64;
+  const int slice = static_cast<int>(std::clamp<size_t>(kRowBytes / perRow / 4 * 4, 16, kDenseSlice));
+  for (int row = 0; row < n; row += slice) {
+    const size_t first = static_cast<size_t>(row) * rows.blocks, at = static_cast<size_t>(row) * weights.outputs;
+    const DenseRows part = {rows.bytes + first * 64, rows.steps + first, rows.sums + first * 2, rows.blocks};
+    kernels->densePanels(weights, from, to, part, std::min(slice, n - row), base ? base + at : nullptr, y + at);
+  }
 }
 
 const float* Dense::gains(int layer, int norm) const { return layers_[layer].normed[norm] ? layers_[layer].norm[norm].data() : nullptr; }
@@ -213,20 +225,18 @@ void Dense::addPost(int layer, int norm, const float* base, int tokens, float* y
 
 void Dense::project(int layer, const float* x, int tokens, float* q, float* k, float* v) {
   norm(x, tokens, gains(layer, kAttnNorm));
-  const Product products[] = {product(layer, kDenseQ, nullptr, q), product(layer, kDenseK, nullptr, k), product(layer, kDenseV, nullptr, v)};
-  multiply(products, 3, narrowRows_, tokens);
+  const Product products[] = {product(layer, kDenseQ, narrowRows_, tokens, nullptr, q), product(layer, kDenseK, narrowRows_, tokens, nullptr, k),
+                              product(layer, kDenseV, narrowRows_, tokens, nullptr, v)};
+  multiply(products, 3);
   headNorms(layer, kQNorm, q, tokens, shape_.queryHeads);
   headNorms(layer, kKNorm, k, tokens, shape_.kvHeads);
 }
 
 void Dense::afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext) {
-  const int width = shape_.queryHeads * shape_.headDim, inner = shape_.intermediate;
-  const size_t count = tokens;
-  middle_.grow(count * shape_.hidden);
-  gate_.grow(count * inner);
-  up_.grow(count * inner);
+  const int width = shape_.queryHeads * shape_.headDim;
+  const size_t count = static_cast<size_t>(tokens) * shape_.hidden;
+  middle_.grow(count);
   headRows_.grow(tokens, width);
-  wideRows_.grow(tokens, inner);
   auto quantize = [&](int item, int) {
     for (int row = item * 16; row < std::min(tokens, item * 16 + 16); row++) {
       kernels_->denseRow(attention + static_cast<size_t>(row) * width, width, headRows_.view, row);
@@ -234,23 +244,46 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
   };
   threads_.each((tokens + 15) / 16, quantize);
   const bool post = is(kPostNorms);
-  const Product o = product(layer, kDenseO, post ? nullptr : x, middle_.data());
-  multiply(&o, 1, headRows_, tokens);
+  const Product o = product(layer, kDenseO, headRows_, tokens, post ? nullptr : x, middle_.data());
+  multiply(&o, 1);
   if (post) addPost(layer, kAttnPost, x, tokens, middle_.data());
-  norm(middle_.data(), tokens, gains(layer, kMlpNorm));
-  const Product both[] = {product(layer, kDenseGate, nullptr, gate_.data()), product(layer, kDenseUp, nullptr, up_.data())};
-  multiply(both, 2, narrowRows_, tokens);
-  auto activate = [&](int item, int) {
-    for (int row = item * 16; row < std::min(tokens, item * 16 + 16); row++) {
+  const float* gain = gains(layer, kMlpNorm);
+  const float* base = post ? nullptr : middle_.data();
+  if (shape_.experts > 0) {
+    normed_.grow(count);
+    norm(middle_.data(), tokens, gain, normed_.data());
+    mixExperts(layer, gain ? normed_.data() : middle_.data(), tokens, base, xNext);
+  } else {
+    norm(middle_.data(), tokens, gain);
+    feedForward(layer, tokens, base, xNext);
+  }
+  if (post) addPost(layer, kMlpPost, middle_.data(), tokens, xNext);
+}
+
+// From narrowRows_ to y [tokens][hidden].
+void Dense::feedForward(int layer, int tokens, const float* base, float* y) {
+  const size_t count = static_cast<size_t>(tokens) * shape_.intermediate;
+  gate_.grow(count);
+  up_.grow(count);
+  const Product both[] = {product(layer, kDenseGate, narrowRows_, tokens, nullptr, gate_.data()), product(layer, kDenseUp, narrowRows_, tokens, nullptr, up_.data())};
+  multiply(both, 2);
+  activate(tokens);
+  const Product down = product(layer, kDenseDown, wideRows_, tokens, base, y);
+  multiply(&down, 1);
+}
+
+// From gate_ and up_ to wideRows_.
+void Dense::activate(int rows) {
+  const int inner = shape_.intermediate;
+  wideRows_.grow(rows, inner);
+  auto task = [&](int item, int) {
+    for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
       float* gate = gate_.data() + static_cast<size_t>(row) * inner;
       kernels_->denseGate(gate, up_.data() + static_cast<size_t>(row) * inner, inner, is(kGelu));
       kernels_->denseRow(gate, inner, wideRows_.view, row);
     }
   };
-  threads_.each((tokens + 15) / 16, activate);
-  const Product down = product(layer, kDenseDown, post ? nullptr : middle_.data(), xNext);
-  multiply(&down, 1, wideRows_, tokens);
-  if (post) addPost(layer, kMlpPost, middle_.data(), tokens, xNext);
+  threads_.each((rows + 15) / 16, task);
 }
 
 void Dense::first(const float* x, int tokens, float* q, float* k, float* v) {
@@ -281,8 +314,8 @@ void Dense::logits(const float* x, int rows, float* out) {
   for (size_t t = 0; t < static_cast<size_t>(rows); t += kDenseSlice) {
     const int count = std::min(kDenseSlice, rows - static_cast<int>(t));
     norm(x + t * shape_.hidden, count, gains(shape_.layers, kAttnNorm));
-    const Product head = product(shape_.layers, kDenseQ, nullptr, out + t * shape_.vocab);
-    multiply(&head, 1, narrowRows_, count);
+    const Product head = product(shape_.layers, kDenseQ, narrowRows_, count, nullptr, out + t * shape_.vocab);
+    multiply(&head, 1);
   }
 }
 

@@ -1,6 +1,7 @@
 // Everything in a Llama-shaped transformer except attention and rotary embedding: packed matrices, norms, and the four pieces of a step
 // (first, next, last, logits), which is split where attention happens. Rows are float32 [T][width]; scratch holds kDenseSlice rows at a time.
-// A matrix is kept in the form that the type of its weights has (DENSE_FORMS in layout.ts).
+// A matrix is kept in the form that the type of its weights has (DENSE_FORMS in layout.ts). Where a shape has experts, every layer has that many of
+// gate, up and down, and a router that chooses some of them for each row (dense_experts.cc).
 #pragma once
 #include <vector>
 
@@ -20,6 +21,8 @@ struct DenseShape {
   int kvHeads;
   int headDim;
   int vocab;
+  int experts;      // of a layer; 0: its feed-forward half is one gate, up and down
+  int expertsUsed;  // for each row
   int features;  // of DenseFeature
   float epsilon;
 };
@@ -35,7 +38,12 @@ class Dense {
   Dense& operator=(const Dense&) = delete;
 
   const DenseShape& shape() const { return shape_; }
-  bool has(int layer, int slot) const { return layer < shape_.layers ? slot < kDenseSlots : layer == shape_.layers && slot == kDenseQ; }
+  // expert: 0 for a matrix of which there is only one.
+  bool has(int layer, int slot, int expert) const {
+    if (layer == shape_.layers) return slot == kDenseQ && expert == 0;
+    return layer < shape_.layers && slot < kDenseSlots && expert < (isOfExperts(slot) ? shape_.experts : 1);
+  }
+  bool isOfExperts(int slot) const { return shape_.experts > 0 && slot >= kDenseGate; }
   int outputs(int layer, int slot) const;
   int inputs(int layer, int slot) const;
   int normSize(int layer, int norm) const;  // 0 if there is no such norm
@@ -43,8 +51,11 @@ class Dense {
   // Packs `rows` rows of the matrix, from output `from` on, as a file stores them: rows * denseRowBytes(type, inputs) bytes. They come in order: `from`
   // is where the last call ended, all calls have the same type, and all but the last a multiple of kDensePanel rows. Answers kUnsupported when
   // blocks of the type do not divide the inputs, and kBadValue, after which the same rows may be given again, when a weight is not finite.
-  Status setRows(int layer, int slot, DenseType type, const uint8_t* bytes, int from, int rows);
+  Status setRows(int layer, int slot, int expert, DenseType type, const uint8_t* bytes, int from, int rows);
+  // Not of a matrix of experts.
   Status setBias(int layer, int slot, const float* bias);
+  // weights: [experts][hidden]. They stay float32, because they decide which experts a row meets. Answers kBadValue when one is not finite.
+  Status setRouter(int layer, const float* weights);
   Status setNorm(int layer, int norm, const float* gain);
   // Whether every matrix and every required norm has been set.
   bool complete() const;
@@ -66,6 +77,9 @@ class Dense {
   };
   struct Layer {
     Matrix matrix[kDenseSlots];
+    std::vector<Matrix> ofExperts;  // [gate, up, down][experts]
+    Buffer<float> router;
+    bool routed = false;
     Buffer<float> norm[kDenseNorms];
     bool normed[kDenseNorms] = {};
   };
@@ -76,24 +90,44 @@ class Dense {
     Buffer<int32_t> sums;
     DenseRows view{};
     void grow(int rows, int width);
+    DenseRows from(int row) const {
+      const size_t first = static_cast<size_t>(row) * view.blocks;
+      return {view.bytes + first * 64, view.steps + first, view.sums + first * 2, view.blocks};
+    }
   };
+  // n rows times a matrix.
   struct Product {
     DenseWeights weights;
+    DenseRows rows;
+    int n;
     const float* base;
     float* y;
   };
 
+  Matrix& matrixAt(int layer, int slot, int expert) {
+    Layer& at = layers_[layer];
+    return isOfExperts(slot) && layer < shape_.layers ? at.ofExperts[static_cast<size_t>(slot - kDenseGate) * shape_.experts + expert] : at.matrix[slot];
+  }
   bool place(Matrix& matrix, size_t size);
   void drop(Matrix& matrix, size_t size);
-  Product product(int layer, int slot, const float* base, float* y) const;
+  Product product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert = 0, int first = 0);
   const float* gains(int layer, int norm) const;  // null where the norm is absent
-  void norm(const float* x, int rows, const float* gain);
-  void multiply(const Product* products, int count, const Quantized& rows, int n);
+  void norm(const float* x, int rows, const float* gain, float* kept = nullptr);
+  void multiply(const Product* products, int count);
+  static void multiplyPanels(const Kernels* kernels, const Product& product, int from, int to);
   void project(int layer, const float* x, int tokens, float* q, float* k, float* v);
   void headNorms(int layer, int norm, float* x, int tokens, int heads);
   void addPost(int layer, int norm, const float* base, int tokens, float* y);
   bool is(DenseFeature feature) const { return (shape_.features & feature) != 0; }
   void afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext);
+  void feedForward(int layer, int tokens, const float* base, float* y);
+  void activate(int rows);
+  // dense_experts.cc
+  bool complete(const Layer& layer) const;
+  void mixExperts(int layer, const float* normed, int tokens, const float* base, float* y);
+  void route(int layer, const float* normed, int tokens);
+  void gather(int tokens);
+  void multiplyExperts(int layer);
 
   const Kernels* kernels_;
   DenseShape shape_;
@@ -104,8 +138,17 @@ class Dense {
   Quantized narrowRows_;  // of hidden size
   Quantized headRows_;    // of attention
   Quantized wideRows_;    // of the intermediate size
+  Quantized expertRows_;  // of hidden size, those of an expert together
   Buffer<float> lines_;   // one row per thread
   Buffer<float> middle_, gate_, up_;
+  Buffer<float> normed_;      // rows as the router reads them
+  Buffer<double> routing_;    // one number per expert and thread
+  Buffer<int32_t> chosen_;    // [tokens][expertsUsed], ascending
+  Buffer<float> shares_;      // [tokens][expertsUsed]
+  Buffer<int32_t> places_;    // [tokens][expertsUsed], rows of expertRows_
+  Buffer<float> answers_;     // what the experts say to these rows
+  std::vector<int> starts_;   // [experts + 1], where the rows of each begin
+  std::vector<Product> products_;
 };
 
 }  // namespace palimpsest

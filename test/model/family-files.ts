@@ -56,15 +56,63 @@ function weightsOf(name: string, shape: readonly number[], gainOffset: number): 
   return Float32Array.from(hashes(name, count), (hash) => width * (hash / 2 ** 23 - 1) + (isGain ? gainOffset : 0));
 }
 
-/** File name → content. */
+interface Named {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly values: Float32Array;
+}
+
+/** The matrices of every expert, which the golden files have in one tensor [experts, rows, columns]. */
+function expertsOf({ shape, values }: Named, each: readonly string[]): (Named & { readonly expert: number })[] {
+  const [experts, rows, columns] = shape as [number, number, number];
+  const own = [rows / each.length, columns] as const;
+  return Array.from({ length: experts * each.length }, (_, i) => ({
+    name: each[i % each.length]!,
+    expert: Math.floor(i / each.length),
+    shape: own,
+    values: values.slice(i * own[0] * columns, (i + 1) * own[0] * columns),
+  }));
+}
+
+const STACKED: Readonly<Record<string, readonly string[]>> = {
+  'mlp.experts.gate_up_proj': ['gate', 'up'],
+  'mlp.experts.down_proj': ['down'],
+};
+const LAYER = /^(model\.layers\.\d+\.)(.*)$/;
+const MIXTRAL: Readonly<Record<string, string>> = { gate: 'w1', up: 'w3', down: 'w2' };
+
+/** As checkpoints on the Hub have it. */
+function onHub({ model_type: type }: HfKeys, tensor: Named): Named[] {
+  const [, layer, part] = LAYER.exec(tensor.name) ?? [];
+  const isMixtral = type === 'mixtral';
+  const stacked = part === undefined ? undefined : STACKED[part];
+  if (stacked !== undefined)
+    return expertsOf(tensor, stacked).map(({ name, expert, ...rest }) => ({
+      name: `${layer}${isMixtral ? `block_sparse_moe.experts.${expert}.${MIXTRAL[name]}` : `mlp.experts.${expert}.${name}_proj`}.weight`,
+      ...rest,
+    }));
+  if (part === 'mlp.gate.weight' && isMixtral) return [{ ...tensor, name: `${layer}block_sparse_moe.gate.weight` }];
+  return [tensor];
+}
+
+/** File name → content. experts: as on the Hub, or stacked as in the golden files. */
 export function hfFiles(
   { config, tensors, gainOffset }: FamilyGolden,
-  { nameOf = (name: string): string => name, more = {} as Readonly<Record<string, readonly number[]>> } = {},
+  {
+    nameOf = (name: string): string => name,
+    more = {} as Readonly<Record<string, readonly number[]>>,
+    experts = 'single' as 'single' | 'stacked',
+  } = {},
 ): Record<string, string | Uint8Array> {
-  const raw = [...tensors, ...Object.entries(more)].map(([name, shape]) => {
-    const bytes = new Uint8Array(weightsOf(name, shape, gainOffset).buffer);
-    return [Object.hasOwn(more, name) ? name : nameOf(name), { dtype: 'F32', shape, bytes }] as const;
-  });
+  const made = [...tensors, ...Object.entries(more)].map(
+    ([name, shape]): Named => ({ name, shape, values: weightsOf(name, shape, gainOffset) }),
+  );
+  const raw = made
+    .flatMap((tensor) => (experts === 'single' ? onHub(config, tensor) : [tensor]))
+    .map(({ name, shape, values }) => {
+      const bytes = new Uint8Array(values.buffer);
+      return [Object.hasOwn(more, name) ? name : nameOf(name), { dtype: 'F32', shape, bytes }] as const;
+    });
   return {
     'config.json': JSON.stringify(config),
     'tokenizer.json': JSON.stringify(tinyTokenizerJson),
@@ -91,6 +139,7 @@ const PARTS: Readonly<Record<string, string>> = {
   'mlp.up_proj': 'ffn_up',
   'mlp.gate_up_proj': 'ffn_up',
   'mlp.down_proj': 'ffn_down',
+  'mlp.gate': 'ffn_gate_inp',
 };
 /** Where the norm that Llama has before the feed-forward half is the one after attention. */
 const POST_PARTS = {
@@ -166,6 +215,24 @@ const CONVERSIONS: Readonly<Record<string, Conversion>> = {
     permuted: true,
     metadata: (config) => ({ 'attention.sliding_window': u32(config['sliding_window']) }),
   },
+  mixtral: {
+    architecture: 'llama',
+    permuted: true,
+    metadata: (config) => ({
+      'attention.sliding_window': u32(config['sliding_window']),
+      expert_count: u32(config['num_local_experts']),
+      expert_used_count: u32(config['num_experts_per_tok']),
+    }),
+  },
+  qwen3_moe: {
+    architecture: 'qwen3moe',
+    metadata: (config) => ({
+      expert_count: u32(config['num_experts']),
+      expert_used_count: u32(config['num_experts_per_tok']),
+      expert_feed_forward_length: u32(config['moe_intermediate_size']),
+      ...(config['norm_topk_prob'] === true ? {} : { expert_weights_norm: { type: 'bool', value: 0 } as const }),
+    }),
+  },
   qwen2: { architecture: 'qwen2' },
   qwen3: { architecture: 'qwen3' },
   smollm3: { architecture: 'smollm3', permuted: true },
@@ -205,8 +272,26 @@ function permute(values: Float32Array, headDim: number, columns: number): Float3
   return permuted;
 }
 
+/** A tensor for each expert, as older files have it, or one for all. */
+function ggufExperts(layer: string, stacked: readonly string[], tensor: Named, isSingle: boolean): RawGgufTensor[] {
+  const all = expertsOf(tensor, stacked);
+  const bytesOf = (of: readonly Named[]): Uint8Array =>
+    Buffer.concat(of.map(({ values }) => new Uint8Array(values.buffer)));
+  const one = (name: string, sizes: readonly number[], of: readonly Named[]): RawGgufTensor => ({
+    ...{ name: `blk.${layer}.${name}.weight`, sizes: [...sizes].reverse(), type: 0, bytes: bytesOf(of) },
+  });
+  if (isSingle) return all.map((matrix) => one(`ffn_${matrix.name}.${matrix.expert}`, matrix.shape, [matrix]));
+  return stacked.map((name) => {
+    const own = all.filter((matrix) => matrix.name === name);
+    return one(`ffn_${name}_exps`, [own.length, ...own[0]!.shape], own);
+  });
+}
+
 /** What `gguf` writes. */
-export function ggufParts({ config, tensors, gainOffset }: FamilyGolden): GgufParts {
+export function ggufParts(
+  { config, tensors, gainOffset }: FamilyGolden,
+  { experts = 'stacked' as 'single' | 'stacked' } = {},
+): GgufParts {
   const conversion = CONVERSIONS[config.model_type]!;
   const { architecture, parts = PARTS, permuted = false, gains = 0 } = conversion;
   const [width, heads] = [Number(config['hidden_size']), Number(config['num_attention_heads'])];
@@ -236,7 +321,12 @@ export function ggufParts({ config, tensors, gainOffset }: FamilyGolden): GgufPa
     ['tokenizer.ggml.bos_token_id', u32(0)],
     ['tokenizer.ggml.eos_token_id', u32(1)],
   ];
-  const converted = tensors.map(([name, shape]): RawGgufTensor => {
+  const converted = tensors.flatMap(([name, shape]): RawGgufTensor | RawGgufTensor[] => {
+    const [, stackedLayer, stacked] = /^model\.layers\.(\d+)\.(mlp\.experts\..*)$/.exec(name) ?? [];
+    if (stackedLayer !== undefined) {
+      const tensor = { name, shape, values: weightsOf(name, shape, gainOffset) };
+      return ggufExperts(stackedLayer, STACKED[stacked!]!, tensor, experts === 'single');
+    }
     const [, stem, kind] = /^(.*)\.(weight|bias)$/.exec(name)!;
     const [, layer, part] = /^model\.layers\.(\d+)\.(.*)$/.exec(stem!) ?? [];
     let values = weightsOf(name, shape, gainOffset);

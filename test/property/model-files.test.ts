@@ -291,7 +291,7 @@ describe(`${MUTATIONS} mutations of each, seed ${SEED}`, () => {
   });
 
   // The families whose files are read in ways of their own, half of the mutations in either kind of file.
-  describe.each(['smollm3', 'phi3-long', 'granite', 'olmo2', 'gemma3'])('%s', (name) => {
+  describe.each(['smollm3', 'phi3-long', 'granite', 'olmo2', 'gemma3', 'mixtral', 'qwen3-moe'])('%s', (name) => {
     const family = readFamily(name);
     const count = Math.ceil(MUTATIONS / 2);
     const parts = ggufParts(family);

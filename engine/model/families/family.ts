@@ -3,7 +3,10 @@ import type { GgufKeys } from '../gguf-keys.ts';
 import type { HfConfig, RopeKeys } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
 
-/** Name of a layer's tensor in a file → the part that it is (types.ts), or several parts whose rows follow one another (names.ts). */
+/**
+ * Name of a layer's tensor in a file → the part that it is (types.ts), or several parts whose rows follow one another (names.ts). A `*` between two
+ * dots stands for the number of an expert.
+ */
 export type PartNames = Readonly<Record<string, string>>;
 
 /** What a class of `transformers` assumes for keys that a config.json leaves out, where it is not what Llama's does. */

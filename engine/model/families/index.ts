@@ -5,20 +5,38 @@ import { gemma3 } from './gemma3.ts';
 import { granite } from './granite.ts';
 import { llama } from './llama.ts';
 import { mistral } from './mistral.ts';
+import { mixtral } from './mixtral.ts';
 import { olmo2 } from './olmo2.ts';
 import { phi3 } from './phi3.ts';
 import { qwen2 } from './qwen2.ts';
 import { qwen3 } from './qwen3.ts';
+import { qwen3Moe } from './qwen3-moe.ts';
 import { smollm3 } from './smollm3.ts';
 
-export const FAMILIES: readonly Family[] = [llama, mistral, qwen2, qwen3, smollm3, gemma3, phi3, olmo2, granite];
+export const FAMILIES: readonly Family[] = [
+  llama,
+  mistral,
+  mixtral,
+  qwen2,
+  qwen3,
+  qwen3Moe,
+  smollm3,
+  gemma3,
+  phi3,
+  olmo2,
+  granite,
+];
+
+const SHARED = 'one of its experts answers every token, which is not served';
 
 /** Families that people ask for and that are refused, with the reason. */
 const NOT_SERVED: Readonly<Record<string, string>> = {
   gemma2: 'its attention caps scores with a hyperbolic tangent, which the attention kernels do not do',
-  mixtral: 'its experts are not served',
-  qwen3_moe: 'its experts are not served',
-  qwen3moe: 'its experts are not served',
+  qwen2_moe: SHARED,
+  qwen2moe: SHARED,
+  deepseek_v2: SHARED,
+  deepseek_v3: SHARED,
+  deepseek2: SHARED,
   olmo3: 'only some of its layers stretch their rotary embedding',
 };
 

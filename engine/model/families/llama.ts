@@ -1,4 +1,5 @@
-/** Llama 2, 3 and later, SmolLM and SmolLM2, and whatever else is stored as Llama. */
+/** Llama 2, 3 and later, SmolLM and SmolLM2, and whatever else is stored as Llama: in GGUF, also Mixtral. */
+import { ggufExperts } from '../gguf-keys.ts';
 import { biases, refuseWindow } from '../hf-keys.ts';
 import type { Family } from './family.ts';
 
@@ -8,9 +9,10 @@ export const llama: Family = {
   modelTypes: ['llama'],
   architectures: ['llama'],
   ggufInterleaved: true,
+  ggufReads: ['expert_count'],
   hf(given) {
     refuseWindow(given);
     return biases(given);
   },
-  gguf: () => ({}),
+  gguf: (keys) => ({ experts: ggufExperts(keys) }),
 };

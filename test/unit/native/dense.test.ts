@@ -1,17 +1,20 @@
 // The matrices around attention: a row gives the same bits alone, among others and with any number of threads, on every instruction set;
-// zeros, tiny and huge rows; and every wrong call. That the numbers are right is tried in engine/model/dense-native.test.ts.
+// zeros, tiny and huge rows; experts of equal scores; and every wrong call, also of the bare binding. That the numbers are right is tried in engine/model/dense-native.test.ts.
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   DENSE_SLOTS,
   DenseHalf,
   type DenseNorm,
   type DenseShape,
+  type DenseSlot,
   densePacking,
   KvError,
   nativeInfo,
   type Projected,
   setIsa,
 } from '../../../native/index.ts';
+import { STATUSES } from '../../../native/layout.ts';
+import { loadBinary } from '../../../native/load.ts';
 import { normals } from '../../native/dense.ts';
 import { seeded } from '../../native/rows.ts';
 import { QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
@@ -27,27 +30,49 @@ const SHAPE: DenseShape = {
 
 /** Everything that a layer can have otherwise. */
 const OTHER: DenseShape = { ...SHAPE, preNorms: false, postNorms: true, activation: 'gelu-tanh', qkNorm: 'width' };
-const SHAPES = { 'as in Llama': SHAPE, 'with norms after, over all heads, and GELU': OTHER } as const;
+/** As many experts that most rows meet others than their neighbours do. */
+const EXPERTS: DenseShape = {
+  ...SHAPE,
+  intermediateSize: 136,
+  experts: { count: 7, used: 3, shareAmongChosen: true },
+};
+const SHAPES = {
+  'as in Llama': SHAPE,
+  'with norms after, over all heads, and GELU': OTHER,
+  'with experts': EXPERTS,
+  'with experts and norms after': {
+    ...OTHER,
+    intermediateSize: 136,
+    experts: { count: 5, used: 2, shareAmongChosen: false },
+  },
+} as const;
+
+/** The matrices of a layer, and of its experts. */
+function matricesOf({ layers, experts }: DenseShape, layer: number): [slot: DenseSlot, expert: number][] {
+  if (layer === layers) return [['q', 0]];
+  return DENSE_SLOTS.flatMap((slot, i) =>
+    Array.from(
+      { length: i < DENSE_SLOTS.indexOf('gate') ? 1 : (experts?.count ?? 1) },
+      (_, expert): [DenseSlot, number] => [slot, expert],
+    ),
+  );
+}
 
 /** Every second matrix in the blocks of some type where its inputs allow, the others rounded to 8 bits. */
 function filled(shape: DenseShape, threads: number): DenseHalf {
   const random = seeded(SEED);
   const half = new DenseHalf(shape, threads);
   for (let layer = 0; layer <= shape.layers; layer++) {
-    for (const [i, slot] of DENSE_SLOTS.entries()) {
-      if (layer === shape.layers && i > 0) continue;
+    for (const [i, [slot, expert]] of matricesOf(shape, layer).entries()) {
       const [outputs, inputs] = half.sizes(layer, slot);
       const types = QUANTIZED_TYPES.filter((type) => densePacking(type, outputs, inputs) !== null);
       const type = types[(layer * DENSE_SLOTS.length + i) % Math.max(1, types.length)];
       if ((layer + i) % 2 === 0 && type !== undefined)
-        half.setRows(layer, slot, type, weightBlocks(random, type, outputs * inputs, 1 / 8));
-      else
-        half.setWide(
-          layer,
-          slot,
-          normals(random, outputs * inputs).map((value) => value / 8),
-        );
+        half.setRows(layer, slot, type, weightBlocks(random, type, outputs * inputs, 1 / 8), 0, expert);
+      else half.setWide(layer, slot, normals(random, outputs * inputs, 1 / 8), expert);
     }
+    if (shape.experts && layer < shape.layers)
+      half.setRouter(layer, normals(random, shape.experts.count * shape.hiddenSize, 1 / 8));
     const { layers, hiddenSize, preNorms = true, postNorms = false, qkNorm } = shape;
     const norm = (name: DenseNorm, size: number, gain: number): void =>
       half.setNorm(layer, name, new Float32Array(size).fill(gain));
@@ -153,10 +178,85 @@ test.each(Object.entries(SHAPES))('layers %s: all instruction sets agree to floa
   }
 });
 
+describe('experts', () => {
+  const random = seeded(SEED + 4);
+  const [m, f] = [96, 136];
+  const norms = (half: DenseHalf): void => {
+    half.setNorm(0, 'attnNorm', new Float32Array(m).fill(1));
+    half.setNorm(0, 'mlpNorm', new Float32Array(m).fill(1));
+    half.setNorm(1, 'attnNorm', new Float32Array(m).fill(1));
+    half.setWide(1, 'q', new Float32Array(77 * m));
+  };
+  const shape: DenseShape = { ...SHAPE, layers: 1, intermediateSize: f };
+  const attends = Object.fromEntries(
+    (['q', 'k', 'v', 'o'] as const).map((slot) => [
+      slot,
+      normals(random, (slot === 'k' || slot === 'v' ? 32 : m) * m, 1 / 8),
+    ]),
+  );
+  const feeds = Array.from({ length: 4 }, () => ({
+    gate: normals(random, f * m, 1 / 8),
+    up: normals(random, f * m, 1 / 8),
+    down: normals(random, m * f, 1 / 8),
+  }));
+  const router = normals(random, m);
+  const x = normals(random, 9 * m);
+
+  function answer(
+    feedForward: readonly (typeof feeds)[number][],
+    used: number,
+    shareAmongChosen: boolean,
+    scores?: Float32Array,
+  ): Float32Array {
+    const experts = scores === undefined ? null : { count: feedForward.length, used, shareAmongChosen };
+    const half = new DenseHalf({ ...shape, experts }, 1);
+    norms(half);
+    for (const slot of ['q', 'k', 'v', 'o'] as const) half.setWide(0, slot, attends[slot]!);
+    for (const [expert, matrices] of feedForward.entries())
+      for (const slot of ['gate', 'up', 'down'] as const) half.setWide(0, slot, matrices[slot], expert);
+    if (scores !== undefined) half.setRouter(0, scores);
+    const out = new Float32Array(x.length);
+    half.last(x, x, 9, out);
+    half.close();
+    return out;
+  }
+  const close = (a: Float32Array, b: Float32Array): void => {
+    for (const [i, value] of a.entries()) expect(Math.abs(value - b[i]!)).toBeLessThan(1e-5 * (1 + Math.abs(value)));
+  };
+
+  test('of equal scores the first answers, and one that answers alone is the feed-forward half', () => {
+    const alike = Float32Array.from([...router, ...router, ...router, ...router]);
+    const alone = answer([feeds[0]!], 1, false);
+    close(answer(feeds, 1, true, alike), alone);
+    // Two of four answer, with equal shares of all four or of themselves.
+    const second = answer([feeds[1]!], 1, false);
+    const base = answer([{ ...feeds[0]!, down: new Float32Array(m * f) }], 1, false);
+    const mixed = (share: number): Float32Array =>
+      base.map((value, i) => value + share * (alone[i]! - value) + share * (second[i]! - value));
+    close(answer(feeds, 2, false, alike), mixed(1 / 4));
+    close(answer(feeds, 2, true, alike), mixed(1 / 2));
+  });
+
+  test('the order of the experts does not matter to what is answered', () => {
+    const scores = normals(random, 4 * m);
+    const order = [2, 0, 3, 1];
+    const turned = Float32Array.from(order.flatMap((expert) => [...scores.subarray(expert * m, (expert + 1) * m)]));
+    const found = answer(
+      order.map((expert) => feeds[expert]!),
+      2,
+      true,
+      turned,
+    );
+    close(found, answer(feeds, 2, true, scores));
+  });
+});
+
 describe('what is refused', () => {
   const half = filled(SHAPE, 1);
   afterAll(() => half.close());
   const empty = (): DenseHalf => new DenseHalf(SHAPE, 1);
+  const SOME = { count: 7, used: 3, shareAmongChosen: true };
+  const withExperts = (): DenseHalf => new DenseHalf(EXPERTS, 1);
   const rows = (count: number): Float32Array => new Float32Array(count);
   const out = (): Projected => projected(SHAPE, 1);
   const code = (call: () => unknown): string => {
@@ -212,10 +312,85 @@ describe('what is refused', () => {
       'bad-argument',
       () => half.next(1, rows(96), rows(96), 1, rows(96), out()),
     ],
+    ['no experts', 'bad-argument', () => new DenseHalf({ ...EXPERTS, experts: { ...SOME, count: 0 } })],
+    ['too many experts', 'bad-argument', () => new DenseHalf({ ...EXPERTS, experts: { ...SOME, count: 1025 } })],
+    [
+      'too many experts in all layers',
+      'bad-argument',
+      () => new DenseHalf({ ...EXPERTS, layers: 4096, experts: { ...SOME, count: 17 } }),
+    ],
+    [
+      'more experts for a row than there are',
+      'bad-argument',
+      () => new DenseHalf({ ...EXPERTS, experts: { ...SOME, used: 8 } }),
+    ],
+    ['no experts for a row', 'bad-argument', () => new DenseHalf({ ...EXPERTS, experts: { ...SOME, used: 0 } })],
+    [
+      'experts that are a number',
+      'bad-argument',
+      () => new DenseHalf({ ...EXPERTS, experts: 4 as unknown as typeof SOME }),
+    ],
+    [
+      'shares among nobody knows whom',
+      'bad-argument',
+      () => new DenseHalf({ ...EXPERTS, experts: { ...SOME, shareAmongChosen: 1 as unknown as boolean } }),
+    ],
+    ['an expert where there are none', 'bad-argument', () => empty().setWide(0, 'gate', rows(392 * 96), 1)],
+    ['an expert for attention', 'bad-argument', () => withExperts().setWide(0, 'o', rows(96 * 96), 1)],
+    ['an expert too many', 'bad-argument', () => withExperts().setWide(0, 'gate', rows(136 * 96), 7)],
+    ['half an expert', 'bad-argument', () => withExperts().setWide(0, 'gate', rows(136 * 96), 0.5)],
+    ['the bias of an expert', 'bad-argument', () => withExperts().setBias(0, 'up', rows(136))],
+    ['a router where there are no experts', 'bad-argument', () => empty().setRouter(0, rows(96))],
+    ['a router behind the last layer', 'bad-argument', () => withExperts().setRouter(2, rows(7 * 96))],
+    ['a router of another size', 'bad-shape', () => withExperts().setRouter(0, rows(6 * 96))],
+    ['a router with NaN', 'bad-value', () => withExperts().setRouter(0, rows(7 * 96).fill(NaN, 600, 601))],
     ['results too short', 'bad-shape', () => half.logits(rows(96), 1, rows(76))],
     ['a plain array', 'bad-argument', () => half.logits(Array(96).fill(0) as unknown as Float32Array, 1, rows(77))],
   ])('%s', (_, expected, call) => {
     expect(code(call)).toBe(expected);
+  });
+
+  test('a run before the router or an expert is there', () => {
+    for (const missing of ['router', 'expert']) {
+      const half = new DenseHalf({ ...EXPERTS, layers: 1 }, 1);
+      for (const [slot, expert] of [...matricesOf(EXPERTS, 0)]) {
+        if (missing === 'expert' && slot === 'up' && expert === 4) continue;
+        const [outputs, inputs] = half.sizes(0, slot);
+        half.setWide(0, slot, rows(outputs * inputs), expert);
+      }
+      half.setWide(1, 'q', rows(77 * 96));
+      for (const norm of ['attnNorm', 'mlpNorm'] as const) half.setNorm(0, norm, rows(96).fill(1));
+      half.setNorm(1, 'attnNorm', rows(96).fill(1));
+      if (missing !== 'router') half.setRouter(0, rows(7 * 96));
+      expect(code(() => half.last(rows(96), rows(96), 1, rows(96)))).toBe('bad-argument');
+      if (missing === 'router') half.setRouter(0, rows(7 * 96));
+      else half.setWide(0, 'up', rows(136 * 96), 4);
+      half.last(rows(96), rows(96), 1, rows(96));
+      half.close();
+    }
+  });
+
+  test('of the bare binding: numbers that no shape has answer a status', () => {
+    const { Dense } = loadBinary();
+    const opened = (layers: number, experts: number, used: number): number =>
+      new Dense().open(Int32Array.of(layers, 96, 136, 3, 1, 32, 77, 1, 0, experts, used), 1e-5);
+    const bad = STATUSES.findIndex(({ name }) => name === 'bad-argument');
+    expect([opened(2, 0, 0), opened(2, 7, 3), opened(64, 1024, 64)]).toEqual([0, 0, 0]);
+    const wrong = [
+      ...[opened(2, 0, 1), opened(2, 7, 0), opened(2, 7, 8), opened(2, -1, 0), opened(2, 1025, 2)],
+      ...[opened(65, 1024, 2), opened(2, 128, 65), opened(2, 7, -1), opened(2, 2 ** 31 - 1, 2)],
+    ];
+    expect(wrong).toEqual(wrong.map(() => bad));
+    const half = new Dense();
+    half.open(Int32Array.of(2, 96, 136, 3, 1, 32, 77, 1, 0, 7, 3), 1e-5);
+    const gate = new Uint8Array(136 * 96 * 4);
+    const row = (expert: number): number => half.setRows(0, 4, 0, gate, 0, 136, expert);
+    expect([row(0), row(6), row(7), row(-1), row(0.5), row(2 ** 31)]).toEqual([0, 0, bad, bad, bad, bad]);
+    expect(half.setRows(0, 0, 0, new Uint8Array(96 * 96 * 4), 0, 96, 1)).toBe(bad);
+    expect([half.setRouter(2, rows(7 * 96)), half.setBias(0, 5, rows(136))]).toEqual([bad, bad]);
+    expect(half.setRouter(0, rows(7 * 96 - 1))).toBe(STATUSES.findIndex(({ name }) => name === 'bad-shape'));
+    half.close();
+    expect(half.setRouter(0, rows(7 * 96))).toBe(STATUSES.findIndex(({ name }) => name === 'closed'));
   });
 
   test('results that share memory with what is read, or with each other', () => {

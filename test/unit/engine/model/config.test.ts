@@ -1,40 +1,13 @@
 // Gives configurations in both notations, of every served architecture and of some that are not, and asks what they become.
 import { describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../../../engine/model/config.ts';
-import { ggufModel } from '../../../../engine/model/config-gguf.ts';
-import { hfModel } from '../../../../engine/model/config-hf.ts';
 import type { GgufValue } from '../../../../engine/model/gguf.ts';
 import { ggufNaming, hfNaming } from '../../../../engine/model/names.ts';
 import { ropeFrequencies } from '../../../../engine/model/rope.ts';
-import type { StoredTensor } from '../../../../engine/model/stored-tensor.ts';
-import { KvError } from '../../../../native/index.ts';
+import { base, errorOf, ggufConfig, given, hfConfig } from './configs.ts';
 
-const base = {
-  model_type: 'llama',
-  hidden_size: 2048,
-  intermediate_size: 8192,
-  num_hidden_layers: 4,
-  num_attention_heads: 32,
-  num_key_value_heads: 8,
-  vocab_size: 128256,
-  max_position_embeddings: 4096,
-  rms_norm_eps: 1e-5,
-};
-
-const hfConfig = (config: unknown, generation?: unknown) => hfModel(config, generation).config;
-const ggufConfig = (file: Parameters<typeof ggufModel>[0]) => ggufModel(file).config;
 const { nameOf: hfName } = hfNaming();
 const { nameOf: ggufName } = ggufNaming();
-
-function errorOf(work: () => unknown): KvError {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
-}
 
 describe('config.json', () => {
   test('llama: what is left out takes its default', () => {
@@ -62,6 +35,7 @@ describe('config.json', () => {
       preNorms: true,
       postNorms: false,
       activation: 'silu',
+      experts: null,
       layerRope: ['main', 'main', 'main', 'main'],
       localRopeTheta: null,
       queryScale: 1,
@@ -295,8 +269,8 @@ describe('families other than Llama', () => {
 
   test.each([
     ['gemma2', 'caps scores'],
-    ['mixtral', 'experts'],
-    ['qwen3_moe', 'experts'],
+    ['qwen2_moe', 'experts'],
+    ['deepseek_v3', 'experts'],
   ])('%s is refused with the reason and what is served', (model_type, reason) => {
     const error = errorOf(() => hfConfig({ model_type }));
     expect(error.code).toBe('unsupported');
@@ -318,37 +292,6 @@ describe('families other than Llama', () => {
 });
 
 describe('GGUF metadata', () => {
-  /** Tensors are only asked for their names, the shape of the embedding, and rotary divisors. */
-  function given(
-    architecture: string,
-    change: Record<string, GgufValue> = {},
-    extra: Record<string, readonly number[]> = {},
-  ) {
-    const metadata = new Map<string, GgufValue>(
-      Object.entries({
-        'general.architecture': architecture,
-        [`${architecture}.block_count`]: 2,
-        [`${architecture}.context_length`]: 4096,
-        [`${architecture}.embedding_length`]: 2048,
-        [`${architecture}.feed_forward_length`]: 8192,
-        [`${architecture}.attention.head_count`]: 32,
-        [`${architecture}.attention.head_count_kv`]: 8,
-        [`${architecture}.attention.layer_norm_rms_epsilon`]: 1e-5,
-        [`${architecture}.rope.freq_base`]: 500000,
-        'tokenizer.ggml.bos_token_id': 1,
-        'tokenizer.ggml.eos_token_id': 2,
-        ...change,
-      }),
-    );
-    const tensor = (shape: readonly number[], values: readonly number[]) =>
-      ({ shape, readFloat32: () => Float32Array.from(values) }) as unknown as StoredTensor;
-    const tensors = new Map([
-      ['token_embd.weight', tensor([32000, 2048], [])],
-      ...Object.entries(extra).map(([name, values]) => [name, tensor([values.length], values)] as const),
-    ]);
-    return { metadata, tensors };
-  }
-
   test('llama: interleaved pairs, tied when there is no output matrix', () => {
     const config = ggufConfig(given('llama'));
     expect(config).toMatchObject({
@@ -415,7 +358,7 @@ describe('GGUF metadata', () => {
 
   test.each([
     ['architecture', 'gpt2', {}],
-    ['expert_count', 'llama', { 'llama.expert_count': 8 }],
+    ['expert_count', 'qwen3', { 'qwen3.expert_count': 8 }],
     ['value_length', 'llama', { 'llama.attention.value_length': 32 }],
     ['scaling.type', 'llama', { 'llama.rope.scaling.type': 'longrope' }],
     ['attn_logit_softcapping', 'gemma3', { 'gemma3.attn_logit_softcapping': 50 }],

@@ -70,6 +70,32 @@ export const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
   { name: 'one layer, norms after only', more: { ...plainFeatures(1), layers: 1, preNorms: false, postNorms: true } },
 ];
 
+/** For the dense halves that have experts. */
+export const EXPERT_CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
+  {
+    name: 'experts that share among themselves (Mixtral)',
+    more: { experts: { count: 4, used: 2, shareAmongChosen: true } },
+  },
+  {
+    name: 'experts, shares of all of them, norm per head (Qwen3-MoE)',
+    more: { experts: { count: 9, used: 3, shareAmongChosen: false }, qkNorm: 'head', tiedEmbeddings: false },
+  },
+  {
+    name: 'one expert that answers, odd sizes, norms before and after, GELU',
+    more: {
+      experts: { count: 3, used: 1, shareAmongChosen: false },
+      ...{ headDim: 24, hiddenSize: 36, intermediateSize: 55, kvHeads: 4, postNorms: true, activation: 'gelu-tanh' },
+    },
+  },
+  {
+    name: 'all experts answer, norms after only',
+    more: { experts: { count: 3, used: 3, shareAmongChosen: true }, preNorms: false, postNorms: true },
+  },
+];
+
+/** Large matrices of a model. */
+export const matricesOf = ({ layers, experts }: ModelConfig): number => (4 + 3 * (experts?.count ?? 1)) * layers + 1;
+
 const rms = (values: ArrayLike<number>): number =>
   Math.sqrt(Array.from(values).reduce((sum, v) => sum + v * v, 0) / values.length);
 

@@ -71,6 +71,15 @@ test('onnxruntime-node is taken where it is faster, and for float32', async () =
   }
 });
 
+test('onnxruntime-node is never taken for a model with experts', async () => {
+  const given = { experts: { count: 8, used: 2, shareAmongChosen: true } };
+  for (const isa of available) {
+    setIsa(isa);
+    expect(await chooseDense('auto', undefined, given)).toMatchObject({ name: 'native', isSecondBest: false });
+    expect(await chooseDense('exact', undefined, given)).toMatchObject({ name: 'loops', isSecondBest: false });
+  }
+});
+
 /** The built package with its dependencies but for onnxruntime-node, as somebody has it who never installed that. */
 const folder = temporaryFolder();
 afterAll(() => folder.remove());

@@ -11,7 +11,16 @@ import { nativeInfo, setIsa } from '../../../../native/index.ts';
 import { DENSE_FORMS } from '../../../../native/layout.ts';
 import { seeded } from '../../../native/rows.ts';
 import { QUANTIZED_TYPES, type QuantizedType, weightBlocks } from '../../../native/weight-blocks.ts';
-import { BASE, CASES, divergence, exactLogits, randomWeights, worstErrors } from './dense-cases.ts';
+import {
+  BASE,
+  CASES,
+  divergence,
+  EXPERT_CASES,
+  exactLogits,
+  matricesOf,
+  randomWeights,
+  worstErrors,
+} from './dense-cases.ts';
 import { SMALL_TYPES, type SmallType, smallTypeGguf, temporaryFolder } from './model-files.ts';
 import { Rng } from './rng.ts';
 
@@ -73,16 +82,19 @@ function inBlocks(weights: WeightSource, type: QuantizedType, seed: number): Wei
 }
 
 describe.each(available)('%s', (isa) => {
-  test.each(CASES)('$name: agrees with float64 to the rounding of activations', async ({ more }) => {
-    setIsa(isa);
-    const config: ModelConfig = { ...BASE, ...more };
-    const weights = randomWeights(config, 11, toEightBits);
-    const backend = await createNativeBackend({ config, weights }, { precision: 'auto', threads: 1 });
-    const worst = await worstErrors(config, weights, backend);
-    await backend.close();
-    for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(ROUNDED_ACTIVATIONS);
-    expect(backend.weightTypes).toEqual({ q8: 7 * config.layers + 1 });
-  });
+  test.each([...CASES, ...EXPERT_CASES])(
+    '$name: agrees with float64 to the rounding of activations',
+    async ({ more }) => {
+      setIsa(isa);
+      const config: ModelConfig = { ...BASE, ...more };
+      const weights = randomWeights(config, 11, toEightBits);
+      const backend = await createNativeBackend({ config, weights }, { precision: 'auto', threads: 1 });
+      const worst = await worstErrors(config, weights, backend);
+      await backend.close();
+      for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(ROUNDED_ACTIVATIONS);
+      expect(backend.weightTypes).toEqual({ q8: matricesOf(config) });
+    },
+  );
 });
 
 test.each(QUANTIZED_TYPES)('%s stays as it is in the file and loses nothing', async (type) => {

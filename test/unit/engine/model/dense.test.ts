@@ -5,7 +5,7 @@ import { Q8_BLOCK, quantizeQ8 } from '../../../../engine/model/dense-graphs.ts';
 import { createLoopBackend } from '../../../../engine/model/dense-loops.ts';
 import { createOrtBackend } from '../../../../engine/model/dense-ort.ts';
 import type { DenseBackend, ModelConfig, WeightSource } from '../../../../engine/model/types.ts';
-import { BASE, CASES, randomWeights, worstErrors } from './dense-cases.ts';
+import { BASE, CASES, EXPERT_CASES, matricesOf, randomWeights, worstErrors } from './dense-cases.ts';
 import { Rng } from './rng.ts';
 
 describe.each(CASES)('$name', ({ more }) => {
@@ -36,6 +36,26 @@ describe.each(CASES)('$name', ({ more }) => {
     const f32 = 7 * config.layers + 1 - q8;
     expect(backend.weightTypes).toEqual({ ...(q8 > 0 && { q8 }), ...(f32 > 0 && { f32 }) });
     if (coded[0]) expect(worst['logits']!).toBeGreaterThan(1e-4);
+  });
+});
+
+describe.each(EXPERT_CASES)('$name', ({ more }) => {
+  const config: ModelConfig = { ...BASE, ...more };
+  const weights = randomWeights(config, 1);
+
+  test('loops agree with float64 to rounding', async () => {
+    const backend = await createLoopBackend({ config, weights }, { precision: 'exact', threads: 1 });
+    const worst = await worstErrors(config, weights, backend);
+    await backend.close();
+    for (const [what, error] of Object.entries(worst)) expect(error, what).toBeLessThan(80 * 2 ** -24);
+    expect(backend.weightTypes).toEqual({ f32: matricesOf(config) });
+  });
+
+  test('onnxruntime refuses them, and says what has them', async () => {
+    await expect(createOrtBackend({ config, weights }, { precision: 'auto', threads: 1 })).rejects.toMatchObject({
+      code: 'unsupported',
+      hint: expect.stringContaining('--dense auto'),
+    });
   });
 });
 

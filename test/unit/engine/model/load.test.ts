@@ -304,7 +304,7 @@ describe('a GGUF file', () => {
       (m) => m.set('tokenizer.chat_template', { type: 'u32', value: 1 }),
       'bad-tokenizer',
     ],
-    ['with experts', (m) => m.set('llama.expert_count', { type: 'u32', value: 8 }), 'unsupported'],
+    ['with experts that it does not count', (m) => m.set('llama.expert_count', { type: 'u32', value: 8 }), 'bad-model'],
     [
       'of other widths than its weights',
       (m) => m.set('llama.feed_forward_length', { type: 'u32', value: 32 }),

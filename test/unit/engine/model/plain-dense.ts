@@ -64,10 +64,32 @@ export class PlainDense {
     const add = (a: Matrix, b: Matrix): Matrix => a.map((row, t) => row.map((value, i) => value + b[t]![i]!));
     const middle = add(x, posted(this.project(attention, `${layer}.o`, outputBias), 'attnPost'));
     const normed = preNorms ? this.norms(middle, `${layer}.mlpNorm`) : middle;
-    const gate = this.project(normed, `${layer}.gate`, mlpBias);
-    const up = this.project(normed, `${layer}.up`, mlpBias);
-    const hidden = gate.map((row, t) => row.map((g, i) => active(g) * up[t]![i]!));
-    return add(middle, posted(this.project(hidden, `${layer}.down`, mlpBias), 'mlpPost'));
+    const answer = (x: Matrix, expert: string): Matrix => {
+      const gate = this.project(x, `${layer}.gate${expert}`, mlpBias);
+      const up = this.project(x, `${layer}.up${expert}`, mlpBias);
+      const hidden = gate.map((row, t) => row.map((g, i) => active(g) * up[t]![i]!));
+      return this.project(hidden, `${layer}.down${expert}`, mlpBias);
+    };
+    const mixed =
+      this.config.experts === null ? answer(normed, '') : normed.map((row) => this.mixed(layer, row, answer));
+    return add(middle, posted(mixed, 'mlpPost'));
+  }
+
+  /** What all experts would answer to a row, those that are not chosen times zero. */
+  private mixed(layer: number, row: number[], answer: (x: Matrix, expert: string) => Matrix): number[] {
+    const { used, shareAmongChosen } = this.config.experts!;
+    const [scores] = this.project([row], `${layer}.router`, false) as [number[]];
+    const isChosen = scores.map(
+      (score, i) => scores.filter((other, j) => other > score || (other === score && j < i)).length < used,
+    );
+    const powers = scores.map(Math.exp);
+    const total = powers.reduce((sum, power, i) => sum + (shareAmongChosen && !isChosen[i] ? 0 : power), 0);
+    const mixed = row.map(() => 0);
+    for (const [expert, power] of powers.entries()) {
+      const share = isChosen[expert] ? power / total : 0;
+      for (const [i, value] of answer([row], `.${expert}`)[0]!.entries()) mixed[i]! += share * value;
+    }
+    return mixed;
   }
 
   logits(x: Matrix): Matrix {

@@ -14,9 +14,10 @@ import { surveyModel } from '../../../../../engine/model/hub/survey.ts';
 import { inspectModel, inspectRemote } from '../../../../../engine/model/inspect-model.ts';
 import { loadModel } from '../../../../../engine/model/load.ts';
 import { memoryNeed } from '../../../../../engine/model/memory.ts';
-import type { LoadProgress } from '../../../../../engine/model/types.ts';
+import type { LoadProgress, ModelConfig } from '../../../../../engine/model/types.ts';
+import { ggufParts, readFamily } from '../../../../model/family-files.ts';
 import { seeded } from '../../../../native/rows.ts';
-import { referenceModel, temporaryFolder, tinyGguf } from '../model-files.ts';
+import { referenceModel, temporaryFolder, tinyGguf, gguf as writeGguf } from '../model-files.ts';
 import { HubServer, settingsFor } from './hub-server.ts';
 
 const folder = temporaryFolder();
@@ -157,7 +158,8 @@ describe('whether it fits', () => {
     ['native', createNativeBackend, 'auto'],
     ['loops', createLoopBackend, 'exact'],
   ] as const)('counts the weights that %s takes to the byte, or nearly', async (name, create, precision) => {
-    for (const path of [referenceModel, folder.write('one.gguf', gguf)]) {
+    const experts = writeGguf(ggufParts(readFamily('mixtral')));
+    for (const path of [referenceModel, folder.write('one.gguf', gguf), folder.write('experts.gguf', experts)]) {
       const model = await loadModel(path);
       const dense = await create(model, { precision, threads: 1 });
       const { weightsBytes } = memoryNeed(model.config, model.weights, { name }, precision);
@@ -166,6 +168,21 @@ describe('whether it fits', () => {
       await dense.close();
       model.weights.close();
     }
+  });
+
+  test('counts every expert of a model, but the rows of those that answer', async () => {
+    const model = await loadModel(folder.write('experts.gguf', writeGguf(ggufParts(readFamily('qwen3-moe')))));
+    const { config, weights } = model;
+    const { parameters } = await inspectModel(model.path);
+    // Two layers: eight experts of three matrices, q, k, v, o, the router, and norms of the stream and of heads; embedding, head and norm.
+    const layer = 8 * 3 * 64 * 96 + 2 * (256 + 128) * 96 + 8 * 96 + 2 * 96 + 2 * 64;
+    expect(parameters).toBe(2 * layer + 2 * 256 * 96 + 96);
+    const scratch = (experts: ModelConfig['experts']): number =>
+      memoryNeed({ ...config, experts }, weights, { name: 'native' }, 'auto').scratchBytes;
+    // What one more expert of a row needs: gate, up and answer, for 128 rows.
+    const more = scratch({ ...config.experts!, used: 4 }) - scratch(config.experts);
+    expect(more).toBe(4 * 128 * (2 * 64 + 96));
+    weights.close();
   });
 
   test('counts those of the dense half that this machine chooses', async () => {
