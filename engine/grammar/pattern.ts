@@ -5,7 +5,7 @@
 import { KvError } from '../../native/index.ts';
 import { characterClass, type Range } from './characters.ts';
 import type { Repetitions } from './options.ts';
-import { literal } from './rules.ts';
+import { literal } from './notation.ts';
 
 /** A class, an escape, the beginning of a group, a count, or one character. */
 const PART =
