@@ -29,6 +29,7 @@ const MARKS_MAX = 8;
 export class Grammars {
   readonly #model: Pick<LoadedModel, 'config' | 'tokenizer'>;
   readonly #marks: readonly number[];
+  readonly #library: () => OpenedLibrary;
   readonly #endIds: readonly number[];
   /** Those with other marks, by these. */
   readonly #marked = new Map<string, Grammars>();
@@ -36,11 +37,16 @@ export class Grammars {
   /** By what they were compiled from, the least recently used first. */
   readonly #kept = new Map<string, CompiledGrammar>();
 
-  /** marks: tokens that a grammar can ask for by their markCharacter, instead of by what they say. */
-  constructor(model: Pick<LoadedModel, 'config' | 'tokenizer'>, marks: readonly number[] = []) {
+  /** marks: tokens that a grammar can ask for by their markCharacter, instead of by what they say. library: opens the library, for the first grammar. */
+  constructor(
+    model: Pick<LoadedModel, 'config' | 'tokenizer'>,
+    marks: readonly number[] = [],
+    library: () => OpenedLibrary = openLibrary,
+  ) {
     if (marks.length > MARKS_MAX) throw new Error('palimpsest internal error: a grammar has too many marks');
     this.#model = model;
     this.#marks = marks;
+    this.#library = library;
     this.#endIds = [...new Set([...model.config.eosIds, ...model.tokenizer.eosIds])];
   }
 
@@ -57,7 +63,7 @@ export class Grammars {
   /** Grammars of the same model in which these tokens are marks. */
   withMarks(marks: readonly number[]): Grammars {
     const key = marks.join();
-    const marked = this.#marked.get(key) ?? (key === '' ? this : new Grammars(this.#model, marks));
+    const marked = this.#marked.get(key) ?? (key === '' ? this : new Grammars(this.#model, marks, this.#library));
     this.#marked.set(key, marked);
     return marked;
   }
@@ -93,7 +99,7 @@ export class Grammars {
   }
 
   async #open(): Promise<Compiling> {
-    const opened = openLibrary();
+    const opened = this.#library();
     return { ...opened, compiler: await compilerOf(opened.library, this.#model, this.#marks) };
   }
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MODEL } from '../../on-reference.ts';
 
-/** Made for the first test that asks for it; the caller removes it. */
+/** The caller removes it. */
 export function markedModel(marks: readonly string[]): string {
   const folder = mkdtempSync(join(tmpdir(), 'palimpsest-marks-'));
   for (const name of ['config.json', 'tokenizer_config.json']) copyFileSync(join(MODEL, name), join(folder, name));
