@@ -99,6 +99,17 @@ describe('a call', () => {
     await chat.close();
   });
 
+  it('is the same with prompt look-up', async () => {
+    const options = { toolChoice: { name: 'count' }, seed: 3 } as const;
+    const [plain, drafted] = [await open(options), await open({ ...options, promptLookupTokens: 8 })];
+    for (const question of ['How many?', 'How many?', 'How many?']) {
+      const [a, b] = [await plain.send(question).result, await drafted.send(question).result];
+      expectCalls(b);
+      expect([b.toolCalls, b.tokens]).toEqual([a.toolCalls, a.tokens]);
+    }
+    for (const chat of [plain, drafted]) await chat.close();
+  });
+
   it('that is cut off is text, and says so', async () => {
     const chat = await open({ toolChoice: 'required', maxTokens: 5 });
     const answer = await chat.send('How many?').result;
