@@ -1,5 +1,5 @@
 /** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
-import type { Constraint } from './grammar/constraint.ts';
+import { type Following, without } from './grammar/constraint.ts';
 import type { LoadedModel } from './model/types.ts';
 import { checkGenerate } from './prompt.ts';
 import type { Runtime } from './runtime.ts';
@@ -11,6 +11,8 @@ import type { Generated, GenerateOptions } from './types.ts';
 export interface AnswerOptions extends GenerateOptions {
   /** Control tokens that are part of the text. */
   readonly controls?: readonly string[];
+  /** Opens what the answer follows, in place of `grammar`; null: nothing. Throws what Grammars.open throws. */
+  readonly following?: () => Promise<Following | null>;
 }
 
 /** What answers with: a runtime. */
@@ -30,7 +32,7 @@ export class Answer {
   readonly #top: number | null;
   readonly #ids: Int32Array;
   readonly #logprobs: GeneratedToken[] = [];
-  #constraint: Constraint | null = null;
+  #constraint: Following | null = null;
   #text = '';
 
   private constructor(model: LoadedModel, options: AnswerOptions) {
@@ -49,7 +51,7 @@ export class Answer {
   /** Its owner closes it. Throws 'bad-argument' for options out of range, and what Grammars.open throws. */
   static async open({ model, grammars }: Answering, options: AnswerOptions): Promise<Answer> {
     const answer = new Answer(model, options);
-    answer.#constraint = await grammars.open(options.grammar);
+    answer.#constraint = await (options.following?.() ?? grammars.open(options.grammar));
     if (answer.#constraint?.isOver === true) answer.finish = 'stop';
     return answer;
   }
@@ -63,7 +65,12 @@ export class Answer {
 
   /** logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends here. Throws as Sampler.next. */
   next(logits: Float32Array, history: readonly number[]): number | null {
-    const id = this.#sampler.next(logits, history, this.#constraint?.mask);
+    let mask = this.#constraint?.mask ?? null;
+    let id = this.#sampler.next(logits, history, mask);
+    while (this.#constraint?.refuses(id) === true) {
+      mask = without(mask, id, this.#model.config.vocabSize);
+      id = this.#sampler.next(logits, history, mask);
+    }
     if (this.#ends.has(id)) {
       this.finish = 'stop';
       return null;

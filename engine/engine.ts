@@ -114,7 +114,7 @@ export class Engine {
 
   /**
    * A conversation: messages in, text out, history kept in the cache and never read twice. Throws what openSession throws, 'bad-tokenizer' without a
-   * chat template, 'unsupported' for tools that the template does not know. `docs/library.md` has the options and an example.
+   * chat template, 'unsupported' for tools that the template does not know, and for toolChoice 'missing-dependency' and what its schemas are refused with. `docs/library.md` has the options and an example.
    */
   async chat(options: ChatOptions = {}): Promise<Chat> {
     const call: CallFunction = (method, params, event, signal) => this.#call(method, params, event, signal);

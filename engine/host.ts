@@ -15,7 +15,7 @@ import {
 import { Answer } from './answer.ts';
 import { forecast, memoryBytes } from './budget.ts';
 import { answerChat, countChat, describeChat } from './chat/answering.ts';
-import type { Conversation } from './chat/types.ts';
+import type { Conversation, SendOptions, ToolChoice } from './chat/types.ts';
 import { compareWithExact } from './evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from './evaluate/tour.ts';
 import { leave, setupOf } from './learn.ts';
@@ -180,13 +180,13 @@ export class Host {
           signal,
         );
       case 'describeChat':
-        return describeChat(this.#runtime.model, params as Conversation);
+        return describeChat(this.#runtime, params as { chat: Conversation; toolChoice: ToolChoice | undefined });
       case 'countChat': {
         const { session, chat } = params as { session: string; chat: Conversation };
         return countChat(this.#runtime.model, this.#session(session), chat);
       }
       case 'answerChat': {
-        const { session, chat, options } = params as { session: string; chat: Conversation; options: GenerateOptions };
+        const { session, chat, options } = params as { session: string; chat: Conversation; options: SendOptions };
         return answerChat(this.#runtime.model, this.#session(session), chat, { ...options, signal }, emit);
       }
       case 'continuations':

@@ -1,4 +1,5 @@
 /** The names of all options, for checkKeys. Each list is complete by type: an option that is added to its interface must be added here. */
+import type { SendOptions } from './chat/types.ts';
 import type {
   ContinuationOptions,
   EngineOptions,
@@ -79,6 +80,8 @@ export const GENERATE_OPTIONS: Names<GenerateOptions> = {
   signal: true,
   onProgress: true,
 };
+
+export const SEND_OPTIONS: Names<SendOptions> = { ...GENERATE_OPTIONS, toolChoice: true };
 
 export const CONTINUATION_OPTIONS: Names<ContinuationOptions> = { ...GENERATE_OPTIONS, n: true };
 

@@ -1,22 +1,26 @@
 /** What the model's thread does for a chat: describe a template, count, and answer. */
 import { given, KvError } from '../../native/index.ts';
-import { Answer } from '../answer.ts';
+import { Answer, type AnswerOptions } from '../answer.ts';
+import type { Following } from '../grammar/constraint.ts';
 import { checkMessages, checkTools } from '../model/chat-messages.ts';
 import { checkTemplate } from '../model/chat-template.ts';
 import type { LoadedModel } from '../model/types.ts';
+import type { Runtime } from '../runtime.ts';
 import type { Session } from '../session.ts';
-import type { Generated, GenerateOptions, Progress } from '../types.ts';
+import type { Generated, Progress } from '../types.ts';
 import type { CallFormat } from './calls/call.ts';
+import { checkToolChoice, choiceBeside, openChosen } from './calls/choice.ts';
 import { callFormatOf } from './calls/formats.ts';
 import { HeldCalls } from './calls/held.ts';
 import { fit, idsOf } from './fit.ts';
-import type { Answered, ChatCount, ChatDescription, Conversation } from './types.ts';
+import type { Answered, ChatCount, ChatDescription, Conversation, SendOptions, ToolChoice } from './types.ts';
 
-/** Throws 'bad-tokenizer' without a template, 'unsupported' where it does not know tools, 'bad-argument' for what are no messages or tools. */
-export function describeChat(
-  model: LoadedModel,
-  { template = model.tokenizer.chatTemplate ?? undefined, tools, messages }: Conversation,
-): ChatDescription {
+/** Throws 'bad-tokenizer' without a template, 'unsupported' where it does not know tools, 'bad-argument' for what are no messages or tools, and what openChosen throws. */
+export async function describeChat(
+  { model, grammars }: Pick<Runtime, 'model' | 'grammars'>,
+  { chat, toolChoice: choice }: { readonly chat: Conversation; readonly toolChoice: ToolChoice | undefined },
+): Promise<ChatDescription> {
+  const { template = model.tokenizer.chatTemplate ?? undefined, tools, messages } = chat;
   if (template === undefined)
     throw new KvError('bad-tokenizer', `${model.name} has no chat template`, {
       values: { model: model.path },
@@ -30,7 +34,10 @@ export function describeChat(
       values: { model: model.name, tools: tools.length },
       hint: 'give a template that writes `tools`, or describe them in the system message',
     });
-  return { callFormat: callFormatOf(template)?.name ?? null };
+  checkToolChoice(choice, tools);
+  const format = callFormatOf(template);
+  (await openChosen(model, grammars, { choice, tools, template, format }))?.close();
+  return { callFormat: format?.name ?? null };
 }
 
 /** What a conversation would take. Nothing is read. */
@@ -46,11 +53,20 @@ export async function answerChat(
   model: LoadedModel,
   session: Session,
   chat: Conversation,
-  options: GenerateOptions,
+  { toolChoice, ...plain }: SendOptions,
   emit: (event: { readonly text?: string; readonly progress?: Progress }) => void,
 ): Promise<Answered> {
-  const { template = model.tokenizer.chatTemplate, tools } = chat;
-  const format = tools.length === 0 || template === null ? null : callFormatOf(template);
+  const { template = model.tokenizer.chatTemplate ?? '', tools } = chat;
+  const known = tools.length === 0 ? null : callFormatOf(template);
+  const format = toolChoice === 'none' ? null : known;
+  const choice = choiceBeside(plain.grammar, toolChoice, tools);
+  let callsConstrained = false;
+  const following = async (): Promise<Following | null> => {
+    const opened = await openChosen(model, session.runtime.grammars, { choice, tools, template, format: known });
+    callsConstrained = opened !== null && choice !== 'none';
+    return opened;
+  };
+  const options = choice === undefined ? plain : { ...plain, following };
   const maxTokens = await Answer.check(session.runtime, options);
   const { ids, dropped } = fit(model, chat, maxTokens);
   const onProgress = (progress: Progress): void => emit({ progress });
@@ -70,6 +86,7 @@ export async function answerChat(
     ...generated,
     text,
     calls,
+    callsConstrained,
     written: says(model, format, answer) === generated.text ? answer : null,
     promptTokens,
     prefillTokensPerSecond: promptTokens === 0 ? 0 : (promptTokens * 1000) / readMs,
@@ -82,7 +99,7 @@ export async function answerChat(
 /** Writes an answer; calls are held back until they are complete. */
 async function written(
   session: Session,
-  options: GenerateOptions,
+  options: AnswerOptions,
   format: CallFormat | null,
   show: (text: string) => void,
 ): Promise<Pick<Answered, 'text' | 'calls'> & { readonly generated: Generated }> {

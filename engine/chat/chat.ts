@@ -15,12 +15,11 @@
 import { checkKeys, KvError, show } from '../../native/index.ts';
 import { type CallFunction, type EngineSession, Generation } from '../engine-session.ts';
 import type { ChatMessage, ToolCall } from '../model/types.ts';
-import { GENERATE_OPTIONS } from '../option-names.ts';
-import type { GenerateOptions } from '../types.ts';
+import { SEND_OPTIONS } from '../option-names.ts';
 import type { ParsedCall } from './calls/call.ts';
 import type { OpenedChat } from './open.ts';
 import { systemMessages } from './turns.ts';
-import type { Answered, ChatAnswer, ChatCount, Conversation } from './types.ts';
+import type { Answered, ChatAnswer, ChatCount, Conversation, SendOptions } from './types.ts';
 
 interface Entry {
   readonly message: ChatMessage;
@@ -68,12 +67,12 @@ export class Chat {
    * came. Options replace those of the chat. The result rejects with 'context-too-long' and the numbers where it does not fit, 'busy', and what
    * generate refuses.
    */
-  send(input: ChatInput, options: GenerateOptions = {}): Generation<ChatAnswer> {
+  send(input: ChatInput, options: SendOptions = {}): Generation<ChatAnswer> {
     return this.#answer(() => [...this.#entries, ...said(input)], options);
   }
 
   /** Answers the last question anew, in place of the answer, with the next seed unless one is given; without a temperature it says the same again. */
-  regenerate(options: GenerateOptions = {}): Generation<ChatAnswer> {
+  regenerate(options: SendOptions = {}): Generation<ChatAnswer> {
     const before = this.#entries.at(-1);
     const isAnswer = before?.message.role === 'assistant';
     const seed = { ...(isAnswer && before.seed !== null ? { seed: before.seed + 1 } : {}), ...options };
@@ -128,11 +127,11 @@ export class Chat {
     await this.close();
   }
 
-  #answer(entriesOf: () => readonly Entry[], options: GenerateOptions): Generation<ChatAnswer> {
+  #answer(entriesOf: () => readonly Entry[], options: SendOptions): Generation<ChatAnswer> {
     const left = new AbortController();
     return new Generation<ChatAnswer>(
       async (event) => {
-        checkKeys(options, GENERATE_OPTIONS, 'send');
+        checkKeys(options, SEND_OPTIONS, 'send');
         this.#ready();
         const { signal, onProgress: _, ...plain } = options;
         const entries = entriesOf();

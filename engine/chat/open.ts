@@ -2,10 +2,10 @@
 import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
 import type { CallFunction, EngineSession } from '../engine-session.ts';
 import type { LoadedInfo } from '../host.ts';
-import { GENERATE_OPTIONS, type Names, SESSION_OPTIONS } from '../option-names.ts';
-import type { GenerateOptions, SessionOptions } from '../types.ts';
+import { type Names, SEND_OPTIONS, SESSION_OPTIONS } from '../option-names.ts';
+import type { SessionOptions } from '../types.ts';
 import type { ChatOptions } from './options.ts';
-import type { ChatDescription, ContextEnd, Conversation } from './types.ts';
+import type { ChatDescription, ContextEnd, Conversation, SendOptions } from './types.ts';
 
 /** What opens sessions: an engine. */
 export interface Opener {
@@ -19,17 +19,17 @@ export interface OpenedChat {
   readonly conversation: Conversation;
   readonly callFormat: string | null;
   /** Defaults of every answer. */
-  readonly generate: GenerateOptions;
+  readonly generate: SendOptions;
 }
 
 const CONTEXT_ENDS: readonly ContextEnd[] = ['refuse', 'drop-oldest'];
 /** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
 const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
 
-const { signal: _signal, onProgress: _onProgress, ...GENERATE_DEFAULTS } = GENERATE_OPTIONS;
+const { signal: _signal, onProgress: _onProgress, ...SEND_DEFAULTS } = SEND_OPTIONS;
 const CHAT_OPTIONS: Names<ChatOptions> = {
   ...SESSION_OPTIONS,
-  ...GENERATE_DEFAULTS,
+  ...SEND_DEFAULTS,
   system: true,
   messages: true,
   tools: true,
@@ -42,9 +42,12 @@ const CHAT_OPTIONS: Names<ChatOptions> = {
 export async function openChat(engine: Opener, call: CallFunction, options: ChatOptions): Promise<OpenedChat> {
   checkKeys(options, CHAT_OPTIONS, 'chat');
   const asked = conversationOf(options, engine.info.config.contextLength);
-  const { callFormat } = (await call('describeChat', asked)) as ChatDescription;
+  const { callFormat } = (await call('describeChat', {
+    chat: asked,
+    toolChoice: options.toolChoice,
+  })) as ChatDescription;
   const sessionOptions = only<SessionOptions>(options, SESSION_OPTIONS);
-  const generate = only<GenerateOptions>(options, GENERATE_DEFAULTS);
+  const generate = only<SendOptions>(options, SEND_DEFAULTS);
   if (options.session !== undefined) {
     const both = Object.keys(sessionOptions);
     if (both.length > 0)

@@ -2,7 +2,7 @@
 import type { EngineSession } from '../engine-session.ts';
 import type { ChatMessage, ChatTool } from '../model/types.ts';
 import type { GenerateOptions, SessionOptions } from '../types.ts';
-import type { ContextEnd } from './types.ts';
+import type { ContextEnd, ToolChoice } from './types.ts';
 
 /** Options of engine.chat: how the conversation begins and ends, those of openSession for its cache, and those of generate as defaults for every answer. */
 export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'signal' | 'onProgress'> {
@@ -12,6 +12,8 @@ export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'sign
   readonly messages?: readonly ChatMessage[];
   /** Functions that the model may ask for. */
   readonly tools?: readonly ChatTool[];
+  /** Whether answers call tools, and that calls cannot be malformed. Takes the package @mlc-ai/web-xgrammar. Default: as the model likes, and nothing checks its calls. */
+  readonly toolChoice?: ToolChoice;
   /** A chat template (Jinja) instead of the model's own. */
   readonly template?: string;
   /** Most tokens of the conversation, answers included. Default: the context of the model, or as many as a budget in bytes can hold. */

@@ -1,6 +1,6 @@
 /** What a chat is asked for and what it tells: public types, and what crosses to the model's thread. */
 import type { ChatMessage, ChatTool, ToolCall } from '../model/types.ts';
-import type { Generated } from '../types.ts';
+import type { Generated, GenerateOptions } from '../types.ts';
 import type { ParsedCall } from './calls/call.ts';
 
 /**
@@ -8,6 +8,18 @@ import type { ParsedCall } from './calls/call.ts';
  * oldest turns leave, down to three quarters of the context, and what is behind them is read again.
  */
 export type ContextEnd = 'refuse' | 'drop-oldest';
+
+/**
+ * Whether an answer calls tools, named as in OpenAI's API. 'auto': as the model likes, and a call that it begins has the syntax of its family and fulfils the schema of its
+ * tool. 'none': no call. 'required': a call from the first token on. { name }: one call of that tool.
+ */
+export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string };
+
+/** Options of send and regenerate. */
+export interface SendOptions extends GenerateOptions {
+  /** Default: that of the chat. */
+  readonly toolChoice?: ToolChoice;
+}
 
 /** What a question would take. */
 export interface ChatCount {
@@ -27,6 +39,8 @@ export interface ChatAnswer extends Generated {
   readonly message: ChatMessage;
   /** Tools that the model asks for: answer each with a message of role 'tool'. Empty: none. What is no proper call is in the text. */
   readonly toolCalls: readonly ToolCall[];
+  /** Whether a call had to fulfil the schema of its tool: not without toolChoice, nor with 'auto' where the package @mlc-ai/web-xgrammar is not there. */
+  readonly callsConstrained: boolean;
   /** Tokens of the conversation that the cache held already. */
   readonly reusedTokens: number;
   /** Tokens in the cache now. */
@@ -51,6 +65,7 @@ export interface Conversation {
 /** What it answers. */
 export interface Answered extends Generated {
   readonly calls: readonly ParsedCall[];
+  readonly callsConstrained: boolean;
   /** The ids that the answer was written in; null where they say more than its text. */
   readonly written: readonly number[] | null;
   readonly reusedTokens: number;

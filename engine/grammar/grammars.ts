@@ -20,15 +20,33 @@ interface Compiling extends OpenedLibrary {
   readonly compiler: GrammarCompiler;
 }
 
+/** The character that stands for a token among the marks of a grammar: a control character, which no JSON and no text of a call has. */
+export const markCharacter = (index: number): string => String.fromCharCode(1 + index);
+
+/** As many as there are before the tabulator. */
+const MARKS_MAX = 8;
+
 export class Grammars {
   readonly #model: Pick<LoadedModel, 'config' | 'tokenizer'>;
+  readonly #marks: readonly number[];
+  readonly #library: () => OpenedLibrary;
   readonly #endIds: readonly number[];
+  /** Those with other marks, by these. */
+  readonly #marked = new Map<string, Grammars>();
   #compiling: Promise<Compiling> | null = null;
   /** By what they were compiled from, the least recently used first. */
   readonly #kept = new Map<string, CompiledGrammar>();
 
-  constructor(model: Pick<LoadedModel, 'config' | 'tokenizer'>) {
+  /** marks: tokens that a grammar can ask for by their markCharacter, instead of by what they say. library: opens the library, for the first grammar. */
+  constructor(
+    model: Pick<LoadedModel, 'config' | 'tokenizer'>,
+    marks: readonly number[] = [],
+    library: () => OpenedLibrary = openLibrary,
+  ) {
+    if (marks.length > MARKS_MAX) throw new Error('palimpsest internal error: a grammar has too many marks');
     this.#model = model;
+    this.#marks = marks;
+    this.#library = library;
     this.#endIds = [...new Set([...model.config.eosIds, ...model.tokenizer.eosIds])];
   }
 
@@ -39,8 +57,19 @@ export class Grammars {
   async open(grammar: GrammarOption | undefined): Promise<Constraint | null> {
     checkGrammar(grammar);
     if (grammar === undefined) return null;
-    const isSchema = 'jsonSchema' in grammar;
-    const text = grammarText(grammar);
+    return this.follow(grammarText(grammar), 'jsonSchema' in grammar ? 'schema' : 'grammar');
+  }
+
+  /** Grammars of the same model in which these tokens are marks. */
+  withMarks(marks: readonly number[]): Grammars {
+    const key = marks.join();
+    const marked = this.#marked.get(key) ?? (key === '' ? this : new Grammars(this.#model, marks, this.#library));
+    this.#marked.set(key, marked);
+    return marked;
+  }
+
+  /** The same of a grammar as the library reads it, which is called `what` in errors. */
+  async follow(text: string, what: string): Promise<Constraint> {
     this.#compiling ??= this.#open();
     const opening = this.#compiling;
     try {
@@ -53,7 +82,7 @@ export class Grammars {
       const said = error instanceof KvError ? [] : (await opening).takeSaid();
       // What has aborted cannot be trusted any more; the texts that follow its grammars already are let be.
       if (this.#compiling === opening) this.#forget();
-      throw error instanceof KvError ? error : refusal(error, isSchema ? 'schema' : 'grammar', said);
+      throw error instanceof KvError ? error : refusal(error, what, said);
     }
   }
 
@@ -70,8 +99,8 @@ export class Grammars {
   }
 
   async #open(): Promise<Compiling> {
-    const opened = openLibrary();
-    return { ...opened, compiler: await compilerOf(opened.library, this.#model) };
+    const opened = this.#library();
+    return { ...opened, compiler: await compilerOf(opened.library, this.#model, this.#marks) };
   }
 
   #forget(): void {
@@ -82,17 +111,23 @@ export class Grammars {
 
 /**
  * Told of every token as the bytes that it adds to a text, each byte as a letter, which is how byte-level vocabularies are written and says the same of any other.
- * Control tokens add none, and what adds nothing is never allowed; the last token is the end of the text.
+ * Control tokens add none, and what adds nothing is never allowed; the last token is the end of the text. A mark adds its character, and no other token does.
  */
 async function compilerOf(
   { TokenizerInfo, GrammarCompiler: Compiler }: Library,
   { config, tokenizer }: Pick<LoadedModel, 'config' | 'tokenizer'>,
+  marks: readonly number[],
 ): Promise<GrammarCompiler> {
   const { vocabSize } = config;
   const ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
-  const words = Array.from({ length: vocabSize + 1 }, (_, id) =>
-    id === vocabSize || ends.has(id) ? '' : byteLetters(tokenizer.bytes(id)),
-  );
+  const isMark = (byte: number): boolean => byte >= 1 && byte <= marks.length;
+  const words = Array.from({ length: vocabSize + 1 }, (_, id) => {
+    if (id === vocabSize || ends.has(id)) return '';
+    const mark = marks.indexOf(id);
+    if (mark >= 0) return byteLetters(Buffer.from(markCharacter(mark)));
+    const bytes = tokenizer.bytes(id);
+    return bytes.some(isMark) ? '' : byteLetters(bytes);
+  });
   const info = await TokenizerInfo.createTokenizerInfo(words, 'byte_level', false, words.length, [vocabSize]);
   return Compiler.createGrammarCompiler(info, false);
 }

@@ -19,13 +19,13 @@ export interface OpenedLibrary {
   takeSaid(): readonly string[];
 }
 
-/** A library with a memory of its own, since one that has aborted cannot be trusted any more. Throws 'missing-dependency'. */
-export function openLibrary(): OpenedLibrary {
+/** A library with a memory of its own, since one that has aborted cannot be trusted any more. name: that of its package. Throws 'missing-dependency'. */
+export function openLibrary(name: string = PACKAGE): OpenedLibrary {
   const require = createRequire(import.meta.url);
   let path: string;
   let text: string;
   try {
-    path = require.resolve(PACKAGE);
+    path = require.resolve(name);
     text = readFileSync(path, 'utf8');
   } catch (cause) {
     throw new KvError('missing-dependency', `grammars are followed with the package ${PACKAGE}`, {

@@ -4,8 +4,8 @@
  */
 import { KvError } from '../../native/index.ts';
 import { characterClass, type Range } from './characters.ts';
+import { literal } from './notation.ts';
 import type { Repetitions } from './options.ts';
-import { literal } from './rules.ts';
 
 /** A class, an escape, the beginning of a group, a count, or one character. */
 const PART =

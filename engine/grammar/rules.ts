@@ -1,27 +1,5 @@
-/** The rules of a grammar that is made from a schema, and those that every JSON text has. Written as XGrammar and llama.cpp read them: `name ::= expression`. */
-
-/** A character that stands in a text of JSON as it is. */
-const CHARACTER = '[^"\\\\\\x00-\\x1f\\x7f]';
-
-/** The same in texts whose length is bounded: of ASCII, since the library cannot count others both rightly and fast. */
-export const COUNTED_CHARACTER = '[\\x20-\\x21\\x23-\\x5b\\x5d-\\x7e]';
-
-/** Rules whose alternatives begin differently. */
-const JSON_RULES = {
-  value: 'object | array | string | number | "true" | "false" | "null"',
-  object: '"{" (string ": " value (", " string ": " value)*)? "}"',
-  array: '"[" (value (", " value)*)? "]"',
-  string: '"\\"" text',
-  // In one rule to its end: most tokens are more than one character, and what leaves a rule is tried token by token.
-  text: `"\\"" | ${CHARACTER} text | "\\\\" escape text`,
-  // Halves of a character beyond U+FFFF are not written, so that each escape is a character.
-  escape: '["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex)',
-  hex: '[0-9a-fA-F]',
-  // As many digits as a float64 tells apart, and no exponent that it could not hold.
-  number: '"-"? digits ("." [0-9]{1,15})? ([eE] [-+]? [0-9]{1,2})?',
-  integer: '"-"? digits',
-  digits: '"0" | [1-9] [0-9]{0,14}',
-} as const;
+/** The rules of a grammar that is made from schemas. Written as XGrammar and llama.cpp read them: `name ::= expression`. */
+import { JSON_NOTATION, type Notation } from './notation.ts';
 
 const FORMAT_RULES = {
   // Not bounded in length: counts are what takes long to compile.
@@ -74,12 +52,15 @@ export class Apart {
   }
 }
 
-/** A text as it stands. */
-export const literal = (text: string): string => `"${text.replace(/["\\]/g, '\\$&')}"`;
-
 export class Rules {
+  /** How values are written in it. */
+  readonly notation: Notation;
   readonly #bodies: string[] = [];
   readonly #plain = new Set<string>();
+
+  constructor(notation: Notation = JSON_NOTATION) {
+    this.notation = notation;
+  }
 
   /** A rule of its own. → its name */
   add(body: string): string {
@@ -104,12 +85,12 @@ export class Rules {
     return name;
   }
 
-  /** The grammar, with those rules of JSON that it needs. */
+  /** The grammar, with the rules of its notation. */
   grammar(root: string): string {
     const apart = new Apart();
     const own = this.#bodies.map((body, i) => `r${i} ::= ${this.#plain.has(`r${i}`) ? body : apart.all(body)}`);
-    const json = Object.entries(JSON_RULES).map(([name, body]) => `${name} ::= ${body}`);
+    const values = Object.entries(this.notation.rules).map(([name, body]) => `${name} ::= ${body}`);
     const formats = Object.entries(FORMAT_RULES).map(([name, body]) => `${name} ::= ${apart.all(body)}`);
-    return [`root ::= ${root}`, ...own, ...json, ...formats, ...apart.rules].join('\n');
+    return [`root ::= ${root}`, ...own, ...values, ...formats, ...apart.rules].join('\n');
   }
 }

@@ -8,7 +8,7 @@ import { disjoint } from './alternatives.ts';
 import { type Bound, numberRange } from './number-range.ts';
 import { type JsonSchema, Repetitions } from './options.ts';
 import { patternExpression } from './pattern.ts';
-import { COUNTED_CHARACTER, FORMATS, literal, Rules } from './rules.ts';
+import { FORMATS, Rules } from './rules.ts';
 
 /** Schemas in schemas, without those that are named by $ref. */
 const NESTING_MAX = 64;
@@ -39,26 +39,33 @@ type Node = Readonly<Record<string, unknown>>;
 
 /** A grammar of the texts that fulfil a schema. Throws 'bad-argument' for what is no schema or allows nothing, 'unsupported' for what cannot be followed. */
 export function schemaGrammar(schema: JsonSchema): string {
-  return new Translation(schema).grammar();
+  const rules = new Rules();
+  return rules.grammar(schemaExpression(schema, rules, new Repetitions()));
 }
+
+/** The same as one expression among the rules of a larger grammar. */
+export const schemaExpression = (schema: JsonSchema, rules: Rules, repetitions: Repetitions): string =>
+  new Translation(schema, rules, repetitions).expression();
 
 /** Each method gives an expression of the grammar. */
 class Translation {
   readonly #root: JsonSchema;
-  readonly #repetitions = new Repetitions();
-  readonly #rules = new Rules();
+  readonly #repetitions: Repetitions;
+  readonly #rules: Rules;
   /** Rules of schemas that a $ref names, by where they are, in the order in which they are met. */
   readonly #named = new Map<string, { readonly rule: string; readonly schema: JsonSchema }>();
 
-  constructor(root: JsonSchema) {
+  constructor(root: JsonSchema, rules: Rules, repetitions: Repetitions) {
     this.#root = root;
+    this.#rules = rules;
+    this.#repetitions = repetitions;
   }
 
-  grammar(): string {
+  expression(): string {
     const root = this.#node(this.#root, '#', 0);
     // The map grows while it is walked.
     for (const [where, { rule, schema }] of this.#named) this.#rules.named(rule, this.#node(schema, where, 0));
-    return this.#rules.grammar(root);
+    return root;
   }
 
   #node(schema: unknown, where: string, depth: number): string {
@@ -89,7 +96,7 @@ class Translation {
     if (isList)
       return this.#rules.add(
         this.#values(node, where)
-          .map((value) => literal(JSON.stringify(value)))
+          .map((value) => this.#rules.notation.value(value, where))
           .join(' | '),
       );
     return this.#alternatives(node[keyword!], keyword!, where, depth);
@@ -145,6 +152,7 @@ class Translation {
   /** An object that names its properties has those and no others, since another one might have the name of one of them. */
   #object(node: Node, where: string, depth: number): string {
     const { required = [], additionalProperties = true } = node;
+    const { notation } = this.#rules;
     const named = asRecord(node['properties'] ?? {});
     if (named === undefined || !Array.isArray(required) || !required.every((name) => typeof name === 'string'))
       throw new KvError('bad-argument', `properties or required at ${where} cannot be read`, { values: { where } });
@@ -159,26 +167,28 @@ class Translation {
       if (most < allowed.length) throw cannot("'maxProperties' below the properties that are named", where);
       const properties = allowed.map(([name, schema]) => {
         const value = this.#node(schema, `${where}/properties/${name}`, depth + 1);
-        return { pair: `${literal(`${JSON.stringify(name)}: `)} ${value}`, isRequired: required.includes(name) };
+        const begun = `${notation.name(name, where)} ${notation.colon}`;
+        return { pair: `${begun} ${value}`, isRequired: required.includes(name) };
       });
       return this.#rules.add(`"{" ${this.#members(properties)} "}"`);
     }
     if (most === 0 || additionalProperties === false || schemas.length > 0) return '"{}"';
     if (Number.isFinite(most)) throw cannot("'maxProperties' of an object that names no properties", where);
     const value = this.#node(additionalProperties, `${where}/additionalProperties`, depth + 1);
-    const pair = this.#rules.add(`string ": " ${value}`);
-    return this.#rules.add(`"{" (${pair} (", " ${pair})*)? "}"`);
+    const pair = this.#rules.add(`string ${notation.colon} ${value}`);
+    return this.#rules.add(`"{" (${pair} (${notation.comma} ${pair})*)? "}"`);
   }
 
   /** Properties in the order of the schema, a comma between those that are there. One rule each for what follows a property, and for what follows none. */
   #members(properties: readonly { readonly pair: string; readonly isRequired: boolean }[]): string {
+    const { comma } = this.#rules.notation;
     let after = '""';
     let first = '""';
     for (const { pair, isRequired } of properties.toReversed()) {
       const begun = `${pair} ${after}`;
       [first, after] = isRequired
-        ? [this.#rules.add(begun), this.#rules.add(`", " ${begun}`)]
-        : [this.#rules.add(`${begun} | ${first}`), this.#rules.add(`", " ${begun} | ${after}`)];
+        ? [this.#rules.add(begun), this.#rules.add(`${comma} ${begun}`)]
+        : [this.#rules.add(`${begun} | ${first}`), this.#rules.add(`${comma} ${begun} | ${after}`)];
     }
     return first;
   }
@@ -186,6 +196,7 @@ class Translation {
   /** Where the first elements have schemas of their own, all of those are written. */
   #array(node: Node, where: string, depth: number): string {
     const { prefixItems = [], items = true, uniqueItems = false } = node;
+    const { comma } = this.#rules.notation;
     if (uniqueItems !== false) throw cannot("'uniqueItems'", where);
     if (Array.isArray(items)) throw cannot("a list of 'items' (prefixItems is its newer name)", where);
     if (!Array.isArray(prefixItems))
@@ -198,17 +209,18 @@ class Translation {
       throw new KvError('bad-argument', `the array at ${where} can have no length`, { values: { where, least, most } });
     this.#repetitions.add(Number.isFinite(most) ? most : least, where);
     const parts = first.map((schema, index) => this.#node(schema, `${where}/prefixItems/${index}`, depth + 1));
-    if (isClosed) return parts.length === 0 ? '"[]"' : this.#rules.add(`"[" ${parts.join(' ", " ')} "]"`);
+    if (isClosed) return parts.length === 0 ? '"[]"' : this.#rules.add(`"[" ${parts.join(` ${comma} `)} "]"`);
     const item = this.#node(items, `${where}/items`, depth + 1);
     const [fewest, end] = [Math.max(0, least - parts.length), Number.isFinite(most) ? most - parts.length : null];
     if (parts.length > 0)
-      return this.#rules.add(`"[" ${parts.join(' ", " ')} (", " ${item}){${fewest},${end ?? ''}} "]"`);
-    const more = `${item} (", " ${item}){${Math.max(0, fewest - 1)},${end === null ? '' : end - 1}}`;
+      return this.#rules.add(`"[" ${parts.join(` ${comma} `)} (${comma} ${item}){${fewest},${end ?? ''}} "]"`);
+    const more = `${item} (${comma} ${item}){${Math.max(0, fewest - 1)},${end === null ? '' : end - 1}}`;
     return this.#rules.add(fewest > 0 ? `"[" ${more} "]"` : `"[" (${more})? "]"`);
   }
 
   #string(node: Node, where: string): string {
     const { pattern, format } = node;
+    const { quote, character, hasPatterns } = this.#rules.notation;
     const least = count(node, 'minLength', where) ?? 0;
     const most = count(node, 'maxLength', where);
     if (least > (most ?? Number.POSITIVE_INFINITY))
@@ -217,16 +229,17 @@ class Translation {
     const given = ['pattern', 'format', 'minLength', 'maxLength'].filter((key) => node[key] !== undefined);
     if (given.length === 0) return 'string';
     if (pattern === undefined && format === undefined)
-      return this.#rules.addPlain(`"\\"" ${COUNTED_CHARACTER}{${least},${most ?? ''}} "\\""`);
+      return this.#rules.addPlain(`${quote} ${character}{${least},${most ?? ''}} ${quote}`);
     if (given.length > 1) throw cannot(`'${given[0]}' together with '${given[1]}'`, where);
     if (pattern !== undefined) {
       if (typeof pattern !== 'string')
         throw new KvError('bad-argument', `the pattern at ${where} must be a text`, { values: { where } });
-      return this.#rules.add(`"\\"" (${patternExpression(pattern, where, this.#repetitions)}) "\\""`);
+      if (!hasPatterns) throw cannot("'pattern', in texts that this model quotes in its own way,", where);
+      return this.#rules.add(`${quote} (${patternExpression(pattern, where, this.#repetitions)}) ${quote}`);
     }
     const expression = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined;
     if (expression === undefined) throw cannot(`the format ${show(format).slice(0, 40)}`, where);
-    return this.#rules.add(`"\\"" (${expression}) "\\""`);
+    return this.#rules.add(`${quote} (${expression}) ${quote}`);
   }
 
   #number(type: string, node: Node, where: string): string {

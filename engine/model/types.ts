@@ -142,9 +142,9 @@ export interface ChatTool {
 export interface ToolCall {
   /** Which call it is: the model's own id, or nine letters and digits that no other call of the chat has. */
   readonly id: string;
-  /** Of the tool; nobody has checked that there is one of this name. */
+  /** Of the tool; without toolChoice nobody has checked that there is one of this name. */
   readonly name: string;
-  /** As the model gave them: nobody has checked them against the schema. */
+  /** As the model gave them: without toolChoice nobody has checked them against the schema. */
   readonly arguments: Readonly<Record<string, unknown>>;
 }
 

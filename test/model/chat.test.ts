@@ -74,4 +74,27 @@ describe.skipIf(!fetched)('a chat with SmolLM2-135M (skipped when not fetched: n
     expect(told.text).toMatch(/rain.* in Berlin/);
     await chat.close();
   });
+
+  it('calls the tool that it is told to, hot as it is drawn, and with auto what it would have called anyway', async () => {
+    const messages = ['Paris', 'London', 'Rome', 'Oslo'].flatMap(shown);
+    const open = (options: object) => engine.chat({ template: HERMES, tools: [WEATHER], maxTokens: 200, ...options });
+    const question = 'What is the weather in Berlin?';
+    const [free, auto] = await Promise.all(
+      [{}, { toolChoice: 'auto' }].map((options) => open({ messages, ...options })),
+    );
+    const [asked, held] = [await free!.send(question).result, await auto!.send(question).result];
+    expect([held.toolCalls, held.tokens, held.callsConstrained]).toEqual([asked.toolCalls, asked.tokens, true]);
+    const hot = await open({ toolChoice: { name: 'weather' }, temperature: 1.5, topK: 0, topP: 1, minP: 0 });
+    let complete = 0;
+    for (let seed = 0; seed < 8; seed++) {
+      const answer = await hot.send(question, { seed }).result;
+      hot.rewind();
+      if (answer.grammarComplete !== true) continue;
+      complete++;
+      const call = { id: expect.any(String), name: 'weather', arguments: { city: expect.any(String) } };
+      expect([answer.text, answer.toolCalls]).toEqual(['', [call]]);
+    }
+    expect(complete).toBeGreaterThan(2);
+    for (const chat of [free!, auto!, hot]) await chat.close();
+  });
 });

@@ -3,7 +3,8 @@
  * `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>` (Gemma 4). Values are texts between two quotes of their own, numbers, true, false, null, lists
  * and objects; of Gemma 3, which has no marks for calls, an answer stays text.
  */
-import { betweenMarks, type CallFormat, type Parsed, type ParsedCall } from './call.ts';
+import { bareName, betweenMarks, type CallFormat, type Parsed, type ParsedCall, repeated } from './call.ts';
+import { gemmaNotation } from './gemma-notation.ts';
 
 const KINDS = [
   { open: '<start_function_call>', close: '<end_function_call>', quote: '<escape>' },
@@ -23,7 +24,16 @@ export const gemma: CallFormat = {
     const kind = KINDS.find(({ open }) => answer.includes(open));
     return kind === undefined ? null : betweenMarks(answer, kind.open, kind.close, (inner) => call(inner, kind.quote));
   },
+  notation: (spelling) => gemmaNotation(spelling.mark(kindOf(spelling.template).quote)),
+  grammar(tools, rules, { template, mark, once }): string {
+    const { open, close } = kindOf(template);
+    const named = tools.map(({ name, given }) => `${bareName(name)} ${given}`);
+    return repeated(rules.add(`${mark(open)} "call:" (${named.join(' | ')}) ${mark(close)}`), '""', once);
+  },
 };
+
+const kindOf = (template: string): (typeof KINDS)[number] =>
+  KINDS.find(({ open }) => template.includes(open)) ?? KINDS[0];
 
 function call(inner: string, quote: string): ParsedCall[] | null {
   const head = HEAD.exec(inner);
@@ -63,7 +73,7 @@ class Values {
     while (!this.#takes('}')) {
       if (fields.length > 0 && !this.#takes(',')) return undefined;
       const name = this.#takes(this.#quote) ? this.#until(this.#quote) : this.#name();
-      if (name === undefined || name === '' || !this.#takes(':')) return undefined;
+      if (name === undefined || !this.#takes(':')) return undefined;
       const value = this.value(depth + 1);
       if (value === undefined) return undefined;
       fields.push([name, value]);
@@ -82,9 +92,9 @@ class Values {
     return all;
   }
 
-  #name(): string {
+  #name(): string | undefined {
     this.#next(/\s*/y);
-    return this.#next(/[\w.-]*/y);
+    return this.#next(/[\w.-]*/y) || undefined;
   }
 
   /** What a sticky pattern, which may be empty, finds here. */

@@ -1,5 +1,5 @@
 /** Hermes, and Qwen 2.5 and 3 after it: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as often as there are calls. */
-import { betweenMarks, type CallFormat, callsOf, jsonOf } from './call.ts';
+import { betweenMarks, type CallFormat, callsOf, jsonCall, jsonOf, repeated } from './call.ts';
 
 const [OPEN, CLOSE] = ['<tool_call>', '</tool_call>'];
 
@@ -11,4 +11,8 @@ export const hermes: CallFormat = {
   opens: [OPEN],
   opensAtStart: [],
   parse: (answer) => betweenMarks(answer, OPEN, CLOSE, (inner) => callsOf(jsonOf(inner))),
+  grammar(tools, rules, { mark, once }): string {
+    const call = rules.add(`${mark(OPEN)} "\\n"? ${jsonCall(tools, rules)} "\\n"? ${mark(CLOSE)}`);
+    return repeated(call, '"\\n"?', once);
+  },
 };

@@ -2,7 +2,7 @@
  * Llama 3.1 to 3.3: the whole answer is `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>` before it, several with `;` between them;
  * or, of the tools that the model was trained with, `<|python_tag|>name.call(query="…")`. Other code behind the tag is text.
  */
-import { type CallFormat, callsOf, jsonEnd, jsonOf, type Parsed, type ParsedCall } from './call.ts';
+import { type CallFormat, callsOf, jsonCall, jsonEnd, jsonOf, type Parsed, type ParsedCall, repeated } from './call.ts';
 
 const TAG = '<|python_tag|>';
 const BUILT_IN = /^(\w+)\.call\((.*)\)$/s;
@@ -16,11 +16,16 @@ export const llama: CallFormat = {
   opens: [TAG],
   opensAtStart: ['{'],
   parse(answer): Parsed | null {
-    const tag = answer.indexOf(TAG);
+    // An answer that is JSON may say the tag within.
+    const tag = answer.trimStart().startsWith('{') ? -1 : answer.indexOf(TAG);
     const text = tag < 0 ? '' : answer.slice(0, tag).trim();
     const written = (tag < 0 ? answer : answer.slice(tag + TAG.length)).trim();
     const calls = written.startsWith('{') ? objects(written) : tag < 0 ? null : builtIn(written);
     return calls === null ? null : { text, calls };
+  },
+  // Behind the tag as well: what built-in tools take is no JSON, and has no schema.
+  grammar(tools, rules, { mark, once }): string {
+    return `(${mark(TAG)})? ${repeated(jsonCall(tools, rules, 'parameters'), '"; "', once)}`;
   },
 };
 

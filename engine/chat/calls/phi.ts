@@ -1,5 +1,5 @@
 /** Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or an answer that is `functools[…]` with the same list. */
-import { betweenMarks, type CallFormat, callsOf, jsonOf, type Parsed } from './call.ts';
+import { betweenMarks, type CallFormat, callsOf, jsonCalls, jsonOf, type Parsed } from './call.ts';
 
 const [OPEN, CLOSE, WORD] = ['<|tool_call|>', '<|/tool_call|>', 'functools'];
 
@@ -14,5 +14,9 @@ export const phi: CallFormat = {
     if (!whole.startsWith(WORD)) return betweenMarks(answer, OPEN, CLOSE, (inner) => callsOf(jsonOf(inner)));
     const calls = callsOf(jsonOf(whole.slice(WORD.length)));
     return calls === null ? null : { text: '', calls };
+  },
+  grammar(tools, rules, spelling): string {
+    const list = rules.add(jsonCalls(tools, rules, spelling));
+    return `${spelling.mark(OPEN)} ${list} ${spelling.mark(CLOSE)} | "${WORD}" ${list}`;
   },
 };

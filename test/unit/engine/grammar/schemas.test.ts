@@ -11,34 +11,12 @@ import type { LoadedModel } from '../../../../engine/model/types.ts';
 import { RandomNumbers } from '../../../../engine/sampling/random.ts';
 import { Sampler } from '../../../../engine/sampling/sampler.ts';
 import { KvError } from '../../../../native/index.ts';
-import { Rng } from '../model/rng.ts';
 import { MODEL } from '../on-reference.ts';
 import { randomSchema } from './random-schema.ts';
+import { RandomLogits, randomText } from './random-text.ts';
 
 const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(import.meta.dirname, '../../../../.cache');
 const fetched = existsSync(fetchedPath('smollm2-135m', cacheDir));
-const TOKENS_MAX = 300;
-
-/** Logits at random, in which tokens that close something are likelier, so that most texts end. */
-class RandomLogits {
-  readonly #bias: Float32Array;
-  readonly #noise: Float32Array;
-  readonly #logits: Float32Array;
-
-  constructor({ config, tokenizer }: LoadedModel, seed: number) {
-    this.#bias = Float32Array.from({ length: config.vocabSize }, (_, id) =>
-      /["\]}0-9]$/.test(tokenizer.decode([id], { continues: true })) ? 4 : 0,
-    );
-    this.#noise = new Rng(seed).normal(2 * config.vocabSize, 4);
-    this.#logits = new Float32Array(config.vocabSize);
-  }
-
-  next(rng: RandomNumbers): Float32Array {
-    const shift = Math.floor(rng.uniform() * this.#logits.length);
-    for (let id = 0; id < this.#logits.length; id++) this.#logits[id] = this.#noise[id + shift]! + this.#bias[id]!;
-    return this.#logits;
-  }
-}
 
 /** → how many texts were complete; expects those to fulfil their schemas */
 async function follow(model: LoadedModel, count: number, seed: number): Promise<number> {
@@ -60,14 +38,7 @@ async function follow(model: LoadedModel, count: number, seed: number): Promise<
       { temperature: 1, topK: 0, topP: 1, minP: 0, seed: i },
       { size, tokenizer: model.tokenizer },
     );
-    const ids: number[] = [];
-    while (!constraint.isOver && ids.length < TOKENS_MAX) {
-      if (constraint.isComplete && rng.uniform() < 0.3) break;
-      const mask = constraint.isComplete ? withoutEnds(constraint.mask, model) : constraint.mask;
-      const id = sampler.next(logits.next(rng), ids, mask);
-      ids.push(id);
-      await constraint.accept(id);
-    }
+    const ids = await randomText(model, constraint, sampler, logits, rng);
     const text = model.tokenizer.decode(ids, { continues: true });
     if (constraint.isComplete) {
       complete++;
@@ -78,12 +49,6 @@ async function follow(model: LoadedModel, count: number, seed: number): Promise<
     constraint.close();
   }
   return complete;
-}
-
-function withoutEnds(mask: Int32Array, { config, tokenizer }: LoadedModel): Int32Array {
-  const own = mask.slice();
-  for (const id of [...config.eosIds, ...tokenizer.eosIds]) own[id >>> 5]! &= ~(1 << (id & 31));
-  return own;
 }
 
 describe('schemas at random', () => {
