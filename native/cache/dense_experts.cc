@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "dense.h"
+#include "powers.h"
 
 namespace palimpsest {
 
@@ -76,13 +77,14 @@ void Dense::route(int layer, const float* normed, int tokens) {
       choose(scores, experts, used, chosen);
       double most = scores[chosen[0]];
       for (int i = 1; i < used; i++) most = std::max(most, scores[chosen[i]]);
+      const auto weight = [&](int expert) -> double { return powerOfTwo(static_cast<float>((scores[expert] - most) * 1.44269504088896340736)); };
       double total = 0;
       if (is(kShareAmongChosen)) {
-        for (int i = 0; i < used; i++) total += std::exp(scores[chosen[i]] - most);
+        for (int i = 0; i < used; i++) total += weight(chosen[i]);
       } else {
-        for (int expert = 0; expert < experts; expert++) total += std::exp(scores[expert] - most);
+        for (int expert = 0; expert < experts; expert++) total += weight(expert);
       }
-      for (int i = 0; i < used; i++) shares_[static_cast<size_t>(row) * used + i] = static_cast<float>(std::exp(scores[chosen[i]] - most) / total);
+      for (int i = 0; i < used; i++) shares_[static_cast<size_t>(row) * used + i] = static_cast<float>(weight(chosen[i]) / total);
     }
   };
   threads_.each((tokens + kRoutedRows - 1) / kRoutedRows, task);
