@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
+import TestOrder from './scripts/test-order.ts';
 
 export default defineConfig({
   test: {
@@ -14,6 +15,7 @@ export default defineConfig({
     // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.
     pool: 'forks',
     maxWorkers: availableParallelism(),
+    sequence: { sequencer: TestOrder },
     // Only so that a test that hangs ends at all: no test is timed, because a slow machine is no failure.
     testTimeout: 600_000,
     hookTimeout: 600_000,
