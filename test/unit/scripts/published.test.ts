@@ -179,7 +179,7 @@ describe('product quantization', () => {
 });
 
 describe('elements that are kept apart (KVQuant)', () => {
-  /** Squared error of a grid of three bits, over the square of the rows, when one element in a hundred is kept apart: none, the largest of a page, the most deviating of each vector. */
+  /** Squared error of a grid of three bits, over the square of the rows, when about one element in a hundred is kept apart: none, the largest of a page, the most deviating of each vector. */
   const errors = (side: Side): Readonly<Record<'none' | 'ofPage' | 'ofVector', number>> => {
     const { kvHeads, headDim } = runtime.model.config;
     const width = kvHeads * headDim;
