@@ -9,7 +9,7 @@ import { pathIsThere, pathsIn, titlesOf } from './tidy/documents.ts';
 import { exists, isCode, isWritten, read, root, walk } from './tidy/files.ts';
 import { circles, importProblem, loadedAtOnce, packageProblem, ROOMS, unreached } from './tidy/rooms.ts';
 import { importsOf, stretches } from './tidy/source.ts';
-import { testFileProblems } from './tidy/suites.ts';
+import { propertyProblems, testFileProblems } from './tidy/suites.ts';
 import { type Finding, machinePaths, prints, readsEnvironment, registryHosts, reminders } from './tidy/words.ts';
 
 const files = walk();
@@ -198,5 +198,12 @@ describe('tests', () => {
         testFileProblems,
       ),
     ).toEqual([]);
+  });
+
+  test('that ask for a numbered property are those that CONTRIBUTING.md names', () => {
+    // Those of the rule itself ask for properties that there are not.
+    const asking = files.filter((path) => /^test\/(?!tidy\/).*\.test\.ts$/.test(path));
+    const texts = new Map(asking.map((path) => [path, read(path)]));
+    expect(propertyProblems(read('CONTRIBUTING.md'), texts)).toEqual([]);
   });
 });

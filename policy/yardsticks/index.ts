@@ -1,4 +1,5 @@
 /** Yardsticks by their names. */
+import { codedHitters } from './coded.ts';
 import { h2o } from './h2o.ts';
 import { scissorhands } from './scissorhands.ts';
 import { pyramidkv, snapkv } from './snapkv.ts';
@@ -10,5 +11,5 @@ export { pyramidCapacity } from './snapkv.ts';
 export type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from './types.ts';
 
 export const yardsticks: ReadonlyMap<string, Yardstick> = new Map(
-  [ageTiers, anchors, h2o, streaming, snapkv, pyramidkv, scissorhands].map((one) => [one.id, one]),
+  [ageTiers, anchors, codedHitters, h2o, streaming, snapkv, pyramidkv, scissorhands].map((one) => [one.id, one]),
 );

@@ -17,14 +17,14 @@ export const SHORT_SCORED = 64;
 export const SHORT_CHUNKS = 50;
 export const SHORT_TOKENS = PAGE_TOKENS + SHORT_SCORED + 1;
 /** Tokens of a stretch of a course. */
-const STRETCH = 512;
+export const STRETCH = 512;
 /** One token in so many of a course is compared. */
 const SAMPLED_EVERY = 8;
 /** Steps that are timed: two pages, so that pages are sealed and moved in them. */
 const TIMED_STEPS = 2 * PAGE_TOKENS;
 
 /** Opens a session that starts from what ships, as a user's does. */
-async function open(runtime: Runtime, options: SessionOptions): Promise<Session> {
+export async function openShipped(runtime: Runtime, options: SessionOptions): Promise<Session> {
   return Session.open(runtime, await setupOf(runtime, options, { book: null, log: null }));
 }
 
@@ -43,7 +43,11 @@ export async function shortScore(
   let bits = 0;
   for (const ids of chunks) {
     const read = async (isExact: boolean): Promise<Float32Array> => {
-      const session = await open(runtime, { exact: true, tokensExpected: ids.length, compareTokens: SHORT_SCORED });
+      const session = await openShipped(runtime, {
+        exact: true,
+        tokensExpected: ids.length,
+        compareTokens: SHORT_SCORED,
+      });
       try {
         // One token more seals the page. It is read again from the quantized one.
         await session.read(ids.slice(0, PAGE_TOKENS + 1));
@@ -82,7 +86,7 @@ async function rowsAlong(
   options: SessionOptions,
 ): Promise<{ rows: Float32Array; bytes: number[] }> {
   const bytes: number[] = [];
-  const session = await open(runtime, {
+  const session = await openShipped(runtime, {
     ...options,
     tokensExpected: ids.length,
     compareTokens: ids.length - PAGE_TOKENS,
@@ -150,7 +154,7 @@ export async function stepTimes(
   ids: readonly number[],
   options: SessionOptions,
 ): Promise<NonNullable<LatencyRow['steps']>> {
-  const session = await open(runtime, { ...options, tokensExpected: ids.length });
+  const session = await openShipped(runtime, { ...options, tokensExpected: ids.length });
   const count = Math.min(TIMED_STEPS, Math.floor(ids.length / 2));
   try {
     await session.read(ids.slice(0, ids.length - count));

@@ -132,6 +132,34 @@ export const latencyRow = z.strictObject({
     .nullable(),
 });
 
+/** What a cache that is refreshed in the middle of a text takes back of its divergence. */
+export const refreshRow = z.strictObject({
+  part: z.literal('refresh'),
+  ...subject,
+  text: z.string(),
+  kind: z.string(),
+  textDigest: z.string(),
+  refresh: z
+    .strictObject({
+      /** Tokens before it is refreshed. */
+      from: z.int().positive(),
+      /** Mean KLDs of the stretches behind that. */
+      stretches: z.array(
+        z.strictObject({
+          /** Where the stretch ends. */
+          tokens: z.int().positive(),
+          /** The cache as it is. */
+          kept: divergence,
+          /** Read again, and in the same formats. */
+          again: divergence,
+          /** The originals of its pages put back, in 8 bits. */
+          restored: divergence,
+        }),
+      ),
+    })
+    .nullable(),
+});
+
 export const frontierRow = z.discriminatedUnion('part', [
   qualityRow,
   recallRow,
@@ -139,10 +167,12 @@ export const frontierRow = z.discriminatedUnion('part', [
   shortRow,
   courseRow,
   latencyRow,
+  refreshRow,
 ]);
 export type ShortRow = z.infer<typeof shortRow>;
 export type CourseRow = z.infer<typeof courseRow>;
 export type LatencyRow = z.infer<typeof latencyRow>;
+export type RefreshRow = z.infer<typeof refreshRow>;
 export type QualityRow = z.infer<typeof qualityRow>;
 export type RecallRow = z.infer<typeof recallRow>;
 export type SpeedRow = z.infer<typeof speedRow>;

@@ -75,7 +75,7 @@ const ofPart = <Part extends FrontierRow['part']>(
 const groups = <Row>(rows: readonly Row[], of: (row: Row) => string): [title: string, rows: Row[]][] =>
   [...new Set(rows.map(of))].map((title) => [title, rows.filter((row) => of(row) === title)]);
 
-/** Short chunks, courses along a text, and decode steps. Rows that were refused have nothing to show. */
+/** Short chunks, courses along a text, caches that were refreshed, and decode steps. Rows that were refused have nothing to show. */
 export function otherTables(rows: readonly FrontierRow[]): OtherTable[] {
   const short = groups(
     ofPart(rows, 'short'),
@@ -84,6 +84,10 @@ export function otherTables(rows: readonly FrontierRow[]): OtherTable[] {
   const courses = groups(
     ofPart(rows, 'course'),
     ({ model, context, text }) => `${model}, along ${context} tokens, ${text}`,
+  );
+  const refreshes = groups(
+    ofPart(rows, 'refresh'),
+    ({ model, context, text }) => `${model}, refreshed in the middle of ${context} tokens, ${text}`,
   );
   const steps = groups(
     ofPart(rows, 'latency'),
@@ -119,6 +123,26 @@ export function otherTables(rows: readonly FrontierRow[]): OtherTable[] {
         table('mean KLD of the stretch', ({ meanKld }) => small(meanKld)),
         table('KiB', ({ bytes }) => (bytes / 1024).toFixed(0)),
       ];
+    }),
+    ...refreshes.map(([title, all]) => {
+      const stretches = all.find(({ refresh }) => refresh !== null)?.refresh?.stretches ?? [];
+      return {
+        title: `${title}: mean KLD of the stretch up to each length`,
+        head: [
+          'cache',
+          ...stretches.flatMap(({ tokens }) => [`${tokens} as it is`, 'read again', 'originals put back']),
+        ],
+        rows: all.flatMap(({ cache, refresh }) =>
+          refresh === null
+            ? []
+            : [
+                [
+                  bareName(cache),
+                  ...refresh.stretches.flatMap(({ kept, again, restored }) => [kept, again, restored].map(small)),
+                ],
+              ],
+        ),
+      };
     }),
     ...steps.map(([title, all]) => ({
       title,

@@ -29,6 +29,7 @@ import {
   type Protocol,
   type QualityRow,
   type RecallRow,
+  type RefreshRow,
   type ShortRow,
   type SpeedRow,
 } from './frontier-rows.ts';
@@ -38,11 +39,12 @@ import { OUTLIER_FACTOR, OUTLIERS, withOutliers } from './outliers.ts';
 import { readPaged } from './paged.ts';
 import { filler, type Passage, passagesOf } from './passages.ts';
 import type { YardstickRead } from './read.ts';
+import { refreshed } from './refresh.ts';
 import { Results } from './results.ts';
 import { REFUSALS, Scorer } from './score.ts';
 import { measureSpeed, pairOf } from './speed.ts';
 
-export const FRONTIER_PARTS = ['quality', 'recall', 'speed', 'short', 'course', 'latency'] as const;
+export const FRONTIER_PARTS = ['quality', 'recall', 'speed', 'short', 'course', 'latency', 'refresh'] as const;
 export const FRONTIER_CONTEXTS = [512, 2048, 4096, 8192];
 /** Characters of digests that rows carry. */
 const DIGEST_CHARACTERS = 12;
@@ -119,6 +121,7 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
         if (request.parts.includes('recall')) await recall(bench, context);
         if (request.parts.includes('course')) await course(bench, context);
         if (request.parts.includes('latency')) await latency(bench, context);
+        if (request.parts.includes('refresh')) await refresh(bench, context);
       }
       if (request.parts.includes('short')) await short(bench);
       if (request.parts.includes('speed')) await speed(bench);
@@ -327,6 +330,30 @@ async function course(bench: Bench, context: number): Promise<void> {
           row,
           async () => ({ course: await courses.of(ids, parseCache(cache).options) }),
           ({ course }) => course!.map(({ meanKld }) => meanKld.toPrecision(2)).join(' '),
+        );
+      }
+}
+
+async function refresh(bench: Bench, context: number): Promise<void> {
+  const { request, runtime } = bench;
+  for (const kind of request.kinds)
+    for (const { text, ids } of passagesOf(runtime.model.tokenizer, kind, 1, context))
+      for (const cache of sessionCaches(bench)) {
+        const { options } = parseCache(cache);
+        // Nothing is lost that could come back.
+        if (options.exact === true) continue;
+        const subject = subjectOf(bench, context, cache);
+        const row: RefreshRow = { part: 'refresh', ...subject, text, kind, textDigest: digestOf(ids), refresh: null };
+        await addRow(
+          bench,
+          row,
+          async () => ({ refresh: await refreshed(runtime, ids, options) }),
+          (whole) =>
+            whole
+              .refresh!.stretches.map((one) =>
+                [one.kept, one.again, one.restored].map((kld) => kld.toPrecision(2)).join(' → '),
+              )
+              .join(', '),
         );
       }
 }

@@ -5,7 +5,7 @@
  *   stated     whether a stated divergence is kept and used
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality, recall, speed, short
- *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps)
+ *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps), refresh (what comes back when pages are made again)
  *   decide     of the rows of frontier in the file of --json, the best pair of formats for each kind of model: scripts/decisions.json
  *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
  * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word

@@ -15,8 +15,8 @@ const BUDGETS = ['35%', '30%', '25%', '20%'];
 const SHARES = ['50%', '25%'];
 /** Policies that are no rule of their own but carry out what the caller says. */
 const CARRIED_OUT = ['fixed', 'table', 'none'];
-/** Rules that keep tokens in lower formats instead of dropping them. They run in the simulator. */
-const TIERED = ['age-tiers', 'anchors'];
+/** Rules that keep tokens in lower formats before they drop any. They run in the simulator. */
+const TIERED = ['age-tiers', 'anchors', 'coded-h2o'];
 
 /** All pages in two formats, with the open page in 8 bits. */
 export const fixedCache = (k: string, v: string): string => `${k}:${v}+q8`;

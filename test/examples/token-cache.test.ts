@@ -41,6 +41,25 @@ describe('codes', () => {
     expect([...found.value]).toEqual([...constant(-0.25)]);
   });
 
+  test('go to the even one where a value lies half-way between two', () => {
+    // From 0 to 15 in 4 bits the step is 1, so a value is its own place between two codes.
+    const cache = open();
+    const key = Float32Array.from({ length: SIZE.heads * SIZE.headDim }, (_, i) => (i % SIZE.headDim) + 0.5);
+    for (let head = 0; head < SIZE.heads; head++) {
+      key[head * SIZE.headDim] = 0;
+      key[(head + 1) * SIZE.headDim - 1] = 15;
+    }
+    const found = cache.get(cache.append(key, row()))!.key;
+    expect([...found.subarray(0, SIZE.headDim)]).toEqual([0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14, 15]);
+  });
+
+  test('of heads with a small range keep it', () => {
+    const cache = open({ bits: 8 });
+    const key = Float32Array.from({ length: SIZE.heads * SIZE.headDim }, (_, i) => (i % 2 === 0 ? 0 : 2 ** -12));
+    const found = cache.get(cache.append(key, row()))!.key;
+    for (const [i, x] of key.entries()) expect(Math.abs(found[i]! - x)).toBeLessThan(2 ** -16);
+  });
+
   test('are packed, and ratios are to f16', () => {
     for (const bits of [2, 3, 4, 8] as const) {
       const cache = open({ bits });
@@ -90,6 +109,37 @@ describe('what stays', () => {
     expect(budgets).toEqual([...budgets].sort((a, b) => b - a));
     expect(budgets[0]!).toBeGreaterThan(budgets.at(-1)!);
     expect(Math.abs(budgets.reduce((sum, one) => sum + one, 0) - layers * 100)).toBeLessThanOrEqual(layers);
+  });
+
+  test('holds a new token whatever the older ones were asked', () => {
+    for (const rule of ['h2o', 'pyramid'] as const) {
+      const cache = open({ rule });
+      fill(cache, 8, (held) => new Float32Array(held.length).fill(1 / held.length));
+      for (let token = 8; token < 20; token++) {
+        const position = cache.append(row(), row());
+        expect(cache.get(position), `${rule}, token ${token}`).not.toBeNull();
+      }
+    }
+  });
+
+  test('in one layer is not what stays in another', () => {
+    const layers = [0, 1].map((layer) => open({ layer, layers: 2 }));
+    for (const [layer, cache] of layers.entries())
+      fill(cache, 20, (held) => Float32Array.from(held, (position) => (position === 6 + layer ? 0.9 : 0.001)));
+    expect(layers.map(({ positions }) => positions.slice(0, 4))).toEqual([
+      [0, 1, 2, 6],
+      [0, 1, 2, 7],
+    ]);
+  });
+
+  test('is nothing at first, and the only token of a cache of one', () => {
+    const cache = open({ bits: 3, maxTokens: 1 });
+    expect([cache.positions, cache.bytes, cache.ratio, cache.get(0)]).toEqual([[], 0, 1, null]);
+    cache.append(row(), row());
+    cache.observe(Float32Array.of(1));
+    cache.shrink(1);
+    expect(cache.positions).toEqual([0]);
+    expect(cache.get(0)).not.toBeNull();
   });
 
   test('becomes less on demand', () => {

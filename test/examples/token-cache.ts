@@ -1,6 +1,7 @@
 /**
  * A cache of single tokens with a hard budget: keys and values in packed uniform codes, and a rule of others (`policy/yardsticks`) that says which tokens
- * stay. It shows what such caches promise, over parts that are here anyway; sessions keep all tokens, in pages. What is easily got wrong and is right here:
+ * stay. It shows what such caches promise, over parts that are here anyway; sessions keep all tokens, in pages. What is easily got wrong and is right here
+ * (docs/lab/policy.md names a cache that has it wrong):
  *   position    tokens are known by their place in the text, whatever has been dropped
  *   newest      heavy hitters protect the newest half of the budget: a token that nobody could ask for yet is not the first to go
  *   budget      is never exceeded, also where sinks and window together are larger, and pyramid shares of all layers have it as their mean

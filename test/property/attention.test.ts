@@ -1,5 +1,5 @@
 /**
- * Attention over any mix of formats must equal dense float64 attention on the values that decode() gives back, for every
+ * Attention over any mix of formats must equal dense float64 attention on the values that decode() gives back (T15), for every
  * shape, mask, split and thread count, on every instruction set of the machine: tried on random caches from a seed.
  */
 import { createHash } from 'node:crypto';

@@ -1,4 +1,4 @@
-/** The contract of test/suite/policy.ts over every policy there is. */
+/** The contract of test/suite/policy.ts (T24) over every policy there is. */
 import { expect, test } from 'vitest';
 import { createPolicy, policies } from '../../policy/index.ts';
 import { policySuite } from './policy.ts';

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { expand, pathIsThere, pathsIn, titlesOf } from './documents.ts';
 import { importProblem, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
 import { type Import, importsOf, only } from './source.ts';
-import { testFileProblems } from './suites.ts';
+import { propertyProblems, testFileProblems } from './suites.ts';
 import { machinePaths, prints, readsEnvironment, registryHosts, reminders } from './words.ts';
 
 const value = (specifier: string): Import => ({ specifier, line: 1, kind: 'value' });
@@ -239,5 +239,19 @@ describe('test files', () => {
     expect(problems(fine.replace('expect(1)', "context.skip(!url, 'no database here'); expect(1)"))).toEqual([]);
     expect(problems(fine.replace('expect(1)', 'context.skip(); expect(1)'))).toHaveLength(1);
     expect(problems(fine.replace('expect(1)', 'context.skip(!url); expect(1)'))).toHaveLength(1);
+  });
+});
+
+describe('numbered properties', () => {
+  const document = '| T1 | grids nest | `a/{b,c}.test.ts` |\n| T2 | sums are one | `d.test.ts`, `a/b.test.ts` |\n';
+  const files = { 'a/b.test.ts': 'nests (T1), one (T2)', 'a/c.test.ts': 'nests (T1)', 'd.test.ts': 'is one (T2)' };
+  const problems = (changes: Readonly<Record<string, string>>): string[] =>
+    propertyProblems(document, new Map(Object.entries({ ...files, ...changes })));
+
+  test('have a row that names the files that ask for them, and no others', () => {
+    expect(problems({})).toEqual([]);
+    expect(problems({ 'd.test.ts': 'thread T2' })).toEqual(['T2: d.test.ts does not name it']);
+    expect(problems({ 'e.test.ts': 'here too (T1)' })).toEqual(['e.test.ts asks for T1, and its row does not name it']);
+    expect(problems({ 'e.test.ts': 'another (T27)' })).toEqual(['e.test.ts asks for T27, and it has no row']);
   });
 });

@@ -43,3 +43,32 @@ export function testFileProblems(source: string): Finding[] {
   }
   return found;
 }
+
+/** Numbers of properties that a text names where a sentence or title says what is asked, in brackets. */
+const numbersIn = (text: string): string[] => [
+  ...new Set([...text.matchAll(/\((T[1-9]\d?)\)/g)].map(([, number]) => number!)),
+];
+
+/** Where the table of properties and the test files disagree. `files`: the text of each test file. → a sentence each */
+export function propertyProblems(document: string, files: ReadonlyMap<string, string>): string[] {
+  const told = new Map(
+    [...document.matchAll(/^\| (T\d+) \|.*\| ([^|]*) \|$/gm)].map(([, number, paths]) => [
+      number!,
+      [...paths!.matchAll(/`([^`{]*)(?:\{([^}]*)\})?([^`]*)`/g)].flatMap(([, from, names, to]) =>
+        names === undefined ? [`${from}${to}`] : names.split(',').map((name) => `${from}${name}${to}`),
+      ),
+    ]),
+  );
+  const asked = [...files].flatMap(([path, text]) => numbersIn(text).map((number) => [number, path] as const));
+  return [
+    ...asked.flatMap(([number, path]) => {
+      if (told.get(number)?.includes(path) === true) return [];
+      return [`${path} asks for ${number}, and ${told.has(number) ? 'its row does not name it' : 'it has no row'}`];
+    }),
+    ...[...told].flatMap(([number, paths]) =>
+      paths.flatMap((path) =>
+        asked.some(([one, other]) => one === number && other === path) ? [] : [`${number}: ${path} does not name it`],
+      ),
+    ),
+  ];
+}

@@ -40,7 +40,7 @@ const story = (): number[] =>
     'The keeper of bees went down to the river, and the river was high that spring. '.repeat(60),
   );
 
-describe('entropy coding', () => {
+describe('entropy coding (T20)', () => {
   const random = seeded(5);
   const distributions = new Distributions(Uint16Array.from(DEVIATIONS.flatMap((one) => [...logisticShares(one)])));
   const tables = Uint8Array.from({ length: 64 }, (_, i) => i % DEVIATIONS.length);

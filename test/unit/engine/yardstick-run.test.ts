@@ -1,4 +1,4 @@
-// Yardsticks over a recorded run of the reference model: with room for all tokens nothing changes, with less the bytes stay below the budget, and what
+// Yardsticks over a recorded run of the reference model (T22): with room for all tokens nothing changes, with less the bytes stay below the budget, and what
 // a window with sinks gives is what attention at the places of its tokens gives, computed here from keys whose rotation is taken back.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,8 +11,15 @@ import { Trace } from '../../../engine/trace/reader.ts';
 import { recordTrace } from '../../../engine/trace/record.ts';
 import { Simulator } from '../../../engine/trace/simulate.ts';
 import type { Simulated } from '../../../engine/trace/simulated.ts';
+import { runYardsticks } from '../../../engine/trace/yardstick-run.ts';
 import { rope } from '../../../native/index.ts';
-import { defaultThresholds, pyramidCapacity, yardsticks } from '../../../policy/index.ts';
+import {
+  defaultThresholds,
+  type Observed,
+  pyramidCapacity,
+  type Yardstick,
+  yardsticks,
+} from '../../../policy/index.ts';
 import { ids, MODEL } from './on-reference.ts';
 
 const TOKENS = 700;
@@ -62,9 +69,48 @@ describe('yardsticks', () => {
       // What chooses once holds the whole prompt until then.
       expect(bytesPeak / bytesF16, cache).toBeLessThanOrEqual(when === 'prompt' ? 1 : 0.55 + 1e-9);
       expect(epsilon, cache).toBeGreaterThan(wide[at]!.epsilon);
-      expect(droppedMass > 0, cache).toBe(all[at] !== 'age-tiers' && all[at] !== 'anchors');
+      expect(droppedMass > 0, cache).toBe(!['age-tiers', 'anchors', 'coded-h2o'].includes(all[at]!));
       expect(droppedMass, cache).toBeLessThan(1);
     }
+  });
+
+  it('see the attention of a KV head as the mean over its query heads, which adds up to one (T22)', () => {
+    const { queryHeads, kvHeads } = trace.shape;
+    const group = queryHeads / kvHeads;
+    const seen: Observed[] = [];
+    const spy: Yardstick = {
+      id: 'spy',
+      source: 'keeps everything',
+      when: 'step',
+      positions: 'own',
+      observes: true,
+      open: () => ({
+        observe: (step) => seen.push({ ...step, held: [...step.held] }),
+        keep: (held) => ({ tokens: held }),
+      }),
+    };
+    const sketches = trace.header.sampling.layers.map((_, place) => trace.sketch(place));
+    runYardsticks(trace, [{ yardstick: spy, budgetTokens: TOKENS }], sketches, LATER);
+    // Steps of the first KV head of the first recorded layer come first.
+    const layer = new TraceLayer(trace, 0);
+    const { k, v } = layer.rows(0, 'f16');
+    const steps = seen.slice(0, Math.ceil(TOKENS / 16)).filter(({ queries }) => queries.length > 0);
+    expect(steps.length).toBeGreaterThan(40);
+    expect(group).toBeGreaterThan(1);
+    for (const { held, queries, attention: found } of steps)
+      for (const [row, position] of queries.entries()) {
+        const tokens = held.filter((token) => token <= position);
+        const query = layer.positions.indexOf(position);
+        const heads = Array.from({ length: group }, (_, head) => {
+          const q = layer.queries(head).subarray(query * HEAD_DIM, (query + 1) * HEAD_DIM);
+          const scores = tokens.map((token) => product(q, k.subarray(token * HEAD_DIM, (token + 1) * HEAD_DIM)));
+          return attention(scores, tokens, v).shares;
+        });
+        const own = found.subarray(row * held.length, (row + 1) * held.length);
+        expect(own.reduce((sum, one) => sum + one, 0)).toBeCloseTo(1, 5);
+        for (const at of tokens.keys())
+          expect(own[at]! - heads.reduce((sum, shares) => sum + shares[at]! / group, 0)).toBeCloseTo(0, 5);
+      }
   });
 
   it('stand beside policies, which drop nothing', () => {

@@ -72,7 +72,7 @@ describe('append', () => {
     }
   });
 
-  it('takes values up to 65504 and refuses what f16 does not hold, saying where, with nothing appended', () => {
+  it('takes values up to 65504 and refuses what f16 does not hold, saying where, with nothing appended (T2)', () => {
     const cache = open();
     const good = new Float32Array(3 * ROW).fill(65504);
     cache.append(0, good, good);

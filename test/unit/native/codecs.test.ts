@@ -1,5 +1,5 @@
 // Every codec on every instruction set that this CPU runs, against the TypeScript reference: stored fields, demotions and decoded rows
-// of awkward pages, with equal bits.
+// of awkward pages, with equal bits (T3).
 import { describe, expect, test } from 'vitest';
 import { CODECS, CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
 import type { Head, ReferenceCodec, RotName } from '../../../native/reference/index.ts';

@@ -1,4 +1,4 @@
-// The yardsticks keep what their papers say, on attention that a person can check; every one of them keeps its budget, the order of positions and
+// The yardsticks keep what their papers say (T22), on attention that a person can check; every one of them keeps its budget, the order of positions and
 // nothing that was dropped, whatever it is shown.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -115,6 +115,26 @@ describe('scissorhands', () => {
     const kept = session.keep(upTo(500), 24).tokens;
     expect(kept).toContain(2);
     expect(kept).not.toContain(1);
+  });
+});
+
+describe('coded-h2o', () => {
+  it('keeps everything in rot4 before it drops anything, and then the newest half and what got most attention', () => {
+    const session = open('coded-h2o');
+    const held = upTo(200);
+    show(session, held, 199, { 7: 0.6, 50: 0.3, 199: 0.1 });
+    // 4.5 of 16 bits: 60 tokens in f16 are 213 in rot4.
+    const all = session.keep(held, 60);
+    expect(all.tokens).toEqual(held);
+    expect(new Set(all.formats)).toEqual(new Set(['rot4']));
+    // 10 tokens in f16 are 35: the newest 17, and of the others those that were looked at, then the newest of the rest.
+    const few = session.keep(held, 10);
+    expect(few.tokens).toEqual([7, 50, ...held.slice(167)]);
+    expect(new Set(few.formats)).toEqual(new Set(['rot4']));
+    // What was coded stays so, and what comes is exact while it fits.
+    const more = session.keep([...few.tokens, 200], 20);
+    expect(more.tokens).toEqual([...few.tokens, 200]);
+    expect(more.formats!.filter((format) => format === 'f16')).toEqual(['f16']);
   });
 });
 

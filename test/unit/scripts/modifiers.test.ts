@@ -37,7 +37,7 @@ function correlated(rho: number, seed: number): Float32Array {
   return rows;
 }
 
-describe('low rank', () => {
+describe('low rank (T18)', () => {
   it('takes of white noise what its largest directions hold, as published: 11.6% and 21.9% for ranks 4 and 8 of 360 rows', () => {
     for (const [rank, share] of [
       [4, 0.116],
@@ -54,7 +54,9 @@ describe('low rank', () => {
     const rows = gaussians(PAGE_TOKENS * D, 3).map((one, i) => one * (i % D === 5 ? 4 : 1));
     const basis = singularVectors(transposed(rows, D), PAGE_TOKENS).subarray(0, 2 * PAGE_TOKENS);
     const best = energy(product(basis, transposed(rows, D), PAGE_TOKENS));
-    expect(energy(lowRankOf(rows, D, 2)) / best).toBeGreaterThan(0.97);
+    expect(energy(lowRankOf(rows, D, 2)) / best).toBeGreaterThan(0.99);
+    // All directions are the rows themselves, but for factors in f16.
+    expect(energy(between(rows, lowRankOf(rows, D, D))) / energy(rows)).toBeLessThan(1e-4);
     const narrow = product(gaussians(PAGE_TOKENS * 2, 4), gaussians(D * 2, 5), 2);
     expect(energy(between(narrow, lowRankOf(narrow, D, 2))) / energy(narrow)).toBeLessThan(1e-6);
     expect(lowRankOf(new Float32Array(PAGE_TOKENS * D), D, 4)).toEqual(new Float32Array(PAGE_TOKENS * D));
@@ -79,7 +81,7 @@ describe('low rank', () => {
   });
 });
 
-describe('differences', () => {
+describe('differences (T17)', () => {
   it('err by the error of the row at hand, where those of exact rows add up', () => {
     const rows = correlated(0.98, 21);
     const unit = scaleUnit(rows);
@@ -247,7 +249,7 @@ describe('the reference model', () => {
     expect(klds.get('rot2+nomean')).toBeGreaterThan(klds.get('rot2+plain')!);
   });
 
-  it('gives attention to its tokens that adds up to one for every query, and to pages what their tokens get', async () => {
+  it('gives attention to its tokens that adds up to one for every query, and to pages what their tokens get (T23)', async () => {
     const { config } = runtime.model;
     const { layers, kvHeads, queryHeads, headDim } = config;
     const masses = new Masses(config, 2 * PAGE_TOKENS);

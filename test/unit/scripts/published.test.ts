@@ -1,8 +1,8 @@
-// Published page codes on the bench: RotateKV, NSNQuant and product quantization. Transforms are orthonormal, codebooks as good as they are said to be, claims
+// Published page codes on the bench: RotateKV, NSNQuant, elements kept apart and product quantization (T19). Transforms are orthonormal, codebooks as good as they are said to be, claims
 // about the order of steps hold on keys of the reference model, and sequences hold the bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../../engine/runtime.ts';
-import { KvError, PAGE_TOKENS, SINK_TOKENS } from '../../../native/index.ts';
+import { KvError, PAGE_TOKENS, SINK_TOKENS, type Side } from '../../../native/index.ts';
 import { hadamard } from '../../../scripts/evaluate/hadamard.ts';
 import { everyCache, methodOf, pageMethodOf } from '../../../scripts/evaluate/methods.ts';
 import { codeNsn, normalWords, nsnHeadBytes } from '../../../scripts/evaluate/nsn.ts';
@@ -126,6 +126,20 @@ describe('NSNQuant', () => {
 });
 
 describe('words', () => {
+  it('are found as by looking at every one of them (T19)', () => {
+    const words = gaussians(32 * 4, 61);
+    const x = gaussians(200 * 4, 62);
+    const coded = x.slice();
+    quantizeWords(coded, words);
+    for (let at = 0; at < x.length; at += 4) {
+      const distances = Array.from({ length: 32 }, (_, word) =>
+        energy(between(x.subarray(at, at + 4), words.subarray(4 * word, 4 * word + 4))),
+      );
+      const nearest = distances.indexOf(Math.min(...distances));
+      expect([...coded.subarray(at, at + 4)]).toEqual([...words.subarray(4 * nearest, 4 * nearest + 4)]);
+    }
+  });
+
   it('err less with every round and with more of them, and not at all where there are as many as vectors', () => {
     const x = gaussians(600 * 4, 3);
     const error = (count: number, rounds: number): number =>
@@ -161,6 +175,54 @@ describe('product quantization', () => {
       expect(plain[1]).toBeLessThan(rotated[1]);
       expect(plain[0]).toBeLessThan(plain[1]);
     }
+  });
+});
+
+describe('elements that are kept apart (KVQuant)', () => {
+  /** Squared error of a grid of three bits, over the square of the rows, when about one element in a hundred is kept apart: none, the largest of a page, the most deviating of each vector. */
+  const errors = (side: Side): Readonly<Record<'none' | 'ofPage' | 'ofVector', number>> => {
+    const { kvHeads, headDim } = runtime.model.config;
+    const width = kvHeads * headDim;
+    const [vectors, along] = side === 'k' ? [width, 'channel' as const] : [PAGE_TOKENS, 'token' as const];
+    const apart = Math.round((PAGE_TOKENS * width) / vectors / 100);
+    const sums = { none: 0, ofPage: 0, ofVector: 0 };
+    let square = 0;
+    for (const rows of layers)
+      for (let page = 1; page < 4; page++) {
+        const x = rows[side].subarray(page * PAGE_TOKENS * width, (page + 1) * PAGE_TOKENS * width);
+        const vectorOf = (i: number): number => (side === 'k' ? i % width : Math.floor(i / width));
+        const means = new Float64Array(vectors);
+        for (const [i, one] of x.entries()) means[vectorOf(i)]! += (one * vectors) / x.length;
+        const most = (places: readonly number[], count: number, of: (i: number) => number): number[] =>
+          places.toSorted((one, other) => of(other) - of(one)).slice(0, count);
+        const places = [...x.keys()];
+        const groups = Array.from({ length: vectors }, (): number[] => []);
+        for (const i of places) groups[vectorOf(i)]!.push(i);
+        const kept = {
+          none: [],
+          ofPage: most(places, apart * vectors, (i) => Math.abs(x[i]!)),
+          ofVector: groups.flatMap((own, v) => most(own, apart, (i) => Math.abs(x[i]! - means[v]!))),
+        };
+        for (const [name, chosen] of Object.entries(kept) as [keyof typeof sums, number[]][]) {
+          // What is kept apart is no part of the range.
+          const coded = x.slice();
+          for (const i of chosen) coded[i] = means[vectorOf(i)]!;
+          quantizeUniform(coded, width, 3, along, 0, width);
+          for (const i of chosen) coded[i] = x[i]!;
+          sums[name] += energy(between(coded, x));
+        }
+        square += energy(x);
+      }
+    return { none: sums.none / square, ofPage: sums.ofPage / square, ofVector: sums.ofVector / square };
+  };
+
+  it('help keys more when each channel has its own than when the page has, as published; for values both help alike', () => {
+    const keys = errors('k');
+    expect(keys.ofPage).toBeLessThan(0.97 * keys.none);
+    expect(keys.ofVector).toBeLessThan(0.97 * keys.ofPage);
+    const values = errors('v');
+    expect(values.ofVector).toBeLessThan(0.85 * values.none);
+    expect(Math.abs(values.ofVector / values.ofPage - 1)).toBeLessThan(0.1);
   });
 });
 

@@ -1,4 +1,4 @@
-// A recorded session is decided again from the log alone: equal to the last byte when nothing was changed, and the first
+// A recorded session is decided again from the log alone (T24): equal to the last byte when nothing was changed, and the first
 // difference is named when the policy, a decision, a verdict or the sequence is another.
 import { describe, expect, it } from 'vitest';
 import { KvError } from '../../../native/index.ts';
