@@ -167,6 +167,17 @@ export function leastBudget(shape: CacheShape, tokensExpected: number | null, le
   return bytesAt(shape, tokensExpected ?? PAGE_TOKENS, least.pairs, least) + spare;
 }
 
+/** The byte budget within which nothing need move up to this length: everything is in the formats of the window. */
+export function windowBudget(shape: CacheShape, tokens: number): number {
+  const pairs = Array.from({ length: shape.layers }, () => ({ k: WINDOW_FORMAT, v: WINDOW_FORMAT }));
+  return leastBudget(shape, tokens, {
+    pairs,
+    openFormat: OPEN_FORMAT,
+    windowFormat: WINDOW_FORMAT,
+    windowTokens: PAGE_TOKENS,
+  });
+}
+
 /** Refuses a byte budget that cannot be kept at this length, and says how much is missing. */
 export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpected: number | null, least: Least): void {
   const { pairs, windowFormat, openFormat } = least;

@@ -129,7 +129,7 @@ export { type LoadCacheOptions, loadCache, openCache, PolicyCache, type QualityM
 export type { OpenCacheOptions } from './cache-options.ts';
 export { Chat, type ChatInput } from './chat/chat.ts';
 export type { ChatOptions } from './chat/options.ts';
-export type { ChatAnswer, ChatCount, ContextEnd, SendOptions, ToolChoice } from './chat/types.ts';
+export type { ChatAnswer, ChatCount, Compressed, ContextEnd, SendOptions, ToolChoice } from './chat/types.ts';
 export { createEngine, Engine } from './engine.ts';
 export { EngineSession, Generation } from './engine-session.ts';
 export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';

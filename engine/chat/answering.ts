@@ -1,6 +1,7 @@
 /** What the model's thread does for a chat: describe a template, count, and answer. */
 import { given, KvError } from '../../native/index.ts';
 import { Answer, type AnswerOptions } from '../answer.ts';
+import { f16CacheBytes } from '../budget.ts';
 import type { Following } from '../grammar/constraint.ts';
 import { checkMessages, checkTools } from '../model/chat-messages.ts';
 import { checkTemplate } from '../model/chat-template.ts';
@@ -13,7 +14,15 @@ import { checkToolChoice, choiceBeside, openChosen } from './calls/choice.ts';
 import { callFormatOf } from './calls/formats.ts';
 import { HeldCalls } from './calls/held.ts';
 import { fit, idsOf } from './fit.ts';
-import type { Answered, ChatCount, ChatDescription, Conversation, SendOptions, ToolChoice } from './types.ts';
+import type {
+  Answered,
+  ChatCount,
+  ChatDescription,
+  Compressed,
+  Conversation,
+  SendOptions,
+  ToolChoice,
+} from './types.ts';
 
 /** Throws 'bad-tokenizer' without a template, 'unsupported' where it does not know tools, 'bad-argument' for what are no messages or tools, and what openChosen throws. */
 export async function describeChat(
@@ -44,7 +53,7 @@ export async function describeChat(
 export function countChat(model: LoadedModel, session: Session, chat: Conversation): ChatCount {
   const ids = idsOf(model, chat);
   const reusedTokens = session.keeps(ids);
-  const roomTokens = chat.contextTokens - ids.length;
+  const roomTokens = chat.mostTokens - ids.length;
   return { tokens: ids.length, reusedTokens, readTokens: ids.length - reusedTokens, roomTokens };
 }
 
@@ -93,7 +102,18 @@ export async function answerChat(
     reusedTokens,
     contextTokens: session.length,
     droppedMessages: dropped,
+    compressed: compressedOf(session, chat),
   };
+}
+
+/** null where the conversation is within its context. */
+function compressedOf(
+  { governed, length }: Session,
+  { contextTokens, mostTokens, atContextEnd }: Conversation,
+): Compressed | null {
+  if (atContextEnd !== 'compress' || length <= contextTokens) return null;
+  const effectiveBits = (16 * governed.kv.usedBytes) / f16CacheBytes(governed.shape, length);
+  return { overTokens: length - contextTokens, mostTokens, effectiveBits };
 }
 
 /** Writes an answer; calls are held back until they are complete. */

@@ -35,8 +35,10 @@ export type ChatInput = string | ChatMessage | readonly ChatMessage[];
 export class Chat {
   /** Its cache: reports, memory, parking. Nothing else should be read into it meanwhile; what is, is taken back before the next answer. */
   readonly session: EngineSession;
-  /** Most tokens that the conversation may have, answers included. */
+  /** Tokens after which the end of the context is reached, answers included. */
   readonly contextTokens: number;
+  /** Most tokens that the conversation may have: with atContextEnd 'compress' what its bytes hold in the lowest formats, otherwise contextTokens. */
+  readonly mostTokens: number;
   /** How the model writes calls of tools, by its template; null: in no way that is known here, so calls are text. */
   readonly callFormat: string | null;
   readonly #call: CallFunction;
@@ -50,6 +52,7 @@ export class Chat {
     const { session, conversation, callFormat } = opened;
     this.session = session;
     this.contextTokens = conversation.contextTokens;
+    this.mostTokens = conversation.mostTokens;
     this.callFormat = callFormat;
     this.#call = call;
     this.#opened = opened;

@@ -5,7 +5,7 @@ import { countedTokens } from '../prompt.ts';
 import type { CallFormat } from './calls/call.ts';
 import { callFormatOf } from './calls/formats.ts';
 import { leavingMessages, systemMessages } from './turns.ts';
-import type { Conversation } from './types.ts';
+import type { ContextEnd, Conversation } from './types.ts';
 
 /**
  * Once turns have to leave, so many do that the rest and the answer fit this share of the context: all of the rest is read again then, which should not
@@ -21,10 +21,10 @@ export interface Fitted {
 
 /** What fits with an answer of so many tokens. Throws 'context-too-long' where nothing does, or nothing may leave. */
 export function fit(model: LoadedModel, chat: Conversation, maxTokens: number): Fitted {
-  const { contextTokens } = chat;
-  if (chat.atContextEnd === 'refuse') {
+  const { contextTokens, mostTokens } = chat;
+  if (chat.atContextEnd !== 'drop-oldest') {
     const ids = idsOf(model, chat);
-    if (ids.length + maxTokens > contextTokens) throw tooLong(chat, ids.length, maxTokens, 0);
+    if (ids.length + maxTokens > mostTokens) throw tooLong(chat, ids.length, maxTokens, 0);
     return { ids, dropped: 0 };
   }
   const whole = tryIds(model, chat, 0);
@@ -79,20 +79,21 @@ function saysTheSame(format: CallFormat | null, rendered: string, message: ChatM
   return told(parsed.calls) === told(message.toolCalls ?? []);
 }
 
+const HINTS: Readonly<Record<ContextEnd, string>> = {
+  refuse:
+    "say it shorter, rewind(), give a smaller maxTokens, or choose what gives way: atContextEnd: 'drop-oldest' or 'compress'",
+  'drop-oldest': 'say it shorter, or give a smaller maxTokens',
+  compress: 'say it shorter, rewind(), give a smaller maxTokens, or open the chat with a larger kvBudget',
+};
+
 function tooLong(chat: Conversation, tokens: number | null, maxTokens: number, dropped: number): KvError {
-  const { contextTokens, atContextEnd } = chat;
-  const over = tokens === null ? null : tokens + maxTokens - contextTokens;
+  const { contextTokens, mostTokens, atContextEnd } = chat;
+  const over = tokens === null ? null : tokens + maxTokens - mostTokens;
   const without = dropped === 0 ? '' : ` without its ${dropped} oldest messages`;
   const length = tokens === null ? 'far too many' : `${tokens}`;
   return new KvError(
     'context-too-long',
-    `the conversation has ${length} tokens${without}, and with ${maxTokens} for the answer it does not fit ${contextTokens}`,
-    {
-      values: { tokens, maxTokens, contextTokens, over, dropped },
-      hint:
-        atContextEnd === 'refuse'
-          ? "say it shorter, rewind(), give a smaller maxTokens, or let the oldest turns leave: atContextEnd: 'drop-oldest'"
-          : 'say it shorter, or give a smaller maxTokens',
-    },
+    `the conversation has ${length} tokens${without}, and with ${maxTokens} for the answer it does not fit ${mostTokens}`,
+    { values: { tokens, maxTokens, contextTokens, mostTokens, over, dropped }, hint: HINTS[atContextEnd] },
   );
 }

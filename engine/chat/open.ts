@@ -1,5 +1,6 @@
 /** Opens a conversation: checks its options, and plans its session for as many tokens as the budget can hold. */
 import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
+import { f16CacheBytes, parseBudget, windowBudget } from '../budget.ts';
 import type { CallFunction, EngineSession } from '../engine-session.ts';
 import type { LoadedInfo } from '../host.ts';
 import { type Names, SEND_OPTIONS, SESSION_OPTIONS } from '../option-names.ts';
@@ -22,7 +23,7 @@ export interface OpenedChat {
   readonly generate: SendOptions;
 }
 
-const CONTEXT_ENDS: readonly ContextEnd[] = ['refuse', 'drop-oldest'];
+const CONTEXT_ENDS: readonly ContextEnd[] = ['refuse', 'drop-oldest', 'compress'];
 /** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
 const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
 
@@ -56,8 +57,31 @@ export async function openChat(engine: Opener, call: CallFunction, options: Chat
   }
   if (options.tokensExpected !== undefined)
     return { session: await engine.openSession(sessionOptions), conversation: asked, callFormat, generate };
-  const { session, tokens } = await openConversation(engine, asked.contextTokens, sessionOptions);
-  return { session, conversation: { ...asked, contextTokens: tokens }, callFormat, generate };
+  const { contextLength } = engine.info.config;
+  const compresses = asked.atContextEnd === 'compress';
+  // Planned for the longest that it may become, so that positions are told alike from the first token on.
+  const { session, tokens } = compresses
+    ? await openConversation(engine, contextLength, { ...sessionOptions, kvBudget: bytesFor(engine, asked, options) })
+    : await openConversation(engine, asked.contextTokens, sessionOptions);
+  const contextTokens = Math.min(asked.contextTokens, tokens);
+  return { session, conversation: { ...asked, contextTokens, mostTokens: tokens }, callFormat, generate };
+}
+
+/** Bytes of a chat that is compressed at the end of its context: those of its budget there, or what its pages take there in 8 bits. Room is made a page ahead. */
+function bytesFor({ info }: Opener, { contextTokens }: Conversation, { kvBudget }: ChatOptions): number {
+  return kvBudget === undefined
+    ? windowBudget(info.config, contextTokens + PAGE_TOKENS)
+    : parseBudget(kvBudget, f16CacheBytes(info.config, contextTokens));
+}
+
+/** Refuses what 'compress' cannot be kept beside: it plans the length of its session, and works in bytes. */
+function checkCompress(options: ChatOptions): void {
+  const beside = (['session', 'tokensExpected', 'exact'] as const).filter((name) => (options[name] ?? false) !== false);
+  if (beside.length > 0)
+    throw new KvError('bad-argument', "a chat with atContextEnd 'compress' plans its session by itself", {
+      values: { beside },
+      hint: 'give contextTokens and a kvBudget; over a session that is open already choose another end',
+    });
 }
 
 /**
@@ -89,6 +113,7 @@ export async function openConversation(
 function conversationOf(options: ChatOptions, contextLength: number): Conversation {
   const { system, messages = [], tools = [], template, contextTokens = contextLength } = options;
   const { atContextEnd = 'refuse' } = options;
+  if (atContextEnd === 'compress') checkCompress(options);
   if (!CONTEXT_ENDS.includes(atContextEnd))
     throw new KvError('bad-argument', 'atContextEnd says what happens when the context is full', {
       values: { atContextEnd: show(atContextEnd), known: CONTEXT_ENDS },
@@ -106,7 +131,8 @@ function conversationOf(options: ChatOptions, contextLength: number): Conversati
     });
   const first = system === undefined ? [] : [{ role: 'system', content: system } as const];
   const all = [...first, ...messages];
-  return { messages: all, written: all.map(() => null), tools, template, contextTokens, atContextEnd };
+  const written = all.map(() => null);
+  return { messages: all, written, tools, template, contextTokens, mostTokens: contextTokens, atContextEnd };
 }
 
 /** The options of one kind, without those that are undefined. */

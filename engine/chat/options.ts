@@ -16,7 +16,7 @@ export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'sign
   readonly toolChoice?: ToolChoice;
   /** A chat template (Jinja) instead of the model's own. */
   readonly template?: string;
-  /** Most tokens of the conversation, answers included. Default: the context of the model, or as many as a budget in bytes can hold. */
+  /** Most tokens of the conversation, answers included; with atContextEnd 'compress' those before it is compressed. Default: the context of the model, or as many as a budget in bytes can hold. */
   readonly contextTokens?: number;
   /** Default 'refuse'. */
   readonly atContextEnd?: ContextEnd;

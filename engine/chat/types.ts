@@ -5,9 +5,10 @@ import type { ParsedCall } from './calls/call.ts';
 
 /**
  * What happens when a question and its answer do not fit any more. 'refuse': nothing, the question is refused with the numbers. 'drop-oldest': the
- * oldest turns leave, down to three quarters of the context, and what is behind them is read again.
+ * oldest turns leave, down to three quarters of the context, and what is behind them is read again. 'compress': nothing leaves, older pages go to lower
+ * formats within the same bytes; what does not fit in the lowest ones, or into the positions of the model, is refused with the numbers.
  */
-export type ContextEnd = 'refuse' | 'drop-oldest';
+export type ContextEnd = 'refuse' | 'drop-oldest' | 'compress';
 
 /**
  * Whether an answer calls tools, named as in OpenAI's API. 'auto': as the model likes, and a call that it begins has the syntax of its family and fulfils the schema of its
@@ -29,8 +30,18 @@ export interface ChatCount {
   readonly reusedTokens: number;
   /** The others. */
   readonly readTokens: number;
-  /** What is left for the answer; negative where not even the conversation fits. */
+  /** What is left for the answer, with 'compress' in the lowest formats; negative where not even the conversation fits. */
   readonly roomTokens: number;
+}
+
+/** A conversation that has outgrown its context and was compressed for it. */
+export interface Compressed {
+  /** Tokens in the cache beyond the `contextTokens` of the chat. */
+  readonly overTokens: number;
+  /** Tokens that the conversation can have in the lowest formats: `mostTokens` of the chat. */
+  readonly mostTokens: number;
+  /** Bits of a number in the cache now, metadata included. */
+  readonly effectiveBits: number;
 }
 
 /** An answer, what it took, and what the chat had to give up for it. */
@@ -47,6 +58,8 @@ export interface ChatAnswer extends Generated {
   readonly contextTokens: number;
   /** What left the conversation, because it did not fit any more. Empty: nothing. */
   readonly dropped: readonly ChatMessage[];
+  /** What atContextEnd 'compress' came to; null: the conversation is within its context. */
+  readonly compressed: Compressed | null;
   /** What it was drawn with. */
   readonly seed: number;
 }
@@ -59,6 +72,8 @@ export interface Conversation {
   readonly tools: readonly ChatTool[];
   readonly template: string | undefined;
   readonly contextTokens: number;
+  /** With 'compress' what the budget can hold in the lowest formats, otherwise the same. */
+  readonly mostTokens: number;
   readonly atContextEnd: ContextEnd;
 }
 
@@ -72,6 +87,7 @@ export interface Answered extends Generated {
   readonly contextTokens: number;
   /** Messages that left, from the first behind those of the system. */
   readonly droppedMessages: number;
+  readonly compressed: Compressed | null;
 }
 
 /** What a template makes of tools. */

@@ -14,9 +14,12 @@ export function layerTable(report: SessionReport, columns?: number): string {
   const used = FORMS.filter((name) =>
     report.layers.some(({ kPages, vPages }) => (kPages[name] ?? 0) + (vPages[name] ?? 0) > 0),
   );
+  const titles = used.map((name) => name.replace('rot', 'r').replace('f16', '16'));
+  // Two columns never touch, however long a name is.
+  const widths = titles.map((title) => Math.max(COUNT_CHARS, title.length + 1));
   const cells = (counts: LayerReport['kPages']): string =>
-    used.map((name) => String(counts[name] || '·').padStart(COUNT_CHARS)).join('');
-  const head = used.map((name) => name.replace('rot', 'r').replace('f16', '16').padStart(COUNT_CHARS)).join('');
+    used.map((name, i) => String(counts[name] || '·').padStart(widths[i]!)).join('');
+  const head = titles.map((title, i) => title.padStart(widths[i]!)).join('');
   return table(
     [
       { title: 'layer', value: (row) => String(row.layer) },

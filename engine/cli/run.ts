@@ -205,12 +205,17 @@ async function openChat(engine: Engine, settings: Settings, say: (line: string) 
     ...given({
       system: text(settings, 'system'),
       atContextEnd: text(settings, 'atContextEnd') as ContextEnd | undefined,
+      contextTokens: number(settings, 'contextTokens'),
     }),
   });
   const { contextLength } = engine.info.config;
-  if (chat.contextTokens < contextLength)
+  if (chat.contextTokens < (number(settings, 'contextTokens') ?? contextLength))
     say(
       `The budget of ${text(settings, 'kvBudget')} holds a conversation of about ${grouped(chat.contextTokens)} tokens; the model could hold ${grouped(contextLength)}.`,
+    );
+  if (chat.mostTokens > chat.contextTokens)
+    say(
+      `From ${grouped(chat.contextTokens)} tokens on the conversation is compressed; its bytes can hold about ${grouped(chat.mostTokens)}.`,
     );
   say('Ctrl-C ends an answer, or between two answers the conversation; so does Ctrl-D.');
   return chat;
@@ -239,6 +244,10 @@ async function converse(engine: Engine, settings: Settings, signal: AbortSignal)
           printLogprobs(settings, answer);
           if (answer.dropped.length > 0)
             say(`The ${plural(answer.dropped.length, 'oldest message')} left the conversation, which was full.`);
+          if (answer.compressed !== null)
+            say(
+              `The conversation is ${plural(answer.compressed.overTokens, 'token')} over its context and now at ${answer.compressed.effectiveBits.toFixed(1)} bits a number; at most ${grouped(answer.compressed.mostTokens)} tokens fit.`,
+            );
         } catch (error) {
           // A question that does not fit leaves the conversation as it was, and a shorter one may fit.
           if (!(error instanceof KvError) || signal.aborted || !GOES_ON.includes(error.code)) throw error;

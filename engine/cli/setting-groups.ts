@@ -47,6 +47,7 @@ export const ANSWER: readonly SettingName[] = [
   'chat',
   'system',
   'atContextEnd',
+  'contextTokens',
   'seed',
   ...['temperature', 'topK', 'typicalP', 'topP', 'minP'],
   ...['repeatPenalty', 'frequencyPenalty', 'presencePenalty', 'repeatLastN'],

@@ -103,8 +103,13 @@ export const SETTINGS = {
   system: { flags: '--system <text>', help: 'system message of a chat' },
   atContextEnd: {
     flags: '--at-context-end <choice>',
-    help: 'a chat that fills its context: refuse the question, or drop-oldest turns',
-    choices: ['refuse', 'drop-oldest'],
+    help: 'a chat that fills its context: refuse the question, drop-oldest turns, or compress older pages within the same bytes',
+    choices: ['refuse', 'drop-oldest', 'compress'],
+  },
+  contextTokens: {
+    flags: '--context-tokens <n>',
+    help: 'where the context of a chat ends (default: that of the model, or what the budget holds)',
+    parse: whole(1, 1_000_000),
   },
   cacheTypeK: {
     flags: '--cache-type-k <type>',

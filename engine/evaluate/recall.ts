@@ -119,14 +119,15 @@ export interface RecallAnswer {
 export const ANSWER_TOKENS = 12;
 
 /**
- * Asks one question at the end of the document and then takes question and answer back, so that the next question finds the same cache.
- * Throws KvError 'aborted'.
+ * Asks one question at the end of the document and then takes question and answer back, so that the next question finds the same cache. `onAnswered` is called
+ * before they are taken back. Throws KvError 'aborted'.
  */
 export async function ask(
   session: Session,
   question: RecallQuestion,
   signal?: AbortSignal,
   onText?: (text: string) => void,
+  onAnswered?: (tokens: readonly number[]) => void,
 ): Promise<RecallAnswer> {
   const ids = session.runtime.model.tokenizer.encode(questionText(question.place));
   const before = session.length;
@@ -138,6 +139,7 @@ export async function ask(
   if (finish === 'aborted')
     throw new KvError('aborted', `aborted while the question about ${question.place} was answered`);
   const tokens = session.tokens.slice(before);
+  onAnswered?.(tokens);
   session.rewind(before);
   return {
     question,

@@ -67,7 +67,7 @@ export async function tour(
   const document = recallDocument(tokenizer, options.filler, documentTokens, options.seed);
   emit({ kind: 'document', tokens: documentTokens, questions: document.questions });
 
-  const compareTokens = COMPARED_TOKENS + document.questions.length * asked;
+  const compareTokens = Math.max(COMPARED_TOKENS, asked);
   const ours = Session.open(runtime, { ...setup, tokensExpected: documentTokens + asked, compareTokens });
   onSession(ours);
   const exact = Session.open(runtime, { ...setup, exact: true, witness: false, compareTokens });
@@ -81,37 +81,45 @@ export async function tour(
       });
       return (documentTokens * 1000) / (performance.now() - start);
     };
-    const questions = async (session: Session, name: 'ours' | 'exact'): Promise<RecallAnswer[]> => {
+    /** What is compared of both runs: rows of the end of the document, and of each question with its answer before these are taken back. */
+    const rows = { ours: [] as Float32Array[], exact: [] as Float32Array[] };
+    const keep = (session: Session, name: 'ours' | 'exact', count: number): void =>
+      void rows[name].push(lastRows(session.hiddenRows(), count, config.hiddenSize));
+    const questions = async (session: Session, name: 'ours' | 'exact', keeps: boolean): Promise<RecallAnswer[]> => {
       const answers: RecallAnswer[] = [];
       for (const question of document.questions) {
         emit({ kind: 'question', run: name, question });
-        const answer = await ask(session, question, signal, (text) => emit({ kind: 'text', run: name, text }));
+        const onText = (text: string): void => emit({ kind: 'text', run: name, text });
+        const answer = await ask(session, question, signal, onText, (tokens) => {
+          if (keeps) keep(session, name, tokens.length);
+        });
         emit({ kind: 'answer', run: name, answer });
         answers.push(answer);
       }
       return answers;
     };
     const oursRead = await read(ours, 'ours');
-    const answers = await questions(ours, 'ours');
+    keep(ours, 'ours', COMPARED_TOKENS);
+    const answers = await questions(ours, 'ours', true);
     const exactRead = await read(exact, 'exact');
+    keep(exact, 'exact', COMPARED_TOKENS);
 
     // The exact cache reads our answers, so that both runs can be compared token for token.
     for (const { tokens } of answers) {
       await exact.read(tokens, { signal });
+      keep(exact, 'exact', tokens.length);
       exact.rewind(documentTokens);
     }
     const turns = answers.map(({ tokens }) => tokens);
-    const rows = COMPARED_TOKENS + turns.reduce((sum, tokens) => sum + tokens.length, 0);
-    const exactRows = lastRows(exact.hiddenRows(), rows, config.hiddenSize);
-    const oursRows = lastRows(ours.hiddenRows(), rows, config.hiddenSize);
     const targets = Int32Array.from(
       [document.tokens.slice(documentTokens - COMPARED_TOKENS), ...turns].flatMap((tokens) => [
         ...tokens.slice(1),
         NO_TARGET,
       ]),
     );
-    const answersExact = await questions(exact, 'exact');
+    const answersExact = await questions(exact, 'exact', false);
     const sums = emptySums();
+    const [exactRows, oursRows] = [joined(rows.exact), joined(rows.ours)];
     await addDivergence(sums, runtime.dense, exactRows, oursRows, targets, config.hiddenSize);
     return {
       report: ours.report(),
@@ -134,6 +142,16 @@ export async function tour(
 export function writingSpeed(answers: readonly RecallAnswer[]): number {
   const ms = answers.reduce((sum, { written }) => sum + written.ms, 0);
   return ms === 0 ? 0 : (1000 * answers.reduce((sum, { written }) => sum + written.tokens, 0)) / ms;
+}
+
+function joined(parts: readonly Float32Array[]): Float32Array {
+  const all = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
 }
 
 export function lastRows(rows: Float32Array, count: number, width: number): Float32Array {

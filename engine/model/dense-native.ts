@@ -1,6 +1,6 @@
 /**
- * The dense half on the project's own kernels. Quantized weights are kept as they are in the file (DENSE_TYPES), all others become 8 bits with a
- * scale per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
+ * The dense half on the project's own kernels. Quantized weights are kept as they are in the file (DENSE_TYPES) or with their codes in the form of
+ * another type (rewrite.ts), all others become 8 bits with a scale per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
 import {
   assert,
@@ -14,6 +14,7 @@ import {
 import { normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened, PACKED_AT_ONCE_BYTES } from './dense.ts';
 import { finite } from './dense-graphs.ts';
+import { rewritten } from './rewrite.ts';
 import type { DenseBackend, DenseOptions, LayerInput, ModelConfig, Tensor } from './types.ts';
 
 /** The matrices that experts have one of each. */
@@ -110,7 +111,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
   }
 
   #matrix(layer: number, slot: DenseSlot, name: string, expert = 0): void {
-    const tensor = this.model.weights.tensor(name);
+    const tensor = rewritten(this.model.weights.tensor(name));
     const [outputs, inputs] = this.#half.sizes(layer, slot);
     assert(tensor.shape[0] === outputs && tensor.shape[1] === inputs, `${name} is [${tensor.shape.join(', ')}]`);
     const packing = tensor.readStored === undefined ? null : densePacking(tensor.storedType, outputs, inputs);

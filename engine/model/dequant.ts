@@ -101,33 +101,35 @@ function decodeQ2_K(source: Uint8Array, target: Float32Array): void {
   }
 }
 
-/**
- * Pairs as in Q2_K; bit r of high byte j is the high bit of weight j of run r (0 … 7), and a weight without it lies 4 lower.
- * Of scale g, byte g % 8 of twelve has the low nibble (in its upper half for g ≥ 8), byte 8 + g % 4 the two high bits.
- */
+/** s − 32 of the 16 weights of group g in the block at `at`: byte g % 8 of twelve has the low nibble (in its upper half for g ≥ 8), byte 8 + g % 4 the two high bits. */
+export function q3Scale(source: Uint8Array, at: number, g: number): number {
+  const low = (source[at + 96 + (g & 7)]! >> (4 * (g >> 3))) & 15;
+  const high = (source[at + 104 + (g & 3)]! >> (2 * (g >> 2))) & 3;
+  return (low | (high << 4)) - 32;
+}
+
+/** q − 4 of weight j of group g: pairs as in Q2_K; bit r of high byte j is the high bit of weight j of run r (0 … 7), and a weight without it lies 4 lower. */
+export function q3Code(source: Uint8Array, at: number, g: number, j: number): number {
+  const [run, place] = [g >> 1, 16 * (g & 1) + j];
+  const pair = (source[at + 32 + 32 * (g >> 3) + place]! >> (2 * (run & 3))) & 3;
+  return (pair | (((source[at + place]! >> run) & 1) << 2)) - 4;
+}
+
 function decodeQ3_K(source: Uint8Array, target: Float32Array): void {
   const half = halves();
   for (let block = 0, at = 0; block < target.length; block += 256, at += 110) {
     const d = half[u16(source, at + 108)]!;
     for (let g = 0; g < 16; g++) {
-      const low = (source[at + 96 + (g & 7)]! >> (4 * (g >> 3))) & 15;
-      const high = (source[at + 104 + (g & 3)]! >> (2 * (g >> 2))) & 3;
-      const scale = d * ((low | (high << 4)) - 32);
-      const offset = 16 * (g & 1);
-      const codes = at + 32 + 32 * (g >> 3) + offset;
-      const run = g >> 1;
-      for (let j = 0; j < 16; j++) {
-        const code = ((source[codes + j]! >> (2 * (run & 3))) & 3) | (((source[at + offset + j]! >> run) & 1) << 2);
-        target[block + 16 * g + j] = scale * (code - 4);
-      }
+      const scale = d * q3Scale(source, at, g);
+      for (let j = 0; j < 16; j++) target[block + 16 * g + j] = scale * q3Code(source, at, g, j);
     }
   }
 }
 
 /** The sixteen levels of IQ4_NL and IQ4_XS, closer together near zero, where most weights are. */
-const LEVELS: readonly number[] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+export const LEVELS: readonly number[] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /** The values of a 4-bit float of one sign, two exponent and one mantissa bit. */
-const E2M1: readonly number[] = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
+export const E2M1: readonly number[] = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
 
 /** 32 weights from the 16 bytes of nibbles at `at`. */
 function decodeLevels(
@@ -149,15 +151,18 @@ function decodeIQ4_NL(source: Uint8Array, target: Float32Array): void {
     decodeLevels(source, at + 2, LEVELS, half[u16(source, at)]!, target.subarray(block, block + 32));
 }
 
-/** Run r has the low nibble of its scale in byte 4 + r / 2 and the two high bits at bit 2r of the 16 bits before. */
+/** s − 32 of run r in the block at `at`: the low nibble in byte 4 + r / 2 and the two high bits at bit 2r of the 16 bits before. */
+export function xsScale(source: Uint8Array, at: number, r: number): number {
+  const low = (source[at + 4 + (r >> 1)]! >> (4 * (r & 1))) & 15;
+  return (low | (((u16(source, at + 2) >> (2 * r)) & 3) << 4)) - 32;
+}
+
 function decodeIQ4_XS(source: Uint8Array, target: Float32Array): void {
   const half = halves();
   for (let block = 0, at = 0; block < target.length; block += 256, at += 136) {
     const d = half[u16(source, at)]!;
-    const high = u16(source, at + 2);
     for (let r = 0; r < 8; r++) {
-      const low = (source[at + 4 + (r >> 1)]! >> (4 * (r & 1))) & 15;
-      const scale = d * ((low | (((high >> (2 * r)) & 3) << 4)) - 32);
+      const scale = d * xsScale(source, at, r);
       decodeLevels(source, at + 8 + 16 * r, LEVELS, scale, target.subarray(block + 32 * r, block + 32 * r + 32));
     }
   }

@@ -4,6 +4,7 @@ import { expectedShapes } from './config.ts';
 import { PACKED_AT_ONCE_BYTES } from './dense.ts';
 import type { DenseChoice } from './dense-choice.ts';
 import { ELEMENT_TYPES } from './dequant.ts';
+import { packedType } from './rewrite.ts';
 import type { DenseOptions, ModelConfig, WeightSource } from './types.ts';
 
 /** Bytes for one weight of ONNX Runtime's: 32 inputs share a float32 scale. */
@@ -48,7 +49,7 @@ function weightsOf(
     const [outputs = 1, inputs = 1] = shape;
     // Routers stay float32.
     const isMatrix = shape.length === 2 && !name.endsWith('.router');
-    const packing = dense === 'native' && isMatrix ? densePacking(storedType, outputs, inputs) : null;
+    const packing = dense === 'native' && isMatrix ? densePacking(packedType(storedType), outputs, inputs) : null;
     const readBytes =
       packing === null ? outputs * inputs * 4 : Math.min(PACKED_AT_ONCE_BYTES, outputs * packing.rowBytes);
     loadingBytes = Math.max(loadingBytes, readBytes);

@@ -1,6 +1,6 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except log, machines, memory, retrieval and audit.
+ * every bench except those that run alone.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
@@ -12,6 +12,8 @@
  *   machines    runs alone: whole models on every instruction set of this processor, beside llama.cpp with the same one
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by its SQL tables
+ *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
+ *   lookup      runs alone: answers with prompt look-up decoding and without
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             machines also measures llama.cpp; attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -43,7 +45,9 @@ import { attention } from './attention.ts';
 import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
 import { demote } from './demote.ts';
+import { grammar } from './grammar.ts';
 import { log } from './log.ts';
+import { lookup } from './lookup.ts';
 import { machine } from './machine.ts';
 import { machines } from './machines.ts';
 import { typical } from './measure.ts';
@@ -53,11 +57,13 @@ import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
 import { retrieval } from './retrieval.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
-import { readCommand } from './settings.ts';
+import { type Command, readCommand } from './settings.ts';
 import { step } from './step.ts';
 import { openStream, STREAM_BYTES, StreamRecord } from './stream.ts';
 import { markdown } from './table.ts';
 import { trial } from './trial.ts';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
 
 const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
   attention,
@@ -69,30 +75,25 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
   step,
 };
 
+/** Benches with a command to themselves. */
+const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Command) => Promise<unknown>>> = {
+  memory: async (say, { json }) => memory(say, json),
+  machines: (say, { isas, models, quick, json, settings: { peers, rounds } }) =>
+    machines(say, { isas, models, quick, peers, rounds, json }),
+  log: (say, { json }) => log(say, json),
+  retrieval: (say, { settings, indexes, json }) => retrieval(say, { count: settings.sessions, indexes, json }),
+  audit: (say, { settings, over, keep, json }) => audit(say, { entries: settings.entries, over, keep, json }),
+  grammar: (say, { settings: { rounds }, json }) => grammar(say, { root, rounds, json }),
+  lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
+};
+
 async function main(): Promise<void> {
   const command = readCommand(process.argv.slice(2));
-  const { names: asked, settings, isas, json, table, indexes, over, keep } = command;
-  if (asked.length === 1 && asked[0] === 'memory') {
+  const { names: asked, settings, isas, json, table } = command;
+  const alone = asked.length === 1 ? ALONE[asked[0]!] : undefined;
+  if (alone !== undefined) {
     // This comes before the read stream, whose memory must not be measured.
-    memory((line) => console.log(line), json);
-    return;
-  }
-  if (asked.length === 1 && asked[0] === 'machines') {
-    const { models, quick } = command;
-    const { peers, rounds } = settings;
-    await machines((line) => console.log(line), { isas, models, quick, peers, rounds, json });
-    return;
-  }
-  if (asked.length === 1 && asked[0] === 'log') {
-    await log((line) => console.log(line), json);
-    return;
-  }
-  if (asked.length === 1 && asked[0] === 'retrieval') {
-    await retrieval((line) => console.log(line), { count: settings.sessions, indexes, json });
-    return;
-  }
-  if (asked.length === 1 && asked[0] === 'audit') {
-    await audit((line) => console.log(line), { entries: settings.entries, over, keep, json });
+    await alone((line) => console.log(line), command);
     return;
   }
   const names = asked.length === 0 ? Object.keys(BENCHES) : asked;
@@ -126,7 +127,7 @@ async function main(): Promise<void> {
     settings,
     stream,
     isa: nativeInfo().isa,
-    root: fileURLToPath(new URL('../..', import.meta.url)),
+    root,
     random: seeded(1),
     add: (row) => rows.push(row),
     say,

@@ -19,6 +19,7 @@ const THREADED = [
   'test/simulation/moves.test.ts',
   'test/property/attention.test.ts',
   'test/property/latent-cache.test.ts',
+  'test/property/cache-steps.test.ts',
 ];
 const EVERYTHING = [
   'test/unit/native',
@@ -27,6 +28,7 @@ const EVERYTHING = [
   'test/property/attention.test.ts',
   'test/property/latent-cache.test.ts',
   'test/property/skip.test.ts',
+  'test/property/cache-steps.test.ts',
   'test/simulation/moves.test.ts',
   'test/simulation/pool.test.ts',
 ];

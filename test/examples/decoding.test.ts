@@ -1,10 +1,14 @@
 // The examples of decoding over a cache of one's own: speculation writes the tokens of plain decoding in fewer runs of the model, with an exact cache, in 8 bits and
 // across the ends of pages; beams that share pages score their texts as a model that reads each text by itself.
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import { openCache } from 'palimpsest';
 import { expect, it } from 'vitest';
-import { openCache } from '../../engine/index.ts';
-import { beamSearch } from './beams.ts';
-import { draftOf, generate } from './speculation.ts';
-import { likeliest, logSoftmax, TOY_SHAPE, ToyModel } from './toy-runtime.ts';
+import { beamSearch } from '../../examples/beams.ts';
+import { draftOf, generate } from '../../examples/speculation.ts';
+import { likeliest, logSoftmax, TOY_SHAPE, ToyModel } from '../../examples/toy-runtime.ts';
+
+const root = join(import.meta.dirname, '..', '..');
 
 const PROMPT = Array.from({ length: 50 }, (_, i) => (i * 7) % 5);
 
@@ -28,6 +32,8 @@ it.each([
     await cache.close();
   }
   const [plain, fast] = written;
+  // A text that repeated one token would be guessed right by anything.
+  expect(new Set(plain!.tokens).size).toBeGreaterThan(5);
   expect(plain!.passes).toBe(400);
   expect(fast!.tokens).toEqual(plain!.tokens);
   expect(fast!.passes).toBeLessThan(300);
@@ -52,4 +58,12 @@ it('beams share pages, are given back, and score as texts that are read alone', 
   await greedy.close();
   const one = await openCache({ ...TOY_SHAPE, cacheTypes: 'f16:f16' });
   expect((await beamSearch(model, one, prompt, 1, 1))[0]!.tokens).toEqual([first]);
+});
+
+it.each([
+  ['speculation', /drafts of 0: 400 tokens in 400 runs, …(.*)\ndrafts of 5: 400 tokens in [12]\d\d runs, …\1\n/],
+  ['beams', /^(-\d+\.\d{3} {2}\d+( \d+){5}\n){4}$/],
+] as const)('%s runs as it is', (name, said) => {
+  const run = ['--import', 'tsx', join('examples', `${name}.ts`)];
+  expect(execFileSync(process.execPath, run, { cwd: root, encoding: 'utf8' })).toMatch(said);
 });

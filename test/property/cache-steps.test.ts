@@ -4,12 +4,14 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { loadCache, openCache, openPool, type PolicyCache } from '../../engine/index.ts';
 import { uniform } from '../native/dense.ts';
+import { IS_SHORT } from '../native/effort.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 
 const folder = scratchFolders();
 const SHAPE = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: 64 } as const;
 const D = SHAPE.headDim;
-const STEPS = 50_000;
+/** Under sanitizers, which take twenty times as long, a part. */
+const STEPS = IS_SHORT ? 2000 : 50_000;
 /** Caches that are open at a time, and tokens in each. */
 const CACHES_MAX = 4;
 const TOKENS_MAX = 280;
@@ -147,7 +149,7 @@ it.each([
     else if (what < 0.995 || pair.tokens > 256) await close(at);
     expect(pairs[at]?.cache.length ?? 0).toBe(pairs[at]?.tokens ?? 0);
   }
-  for (const count of Object.values(done)) expect(count).toBeGreaterThan(50);
+  for (const count of Object.values(done)) expect(count).toBeGreaterThan(IS_SHORT ? 1 : 50);
   for (const { cache } of pairs) await cache.close();
   expect(pool.usedBytes).toBe(0);
   pool.close();

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { compareWithExact } from '../../../engine/evaluate/compare.ts';
 import { type EvaluateRequest, type EvaluateRow, evaluate, parseCache } from '../../../engine/evaluate/evaluate.ts';
 import { documentLength, questionTokens } from '../../../engine/evaluate/recall.ts';
-import { type TourEvent, tour, writingSpeed } from '../../../engine/evaluate/tour.ts';
+import { COMPARED_TOKENS, type TourEvent, tour, writingSpeed } from '../../../engine/evaluate/tour.ts';
 import { setupOf } from '../../../engine/learn.ts';
 import { Runtime } from '../../../engine/runtime.ts';
 import { Session } from '../../../engine/session.ts';
@@ -167,6 +167,12 @@ describe('the demonstration', () => {
       const asked = runtime.model.tokenizer.encode(`\n\nThe access code of ${question.place} is`).length;
       expect(written.tokens).toBe(tokens.length - asked);
     }
+    // Rows of a run that are not those of its tokens would make the true next token look impossible.
+    const compared = result.answers.reduce((sum, { tokens }) => sum + tokens.length, COMPARED_TOKENS);
+    const { tokens, perplexity, perplexityExact } = result.divergence;
+    expect(tokens).toBe(compared);
+    expect(perplexityExact).toBeLessThan(100);
+    expect(perplexity / perplexityExact).toBeCloseTo(1, 1);
     expect(result.tokensPerSecond).toBe(writingSpeed(result.answers));
     const answer = result.answers[0]!;
     const two = [5, 15].map((ms) => ({ ...answer, written: { tokens: 10, ms } }));

@@ -11,6 +11,8 @@ import { KvError, nativeInfo } from '../../../native/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
+import { grammarRows } from '../../../scripts/bench/grammar.ts';
+import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { median, typical } from '../../../scripts/bench/measure.ts';
 import { parkAt } from '../../../scripts/bench/park.ts';
@@ -308,6 +310,18 @@ describe('machines', () => {
     expect(command).toMatchObject({ isas: ['avx2', 'avx512'], models: ['qwen2-0.5b', 'smollm2'], quick: true });
     expect(readCommand(['machines']).models).toEqual(['smollm2', 'llama-1b', 'qwen2-0.5b']);
   });
+});
+
+test('grammars are followed to their ends, and look-up writes the same tokens', async () => {
+  const runtime = await Runtime.open({ model: 'reference', threads: 1 });
+  const grammars = await grammarRows(runtime.model, 1);
+  expect(grammars.length).toBeGreaterThan(3);
+  for (const { tokens, msPerToken } of grammars) expect([tokens > 10, msPerToken > 0]).toEqual([true, true]);
+  const task = { name: 'x', system: '', question: 'a bee, a cat. '.repeat(20), temperature: 0 };
+  const row = await lookupRow(runtime, task, 1);
+  expect(row).toMatchObject({ task: 'x', tokens: 256 });
+  expect(row.accepted).toBeLessThanOrEqual(row.drafted);
+  await runtime.close();
 });
 
 test('the middle of the faster half', () => {

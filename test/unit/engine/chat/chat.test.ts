@@ -253,7 +253,7 @@ describe('a chat is not opened', () => {
     ['with messages that are none', { messages: [{ role: 'user' }] }, 'bad-argument'],
     ['with messages that are no list', { messages: 'Hi' }, 'bad-argument'],
     ['with a system message that is no text', { system: 3 }, 'bad-argument'],
-    ['with an end that there is not', { atContextEnd: 'compress' }, 'bad-argument'],
+    ['with an end that there is not', { atContextEnd: 'forget' }, 'bad-argument'],
     ['for more tokens than the model has', { contextTokens: 5000 }, 'bad-argument'],
     ['with an option that there is not', { prompt: 'Hi' }, 'bad-argument'],
     ['with too small a budget', { kvBudget: '10KiB' }, 'budget-too-small'],

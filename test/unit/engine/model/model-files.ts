@@ -4,6 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ELEMENT_TYPES } from '../../../../engine/model/dequant.ts';
 import { fetchedPath } from '../../../../engine/model/fetch.ts';
+import { toHalf } from '../../../../native/index.ts';
+import { type QuantizedType, weightBlocks } from '../../../native/weight-blocks.ts';
 
 const root = join(import.meta.dirname, '..', '..', '..', '..');
 /** Test data beside the repository. */
@@ -272,29 +274,43 @@ export function tinyGguf(
   return gguf({ metadata: [...metadata], tensors, ...parts });
 }
 
-/** Types of 4 bits and fewer that are decoded when they are read: their number in a file, and where a block has f16 numbers. */
+/** Types of 4 bits and fewer that are decoded when they are read: their number in a file, where a block has f16 numbers, and the root mean square of weights where these are 1. */
 export const SMALL_TYPES = {
-  Q2_K: { number: 10, halves: [80, 82] },
-  Q3_K: { number: 11, halves: [108] },
-  IQ4_NL: { number: 20, halves: [0] },
-  IQ4_XS: { number: 23, halves: [0] },
-  MXFP4: { number: 39, halves: [] },
+  Q2_K: { number: 10, halves: [80, 82], spread: 13 },
+  Q3_K: { number: 11, halves: [108], spread: 43 },
+  IQ4_NL: { number: 20, halves: [0], spread: 67 },
+  IQ4_XS: { number: 23, halves: [0], spread: 1250 },
+  MXFP4: { number: 39, halves: [], spread: 2.9 },
 } as const;
 export type SmallType = keyof typeof SMALL_TYPES;
 
-/** Random blocks with scales of a few hundredths: f16 numbers of 2^-8 and exponents of 2^-7. */
-export function smallBlocks(name: SmallType, values: number, random: () => number): Uint8Array {
+/** Random blocks with scales of a few hundredths, f16 numbers of 2^-8 and exponents of 2^-7, or weights of about this root mean square. */
+export function smallBlocks(name: SmallType, values: number, random: () => number, rms?: number): Uint8Array {
   const { blockValues, blockBytes } = ELEMENT_TYPES.get(name)!;
   const bytes = Uint8Array.from({ length: (values / blockValues) * blockBytes }, () => Math.floor(random() * 256));
+  const { halves, spread } = SMALL_TYPES[name];
+  const scale = rms === undefined ? 0x1c00 : toHalf(Float32Array.of(rms / spread))[0]!;
+  const exponent = rms === undefined ? 120 : 127 + Math.round(Math.log2(rms / spread));
   for (let at = 0; at < bytes.length; at += blockBytes) {
-    for (const half of SMALL_TYPES[name].halves) bytes.set([0x00, 0x1c], at + half);
-    if (name === 'MXFP4') bytes[at] = 120;
+    for (const half of halves) new DataView(bytes.buffer).setUint16(at + half, scale, true);
+    if (name === 'MXFP4') bytes[at] = exponent;
   }
   return bytes;
 }
 
+/** The numbers in a file of the types that the dense half packs as they are. */
+const PACKED_TYPES: Readonly<Record<QuantizedType, number>> = {
+  ...{ Q4_0: 2, Q4_1: 3, Q5_0: 6, Q5_1: 7, Q8_0: 8 },
+  ...{ Q4_K: 12, Q5_K: 13, Q6_K: 14 },
+};
+
+/** All types of fewer than 16 bits that are read. */
+export const BLOCK_TYPES = [...Object.keys(SMALL_TYPES), ...Object.keys(PACKED_TYPES)] as (SmallType | QuantizedType)[];
+
+const isSmall = (name: SmallType | QuantizedType): name is SmallType => Object.hasOwn(SMALL_TYPES, name);
+
 /** A model as tiny as whole blocks of 256 allow, its matrices in one of these types. */
-export function smallTypeGguf(name: SmallType, random: () => number): Buffer {
+export function blockTypeGguf(name: SmallType | QuantizedType, random: () => number): Buffer {
   const shape = { width: 256, hidden: 256, vocab: TINY.vocab, headDim: 64, queryHeads: 4, kvHeads: 1 };
   const change = (metadata: Map<string, RawValue>): void => {
     metadata.set('llama.embedding_length', { type: 'u32', value: shape.width });
@@ -305,8 +321,11 @@ export function smallTypeGguf(name: SmallType, random: () => number): Buffer {
   const tensors = [...tinyWeights(random, shape)].map(([key, { shape: sizes, values }]) => ({
     name: GGUF_NAMES[key]!,
     sizes: [...sizes].reverse(),
-    type: sizes.length === 2 ? SMALL_TYPES[name].number : 0,
-    bytes: sizes.length === 2 ? smallBlocks(name, values.length, random) : floats(values),
+    ...(sizes.length < 2
+      ? { type: 0, bytes: floats(values) }
+      : isSmall(name)
+        ? { type: SMALL_TYPES[name].number, bytes: smallBlocks(name, values.length, random) }
+        : { type: PACKED_TYPES[name], bytes: weightBlocks(random, name, values.length, 0.05) }),
   }));
   return tinyGguf(random, change, { tensors });
 }

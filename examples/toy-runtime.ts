@@ -1,12 +1,24 @@
 /** A runtime of one's own over `openCache`: a model of two layers with random weights, in plain loops. It computes, and the cache keeps and attends. */
-import type { PolicyCache } from '../../engine/index.ts';
-import { normals, uniform } from '../native/dense.ts';
+import type { PolicyCache } from 'palimpsest';
 
 export const TOY_SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 } as const;
 export const TOY_VOCABULARY = 24;
 const WIDTH = 64;
 const QUERY = TOY_SHAPE.queryHeads * TOY_SHAPE.headDim;
 const KEY = TOY_SHAPE.kvHeads * TOY_SHAPE.headDim;
+
+/** Normal numbers, the same for the same seed: by Box and Muller, of a counter that is hashed (mulberry32). */
+function normals(seed: number): (count: number) => Float32Array {
+  let state = seed >>> 0;
+  const uniform = (): number => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let hash = Math.imul(state ^ (state >>> 15), state | 1);
+    hash ^= hash + Math.imul(hash ^ (hash >>> 7), hash | 61);
+    return (((hash ^ (hash >>> 14)) >>> 0) + 0.5) / 2 ** 32;
+  };
+  return (count) =>
+    Float32Array.from({ length: count }, () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform()));
+}
 
 /** x [rows, width] · w [outputs, width]ᵀ → [rows, outputs] */
 function product(x: Float32Array, w: Float32Array, width: number): Float32Array {
@@ -24,13 +36,16 @@ function product(x: Float32Array, w: Float32Array, width: number): Float32Array 
 /** Weights, the same for the same seed. */
 export class ToyModel {
   readonly #embedding: Float32Array;
+  /** Not the embedding: a model whose output is its input says the same token for ever. */
+  readonly #output: Float32Array;
   readonly #layers: readonly Readonly<Record<'q' | 'k' | 'v' | 'o', Float32Array>>[];
 
   constructor(seed: number) {
-    const random = uniform(seed);
+    const random = normals(seed);
     const matrix = (outputs: number, width: number): Float32Array =>
-      normals(random, outputs * width).map((value) => value / Math.sqrt(width));
-    this.#embedding = normals(random, TOY_VOCABULARY * WIDTH);
+      random(outputs * width).map((value) => value / Math.sqrt(width));
+    this.#embedding = random(TOY_VOCABULARY * WIDTH);
+    this.#output = matrix(TOY_VOCABULARY, WIDTH);
     this.#layers = Array.from({ length: TOY_SHAPE.layers }, () => ({
       q: matrix(QUERY, WIDTH),
       k: matrix(KEY, WIDTH),
@@ -51,7 +66,7 @@ export class ToyModel {
       const attended = product(cache.attention(layer, product(x, q, WIDTH)), o, QUERY);
       x = x.map((value, i) => value + attended[i]!);
     }
-    const logits = product(x, this.#embedding, WIDTH);
+    const logits = product(x, this.#output, WIDTH);
     return tokens.map((_, row) => logits.subarray(row * TOY_VOCABULARY, (row + 1) * TOY_VOCABULARY));
   }
 }

@@ -1,11 +1,13 @@
 /**
  * Speculative decoding with `truncate`: a draft of some tokens is read at once, the model says which of them it would have written itself, and the
  * others are taken back. Greedy, so the tokens are those of plain decoding. The draft is what followed the newest two tokens where they stood before.
+ *
+ *   node --import tsx examples/speculation.ts
  */
-import type { PolicyCache } from '../../engine/index.ts';
-import { likeliest, type ToyModel } from './toy-runtime.ts';
+import { openCache, type PolicyCache } from 'palimpsest';
+import { likeliest, TOY_SHAPE, ToyModel } from './toy-runtime.ts';
 
-/** Pages of the cache; a page that is full is sealed by the next token, and its rows cannot be taken back then. */
+/** Pages of the cache; a draft that ends with its page can always be taken back. */
 const PAGE_TOKENS = 128;
 
 export interface Speculated {
@@ -46,3 +48,11 @@ export function generate(
   }
   return { tokens: text.slice(prompt.length), passes };
 }
+
+if (process.argv[1] === import.meta.filename)
+  for (const draftTokens of [0, 5]) {
+    const cache = await openCache({ ...TOY_SHAPE, cacheTypes: 'q8:q8' });
+    const { tokens, passes } = generate(new ToyModel(3), cache, [0, 2, 4, 1, 3, 0, 2, 4], 400, draftTokens);
+    console.log(`drafts of ${draftTokens}: ${tokens.length} tokens in ${passes} runs, …${tokens.slice(-12).join(' ')}`);
+    await cache.close();
+  }

@@ -1,9 +1,11 @@
 /**
  * Beam search with `fork`: every beam is a cache, and those that go on from the same one share its pages. A beam that nobody goes on from is closed, and what
  * only it held is free again.
+ *
+ *   node --import tsx examples/beams.ts
  */
-import type { PolicyCache } from '../../engine/index.ts';
-import { logSoftmax, type ToyModel } from './toy-runtime.ts';
+import { openCache, type PolicyCache } from 'palimpsest';
+import { logSoftmax, TOY_SHAPE, ToyModel } from './toy-runtime.ts';
 
 export interface Beam {
   readonly tokens: readonly number[];
@@ -39,4 +41,11 @@ export async function beamSearch(
   }
   for (const beam of beams) await beam.cache.close();
   return beams.map(({ tokens, score }) => ({ tokens, score }));
+}
+
+if (process.argv[1] === import.meta.filename) {
+  const cache = await openCache({ ...TOY_SHAPE, cacheTypes: 'q8:q8' });
+  const prompt = Array.from({ length: 300 }, (_, i) => (i * 11) % 24);
+  for (const { tokens, score } of await beamSearch(new ToyModel(5), cache, prompt, 6, 4))
+    console.log(`${score.toFixed(3)}  ${tokens.join(' ')}`);
 }
