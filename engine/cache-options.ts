@@ -42,6 +42,8 @@ export interface OpenCacheOptions {
   readonly windowTokens?: number;
   /** Factor on q·k, default 1/sqrt(headDim). */
   readonly scale?: number;
+  /** A scaled score s becomes scoreCap · tanh(s / scoreCap), before ALiBi: from 1e-20 to 1e20. Null, the default: it stays as it is. */
+  readonly scoreCap?: number | null;
   /** Tokens that a query may look back, itself included, one entry per layer; null: all. Default: all. */
   readonly slidingWindow?: readonly (number | null)[];
   /** ALiBi slopes, [queryHeads]: score −= slope · distance. Default: none. */
@@ -91,6 +93,7 @@ export const CACHE_OPTIONS: Names<OpenCacheOptions> = {
   openFormat: true,
   windowTokens: true,
   scale: true,
+  scoreCap: true,
   slidingWindow: true,
   alibiSlopes: true,
   threads: true,

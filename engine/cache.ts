@@ -440,7 +440,7 @@ function govern(
   origin?: Origin,
 ): Governed {
   const { layers, pool, latents, outputSketch = [] } = options;
-  const { scale, slidingWindow, alibiSlopes, threads } = options;
+  const { scale, scoreCap, slidingWindow, alibiSlopes, threads } = options;
   const { modelDigest, kvBudget, kldBudget, policy } = options;
   if (outputSketch.length !== 0 && outputSketch.length !== layers) {
     throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
@@ -453,6 +453,7 @@ function govern(
     pool,
     native: {
       ...(scale === undefined ? {} : { scale }),
+      ...(scoreCap === undefined ? {} : { scoreCap }),
       ...(slidingWindow === undefined ? {} : { slidingWindow }),
       ...(alibiSlopes === undefined ? {} : { alibiSlopes }),
       ...(threads === undefined ? {} : { threads }),

@@ -13,7 +13,7 @@ import type { SessionPlan } from './plan.ts';
 export interface NativeOptions {
   readonly shape: CacheShape;
   readonly plan: SessionPlan;
-  readonly native: Pick<KvCacheOptions, 'scale' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
+  readonly native: Pick<KvCacheOptions, 'scale' | 'scoreCap' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
   /** S·W_o of every layer, or none. */
   readonly sketches: readonly Float32Array[];
   readonly latents?: LatentOptions | undefined;

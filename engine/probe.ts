@@ -171,6 +171,7 @@ export class Probe {
       threads,
       ...this.#formats,
       slidingWindow: [model.config.slidingWindow[layer] ?? null],
+      scoreCap: model.config.scoreCap,
     });
     try {
       for (let page = 0; page < pages; page++) copy.importPage(0, of.exportPage(at, page));

@@ -74,7 +74,11 @@ export class Session {
     const governed = Governed.open({
       shape,
       plan,
-      native: { threads: runtime.threads, slidingWindow: model.config.slidingWindow },
+      native: {
+        threads: runtime.threads,
+        slidingWindow: model.config.slidingWindow,
+        scoreCap: model.config.scoreCap,
+      },
       sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       pool: setup.pool,

@@ -29,5 +29,5 @@ const described = () => ({
 /** The ABI string: a version number, the number of formats, and the digest. */
 export function abi(): string {
   const digest = createHash('sha256').update(JSON.stringify(described())).digest('hex').slice(0, 32);
-  return `5 formats=${ALL_FAMILIES.flatMap(([, { formats }]) => formats).length} layout=${digest}`;
+  return `6 formats=${ALL_FAMILIES.flatMap(([, { formats }]) => formats).length} layout=${digest}`;
 }

@@ -140,7 +140,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
   }
 
   // (pool, Int32Array[7]: layers, H, n, d, window format, threads, open format; scale, Int32Array windows [layers], Float32Array slopes [H or 0],
-  // budget bytes or undefined)
+  // budget bytes or undefined, cap of scores or undefined for none)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       std::shared_ptr<PagePool> pool = PoolHandle::from(info[0]);
@@ -167,6 +167,11 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       options.threads = kHasThreads ? threads : 1;
       options.scale = info[2].As<Napi::Number>().FloatValue();
       if (!(std::fabs(options.scale) <= kLargestFactor)) return kBadValue;
+      if (!info[6].IsUndefined()) {
+        if (!info[6].IsNumber()) return kBadArgument;
+        options.scoreCap = info[6].As<Napi::Number>().FloatValue();
+        if (!(options.scoreCap >= kLeastCap && options.scoreCap <= kLargestFactor)) return kBadValue;
+      }
       if (windows.length != static_cast<size_t>(s.layers)) return kBadShape;
       if (slopes.length != 0 && slopes.length != static_cast<size_t>(s.queryHeads)) return kBadShape;
       for (size_t i = 0; i < windows.length; i++) {

@@ -30,7 +30,8 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   explicit DenseHandle(const Info& info) : Napi::ObjectWrap<DenseHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kDenseTag); }
 
  private:
-  // (Int32Array[11] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features, experts, experts of a row; epsilon)
+  // (Int32Array[11] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features, experts, experts of a row; epsilon,
+  // cap of logits or undefined for none)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<int32_t> numbers;
@@ -46,7 +47,13 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (experts == 0 ? used != 0 : used < 1 || used > std::min(experts, kExpertsUsedMax)) return kBadArgument;
       const double epsilon = info[1].As<Napi::Number>().DoubleValue();
       if (!(epsilon >= 0 && epsilon <= 1) || at[3] * at[5] > kMaxSize || at[4] * at[5] > kMaxSize) return kBadArgument;
-      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], experts, used, at[8], static_cast<float>(epsilon)};
+      float cap = 0;
+      if (!info[2].IsUndefined()) {
+        if (!info[2].IsNumber()) return kBadArgument;
+        cap = info[2].As<Napi::Number>().FloatValue();
+        if (!(cap >= kLeastCap && cap <= kLargestFactor)) return kBadArgument;
+      }
+      const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], experts, used, at[8], static_cast<float>(epsilon), cap};
       dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, kHasThreads ? at[7] : 1);
       return kOk;
     });

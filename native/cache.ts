@@ -474,7 +474,7 @@ class NativeCache implements KvCache {
 export function openKvCache(options: KvCacheOptions): KvCache {
   record(options, 'options');
   const pool = NativePool.handleOf(options.pool);
-  const { shape, windowFormat, openFormat, scale, threads, windows, slopes } = checkedOptions(options);
+  const { shape, windowFormat, openFormat, scale, scoreCap, threads, windows, slopes } = checkedOptions(options);
   const scratchBytes = integer(
     options.latentScratchBytes ?? held.LATENT_SCRATCH_BYTES,
     'latentScratchBytes',
@@ -494,7 +494,7 @@ export function openKvCache(options: KvCacheOptions): KvCache {
     threads,
     FORMATS[openFormat].id,
   );
-  check(handle.open(pool, numbers, scale, windows, slopes, budgetBytes), 'open a cache');
+  check(handle.open(pool, numbers, scale, windows, slopes, budgetBytes, scoreCap ?? undefined), 'open a cache');
   held.setLatentScratch(handle, scratchBytes);
   return new NativeCache(handle, pool, shape, sealLatentBytes);
 }

@@ -17,6 +17,7 @@ import {
   EXPERTS_USED_MAX,
 } from './layout.ts';
 import { check, type DenseHandle, loadBinary } from './load.ts';
+import { isCap } from './shape.ts';
 
 export {
   DENSE_NORMS,
@@ -65,6 +66,8 @@ export interface DenseShape {
   readonly qkNorm?: 'none' | 'head' | 'width';
   /** Of every layer, each with a gate, an up and a down of intermediateSize. Default: null, there are none. */
   readonly experts?: Experts | null;
+  /** Logits l become logitCap · tanh(l / logitCap): from 1e-20 to 1e20. Default: null, they stay as they are. */
+  readonly logitCap?: number | null;
 }
 
 /** How a matrix is kept. */
@@ -131,13 +134,20 @@ export class DenseHalf {
       fail(`heads together may have ${MAX_WIDTH} channels`, { queryHeads, kvHeads, headDim });
     }
     if (!(normEpsilon >= 0 && normEpsilon <= 1)) fail('normEpsilon must be from 0 to 1', { normEpsilon });
+    const logitCap = shape.logitCap ?? null;
+    if (logitCap !== null && !isCap(logitCap))
+      fail('logitCap must be null or a number from 1e-20 to 1e20', { logitCap: show(logitCap) });
     integer(threads, 'threads', 1, MAX_THREADS);
     const { count, used } = expertsOf(shape);
     const { Dense } = loadBinary();
     this.#handle = new Dense();
     this.shape = shape;
     check(
-      this.#handle.open(Int32Array.of(...numbers, threads, featuresOf(shape), count, used), normEpsilon),
+      this.#handle.open(
+        Int32Array.of(...numbers, threads, featuresOf(shape), count, used),
+        normEpsilon,
+        logitCap ?? undefined,
+      ),
       'open the dense half',
     );
   }
@@ -288,7 +298,7 @@ export class DenseHalf {
     check(this.#open.last(attention, x, tokens, xNext), 'run the dense half of the last layer');
   }
 
-  /** The final norm and the output matrix, from x [count, m] to out [count, vocab]. */
+  /** The final norm, the output matrix and the cap of logits, from x [count, m] to out [count, vocab]. */
   logits(x: Float32Array, count: number, out: Float32Array): void {
     this.#checkRows(x, count);
     rows(out, 'out', count, this.shape.vocabSize);

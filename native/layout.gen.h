@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "5 formats=30 layout=a2be6c01c1bf00ec878cc199aec23d70";
+constexpr char kAbi[] = "6 formats=30 layout=a2be6c01c1bf00ec878cc199aec23d70";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

@@ -33,6 +33,7 @@ export interface CacheHandle {
     windows: Int32Array,
     slopes: Float32Array,
     budgetBytes?: number,
+    scoreCap?: number,
   ): number;
   openFork(parent: CacheHandle): number;
   /** Writes five numbers for the cache and its forks: budget or infinity, used, peak, room, and with `audit` the sum over live buffers. */
@@ -153,7 +154,7 @@ export interface PredictorHandle {
 
 /** The matrices around attention in the binary. Slots are indices of DENSE_SLOTS, norms of DENSE_NORMS. */
 export interface DenseHandle {
-  open(shape: Int32Array, epsilon: number): number;
+  open(shape: Int32Array, epsilon: number, logitCap?: number): number;
   close(): number;
   bytes(out: Float64Array): number;
   /** `type` is an index of DENSE_TYPES. */

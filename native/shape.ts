@@ -7,8 +7,10 @@ import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, SINK_TOKENS, THREADS_MAX } from '.
 import { checkHeadDim } from './moves.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
-/** Whether rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/cache/layer.h is the same. */
+/** Whether rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/kernels/kernels.h is the same. */
 const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
+/** Whether scores can be divided by this. kLeastCap of native/kernels/kernels.h is the same. */
+export const isCap = (x: unknown): boolean => typeof x === 'number' && x >= Math.fround(1e-20) && isFactor(x);
 
 /**
  * The bytes of open pages and sinks when every layer holds so many tokens. There is room for 16 rows at first, which is doubled as tokens
@@ -68,6 +70,9 @@ export function checkedOptions(options: KvCacheOptions) {
   const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
   if (typeof scale !== 'number' || !isFactor(scale))
     fail('scale must be a number of at most 1e20 in size', { scale: show(scale) });
+  const scoreCap = options.scoreCap ?? null;
+  if (scoreCap !== null && !isCap(scoreCap))
+    fail('scoreCap must be null or a number from 1e-20 to 1e20', { scoreCap: show(scoreCap) });
   const threads = integer(options.threads ?? 1, 'threads', 1, THREADS_MAX);
   const windows = checkedWindows(options.slidingWindow, shape.layers);
   const slopes = options.alibiSlopes ?? new Float32Array(0);
@@ -79,5 +84,5 @@ export function checkedOptions(options: KvCacheOptions) {
     });
   }
   if (!slopes.every(isFactor)) throw new KvError('bad-value', 'alibiSlopes must be at most 1e20 in size');
-  return { shape, windowFormat, openFormat, scale, threads, windows, slopes };
+  return { shape, windowFormat, openFormat, scale, scoreCap, threads, windows, slopes };
 }

@@ -87,6 +87,14 @@ void softmaxPage(const Napi::CallbackInfo& info) {
   kernels->softmaxPage(scores, n, static_cast<size_t>(stride), first, last, max, sum, rescale, share, call.array<float>(rows));
 }
 
+void capScores(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int count = call.integer(0, kMany);
+  const float cap = call.number();
+  kernels->capScores(call.array<float>(static_cast<size_t>(count)), count, cap);
+}
+
 void axpy(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
@@ -220,6 +228,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("rotate", rotate);
   add("quantizeI16", quantizeI16);
   add("softmaxPage", softmaxPage);
+  add("capScores", capScores);
   add("axpy", axpy);
   add("scaleRow", scaleRow);
   add("dot", dot);

@@ -24,7 +24,7 @@ void attendPages(const Napi::CallbackInfo& info) {
   const int d = call.headDim(), heads = call.integer(1, 16), perHead = call.integer(1, kMostRows), pages = call.integer(1, kMostPages);
   const int last = call.integer(1, kPageTokens), window = call.integer(0, INT_MAX);
   const bool inRuns = call.flag();
-  const float skipShare = call.number();
+  const float skipShare = call.number(), cap = call.number();
   const int rows = heads * perHead, sides = 2 * heads;
   if (rows > kMostRows) call.fail("has too many rows");
   const auto* formats = call.array<int32_t>(static_cast<size_t>(pages) * 2);
@@ -58,6 +58,7 @@ void attendPages(const Napi::CallbackInfo& info) {
   query.window = window;
   query.alibi = slopes > 0;
   query.skipShare = skipShare;
+  query.cap = cap;
   std::copy_n(q, static_cast<size_t>(rows) * d, query.q.data());
   std::copy_n(position, rows, query.position.data());
   if (slopes > 0) std::copy_n(slope, rows, query.slope.data());

@@ -71,6 +71,8 @@ export interface KvCacheOptions {
   readonly openFormat?: WindowName;
   /** The factor that q·k is multiplied by: at most 1e20 in size, by default 1/sqrt(d). */
   readonly scale?: number;
+  /** Scores s = scale·q·k become scoreCap · tanh(s / scoreCap), before ALiBi and the softmax: from 1e-20 to 1e20. Null, the default: they stay as they are. */
+  readonly scoreCap?: number | null;
   /** For each layer, how many tokens a query may attend to, its own included. Null means all of them. */
   readonly slidingWindow?: readonly (number | null)[];
   /** The ALiBi slopes, [H]. A slope times (query position − key position) is subtracted from the score. */

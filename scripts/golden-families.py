@@ -57,6 +57,10 @@ MODELS = {
     "granite": {"model_type": "granite", **WIDE, "embedding_multiplier": 12.0, "attention_multiplier": 0.0625,
                 "residual_multiplier": 0.22, "logits_scaling": 8.0, "tie_word_embeddings": True},
     "olmo2": {"model_type": "olmo2", **WIDE, "rope_theta": 500000.0, "rms_norm_eps": 1e-6},
+    # Caps as small as many scores and logits, so that a model without them gives other logits.
+    "gemma2": {"model_type": "gemma2", "head_dim": 64, "num_hidden_layers": 3, "sliding_window": 64, "query_pre_attn_scalar": 64,
+               "attn_logit_softcapping": 2.0, "final_logit_softcapping": 8.0, "hidden_activation": "gelu_pytorch_tanh",
+               "tie_word_embeddings": True, "rms_norm_eps": 1e-6},
     "gemma3": {"model_type": "gemma3_text", "head_dim": 64, "num_hidden_layers": 3, "rope_theta": 1000000.0,
                "rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
                "sliding_window": 64, "sliding_window_pattern": 2, "query_pre_attn_scalar": 64,
@@ -67,7 +71,7 @@ MODELS = {
     # Shares of all experts that are not made to add up to one, and a norm_topk_prob that the file leaves out.
     "qwen3-moe-shares": {"model_type": "qwen3_moe", "head_dim": 64, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 96},
 }
-UNUSED = {"gemma3": ("hidden_act",)}
+UNUSED = {"gemma2": ("hidden_act",), "gemma3": ("hidden_act",)}
 
 
 def hashes(name, count):

@@ -11,6 +11,8 @@ const context = count(2 ** 27);
 const pairFactors = z.array(z.number().positive().max(65536)).max(512);
 /** A factor on whole activations. */
 const multiplier = z.number().positive().max(1e6);
+/** What a hyperbolic tangent keeps scores or logits below. */
+const cap = z.number().min(1e-3).max(1e6).nullable();
 
 const ropeScaling = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('none') }),
@@ -72,6 +74,8 @@ const schema = z.strictObject({
   queryScale: multiplier,
   embeddingScale: multiplier,
   logitScale: multiplier,
+  scoreCap: cap,
+  logitCap: cap,
   tiedEmbeddings: z.boolean(),
   bosId: z.int().min(0).nullable(),
   eosIds: z.array(z.int().min(0)).max(64),
@@ -191,7 +195,9 @@ type Feature =
   | 'qkNorm'
   | 'queryScale'
   | 'embeddingScale'
-  | 'logitScale';
+  | 'logitScale'
+  | 'scoreCap'
+  | 'logitCap';
 
 /** A layer as Llama has it, which other families are told from by what differs. */
 export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
@@ -212,5 +218,7 @@ export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
     queryScale: 1,
     embeddingScale: 1,
     logitScale: 1,
+    scoreCap: null,
+    logitCap: null,
   };
 }

@@ -4,7 +4,7 @@
  *     first     x → norm, q, k, v of layer 0
  *     next l    attention of layer l, x → output projection, residual, norm, MLP, residual → x; norm, q, k, v of layer l + 1
  *     last      the same without the projections that would follow
- *     logits    final norm and output matrix
+ *     logits    final norm, output matrix, cap of logits
  *
  * Inputs and outputs of every graph are float32 with a dynamic first axis T (tokens).
  *
@@ -246,6 +246,14 @@ class GraphDraft {
     return { value: down, residual: 'x.middle', bias: downBias, post: post('mlpPost') };
   }
 
+  /** cap · tanh(input / cap) */
+  cap(input: string, cap: number, output: string): void {
+    const by = this.constant(`${output}.cap`, 'float32', [1], Float32Array.of(cap));
+    this.node('Div', [input, by], [`${output}.shares`]);
+    this.node('Tanh', [`${output}.shares`], [`${output}.tanh`]);
+    this.node('Mul', [`${output}.tanh`, by], [output]);
+  }
+
   finish(name: string, inputs: readonly OnnxValue[], outputs: readonly OnnxValue[]): DenseGraph {
     const { nodes, initializers, matrices, bytes } = this;
     return { name, nodes, initializers, inputs, outputs, matrices, bytes };
@@ -317,6 +325,9 @@ export function logitsGraph(given: GraphInput): DenseGraph {
   const { config } = given;
   const draft = new GraphDraft(given);
   const normed = draft.norm('x', draft.vector('norm'), 'normed');
-  draft.project(normed, [config.tiedEmbeddings ? 'embed' : 'head'], config.hiddenSize, false, 'logits');
+  const { logitCap } = config;
+  const product = logitCap === null ? 'logits' : 'logits.uncapped';
+  draft.project(normed, [config.tiedEmbeddings ? 'embed' : 'head'], config.hiddenSize, false, product);
+  if (logitCap !== null) draft.cap(product, logitCap, 'logits');
   return draft.finish('logits', [rows('x', config.hiddenSize)], [rows('logits', config.vocabSize)]);
 }

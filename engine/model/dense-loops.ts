@@ -75,7 +75,9 @@ class LoopBackend extends DenseBase implements DenseBackend {
 
   async logits(x: Float32Array, rows: number): Promise<Float32Array> {
     await this.#start(x, rows, this.model.config.hiddenSize);
-    return this.#multiply(this.#norm(x, 'norm'), rows, this.model.config.tiedEmbeddings ? 'embed' : 'head');
+    const { tiedEmbeddings, logitCap } = this.model.config;
+    const logits = this.#multiply(this.#norm(x, 'norm'), rows, tiedEmbeddings ? 'embed' : 'head');
+    return logitCap === null ? logits : logits.map((logit) => logitCap * Math.tanh(logit / logitCap));
   }
 
   async close(): Promise<void> {

@@ -91,6 +91,10 @@ export interface ModelConfig {
   readonly embeddingScale: number;
   /** Factor on the logits. The loader has multiplied the gains of the final norm by it, so nobody else applies it. */
   readonly logitScale: number;
+  /** Scores s of attention become scoreCap · tanh(s / scoreCap); null: they stay as they are. */
+  readonly scoreCap: number | null;
+  /** Logits likewise, in what the dense half answers, so nobody else applies it. */
+  readonly logitCap: number | null;
   /** Whether the output matrix is the embedding itself. */
   readonly tiedEmbeddings: boolean;
   /** Token that every text begins with; null: none. */
@@ -267,7 +271,7 @@ export interface DenseBackend {
   next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput>;
   /** The same after the last layer: the residual stream, [T, m]. */
   last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array>;
-  /** Final norm and output matrix for some rows: [rows, vocab]. */
+  /** Final norm, output matrix and cap of logits for some rows: [rows, vocab]. */
   logits(x: Float32Array, rows: number): Promise<Float32Array>;
   /** W_o of a layer times a sketch from the left: S [32, m] → [32, H·d]. */
   outputSketch(layer: number, sketch: Float32Array): Float32Array;

@@ -1,10 +1,11 @@
 /** Records a run: reads a prompt into an exact cache, and writes down what goes into the cache and what is asked of it. */
-import { given } from '../../native/index.ts';
+import { given, KvError } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../evaluate/divergence.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
 import { ropeFrequencies } from '../model/rope.ts';
 import { checkUniformRope } from '../model/rotary.ts';
+import type { ModelConfig } from '../model/types.ts';
 import type { ReadOptions } from '../prompt.ts';
 import type { Runtime } from '../runtime.ts';
 import { Session } from '../session.ts';
@@ -43,6 +44,7 @@ export function headerOf(
 ): TraceHeader {
   const { name, digest, config } = model;
   checkUniformRope(config, 'a trace');
+  checkUncapped(config);
   const header: Omit<TraceHeader, 'sampling'> = {
     kind: 'palimpsest-trace',
     version: 1,
@@ -53,6 +55,14 @@ export function headerOf(
     tokens,
   };
   return { ...header, sampling: chooseSampling(header, sample, bytesMax, seed) };
+}
+
+/** The simulator computes scores by itself, without a cap. */
+function checkUncapped({ scoreCap, architecture }: ModelConfig): void {
+  if (scoreCap === null) return;
+  throw new KvError('unsupported', `a trace needs scores without a cap, and those of ${architecture} models have one`, {
+    values: { architecture, scoreCap },
+  });
 }
 
 /** Reads the tokens and writes the trace. Nothing is left behind unless it is whole. Throws 'budget-too-small', 'context-too-long', 'aborted', 'io'. */

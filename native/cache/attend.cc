@@ -208,6 +208,7 @@ class Call {
     rows.begin(count * group * plan_.headsAtOnce, plan_.headsAtOnce);
     rows.window = window_;
     rows.alibi = !slopes.empty();
+    rows.cap = cache_.options().scoreCap * kLog2E;
     rows.skipShare = cache_.options().skipShare;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t head = firstHead + h;

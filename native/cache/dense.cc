@@ -317,6 +317,8 @@ void Dense::logits(const float* x, int rows, float* out) {
     const Product head = product(shape_.layers, kDenseQ, narrowRows_, count, nullptr, out + t * shape_.vocab);
     multiply(&head, 1);
   }
+  if (shape_.logitCap == 0) return;
+  for (size_t t = 0; t < static_cast<size_t>(rows); t++) kernels_->capScores(out + t * shape_.vocab, shape_.vocab, shape_.logitCap);
 }
 
 }  // namespace palimpsest

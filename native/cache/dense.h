@@ -25,6 +25,7 @@ struct DenseShape {
   int expertsUsed;  // for each row
   int features;  // of DenseFeature
   float epsilon;
+  float logitCap;  // a logit l becomes logitCap * tanh(l / logitCap); 0: it stays as it is
 };
 
 // One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries and keys may be absent.

@@ -21,8 +21,6 @@
 namespace palimpsest {
 
 constexpr float kHalfMax = 65504.0f;
-// The largest softmax scale and slope: times a dot product of rows within kHalfMax, or times a distance, they still give a finite number.
-constexpr float kLargestFactor = 1e20f;
 
 struct CacheShape {
   int layers;
@@ -41,6 +39,7 @@ struct CacheOptions {
   int threads = 1;            // the most that take part in a call
   float skipShare = 0;        // PageRows::skipShare of attention
   float scale;
+  float scoreCap = 0;         // a scaled score s becomes scoreCap * tanh(s / scoreCap); 0: it stays as it is
   std::vector<int> window;    // [layers], 0 = all
   std::vector<float> slopes;  // [H] or empty
 };

@@ -28,6 +28,7 @@ void QueryRows::begin(int rowCount, int headCount) {
   heads = headCount;
   ready[kPlain] = ready[kTurned] = false;
   skipShare = 0;
+  cap = 0;
   room = kPageTokens;
   skipped[0] = skipped[1] = 0;
   restart();
@@ -67,6 +68,7 @@ PageRows QueryRows::view() {
   for (int basis = 0; basis < 3; basis++) view.integers[basis] = integers[basis].data();
   view.ready = ready;
   view.turnedBack = &turnedUsed;
+  view.cap = cap;
   view.slope = alibi ? slope.data() : nullptr;
   view.position = position.data();
   view.first = first.data();
@@ -127,11 +129,10 @@ bool QueryRows::sinks(const float* k, const float* v) {
   const int perHead = rows / heads;
   for (int r = 0; r < rows; r++) {
     const float* keys = k + r / perHead * kSinkTokens * d;
-    for (int t = 0; t < visible; t++) {
-      float* score = &scores[static_cast<size_t>(r) * kPageTokens + t];
-      *score = kernels->dot(&q[r * d], keys + t * d, headDim);
-      if (alibi) *score -= slope[r] * static_cast<float>(position[r] - t);
-    }
+    float* score = &scores[static_cast<size_t>(r) * kPageTokens];
+    for (int t = 0; t < visible; t++) score[t] = kernels->dot(&q[r * d], keys + t * d, headDim);
+    if (cap > 0) kernels->capScores(score, visible, cap);
+    for (int t = 0; alibi && t < visible; t++) score[t] -= slope[r] * static_cast<float>(position[r] - t);
   }
   kernels->softmaxPage(scores.data(), rows, kPageTokens, first.data(), last.data(), max.data(), sum.data(), rescale.data(), share.data(), rowMass.data());
   for (int r = 0; r < rows; r++) {

@@ -9,7 +9,7 @@
 
 namespace palimpsest {
 
-// Scores, maxima and slopes are in units of log2(e).
+// Scores, maxima, caps and slopes are in units of log2(e).
 constexpr float kLog2E = 1.44269504f;
 
 struct QueryRows {
@@ -23,6 +23,7 @@ struct QueryRows {
   Buffer<int> position;   // [rows]
   Buffer<float> slope;    // [rows], times log2(e); read only when alibi is set
   bool alibi = false;
+  float cap = 0;          // of scores, times log2(e), as in PageRows
   int window = 0;         // tokens a row may look back, itself included; 0 = all
   float skipShare = 0;    // as in PageRows
   int room = kPageTokens;  // as in PageRows

@@ -192,6 +192,7 @@ class Trial {
     rows.begin(queries() * group, 1);
     rows.window = 0;  // the page is whole inside the window of every query
     rows.alibi = !slopes.empty();
+    rows.cap = cache_.options().scoreCap * kLog2E;
     for (int r = 0; r < queries(); r++) {
       const int slot = slots_[r];
       float* to = &rows.q[static_cast<size_t>(r) * group * d];

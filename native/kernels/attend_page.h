@@ -199,6 +199,7 @@ INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int
       scoreKeys<decltype(format)>(sides[h], rows, h, visible, keysAhead > 0 ? sides + h + keysAhead : nullptr);
     });
   }
+  for (int r = 0; rows.cap > 0 && r < n; r++) capScores(rows.scores + static_cast<size_t>(r) * kPageTokens, visible, rows.cap);
   for (int r = 0; rows.slope != nullptr && r < n; r++) {
     float* score = rows.scores + static_cast<size_t>(r) * kPageTokens;
     for (int t = 0; t < visible; t++) score[t] = score[t] - rows.slope[r] * static_cast<float>(rows.position[r] - start - t);

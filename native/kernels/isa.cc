@@ -33,6 +33,7 @@ namespace {
 #include "planes.h"
 #include "rotate.h"
 #include "softmax.h"
+#include "cap.h"
 #include "row_ops.h"
 #include "../formats/ops.h"
 #include "coded.h"
@@ -66,6 +67,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     NAMED(rotate),
     NAMED(quantizeI16),
     NAMED(softmaxPage),
+    NAMED(capScores),
     NAMED(axpy),
     NAMED(scaleRow),
     NAMED(dot),

@@ -41,6 +41,11 @@ struct alignas(64) IntegerRow {
   float step;
 };
 
+// The largest softmax scale and slope: times a dot product of rows within kHalfMax, or times a distance, they still give a finite number.
+constexpr float kLargestFactor = 1e20f;
+// The smallest cap of scores and logits: its inverse is a number that they can be multiplied by. The largest is kLargestFactor.
+constexpr float kLeastCap = 1e-20f;
+
 // How many rows of probabilities are converted to integers at once; they take 13.5 KB.
 constexpr int kWeightRows = 24;
 
@@ -49,7 +54,7 @@ constexpr int kWeightRows = 24;
 enum Basis : int { kPlain = 0, kTurned = 1, kFolded = 2 };
 
 // The query rows that attend to a page, `perHead` for each of `heads` KV heads, and the state of their online softmax.
-// Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes by log2(e).
+// Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes and the cap by log2(e).
 struct PageRows {
   int count;                  // heads * perHead
   int heads;
@@ -59,6 +64,7 @@ struct PageRows {
   IntegerRow* integers[3];    // [count] each: q in each Basis
   bool* ready;                // [2] whether integers[kPlain] and integers[kTurned] are filled
   bool* turnedBack;           // set once values are added to mixedTurned, which then has to be rotated back at the end
+  float cap;                  // a score s becomes cap * tanh(s / cap) before its slope is taken from it; 0: scores stay as they are
   const float* slope;         // [count], ALiBi; null for none
   const int* position;        // [count]
   const int* first;           // [count] a row sees the tokens first <= t < last of the page
@@ -160,6 +166,9 @@ struct Kernels {
   // p does not depend on other pages: its largest value is 1, so it can be converted to integers without another pass.
   void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
                       float* share, float* rowMass);
+
+  // x[i] = cap * tanh(x[i] / cap) for cap in [1e-20, 1e20]: the relative error is below 4e-7. Bit-equal on every ISA.
+  void (*capScores)(float* x, int count, float cap);
 
   // y[i] += a * x[i];  y[i] *= a;  dot (16 interleaved sums). Bit-equal on every ISA.
   void (*axpy)(float a, const float* x, float* y, int count);

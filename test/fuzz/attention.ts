@@ -44,16 +44,18 @@ interface Asked {
   readonly perHead: number;
   readonly q: Float32Array;
   readonly slope: Float32Array;
+  readonly cap: number;
   readonly tokens: number;
 }
 
 /**
  * Largest differences of [log-sum-exp, output, skipped] between two machines when keys (or only values) are f16. A score is a sum of d products, off by
- * d · 2^-23 · Σ|q·k| on each, two roundings more with a slope. Weights are then off by a factor 2^δ twice (their own score, the sum), sums of
+ * d · 2^-23 · Σ|q·k| on each, two roundings more with a slope. A cap brings scores no further apart than they are, but for its own error of 4 · 2^-23. Weights are then off by a factor 2^δ twice (their own score, the sum), sums of
  * them by 2^-23 a token; a value that is coded is weighed by integers, which may be off by one in 32512 for each of 128 tokens.
  */
 function bounds(asked: Asked, largestKey: number, largestValue: number, codedValues: number): Float64Array[] {
-  const { d, heads, perHead, q, slope, tokens } = asked;
+  const { d, heads, perHead, q, slope, cap, tokens } = asked;
+  const roundings = d + 4 + (cap > 0 ? 4 : 0);
   const rows = heads * perHead;
   const lse = new Float64Array(rows);
   const out = new Float64Array(rows * d);
@@ -62,7 +64,7 @@ function bounds(asked: Asked, largestKey: number, largestValue: number, codedVal
     for (let c = 0; c < d; c++) size += Math.abs(q[r * d + c]!);
     const score = size * largestKey;
     const delta =
-      largestKey === 0 ? 0 : 2 * (d + 4) * 2 ** -23 * (score + Math.abs(slope[r] ?? 0) * tokens) + 2 ** -100;
+      largestKey === 0 ? 0 : 2 * roundings * 2 ** -23 * (score + Math.abs(slope[r] ?? 0) * tokens) + 2 ** -100;
     const weights = 2 ** Math.min(2 * delta, 1000) - 1 + tokens * 2 ** -22 + 1e-6;
     lse[r] = delta + tokens * 2 ** -22 + 1e-6;
     const each = largestValue * (2 * weights + tokens * 2 ** -21 + codedValues * (PAGE_TOKENS / 32512));
@@ -70,6 +72,9 @@ function bounds(asked: Asked, largestKey: number, largestValue: number, codedVal
   }
   return [lse, out];
 }
+
+/** Of scores; 0 for none. */
+const randomCap = (random: Random): number => one(random, [0, 0, 0, 50, 2 ** (20 * (random() - 0.5))]);
 
 function attendPages(random: Random): Case {
   const d = one(random, CODED_HEAD_DIMS);
@@ -87,6 +92,7 @@ function attendPages(random: Random): Case {
   const keyF16 = formats.some((format, i) => i % 2 === 0 && format === F16);
   // Pages whose integers may differ: those of coded values, where a score may.
   const codedValues = keyF16 ? formats.filter((format, i) => i % 2 === 1 && format !== F16).length : 0;
+  const cap = randomCap(random);
   // What a row skips depends on its scores to the last bit.
   const skipShare = anyF16 ? 0 : one(random, [0, 0, 1e-3, 0.5]);
   const inRuns = random() < 0.6;
@@ -124,9 +130,9 @@ function attendPages(random: Random): Case {
     }
   }
   return {
-    shape: `d ${d}, heads ${heads} of ${perHead}, tokens ${tokens}, window ${window}, formats ${formats.join(' ')}, q ${size}, skip ${skipShare}`,
+    shape: `d ${d}, heads ${heads} of ${perHead}, tokens ${tokens}, window ${window}, formats ${formats.join(' ')}, q ${size}, skip ${skipShare}, cap ${cap}`,
     bounds: () =>
-      anyF16 ? bounds({ d, heads, perHead, q, slope, tokens }, largestKey, largestValue, codedValues) : [],
+      anyF16 ? bounds({ d, heads, perHead, q, slope, cap, tokens }, largestKey, largestValue, codedValues) : [],
     run({ kernels, isa }) {
       const [max, sum, mixed] = [new Float32Array(rows), new Float32Array(rows), new Float32Array(rows * d)];
       const skipped = new Int32Array(2);
@@ -142,6 +148,7 @@ function attendPages(random: Random): Case {
           window,
           inRuns,
           skipShare,
+          cap,
           formats,
           all,
           q,
@@ -164,14 +171,18 @@ export function withCache(
   binary: Binary,
   isa: number,
   shape: readonly number[],
-  { scale, window, slopes }: { scale: number; window: number; slopes: Float32Array },
+  { scale, window, slopes, cap = 0 }: { scale: number; window: number; slopes: Float32Array; cap?: number },
   work: (cache: CacheHandle, pool: PoolHandle) => void,
 ): void {
   succeed(binary.setIsa(isa), 'setIsa');
   const pool = new binary.Pool();
   const cache = new binary.Cache();
   succeed(pool.open(2 ** 26), 'pool.open');
-  succeed(cache.open(pool, Int32Array.from(shape), scale, Int32Array.of(window), slopes), 'cache.open');
+  const scoreCap = cap === 0 ? undefined : cap;
+  succeed(
+    cache.open(pool, Int32Array.from(shape), scale, Int32Array.of(window), slopes, undefined, scoreCap),
+    'cache.open',
+  );
   try {
     work(cache, pool);
   } finally {
@@ -202,9 +213,10 @@ function chosenCache(random: Random) {
   const moves = movesFor(random, pages, whole(random, 0, 2 * pages));
   const slopes = Float32Array.from({ length: random() < 0.3 ? heads * group : 0 }, () => random());
   const scale = one(random, [1 / Math.sqrt(d), 1 / Math.sqrt(d), 1, 0]);
+  const cap = randomCap(random);
   return {
-    ...{ d, heads, group, pages, open, openFormat, tokens, row, scale, slopes },
-    says: `d ${d}, heads ${heads} of ${group}, tokens ${tokens}, moves ${moves.length}`,
+    ...{ d, heads, group, pages, open, openFormat, tokens, row, scale, slopes, cap },
+    says: `cap ${cap}, d ${d}, heads ${heads} of ${group}, tokens ${tokens}, moves ${moves.length}`,
     /** Formats of all sides afterwards. */
     fill(cache: CacheHandle): Uint8Array {
       succeed(cache.append(0, k, v), 'append');
@@ -245,7 +257,7 @@ function movesFor(random: Random, pages: number, count: number): PageMove[] {
 /** A cache from append to attention: sealed in 8 bits, moved here and there on codes, decoded, attended by one token or many. */
 function cached(random: Random): Case {
   const chosen = chosenCache(random);
-  const { d, heads, group, open, openFormat, tokens, row, scale, slopes } = chosen;
+  const { d, heads, group, open, openFormat, tokens, row, scale, slopes, cap } = chosen;
   const count = one(random, [1, 1, whole(random, 2, open)]);
   const q = Float32Array.from({ length: Math.min(count, open) * row * group }, () => gaussian(random));
   const window = one(random, [0, 0, whole(random, 1, tokens)]);
@@ -257,7 +269,7 @@ function cached(random: Random): Case {
         binary,
         isa,
         [1, heads * group, heads, d, WINDOW, 1, openFormat],
-        { scale, window, slopes },
+        { scale, window, slopes, cap },
         (cache) => {
           chosen.fill(cache);
           const out = new Float32Array(q.length);
@@ -276,7 +288,7 @@ function cached(random: Random): Case {
  */
 function tried(random: Random): Case {
   const chosen = chosenCache(random);
-  const { d, heads, group, pages, open, openFormat, row, scale, slopes } = chosen;
+  const { d, heads, group, pages, open, openFormat, row, scale, slopes, cap } = chosen;
   const q = Float32Array.from({ length: open * row * group }, () => gaussian(random));
   const norms = Float32Array.from({ length: open }, () => 1 + random());
   const sketch = Float32Array.from({ length: random() < 0.5 ? SKETCH_ROWS * row * group : 0 }, () => gaussian(random));
@@ -290,7 +302,7 @@ function tried(random: Random): Case {
         binary,
         isa,
         [1, heads * group, heads, d, WINDOW, 1, openFormat],
-        { scale, window: 0, slopes },
+        { scale, window: 0, slopes, cap },
         (cache) => {
           const now = chosen.fill(cache);
           if (sketch.length > 0) succeed(cache.setSketch(0, sketch), 'setSketch');

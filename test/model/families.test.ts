@@ -126,6 +126,34 @@ test.each([
   }
 });
 
+test('gemma2: a trace, whose simulator has no cap, is refused by name; keys are made again from latents', async () => {
+  const runtime = await Runtime.open({ model: hfFolder('gemma2'), dense: 'auto', threads: 1 });
+  const thresholds = defaultThresholds(runtime.model.config.layers);
+  try {
+    expect(() => headerOf(runtime, 300, { sample: {}, bytesMax: 2 ** 20, seed: 1 })).toThrow('scores without a cap');
+    // The first layer reads what no format has touched, so its keys are known from the exact cache.
+    const keysOf = async (setup: object, isRestored: boolean): Promise<Float32Array> => {
+      const session = Session.open(runtime, { log: null, thresholds, ...setup });
+      try {
+        await session.read(familyTokens(400));
+        if (isRestored) session.governed.restore(0, 1);
+        return session.governed.kv.decode(0, 1, 'k');
+      } finally {
+        session.close();
+      }
+    };
+    const latents = { format: 'xq8', keep: 'always' } as const;
+    const exact = await keysOf({ exact: true }, false);
+    const error = (keys: Float32Array): number =>
+      Math.hypot(...keys.map((key, i) => key - exact[i]!)) / Math.hypot(...exact);
+    expect(error(await keysOf({ cacheTypes: 'rot2:rot2', latents }, false))).toBeGreaterThan(0.2);
+    // Codes of 8 bits twice, each off by at most 1.2% (native/README.md).
+    expect(error(await keysOf({ cacheTypes: 'rot2:rot2', latents }, true))).toBeLessThan(0.024);
+  } finally {
+    await runtime.close();
+  }
+});
+
 test('gemma3 beside a reader of images, which is left alone', async () => {
   const golden = goldenOf('gemma3');
   const family = readFamily('gemma3');

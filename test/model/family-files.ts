@@ -248,6 +248,16 @@ const CONVERSIONS: Readonly<Record<string, Conversion>> = {
     }),
   },
   olmo2: { architecture: 'olmo2', parts: POST_PARTS },
+  gemma2: {
+    architecture: 'gemma2',
+    parts: POST_PARTS,
+    gains: 1,
+    metadata: (config) => ({
+      'attention.sliding_window': u32(config['sliding_window']),
+      attn_logit_softcapping: f32(config['attn_logit_softcapping']),
+      final_logit_softcapping: f32(config['final_logit_softcapping']),
+    }),
+  },
   gemma3_text: {
     architecture: 'gemma3',
     parts: POST_PARTS,

@@ -10,16 +10,17 @@ export interface Attention {
   close(): void;
 }
 
-type Shape = Pick<ModelConfig, 'layers' | 'queryHeads' | 'kvHeads' | 'headDim' | 'slidingWindow'>;
+type Shape = Pick<ModelConfig, 'layers' | 'queryHeads' | 'kvHeads' | 'headDim' | 'slidingWindow' | 'scoreCap'>;
 
 /** The native cache with f16 pages throughout. */
-export function nativeAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow }: Shape): Attention {
+export function nativeAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow, scoreCap }: Shape): Attention {
   const pool: PagePool = openPool(2 ** 28);
   const cache: KvCache = openKvCache({
     shape: { layers, queryHeads, kvHeads, headDim },
     pool,
     windowFormat: 'f16',
     slidingWindow,
+    scoreCap,
   });
   return {
     length: (layer) => cache.length(layer),
@@ -35,7 +36,7 @@ export function nativeAttention({ layers, queryHeads, kvHeads, headDim, slidingW
 }
 
 /** The textbook formula in float64 over unrounded keys and values. */
-export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow }: Shape): Attention {
+export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow, scoreCap }: Shape): Attention {
   const keys: Float32Array[][] = Array.from({ length: layers }, () => []);
   const values: Float32Array[][] = Array.from({ length: layers }, () => []);
   const row = kvHeads * headDim;
@@ -51,7 +52,7 @@ export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWi
         for (let head = 0; head < queryHeads; head++) {
           const at = (t * queryHeads + head) * headDim;
           const shared = Math.floor(head / (queryHeads / kvHeads)) * headDim;
-          attendPlainly(q.subarray(at, at + headDim), kept, mixed, shared, out.subarray(at, at + headDim));
+          attendPlainly(q.subarray(at, at + headDim), kept, mixed, shared, scoreCap, out.subarray(at, at + headDim));
         }
       }
     },
@@ -64,12 +65,14 @@ function attendPlainly(
   keys: Float32Array[],
   values: Float32Array[],
   from: number,
+  scoreCap: number | null,
   out: Float32Array,
 ): void {
   const scores = keys.map((key) => {
     let dot = 0;
     for (let c = 0; c < q.length; c++) dot += q[c]! * key[from + c]!;
-    return dot / Math.sqrt(q.length);
+    const score = dot / Math.sqrt(q.length);
+    return scoreCap === null ? score : scoreCap * Math.tanh(score / scoreCap);
   });
   const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
   const weights = scores.map((score) => Math.exp(score - largest));

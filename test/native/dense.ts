@@ -29,6 +29,7 @@ export interface DenseOptions {
   readonly scale?: number;
   readonly window?: number | null;
   readonly slopes?: Float32Array;
+  readonly scoreCap?: number | null;
   /** Positions of the queries; default the last T. */
   readonly positions?: readonly number[];
 }
@@ -69,7 +70,8 @@ export function denseAttention(
         const row = i * kvHeads * headDim + kv;
         let dot = 0;
         for (let c = 0; c < headDim; c++) dot += q[at + c]! * k[row + c]!;
-        p[i] = dot * scale - (options.slopes?.[h] ?? 0) * (position - i);
+        const capped = options.scoreCap ? options.scoreCap * Math.tanh((dot * scale) / options.scoreCap) : dot * scale;
+        p[i] = capped - (options.slopes?.[h] ?? 0) * (position - i);
         max = Math.max(max, p[i]!);
       }
       let sum = 0;

@@ -51,6 +51,7 @@ export interface KernelsBinding {
     share: Float32Array,
     rowMass: Float32Array,
   ): void;
+  capScores(isa: number, count: number, cap: number, x: Float32Array): void;
   axpy(isa: number, count: number, a: number, x: Float32Array, y: Float32Array): void;
   scaleRow(isa: number, count: number, a: number, y: Float32Array): void;
   dot(isa: number, count: number, a: Float32Array, b: Float32Array): number;
@@ -103,7 +104,7 @@ export interface KernelsBinding {
   /** → 1 where the format has levels, else 0 */
   levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): number;
   /**
-   * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; slope and sinks
+   * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; cap 0 is none; slope and sinks
    * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in runs mass and
    * the maximum it is relative to, [rows, pages].
    */
@@ -117,6 +118,7 @@ export interface KernelsBinding {
     window: number,
     inRuns: boolean,
     skipShare: number,
+    cap: number,
     formats: Int32Array,
     bytes: Uint8Array,
     q: Float32Array,

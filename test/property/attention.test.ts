@@ -78,7 +78,7 @@ const tolerance = (formats: readonly FormatName[]) =>
 function compare(
   cache: KvCache,
   q: Float32Array,
-  options: { window?: number | null; slopes?: Float32Array },
+  options: { window?: number | null; slopes?: Float32Array; scoreCap?: number | null },
   openFormat: FormatName = 'f16',
 ): void {
   const { queryHeads, headDim } = cache.shape;
@@ -112,6 +112,7 @@ const settings = fc.record({
   chunks: fc.array(fc.integer({ min: 1, max: 300 }), { minLength: 1, maxLength: 4 }),
   window: fc.option(fc.integer({ min: 1, max: 400 })),
   alibi: fc.boolean(),
+  scoreCap: fc.constantFrom(null, null, 1, 50),
   threads: fc.constantFrom(1, 2, 3),
   isa: fc.constantFrom(...isas),
   size: fc.constantFrom(0.3, 1, 4),
@@ -134,6 +135,7 @@ describe('attend equals dense attention on decoded values', () => {
             openFormat: s.openFormat,
             slidingWindow: [s.window],
             threads: s.threads,
+            scoreCap: s.scoreCap,
             ...(slopes ? { alibiSlopes: slopes } : {}),
           },
           s.isa,
@@ -147,7 +149,7 @@ describe('attend equals dense attention on decoded values', () => {
             cache.truncate(s.length);
             const tokens = Math.min(s.tokens, s.length);
             const q = normals(random, tokens * queryHeads * s.headDim, s.size);
-            compare(cache, q, { window: s.window, ...(slopes ? { slopes } : {}) }, s.openFormat);
+            compare(cache, q, { window: s.window, scoreCap: s.scoreCap, ...(slopes ? { slopes } : {}) }, s.openFormat);
           },
         );
       }),

@@ -49,14 +49,15 @@ it(`output stays within share times the largest deviation (seed ${SEED})`, () =>
       fc.integer(),
       fc.constantFrom(...nativeInfo().available),
       fc.integer({ min: 1, max: 2 }),
-      (seed, isa, threads) => {
+      fc.constantFrom(null, null, 3),
+      (seed, isa, threads, scoreCap) => {
         setIsa(isa);
         const random = seeded(seed);
         const headDim = pick(random, [64, 80, 128]);
         const kvHeads = pick(random, [1, 2, 3]);
         const shape = { layers: 1, kvHeads, queryHeads: kvHeads * pick(random, [1, 3, 4]), headDim };
         const pool = openPool(2 ** 28);
-        const cache = openKvCache({ shape, pool, windowFormat: 'q8', threads });
+        const cache = openKvCache({ shape, pool, windowFormat: 'q8', threads, scoreCap });
         const pages = pick(random, [3, 6, 9]);
         const width = kvHeads * headDim;
         const direction = normals(random, headDim);

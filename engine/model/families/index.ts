@@ -1,6 +1,7 @@
 /** The families that are served. */
 import { KvError } from '../../../native/index.ts';
 import type { Family } from './family.ts';
+import { gemma2 } from './gemma2.ts';
 import { gemma3 } from './gemma3.ts';
 import { granite } from './granite.ts';
 import { llama } from './llama.ts';
@@ -21,6 +22,7 @@ export const FAMILIES: readonly Family[] = [
   qwen3,
   qwen3Moe,
   smollm3,
+  gemma2,
   gemma3,
   phi3,
   olmo2,
@@ -31,7 +33,6 @@ const SHARED = 'one of its experts answers every token, which is not served';
 
 /** Families that people ask for and that are refused, with the reason. */
 const NOT_SERVED: Readonly<Record<string, string>> = {
-  gemma2: 'its attention caps scores with a hyperbolic tangent, which the attention kernels do not do',
   qwen2_moe: SHARED,
   qwen2moe: SHARED,
   deepseek_v2: SHARED,

@@ -194,6 +194,11 @@ describe('the face', () => {
       [{ slidingWindow: [1] }, 'bad-shape'],
       [{ slidingWindow: [0, 1] }, 'bad-argument'],
       [{ alibiSlopes: new Float32Array(3) }, 'bad-shape'],
+      [{ scoreCap: 0 }, 'bad-argument'],
+      [{ scoreCap: -50 }, 'bad-argument'],
+      [{ scoreCap: 1e21 }, 'bad-argument'],
+      [{ scoreCap: Number.NaN }, 'bad-argument'],
+      [{ scoreCap: '50' }, 'bad-argument'],
       [{ alibiSlopes: new Float32Array(4).fill(Number.NaN) }, 'bad-value'],
     ];
     for (const [change, code] of wrong) {

@@ -41,6 +41,8 @@ describe('config.json', () => {
       queryScale: 1,
       embeddingScale: 1,
       logitScale: 1,
+      scoreCap: null,
+      logitCap: null,
       bosId: null,
       eosIds: [],
     });
@@ -230,6 +232,38 @@ describe('families other than Llama', () => {
     });
   });
 
+  test('gemma2: caps, windows and the scale of queries that its class assumes, or what the file says', () => {
+    const gemma = { ...base, model_type: 'gemma2' };
+    expect(hfConfig(gemma)).toMatchObject({
+      activation: 'gelu-tanh',
+      tiedEmbeddings: true,
+      headDim: 256,
+      preNorms: true,
+      postNorms: true,
+      qkNorm: 'none',
+      slidingWindow: [4096, null, 4096, null],
+      layerRope: ['main', 'main', 'main', 'main'],
+      embeddingScale: Math.sqrt(2048),
+      queryScale: 1,
+      scoreCap: 50,
+      logitCap: 30,
+    });
+    const own = {
+      head_dim: 128,
+      query_pre_attn_scalar: 144,
+      sliding_window: 512,
+      layer_types: ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention'],
+    };
+    expect(hfConfig({ ...gemma, ...own, attn_logit_softcapping: null, final_logit_softcapping: 20 })).toMatchObject({
+      slidingWindow: [null, 512, 512, null],
+      queryScale: Math.sqrt(128 / 144),
+      scoreCap: null,
+      logitCap: 20,
+    });
+    for (const cap of [0, -1, 1e9])
+      expect(errorOf(() => hfConfig({ ...gemma, attn_logit_softcapping: cap })).message).toContain('scoreCap');
+  });
+
   test('phi3: LongRoPE under its three names, and the share of a head that is rotated', () => {
     const factors = { short_factor: new Array(24).fill(1), long_factor: new Array(24).fill(2) };
     const phi = {
@@ -268,7 +302,6 @@ describe('families other than Llama', () => {
   });
 
   test.each([
-    ['gemma2', 'caps scores'],
     ['qwen2_moe', 'experts'],
     ['deepseek_v3', 'experts'],
   ])('%s is refused with the reason and what is served', (model_type, reason) => {
@@ -280,6 +313,7 @@ describe('families other than Llama', () => {
 
   test.each([
     ['attn_logit_softcapping', { model_type: 'gemma3_text', attn_logit_softcapping: 50 }],
+    ['use_bidirectional_attention', { model_type: 'gemma2', use_bidirectional_attention: true }],
     ['use_bidirectional_attention', { model_type: 'gemma3_text', use_bidirectional_attention: true }],
     ['hidden_act', { hidden_act: 'gelu' }],
     ['sliding_window', { model_type: 'olmo2', sliding_window: 4096 }],
@@ -322,6 +356,22 @@ describe('GGUF metadata', () => {
       { 'blk.0.attn_q_norm.weight': [] },
     );
     expect(ggufConfig(qwen3)).toMatchObject({ ropeInterleaved: false, qkNorm: 'head', headDim: 128, rotaryDim: 128 });
+  });
+
+  test('gemma2: caps and windows of its keys, and the scale of queries of its largest size', () => {
+    const head = { 'gemma2.attention.key_length': 128, 'gemma2.attention.value_length': 128 };
+    const keys = { ...head, 'gemma2.attention.sliding_window': 512, 'gemma2.attn_logit_softcapping': 40 };
+    expect(ggufConfig(given('gemma2', keys))).toMatchObject({
+      activation: 'gelu-tanh',
+      postNorms: true,
+      slidingWindow: [512, null],
+      queryScale: 1,
+      scoreCap: 40,
+      logitCap: 30,
+    });
+    const { queryScale, queryHeads, hiddenSize } = ggufConfig(given('gemma2', { ...head, 'gemma2.block_count': 46 }));
+    expect(queryScale).toBe(Math.sqrt((128 * queryHeads) / hiddenSize));
+    expect(errorOf(() => ggufConfig(given('gemma2', { 'gemma2.final_logit_softcapping': 0 }))).code).toBe('bad-model');
   });
 
   test('a list of equal numbers is that number; of different ones, not served', () => {

@@ -66,6 +66,8 @@ export const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
     name: 'norms before and after, all biases',
     more: { postNorms: true, qkvBias: true, outputBias: true, mlpBias: true },
   },
+  // Half of the logits are beyond the cap.
+  { name: 'capped logits (Gemma 2)', more: { logitCap: 1 } },
   { name: 'one layer', more: { ...plainFeatures(1), layers: 1 } },
   { name: 'one layer, norms after only', more: { ...plainFeatures(1), layers: 1, preNorms: false, postNorms: true } },
 ];

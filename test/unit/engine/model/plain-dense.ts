@@ -95,6 +95,8 @@ export class PlainDense {
   logits(x: Matrix): Matrix {
     const scale = this.vector('norm');
     const normed = x.map((row) => this.norm(row, scale));
-    return this.project(normed, this.config.tiedEmbeddings ? 'embed' : 'head', false);
+    const logits = this.project(normed, this.config.tiedEmbeddings ? 'embed' : 'head', false);
+    const { logitCap } = this.config;
+    return logitCap === null ? logits : logits.map((row) => row.map((logit) => logitCap * Math.tanh(logit / logitCap)));
   }
 }
