@@ -100,9 +100,14 @@ const nearest = (y: number, bounds: Float64Array): number => {
 const boundsOf = (levels: Float64Array): Float64Array =>
   levels.subarray(1).map((level, at) => (level + levels[at]!) / 2);
 
-/** So many levels for numbers: one-dimensional k-means, begun by k-means++. A level that serves no number stays where it is. */
+/** So many levels for numbers: one-dimensional k-means, begun by k-means++. */
 export function fitLevels(x: Float32Array, count: number, seed: number): Float64Array {
   const sorted = x.slice().sort();
+  return lloyd(sorted, firstLevels(sorted, count, seed));
+}
+
+/** Levels after 50 rounds of Lloyd's iteration over sorted numbers. One that serves no number stays where it is. */
+export function lloyd(sorted: Float32Array, first: Float64Array): Float64Array {
   const sums = new Float64Array(sorted.length + 1);
   for (const [at, one] of sorted.entries()) sums[at + 1] = sums[at]! + one;
   const firstAbove = (bound: number): number => {
@@ -114,7 +119,7 @@ export function fitLevels(x: Float32Array, count: number, seed: number): Float64
     }
     return from;
   };
-  let levels = firstLevels(sorted, count, seed);
+  let levels = first;
   for (let round = 0; round < ROUNDS; round++) {
     const ends = [0, ...Array.from(boundsOf(levels), firstAbove), sorted.length];
     const next = levels.map((level, at) => {

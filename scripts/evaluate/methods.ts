@@ -9,6 +9,7 @@ import type { PageMethod } from './paged.ts';
 import { productPages, productTextPages } from './product.ts';
 import { xquantPages } from './rematerialize.ts';
 import { rotateKvOf, rotateKvPages } from './rotatekv.ts';
+import { transformCaches, transformOf, transformPages } from './transform.ts';
 import { trellisCaches, trellisOf, trellisPages } from './trellis.ts';
 import { xquantCaches, xquantOf } from './xquant.ts';
 
@@ -71,6 +72,7 @@ export const everyCache = (): string[] => [
   ...kvQuantCaches(),
   ...trellisCaches(),
   ...kvarnCaches(),
+  ...transformCaches(),
   ...PUBLISHED.keys(),
   ...modifiedCaches(),
 ];
@@ -111,6 +113,8 @@ export function pageMethodOf(cache: string): PageMethod | null {
   if (trellis !== null) return trellisPages(trellis);
   const kvarn = kvarnOf(cache);
   if (kvarn !== null) return kvarnPages(kvarn);
+  const transform = transformOf(cache);
+  if (transform !== null) return transformPages(transform);
   const rotated = rotateKvOf(cache);
   return rotated === null ? (PUBLISHED.get(cache) ?? null) : rotateKvPages(rotated);
 }
@@ -123,6 +127,7 @@ export function methodOf(cache: string): string {
   if (kvQuantOf(cache) !== null) return 'kvquant';
   if (trellisOf(cache) !== null) return 'trellis';
   if (kvarnOf(cache) !== null) return 'kvarn';
+  if (transformOf(cache) !== null) return 'transform';
   const [first = ''] = cache.split(/[:@+]/);
   return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;
 }
