@@ -1,12 +1,16 @@
 /** Every method that this version knows, as caches to evaluate: formats from their registry, policies and eviction rules from theirs. */
 import { ALL_FAMILIES, FORMAT_NAMES, FORMATS, type FormatName, type Side, servesSide } from '../../native/index.ts';
 import { isUselessPair, policies, yardsticks } from '../../policy/index.ts';
+import { kvarnCaches, kvarnOf, kvarnPages } from './kvarn.ts';
+import { kvQuantCaches, kvQuantOf, kvQuantPages } from './kvquant.ts';
 import { modifiedCaches, modifiedOf, modifiedPages } from './modifiers.ts';
 import { nsnPages } from './nsn.ts';
 import type { PageMethod } from './paged.ts';
 import { productPages, productTextPages } from './product.ts';
 import { xquantPages } from './rematerialize.ts';
 import { rotateKvOf, rotateKvPages } from './rotatekv.ts';
+import { transformCaches, transformOf, transformPages } from './transform.ts';
+import { trellisCaches, trellisOf, trellisPages } from './trellis.ts';
 import { xquantCaches, xquantOf } from './xquant.ts';
 
 /** Budgets that policies are measured at. */
@@ -65,6 +69,10 @@ export const everyCache = (): string[] => [
   ...evictionCaches(),
   ...xquantCaches(),
   ...['rotatekv4', 'rotatekv3', 'rotatekv2'],
+  ...kvQuantCaches(),
+  ...trellisCaches(),
+  ...kvarnCaches(),
+  ...transformCaches(),
   ...PUBLISHED.keys(),
   ...modifiedCaches(),
 ];
@@ -99,6 +107,14 @@ export function pageMethodOf(cache: string): PageMethod | null {
   if (xquant !== null) return xquantPages(xquant);
   const modified = modifiedOf(cache);
   if (modified !== null) return modifiedPages(modified);
+  const kvQuant = kvQuantOf(cache);
+  if (kvQuant !== null) return kvQuantPages(kvQuant);
+  const trellis = trellisOf(cache);
+  if (trellis !== null) return trellisPages(trellis);
+  const kvarn = kvarnOf(cache);
+  if (kvarn !== null) return kvarnPages(kvarn);
+  const transform = transformOf(cache);
+  if (transform !== null) return transformPages(transform);
   const rotated = rotateKvOf(cache);
   return rotated === null ? (PUBLISHED.get(cache) ?? null) : rotateKvPages(rotated);
 }
@@ -108,6 +124,10 @@ export function methodOf(cache: string): string {
   if (xquantOf(cache) !== null) return 'xquant';
   if (modifiedOf(cache) !== null) return 'modified';
   if (rotateKvOf(cache) !== null) return 'rotatekv';
+  if (kvQuantOf(cache) !== null) return 'kvquant';
+  if (trellisOf(cache) !== null) return 'trellis';
+  if (kvarnOf(cache) !== null) return 'kvarn';
+  if (transformOf(cache) !== null) return 'transform';
   const [first = ''] = cache.split(/[:@+]/);
   return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;
 }

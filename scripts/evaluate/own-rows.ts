@@ -2,7 +2,9 @@
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { RopeTable } from '../../engine/model/rope.ts';
 import type { Runtime } from '../../engine/runtime.ts';
+import { SINK_TOKENS } from '../../native/index.ts';
 import { f16Bytes, type KeptRows, type PageCode, readPaged, unrotate } from './paged.ts';
+import { joined, product, transposed } from './xquant.ts';
 
 /** More characters than a token of any tokenizer here takes on average. */
 const CHARACTERS_PER_TOKEN = 6;
@@ -19,20 +21,69 @@ export function ownRows(runtime: Runtime, tokens: number): Promise<readonly Kept
 }
 
 async function readRows(runtime: Runtime, tokens: number): Promise<readonly KeptRows[]> {
+  const { config } = runtime.model;
+  const rows: KeptRows[] = [];
+  const length = await readOwn(runtime, tokens, ({ layer }, _start, kept) => {
+    rows[layer] = kept;
+  });
+  const rope = new RopeTable(config, length);
+  for (const { k } of rows) unrotate(k, config.kvHeads, 0, rope, config);
+  return rows;
+}
+
+/** Reads the text with the exact cache. → tokens */
+async function readOwn(runtime: Runtime, tokens: number, see: NonNullable<PageCode['see']>): Promise<number> {
   const { config, tokenizer } = runtime.model;
   const { bosId, addBos } = tokenizer;
   const head = addBos && bosId !== null ? [bosId] : [];
   const ids = [...head, ...tokenizer.encode(ownText(tokens * CHARACTERS_PER_TOKEN))].slice(0, tokens);
-  const rows: KeptRows[] = [];
-  const exact: PageCode = {
-    see: ({ layer }, _start, kept) => {
-      rows[layer] = kept;
-    },
-    code: () => {},
-    heldBytes: () => f16Bytes(config, ids.length),
-  };
+  const exact: PageCode = { see, code: () => {}, heldBytes: () => f16Bytes(config, ids.length) };
   await readPaged(runtime, ids, () => exact, 1);
-  const rope = new RopeTable(config, ids.length);
-  for (const { k } of rows) unrotate(k, config.kvHeads, 0, rope, config);
-  return rows;
+  return ids.length;
+}
+
+/** Moments [d, d] of each KV head of a layer: keys after their rotary embedding and values about their means, and the queries of all its heads about zero. */
+export interface Moments {
+  readonly k: readonly Float32Array[];
+  readonly v: readonly Float32Array[];
+  readonly q: readonly Float32Array[];
+}
+
+/** Moments of the rows of each layer but the first tokens, as the exact cache has them. */
+export async function ownMoments(runtime: Runtime, tokens: number): Promise<readonly Moments[]> {
+  const { layers, kvHeads, queryHeads, headDim } = runtime.model.config;
+  const kept: KeptRows[] = [];
+  const queries = Array.from({ length: layers }, (): Float32Array[] => []);
+  await readOwn(runtime, tokens, ({ layer, tokens: read, q }, _start, rows) => {
+    kept[layer] = rows;
+    queries[layer]!.push(q.slice(0, read * queryHeads * headDim));
+  });
+  const group = queryHeads / kvHeads;
+  const headOf = (rows: Float32Array, heads: number, first: number, count: number): Float32Array => {
+    const each = count * headDim;
+    return Float32Array.from(
+      { length: (rows.length / heads) * count },
+      (_, i) => rows[(Math.floor(i / each) * heads + first) * headDim + (i % each)]!,
+    );
+  };
+  const heads = Array.from({ length: kvHeads }, (_, head) => head);
+  const behind = (rows: Float32Array): Float32Array => rows.subarray(SINK_TOKENS * kvHeads * headDim);
+  return kept.map(({ k, v }, layer) => ({
+    k: heads.map((head) => momentsOf(headOf(behind(k), kvHeads, head, 1), headDim, true)),
+    v: heads.map((head) => momentsOf(headOf(behind(v), kvHeads, head, 1), headDim, true)),
+    q: heads.map((head) => momentsOf(headOf(joined(queries[layer]!), queryHeads, head * group, group), headDim, false)),
+  }));
+}
+
+/** Moments of rows [rows, width] about their mean, or about zero: [width, width]. */
+export function momentsOf(rows: Float32Array, width: number, isCentred: boolean): Float32Array {
+  const count = rows.length / width;
+  const columns = transposed(rows, width);
+  if (isCentred)
+    for (let c = 0; c < width; c++) {
+      const column = columns.subarray(c * count, (c + 1) * count);
+      const mean = column.reduce((sum, one) => sum + one, 0) / count;
+      for (let t = 0; t < count; t++) column[t]! -= mean;
+    }
+  return product(columns, columns, count).map((one) => one / count);
 }
