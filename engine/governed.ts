@@ -129,8 +129,7 @@ export class Governed {
     this.#budgetBytes = plan.budgetBytes;
     this.policy = plan.policy.open(context);
     this.learnt = new Learnt(context.thresholds, shape.layers, this.policy);
-    // The policy has checked the thresholds.
-    kv.setSkipShare(skipShare(plan));
+    setShares(kv, plan);
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
     this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
     this.canaries = new Canaries(kv, plan, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
@@ -350,7 +349,7 @@ export class Governed {
 
   #reopen(): KvCache {
     const kv = openNative(this.#options, this.pool, this.#budgetBytes);
-    kv.setSkipShare(skipShare(this.plan));
+    setShares(kv, this.plan);
     return kv;
   }
 
@@ -471,4 +470,8 @@ export class Governed {
   }
 }
 
-const skipShare = ({ context }: SessionPlan): number => thresholdOf(context.thresholds, 'attention.skip').value;
+/** What attention may leave out. The policy has checked the thresholds. */
+function setShares(kv: KvCache, { context: { thresholds } }: SessionPlan): void {
+  kv.setSkipShare(thresholdOf(thresholds, 'attention.skip').value);
+  kv.setPlaneShare(thresholdOf(thresholds, 'attention.plane').value);
+}

@@ -117,6 +117,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::appendBytes>("appendBytes"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
+                        InstanceMethod<&CacheHandle::setPlaneShare>("setPlaneShare"), InstanceMethod<&CacheHandle::planes>("planes"),
                         InstanceMethod<&CacheHandle::with<tableCall>>("table"), InstanceMethod<&CacheHandle::with<formatCall>>("format"),
                         InstanceMethod<&CacheHandle::with<trialCall>>("trial"), InstanceMethod<&CacheHandle::with<originalCall>>("original"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
@@ -342,30 +343,41 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (share): values that together hold at most this share of a row's mass may be skipped; 0 reads all
-  Napi::Value setSkipShare(const Info& info) {
+  template <class Set>
+  Napi::Value setShare(const Info& info, const Set& set) {
     return guarded(info, [&]() -> Status {
       if (!cache_) return kClosed;
       if (!info[0].IsNumber()) return kBadArgument;
       const double share = info[0].As<Napi::Number>().DoubleValue();
       if (!(share >= 0 && share <= 1)) return kBadArgument;
-      cache_->setSkipShare(static_cast<float>(share));
+      set(static_cast<float>(share));
       return kOk;
     });
   }
 
-  // (layer, Float64Array[2] <- heads of rot pages met while a share was set, those of them whose values were not read)
-  Napi::Value skipped(const Info& info) {
+  template <class Read>
+  Napi::Value readCounts(const Info& info, const Read& read) {
     return guarded(info, [&]() -> Status {
       int layer;
       Span<double> out;
       if (!cache_) return kClosed;
       if (!readLayer(info[0], &layer) || !readArray(info[1], napi_float64_array, &out)) return kBadArgument;
       if (out.length != 2) return kBadShape;
-      for (int i = 0; i < 2; i++) out.data[i] = static_cast<double>(cache_->layer(layer).skipped[i]);
+      const uint64_t* counts = read(cache_->layer(layer));
+      for (int i = 0; i < 2; i++) out.data[i] = static_cast<double>(counts[i]);
       return kOk;
     });
   }
+
+  // (share): values that together hold at most this share of a row's mass may be skipped; 0 reads all
+  Napi::Value setSkipShare(const Info& info) { return setShare(info, [&](float share) { cache_->setSkipShare(share); }); }
+  // (share): what weights of 8 bits may cost a row; 0 has none
+  Napi::Value setPlaneShare(const Info& info) { return setShare(info, [&](float share) { cache_->setPlaneShare(share); }); }
+
+  // (layer, Float64Array[2] <- heads of rot pages met while a share was set, those of them whose values were not read)
+  Napi::Value skipped(const Info& info) { return readCounts(info, [](const Layer& layer) { return layer.skipped; }); }
+  // (layer, Float64Array[2] <- heads of coded pages met while a share was set, those of them that had weights of 8 bits)
+  Napi::Value planes(const Info& info) { return readCounts(info, [](const Layer& layer) { return layer.planes; }); }
 
   // (layer, sketch)
   Napi::Value setSketch(const Info& info) {

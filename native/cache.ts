@@ -30,6 +30,7 @@ import { NativePool } from './pool.ts';
 import { importPages } from './predicted.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
+import * as shares from './shares.ts';
 import { exportPage, importPage } from './stored.ts';
 import { checkCandidates, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
@@ -180,17 +181,16 @@ class NativeCache implements KvCache {
   }
 
   setSkipShare(share: number): void {
-    const handle = this.#open();
-    if (!(typeof share === 'number' && share >= 0 && share <= 1))
-      fail('share must be a number from 0 to 1', { share: show(share) });
-    check(handle.setSkipShare(share), 'set the share of values that may be skipped', { share });
+    shares.set(this.#open(), 'setSkipShare', share);
   }
-
   skipped(layer: number): { readonly met: number; readonly skipped: number } {
-    const handle = this.#open();
-    const counts = new Float64Array(2);
-    check(handle.skipped(this.#layer(layer), counts), 'read the cache', { layer });
-    return { met: counts[0]!, skipped: counts[1]! };
+    return shares.skipped(this.#open(), this.#layer(layer));
+  }
+  setPlaneShare(share: number): void {
+    shares.set(this.#open(), 'setPlaneShare', share);
+  }
+  planes(layer: number): { readonly met: number; readonly single: number } {
+    return shares.planes(this.#open(), this.#layer(layer));
   }
 
   table(layer: number): PageTable {

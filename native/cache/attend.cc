@@ -98,7 +98,7 @@ class Call {
     const int first = window_ > 0 ? std::max(0, plan_.firstPosition - window_ + 1) / kPageTokens : 0;
     cache_.prepareLatents(index_, first, plan_.pages);
     if (observe_) reserveKept(layer_.kept, shape, layer_.length, plan_.tokens);
-    workers.skipped.grow(2 * static_cast<size_t>(plan_.items(shape.kvHeads)));
+    workers.skipped.grow(4 * static_cast<size_t>(plan_.items(shape.kvHeads)));
     const size_t lines = plan_.lines(shape.kvHeads);
     if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines);
     if (!observe_) return;
@@ -122,8 +122,8 @@ class Call {
     }
     meet(scratch, firstHead, plan_.pages * range / plan_.ranges, plan_.pages * (range + 1) / plan_.ranges);
     rows.finish();
-    skippedLine(item)[0] = rows.skipped[0];
-    skippedLine(item)[1] = rows.skipped[1];
+    std::copy_n(rows.skipped, 2, skippedLine(item));
+    std::copy_n(rows.planes, 2, skippedLine(item) + 2);
     const int perHead = rows.rows / plan_.headsAtOnce;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t first = static_cast<size_t>(h) * perHead;
@@ -183,6 +183,7 @@ class Call {
   void countMass() {
     for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item++) {
       for (int i = 0; i < 2; i++) layer_.skipped[i] += skippedLine(item)[i];
+      for (int i = 0; i < 2; i++) layer_.planes[i] += skippedLine(item)[2 + i];
     }
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
@@ -193,7 +194,7 @@ class Call {
   }
 
  private:
-  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[2 * static_cast<size_t>(item)]; }
+  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[4 * static_cast<size_t>(item)]; }
 
   int blockTokens(int block) const { return std::min(plan_.blockTokens, plan_.tokens - block * plan_.blockTokens); }
 
@@ -210,6 +211,7 @@ class Call {
     rows.alibi = !slopes.empty();
     rows.cap = cache_.options().scoreCap * kLog2E;
     rows.skipShare = cache_.options().skipShare;
+    rows.planeShare = cache_.options().planeShare;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t head = firstHead + h;
       for (int t = 0; t < count; t++) {

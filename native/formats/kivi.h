@@ -245,14 +245,14 @@ struct Kivi {
   template <int R>
   static __attribute__((noinline)) void scoreRows(const int8_t* tile, int d, const IntegerRow* x, const float* offset, float* y) {
     const Ahead nothing = {reinterpret_cast<const uint8_t*>(tile), reinterpret_cast<const uint8_t*>(tile), 0, 0, false};
-    sumTile<false, R>(tile, 0, d / 4, kGroup, x, nothing, [&](int r, int o, VecI sum) MEMBER {
+    sumTile<kQueries, R>(tile, 0, d / 4, kGroup, x, nothing, [&](int r, int o, VecI sum) MEMBER {
       store(y + r * kPageTokens + o, __builtin_convertvector(sum, VecF) * x[r].step + offset[r]);
     });
   }
   template <int R>
   static __attribute__((noinline)) void mixRows(const int8_t* tile, int width, int d, const IntegerRow* weights, const float* offset, float* y) {
     const Ahead nothing = {reinterpret_cast<const uint8_t*>(tile), reinterpret_cast<const uint8_t*>(tile), 0, 0, false};
-    sumTile<true, R>(tile, 0, kPageTokens / 4, width, weights, nothing, [&](int r, int o, VecI sum) MEMBER {
+    sumTile<kWeights, R>(tile, 0, kPageTokens / 4, width, weights, nothing, [&](int r, int o, VecI sum) MEMBER {
       float* to = y + r * d + o;
       store(to, load(to) + (__builtin_convertvector(sum, VecF) * weights[r].step + offset[r]));
     });

@@ -1,17 +1,17 @@
 // Products with one coded side of one page: codes -> levels -> integer dots -> floats.
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
-//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRow                          values
+//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRow; X: kWeights or kByteWeights  values
 // Levels are unpacked in registers and never stored; from kUnpackedRows rows on they are unpacked once, into a tile in L1.
 // x, y are rows without gaps. `next` (or null) is a side that will be read soon: it is prefetched while this one is read.
 // The integers are exact and the floats follow one formula, so every instruction set gives the same bits.
 #pragma once
 
 // Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a quad. Parity: planes.h.
-template <bool Weights, int R, int Parity, int First = 0, class Rows, class Done>
+template <Factors X, int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  constexpr int B = vectorsFor<R>(), kPasses = 4 / B * kRowVectors;
+  constexpr int B = vectorsFor<R, X>(), kPasses = 4 / B * kRowVectors;
   for (int part = 0; part < kRowVectors; part++) {
-    Sums<R, B, Weights> sums(x);
+    Sums<R, B, X> sums(x);
     for (int q = 0; q < quads; q++) {
       if (q % kPasses == 0) fetch(ahead, (static_cast<size_t>(group * kPasses + First * kRowVectors + part) * quads + q) / kPasses);
       Bytes levels[B];
@@ -24,7 +24,7 @@ INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const I
       });
     });
   }
-  if constexpr (First + 1 < 4 / B) sumGroup<Weights, R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
+  if constexpr (First + 1 < 4 / B) sumGroup<X, R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
 }
 
 // How levels are had: from a tile alone, or unpacked in registers. All formats that have them in the same way share the code below.
@@ -47,16 +47,16 @@ struct LevelsOf<F> {
 
 // tile: the levels, with kBias added if the format can also unpack in registers; null to unpack in registers.
 // quads x outputs: keys d/4 x 128, values 32 x d.
-template <bool Weights, class L, int R, class Done>
+template <Factors X, class L, int R, class Done>
 INLINE void sumSide(const SideView& side, const int8_t* tile, int d, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  if (tile != nullptr) return sumTile<Weights, R>(tile, L::kInRegisters ? kBias : 0, quads, outputs, x, ahead, done);
+  if (tile != nullptr) return sumTile<X, R>(tile, L::kInRegisters ? kBias : 0, quads, outputs, x, ahead, done);
   if constexpr (L::kInRegisters && R < kUnpackedRows) {
-    L::Rows::withRows(side, d, kBiasFor<Weights>, [&](const auto& rows) MEMBER {
+    L::Rows::withRows(side, d, kBiasFor<X != kQueries>, [&](const auto& rows) MEMBER {
       const int groups = outputs / 64;
       for (int group = 0; group < groups; group++) {
-        if (!rows.kPaired || (groups > 1 && group % 2 == 0)) sumGroup<Weights, R, 0>(rows, quads, groups, group, x, ahead, done);
-        else if (groups > 1) sumGroup<Weights, R, rows.kPaired ? 1 : 0>(rows, quads, groups, group, x, ahead, done);
-        else sumGroup<Weights, R, rows.kPaired ? 2 : 0>(rows, quads, 1, 0, x, ahead, done);
+        if (!rows.kPaired || (groups > 1 && group % 2 == 0)) sumGroup<X, R, 0>(rows, quads, groups, group, x, ahead, done);
+        else if (groups > 1) sumGroup<X, R, rows.kPaired ? 1 : 0>(rows, quads, groups, group, x, ahead, done);
+        else sumGroup<X, R, rows.kPaired ? 2 : 0>(rows, quads, 1, 0, x, ahead, done);
       }
     });
   }
@@ -66,15 +66,15 @@ INLINE void sumSide(const SideView& side, const int8_t* tile, int d, int quads, 
 template <class L, int R, bool Whole>
 static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t* tile, int room, const float* scale, int d, const IntegerRow* x,
                                                  const float* factor, const float* offset, float* y, const Ahead& ahead) {
-  sumSide<false, L, R>(k, tile, d, d / 4, Whole ? kPageTokens : room, x, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<kQueries, L, R>(k, tile, d, d / 4, Whole ? kPageTokens : room, x, ahead, [&](int r, int o, VecI sum) MEMBER {
     store(y + r * kPageTokens + o, __builtin_convertvector(sum, VecF) * (load(scale + o) * factor[r]) + offset[r]);
   });
 }
 
-template <class L, int R, bool Whole>
+template <Factors X, class L, int R, bool Whole>
 static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int room, int d, const IntegerRow* weights, float* y,
                                                const Ahead& ahead) {
-  sumSide<true, L, R>(v, tile, d, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<X, L, R>(v, tile, d, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + __builtin_convertvector(sum, VecF) * weights[r].step);
   });
@@ -111,22 +111,27 @@ static void scoreCoded(const SideView& k, int8_t* levels, int room, const float*
   });
 }
 
-template <class F>
+template <class F, Factors X = kWeights>
 static void mixCoded(const SideView& v, int8_t* levels, int room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
   const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= kUnpackedRows, levels);
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
     eachBlock(n, [&](auto r, int i) MEMBER {
-      mixBlock<typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d,
+      mixBlock<X, typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d,
                                                                                  i == 0 ? ahead : none);
     });
   });
 }
 
-// One row of weights, probabilities times scales: out = rint(p * scale), p in [0, 1], scale in [0, 32512].
+// One row of weights, probabilities times scales: out = rint(p * scale), p in [0, 1], scale in [0, 32512]. kByteWeights: on to at most 255.
+constexpr float kByteMax = 255.0f;
+template <Factors X = kWeights>
 INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   VecI sum{};
-  const auto weight = [&](int t) MEMBER { return rounded(load(p + t) * load(scale + t)); };
+  const auto weight = [&](int t) MEMBER {
+    const VecF product = load(p + t) * load(scale + t);
+    return rounded(X == kByteWeights ? product * (kByteMax / kIntegerMax) : product);
+  };
   for (int t = 0; t < kPageTokens; t += 2 * kLanes) {
     const VecI first = weight(t), second = weight(t + kLanes);
     sum += first + second;

@@ -2,12 +2,18 @@
 // wrap, but the final result fits). A 64-byte row of the tile is 16 outputs x 4 contraction steps.
 #pragma once
 
+// What rows of integers are: queries, weights, or weights of 0 to 255, whose upper plane need not be multiplied where there are planes.
+enum Factors : int { kQueries, kWeights, kByteWeights };
+template <Factors X>
+constexpr bool kOnePlane = X == kByteWeights && kUnsignedWeights;
+
 // How many vectors of levels are multiplied by R rows at once: as many as fit in registers beside the sums. Vectors of four lanes are loaded
 // one after the other.
-template <int R, int B = 4>
+template <int R, Factors X, int B = 4>
 constexpr int vectorsFor() {
-  if constexpr (B == 1 || R * B * kSumRegisters + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - 2) return B;
-  else return vectorsFor<R, B / 2>();
+  constexpr int kSums = kOnePlane<X> ? 1 : kSumRegisters;
+  if constexpr (B == 1 || R * B * kSums + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - 2) return B;
+  else return vectorsFor<R, X, B / 2>();
 }
 
 // kBlockRows: rows that share each load of levels. kUnpackedRows: from this many rows on, the codes of a side are first unpacked into a tile
@@ -38,7 +44,7 @@ INLINE void eachBlock(int n, const F& f) {
 }
 
 // Sums of products of R rows of integers with B vectors of levels.
-template <int R, int B, bool Weights>
+template <int R, int B, Factors X>
 struct Sums {
   RowDots of[R][B];
 
@@ -49,19 +55,19 @@ struct Sums {
   MEMBER void add(const Bytes* levels, const IntegerRow* x, int q) {
     Levels level[B];
     repeat<B>([&](auto b) MEMBER { level[b.value] = asLevels(levels[b.value]); });
-    repeat<R>([&](auto r) MEMBER { addQuad<B, Weights>(of[r.value], level, x[r.value].bytes + q * 8); });
+    repeat<R>([&](auto r) MEMBER { addQuad<B, X != kQueries, kOnePlane<X>>(of[r.value], level, x[r.value].bytes + q * 8); });
   }
 };
 
 // Calls done(row, first output, sums) for kLanes outputs at a time. tile: levels with `bias` added.
-template <bool Weights, int R, int B, class Done>
+template <Factors X, int R, int B, class Done>
 INLINE void sumTileBlock(const int8_t* tile, int bias, int quads, size_t rowBytes, int o, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int kOutputs = B * kLanes, kPasses = 64 / kOutputs;
-  Sums<R, B, Weights> sums(x);
+  Sums<R, B, X> sums(x);
   for (int q = 0; q < quads; q++) {
     if (q % kPasses == 0) fetch(ahead, (static_cast<size_t>(o / kOutputs) * quads + q) / kPasses);
     Bytes levels[B];
-    repeat<B>([&](auto b) MEMBER { levels[b.value] = loadBytes(tile + q * rowBytes + o * 4 + b.value * kVectorBytes) ^ splatByte(kBiasFor<Weights> ^ bias); });
+    repeat<B>([&](auto b) MEMBER { levels[b.value] = loadBytes(tile + q * rowBytes + o * 4 + b.value * kVectorBytes) ^ splatByte(kBiasFor<X != kQueries> ^ bias); });
     sums.add(levels, x, q);
   }
   repeat<R>([&](auto r) MEMBER {
@@ -69,14 +75,14 @@ INLINE void sumTileBlock(const int8_t* tile, int bias, int quads, size_t rowByte
   });
 }
 
-template <bool Weights, int R, class Done>
+template <Factors X, int R, class Done>
 INLINE void sumTile(const int8_t* tile, int bias, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  constexpr int B = vectorsFor<R>();
+  constexpr int B = vectorsFor<R, X>();
   const size_t rowBytes = static_cast<size_t>(outputs) * 4;
   int o = 0;
-  for (; o + B * kLanes <= outputs; o += B * kLanes) sumTileBlock<Weights, R, B>(tile, bias, quads, rowBytes, o, x, ahead, done);
+  for (; o + B * kLanes <= outputs; o += B * kLanes) sumTileBlock<X, R, B>(tile, bias, quads, rowBytes, o, x, ahead, done);
   if constexpr (B > 1) {
-    for (; o < outputs; o += kLanes) sumTileBlock<Weights, R, 1>(tile, bias, quads, rowBytes, o, x, ahead, done);
+    for (; o < outputs; o += kLanes) sumTileBlock<X, R, 1>(tile, bias, quads, rowBytes, o, x, ahead, done);
   }
 }
 
@@ -86,7 +92,7 @@ static __attribute__((noinline)) void rowsI8(const int8_t* tile, int contraction
   IntegerRow rows[R];
   for (int r = 0; r < R; r++) splitRow(x + r * xStride, contraction, rows[r]);
   const Ahead nothing = {reinterpret_cast<const uint8_t*>(tile), reinterpret_cast<const uint8_t*>(tile), 0, 0, false};
-  sumTile<false, R>(tile, 0, contraction / 4, outputs, rows, nothing, [&](int r, int o, VecI sum) MEMBER { storeBytes(y + r * yStride + o, reinterpret_cast<Bytes>(sum)); });
+  sumTile<kQueries, R>(tile, 0, contraction / 4, outputs, rows, nothing, [&](int r, int o, VecI sum) MEMBER { storeBytes(y + r * yStride + o, reinterpret_cast<Bytes>(sum)); });
 }
 
 static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y, size_t yStride) {

@@ -79,6 +79,9 @@ struct PageRows {
   float skipShare;            // skips values of formats that allow it while each row loses at most this share of its mass; 0: never
   float* skippedMass;         // [count] mass skipped so far, relative to max
   uint64_t* skipped;          // [2] how often the values of a head of a page could have been skipped, and how often they were
+  float planeShare;           // takes weights of 8 bits for values while that costs each row at most this share (weighsBytes); 0: never
+  float* planeCost;           // [count] what it has cost so far, relative to max
+  uint64_t* planes;           // [2] how often the values of a head of a page could have had weights of 8 bits, and how often they did
   float* rescale;             // [count] scratch from here on
   float* share;               // [count] 2^(the row's largest score in this page - current max): the factor of its probabilities
   float* factor;              // [count]

@@ -1,7 +1,8 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except those that run alone.
+ * every bench except planes and those that run alone.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
+ *   planes      runs only when named: one decode query over a recorded run (--rows), with weights of values of 16 and of 8 bits
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
  *   trial       measuring what one page would lose in every lower format
@@ -30,6 +31,8 @@
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
  *   --keep DIR          audit makes log and tables there, or asks those of an earlier run: only asking then needs a quiet machine
  *   --indexes LIST      what retrieval measures: hnsw,qdrant,rebuild
+ *   --rows FILE         for planes: a trace (palimpsest trace record)
+ *   --planes LIST       for planes: what weights of 8 bits may cost, as shares (default 0,0.01,0.04)
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
@@ -53,6 +56,7 @@ import { machines } from './machines.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
 import { park } from './park.ts';
+import { planes } from './planes.ts';
 import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
 import { retrieval } from './retrieval.ts';
@@ -67,6 +71,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 
 const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
   attention,
+  planes,
   prefill,
   demote,
   trial,
@@ -96,7 +101,7 @@ async function main(): Promise<void> {
     await alone((line) => console.log(line), command);
     return;
   }
-  const names = asked.length === 0 ? Object.keys(BENCHES) : asked;
+  const names = asked.length === 0 ? Object.keys(BENCHES).filter((name) => name !== 'planes') : asked;
   const unknown = names.filter((name) => !Object.hasOwn(BENCHES, name));
   if (unknown.length > 0) {
     throw new KvError('bad-argument', `there is no bench called ${unknown.join(', ')}`, {

@@ -40,6 +40,8 @@ export async function measureSpeed(
       steps: 0,
       kvBudget: '',
       sessions: 0,
+      rows: null,
+      planes: [],
       entries: 0,
     },
     stream,

@@ -115,6 +115,8 @@ describe('a very small run', () => {
       kvBudget: '50%',
       entries: 1000,
       sessions: 1000,
+      rows: null,
+      planes: [],
     };
     const bench: Bench = {
       settings,
