@@ -22,7 +22,7 @@ import {
 import { forecast } from '../budget.ts';
 import { fitOf } from '../machine-fit.ts';
 import { chooseDense } from '../model/dense-choice.ts';
-import { isAway } from '../model/hub/obtain.ts';
+import { isAway, obtainModel } from '../model/hub/obtain.ts';
 import { surveyModel } from '../model/hub/survey.ts';
 import { loadModel } from '../model/load.ts';
 import { memoryNeed } from '../model/memory.ts';
@@ -136,6 +136,8 @@ interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'su
 async function lookAt(name: string, settings: Settings): Promise<LookedAt> {
   const offline = flag(settings, 'offline');
   if (!isAway(name, { offline })) {
+    // Nothing is fetched: what is not here is refused, because this is offline mode.
+    await obtainModel(name, { offline });
     const model = await loadModel(name, { cacheDir: text(settings, 'cache') ?? '.cache' });
     return { ...model, downloadBytes: 0 };
   }

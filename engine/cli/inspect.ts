@@ -6,7 +6,7 @@ import { columnsOf, fields, jsonText, KvError, printable } from '../../native/in
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
 import { fitOf } from '../machine-fit.ts';
 import { isRemoteName } from '../model/hub/name.ts';
-import { isAway } from '../model/hub/obtain.ts';
+import { isAway, obtainModel } from '../model/hub/obtain.ts';
 import { inspectModel, inspectRemote, inspectVocabulary } from '../model/inspect-model.ts';
 import { MODEL_NAMES } from '../model/load.ts';
 import { logDir, memoryDir, sqlDir } from '../state.ts';
@@ -123,6 +123,8 @@ async function inspectModelAt(
     return { ok: true, json: { ...vocabulary }, plain };
   }
   const away = isAway(path, { offline });
+  // Nothing is fetched: what is not here is refused, because this is offline mode.
+  if (!away) await obtainModel(path, { offline });
   const model = away ? await inspectRemote(path, { offline }) : await inspectModel(path, { cacheDir });
   const title = away ? 'model that is not here: what its headers say' : 'model';
   const { memory, ...rest } = model;

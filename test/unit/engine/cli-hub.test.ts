@@ -101,6 +101,13 @@ describe('inspect and doctor', () => {
     );
     expect(hub.downloads.every(({ range, path }) => range !== undefined || path.endsWith('.json'))).toBe(true);
     expectRefused(await command(['inspect', 'hf:org/reference', '--offline']), 'not-found', /palimpsest fetch/);
+    for (const words of [
+      ['inspect', 'hf:org/reference'],
+      ['doctor', '-m', 'hf:org/reference'],
+    ]) {
+      expectRefused(await command([...words, '--offline']), 'not-found', /offline mode/);
+      expectRefused(await command(words, { HF_HUB_OFFLINE: '1' }), 'not-found', /offline mode/);
+    }
     expect((await command(['fetch', 'hf:org/reference'])).code).toBe(0);
     hub.reset();
     const here = lastLine((await command(['inspect', 'hf:org/reference', '--tokens', '4096', '--json'])).out);
