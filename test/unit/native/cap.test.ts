@@ -6,6 +6,7 @@ import { afterAll, describe, expect, it, test } from 'vitest';
 import {
   encodeLatent,
   FORMAT_NAMES,
+  fromHalf,
   type KvCache,
   type KvCacheOptions,
   LATENT_NAMES,
@@ -13,6 +14,7 @@ import {
   openKvCache,
   openPool,
   setIsa,
+  toHalf,
 } from '../../../native/index.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
 import { CODED_TOLERANCE, denseOf, F16_TOLERANCE, normals, relativeError, uniform } from '../../native/dense.ts';
@@ -117,7 +119,7 @@ describe('attention', () => {
           cache.transcode(0, 1, 'k', format);
         }
         const isExact = windowFormat === 'f16' && format === 'f16';
-        for (const queries of [1, 7, 40]) agree(cache, queries, isExact ? F16_TOLERANCE : CODED_TOLERANCE);
+        for (const queries of [1, 9]) agree(cache, queries, isExact ? F16_TOLERANCE : CODED_TOLERANCE);
         cache.close();
       }
     }
@@ -127,10 +129,10 @@ describe('attention', () => {
   it('over open rows in either format, sinks beside them, windows and ALiBi', () => {
     const alibiSlopes = Float32Array.from({ length: 6 }, (_, h) => 2 ** -(h + 4));
     for (const openFormat of ['f16', 'q8'] as const) {
-      for (const tokens of [3, 100, 200]) {
+      for (const tokens of [20, 100, 200]) {
         const cache = filled(tokens, { openFormat });
         cache.truncate(tokens);
-        agree(cache, Math.min(tokens, 5), CODED_TOLERANCE);
+        agree(cache, 5, CODED_TOLERANCE);
       }
       const windowed = filled(400, { openFormat, slidingWindow: [150] });
       windowed.truncate(400);
@@ -168,7 +170,7 @@ describe('attention', () => {
       return out;
     });
     expectSame(bits(none!), bits(plain!));
-    expect(relativeError(far!, plain!)).toBeLessThan(1e-5);
+    expect(relativeError(far!, plain!)).toBeLessThan(1e-4);
   });
 
   it('forks cap as well', () => {
@@ -181,7 +183,8 @@ describe('a trial', () => {
   it('says what capped attention would lose, and not what uncapped attention would', () => {
     const [capped, plain] = [CAP, null].map((scoreCap) => {
       const cache = filled(300, { scoreCap });
-      const q = normals(uniform(3), 100 * QUERY, SIZE);
+      // Trials keep queries as halves.
+      const q = fromHalf(toHalf(normals(uniform(3), 100 * QUERY, SIZE)));
       cache.attend(0, q, new Float32Array(q.length));
       return { cache, q };
     });
