@@ -1,17 +1,18 @@
 /**
  * Finds and loads the native code. Importing this module loads nothing; the first call that needs the binary does. It looks for a build
- * beside the sources (`native/build/Release`), then for a prebuilt binary for this machine (`prebuilds/`), and then for the WebAssembly
+ * beside the sources (`native/build/Release`), then for a prebuilt binary for this machine (`prebuilt.ts`), and then for the WebAssembly
  * build. nativeInfo() says which one was chosen, and why a preferred one was not.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join, sep } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { abi } from './abi.ts';
 import { show } from './arguments.ts';
 import { assert, KvError, type KvErrorCode } from './error.ts';
 import { registeredModules } from './formats/registry.ts';
 import { ISA_NAMES, type Isa, STATUS_NO_MEMORY, STATUSES } from './layout.ts';
+import { prebuiltFile, whyNoPrebuilt } from './prebuilt.ts';
 import { BINDING_NAMES, type BindingName, type NativeInfo } from './types.ts';
 import { openWasm } from './wasm.ts';
 
@@ -268,7 +269,8 @@ const BUILD_HINTS: Readonly<Record<BindingName, string>> = {
   built: BUILD_HINT,
   debug: 'run `npm run build:debug`',
   thread: 'run `npm run build:debug -- --thread`',
-  prebuilt: 'in a checkout run `npm run prebuilds`; without a binary for this machine --binding wasm works',
+  prebuilt:
+    'in a checkout run `npm run prebuilds`; without a binary for this machine, which a package of its own brings, --binding wasm works',
   wasm: 'in a checkout run `npm run build:wasm` (needs clang, lld and the WebAssembly libraries)',
 };
 
@@ -331,18 +333,6 @@ function fileOf(name: BindingName): string | null {
   }
 }
 
-/** The prebuilt addon for this platform, processor and C library. */
-function prebuiltFile(root: string): string | null {
-  const find = createRequire(import.meta.url)('node-gyp-build') as { path(folder: string): string };
-  try {
-    const file = find.path(root);
-    // node-gyp-build also looks beside Node, where a binary would not be ours.
-    return file.startsWith(join(root, 'prebuilds') + sep) ? file : null;
-  } catch {
-    return null; // no binary fits
-  }
-}
-
 function openOne(name: BindingName): Loaded {
   const file = fileOf(name);
   if (file === null) {
@@ -368,7 +358,10 @@ function openBest(): Loaded {
   if (fileOf('built') !== null) return openOne('built');
   let passedOver: string | undefined;
   for (const name of ['prebuilt', 'wasm'] as const) {
-    if (fileOf(name) === null) continue;
+    if (fileOf(name) === null) {
+      if (name === 'prebuilt') passedOver = whyNoPrebuilt(packageVersion());
+      continue;
+    }
     try {
       const found = openOne(name);
       return passedOver === undefined ? found : { ...found, passedOver };

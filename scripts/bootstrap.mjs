@@ -342,7 +342,7 @@ async function packTools() {
   const { code } = await node(['scripts/prebuild.mjs', '--tools'], { aside: true });
   if (code !== 0)
     throw new Stop(
-      'A package contains binaries for several kinds of machine, and each needs its compiler; the lines above name the missing ones.',
+      'There are binaries for several kinds of machine, and each needs its compiler; the lines above name the missing ones.',
     );
   await build();
 }
@@ -435,7 +435,7 @@ const COMMANDS = {
   test: [nothing, test],
   start: [build, cli('start')],
   pack: [build, script('scripts/prebuild.mjs')],
-  // `npm pack` and `npm publish` run this first and stop if it fails, so no package lacks a binary. It looks for the compilers before it compiles anything.
+  // `npm pack` runs this first and stops if it fails, so no package lacks a binary. It looks for the compilers before it compiles anything.
   prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],

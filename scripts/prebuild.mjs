@@ -1,20 +1,20 @@
 /**
- * Builds the binaries that the package contains for machines without a compiler, in the layout of node-gyp-build:
- *   prebuilds/linux-x64/palimpsest.napi.glibc.node
- *   prebuilds/linux-arm64/palimpsest.napi.glibc.node
- *   prebuilds/wasm/palimpsest.wasm         for every other machine
+ * Builds the binaries that packages contain for machines without a compiler:
+ *   prebuilds/TARGET/palimpsest.node       for an operating system, a processor and on Linux a C library; with its package.json
+ *                                          that folder is a package of its own, palimpsest-TARGET, which npm installs where it fits
+ *   prebuilds/wasm/palimpsest.wasm         for every other machine; it is in the package itself
  *   prebuilds/manifest.json                for each, its compiler, the hash of its sources and its SHA-256
  *
- *   node scripts/prebuild.mjs                     builds all of them; exit code 1 if one of them cannot be built
+ *   node scripts/prebuild.mjs                     builds all but UNTRIED; exit code 1 if one of them cannot be built
  *   node scripts/prebuild.mjs linux-x64 wasm      builds these two
  *   … --check                                     builds nothing; exit code 1 and a line for each that is missing or stale
  *   … --tools                                     builds nothing; exit code 1 and a line for each whose compiler is missing
  *   … --force                                     builds even when nothing has changed
  *   … --verbose                                   shows the compiler's commands
- * What is up to date is not built again. `npm pack` and `npm publish` run this script first, and stop if it fails.
+ * What is up to date is not built again. `npm pack` runs this script first, and stops if it fails.
  *
- * The binaries contain the C++ runtime and no symbols. On the machine that runs them they need libgcc_s, as Node itself
- * does, and glibc in a version that is checked here (GLIBC_NEWEST).
+ * The binaries contain the C++ runtime and no symbols. What else they need on the machine that runs them is checked here: on Linux
+ * libgcc_s, as Node itself does, and glibc in a version that is not too new (GLIBC_NEWEST); elsewhere what scripts/needs.mjs allows.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -32,6 +32,9 @@ import {
   stage,
   version,
 } from './native-toolchain.mjs';
+import { checkNeeds } from './needs.mjs';
+import { writePackage } from './platform-packages.mjs';
+import { buildWithZig, ZIG_TARGETS, zigFiles, zigVersion } from './zig.mjs';
 
 const prebuilds = join(root, 'prebuilds');
 const manifestFile = join(prebuilds, 'manifest.json');
@@ -42,7 +45,10 @@ const GLIBC_NEWEST = '2.28';
 /** How the names of Debian's compilers for an architecture begin. */
 const TRIPLES = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' };
 
-const TARGETS = ['linux-x64', 'linux-arm64', 'wasm'];
+const TARGETS = ['linux-x64', 'linux-arm64', ...Object.keys(ZIG_TARGETS), 'wasm'];
+
+/** What is built only when it is named, because it has not been built and tried to the end yet (docs/limits.md). */
+const UNTRIED = ['linux-arm64-musl', 'darwin-x64', 'darwin-arm64', 'win32-x64'];
 
 const sha256 = (file) => createHash('sha256').update(readFileSync(file)).digest('hex');
 
@@ -73,7 +79,22 @@ function byVersion(a, b) {
   return x[0] - y[0] || x[1] - y[1] || (x[2] ?? 0) - (y[2] ?? 0);
 }
 
-/** Builds the addon for Linux on one architecture. */
+/** The addon of a target: where it lies, and whether it is that of these sources. */
+function addonOf(target, says, files) {
+  const file = join(prebuilds, target, 'palimpsest.node');
+  const sources = fingerprint([target, says], files);
+  const known = readManifest()[target];
+  return { file, sources, isFresh: known?.sources === sources && existsSync(file) && sha256(file) === known.sha256 };
+}
+
+/** Makes a package of what was built. `needs` goes into the manifest. */
+function keepAddon(target, { file, sources }, built, says, needs) {
+  mkdirSync(join(prebuilds, target), { recursive: true });
+  copyFileSync(built, file);
+  record(target, { file: file.slice(root.length + 1), sha256: sha256(file), compiler: says, ...needs, sources });
+}
+
+/** Builds the addon for Linux with glibc on one architecture. */
 function buildAddon(target, { check, force, tools, verbose }) {
   const arch = target.split('-')[1];
   const triple = TRIPLES[arch];
@@ -82,10 +103,8 @@ function buildAddon(target, { check, force, tools, verbose }) {
   const says = version(`${prefix}g++`, isOwn ? 'g++' : `a cross compiler, e.g. apt-get install g++-${triple}`);
   version(`${prefix}objdump`, 'binutils');
   if (tools) return;
-  const file = join(prebuilds, target, 'palimpsest.napi.glibc.node');
-  const sources = fingerprint([target, says], addonFiles());
-  const known = readManifest()[target];
-  if (!force && known?.sources === sources && existsSync(file) && sha256(file) === known.sha256) return;
+  const addon = addonOf(target, says, addonFiles());
+  if (addon.isFresh && !force) return writePackage(target);
   if (check) throw new BuildFailure('missing or stale');
 
   console.error(`building prebuilt addon (${target}, ${says})`);
@@ -97,15 +116,25 @@ function buildAddon(target, { check, force, tools, verbose }) {
   if (byVersion(needs.at(-1), GLIBC_NEWEST) > 0) {
     throw new BuildFailure(`${target} needs glibc ${needs.at(-1)}, newer than ${GLIBC_NEWEST}: ${needs.join(', ')}`);
   }
-  mkdirSync(join(prebuilds, target), { recursive: true });
-  copyFileSync(built, file);
-  record(target, {
-    file: file.slice(root.length + 1),
-    sha256: sha256(file),
-    compiler: says,
-    glibc: needs.at(-1),
-    sources,
-  });
+  keepAddon(target, addon, built, says, { glibc: needs.at(-1) });
+  writePackage(target);
+}
+
+/** Builds the addon for another operating system or C library. */
+function buildElsewhere(target, { check, force, tools, verbose }) {
+  const says = zigVersion();
+  version('objdump', 'binutils');
+  if (tools) return;
+  const addon = addonOf(target, says, [...addonFiles(), ...zigFiles()]);
+  if (addon.isFresh && !force) return writePackage(target);
+  if (check) throw new BuildFailure('missing or stale');
+
+  console.error(`building prebuilt addon (${target}, ${says})`);
+  const folder = join(native, 'build', target);
+  buildWithZig({ target, folder, verbose });
+  const built = join(folder, 'palimpsest.node');
+  keepAddon(target, addon, built, says, { libraries: checkNeeds(built, ZIG_TARGETS[target].os) });
+  writePackage(target);
 }
 
 /** Builds the WebAssembly module by running build-wasm.mjs, which has its own compiler. */
@@ -143,9 +172,10 @@ orFail('prebuild', () => {
   locked(() => {
     mkdirSync(prebuilds, { recursive: true });
     const failures = [];
-    for (const target of asked.length > 0 ? asked : TARGETS) {
+    for (const target of asked.length > 0 ? asked : TARGETS.filter((target) => !UNTRIED.includes(target))) {
       try {
         if (target === 'wasm') buildWasm(options);
+        else if (target in ZIG_TARGETS) buildElsewhere(target, options);
         else buildAddon(target, options);
       } catch (error) {
         if (!(error instanceof BuildFailure)) throw error;

@@ -10,9 +10,10 @@
  * have the rest.
  */
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { BuildFailure, buildFolder, orFail, root, runNodeGyp, stage, version, versionOf } from './native-toolchain.mjs';
+import { compiled, smallCheckout } from './small-checkout.mjs';
 
 const TRIPLE = 'aarch64-linux-gnu';
 const QEMU = ['qemu-aarch64-static', 'qemu-aarch64'].find((name) => versionOf(name) !== null);
@@ -74,41 +75,13 @@ function prepare() {
   const compiler = { cxx: `${TRIPLE}-g++`, cc: `${TRIPLE}-gcc`, ar: `${TRIPLE}-ar`, says };
   runNodeGyp({ folder, arch: 'arm64', compiler, defines: { portable: 1 } });
 
-  rmSync(small, { recursive: true, force: true });
-  mkdirSync(join(small, 'native', 'build', 'Release'), { recursive: true });
-  const built = join(folder, 'build', 'Release');
-  for (const name of readdirSync(built).filter((name) => name.endsWith('.node'))) {
-    copyFileSync(join(built, name), join(small, 'native', 'build', 'Release', name));
-  }
-  const settings = {
-    extends: join(root, 'tsconfig.json'),
-    compilerOptions: {
-      noEmit: false,
-      allowImportingTsExtensions: false,
-      outDir: small,
-      rootDir: root,
-      types: ['node'],
-    },
-    files: [...TESTS, 'test/native/binding.ts'].map((file) => join(root, file)),
-    include: [],
-  };
-  writeFileSync(join(small, 'tsconfig.json'), JSON.stringify(settings));
-  run(process.execPath, ['node_modules/typescript/bin/tsc', '-p', join(small, 'tsconfig.json')]);
-  copyFileSync(join(root, 'package.json'), join(small, 'package.json'));
-  copyFileSync(join(root, 'test/golden/codecs.json'), join(small, 'test/golden/codecs.json'));
-  mkdirSync(join(small, 'node_modules', 'vitest'), { recursive: true });
-  writeFileSync(
-    join(small, 'node_modules', 'vitest', 'package.json'),
-    '{ "type": "module", "exports": "./vitest.mjs" }',
-  );
-  copyFileSync(join(root, 'test/arm64/vitest.mjs'), join(small, 'node_modules/vitest/vitest.mjs'));
-  copyFileSync(join(root, 'test/arm64/run.mjs'), join(small, 'run.mjs'));
+  smallCheckout({ folder: small, binaries: join(folder, 'build', 'Release'), tests: TESTS });
 }
 
 /** Runs test files on one kind of processor. */
 function test(cpu, files, isShort) {
-  const compiled = files.map((file) => join(small, file.replace(/\.ts$/, '.js')));
-  const args = ['-L', LIBRARIES, '-cpu', cpu, node, 'run.mjs', join(small, 'test/native/binding.js'), ...compiled];
+  const paths = files.map((file) => join(small, compiled(file)));
+  const args = ['-L', LIBRARIES, '-cpu', cpu, node, 'run.mjs', join(small, 'test/native/binding.js'), ...paths];
   console.log(`on an emulated ${cpu}:`);
   const { status } = spawnSync(QEMU, args, {
     cwd: small,

@@ -79,7 +79,7 @@ struct Nuq {
     float value;
   };
   static MEMBER int bitsOf(int format) { return kFormats[format].codeBits; }
-  static MEMBER int outlierCount(int d) { return d * 5 / 4; }
+  static constexpr MEMBER int outlierCount(int d) { return d * 5 / 4; }
   static MEMBER Outlier outlier(const SideView& side, int i) {
     const uint8_t* at = side.at(kNuqOutliers) + 4 * i;
     return {at[0], at[1], halfToFloat(static_cast<uint16_t>(at[2] | at[3] << 8))};

@@ -27,6 +27,15 @@ INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const I
   if constexpr (First + 1 < 4 / B) sumGroup<X, R, Parity, First + 1>(rows, quads, groups, group, x, ahead, done);
 }
 
+template <Factors X, int R, class Rows, class Done>
+INLINE void sumGroups(const Rows& rows, int quads, int groups, const IntegerRow* x, const Ahead& ahead, const Done& done) {
+  for (int group = 0; group < groups; group++) {
+    if (!Rows::kPaired || (groups > 1 && group % 2 == 0)) sumGroup<X, R, 0>(rows, quads, groups, group, x, ahead, done);
+    else if (groups > 1) sumGroup<X, R, Rows::kPaired ? 1 : 0>(rows, quads, groups, group, x, ahead, done);
+    else sumGroup<X, R, Rows::kPaired ? 2 : 0>(rows, quads, 1, 0, x, ahead, done);
+  }
+}
+
 // How levels are had: from a tile alone, or unpacked in registers. All formats that have them in the same way share the code below.
 struct FromTile {
   static constexpr bool kInRegisters = false;
@@ -51,14 +60,7 @@ template <Factors X, class L, int R, class Done>
 INLINE void sumSide(const SideView& side, const int8_t* tile, int d, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   if (tile != nullptr) return sumTile<X, R>(tile, L::kInRegisters ? kBias : 0, quads, outputs, x, ahead, done);
   if constexpr (L::kInRegisters && R < kUnpackedRows) {
-    L::Rows::withRows(side, d, kBiasFor<X != kQueries>, [&](const auto& rows) MEMBER {
-      const int groups = outputs / 64;
-      for (int group = 0; group < groups; group++) {
-        if (!rows.kPaired || (groups > 1 && group % 2 == 0)) sumGroup<X, R, 0>(rows, quads, groups, group, x, ahead, done);
-        else if (groups > 1) sumGroup<X, R, rows.kPaired ? 1 : 0>(rows, quads, groups, group, x, ahead, done);
-        else sumGroup<X, R, rows.kPaired ? 2 : 0>(rows, quads, 1, 0, x, ahead, done);
-      }
-    });
+    L::Rows::withRows(side, d, kBiasFor<X != kQueries>, [&](const auto& rows) MEMBER { sumGroups<X, R>(rows, quads, outputs / 64, x, ahead, done); });
   }
 }
 

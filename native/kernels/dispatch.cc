@@ -1,10 +1,9 @@
 // Chooses the kernels that this process uses by what its CPU supports.
+#include "cpu.h"
 #include "kernels.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
-#elif defined(__x86_64__)
-#include <cpuid.h>
 #endif
 
 namespace palimpsest {
@@ -23,10 +22,9 @@ extern const Kernels kKernels_wasmsimd;
 #endif
 
 #if defined(__x86_64__)
-// AVX-VNNI is leaf 7, subleaf 1, bit 4 of eax; __builtin_cpu_supports of gcc 12 does not know it. It uses the registers of AVX2.
-static bool hasAvxVnni() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 4) != 0;
+static const CpuFeatures& cpu() {
+  static const CpuFeatures features = cpuFeatures();
+  return features;
 }
 #endif
 
@@ -35,6 +33,8 @@ static bool hasDotProduct() {
 #if defined(__linux__)
   constexpr unsigned long kAsimdDp = 1ul << 20;  // HWCAP_ASIMDDP of the kernel's user interface
   return (getauxval(AT_HWCAP) & kAsimdDp) != 0;
+#elif defined(__APPLE__)
+  return true;  // the first Mac with such a processor, the M1, is an ARMv8.4, which has them
 #else
   return false;
 #endif
@@ -47,16 +47,13 @@ const Kernels* kernelsFor(Isa isa) {
       return &kKernels_scalar;
 #if defined(__x86_64__)
     case kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? &kKernels_avx2 : nullptr;
+      return cpu().avx2 ? &kKernels_avx2 : nullptr;
     case kAvx2vnni:
-      return kernelsFor(kAvx2) && hasAvxVnni() ? &kKernels_avx2vnni : nullptr;
+      return cpu().avxVnni ? &kKernels_avx2vnni : nullptr;
     case kAvx512:
-      return kernelsFor(kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-                 ? &kKernels_avx512
-                 : nullptr;
+      return cpu().avx512 ? &kKernels_avx512 : nullptr;
     case kAvx512vnni:
-      return kernelsFor(kAvx512) && __builtin_cpu_supports("avx512vnni") ? &kKernels_avx512vnni : nullptr;
+      return cpu().avx512vnni ? &kKernels_avx512vnni : nullptr;
 #elif defined(__aarch64__)
     case kNeon:  // part of every 64-bit ARM
       return &kKernels_neon;

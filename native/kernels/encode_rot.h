@@ -217,7 +217,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
     const VecF square = yy / static_cast<float>(D);
     const VecI octave = yy > splat(0.0f) ? ((bits(square) >> 23) - 127) >> 1 : largest;
     largest = octave > largest ? octave : largest;
-    smallest = (yy > splat(0.0f)) & (octave < smallest) ? octave : smallest;
+    smallest = ((yy > splat(0.0f)) & (octave < smallest)) ? octave : smallest;
     float rms[kLanes];
     store(rms, square);
     // A zero row gets NaN bounds, which nothing is above, so its codes become 0.

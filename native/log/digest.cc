@@ -4,13 +4,16 @@
 
 #include <cstring>
 
+#include "cpu.h"
+
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
 #include <arm_acle.h>
 #include <arm_neon.h>
+#if defined(__linux__)
 #include <sys/auxv.h>
+#endif
 #endif
 
 namespace palimpsest {
@@ -137,7 +140,7 @@ __attribute__((target("sha,sse4.1"))) void compressTwoSha(uint32_t* state, const
   compressLanes<2>(states, messages, blocks);
 }
 
-__attribute__((target("sse4.2"))) uint32_t crcSse42(uint32_t crc, const uint8_t* bytes, size_t count) {
+__attribute__((target("sse4.2,crc32"))) uint32_t crcSse42(uint32_t crc, const uint8_t* bytes, size_t count) {
   uint64_t wide = crc;
   for (; count >= 8; count -= 8, bytes += 8) {
     uint64_t eight;
@@ -151,16 +154,16 @@ __attribute__((target("sse4.2"))) uint32_t crcSse42(uint32_t crc, const uint8_t*
 
 Digests choose() {
   Digests best = plainDigests();
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & 1u << 29) != 0 && __builtin_cpu_supports("sse4.1")) {
+  const CpuFeatures cpu = cpuFeatures();
+  if (cpu.sha && cpu.sse41) {
     best.compress = compressSha;
     best.compressTwo = compressTwoSha;
   }
-  if (__builtin_cpu_supports("sse4.2")) best.crc = crcSse42;
+  if (cpu.sse42) best.crc = crcSse42;
   return best;
 }
 
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
 
 template <int lanes>
 __attribute__((target("+crypto"), always_inline)) inline void compressLanes(uint32_t* const* states, const uint8_t* const* bytes, size_t blocks) {
@@ -219,7 +222,11 @@ __attribute__((target("+crc"))) uint32_t crcArm(uint32_t crc, const uint8_t* byt
 
 Digests choose() {
   constexpr unsigned long kSha2 = 1ul << 6, kCrc32 = 1ul << 7;  // HWCAP_SHA2 and HWCAP_CRC32 of the kernel's user interface
+#if defined(__linux__)
   const unsigned long has = getauxval(AT_HWCAP);
+#else
+  const unsigned long has = kSha2 | kCrc32;  // every Mac with such a processor has both
+#endif
   Digests best = plainDigests();
   if ((has & kSha2) != 0) {
     best.compress = compressSha;
