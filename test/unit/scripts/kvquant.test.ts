@@ -35,7 +35,7 @@ function rows(seed: number): Float32Array {
 }
 
 describe('levels', () => {
-  it('for a normal are those of Lloyd and Max, within 2%, once the range is taken off again', () => {
+  it('for a normal are those of Lloyd and Max, within 2%, once the range is taken off again (T12)', () => {
     const x = gaussians(200_000, 4);
     const range = x.reduce((most, one) => Math.max(most, Math.abs(one)), 0);
     const unit = x.map((one) => one / range);
@@ -82,7 +82,7 @@ describe('levels', () => {
 });
 
 describe('outliers', () => {
-  it('are exact in f16, and are what lies outside of the ranges of channels, or at both ends of a token', () => {
+  it('are exact in f16, and are what lies outside of the ranges of channels, or at both ends of a token (T12)', () => {
     for (const side of ['k', 'v'] as const) {
       const grid = fitGrid(rows(1), WIDTH, side, published(3));
       const asked = rows(2);
@@ -103,7 +103,7 @@ describe('outliers', () => {
     }
   });
 
-  it('of keys stay within the room of a token where it is reserved, and the farthest have it', () => {
+  it('of keys stay within the room of a token where it is reserved, and the farthest have it (T12)', () => {
     const method = { bits: 3, variant: 'capped' } as const;
     const grid = fitGrid(rows(1), WIDTH, 'k', method);
     expect(grid.most).toBe(2);
@@ -141,7 +141,7 @@ describe('a model', () => {
   });
   afterAll(() => runtime.close());
 
-  it('scores queries alike whether keys are decoded and then rotated, or rotated as they were, where nothing is rounded', () => {
+  it('scores queries alike whether keys are decoded and then rotated, or rotated as they were, where nothing is rounded (T12)', () => {
     const { config } = runtime.model;
     const { kvHeads, headDim } = config;
     const width = kvHeads * headDim;
