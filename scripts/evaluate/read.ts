@@ -2,7 +2,7 @@
 import type { RopeTable } from '../../engine/model/rope.ts';
 import type { LayerInput } from '../../engine/model/types.ts';
 import type { Runtime } from '../../engine/runtime.ts';
-import type { KvErrorCode } from '../../native/index.ts';
+import { KvError, type KvErrorCode } from '../../native/index.ts';
 
 /** A passage that was read by a method that no session has. */
 export interface YardstickRead {
@@ -30,12 +30,16 @@ export interface Reading {
   readonly before: (start: number, tokens: number) => void;
 }
 
-/** → the residual stream behind the last layer for the last `scored` tokens, [scored, m] */
+/** → the residual stream behind the last layer for the last `scored` tokens, [scored, m]. Throws 'unsupported' for models whose scores have a cap, which yardsticks do not know. */
 export async function readThrough(
   { dense, model: { config } }: Runtime,
   { ids, rope, scored, stride, attend, before }: Reading,
 ): Promise<Float32Array> {
-  const { layers, kvHeads, queryHeads, headDim, hiddenSize } = config;
+  const { layers, kvHeads, queryHeads, headDim, hiddenSize, scoreCap, architecture } = config;
+  if (scoreCap !== null)
+    throw new KvError('unsupported', `yardsticks attend without a cap, and scores of ${architecture} models have one`, {
+      values: { scoreCap },
+    });
   const hidden = new Float32Array(scored * hiddenSize);
   const first = ids.length - scored;
   for (let start = 0; start < ids.length; ) {
