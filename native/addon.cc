@@ -22,18 +22,8 @@ namespace {
 
 using namespace palimpsest;
 
-constexpr double kMaxBytes = 9007199254740991.0;
-
 constexpr napi_type_tag kPoolTag = {0x6b1f0c52d3a94e71ULL, 0x9a1c2f6be07d4835ULL};
 constexpr napi_type_tag kCacheTag = {0x2c7be94f08d145a6ULL, 0xb4f3d1728c5e6090ULL};
-
-bool readBytes(const Napi::Value& value, uint64_t* bytes) {
-  if (!value.IsNumber()) return false;
-  const double number = value.As<Napi::Number>().DoubleValue();
-  if (!(number >= 0 && number <= kMaxBytes) || number != std::floor(number)) return false;
-  *bytes = static_cast<uint64_t>(number);
-  return true;
-}
 
 // The budget of a cache; undefined means that only the pool limits it.
 bool readCacheBudget(const Napi::Value& value, uint64_t* bytes) {

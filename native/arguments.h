@@ -20,6 +20,17 @@ inline bool readInt(const Napi::Value& value, int least, int most, int* out) {
   return true;
 }
 
+// The largest whole number that a double holds with all below it.
+constexpr double kMostBytes = 9007199254740991.0;
+
+inline bool readBytes(const Napi::Value& value, uint64_t* bytes) {
+  if (!value.IsNumber()) return false;
+  const double number = value.As<Napi::Number>().DoubleValue();
+  if (!(number >= 0 && number <= kMostBytes) || number != std::floor(number)) return false;
+  *bytes = static_cast<uint64_t>(number);
+  return true;
+}
+
 template <typename Element>
 struct Span {
   Element* data = nullptr;
