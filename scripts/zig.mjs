@@ -7,6 +7,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { addonFiles, BuildFailure, fingerprint, native, root, version } from './native-toolchain.mjs';
 
 const require = createRequire(import.meta.url);
@@ -102,7 +103,7 @@ const MODULES = {
 function keepFresh(folder, target) {
   mkdirSync(folder, { recursive: true });
   const stamp = join(folder, 'stamp');
-  const sources = fingerprint([target, zigVersion()], [...addonFiles(), ...zigFiles()]);
+  const sources = fingerprint([target, zigVersion()], [...addonFiles(), fileURLToPath(import.meta.url)]);
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === sources) return;
   for (const name of readdirSync(folder).filter((name) => name.endsWith('.o'))) rmSync(join(folder, name));
   writeFileSync(stamp, sources);
