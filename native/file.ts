@@ -77,7 +77,10 @@ export type SyncedFiles = {
   writeSync(fd: number, source: Uint8Array, offset: number, length: number, position: number): number;
 };
 
-/** Syncs a folder, so that files created or renamed in it survive a power failure. Windows has no such call; NTFS keeps a journal of names. */
+/**
+ * Syncs a folder, so that files created or renamed in it survive a power failure. Not on Windows: FlushFileBuffers, which fsync is there, wants a handle
+ * that may write, and this one only reads.
+ */
 export function syncFolder(dir: string, files: SyncedFiles = fs): void {
   if (process.platform === 'win32') return;
   syncAt(dir, 'r', files);

@@ -17,12 +17,12 @@ const SYSTEM = {
 };
 
 function dumped(file, pattern) {
-  const run = spawnSync('objdump', ['-p', file], { encoding: 'utf8' });
+  const run = spawnSync('objdump', ['-p', file], { encoding: 'utf8', maxBuffer: 2 ** 28 });
   if (run.status !== 0) throw new BuildFailure(`objdump cannot read ${file}: ${run.stderr}`);
   return [...run.stdout.matchAll(pattern)].map((match) => match[1]);
 }
 
-/** Apple's loader.h and nlist.h name these fields; objdump of Linux does not read such files. */
+/** Apple's loader.h names these fields; objdump of Linux does not read such files. */
 function readMac(file) {
   const bytes = readFileSync(file);
   const text = (at) => bytes.toString('latin1', at, bytes.indexOf(0, at));
@@ -32,20 +32,41 @@ function readMac(file) {
   for (let left = bytes.readUInt32LE(16); left > 0; left--) {
     const command = bytes.readUInt32LE(at) & 0x7fffffff;
     if (command === 0xc || command === 0x18) found.libraries.push(text(at + bytes.readUInt32LE(at + 8)));
-    if (command === 0x2) found.names.push(...undefinedNames(bytes, at, text));
+    if (command === 0x22) {
+      // What is bound when the file is loaded, and what when it is first called. C++ has the other list: what it defines itself.
+      for (const list of [16, 32]) {
+        const [start, bytesLong] = [0, 4].map((offset) => bytes.readUInt32LE(at + list + offset));
+        found.names.push(...boundInProcess(bytes, start, start + bytesLong));
+      }
+    }
     at += bytes.readUInt32LE(at + 4);
   }
   return found;
 }
 
-/** The undefined names of a symbol table that are in no certain library, without the underscore of C. */
-function undefinedNames(bytes, command, text) {
-  const [symbols, count, strings] = [8, 12, 16].map((offset) => bytes.readUInt32LE(command + offset));
-  const names = [];
-  for (let at = symbols; at < symbols + 16 * count; at += 16) {
-    const isUndefined = (bytes[at + 4] & 0x0e) === 0 && (bytes[at + 4] & 0xe0) === 0;
-    const library = bytes.readUInt16LE(at + 6) >> 8;
-    if (isUndefined && library === 0xfe) names.push(text(strings + bytes.readUInt32LE(at)).slice(1));
+/** The names, without the underscore of C, that a list of bindings looks for in the whole process and not in a certain library. */
+function boundInProcess(bytes, start, end) {
+  const names = new Set();
+  let [at, name, isAnywhere] = [start, '', false];
+  const skipNumber = () => {
+    while (bytes[at++] & 0x80);
+  };
+  while (at < end) {
+    const [operation, immediate] = [bytes[at] & 0xf0, bytes[at] & 0x0f];
+    at++;
+    if (operation === 0x10 || operation === 0x20 || operation === 0x30) {
+      isAnywhere = operation === 0x30 && immediate === 0x0e;
+      if (operation === 0x20) skipNumber();
+    } else if (operation === 0x40) {
+      const stop = bytes.indexOf(0, at);
+      name = bytes.toString('latin1', at + 1, stop);
+      at = stop + 1;
+    } else if (operation >= 0x60 && operation <= 0x80) skipNumber();
+    else if (operation >= 0x90) {
+      if (isAnywhere) names.add(name);
+      if (operation === 0xa0 || operation === 0xc0) skipNumber();
+      if (operation === 0xc0) skipNumber();
+    }
   }
   return names;
 }

@@ -4,10 +4,11 @@
  * runs on how to link; sources and flags are those of native/binding.gyp all the same.
  */
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, readdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
-import { BuildFailure, native, root, version } from './native-toolchain.mjs';
+import { fileURLToPath } from 'node:url';
+import { addonFiles, BuildFailure, fingerprint, native, root, version } from './native-toolchain.mjs';
 
 const require = createRequire(import.meta.url);
 
@@ -98,23 +99,33 @@ const MODULES = {
   kernels_test: (settings) => settings.targets.find(({ target_name }) => target_name === 'kernels_test').sources,
 };
 
+/** Removes what was compiled from other sources or by another zig: what is left can be linked, so a build that was broken off goes on. */
+function keepFresh(folder, target) {
+  mkdirSync(folder, { recursive: true });
+  const stamp = join(folder, 'stamp');
+  const sources = fingerprint([target, zigVersion()], [...addonFiles(), fileURLToPath(import.meta.url)]);
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === sources) return;
+  for (const name of readdirSync(folder).filter((name) => name.endsWith('.o'))) rmSync(join(folder, name));
+  writeFileSync(stamp, sources);
+}
+
 /** Compiles and links modules for a target into `folder`, each as NAME.node. */
 export function buildWithZig({ target, folder, modules = ['palimpsest'], verbose = false }) {
   const { arch, triple, os } = ZIG_TARGETS[target];
   const settings = gyp();
   const shared = settings.target_defaults;
-  mkdirSync(folder, { recursive: true });
+  keepFresh(folder, target);
   const includes = ['node-addon-api', 'node-api-headers/include'].map((path) => `-Inode_modules/${path}`);
   const compile = [
     ...['c++', '-target', triple, ...shared.cflags, ...shared.cflags_cc, '-ffunction-sections', '-fdata-sections'],
     ...shared.defines.map((define) => `-D${define}`),
     ...['-Inative/kernels', ...includes],
   ].filter((flag) => os !== 'win32' || flag !== '-fPIC');
-  const done = new Map();
   const object = (source, name = source.replaceAll('/', '_'), flags = []) => {
     const file = join(folder, `${name}.o`);
-    if (!done.has(file)) zig([...compile, ...flags, '-c', `native/${source}`, '-o', file], verbose);
-    done.set(file, true);
+    if (existsSync(file)) return file;
+    zig([...compile, ...flags, '-c', `native/${source}`, '-o', `${file}.part`], verbose);
+    renameSync(`${file}.part`, file);
     return file;
   };
   // The files that take seconds first: what is wrong shows soon.
