@@ -43,15 +43,18 @@ function writeIQ4_NL(source: Uint8Array, target: Uint8Array): void {
     writeQ8(source, at + 2, LEVELS, u16(source, at), target, to);
 }
 
-/** 2^(x − 128) as a half for every x. Smaller ones than halves have become 0, larger ones infinite. */
-const MX_SCALES: Uint16Array = Uint16Array.from({ length: 256 }, (_, x) =>
-  x > 143 ? INFINITE : toHalf(Float32Array.of(2 ** (x - 128)))[0]!,
-);
+/** 2^(x − 128) as a half. Smaller ones than halves have become 0, larger ones infinite. */
+function mxScale(x: number): number {
+  const exponent = x - 128;
+  if (exponent > 15) return INFINITE;
+  if (exponent >= -14) return (exponent + 15) << 10;
+  return exponent >= -24 ? 1 << (exponent + 24) : 0;
+}
 const MX_CODES = E2M1.map((value) => 2 * value);
 
 function writeMXFP4(source: Uint8Array, target: Uint8Array): void {
   for (let at = 0, to = 0; at < source.length; at += 17, to += Q8_BYTES)
-    writeQ8(source, at + 1, MX_CODES, MX_SCALES[source[at]!]!, target, to);
+    writeQ8(source, at + 1, MX_CODES, mxScale(source[at]!), target, to);
 }
 
 function writeIQ4_XS(source: Uint8Array, target: Uint8Array): void {
