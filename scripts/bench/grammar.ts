@@ -2,15 +2,14 @@
  * `npm run bench -- grammar` measures what it takes to follow a grammar over the vocabulary of a model: the processor time for a token, which is taking it and finding the mask of the next
  * one, and the time to compile the grammar, once. Texts are of ours, in the tokens that the model has for them, and each token is one that the mask before it allowed.
  */
-import { existsSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { writeFileSync } from 'node:fs';
 import { allows, type Constraint } from '../../engine/grammar/constraint.ts';
 import { Grammars } from '../../engine/grammar/grammars.ts';
 import type { GrammarOption } from '../../engine/grammar/options.ts';
-import { fetchedPath } from '../../engine/model/fetch.ts';
 import { loadModel } from '../../engine/model/load.ts';
 import type { LoadedModel } from '../../engine/model/types.ts';
 import { now, typical } from './measure.ts';
+import { smallModel } from './small-model.ts';
 import { columns, fixed } from './table.ts';
 
 export interface GrammarRow {
@@ -157,10 +156,8 @@ export async function grammar(
   say: (line: string) => void,
   { root, rounds, json }: { readonly root: string; readonly rounds: number; readonly json: string | null },
 ): Promise<void> {
-  const cacheDir = join(root, '.cache');
-  const isHere = existsSync(fetchedPath('smollm2-135m', cacheDir));
-  if (!isHere) say('smollm2-135m is not here; npm run fetch:model fetches it');
-  const model = await loadModel(isHere ? 'smollm2-135m' : 'reference', { cacheDir });
+  const { model: name, cacheDir } = smallModel(root, say);
+  const model = await loadModel(name, { cacheDir });
   const rows = await grammarRows(model, rounds);
   model.weights.close();
   say(`following a grammar over the ${rows[0]!.vocabulary} tokens of ${model.name} (goal: ${GOAL} ms a token)`);

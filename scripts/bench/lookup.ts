@@ -2,14 +2,14 @@
  * `npm run bench -- lookup` measures prompt look-up decoding against decoding without: greedy answers to prompts that ask for a summary, for a file of code with small changes, and for a story, each
  * read by a session of its own, in turns. The tokens must be the same. Processor time of the answer alone counts; reading the prompt is the same work for both.
  */
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setupOf } from '../../engine/learn.ts';
-import { fetchedPath } from '../../engine/model/fetch.ts';
 import { Runtime } from '../../engine/runtime.ts';
 import { Session } from '../../engine/session.ts';
 import type { Generated } from '../../engine/types.ts';
 import { now, typical } from './measure.ts';
+import { smallModel } from './small-model.ts';
 import { columns, fixed } from './table.ts';
 
 export interface LookupRow {
@@ -121,10 +121,7 @@ export async function lookup(
   say: (line: string) => void,
   { root, rounds, json }: { readonly root: string; readonly rounds: number; readonly json: string | null },
 ): Promise<void> {
-  const cacheDir = join(root, '.cache');
-  const isHere = existsSync(fetchedPath('smollm2-135m', cacheDir));
-  if (!isHere) say('smollm2-135m is not here; npm run fetch:model fetches it');
-  const runtime = await Runtime.open({ model: isHere ? 'smollm2-135m' : 'reference', threads: 1, cacheDir });
+  const runtime = await Runtime.open({ ...smallModel(root, say), threads: 1 });
   const rows: LookupRow[] = [];
   for (const task of tasksOf(root)) rows.push(await lookupRow(runtime, task, rounds));
   say(`answers of ${runtime.model.name} with up to ${PROPOSED} proposed tokens, one thread, tokens per CPU second`);

@@ -5,9 +5,9 @@
 import fc from 'fast-check';
 import { afterAll, expect, it } from 'vitest';
 import { formats as rotFormats } from '../../native/formats/rot.ts';
-import { fromHalf, type KvCache, nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
+import { nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
 import { normals, pick, uniform as seeded } from '../native/dense.ts';
-import { storedFields } from '../native/sides.ts';
+import { largestOfRows, NO_SHARES, unevenKeys } from '../native/value-rows.ts';
 
 const SEED = 20261124;
 const ROT = rotFormats.map(({ name }) => name);
@@ -15,36 +15,9 @@ const SHARES = [0, 1e-3, 0.02, 0.25, 1];
 const best = nativeInfo().isa;
 afterAll(() => setIsa(best));
 
-/** The largest scale of a page times its longest row of levels, at most over rot pages, per KV head: V of setPlaneShare(). */
-function largestReach(cache: KvCache, shape: { kvHeads: number; headDim: number }): number[] {
-  const { kvHeads, headDim } = shape;
-  const largest = new Array<number>(kvHeads).fill(0);
-  const { pages } = cache.table(0);
-  for (let page = 0; page < pages - 1; page++) {
-    const rows = cache.decode(0, page, 'v');
-    const stored = storedFields(cache, 0, page, 'v');
-    const means = new Int8Array(stored.mean!.buffer);
-    const references = new Int8Array(stored.reference!.buffer);
-    const exponents = new Int8Array(stored.exponents!.buffer);
-    const scales = fromHalf(new Uint16Array(stored.meanScale!.buffer)).map((x, head) => x * 2 ** references[head]!);
-    for (let head = 0; head < kvHeads; head++) {
-      const own = exponents.subarray(head * PAGE_TOKENS, (head + 1) * PAGE_TOKENS);
-      const most = own.reduce((a, b) => Math.max(a, b));
-      for (let t = page === 0 ? 4 : 0; t < PAGE_TOKENS; t++) {
-        if (own[t] === -128) continue;
-        const isFromZero = (stored.fromZero![(head * PAGE_TOKENS + t) >> 3]! >> (t & 7)) & 1;
-        const scale = isFromZero ? 0 : scales[head]!;
-        let sum = 0;
-        for (let c = 0; c < headDim; c++) {
-          const x = rows[(t * kvHeads + head) * headDim + c]! - scale * means[head * headDim + c]!;
-          sum += x * x;
-        }
-        largest[head] = Math.max(largest[head]!, Math.sqrt(sum) * 2 ** ((most - own[t]!) / 16));
-      }
-    }
-  }
-  return largest;
-}
+/** The largest scale of a page times its longest row of levels, V of setPlaneShare(): 0 of a zero row. */
+const reachOf = (distance: number, exponent: number, most: number): number =>
+  exponent === -128 ? 0 : distance * 2 ** ((most - exponent) / 16);
 
 /** The largest distance of a row of `out` from the row of `full`, as a share of V. */
 function farthest(out: Float32Array, full: Float32Array, reach: readonly number[], headDim: number): number {
@@ -79,7 +52,9 @@ it(`output stays within share times the reach of a page (seed ${SEED})`, () => {
         const direction = normals(random, headDim);
         const isUnfair = random() < 0.4;
         for (let page = 0; page < pages; page++) {
-          const keys = isUnfair ? unfairKeys(kvHeads, direction, 0.5 + random()) : uneven(random, kvHeads, direction);
+          const keys = isUnfair
+            ? unfairKeys(kvHeads, direction, 0.5 + random())
+            : unevenKeys(random, kvHeads, direction);
           const values = normals(random, PAGE_TOKENS * width);
           // Every second token is weighed too little, the others too much, and they pull apart.
           if (isUnfair)
@@ -99,7 +74,7 @@ it(`output stays within share times the reach of a page (seed ${SEED})`, () => {
         const out = new Float32Array(q.length);
         cache.attend(0, q, full);
         expect(cache.planes(0)).toEqual({ met: 0, single: 0 });
-        const reach = largestReach(cache, shape);
+        const reach = largestOfRows(cache, shape, reachOf);
         for (const share of SHARES) {
           const before = cache.planes(0);
           cache.setPlaneShare(share);
@@ -132,13 +107,6 @@ it(`output stays within share times the reach of a page (seed ${SEED})`, () => {
   expect(farthestUnfair).toBeGreaterThan(1e-3);
 });
 
-/** Keys of a page that leans towards the queries by chance, so that some pages hold next to nothing. */
-function uneven(random: () => number, kvHeads: number, direction: readonly number[] | Float32Array): Float32Array {
-  const lean = 2 * random();
-  const width = kvHeads * direction.length;
-  return normals(random, PAGE_TOKENS * width).map((x, i) => x + lean * direction[i % direction.length]!);
-}
-
 /** Keys of two lengths in turn behind one that is far longer: tokens of either kind are all rounded the same way. */
 function unfairKeys(kvHeads: number, direction: readonly number[] | Float32Array, lengths: number): Float32Array {
   const width = kvHeads * direction.length;
@@ -152,8 +120,7 @@ function unfairKeys(kvHeads: number, direction: readonly number[] | Float32Array
 it('refuses a share that is none', () => {
   const pool = openPool(2 ** 24);
   const cache = openKvCache({ shape: { layers: 1, kvHeads: 1, queryHeads: 1, headDim: 64 }, pool });
-  for (const share of [-0.1, 1.1, Number.NaN, '0.1' as unknown as number, undefined as unknown as number])
-    expect(() => cache.setPlaneShare(share)).toThrow(/share must be a number from 0 to 1/);
+  for (const share of NO_SHARES) expect(() => cache.setPlaneShare(share)).toThrow(/share must be a number from 0 to 1/);
   cache.close();
   pool.close();
 });

@@ -5,41 +5,14 @@
 import fc from 'fast-check';
 import { afterAll, expect, it } from 'vitest';
 import { formats as rotFormats } from '../../native/formats/rot.ts';
-import { fromHalf, type KvCache, nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
+import { nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
 import { normals, pick, uniform as seeded } from '../native/dense.ts';
-import { storedFields } from '../native/sides.ts';
+import { largestOfRows, NO_SHARES, unevenKeys } from '../native/value-rows.ts';
 
 const SEED = 20261122;
 const ROT = rotFormats.map(({ name }) => name);
 const best = nativeInfo().isa;
 afterAll(() => setIsa(best));
-
-/** The largest ‖v̂ − o‖ over rot pages, per KV head; o is what a row is coded from, the mean of its page or zero. */
-function largestDeviation(cache: KvCache, shape: { kvHeads: number; headDim: number }): number[] {
-  const { kvHeads, headDim } = shape;
-  const largest = new Array<number>(kvHeads).fill(0);
-  const { pages } = cache.table(0);
-  for (let page = 0; page < pages - 1; page++) {
-    const rows = cache.decode(0, page, 'v');
-    const stored = storedFields(cache, 0, page, 'v');
-    const means = new Int8Array(stored.mean!.buffer);
-    const references = new Int8Array(stored.reference!.buffer);
-    const scales = fromHalf(new Uint16Array(stored.meanScale!.buffer)).map((x, head) => x * 2 ** references[head]!);
-    for (let head = 0; head < kvHeads; head++) {
-      for (let t = page === 0 ? 4 : 0; t < PAGE_TOKENS; t++) {
-        const isFromZero = (stored.fromZero![(head * PAGE_TOKENS + t) >> 3]! >> (t & 7)) & 1;
-        const scale = isFromZero ? 0 : scales[head]!;
-        let sum = 0;
-        for (let c = 0; c < headDim; c++) {
-          const x = rows[(t * kvHeads + head) * headDim + c]! - scale * means[head * headDim + c]!;
-          sum += x * x;
-        }
-        largest[head] = Math.max(largest[head]!, Math.sqrt(sum));
-      }
-    }
-  }
-  return largest;
-}
 
 it(`output stays within share times the largest deviation (seed ${SEED})`, () => {
   let someSkipped = 0;
@@ -62,9 +35,7 @@ it(`output stays within share times the largest deviation (seed ${SEED})`, () =>
         const width = kvHeads * headDim;
         const direction = normals(random, headDim);
         for (let page = 0; page < pages; page++) {
-          // Pages lean towards the queries by chance, so that some hold next to nothing.
-          const lean = 2 * random();
-          const keys = normals(random, PAGE_TOKENS * width).map((x, i) => x + lean * direction[i % headDim]!);
+          const keys = unevenKeys(random, kvHeads, direction);
           cache.append(0, keys, normals(random, PAGE_TOKENS * width));
         }
         cache.append(0, normals(random, width), normals(random, width));
@@ -77,7 +48,7 @@ it(`output stays within share times the largest deviation (seed ${SEED})`, () =>
         const out = new Float32Array(q.length);
         cache.attend(0, q, full);
         expect(cache.skipped(0)).toEqual({ met: 0, skipped: 0 });
-        const deviation = largestDeviation(cache, shape);
+        const deviation = largestOfRows(cache, shape, (distance) => distance);
         for (const share of [0, 1e-4, 0.03, 0.5, 1]) {
           const before = cache.skipped(0);
           cache.setSkipShare(share);
@@ -113,8 +84,7 @@ it(`output stays within share times the largest deviation (seed ${SEED})`, () =>
 it('refuses a share that is none', () => {
   const pool = openPool(2 ** 24);
   const cache = openKvCache({ shape: { layers: 1, kvHeads: 1, queryHeads: 1, headDim: 64 }, pool });
-  for (const share of [-0.1, 1.1, Number.NaN, '0.1' as unknown as number, undefined as unknown as number])
-    expect(() => cache.setSkipShare(share)).toThrow(/share must be a number from 0 to 1/);
+  for (const share of NO_SHARES) expect(() => cache.setSkipShare(share)).toThrow(/share must be a number from 0 to 1/);
   cache.close();
   pool.close();
 });
