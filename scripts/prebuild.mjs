@@ -169,7 +169,7 @@ orFail('prebuild', () => {
   const asked = words.filter((word) => !word.startsWith('--'));
   const unknown = asked.find((word) => !TARGETS.includes(word));
   if (unknown !== undefined) throw new BuildFailure(`${unknown} is not one of ${TARGETS.join(', ')}`);
-  locked(() => {
+  const each = () => {
     mkdirSync(prebuilds, { recursive: true });
     const failures = [];
     for (const target of asked.length > 0 ? asked : TARGETS.filter((target) => !UNTRIED.includes(target))) {
@@ -183,5 +183,8 @@ orFail('prebuild', () => {
       }
     }
     if (failures.length > 0) throw new BuildFailure(failures.join('\n  '));
-  });
+  };
+  // What builds nothing need not wait for a build.
+  if (options.check || options.tools) each();
+  else locked(each);
 });
