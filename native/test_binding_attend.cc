@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostRows = 64;
 constexpr int kMostPages = 16;
 
-// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, planeShare, formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
+// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, planeShare, cap (0: none), formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
 //  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [4], with planes,
 //  mass, top <- [rows][pages], of pages met in runs)
 // Page p is tokens [128p, 128p + 128), the last page only the first `last` of them. If sinkRows is given, it replaces the first four tokens of

@@ -33,6 +33,17 @@ const alternating = (layers: number, window: number): (number | null)[] =>
 
 const common = ({ hiddenSize }: ModelConfig) => ({ postNorms: true, embeddingScale: Math.sqrt(hiddenSize) }) as const;
 
+/** How files of Gemma 2 and 3 name and store the gains of norms. */
+export const GEMMA_NORMS = {
+  hfGainOffset: 1,
+  hfParts: {
+    'post_attention_layernorm.weight': 'attnPost',
+    'pre_feedforward_layernorm.weight': 'mlpNorm',
+    'post_feedforward_layernorm.weight': 'mlpPost',
+  },
+  ggufParts: { 'post_attention_norm.weight': 'attnPost', 'post_ffw_norm.weight': 'mlpPost' },
+} as const satisfies Partial<Family>;
+
 export const gemma2: Family = {
   name: 'gemma2',
   title: 'Gemma 2',
@@ -41,13 +52,7 @@ export const gemma2: Family = {
   defaults: { tiedEmbeddings: true, headDim: 256, activation: 'gelu_pytorch_tanh' },
   ggufActivation: 'gelu-tanh',
   ggufReads: ['attn_logit_softcapping', 'final_logit_softcapping'],
-  hfGainOffset: 1,
-  hfParts: {
-    'post_attention_layernorm.weight': 'attnPost',
-    'pre_feedforward_layernorm.weight': 'mlpNorm',
-    'post_feedforward_layernorm.weight': 'mlpPost',
-  },
-  ggufParts: { 'post_attention_norm.weight': 'attnPost', 'post_ffw_norm.weight': 'mlpPost' },
+  ...GEMMA_NORMS,
   hf(config: HfConfig, base) {
     const keys = parseKeys(schema, config);
     if (keys.use_bidirectional_attention === true) throw unsupportedKey('use_bidirectional_attention', true);

@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { type HfConfig, parseKeys, perLayer, ropeSchema, unsupportedKey, windowsByType } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
 import type { Family } from './family.ts';
+import { GEMMA_NORMS } from './gemma2.ts';
 
 /** Every so many layers, one sees all. */
 const EVERY = 6;
@@ -49,13 +50,7 @@ export const gemma3: Family = {
   architectures: ['gemma3'],
   defaults: { ropeTheta: 1e6, tiedEmbeddings: true, headDim: 256, activation: 'gelu_pytorch_tanh' },
   ggufActivation: 'gelu-tanh',
-  hfGainOffset: 1,
-  hfParts: {
-    'post_attention_layernorm.weight': 'attnPost',
-    'pre_feedforward_layernorm.weight': 'mlpNorm',
-    'post_feedforward_layernorm.weight': 'mlpPost',
-  },
-  ggufParts: { 'post_attention_norm.weight': 'attnPost', 'post_ffw_norm.weight': 'mlpPost' },
+  ...GEMMA_NORMS,
   hfPrefix: /^(model\.language_model|language_model\.model|language_model|model)\./,
   hfIgnored: /^(model\.)?(vision_tower|multi_modal_projector)\./,
   hfText(given) {
