@@ -66,10 +66,13 @@ describe('calibrate', () => {
   });
 
   it('keeps on Ctrl-C what was measured, and says so', async () => {
+    let isSent = false;
     const result = await calibrate('stopped.json', ['--progress', 'jsonl'], {
-      // Not yet while the model is loaded.
+      // Not yet while the model is loaded, and once: a second one would end the process at once.
       with: (child) =>
-        child.stderr!.on('data', (said) => String(said).includes('"label":"probing"') && child.kill('SIGINT')),
+        child.stderr!.on('data', (said) => {
+          if (!isSent && String(said).includes('"label":"probing"')) isSent = child.kill('SIGINT');
+        }),
     });
     expect(result.code).toBe(130);
     expect(result.err).toContain('goes on from there');
