@@ -10,6 +10,7 @@
 #include "prod.h"
 #include "q8.h"
 #include "rot.h"
+#include "trellis.h"
 #include "turbo.h"
 
 // Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
@@ -26,6 +27,7 @@ INLINE void withFormat(int format, const Call& f) {
     case kTurbo4Prod: case kTurbo3Prod: case kTurbo2Prod: return f(Prod{});
     case kQ8: return f(Q8{});
     case kRotq4: case kRotq3: case kRotq2: case kRot4: case kRot3: case kRot2: case kRot1: return f(Rot{});
+    case kTrellis4: case kTrellis3: case kTrellis2: case kTrellis1: return f(Trellis{});
     case kTurbo4: case kTurbo3: case kTurbo2: return f(Turbo{});
     default: __builtin_trap();
   }

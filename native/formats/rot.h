@@ -1,4 +1,5 @@
-// rot4, rot3, rot2, rot1 and the same with steered keys (rot.ts): how attention uses their bit planes, exponents and means. Planes and levels:
+// rot4, rot3, rot2, rot1 and the same with steered keys (rot.ts): how attention uses their bit planes, exponents and means. What families share that have
+// the same fields (trellis.h) is in OverRotation. Planes and levels:
 // kernels/planes.h; encoding: kernels/encode_rot.h, kernels/encode_steered.h; decoding: kernels/decode_rot.h.
 #pragma once
 
@@ -22,47 +23,11 @@ INLINE void meanRow(const SideView& side, int d, float* out) {
   for (int c = 0; c < d; c += kLanes) store(out + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
 }
 
-struct Rot {
-  static constexpr int kMember = kRot4;
+// Divisor: what the integer levels of a format are over.
+template <int (*Divisor)(int format)>
+struct OverRotation {
   static constexpr Basis kBasis = kTurned;
   static constexpr bool kMaySkip = true;
-  using Unpacker = PlaneRows;
-
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    // Formats that nest share what does not depend on the width; those that are steered share nothing.
-    RotTargets nested;
-    for (int i = 0; i < count; i++) {
-      const SideTarget& to = targets[i];
-      if (kFormats[to.format].steering == kNoSteering) {
-        addTarget(nested, to);
-        continue;
-      }
-      RotTargets alone;
-      addTarget(alone, to);
-      encodeRotWidths(isKey, x, stride, d, firstRow, alone);
-      if (!isKey || !to.steering) continue;
-      alignas(64) float mean[kHeadDimMax];
-      const float scale = halfToFloat(*alone.meanScale);
-      for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(alone.mean + c) * scale);
-      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, alone.fromZero, *alone.reference, d, firstRow, x, stride);
-    }
-    if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested);
-  }
-
-  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
-    demoteRot(from.format, to.format, isKey, d, from.at(kRotHigh), from.at(kRotLow), from.at<int8_t>(kRotExponents), to.at(kRotLow),
-              to.at<int8_t>(kRotExponents));
-  }
-
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-    for (int t = 0; t < firstRow; t++) __builtin_memset(x + t * stride, 0, sizeof(float) * d);
-    decodeRotRows(isKey, d, firstRow, side, x, stride);
-  }
-
-  static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
-    unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
-    return tile;
-  }
 
   static MEMBER void prepareKeys(const SideView& k, const PageRows& rows, int head) {
     const int d = rows.d;
@@ -118,6 +83,51 @@ struct Rot {
     return sumParts(sum);
   }
 
+  // The value of one level in a row whose scale is 1.
+  static MEMBER float unitOf(const SideView& side) { return 1.0f / static_cast<float>(Divisor(side.format)) * powerOfTwo(*side.at<int8_t>(kRotReference)); }
+};
+
+struct Rot : OverRotation<divisorOf> {
+  static constexpr int kMember = kRot4;
+  using Unpacker = PlaneRows;
+
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+    // Formats that nest share what does not depend on the width; those that are steered share nothing.
+    RotTargets nested;
+    for (int i = 0; i < count; i++) {
+      const SideTarget& to = targets[i];
+      if (kFormats[to.format].steering == kNoSteering) {
+        addTarget(nested, to);
+        continue;
+      }
+      RotTargets alone;
+      addTarget(alone, to);
+      encodeRotWidths(isKey, x, stride, d, firstRow, alone);
+      if (!isKey || !to.steering) continue;
+      alignas(64) float mean[kHeadDimMax];
+      const float scale = halfToFloat(*alone.meanScale);
+      for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(alone.mean + c) * scale);
+      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, alone.fromZero, *alone.reference, d, firstRow, x, stride);
+    }
+    if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested);
+  }
+
+  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
+    demoteRot(from.format, to.format, isKey, d, from.at(kRotHigh), from.at(kRotLow), from.at<int8_t>(kRotExponents), to.at(kRotLow),
+              to.at<int8_t>(kRotExponents));
+  }
+
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
+    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+    decodeRotRows(isKey, d, firstRow, side, levels(side, d, tile), divisorOf(side.format), x, stride);
+  }
+
+  static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
+    unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
+    return tile;
+  }
+
+ private:
   static MEMBER void addTarget(RotTargets& all, const SideTarget& to) {
     const int width = widthOf(to.format);
     all.exponents[width] = to.at<int8_t>(kRotExponents);
@@ -130,6 +140,4 @@ struct Rot {
     all.reference = to.at<int8_t>(kRotReference);
   }
 
-  // The value of one level in a row whose scale is 1.
-  static MEMBER float unitOf(const SideView& side) { return 1.0f / static_cast<float>(divisorOf(side.format)) * powerOfTwo(*side.at<int8_t>(kRotReference)); }
 };

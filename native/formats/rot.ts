@@ -69,7 +69,7 @@ export const planeBits = (format: RotName): readonly [hi: number, lo: number] =>
 };
 
 /** k of a zero row. */
-const ZERO_ROW = -128;
+export const ZERO_ROW = -128;
 
 /** t of a scale code; 0 for a zero row. */
 export function rotScale(k: number): number {
@@ -107,7 +107,7 @@ export function encodeMean(
   return { means, meanScale };
 }
 
-const decodedMean = ({ means, meanScale }: { means: Int8Array; meanScale: number }): Float32Array => {
+export const decodedMean = ({ means, meanScale }: { means: Int8Array; meanScale: number }): Float32Array => {
   const scale = fromHalf(meanScale);
   return Float32Array.from(means, (mean) => mean * scale);
 };
@@ -122,7 +122,7 @@ function rowsFromZero(rows: Float32Array, mean: Float32Array, firstRow: number):
 }
 
 /** The mean, and which rows are coded from zero instead. */
-function encodeOrigins(rows: Float32Array, headDim: number, firstRow: number) {
+export function encodeOrigins(rows: Float32Array, headDim: number, firstRow: number) {
   const whole = encodeMean(rows, headDim, firstRow);
   const fromZero = rowsFromZero(rows, decodedMean(whole), firstRow);
   return { ...(fromZero.includes(1) ? encodeMean(rows, headDim, firstRow, fromZero) : whole), fromZero };
@@ -163,17 +163,17 @@ function encodeRows(format: RotName, rows: Float32Array, headDim: number, firstR
 }
 
 /** A row without what it is coded from. */
-const lessOrigin = (row: Float32Array, mean: Float32Array, isFromZero: number): Float32Array =>
+export const lessOrigin = (row: Float32Array, mean: Float32Array, isFromZero: number): Float32Array =>
   row.map((x, c) => (isFromZero ? x : Math.fround(x - mean[c]!)));
 
 /** ⌊log₂ √x⌋ of a float32 above 0; subnormal ones have the exponent −127. */
-const halfExponent = (x: number): number => {
+export const halfExponent = (x: number): number => {
   const [bits] = new Uint32Array(Float32Array.of(x).buffer);
   return ((bits! >> 23) - 127) >> 1;
 };
 
 /** e of a page and head, as described at the top of this file. */
-function referenceOf(octaves: readonly number[]): number {
+export function referenceOf(octaves: readonly number[]): number {
   const largest = Math.max(...octaves);
   if (largest > 6) return largest - 6;
   return Math.min(...octaves) < -7 ? Math.min(0, largest - 3) : 0;
@@ -254,23 +254,33 @@ export function narrowedScale(bits: number, codes: Uint8Array, from: RotName, to
   return scaleCode(Math.fround(rotScale(k) * ratio)) & 0xffff;
 }
 
+/** What the codes of a head stand for: integers [128, d] over a divisor. */
+export interface CodedLevels {
+  readonly divisor: number;
+  readonly levels: ArrayLike<number>;
+}
+
+const levelsByCode = (head: RotHead): CodedLevels => {
+  const { divisor, levels } = ROT_LEVELS[rotName(head.format)];
+  return { divisor, levels: Int8Array.from(head.codes, (code) => levels[code]!) };
+};
+
 /** The value of one integer level in row t: 2^e times the row's scale over the divisor of the levels, in float32. */
-function levelWorth(head: RotHead, t: number): number {
+function levelWorth(head: RotHead, t: number, divisor: number): number {
   const scale = Math.fround(rotScale(signed(head.rowScales[t]!)) * 2 ** head.reference);
-  return Math.fround(scale / ROT_LEVELS[rotName(head.format)].divisor);
+  return Math.fround(scale / divisor);
 }
 
 /** The value of one unit of the integer means. */
 export const meanUnit = (head: RotHead): number => Math.fround(fromHalf(head.meanScale) * 2 ** head.reference);
 
-function decode(head: RotHead): Float32Array {
-  const { headDim, firstRow, codes, means, fromZero } = head;
-  const { levels } = ROT_LEVELS[rotName(head.format)];
+export function decodeLevels(head: RotHead, { divisor, levels }: CodedLevels): Float32Array {
+  const { headDim, firstRow, means, fromZero } = head;
   const scale = meanUnit(head);
   const rows = new Float32Array(PAGE_TOKENS * headDim);
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
-    const worth = levelWorth(head, t);
-    const row = Float32Array.from({ length: headDim }, (_, c) => Math.fround(levels[codes[t * headDim + c]!]! * worth));
+    const worth = levelWorth(head, t, divisor);
+    const row = Float32Array.from({ length: headDim }, (_, c) => Math.fround(levels[t * headDim + c]! * worth));
     rotate(row, true);
     for (let c = 0; c < headDim; c++)
       rows[t * headDim + c] = fromZero[t] ? row[c]! : Math.fround(Math.fround(means[c]! * scale) + row[c]!);
@@ -279,8 +289,7 @@ function decode(head: RotHead): Float32Array {
 }
 
 /** q·k̂_t = worth_t·⟨HDq, level⟩ + ⟨q, o_t⟩: the query is rotated once, no key is. Rows before firstRow give 0. */
-function scores(query: Float32Array, head: RotHead): Float64Array {
-  const { levels } = ROT_LEVELS[rotName(head.format)];
+export function scoreLevels(query: Float32Array, head: RotHead, { divisor, levels }: CodedLevels): Float64Array {
   const rotated = query.slice();
   rotate(rotated);
   const scale = meanUnit(head);
@@ -288,20 +297,19 @@ function scores(query: Float32Array, head: RotHead): Float64Array {
   return Float64Array.from({ length: PAGE_TOKENS }, (_, t) => {
     if (t < head.firstRow) return 0;
     let sum = 0;
-    for (let c = 0; c < head.headDim; c++) sum += rotated[c]! * levels[head.codes[t * head.headDim + c]!]!;
-    return levelWorth(head, t) * sum + (head.fromZero[t] ? 0 : onMean);
+    for (let c = 0; c < head.headDim; c++) sum += rotated[c]! * levels[t * head.headDim + c]!;
+    return levelWorth(head, t, divisor) * sum + (head.fromZero[t] ? 0 : onMean);
   });
 }
 
 /** Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + Σ w_t·o_t: the sum is rotated back once. Rows before firstRow do not count. */
-function mix(weights: Float32Array, head: RotHead): Float64Array {
-  const { levels } = ROT_LEVELS[rotName(head.format)];
+export function mixLevels(weights: Float32Array, head: RotHead, { divisor, levels }: CodedLevels): Float64Array {
   const sum = new Float64Array(head.headDim);
   let mass = 0;
   for (let t = head.firstRow; t < PAGE_TOKENS; t++) {
-    const weight = weights[t]! * levelWorth(head, t);
+    const weight = weights[t]! * levelWorth(head, t, divisor);
     if (!head.fromZero[t]) mass += weights[t]!;
-    for (let c = 0; c < head.headDim; c++) sum[c]! += weight * levels[head.codes[t * head.headDim + c]!]!;
+    for (let c = 0; c < head.headDim; c++) sum[c]! += weight * levels[t * head.headDim + c]!;
   }
   const back = Float32Array.from(sum);
   rotate(back, true);
@@ -333,6 +341,17 @@ export function packPlanes(tile: Uint8Array, highBits: number, lowBits: number):
   return { hi, lo };
 }
 
+/** The fields of a head whose codes lie in these planes. */
+export const storedHead = (head: RotHead, { hi, lo }: { hi: Uint8Array; lo: Uint8Array }) => ({
+  high: hi,
+  low: lo,
+  exponents: bytesOf(Int8Array.from(head.rowScales, signed)),
+  mean: bytesOf(head.means),
+  fromZero: rowBits(head.fromZero),
+  meanScale: bytesOf(Uint16Array.of(head.meanScale)),
+  reference: bytesOf(Int8Array.of(head.reference)),
+});
+
 /** Bit t & 7 of byte t >> 3 is that of row t. */
 const rowBits = (flags: Uint8Array): Uint8Array =>
   Uint8Array.from({ length: PAGE_TOKENS / 8 }, (_, byte) =>
@@ -349,28 +368,17 @@ const codec = (format: RotName, relative: number) => ({
   format,
   tolerance: { relative, smallest: 1e-6, largest: 1e5 },
   encode: (rows: Float32Array, headDim: number, firstRow = 0) => encode(format, rows, headDim, firstRow),
-  decode,
-  scores,
-  mix,
+  decode: (head: RotHead) => decodeLevels(head, levelsByCode(head)),
+  scores: (query: Float32Array, head: RotHead) => scoreLevels(query, head, levelsByCode(head)),
+  mix: (weights: Float32Array, head: RotHead) => mixLevels(weights, head, levelsByCode(head)),
   demote: (head: RotHead, to: string) => demote(head, rotName(to)),
-  stored(head: RotHead, side: Side) {
-    const { hi, lo } = planes(head, side);
-    return {
-      high: hi,
-      low: lo,
-      exponents: bytesOf(Int8Array.from(head.rowScales, signed)),
-      mean: bytesOf(head.means),
-      fromZero: rowBits(head.fromZero),
-      meanScale: bytesOf(Uint16Array.of(head.meanScale)),
-      reference: bytesOf(Int8Array.of(head.reference)),
-    };
-  },
+  stored: (head: RotHead, side: Side) => storedHead(head, planes(head, side)),
 });
 
 /** `kept`: whether a demotion keeps what does not depend on the width. */
-const partsOf = (name: RotName, kept: boolean): readonly Allocation[] => [
-  { fields: [{ name: 'high', elementBits: planeBits(name)[0], kept }] },
-  { fields: [{ name: 'low', elementBits: planeBits(name)[1] }] },
+export const rotParts = ([hi, lo]: readonly [hi: number, lo: number], kept: boolean): readonly Allocation[] => [
+  { fields: [{ name: 'high', elementBits: hi, kept }] },
+  { fields: [{ name: 'low', elementBits: lo }] },
   {
     fields: [
       { name: 'exponents', tokenBytes: 1 },
@@ -409,7 +417,7 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     headDims: CODED_HEAD_DIMS,
     rope: 'post',
     rotated: true,
-    parts: partsOf(name, true),
+    parts: rotParts(planeBits(name), true),
     source: 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md',
     layoutVersion: 3,
   });
@@ -425,7 +433,7 @@ const defineSteered = <const N extends string>(name: N, id: number, rank: number
     nested: false,
     rotated: true,
     steered: 'metric',
-    parts: partsOf(plain, false),
+    parts: rotParts(planeBits(plain), false),
     source: `${plain} with the query metric of SQuat (Wang et al. 2025, arXiv 2503.24358); docs/lab/formats.md`,
     layoutVersion: 2,
   });

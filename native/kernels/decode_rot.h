@@ -48,20 +48,14 @@ static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const flo
   }
 }
 
-template <int D>
-static void decodeRotOf(bool isKey, int firstRow, const SideView& side, float* x, size_t stride) {
-  alignas(64) int8_t tile[kPageTokens * D];
-  unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), sizeof tile, tile);
-  alignas(64) float mean[D];
+// Rows of the rot family, or of one that has its fields, from the levels in `tile`, integers over `divisor`.
+static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, const int8_t* tile, int divisor, float* x, size_t stride) {
+  alignas(64) float mean[kHeadDimMax];
   const float reference = powerOfTwo(*side.at<int8_t>(kRotReference));
   const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * reference;
-  for (int c = 0; c < D; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
-  const float divisor = static_cast<float>(divisorOf(side.format));
+  for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
   float factors[kPageTokens];
-  for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / divisor;
-  decodeTurned<D>(isKey, firstRow, tile, factors, mean, side.at(kRotFromZero), x, stride);
-}
-
-static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, float* x, size_t stride) {
-  withHeadDim(d, [&](auto dim) MEMBER { decodeRotOf<dim.value>(isKey, firstRow, side, x, stride); });
+  for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / static_cast<float>(divisor);
+  for (int t = 0; t < firstRow; t++) __builtin_memset(x + t * stride, 0, sizeof(float) * d);
+  withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, mean, side.at(kRotFromZero), x, stride); });
 }

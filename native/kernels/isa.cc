@@ -41,6 +41,7 @@ namespace {
 #include "packed.h"
 #include "encode_rot.h"
 #include "encode_turned.h"
+#include "trellis.h"
 #include "encode_steered.h"
 #include "decode_rot.h"
 #include "attend_page.h"

@@ -1,0 +1,163 @@
+// trellis4, trellis3, trellis2, trellis1 (trellis.ts): the fields of the rot family with trellis codes. Rows of levels and the search for codes:
+// kernels/trellis.h.
+#pragma once
+
+INLINE int trellisDivisor(int) { return kTrellisDivisor; }
+
+struct TrellisUnpacker {
+  template <class Done>
+  static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
+    withTrellis(kFormats[side.format].codeBits, side.at(kRotHigh), side.at(kRotLow), bias, f);
+  }
+};
+
+struct Trellis : OverRotation<trellisDivisor> {
+  static constexpr int kMember = kTrellis4;
+  using Unpacker = TrellisUnpacker;
+  static_assert(static_cast<int>(kTrellisHigh) == kRotHigh && static_cast<int>(kTrellisLow) == kRotLow &&
+                    static_cast<int>(kTrellisExponents) == kRotExponents && static_cast<int>(kTrellisMean) == kRotMean &&
+                    static_cast<int>(kTrellisFromZero) == kRotFromZero && static_cast<int>(kTrellisMeanScale) == kRotMeanScale &&
+                    static_cast<int>(kTrellisReference) == kRotReference,
+                "what is shared with the rot family finds its fields there");
+
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+    withHeadDim(d, [&](auto dim) MEMBER { encodeOf<dim.value>(targets, count, isKey, firstRow, x, stride); });
+  }
+
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
+    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+    decodeRotRows(isKey, d, firstRow, side, levels(side, d, tile), kTrellisDivisor, x, stride);
+  }
+
+  static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
+    unpack(kFormats[side.format].codeBits, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
+    return tile;
+  }
+
+ private:
+  static COLD void unpack(int bits, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
+    withTrellis(bits, hi, lo, 0, [&](const auto& rows) MEMBER { unpackRows(rows, elements, tile); });
+  }
+
+  // Where element (t, c) of rows lies in tile order (kernels.h).
+  template <int D>
+  static MEMBER int placeOf(bool isKey, int t, int c) {
+    return isKey ? c / 4 * kPageTokens * 4 + t * 4 + c % 4 : t / 4 * D * 4 + c * 4 + t % 4;
+  }
+
+  // Writes the mean and which rows are coded from zero, and turns the rows: y [128][D], their squares [128].
+  template <int D>
+  static COLD Octaves turn(const RotTargets& head, int firstRow, const float* x, size_t stride, float* y, float* squares) {
+    constexpr int kCount = D / kLanes;
+    alignas(64) float mean[D], zero[D] = {};
+    encodeOrigins<D>(x, stride, firstRow, head, mean);
+    Octaves octaves = {kNoOctave, -kNoOctave};
+    for (int first = 0; first < kPageTokens; first += kLanes) {
+      VecF v[kCount], partial[kLanes];
+      for (int t = first; t < first + kLanes; t++) {
+        if (t >= firstRow) {
+          rotateRow<D>(x + t * stride, isFromZero(head.fromZero, t) ? zero : mean, v);
+        } else {
+          for (int i = 0; i < kCount; i++) v[i] = splat(0.0f);
+        }
+        for (int i = 0; i < kCount; i++) {
+          store(y + t * D + i * kLanes, v[i]);
+          v[i] = v[i] * v[i];
+        }
+        partial[t - first] = treeSum<D>(v);
+      }
+      const VecF yy = sumsOfLanes(partial);
+      store(squares + first, yy);
+      const VecI octave = ((bits(yy / static_cast<float>(D)) >> 23) - 127) >> 1;
+      for (int i = 0; i < kLanes; i++) {
+        if (!(yy[i] > 0.0f)) continue;
+        octaves.largest = octave[i] > octaves.largest ? octave[i] : octaves.largest;
+        octaves.smallest = octave[i] < octaves.smallest ? octave[i] : octaves.smallest;
+      }
+    }
+    return octaves;
+  }
+
+  // Rows over their root mean square as targets in tile order.
+  template <int D>
+  static COLD void aim(bool isKey, const float* y, const float* squares, int16_t* targets) {
+    const VecF most = splat(static_cast<float>(kTargetMost));
+    for (int t = 0; t < kPageTokens; t++) {
+      const bool isZero = !(squares[t] > 0.0f);
+      const float rms = __builtin_sqrtf(squares[t] / static_cast<float>(D));
+      for (int c = 0; c < D; c += kLanes) {
+        VecF target = load(y + t * D + c) / splat(rms) * static_cast<float>(kTargetOne);
+        target = target > most ? most : target;
+        target = target < -most ? -most : target;
+        const VecI whole = isZero ? VecI{} : rounded(target);
+        for (int i = 0; i < kLanes; i++) targets[placeOf<D>(isKey, t, c + i)] = static_cast<int16_t>(whole[i]);
+      }
+    }
+  }
+
+  // The unbiased scales of rows.
+  template <int D>
+  static COLD void scale(bool isKey, const float* y, const float* squares, const int8_t* tile, int8_t* exponents) {
+    constexpr int kCount = D / kLanes;
+    for (int first = 0; first < kPageTokens; first += kLanes) {
+      VecF v[kCount], partial[kLanes];
+      for (int t = first; t < first + kLanes; t++) {
+        float level[D];
+        for (int c = 0; c < D; c++) level[c] = static_cast<float>(tile[placeOf<D>(isKey, t, c)]);
+        for (int i = 0; i < kCount; i++) v[i] = load(y + t * D + i * kLanes) * load(level + i * kLanes);
+        partial[t - first] = treeSum<D>(v);
+      }
+      const VecF yy = load(squares + first), along = sumsOfLanes(partial);
+      const VecI some = (yy > splat(0.0f)) & (along > splat(0.0f));
+      storeLowBytes(exponents + first, some ? scaleExponents(yy * static_cast<float>(kTrellisDivisor) / along) : splatI(kZeroRow));
+    }
+  }
+
+  template <int D>
+  static COLD void encodeOf(const SideTarget* targets, int count, bool isKey, int firstRow, const float* x, size_t stride) {
+    constexpr int kElements = kPageTokens * D;
+    alignas(64) float y[kElements], squares[kPageTokens];
+    alignas(64) int16_t aims[kElements];
+    RotTargets head;
+    head.mean = targets->at<int8_t>(kRotMean);
+    head.fromZero = targets->at(kRotFromZero);
+    head.meanScale = targets->at<uint16_t>(kRotMeanScale);
+    const int reference = referenceOf(turn<D>(head, firstRow, x, stride, y, squares));
+    if (reference != 0) turnScaled<D>(head, reference, firstRow, x, stride, y, squares);
+    aim<D>(isKey, y, squares, aims);
+    for (int i = 0; i < count; i++) {
+      const SideTarget& to = targets[i];
+      const int bits = kFormats[to.format].codeBits;
+      alignas(64) uint8_t codes[kElements];
+      alignas(64) int8_t tile[kElements];
+      searchOf(bits, aims, kElements / kTrellisSequences, codes);
+      packTile(bits, codes, kElements, to.at(kRotHigh), to.at(kRotLow));
+      unpack(bits, to.at(kRotHigh), to.at(kRotLow), kElements, tile);
+      scale<D>(isKey, y, squares, tile, to.at<int8_t>(kRotExponents));
+      *to.at<int8_t>(kRotReference) = static_cast<int8_t>(reference);
+      if (i == 0) continue;
+      __builtin_memcpy(to.at(kRotMean), head.mean, D);
+      __builtin_memcpy(to.at(kRotFromZero), head.fromZero, kPageTokens / 8);
+      __builtin_memcpy(to.at(kRotMeanScale), head.meanScale, sizeof(uint16_t));
+    }
+  }
+
+  template <int D>
+  static COLD void turnScaled(const RotTargets& head, int reference, int firstRow, const float* x, size_t stride, float* y, float* squares) {
+    alignas(64) float scaled[kPageTokens * D];
+    const VecF unit = splat(powerOfTwo(-reference));
+    for (int t = firstRow; t < kPageTokens; t++) {
+      for (int c = 0; c < D; c += kLanes) store(scaled + t * D + c, load(x + t * stride + c) * unit);
+    }
+    turn<D>(head, firstRow, scaled, D, y, squares);
+  }
+
+  static COLD void searchOf(int bits, const int16_t* aims, int steps, uint8_t* codes) {
+    switch (bits) {
+      case 4: return searchTrellis<4>(aims, steps, codes);
+      case 3: return searchTrellis<3>(aims, steps, codes);
+      case 2: return searchTrellis<2>(aims, steps, codes);
+      default: return searchTrellis<1>(aims, steps, codes);
+    }
+  }
+};

@@ -1,0 +1,245 @@
+// Trellis codes (native/formats/trellis.ts): levels of rows of codes in bit planes, and the search for the codes that err least. Integers only, so the
+// result is the same on every instruction set.
+#pragma once
+
+// A table of sixteen levels for the bytes of a vector, and what makes windows of the codes of four rows: row f of a group has code f, and the rows before
+// it lie in the bits below or at the end of the group before.
+struct TrellisTables {
+  Bytes a, b;
+  MEMBER TrellisTables(int bits, int bias)
+      : a(loadTable(kTrellisLevels[bits - 1][0]) ^ splatByte(bias)), b(loadTable(kTrellisLevels[bits - 1][1])) {}
+  MEMBER Bytes level(Bytes i, Bytes j) const {
+    typedef uint8_t Each __attribute__((vector_size(kVectorBytes)));
+    return reinterpret_cast<Bytes>(reinterpret_cast<Each>(lookUp(a, i)) + reinterpret_cast<Each>(lookUp(b, j)));
+  }
+};
+
+alignas(64) static constexpr uint8_t kNoCodes[64] = {};
+
+// 64 bytes of a plane and those before them; before the first are zeros.
+struct PlaneBytes {
+  Bytes now, before;
+  MEMBER PlaneBytes(const uint8_t* plane, size_t at, int part)
+      : now(loadBytes(plane + at * 64 + static_cast<size_t>(part) * kVectorBytes)),
+        before(loadBytes((at == 0 ? kNoCodes : plane + at * 64 - 64) + static_cast<size_t>(part) * kVectorBytes)) {}
+
+  // Codes of two bits: those of row F - 1 and, above it, of row F. F: -2..3.
+  template <int F>
+  MEMBER Bytes pair() const {
+    if constexpr (F == 0) return nibbleOf(now << 2, before >> 6, 12);
+    else if constexpr (F > 0) return (F == 1 ? now : now >> (2 * F - 2)) & splatByte(15);
+    else return before >> (2 * F + 6) & splatByte(15);
+  }
+  // Codes of one bit: four bits of the eight rows, of which the highest is that of row F. F: -4..7.
+  template <int F>
+  MEMBER Bytes four() const {
+    if constexpr (F >= 3) return (F == 3 ? now : now >> (F - 3)) & splatByte(15);
+    else if constexpr (F >= 0) return nibbleOf(now << (3 - F), before >> (F + 5), 15 << (3 - F) & 15);
+    else return before >> (F + 5) & splatByte(15);
+  }
+};
+
+// Rows of 64 levels: as LevelRows (planes.h).
+template <int Bits>
+struct TrellisRows {
+  static constexpr bool kPaired = Bits % 2 == 1;
+  const uint8_t* hi;
+  const uint8_t* lo;
+  TrellisTables tables;
+
+  MEMBER TrellisRows(const uint8_t* high, const uint8_t* low, int bias) : hi(high), lo(low), tables(Bits, bias) {}
+
+  template <int First, int B, int Parity>
+  MEMBER void at(size_t j, int part, Bytes* out) const {
+    if constexpr (kPaired && Parity == 2) {
+      if (j % 2 == 0) at<First, B, 0>(j, part, out);
+      else at<First, B, 1>(j, part, out);
+    } else {
+      repeat<B>([&](auto b) MEMBER { out[b.value] = row<First + b.value * (4 / B), Parity>(j, part); });
+    }
+  }
+
+ private:
+  template <int F, int Parity>
+  MEMBER Bytes row(size_t j, int part) const {
+    if constexpr (Bits == 1) {
+      const PlaneBytes bits(lo, j / 2, part);
+      return tables.level(bits.template four<F + 4 * Parity>(), bits.template four<F + 4 * Parity - 4>());
+    } else {
+      const PlaneBytes high(hi, j, part);
+      const Bytes i = high.template pair<F>();
+      if constexpr (Bits == 2) return tables.level(i, high.template pair<F - 2>());
+      else if constexpr (Bits == 4) return tables.level(i, PlaneBytes(lo, j, part).template pair<F>());
+      else return tables.level(i, nibbleOf(twoBits<F, Parity>(PlaneBytes(lo, j / 2, part)), F < 2 ? high.before >> (2 * F + 4) : F == 2 ? high.now : high.now >> 2, 12));
+    }
+  }
+
+  // Bits 2 and 3: the low bits of rows F - 1 and F.
+  template <int F, int Parity>
+  MEMBER static Bytes twoBits(const PlaneBytes& low) {
+    constexpr int kAt = F + 4 * Parity;
+    if constexpr (kAt == 0) return choose(low.now << 3, low.before >> 5, splatByte(0xf8));
+    else return kAt < 3 ? low.now << (3 - kAt) : kAt == 3 ? low.now : low.now >> (kAt - 3);
+  }
+};
+
+// Calls f with the TrellisRows of codes of so many bits.
+template <class F>
+INLINE void withTrellis(int bits, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
+  switch (bits) {
+    case 4: f(TrellisRows<4>(hi, lo, bias)); break;
+    case 3: f(TrellisRows<3>(hi, lo, bias)); break;
+    case 2: f(TrellisRows<2>(hi, lo, bias)); break;
+    case 1: f(TrellisRows<1>(hi, lo, bias)); break;
+    default: __builtin_trap();
+  }
+}
+
+// ---- The search: costs are unsigned integers of 16 bits, one sequence in each lane.
+
+constexpr int kCostLanes = 2 * kLanes;
+constexpr int kTargetOne = 4096, kTargetMost = 16384;
+
+INLINE Bytes splatShort(int v) {
+  const uint16_t low = static_cast<uint16_t>(v);
+  return Bytes{} + low;
+}
+
+// The square of each lane over 2^15, halves up. |lane| < 2^15.
+INLINE Bytes squareOf(Bytes v) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<Bytes>(_mm512_mulhrs_epi16(reinterpret_cast<__m512i>(v), reinterpret_cast<__m512i>(v)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Bytes>(_mm256_mulhrs_epi16(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v)));
+#elif defined(__SSE2__)
+  const __m128i x = reinterpret_cast<__m128i>(v);
+  const Bytes low = reinterpret_cast<Bytes>(_mm_mullo_epi16(x, x)), high = reinterpret_cast<Bytes>(_mm_mulhi_epi16(x, x));
+  return (high << 1) + (low >> 15) + (low >> 14 & 1);
+#elif defined(__aarch64__)
+  return reinterpret_cast<Bytes>(vqrdmulhq_s16(reinterpret_cast<int16x8_t>(v), reinterpret_cast<int16x8_t>(v)));
+#elif defined(__wasm_simd128__)
+  return reinterpret_cast<Bytes>(wasm_i16x8_q15mulr_sat(reinterpret_cast<v128_t>(v), reinterpret_cast<v128_t>(v)));
+#else
+  for (int i = 0; i < kCostLanes; i++) v[i] = static_cast<uint16_t>((static_cast<int16_t>(v[i]) * static_cast<int16_t>(v[i]) + 0x4000) >> 15);
+  return v;
+#endif
+}
+
+INLINE Bytes addCosts(Bytes a, Bytes b) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<Bytes>(_mm512_adds_epu16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Bytes>(_mm256_adds_epu16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<Bytes>(_mm_adds_epu16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#elif defined(__aarch64__)
+  return reinterpret_cast<Bytes>(vqaddq_u16(reinterpret_cast<uint16x8_t>(a), reinterpret_cast<uint16x8_t>(b)));
+#elif defined(__wasm_simd128__)
+  return reinterpret_cast<Bytes>(wasm_u16x8_add_sat(reinterpret_cast<v128_t>(a), reinterpret_cast<v128_t>(b)));
+#else
+  for (int i = 0; i < kCostLanes; i++) a[i] = static_cast<uint16_t>(a[i] + b[i] > 0xffff ? 0xffff : a[i] + b[i]);
+  return a;
+#endif
+}
+
+INLINE Bytes lessCost(Bytes a, Bytes b) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<Bytes>(_mm512_min_epu16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Bytes>(_mm256_min_epu16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return a - reinterpret_cast<Bytes>(_mm_subs_epu16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#elif defined(__aarch64__)
+  return reinterpret_cast<Bytes>(vminq_u16(reinterpret_cast<uint16x8_t>(a), reinterpret_cast<uint16x8_t>(b)));
+#elif defined(__wasm_simd128__)
+  return reinterpret_cast<Bytes>(wasm_u16x8_min(reinterpret_cast<v128_t>(a), reinterpret_cast<v128_t>(b)));
+#else
+  for (int i = 0; i < kCostLanes; i++) a[i] = b[i] < a[i] ? b[i] : a[i];
+  return a;
+#endif
+}
+
+// least = min(least, total); where total is less, chosen becomes `choice`.
+INLINE void keepLess(Bytes& least, Bytes& chosen, Bytes total, int choice) {
+#if defined(__AVX512BW__)
+  const __mmask32 isLess = _mm512_cmplt_epu16_mask(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(least));
+  chosen = reinterpret_cast<Bytes>(_mm512_mask_mov_epi16(reinterpret_cast<__m512i>(chosen), isLess, _mm512_set1_epi16(static_cast<short>(choice))));
+  least = lessCost(least, total);
+#else
+  const Bytes less = lessCost(least, total);
+  const Bytes isSame = reinterpret_cast<Bytes>(less == least);
+  chosen = choose(chosen, splatShort(choice), isSame);
+  least = less;
+#endif
+}
+
+constexpr int kTrellisWindows = 256, kTrellisSequences = 64;
+constexpr int kTrellisStepsMax = kPageTokens * kHeadDimMax / kTrellisSequences;
+
+// Where the four bits of a window lie that choose a level of the first table, and of the second: WINDOW_BITS of trellis.ts.
+constexpr int kWindowBits[4][2][4] = {
+    {{4, 5, 6, 7}, {0, 1, 2, 3}}, {{4, 5, 6, 7}, {0, 1, 2, 3}}, {{3, 4, 6, 7}, {0, 1, 2, 5}}, {{2, 3, 6, 7}, {0, 1, 4, 5}}};
+
+// The codes of targets in tile order, rows of 64: [steps][64] each.
+template <int Bits>
+static COLD void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
+  constexpr int kKept = kTrellisWindows >> Bits, kEach = 1 << Bits, kInWord = 16 / Bits, kWords = (kKept + kInWord - 1) / kInWord, kLevelled = 8;
+  Bytes level[kTrellisWindows];
+  for (int w = 0; w < kTrellisWindows; w++) {
+    int sum = 0;
+    for (int table = 0; table < 2; table++) {
+      int index = 0;
+      for (int i = 0; i < 4; i++) index |= (w >> kWindowBits[Bits - 1][table][i] & 1) << i;
+      sum += kTrellisLevels[Bits - 1][table][index];
+    }
+    level[w] = splatShort(sum * (kTargetOne / kTrellisDivisor));
+  }
+  // By step, what was dropped from the window of each kept part, kInWord choices in a lane.
+  Bytes dropped[kTrellisStepsMax * kWords];
+  for (int first = 0; first < kTrellisSequences; first += kCostLanes) {
+    Bytes costs[2][kKept];
+    for (int at = 1; at < kKept; at++) costs[0][at] = ~Bytes{};
+    costs[0][0] = Bytes{};
+    for (int step = 0; step < steps; step++) {
+      const Bytes target = loadBytes(targets + step * kTrellisSequences + first);
+      const Bytes* cost = costs[step % 2];
+      Bytes* next = costs[1 - step % 2];
+      for (int word = 0; word < kWords; word++) {
+        Bytes choices{};
+#pragma GCC unroll 16
+        for (int i = 0; i < kInWord; i++) {
+          const int at = word * kInWord + i;
+          if (at >= kKept) break;
+          const int from = at * kEach & (kKept - 1);
+          Bytes least = addCosts(cost[from], squareOf(target - level[at * kEach])), chosen{};
+#pragma GCC unroll 16
+          for (int choice = 1; choice < kEach; choice++) {
+            keepLess(least, chosen, addCosts(cost[from + choice], squareOf(target - level[at * kEach + choice])), choice);
+          }
+          next[at] = least;
+          choices |= chosen << (i * Bits);
+        }
+        dropped[step * kWords + word] = choices;
+      }
+      if (step % kLevelled != kLevelled - 1) continue;
+      Bytes least = next[0];
+      for (int at = 1; at < kKept; at++) least = lessCost(least, next[at]);
+      for (int at = 0; at < kKept; at++) next[at] -= least;
+    }
+    // Back from the part with the least cost, the first of equals.
+    const Bytes* cost = costs[steps % 2];
+    Bytes least = cost[0], best{};
+    for (int at = 1; at < kKept; at++) keepLess(least, best, cost[at], at);
+    const uint16_t* lanes = reinterpret_cast<const uint16_t*>(dropped);
+    int at[kCostLanes];
+    for (int lane = 0; lane < kCostLanes; lane++) at[lane] = best[lane];
+    for (int step = steps - 1; step >= 0; step--) {
+      for (int lane = 0; lane < kCostLanes; lane++) {
+        const int choices = lanes[(step * kWords + at[lane] / kInWord) * kCostLanes + lane];
+        const int window = at[lane] << Bits | (choices >> at[lane] % kInWord * Bits & (kEach - 1));
+        codes[step * kTrellisSequences + first + lane] = static_cast<uint8_t>(window >> (8 - Bits));
+        at[lane] = window & (kKept - 1);
+      }
+    }
+  }
+}

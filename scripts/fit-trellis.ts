@@ -1,0 +1,141 @@
+/**
+ * `node --import tsx scripts/fit-trellis.ts [--bits LIST] [--restarts N] [--tries N] [--seed N]` fits the two tables of levels of each width of the trellis
+ * formats (native/formats/trellis.ts) to a standard normal, and writes scripts/trellis-levels.json where they err less than those that are there
+ * (then `npm run generate`).
+ * A start has quantiles of normals in an order that is drawn. Rounds of Lloyd's algorithm follow: rows are coded, and the entries become those with the
+ * least squared error for the windows that were chosen. The best start is climbed from: two entries change places, or one moves, and what errs less stays.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { levelsOf, type TrellisBits, TrellisSearch, windowIndex } from '../native/formats/trellis.ts';
+import { TRELLIS_DIVISOR } from '../native/reference/tables.gen.ts';
+import { gaussians, uniforms } from './evaluate/words.ts';
+
+const STEPS = 128;
+const WINDOWS = 256;
+const FILE = join(import.meta.dirname, 'trellis-levels.json');
+
+const { values } = parseArgs({
+  options: {
+    bits: { type: 'string', default: '1,2,3,4' },
+    restarts: { type: 'string', default: '60' },
+    tries: { type: 'string', default: '1000' },
+    seed: { type: 'string', default: '1' },
+  },
+});
+
+type Tables = [number[], number[]];
+
+class Fit {
+  readonly #bits: TrellisBits;
+  readonly #test: Float32Array;
+  #seed: number;
+
+  constructor(bits: TrellisBits, seed: number) {
+    this.#bits = bits;
+    this.#seed = seed;
+    this.#test = gaussians(400 * STEPS, 99);
+  }
+
+  /** The mean squared error of normal rows with these tables. */
+  error(tables: Tables, rows: Float32Array = this.#test): number {
+    let sum = 0;
+    this.#each(tables, rows, (x, level) => (sum += (x - level / TRELLIS_DIVISOR) ** 2));
+    return sum / rows.length;
+  }
+
+  start(): Tables {
+    const draw = uniforms(this.#seed++);
+    const share = 0.7 + 0.2 * draw();
+    return [shuffled(quantiles(share), draw), shuffled(quantiles(Math.sqrt(1 - share * share)), draw)];
+  }
+
+  /** Rounds of coding and of least squares. */
+  settle(tables: Tables, rounds: number, rows: number): Tables {
+    let [a, b] = tables;
+    for (let round = 0; round < rounds; round++) {
+      const counts = new Float64Array(WINDOWS);
+      const sums = new Float64Array(WINDOWS);
+      this.#each([a, b], gaussians(rows * STEPS, this.#seed++), (x, _, window) => {
+        counts[window]!++;
+        sums[window]! += x * TRELLIS_DIVISOR;
+      });
+      for (let sweep = 0; sweep < 6; sweep++) {
+        a = this.#entries(0, b, counts, sums, a);
+        b = this.#entries(1, a, counts, sums, b);
+      }
+    }
+    return [a, b].map((table) => table.map(Math.round)) as Tables;
+  }
+
+  /** The entries of one table that err least where the other has `fixed`. */
+  #entries(table: 0 | 1, fixed: number[], counts: Float64Array, sums: Float64Array, before: number[]): number[] {
+    const [over, under] = [new Float64Array(16), new Float64Array(16)];
+    for (let window = 0; window < WINDOWS; window++) {
+      const index = windowIndex(this.#bits, window);
+      over[index[table]]! += sums[window]! - counts[window]! * fixed[index[1 - table]!]!;
+      under[index[table]]! += counts[window]!;
+    }
+    return before.map((entry, i) => (under[i]! > 0 ? over[i]! / under[i]! : entry));
+  }
+
+  #each(tables: Tables, rows: Float32Array, each: (x: number, level: number, window: number) => void): void {
+    const levels = levelsOf(this.#bits, ...tables);
+    const search = new TrellisSearch(this.#bits, levels);
+    for (let at = 0; at < rows.length; at += STEPS) {
+      const row = rows.subarray(at, at + STEPS);
+      const windows = search.windows(Int16Array.from(row, (x) => Math.round(4096 * Math.min(4, Math.max(-4, x)))));
+      for (const [step, window] of windows.entries()) each(row[step]!, levels[window]!, window);
+    }
+  }
+}
+
+function quantiles(deviation: number): number[] {
+  const sorted = gaussians(16 * 64, 5).sort();
+  return Array.from({ length: 16 }, (_, i) => {
+    const own = sorted.subarray(64 * i, 64 * i + 64);
+    return Math.round((own.reduce((sum, x) => sum + x, 0) / 64) * deviation * TRELLIS_DIVISOR);
+  });
+}
+
+function shuffled(entries: number[], draw: () => number): number[] {
+  for (let at = entries.length - 1; at > 0; at--) swap(entries, at, Math.floor(draw() * (at + 1)));
+  return entries;
+}
+
+function swap(entries: number[], one: number, other: number): void {
+  [entries[one], entries[other]] = [entries[other]!, entries[one]!];
+}
+
+/** Tables like these, but for one change. */
+function neighbour(tables: Tables, draw: () => number): Tables {
+  const next = tables.map((table) => [...table]) as Tables;
+  const table = next[draw() < 0.5 ? 0 : 1];
+  const place = (): number => Math.floor(draw() * 16);
+  if (draw() < 2 / 3) swap(table, place(), place());
+  else table[place()]! += Math.round((draw() - 0.5) * TRELLIS_DIVISOR);
+  return next;
+}
+
+const written = JSON.parse(readFileSync(FILE, 'utf8')) as Record<string, Tables>;
+for (const bits of values.bits.split(',').map(Number) as TrellisBits[]) {
+  const fit = new Fit(bits, 1000 * Number(values.seed) + bits);
+  const draw = uniforms(Number(values.seed));
+  let best = written[bits]!;
+  let least = fit.error(best);
+  const offer = (tables: Tables): void => {
+    const error = fit.error(tables);
+    if (error < least) [best, least] = [tables, error];
+  };
+  const said = `${bits} bits: ${least.toFixed(5)} before`;
+  for (let start = 0; start < Number(values.restarts); start++) offer(fit.settle(fit.start(), 15, 120));
+  for (let tried = 0; tried < Number(values.tries); tried++) offer(fit.settle(neighbour(best, draw), 2, 60));
+  const fresh = fit.error(best, gaussians(3000 * STEPS, 7));
+  console.log(`${said}, ${least.toFixed(5)} now; ${fresh.toFixed(5)} of rows that chose nothing`);
+  written[bits] = best;
+}
+const lines = Object.entries(written).map(
+  ([bits, tables]) => `  "${bits}": [\n${tables.map((table) => `    [${table.join(', ')}]`).join(',\n')}\n  ]`,
+);
+writeFileSync(FILE, `{\n${lines.join(',\n')}\n}\n`);
