@@ -5,14 +5,14 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "6 formats=34 layout=9214e4458e6113d235a06d6f1026575a";
+constexpr char kAbi[] = "6 formats=34 layout=625a573e237d078fef433b7399230d12";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
 constexpr int kOpenRowsLeast = 16;
 constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;
-constexpr int kTrialCandidatesMax = 96;
+constexpr int kTrialCandidatesMax = 128;
 constexpr int kLatentCandidatesFrom = 128;
 constexpr int kSketchRows = 32;
 constexpr int kPagePartAlign = 64;
@@ -125,7 +125,7 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
     {.name = "kivi2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x1f6cb05ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {.name = "int3", .family = 4, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xd64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+     .from = 0x1d64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
     {.name = "fp8", .family = 2, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 0, 2, false}}},
     {.name = "nuq4", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
@@ -170,14 +170,14 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
      .from = 0xc24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 3, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
     {.name = "band2", .family = 0, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kChannelPowers,
      .from = 0x1d6cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 2, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
-    {.name = "trellis4", .family = 10, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "trellis3", .family = 10, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x4241044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "trellis2", .family = 10, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xd64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "trellis1", .family = 10, .version = 1, .codeBits = 1, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1ffff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {.name = "trellis4", .family = 10, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "trellis3", .family = 10, .version = 1, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x4241044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "trellis2", .family = 10, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0xd64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "trellis1", .family = 10, .version = 1, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x1ffff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
 };
 
 }  // namespace palimpsest

@@ -1,24 +1,26 @@
 /**
- * `node --import tsx scripts/fit-trellis.ts [--bits LIST] [--restarts N] [--tries N] [--seed N]` fits the two tables of levels of each width of the trellis
- * formats (native/formats/trellis.ts) to a standard normal, and writes scripts/trellis-levels.json where they err less than those that are there
- * (then `npm run generate`).
+ * `node --import tsx scripts/fit-trellis.ts [--sequences LIST] [--restarts N] [--tries N] [--seed N]` fits the two tables of levels of each sequence of codes
+ * of the trellis formats (native/formats/trellis.ts) to a standard normal, or for low2 and low1 to what the first sequence leaves of one, and writes
+ * scripts/trellis-levels.json where they err less than those that are there (then `npm run generate`).
  * A start has quantiles of normals in an order that is drawn. Rounds of Lloyd's algorithm follow: rows are coded, and the entries become those with the
  * least squared error for the windows that were chosen. The best start is climbed from: two entries change places, or one moves, and what errs less stays.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { levelsOf, type TrellisBits, TrellisSearch, windowIndex } from '../native/formats/trellis.ts';
+import { levelsOf, type Sequence, TrellisSearch, WINDOW_BITS, windowIndex } from '../native/formats/trellis.ts';
 import { TRELLIS_DIVISOR } from '../native/reference/tables.gen.ts';
 import { gaussians, uniforms } from './evaluate/words.ts';
 
 const STEPS = 128;
-const WINDOWS = 256;
+const WINDOWS = 2 ** WINDOW_BITS;
+/** Rows that are tested, drawn apart from those that are fitted. */
+const TESTED = 400;
 const FILE = join(import.meta.dirname, 'trellis-levels.json');
 
 const { values } = parseArgs({
   options: {
-    bits: { type: 'string', default: '1,2,3,4' },
+    sequences: { type: 'string', default: 'high,low2,low1,single' },
     restarts: { type: 'string', default: '60' },
     tries: { type: 'string', default: '1000' },
     seed: { type: 'string', default: '1' },
@@ -27,28 +29,41 @@ const { values } = parseArgs({
 
 type Tables = [number[], number[]];
 
+const steps = (x: number): number => Math.round(4096 * Math.min(4, Math.max(-4, x)));
+
 class Fit {
-  readonly #bits: TrellisBits;
+  readonly #sequence: Sequence;
+  /** What a sequence is given of normals. */
+  readonly #left: (rows: Float32Array) => Float32Array;
   readonly #test: Float32Array;
+  /** Their deviation. */
+  readonly #size: number;
   #seed: number;
 
-  constructor(bits: TrellisBits, seed: number) {
-    this.#bits = bits;
+  constructor(sequence: Sequence, high: Tables, seed: number) {
+    this.#sequence = sequence;
     this.#seed = seed;
-    this.#test = gaussians(400 * STEPS, 99);
+    this.#left = (rows) => (sequence.startsWith('low') ? leftBy('high', high, rows) : rows);
+    this.#test = this.#left(gaussians(TESTED * STEPS, 99));
+    this.#size = Math.sqrt(this.#test.reduce((sum, x) => sum + x * x, 0) / this.#test.length);
   }
 
-  /** The mean squared error of normal rows with these tables. */
+  rows(count: number, seed: number): Float32Array {
+    return this.#left(gaussians(count * STEPS, seed));
+  }
+
+  /** The mean squared error of rows with these tables. */
   error(tables: Tables, rows: Float32Array = this.#test): number {
-    let sum = 0;
-    this.#each(tables, rows, (x, level) => (sum += (x - level / TRELLIS_DIVISOR) ** 2));
-    return sum / rows.length;
+    return leftBy(this.#sequence, tables, rows).reduce((sum, x) => sum + x * x, 0) / rows.length;
   }
 
   start(): Tables {
     const draw = uniforms(this.#seed++);
     const share = 0.7 + 0.2 * draw();
-    return [shuffled(quantiles(share), draw), shuffled(quantiles(Math.sqrt(1 - share * share)), draw)];
+    return [
+      shuffled(quantiles(this.#size * share), draw),
+      shuffled(quantiles(this.#size * Math.sqrt(1 - share * share)), draw),
+    ];
   }
 
   /** Rounds of coding and of least squares. */
@@ -57,7 +72,7 @@ class Fit {
     for (let round = 0; round < rounds; round++) {
       const counts = new Float64Array(WINDOWS);
       const sums = new Float64Array(WINDOWS);
-      this.#each([a, b], gaussians(rows * STEPS, this.#seed++), (x, _, window) => {
+      eachCoded(this.#sequence, [a, b], this.rows(rows, this.#seed++), (x, _, window) => {
         counts[window]!++;
         sums[window]! += x * TRELLIS_DIVISOR;
       });
@@ -73,22 +88,34 @@ class Fit {
   #entries(table: 0 | 1, fixed: number[], counts: Float64Array, sums: Float64Array, before: number[]): number[] {
     const [over, under] = [new Float64Array(16), new Float64Array(16)];
     for (let window = 0; window < WINDOWS; window++) {
-      const index = windowIndex(this.#bits, window);
+      const index = windowIndex(window);
       over[index[table]]! += sums[window]! - counts[window]! * fixed[index[1 - table]!]!;
       under[index[table]]! += counts[window]!;
     }
     return before.map((entry, i) => (under[i]! > 0 ? over[i]! / under[i]! : entry));
   }
+}
 
-  #each(tables: Tables, rows: Float32Array, each: (x: number, level: number, window: number) => void): void {
-    const levels = levelsOf(this.#bits, ...tables);
-    const search = new TrellisSearch(this.#bits, levels);
-    for (let at = 0; at < rows.length; at += STEPS) {
-      const row = rows.subarray(at, at + STEPS);
-      const windows = search.windows(Int16Array.from(row, (x) => Math.round(4096 * Math.min(4, Math.max(-4, x)))));
-      for (const [step, window] of windows.entries()) each(row[step]!, levels[window]!, window);
-    }
+function eachCoded(
+  sequence: Sequence,
+  tables: Tables,
+  rows: Float32Array,
+  each: (x: number, level: number, window: number, at: number) => void,
+): void {
+  const levels = levelsOf(...tables);
+  const search = new TrellisSearch(sequence, levels);
+  for (let first = 0; first < rows.length; first += STEPS) {
+    const row = rows.subarray(first, first + STEPS);
+    for (const [step, window] of search.windows(Int16Array.from(row, steps)).entries())
+      each(row[step]!, levels[window]!, window, first + step);
   }
+}
+
+/** What a sequence leaves of rows. */
+function leftBy(sequence: Sequence, tables: Tables, rows: Float32Array): Float32Array {
+  const left = new Float32Array(rows.length);
+  eachCoded(sequence, tables, rows, (x, level, _, at) => (left[at] = x - level / TRELLIS_DIVISOR));
+  return left;
 }
 
 function quantiles(deviation: number): number[] {
@@ -119,23 +146,23 @@ function neighbour(tables: Tables, draw: () => number): Tables {
 }
 
 const written = JSON.parse(readFileSync(FILE, 'utf8')) as Record<string, Tables>;
-for (const bits of values.bits.split(',').map(Number) as TrellisBits[]) {
-  const fit = new Fit(bits, 1000 * Number(values.seed) + bits);
+for (const [at, sequence] of (values.sequences.split(',') as Sequence[]).entries()) {
+  const fit = new Fit(sequence, written['high']!, 1000 * Number(values.seed) + at);
   const draw = uniforms(Number(values.seed));
-  let best = written[bits]!;
+  let best = written[sequence]!;
   let least = fit.error(best);
   const offer = (tables: Tables): void => {
     const error = fit.error(tables);
     if (error < least) [best, least] = [tables, error];
   };
-  const said = `${bits} bits: ${least.toFixed(5)} before`;
+  const said = `${sequence}: ${least.toFixed(5)} before`;
   for (let start = 0; start < Number(values.restarts); start++) offer(fit.settle(fit.start(), 15, 120));
   for (let tried = 0; tried < Number(values.tries); tried++) offer(fit.settle(neighbour(best, draw), 2, 60));
-  const fresh = fit.error(best, gaussians(3000 * STEPS, 7));
+  const fresh = fit.error(best, fit.rows(3000, 7));
   console.log(`${said}, ${least.toFixed(5)} now; ${fresh.toFixed(5)} of rows that chose nothing`);
-  written[bits] = best;
+  written[sequence] = best;
 }
 const lines = Object.entries(written).map(
-  ([bits, tables]) => `  "${bits}": [\n${tables.map((table) => `    [${table.join(', ')}]`).join(',\n')}\n  ]`,
+  ([sequence, tables]) => `  "${sequence}": [\n${tables.map((table) => `    [${table.join(', ')}]`).join(',\n')}\n  ]`,
 );
 writeFileSync(FILE, `{\n${lines.join(',\n')}\n}\n`);

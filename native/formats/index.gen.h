@@ -33,3 +33,4 @@ INLINE void withFormat(int format, const Call& f) {
   }
 }
 static_assert(HasDemote<Kivi>, "a nested family is demoted on codes");
+static_assert(HasDemote<Trellis>, "a nested family is demoted on codes");

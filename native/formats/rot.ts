@@ -238,19 +238,36 @@ export function demote(head: RotHead, to: RotName): RotHead {
 
 /** k of a row (16-bit two's complement) after its codes were narrowed. */
 export function narrowedScale(bits: number, codes: Uint8Array, from: RotName, to: RotName): number {
+  const drop = codeBits(from) - codeBits(to);
+  const [fine, coarse] = [ROT_LEVELS[from], ROT_LEVELS[to]];
+  const narrow = Int8Array.from(codes, (code) => coarse.levels[code >> drop]!);
+  return scaleOfLevels(
+    bits,
+    Int8Array.from(codes, (code) => fine.levels[code]!),
+    fine.divisor,
+    narrow,
+    coarse.divisor,
+  );
+}
+
+/** k of a row (16-bit two's complement) after its levels over one divisor became others over another. */
+export function scaleOfLevels(
+  bits: number,
+  fine: Int8Array,
+  fineDivisor: number,
+  coarse: Int8Array,
+  coarseDivisor: number,
+): number {
   const k = signed(bits);
   if (k === ZERO_ROW) return bits;
-  const fine = ROT_LEVELS[from];
-  const coarse = ROT_LEVELS[to];
   let square = 0;
   let cross = 0;
-  for (const code of codes) {
-    const level = fine.levels[code]!;
+  for (const [c, level] of fine.entries()) {
     square += level * level;
-    cross += level * coarse.levels[code >> (codeBits(from) - codeBits(to))]!;
+    cross += level * coarse[c]!;
   }
   if (cross <= 0) return ZERO_ROW & 0xffff;
-  const ratio = Math.fround(Math.fround(square * coarse.divisor) / Math.fround(cross * fine.divisor));
+  const ratio = Math.fround(Math.fround(square * coarseDivisor) / Math.fround(cross * fineDivisor));
   return scaleCode(Math.fround(rotScale(k) * ratio)) & 0xffff;
 }
 

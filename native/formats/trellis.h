@@ -29,12 +29,34 @@ struct Trellis : OverRotation<trellisDivisor> {
     decodeRotRows(isKey, d, firstRow, side, levels(side, d, tile), kTrellisDivisor, x, stride);
   }
 
+  // trellis2 keeps the first codes of trellis3 and trellis4; other codes are found anew, from levels.
+  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
+    const int elements = kPageTokens * d, bits = kFormats[to.format].codeBits;
+    alignas(64) int8_t fine[kPageTokens * kHeadDimMax], coarse[kPageTokens * kHeadDimMax];
+    levels(from, d, fine);
+    if (bits != 2) searchLower(bits, from.at(kRotHigh), fine, elements, to.at(kRotLow));
+    unpack(bits, from.at(kRotHigh), to.at(kRotLow), elements, coarse);
+    demoteExponents(isKey, d, fine, kTrellisDivisor, coarse, kTrellisDivisor, from.at<int8_t>(kRotExponents), to.at<int8_t>(kRotExponents));
+  }
+
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
     unpack(kFormats[side.format].codeBits, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
     return tile;
   }
 
  private:
+  // The codes of one bit, of all of the levels or of what those of trellis2 leave of them.
+  static COLD void searchLower(int bits, const uint8_t* hi, const int8_t* levels, int elements, uint8_t* lo) {
+    alignas(64) int8_t high[kPageTokens * kHeadDimMax];
+    alignas(64) int16_t left[kPageTokens * kHeadDimMax];
+    alignas(64) uint8_t codes[kPageTokens * kHeadDimMax];
+    if (bits == 1) __builtin_memset(high, 0, sizeof high);
+    else unpack(2, hi, nullptr, elements, high);
+    for (int i = 0; i < elements; i++) left[i] = static_cast<int16_t>((levels[i] - high[i]) * kTrellisLevelOne);
+    searchOf(bits == 1 ? kSingleBits : kLowBits, left, elements / kTrellisSequences, codes);
+    packBits<0>(codes, elements, lo);
+  }
+
   static COLD void unpack(int bits, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
     withTrellis(bits, hi, lo, 0, [&](const auto& rows) MEMBER { unpackRows(rows, elements, tile); });
   }
@@ -115,7 +137,7 @@ struct Trellis : OverRotation<trellisDivisor> {
 
   template <int D>
   static COLD void encodeOf(const SideTarget* targets, int count, bool isKey, int firstRow, const float* x, size_t stride) {
-    constexpr int kElements = kPageTokens * D;
+    constexpr int kElements = kPageTokens * D, kSteps = kElements / kTrellisSequences;
     alignas(64) float y[kElements], squares[kPageTokens];
     alignas(64) int16_t aims[kElements];
     RotTargets head;
@@ -125,14 +147,26 @@ struct Trellis : OverRotation<trellisDivisor> {
     const int reference = referenceOf(turn<D>(head, firstRow, x, stride, y, squares));
     if (reference != 0) turnScaled<D>(head, reference, firstRow, x, stride, y, squares);
     aim<D>(isKey, y, squares, aims);
+    // The codes that trellis2, trellis3 and trellis4 have in common, and what they leave.
+    alignas(64) uint8_t high[kElements], codes[kElements], plane[kElements / 4];
+    alignas(64) int8_t tile[kElements];
+    alignas(64) int16_t left[kElements];
+    bool hasHigh = false;
     for (int i = 0; i < count; i++) {
       const SideTarget& to = targets[i];
       const int bits = kFormats[to.format].codeBits;
-      alignas(64) uint8_t codes[kElements];
-      alignas(64) int8_t tile[kElements];
-      searchOf(bits, aims, kElements / kTrellisSequences, codes);
-      packTile(bits, codes, kElements, to.at(kRotHigh), to.at(kRotLow));
-      unpack(bits, to.at(kRotHigh), to.at(kRotLow), kElements, tile);
+      if (bits > 1 && !hasHigh) {
+        searchOf(kHighCodes, aims, kSteps, high);
+        packPairs<0>(high, kElements, plane);
+        unpack(2, plane, nullptr, kElements, tile);
+        for (int e = 0; e < kElements; e++) left[e] = static_cast<int16_t>(aims[e] - tile[e] * kTrellisLevelOne);
+        hasHigh = true;
+      }
+      if (bits > 1 && to.at(kRotHigh)) __builtin_memcpy(to.at(kRotHigh), plane, sizeof plane);
+      if (bits != 2) searchOf(bits == 4 ? kLowPairs : bits == 3 ? kLowBits : kSingleBits, bits == 1 ? aims : left, kSteps, codes);
+      if (bits == 4) packPairs<0>(codes, kElements, to.at(kRotLow));
+      else if (bits != 2) packBits<0>(codes, kElements, to.at(kRotLow));
+      unpack(bits, plane, to.at(kRotLow), kElements, tile);
       scale<D>(isKey, y, squares, tile, to.at<int8_t>(kRotExponents));
       *to.at<int8_t>(kRotReference) = static_cast<int8_t>(reference);
       if (i == 0) continue;
@@ -150,14 +184,5 @@ struct Trellis : OverRotation<trellisDivisor> {
       for (int c = 0; c < D; c += kLanes) store(scaled + t * D + c, load(x + t * stride + c) * unit);
     }
     turn<D>(head, firstRow, scaled, D, y, squares);
-  }
-
-  static COLD void searchOf(int bits, const int16_t* aims, int steps, uint8_t* codes) {
-    switch (bits) {
-      case 4: return searchTrellis<4>(aims, steps, codes);
-      case 3: return searchTrellis<3>(aims, steps, codes);
-      case 2: return searchTrellis<2>(aims, steps, codes);
-      default: return searchTrellis<1>(aims, steps, codes);
-    }
   }
 };

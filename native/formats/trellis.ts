@@ -1,28 +1,32 @@
 /**
- * trellis4, trellis3, trellis2, trellis1: the rot family (rot.ts) with a trellis in place of a code for each channel by itself.
+ * trellis4, trellis3, trellis2, trellis1: the rot family (rot.ts) with trellises in place of a code for each channel by itself.
  *
  * Mean, rows from zero, rotation, the reference and the unbiased scale of a byte are those of rot, and so are the bytes. Only the codes differ: the level of
- * a code of b bits follows from the 8 bits that end with it, its own and those of the codes before it, so it has 256 levels to choose from and not 2^b, and
+ * a code of b bits follows from the 6 bits that end with it, its own and those of the codes before it, so it has 64 levels to choose from and not 2^b, and
  * the encoder looks for the sequence of codes that errs least as a whole.
  *   order    the codes of a page and head in tile order (codec.ts) form rows of 64; codes at the same place in all rows are one sequence, which begins
  *            in window 0
- *   window   w' = (w >> b) | code·2^(8−b)
- *   level    A[i] + B[j], integers over 32. i and j are four bits of the window each, as they lie side by side in the bit planes (windowIndex). Two look-ups
- *            of 16 bytes are what every instruction set has. One of 256 bytes errs 2 to 6% less, and takes sixteen where registers are short
+ *   window   w' = (w >> b) | code·2^(6−b)
+ *   level    A[w >> 2] + B[w & 15], integers over 32: four bits each, as they lie side by side in the bit planes. Two look-ups of 16 bytes are what every
+ *            instruction set has
  *   target   X = y / rms(y) in steps of 1/4096, rounded half to even, within ±16384
  *   search   Viterbi's algorithm, with the cost of a level L of round((X − 128·L)²/2^15), in unsigned integers of 16 bits that saturate; of equal costs the
  *            window with the lowest number wins. Every eight steps the least cost is taken off all. So all instruction sets find the same codes
+ *   nest     trellis2 is one such sequence, of two bits. trellis3 and trellis4 have the same, and one of 1 or 2 bits for what it leaves: X − 128·L is the
+ *            target, and both levels are added. trellis1 is a sequence of one bit
  * Rows that have no codes of their own (sinks, zero rows) have the target 0.
  *
- * Squared error on a Gaussian before the scale: 0.0062, 0.022, 0.083 and 0.30, where single codes have 0.0095, 0.0345, 0.1175 and 0.363, and no code can
- * have less than 0.0039, 0.0156, 0.0625 and 0.25.
+ * Squared error on a Gaussian before the scale: 0.0087, 0.028, 0.087 and 0.31, where single codes have 0.0095, 0.0345, 0.1175 and 0.363, and no code can
+ * have less than 0.0039, 0.0156, 0.0625 and 0.25. Windows of 8 bits have 0.083 at 2 bits, and take four times as long to search.
  *
- * Codes of different widths have nothing in common: a page with fewer bits is decoded and coded again. Encoding compares 256 windows for every element.
+ * Demotion to trellis2 drops the second sequence. To trellis3 and trellis1 it looks for a new one, whose targets are the levels as they are: 128 times those of
+ * trellis4 that the first sequence leaves, or 128 times all of them. The scale becomes t·⟨u,u⟩/⟨u,u'⟩, as in rot.
  * Source: trellis-coded quantization, Marcellin and Fischer 1990; QTIP, Tseng et al. 2024, arXiv 2406.11235, which has it for weights, with levels that are
- * computed from the bits; levels that are sums of two look-ups, in this order of codes, were fitted here (scripts/fit-trellis.ts). docs/lab/formats.md has what
- * it does to a model.
- * When not to use it: where pages move often and time is short, and where rot is not to be used.
+ * computed from the bits; levels that are sums of two look-ups, this order of codes and the nesting were found here (scripts/fit-trellis.ts).
+ * docs/lab/formats.md has what it does to a model.
+ * When not to use it: where pages move often and time is short, for encoding compares 64 windows for every code; and where rot is not to be used.
  */
+import { assert } from '../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../layout.ts';
 import { type ReferenceCodec, tileOffset } from '../reference/codec.ts';
 import { roundHalfEven, treeDot } from '../reference/float32.ts';
@@ -41,86 +45,68 @@ import {
   referenceOf,
   rotParts,
   scaleCode,
+  scaleOfLevels,
   scoreLevels,
   storedHead,
   ZERO_ROW,
 } from './rot.ts';
 
-export type TrellisBits = 1 | 2 | 3 | 4;
-type TrellisName = `trellis${TrellisBits}`;
+type TrellisName = `trellis${1 | 2 | 3 | 4}`;
+/** The sequences of codes: that of two bits by which a page is coded first, those of 2 or 1 bits for what it leaves, and that of one bit alone. */
+export type Sequence = keyof typeof TRELLIS;
 
 /** A head of the rot family whose levels follow from its codes in the order of one side. */
 export interface TrellisHead extends RotHead {
   readonly side: Side;
 }
 
-const WINDOWS = 256;
+export const WINDOW_BITS = 6;
+const WINDOWS = 2 ** WINDOW_BITS;
 /** Sequences of one head. */
 const SEQUENCES = 64;
 const TARGET_ONE = 4096;
 const TARGET_MOST = 16384;
+/** What one of a level is in targets. */
+const LEVEL_ONE = TARGET_ONE / TRELLIS_DIVISOR;
 const COST_MOST = 65535;
 /** Steps after which the least cost is taken off all. */
 const LEVELLED = 8;
 
-/** Where the four bits that choose a level of A, and those of B, lie in a window, lowest first. */
-const WINDOW_BITS: Readonly<Record<TrellisBits, readonly [a: readonly number[], b: readonly number[]]>> = {
-  1: [
-    [4, 5, 6, 7],
-    [0, 1, 2, 3],
-  ],
-  2: [
-    [4, 5, 6, 7],
-    [0, 1, 2, 3],
-  ],
-  // High bits of this code and the one before; below them the high bits of the one before that, and the low bits of the first two.
-  3: [
-    [3, 4, 6, 7],
-    [0, 1, 2, 5],
-  ],
-  4: [
-    [2, 3, 6, 7],
-    [0, 1, 4, 5],
-  ],
-};
+/** Bits of a code of each sequence. */
+export const SEQUENCE_BITS: Readonly<Record<Sequence, number>> = { high: 2, low2: 2, low1: 1, single: 1 };
 
-/** The entries of A and B that make the level of a window. */
-export const windowIndex = (bits: TrellisBits, window: number): readonly [number, number] => {
-  const [a, b] = WINDOW_BITS[bits];
-  const gather = (places: readonly number[]): number =>
-    places.reduce((index, place, at) => index | (((window >> place) & 1) << at), 0);
-  return [gather(a), gather(b)];
-};
+/** The entries of the two tables that make the level of a window. */
+export const windowIndex = (window: number): readonly [number, number] => [window >> 2, window & 15];
 
 /** The levels of all windows. */
-export const levelsOf = (bits: TrellisBits, a: readonly number[], b: readonly number[]): Int8Array =>
+export const levelsOf = (a: readonly number[], b: readonly number[]): Int8Array =>
   Int8Array.from({ length: WINDOWS }, (_, window) => {
-    const [i, j] = windowIndex(bits, window);
+    const [i, j] = windowIndex(window);
     return a[i]! + b[j]!;
   });
 
-/** The levels of the formats, by bits. */
 const LEVELS = Object.fromEntries(
-  ([1, 2, 3, 4] as const).map((bits) => [bits, levelsOf(bits, ...TRELLIS[bits])]),
-) as Readonly<Record<TrellisBits, Int8Array>>;
+  Object.entries(TRELLIS).map(([sequence, tables]) => [sequence, levelsOf(...tables)]),
+) as Readonly<Record<Sequence, Int8Array>>;
 
-/** What a sequence begins with, and what becomes of it with every code. */
+/** What becomes of a window with every code; a sequence begins with 0. */
 export const nextWindow = (window: number, code: number, bits: number): number =>
-  (window >> bits) | (code << (8 - bits));
+  (window >> bits) | (code << (WINDOW_BITS - bits));
 
 /** Finds the sequence of codes that errs least. One searcher serves many sequences, one after the other. */
 export class TrellisSearch {
-  readonly #bits: TrellisBits;
-  readonly #levels: Int8Array;
+  readonly #bits: number;
+  /** As targets. */
+  readonly #levels: Int32Array;
   /** By the bits of a window that the next one keeps. */
   #cost: Int32Array;
   #next: Int32Array;
 
-  constructor(bits: TrellisBits, levels: Int8Array = LEVELS[bits]) {
-    this.#bits = bits;
-    this.#levels = levels;
-    this.#cost = new Int32Array(WINDOWS >> bits);
-    this.#next = new Int32Array(WINDOWS >> bits);
+  constructor(sequence: Sequence, levels: Int8Array = LEVELS[sequence]) {
+    this.#bits = SEQUENCE_BITS[sequence];
+    this.#levels = Int32Array.from(levels, (level) => LEVEL_ONE * level);
+    this.#cost = new Int32Array(WINDOWS >> this.#bits);
+    this.#next = new Int32Array(WINDOWS >> this.#bits);
   }
 
   /** targets: whole numbers of 1/4096. → the window of each step */
@@ -151,9 +137,11 @@ export class TrellisSearch {
       let chosen = 0;
       for (let dropped = 0; dropped < each; dropped++) {
         const window = (at << bits) | dropped;
-        const error = target - levels[window]! * (TARGET_ONE / TRELLIS_DIVISOR);
+        const error = target - levels[window]!;
         const total = cost[window & (kept - 1)]! + ((error * error + 0x4000) >> 15);
-        if (total < least) [least, chosen] = [total, dropped];
+        if (total >= least) continue;
+        least = total;
+        chosen = dropped;
       }
       next[at] = Math.min(COST_MOST, least);
       from[at] = chosen;
@@ -171,23 +159,45 @@ export class TrellisSearch {
   }
 }
 
-/** The bits of a code. */
-const bitsOf = (format: string): TrellisBits => Number(format.at(-1)) as TrellisBits;
+/** The sequences of a format, the one with the high bits of its codes first. */
+const SEQUENCES_OF: Readonly<Record<TrellisName, readonly Sequence[]>> = {
+  trellis4: ['high', 'low2'],
+  trellis3: ['high', 'low1'],
+  trellis2: ['high'],
+  trellis1: ['single'],
+};
+const nameOf = (format: string): TrellisName => {
+  assert(format in SEQUENCES_OF, `${format} is not of the trellis family`);
+  return format as TrellisName;
+};
+const codeBits = (name: TrellisName): number => Number(name.at(-1));
+
+/** Levels in tile order of the codes of one sequence. */
+function levelsOfSequence(sequence: Sequence, codes: Uint8Array): Int16Array {
+  const levels = new Int16Array(codes.length);
+  for (let first = 0; first < SEQUENCES; first++) {
+    for (let at = first, window = 0; at < codes.length; at += SEQUENCES) {
+      window = nextWindow(window, codes[at]!, SEQUENCE_BITS[sequence]);
+      levels[at] = LEVELS[sequence][window]!;
+    }
+  }
+  return levels;
+}
 
 /** Levels [128, d] of codes [128, d]. */
 export function levelsOfCodes({ format, headDim, codes, side }: TrellisHead): Int8Array {
-  const bits = bitsOf(format);
   const tile = new Uint8Array(codes.length);
   eachPlace(side, headDim, (place, at) => (tile[at] = codes[place]!));
-  const levels = new Int8Array(codes.length);
-  for (let sequence = 0; sequence < SEQUENCES; sequence++) {
-    for (let at = sequence, window = 0; at < tile.length; at += SEQUENCES) {
-      window = nextWindow(window, tile[at]!, bits);
-      levels[at] = LEVELS[bits][window]!;
-    }
+  const sequences = SEQUENCES_OF[nameOf(format)];
+  let shift = codeBits(nameOf(format));
+  const sums = new Int16Array(codes.length);
+  for (const sequence of sequences) {
+    shift -= SEQUENCE_BITS[sequence];
+    const own = tile.map((code) => (code >> shift) & (2 ** SEQUENCE_BITS[sequence] - 1));
+    for (const [at, level] of levelsOfSequence(sequence, own).entries()) sums[at]! += level;
   }
   const rows = new Int8Array(codes.length);
-  eachPlace(side, headDim, (place, at) => (rows[place] = levels[at]!));
+  eachPlace(side, headDim, (place, at) => (rows[place] = sums[at]!));
   return rows;
 }
 
@@ -203,20 +213,65 @@ const targetOf = (y: number, rms: number): number => {
   return roundHalfEven(Math.min(TARGET_MOST, Math.max(-TARGET_MOST, scaled)));
 };
 
-/** The codes [128, d] of targets [128, d]. */
-function search(bits: TrellisBits, targets: Int16Array, headDim: number, side: Side): Uint8Array {
-  const tile = new Int16Array(targets.length);
-  eachPlace(side, headDim, (place, at) => (tile[at] = targets[place]!));
-  const searcher = new TrellisSearch(bits);
-  const coded = new Uint8Array(tile.length);
-  for (let sequence = 0; sequence < SEQUENCES; sequence++) {
-    const own = Int16Array.from({ length: tile.length / SEQUENCES }, (_, step) => tile[step * SEQUENCES + sequence]!);
+/** The codes of targets, both in tile order, by one sequence for each place in a row. */
+function searchSequence(sequence: Sequence, targets: Int16Array): Uint8Array {
+  const searcher = new TrellisSearch(sequence);
+  const codes = new Uint8Array(targets.length);
+  for (let first = 0; first < SEQUENCES; first++) {
+    const own = targets.filter((_, at) => at % SEQUENCES === first);
     for (const [step, window] of searcher.windows(own).entries())
-      coded[step * SEQUENCES + sequence] = window >> (8 - bits);
+      codes[step * SEQUENCES + first] = window >> (WINDOW_BITS - SEQUENCE_BITS[sequence]);
   }
-  const codes = new Uint8Array(tile.length);
-  eachPlace(side, headDim, (place, at) => (codes[place] = coded[at]!));
   return codes;
+}
+
+/** What the levels of codes leave of targets. */
+const leftOf = (targets: Int16Array, sequence: Sequence, codes: Uint8Array): Int16Array => {
+  const levels = levelsOfSequence(sequence, codes);
+  return targets.map((target, at) => target - LEVEL_ONE * levels[at]!);
+};
+
+/** The codes [128, d] of targets [128, d]. */
+function search(name: TrellisName, targets: Int16Array, headDim: number, side: Side): Uint8Array {
+  let left: Int16Array = new Int16Array(targets.length);
+  eachPlace(side, headDim, (place, at) => (left[at] = targets[place]!));
+  let whole = new Uint8Array(targets.length);
+  for (const sequence of SEQUENCES_OF[name]) {
+    const codes = searchSequence(sequence, left);
+    left = leftOf(left, sequence, codes);
+    whole = whole.map((code, at) => (code << SEQUENCE_BITS[sequence]) | codes[at]!);
+  }
+  const rows = new Uint8Array(targets.length);
+  eachPlace(side, headDim, (place, at) => (rows[place] = whole[at]!));
+  return rows;
+}
+
+/** The codes [128, d] in a lower format: those that are kept, and those that are found anew from the levels. */
+function narrowed({ format, headDim, codes, side }: TrellisHead, to: TrellisName, levels: Int8Array): Uint8Array {
+  if (to === 'trellis2') return codes.map((code) => code >> (codeBits(nameOf(format)) - 2));
+  const targets = Int16Array.from(levels, (level) => LEVEL_ONE * level);
+  if (to === 'trellis1') return search(to, targets, headDim, side);
+  const high = codes.map((code) => code >> 2);
+  const whole = levelsOfCodes({ format: 'trellis2', headDim, codes: high, side } as TrellisHead);
+  const left = new Int16Array(targets.length);
+  eachPlace(side, headDim, (place, at) => (left[at] = targets[place]! - LEVEL_ONE * whole[place]!));
+  const low = searchSequence('low1', left);
+  const rows = new Uint8Array(codes.length);
+  eachPlace(side, headDim, (place, at) => (rows[place] = (high[place]! << 1) | low[at]!));
+  return rows;
+}
+
+/** The head with fewer bits, from its codes alone. */
+export function demoteTrellis(head: TrellisHead, to: TrellisName): TrellisHead {
+  assert(codeBits(nameOf(head.format)) > codeBits(to), `${head.format} cannot be demoted to ${to}`);
+  const fine = levelsOfCodes(head);
+  const lower = { ...head, format: to, codes: narrowed(head, to, fine) };
+  const coarse = levelsOfCodes(lower);
+  const rowScales = head.rowScales.map((scale, t) => {
+    const own = (levels: Int8Array): Int8Array => levels.subarray(t * head.headDim, (t + 1) * head.headDim);
+    return scaleOfLevels(scale, own(fine), TRELLIS_DIVISOR, own(coarse), TRELLIS_DIVISOR);
+  });
+  return { ...lower, rowScales };
 }
 
 /** Every part of a head except its reference, as if that were 0, and ⌊log₂ r⌋ of each row that is not zero. */
@@ -238,7 +293,7 @@ function encodeRows(format: TrellisName, rows: Float32Array, headDim: number, fi
     const rms = Math.fround(Math.sqrt(square));
     for (let c = 0; c < headDim; c++) targets[t * headDim + c] = targetOf(y[c]!, rms);
   }
-  const codes = search(bitsOf(format), targets, headDim, side);
+  const codes = search(format, targets, headDim, side);
   const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
   const head = { format, headDim, firstRow, side, codes, rowScales, ...origins, reference: 0 };
   const levels = levelsOfCodes(head);
@@ -270,16 +325,17 @@ const codec = (format: TrellisName, relative: number): ReferenceCodec<TrellisHea
   decode: (head) => decodeLevels(head, codedLevels(head)),
   scores: (query, head) => scoreLevels(query, head, codedLevels(head)),
   mix: (weights, head) => mixLevels(weights, head, codedLevels(head)),
+  demote: (head, to) => demoteTrellis(head, nameOf(to)),
   stored(head, side) {
-    const bits = bitsOf(format);
     const tile = new Uint8Array(head.codes.length);
     eachPlace(side, head.headDim, (place, at) => (tile[at] = head.codes[place]!));
-    return storedHead(head, packPlanes(tile, ...planesOf(bits)));
+    return storedHead(head, packPlanes(tile, ...planesOf(format)));
   },
 });
 
 /** Bits in the two planes of a code. */
-const planesOf = (bits: TrellisBits): readonly [hi: number, lo: number] => (bits === 1 ? [0, 1] : [2, bits - 2]);
+const planesOf = (name: TrellisName): readonly [hi: number, lo: number] =>
+  name === 'trellis1' ? [0, 1] : [2, codeBits(name) - 2];
 
 const define = <const N extends TrellisName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
   defineFormat({
@@ -287,15 +343,15 @@ const define = <const N extends TrellisName>(name: N, id: number, rank: number, 
     id,
     rank,
     tier,
-    codeBits: bitsOf(name),
+    codeBits: codeBits(name),
     from: 'better',
     sides,
     window: false,
-    nested: false,
+    nested: true,
     headDims: CODED_HEAD_DIMS,
     rope: 'post',
     rotated: true,
-    parts: rotParts(planesOf(bitsOf(name)), false),
+    parts: rotParts(planesOf(name), true),
     source:
       'the rot family with trellis-coded quantization (Marcellin and Fischer 1990; QTIP, arXiv 2406.11235); docs/lab/formats.md',
     layoutVersion: 1,
@@ -304,7 +360,7 @@ const define = <const N extends TrellisName>(name: N, id: number, rank: number, 
 export const formats = [
   define('trellis4', 34, 17, 'warm'),
   define('trellis3', 35, 25, 'archive'),
-  define('trellis2', 36, 32, 'archive'),
+  define('trellis2', 36, 31, 'archive'),
   define('trellis1', 37, 49, 'archive', ['v']),
 ] as const;
 

@@ -336,6 +336,24 @@ static void narrowPairs(const uint8_t* pairs, size_t elements, uint8_t* bits) {
   }
 }
 
+// The exponents of rows whose levels, in tile order and over one divisor, became others over another.
+static void demoteExponents(bool isKey, int d, const int8_t* fine, int fineDivisor, const int8_t* coarse, int coarseDivisor, const int8_t* exponents,
+                            int8_t* exponentsOut) {
+  int32_t squares[kPageTokens], products[kPageTokens];
+  tokenSums(isKey, d, fine, fine, squares);
+  tokenSums(isKey, d, fine, coarse, products);
+  for (int t = 0; t < kPageTokens; t += kLanes) {
+    // Sums are below 2^23, and float32(sum * divisor) rounds once, from an exact product below 2^31.
+    const VecF square = __builtin_convertvector(loadWords(squares + t) * coarseDivisor, VecF);
+    const VecF product = __builtin_convertvector(loadWords(products + t) * fineDivisor, VecF);
+    float scale[kLanes];
+    for (int i = 0; i < kLanes; i++) scale[i] = scaleOf(exponents[t + i]);
+    const VecF now = load(scale);
+    const VecI narrow = scaleExponents(now * (square / product));
+    storeLowBytes(exponentsOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));
+  }
+}
+
 static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* exponents, uint8_t* loOut,
                       int8_t* exponentsOut) {
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
@@ -343,17 +361,5 @@ static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, co
   alignas(64) int8_t fine[kPageTokens * kHeadDimMax], coarse[kPageTokens * kHeadDimMax];
   unpackRot(from, hi, lo, elements, fine);
   unpackRot(to, hi, loOut, elements, coarse);
-  int32_t squares[kPageTokens], products[kPageTokens];
-  tokenSums(isKey, d, fine, fine, squares);
-  tokenSums(isKey, d, fine, coarse, products);
-  for (int t = 0; t < kPageTokens; t += kLanes) {
-    // Sums are below 2^23, and float32(sum * divisor) rounds once, from an exact product below 2^31.
-    const VecF square = __builtin_convertvector(loadWords(squares + t) * divisorOf(to), VecF);
-    const VecF product = __builtin_convertvector(loadWords(products + t) * divisorOf(from), VecF);
-    float scale[kLanes];
-    for (int i = 0; i < kLanes; i++) scale[i] = scaleOf(exponents[t + i]);
-    const VecF now = load(scale);
-    const VecI narrow = scaleExponents(now * (square / product));
-    storeLowBytes(exponentsOut + t, now > splat(0.0f) && product > splat(0.0f) ? narrow : splatI(kZeroRow));
-  }
+  demoteExponents(isKey, d, fine, divisorOf(from), coarse, divisorOf(to), exponents, exponentsOut);
 }

@@ -2,15 +2,20 @@
 // result is the same on every instruction set.
 #pragma once
 
-// A table of sixteen levels for the bytes of a vector, and what makes windows of the codes of four rows: row f of a group has code f, and the rows before
-// it lie in the bits below or at the end of the group before.
+// The sequences of codes (trellis.ts): the order of kTrellisLevels.
+enum TrellisSequence : int { kHighCodes, kLowPairs, kLowBits, kSingleBits };
+constexpr int kSequenceBits[4] = {2, 2, 1, 1};
+
+// The two tables of a sequence, looked up by the bytes of a vector.
 struct TrellisTables {
   Bytes a, b;
-  MEMBER TrellisTables(int bits, int bias)
-      : a(loadTable(kTrellisLevels[bits - 1][0]) ^ splatByte(bias)), b(loadTable(kTrellisLevels[bits - 1][1])) {}
-  MEMBER Bytes level(Bytes i, Bytes j) const {
+  MEMBER TrellisTables(TrellisSequence sequence, int bias)
+      : a(loadTable(kTrellisLevels[sequence][0]) ^ splatByte(bias)), b(loadTable(kTrellisLevels[sequence][1])) {}
+  MEMBER Bytes level(Bytes i, Bytes j) const { return addBytes(lookUp(a, i), lookUp(b, j)); }
+
+  static MEMBER Bytes addBytes(Bytes x, Bytes y) {
     typedef uint8_t Each __attribute__((vector_size(kVectorBytes)));
-    return reinterpret_cast<Bytes>(reinterpret_cast<Each>(lookUp(a, i)) + reinterpret_cast<Each>(lookUp(b, j)));
+    return reinterpret_cast<Bytes>(reinterpret_cast<Each>(x) + reinterpret_cast<Each>(y));
   }
 };
 
@@ -23,14 +28,14 @@ struct PlaneBytes {
       : now(loadBytes(plane + at * 64 + static_cast<size_t>(part) * kVectorBytes)),
         before(loadBytes((at == 0 ? kNoCodes : plane + at * 64 - 64) + static_cast<size_t>(part) * kVectorBytes)) {}
 
-  // Codes of two bits: those of row F - 1 and, above it, of row F. F: -2..3.
+  // Codes of two bits: those of row F - 1 and, above it, of row F. F: -1..3.
   template <int F>
   MEMBER Bytes pair() const {
     if constexpr (F == 0) return nibbleOf(now << 2, before >> 6, 12);
     else if constexpr (F > 0) return (F == 1 ? now : now >> (2 * F - 2)) & splatByte(15);
-    else return before >> (2 * F + 6) & splatByte(15);
+    else return before >> 4 & splatByte(15);
   }
-  // Codes of one bit: four bits of the eight rows, of which the highest is that of row F. F: -4..7.
+  // Codes of one bit: four bits of the eight rows, of which the highest is that of row F. F: -2..7.
   template <int F>
   MEMBER Bytes four() const {
     if constexpr (F >= 3) return (F == 3 ? now : now >> (F - 3)) & splatByte(15);
@@ -45,9 +50,10 @@ struct TrellisRows {
   static constexpr bool kPaired = Bits % 2 == 1;
   const uint8_t* hi;
   const uint8_t* lo;
-  TrellisTables tables;
+  TrellisTables first, second;
 
-  MEMBER TrellisRows(const uint8_t* high, const uint8_t* low, int bias) : hi(high), lo(low), tables(Bits, bias) {}
+  MEMBER TrellisRows(const uint8_t* high, const uint8_t* low, int bias)
+      : hi(high), lo(low), first(Bits == 1 ? kSingleBits : kHighCodes, bias), second(Bits == 3 ? kLowBits : kLowPairs, 0) {}
 
   template <int First, int B, int Parity>
   MEMBER void at(size_t j, int part, Bytes* out) const {
@@ -63,23 +69,21 @@ struct TrellisRows {
   template <int F, int Parity>
   MEMBER Bytes row(size_t j, int part) const {
     if constexpr (Bits == 1) {
-      const PlaneBytes bits(lo, j / 2, part);
-      return tables.level(bits.template four<F + 4 * Parity>(), bits.template four<F + 4 * Parity - 4>());
+      return oneBit<F + 4 * Parity>(first, PlaneBytes(lo, j / 2, part));
     } else {
-      const PlaneBytes high(hi, j, part);
-      const Bytes i = high.template pair<F>();
-      if constexpr (Bits == 2) return tables.level(i, high.template pair<F - 2>());
-      else if constexpr (Bits == 4) return tables.level(i, PlaneBytes(lo, j, part).template pair<F>());
-      else return tables.level(i, nibbleOf(twoBits<F, Parity>(PlaneBytes(lo, j / 2, part)), F < 2 ? high.before >> (2 * F + 4) : F == 2 ? high.now : high.now >> 2, 12));
+    const Bytes level = twoBits<F>(first, PlaneBytes(hi, j, part));
+    if constexpr (Bits == 4) return TrellisTables::addBytes(level, twoBits<F>(second, PlaneBytes(lo, j, part)));
+    else if constexpr (Bits == 3) return TrellisTables::addBytes(level, oneBit<F + 4 * Parity>(second, PlaneBytes(lo, j / 2, part)));
+    else return level;
     }
   }
-
-  // Bits 2 and 3: the low bits of rows F - 1 and F.
-  template <int F, int Parity>
-  MEMBER static Bytes twoBits(const PlaneBytes& low) {
-    constexpr int kAt = F + 4 * Parity;
-    if constexpr (kAt == 0) return choose(low.now << 3, low.before >> 5, splatByte(0xf8));
-    else return kAt < 3 ? low.now << (3 - kAt) : kAt == 3 ? low.now : low.now >> (kAt - 3);
+  template <int F>
+  static MEMBER Bytes twoBits(const TrellisTables& tables, const PlaneBytes& plane) {
+    return tables.level(plane.template pair<F>(), plane.template pair<F - 1>());
+  }
+  template <int F>
+  static MEMBER Bytes oneBit(const TrellisTables& tables, const PlaneBytes& plane) {
+    return tables.level(plane.template four<F>(), plane.template four<F - 2>());
   }
 };
 
@@ -173,26 +177,19 @@ INLINE void keepLess(Bytes& least, Bytes& chosen, Bytes total, int choice) {
 #endif
 }
 
-constexpr int kTrellisWindows = 256, kTrellisSequences = 64;
+constexpr int kTrellisWindowBits = 6, kTrellisWindows = 1 << kTrellisWindowBits, kTrellisSequences = 64;
 constexpr int kTrellisStepsMax = kPageTokens * kHeadDimMax / kTrellisSequences;
-
-// Where the four bits of a window lie that choose a level of the first table, and of the second: WINDOW_BITS of trellis.ts.
-constexpr int kWindowBits[4][2][4] = {
-    {{4, 5, 6, 7}, {0, 1, 2, 3}}, {{4, 5, 6, 7}, {0, 1, 2, 3}}, {{3, 4, 6, 7}, {0, 1, 2, 5}}, {{2, 3, 6, 7}, {0, 1, 4, 5}}};
+// What one of a level is in targets.
+constexpr int kTrellisLevelOne = kTargetOne / kTrellisDivisor;
 
 // The codes of targets in tile order, rows of 64: [steps][64] each.
-template <int Bits>
+template <TrellisSequence Sequence>
 static COLD void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
-  constexpr int kKept = kTrellisWindows >> Bits, kEach = 1 << Bits, kInWord = 16 / Bits, kWords = (kKept + kInWord - 1) / kInWord, kLevelled = 8;
+  constexpr int kBits = kSequenceBits[Sequence], kKept = kTrellisWindows >> kBits, kEach = 1 << kBits, kInWord = 16 / kBits, kWords = kKept / kInWord;
+  constexpr int kLevelled = 8;
   Bytes level[kTrellisWindows];
   for (int w = 0; w < kTrellisWindows; w++) {
-    int sum = 0;
-    for (int table = 0; table < 2; table++) {
-      int index = 0;
-      for (int i = 0; i < 4; i++) index |= (w >> kWindowBits[Bits - 1][table][i] & 1) << i;
-      sum += kTrellisLevels[Bits - 1][table][index];
-    }
-    level[w] = splatShort(sum * (kTargetOne / kTrellisDivisor));
+    level[w] = splatShort((kTrellisLevels[Sequence][0][w >> 2] + kTrellisLevels[Sequence][1][w & 15]) * kTrellisLevelOne);
   }
   // By step, what was dropped from the window of each kept part, kInWord choices in a lane.
   Bytes dropped[kTrellisStepsMax * kWords];
@@ -209,7 +206,6 @@ static COLD void searchTrellis(const int16_t* targets, int steps, uint8_t* codes
 #pragma GCC unroll 16
         for (int i = 0; i < kInWord; i++) {
           const int at = word * kInWord + i;
-          if (at >= kKept) break;
           const int from = at * kEach & (kKept - 1);
           Bytes least = addCosts(cost[from], squareOf(target - level[at * kEach])), chosen{};
 #pragma GCC unroll 16
@@ -217,7 +213,7 @@ static COLD void searchTrellis(const int16_t* targets, int steps, uint8_t* codes
             keepLess(least, chosen, addCosts(cost[from + choice], squareOf(target - level[at * kEach + choice])), choice);
           }
           next[at] = least;
-          choices |= chosen << (i * Bits);
+          choices |= chosen << (i * kBits);
         }
         dropped[step * kWords + word] = choices;
       }
@@ -236,10 +232,19 @@ static COLD void searchTrellis(const int16_t* targets, int steps, uint8_t* codes
     for (int step = steps - 1; step >= 0; step--) {
       for (int lane = 0; lane < kCostLanes; lane++) {
         const int choices = lanes[(step * kWords + at[lane] / kInWord) * kCostLanes + lane];
-        const int window = at[lane] << Bits | (choices >> at[lane] % kInWord * Bits & (kEach - 1));
-        codes[step * kTrellisSequences + first + lane] = static_cast<uint8_t>(window >> (8 - Bits));
+        const int window = at[lane] << kBits | (choices >> at[lane] % kInWord * kBits & (kEach - 1));
+        codes[step * kTrellisSequences + first + lane] = static_cast<uint8_t>(window >> (kTrellisWindowBits - kBits));
         at[lane] = window & (kKept - 1);
       }
     }
+  }
+}
+
+static void searchOf(TrellisSequence sequence, const int16_t* targets, int steps, uint8_t* codes) {
+  switch (sequence) {
+    case kHighCodes: return searchTrellis<kHighCodes>(targets, steps, codes);
+    case kLowPairs: return searchTrellis<kLowPairs>(targets, steps, codes);
+    case kLowBits: return searchTrellis<kLowBits>(targets, steps, codes);
+    default: return searchTrellis<kSingleBits>(targets, steps, codes);
   }
 }
