@@ -5,14 +5,14 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "6 formats=34 layout=9214e4458e6113d235a06d6f1026575a";
+constexpr char kAbi[] = "6 formats=34 layout=e6a0aa9bb8d5953f7b7bb878ed72167a";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
 constexpr int kOpenRowsLeast = 16;
 constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;
-constexpr int kTrialCandidatesMax = 96;
+constexpr int kTrialCandidatesMax = 128;
 constexpr int kLatentCandidatesFrom = 128;
 constexpr int kSketchRows = 32;
 constexpr int kPagePartAlign = 64;
@@ -125,7 +125,7 @@ constexpr FormatLayout kFormats[kFormatSlots] = {
     {.name = "kivi2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
      .from = 0x1f6cb05ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {.name = "int3", .family = 4, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xd64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
+     .from = 0x1d64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
     {.name = "fp8", .family = 2, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false, .steering = kNoSteering,
      .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 0, 2, false}}},
     {.name = "nuq4", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,

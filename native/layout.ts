@@ -19,7 +19,7 @@ export const TRIAL_QUERIES = 16;
 /** One query in every 8 is kept, at positions i with i % 8 = 7, so sixteen of them span a page. */
 export const TRIAL_STRIDE = 8;
 /** The most candidates of one trial. */
-export const TRIAL_CANDIDATES_MAX = 96;
+export const TRIAL_CANDIDATES_MAX = 128;
 /** In candidates of trials, ids from here on are latents: this plus the index in LATENT_NAMES. */
 export const LATENT_CANDIDATES_FROM = 128;
 /** The number of rows of the random sketch of W_o. */

@@ -13,7 +13,7 @@ import * as trellis from './trellis.ts';
 import * as turbo from './turbo.ts';
 
 /** A format of one side of a page, best first: how its keys or values are stored. */
-export type FormatName = 'f16' | 'q8' | 'kivi8' | 'fp8' | 'trellis4' | 'kivi4' | 'rotq4' | 'rot4' | 'squat4' | 'higgs4' | 'turbo4' | 'trellis3' | 'nuq4' | 'band3' | 'turbo4-prod' | 'rotq3' | 'rot3' | 'int3' | 'trellis2' | 'higgs3' | 'turbo3' | 'band2' | 'nuq3' | 'kivi2' | 'turbo3-prod' | 'rotq2' | 'rot2' | 'squat2' | 'higgs2' | 'turbo2' | 'nuq2' | 'turbo2-prod' | 'trellis1' | 'rot1';
+export type FormatName = 'f16' | 'q8' | 'kivi8' | 'fp8' | 'trellis4' | 'kivi4' | 'rotq4' | 'rot4' | 'squat4' | 'higgs4' | 'turbo4' | 'trellis3' | 'nuq4' | 'band3' | 'turbo4-prod' | 'rotq3' | 'rot3' | 'trellis2' | 'int3' | 'higgs3' | 'turbo3' | 'band2' | 'nuq3' | 'kivi2' | 'turbo3-prod' | 'rotq2' | 'rot2' | 'squat2' | 'higgs2' | 'turbo2' | 'nuq2' | 'turbo2-prod' | 'trellis1' | 'rot1';
 /** A format that a page may be sealed in, while it is in the window of the newest tokens. */
 export type WindowName = 'f16' | 'q8';
 

@@ -304,7 +304,7 @@ const define = <const N extends TrellisName>(name: N, id: number, rank: number, 
 export const formats = [
   define('trellis4', 34, 17, 'warm'),
   define('trellis3', 35, 25, 'archive'),
-  define('trellis2', 36, 32, 'archive'),
+  define('trellis2', 36, 31, 'archive'),
   define('trellis1', 37, 49, 'archive', ['v']),
 ] as const;
 
