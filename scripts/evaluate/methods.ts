@@ -10,7 +10,6 @@ import { productPages, productTextPages } from './product.ts';
 import { xquantPages } from './rematerialize.ts';
 import { rotateKvOf, rotateKvPages } from './rotatekv.ts';
 import { transformCaches, transformOf, transformPages } from './transform.ts';
-import { trellisCaches, trellisOf, trellisPages } from './trellis.ts';
 import { xquantCaches, xquantOf } from './xquant.ts';
 
 /** Budgets that policies are measured at. */
@@ -70,7 +69,6 @@ export const everyCache = (): string[] => [
   ...xquantCaches(),
   ...['rotatekv4', 'rotatekv3', 'rotatekv2'],
   ...kvQuantCaches(),
-  ...trellisCaches(),
   ...kvarnCaches(),
   ...transformCaches(),
   ...PUBLISHED.keys(),
@@ -109,8 +107,6 @@ export function pageMethodOf(cache: string): PageMethod | null {
   if (modified !== null) return modifiedPages(modified);
   const kvQuant = kvQuantOf(cache);
   if (kvQuant !== null) return kvQuantPages(kvQuant);
-  const trellis = trellisOf(cache);
-  if (trellis !== null) return trellisPages(trellis);
   const kvarn = kvarnOf(cache);
   if (kvarn !== null) return kvarnPages(kvarn);
   const transform = transformOf(cache);
@@ -125,7 +121,6 @@ export function methodOf(cache: string): string {
   if (modifiedOf(cache) !== null) return 'modified';
   if (rotateKvOf(cache) !== null) return 'rotatekv';
   if (kvQuantOf(cache) !== null) return 'kvquant';
-  if (trellisOf(cache) !== null) return 'trellis';
   if (kvarnOf(cache) !== null) return 'kvarn';
   if (transformOf(cache) !== null) return 'transform';
   const [first = ''] = cache.split(/[:@+]/);

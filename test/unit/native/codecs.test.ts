@@ -1,7 +1,15 @@
 // Every codec on every instruction set that this CPU runs, against the TypeScript reference: stored fields, demotions and decoded rows
 // of awkward pages, with equal bits (T3).
 import { describe, expect, test } from 'vitest';
-import { CODECS, CODED_HEAD_DIMS, FORMAT_NAMES, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
+import {
+  CODECS,
+  CODED_HEAD_DIMS,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  PAGE_TOKENS,
+  SIDES,
+} from '../../../native/format.ts';
 import type { Head, ReferenceCodec, RotName } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
@@ -12,7 +20,11 @@ import { fieldIn, isDemotion, packSide, placesOf, sideBytes } from '../../native
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
-const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
+/** Families whose formats are written at once, widest first. */
+const AT_ONCE = {
+  rot: Object.keys(ROT_LEVELS) as readonly RotName[],
+  trellis: ['trellis4', 'trellis3', 'trellis2', 'trellis1'],
+} as const;
 
 /** Every awkward page at d = 64; at other head sizes those that differ in kind. Where it must be short, one of each size. */
 const KINDS = IS_SHORT ? ['mixed magnitudes'] : Object.keys(AWKWARD);
@@ -82,13 +94,14 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
     }
   });
 
-  test('all widths of the rot family at once are those made one by one', () => {
-    const ids = ROT.map((format) => FORMATS[format].id);
+  test.each(['rot', 'trellis'] as const)('all widths of %s at once are those made one by one', (family) => {
+    const names: readonly FormatName[] = AT_ONCE[family];
+    const ids = names.map((format) => FORMATS[format].id);
     for (const [isaName, isa] of ISAS) {
       const size = sideBytes(d);
       const together = new Uint8Array(ids.length * size);
       kernels.encodeSides(isa, Int32Array.from(ids), true, d, stride, 4, strided, together);
-      for (const [i, format] of ROT.entries()) {
+      for (const [i, format] of names.entries()) {
         const alone = new Uint8Array(size);
         kernels.encodeSides(isa, Int32Array.of(ids[i]!), true, d, stride, 4, strided, alone);
         for (const { name: field } of placesOf(format, d)) {
@@ -96,7 +109,7 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
             fields.some((one) => one.name === field && one.kept && one.elementBits !== 0),
           );
           const made = isShared
-            ? fieldIn(ROT[0]!, d, together, field)
+            ? fieldIn(names[0]!, d, together, field)
             : fieldIn(format, d, together.subarray(i * size), field);
           expectSame(made, fieldIn(format, d, alone, field), `${isaName} ${format} ${field}`);
         }

@@ -16,6 +16,9 @@ const PAIRS: readonly (readonly [FormatName, FormatName])[] = [
   ['rot3', 'rot3'],
   ['rot2', 'q8'],
   ['q8', 'rot4'],
+  ['trellis4', 'trellis1'],
+  ['trellis3', 'trellis2'],
+  ['trellis2', 'trellis3'],
 ];
 
 /** Outputs of every pair of formats for one query and for five, on one instruction set. */

@@ -2,6 +2,7 @@
 // misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
 import { describe, expect, test } from 'vitest';
 import { CODECS, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
+import { levelsOfCodes } from '../../../native/formats/trellis.ts';
 import { fromHalf, type RotName, rotate, toHalf, toTile } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
@@ -13,6 +14,8 @@ const kernels = loadKernels();
 const ISAS = availableIsas(kernels);
 const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
 const SEED = 71;
+/** What a head of trellis codes has beside them. */
+const TRELLIS_HEAD = CODECS.trellis4.encode(new Float32Array(PAGE_TOKENS * 64), 64);
 
 const normals = (count: number, random: () => number): Float32Array =>
   Float32Array.from({ length: count }, () => gaussian(random));
@@ -115,6 +118,21 @@ describe.each(ISAS)('%s', (_name, isa) => {
           tile,
           Int8Array.from(toTile(side, d, codes), (code) => levels[code]!),
         );
+      }
+    }
+  });
+
+  test.each(CODED_HEAD_DIMS)(`levels of any trellis codes at d = %i lie in tile order (seed ${SEED})`, (d) => {
+    const random = seeded(SEED);
+    for (const format of ['trellis4', 'trellis3', 'trellis2', 'trellis1'] as const) {
+      const { codeBits, id } = FORMATS[format];
+      const codes = new Uint8Array(PAGE_TOKENS * d).map(() => Math.floor(random() * 2 ** codeBits));
+      for (const side of SIDES) {
+        const head = { ...TRELLIS_HEAD, format, headDim: d, side, codes, means: new Int8Array(d) };
+        const packed = packSide(format, d, CODECS[format].stored(head, side));
+        const tile = new Int8Array(codes.length + 1).subarray(1);
+        expect(kernels.levelsOfSide(isa, id, d, packed, tile)).toBe(1);
+        expectSame(tile, new Int8Array(toTile(side, d, new Uint8Array(levelsOfCodes(head).buffer)).buffer), format);
       }
     }
   });

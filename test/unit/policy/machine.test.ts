@@ -102,8 +102,9 @@ test('no unsafe combination can be reached over the machine and all formats', ()
         }
       }
     }
-    // Everything but 1-bit keys, 2-bit keys beside f16, q8 and rot4 values, and what lies above the window.
-    expect(seen.size).toBe(window === 'f16' ? 5 * 6 - 3 : 4 * 5 - 2);
+    // Keys in f16, q8 and three widths of rot and trellis, and values in a width more; but no keys of 2 bits beside values in f16, q8 and the two formats of 4
+    // bits, and nothing above the window.
+    expect(seen.size).toBe(window === 'f16' ? 8 * 10 - 2 * 4 : 7 * 9 - 2 * 3);
   }
 });
 

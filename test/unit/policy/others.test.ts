@@ -120,7 +120,8 @@ test.each<[string, string, Record<string, unknown>, string]>([
 test('useless pairs are exactly keys of 2 bits or fewer beside values of 4 bits or more', () => {
   const names = FORMAT_NAMES.filter((name) => !isYardstick(name));
   const useless = names.flatMap((k) => names.filter((v) => isUselessPair(k, v)).map((v) => `${k}:${v}`));
-  expect(useless).toEqual(['rot2', 'rot1'].flatMap((k) => ['f16', 'q8', 'rot4'].map((v) => `${k}:${v}`)));
+  const values = ['f16', 'q8', 'trellis4', 'rot4'];
+  expect(useless).toEqual(['trellis2', 'rot2', 'trellis1', 'rot1'].flatMap((k) => values.map((v) => `${k}:${v}`)));
 });
 
 // Logs of the time before rot1 do not name it: what they hold is decided again as it was.
