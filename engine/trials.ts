@@ -12,6 +12,7 @@ import {
   PAGE_TOKENS,
   PARTS,
   type Part,
+  replacementOf,
   SIDES,
   type Side,
   sealedPages,
@@ -24,6 +25,7 @@ import {
   type PageForm,
   type Policy,
   type PolicyContext,
+  ROTATED,
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
@@ -37,7 +39,10 @@ const FIRST_TRIAL: readonly SideCandidate[] = SIDES.flatMap((side) =>
 type Candidates = readonly TrialCandidate[];
 
 /** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
-const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = { k: ['rot3', 'rot2'], v: ['rot2', 'rot1'] };
+const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = {
+  k: ['trellis3', 'trellis2'],
+  v: ['trellis2', 'trellis1'],
+};
 
 /** The format in which a page side is tried again or probed; undefined where its present one is as low. */
 export const lowerFormat = (side: Side, present: FormatName): FormatName | undefined =>
@@ -311,10 +316,14 @@ export class TrialQueue {
       (side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank,
     );
     if (!isWhole) return [];
-    const isTried = ({ side, format }: SideCandidate): boolean =>
-      this.#outliers.formats.includes(format)
-        ? side === 'k' && this.#outliers.isTried(layer, page)
-        : pageBytes[format] !== undefined;
+    const isTried = ({ side, format }: SideCandidate): boolean => {
+      if (this.#outliers.formats.includes(format)) return side === 'k' && this.#outliers.isTried(layer, page);
+      if (pageBytes[format] === undefined) return false;
+      const isCompared = this.#outliers.formats.length > 0 && this.#outliers.isTried(layer, page);
+      if (format === ROTATED && side === 'k' && isCompared) return true;
+      const better = replacementOf(format);
+      return better === undefined || pageBytes[better] === undefined;
+    };
     return [...FIRST_TRIAL.filter(isTried), ...latents];
   }
 

@@ -23,7 +23,8 @@ const described = () => ({
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
   dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES, DENSE_FORMS, DENSE_TYPES],
-  formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
+  // What is tried is of no concern to the binary.
+  formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats.map(({ replaces: _, ...format }) => format)]),
 });
 
 /** The ABI string: a version number, the number of formats, and the digest. */

@@ -59,6 +59,9 @@ export const isYardstick = (format: FormatName): boolean => FORMATS[format].yard
 export const LOWER_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
 /** Those that policies choose from where nothing else is named. */
 export const TRIAL_CANDIDATES: readonly FormatName[] = LOWER_FORMATS.filter((name) => !isYardstick(name));
+/** The format that has the bytes of this one and errs less, if there is one. */
+export const replacementOf = (format: FormatName): FormatName | undefined =>
+  FORMAT_NAMES.find((name) => FORMATS[name].replaces === format);
 /** Whether policies put a side in a format. */
 export const servesSide = (format: FormatName, side: Side): boolean => (FORMATS[format].sides ?? SIDES).includes(side);
 /** The coarsest format of each side that policies choose. */

@@ -13,7 +13,7 @@ const FIRST_PAGES = 4;
 const TRIALS_LEAST = 2;
 /** The two formats of as many bits whose errors are compared; the first is tried for that, whatever else is. */
 export const PER_CHANNEL = 'kivi2';
-const ROTATED = 'rot2';
+export const ROTATED = 'rot2';
 
 export class OutlierKeys {
   /** The formats that this session may use for such keys; none: it knows nothing of them. */

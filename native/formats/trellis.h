@@ -46,7 +46,7 @@ struct Trellis : OverRotation<trellisDivisor> {
 
  private:
   // The codes of one bit, of all of the levels or of what those of trellis2 leave of them.
-  static COLD void searchLower(int bits, const uint8_t* hi, const int8_t* levels, int elements, uint8_t* lo) {
+  static __attribute__((noinline)) void searchLower(int bits, const uint8_t* hi, const int8_t* levels, int elements, uint8_t* lo) {
     alignas(64) int8_t high[kPageTokens * kHeadDimMax];
     alignas(64) int16_t left[kPageTokens * kHeadDimMax];
     alignas(64) uint8_t codes[kPageTokens * kHeadDimMax];
@@ -57,19 +57,13 @@ struct Trellis : OverRotation<trellisDivisor> {
     packBits<0>(codes, elements, lo);
   }
 
-  static COLD void unpack(int bits, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
+  static __attribute__((noinline)) void unpack(int bits, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
     withTrellis(bits, hi, lo, 0, [&](const auto& rows) MEMBER { unpackRows(rows, elements, tile); });
-  }
-
-  // Where element (t, c) of rows lies in tile order (kernels.h).
-  template <int D>
-  static MEMBER int placeOf(bool isKey, int t, int c) {
-    return isKey ? c / 4 * kPageTokens * 4 + t * 4 + c % 4 : t / 4 * D * 4 + c * 4 + t % 4;
   }
 
   // Writes the mean and which rows are coded from zero, and turns the rows: y [128][D], their squares [128].
   template <int D>
-  static COLD Octaves turn(const RotTargets& head, int firstRow, const float* x, size_t stride, float* y, float* squares) {
+  static Octaves turn(const RotTargets& head, int firstRow, const float* x, size_t stride, float* y, float* squares) {
     constexpr int kCount = D / kLanes;
     alignas(64) float mean[D], zero[D] = {};
     encodeOrigins<D>(x, stride, firstRow, head, mean);
@@ -102,8 +96,9 @@ struct Trellis : OverRotation<trellisDivisor> {
 
   // Rows over their root mean square as targets in tile order.
   template <int D>
-  static COLD void aim(bool isKey, const float* y, const float* squares, int16_t* targets) {
+  static void aim(bool isKey, const float* y, const float* squares, int16_t* targets) {
     const VecF most = splat(static_cast<float>(kTargetMost));
+    alignas(64) int16_t rows[4][D];
     for (int t = 0; t < kPageTokens; t++) {
       const bool isZero = !(squares[t] > 0.0f);
       const float rms = __builtin_sqrtf(squares[t] / static_cast<float>(D));
@@ -112,22 +107,37 @@ struct Trellis : OverRotation<trellisDivisor> {
         target = target > most ? most : target;
         target = target < -most ? -most : target;
         const VecI whole = isZero ? VecI{} : rounded(target);
-        for (int i = 0; i < kLanes; i++) targets[placeOf<D>(isKey, t, c + i)] = static_cast<int16_t>(whole[i]);
+        typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
+        const Shorts shorts = __builtin_convertvector(whole, Shorts);
+        __builtin_memcpy(rows[t % 4] + c, &shorts, sizeof shorts);
+      }
+      // Tile order (kernels.h): four channels of a token, or four tokens of a channel.
+      if (isKey) {
+        for (int c = 0; c < D; c += 4) __builtin_memcpy(targets + c * kPageTokens + t * 4, rows[t % 4] + c, 4 * sizeof(int16_t));
+      } else if (t % 4 == 3) {
+        for (int c = 0; c < D; c++) {
+          for (int row = 0; row < 4; row++) targets[(t - 3) * D + c * 4 + row] = rows[row][c];
+        }
       }
     }
   }
 
   // The unbiased scales of rows.
   template <int D>
-  static COLD void scale(bool isKey, const float* y, const float* squares, const int8_t* tile, int8_t* exponents) {
+  static void scale(bool isKey, const float* y, const float* squares, const int8_t* tile, int8_t* exponents) {
     constexpr int kCount = D / kLanes;
+    alignas(64) int8_t rows[kLanes][wholeWords(D)];
     for (int first = 0; first < kPageTokens; first += kLanes) {
+      if (isKey) rowsOfTile(tile, D, first, rows[0], wholeWords(D));
       VecF v[kCount], partial[kLanes];
-      for (int t = first; t < first + kLanes; t++) {
-        float level[D];
-        for (int c = 0; c < D; c++) level[c] = static_cast<float>(tile[placeOf<D>(isKey, t, c)]);
-        for (int i = 0; i < kCount; i++) v[i] = load(y + t * D + i * kLanes) * load(level + i * kLanes);
-        partial[t - first] = treeSum<D>(v);
+      for (int row = 0; row < kLanes; row++) {
+        const int t = first + row;
+        for (int i = 0; i < kCount; i++) {
+          const VecF level = isKey ? loadSigned(rows[row] + i * kLanes)
+                                   : __builtin_convertvector((loadWords(tile + t / 4 * 4 * D + i * kLanes * 4) << (24 - t % 4 * 8)) >> 24, VecF);
+          v[i] = load(y + t * D + i * kLanes) * level;
+        }
+        partial[row] = treeSum<D>(v);
       }
       const VecF yy = load(squares + first), along = sumsOfLanes(partial);
       const VecI some = (yy > splat(0.0f)) & (along > splat(0.0f));
@@ -136,7 +146,7 @@ struct Trellis : OverRotation<trellisDivisor> {
   }
 
   template <int D>
-  static COLD void encodeOf(const SideTarget* targets, int count, bool isKey, int firstRow, const float* x, size_t stride) {
+  static void encodeOf(const SideTarget* targets, int count, bool isKey, int firstRow, const float* x, size_t stride) {
     constexpr int kElements = kPageTokens * D, kSteps = kElements / kTrellisSequences;
     alignas(64) float y[kElements], squares[kPageTokens];
     alignas(64) int16_t aims[kElements];

@@ -184,7 +184,7 @@ constexpr int kTrellisLevelOne = kTargetOne / kTrellisDivisor;
 
 // The codes of targets in tile order, rows of 64: [steps][64] each.
 template <TrellisSequence Sequence>
-static COLD void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
+static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
   constexpr int kBits = kSequenceBits[Sequence], kKept = kTrellisWindows >> kBits, kEach = 1 << kBits, kInWord = 16 / kBits, kWords = kKept / kInWord;
   constexpr int kLevelled = 8;
   Bytes level[kTrellisWindows];
