@@ -67,29 +67,35 @@ struct Trellis : OverRotation<trellisDivisor> {
     constexpr int kCount = D / kLanes;
     alignas(64) float mean[D], zero[D] = {};
     encodeOrigins<D>(x, stride, firstRow, head, mean);
-    Octaves octaves = {kNoOctave, -kNoOctave};
+    VecI largest = splatI(kNoOctave), smallest = splatI(-kNoOctave);
     for (int first = 0; first < kPageTokens; first += kLanes) {
       VecF v[kCount], partial[kLanes];
-      for (int t = first; t < first + kLanes; t++) {
+      for (int row = 0; row < kLanes; row++) {
+        const int t = first + row;
         if (t >= firstRow) {
           rotateRow<D>(x + t * stride, isFromZero(head.fromZero, t) ? zero : mean, v);
         } else {
+#pragma GCC unroll 16
           for (int i = 0; i < kCount; i++) v[i] = splat(0.0f);
         }
+#pragma GCC unroll 16
         for (int i = 0; i < kCount; i++) {
           store(y + t * D + i * kLanes, v[i]);
           v[i] = v[i] * v[i];
         }
-        partial[t - first] = treeSum<D>(v);
+        partial[row] = treeSum<D>(v);
       }
       const VecF yy = sumsOfLanes(partial);
       store(squares + first, yy);
+      const VecI some = yy > splat(0.0f);
       const VecI octave = ((bits(yy / static_cast<float>(D)) >> 23) - 127) >> 1;
-      for (int i = 0; i < kLanes; i++) {
-        if (!(yy[i] > 0.0f)) continue;
-        octaves.largest = octave[i] > octaves.largest ? octave[i] : octaves.largest;
-        octaves.smallest = octave[i] < octaves.smallest ? octave[i] : octaves.smallest;
-      }
+      largest = (some & (octave > largest)) ? octave : largest;
+      smallest = (some & (octave < smallest)) ? octave : smallest;
+    }
+    Octaves octaves = {kNoOctave, -kNoOctave};
+    for (int i = 0; i < kLanes; i++) {
+      octaves.largest = largest[i] > octaves.largest ? largest[i] : octaves.largest;
+      octaves.smallest = smallest[i] < octaves.smallest ? smallest[i] : octaves.smallest;
     }
     return octaves;
   }

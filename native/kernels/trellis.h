@@ -182,10 +182,22 @@ constexpr int kTrellisStepsMax = kPageTokens * kHeadDimMax / kTrellisSequences;
 // What one of a level is in targets.
 constexpr int kTrellisLevelOne = kTargetOne / kTrellisDivisor;
 
+// By the place of a choice in the upper or the lower half of a word: what moves it to the top, as a byte of 16 bits.
+template <int Bits>
+struct TopPowers {
+  int8_t entries[16];
+  constexpr TopPowers() : entries() {
+    for (int place = 8 / Bits; place < 16 / Bits; place++) entries[place] = static_cast<int8_t>(1 << (16 - Bits - Bits * place));
+  }
+};
+template <int Bits>
+constexpr TopPowers<Bits> kTopPowers{};
+
 // The codes of targets in tile order, rows of 64: [steps][64] each.
 template <TrellisSequence Sequence>
 static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
   constexpr int kBits = kSequenceBits[Sequence], kKept = kTrellisWindows >> kBits, kEach = 1 << kBits, kInWord = 16 / kBits, kWords = kKept / kInWord;
+  static_assert(kWords == 2);
   constexpr int kLevelled = 8;
   Bytes level[kTrellisWindows];
   for (int w = 0; w < kTrellisWindows; w++) {
@@ -222,20 +234,21 @@ static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int 
       for (int at = 1; at < kKept; at++) least = lessCost(least, next[at]);
       for (int at = 0; at < kKept; at++) next[at] -= least;
     }
-    // Back from the part with the least cost, the first of equals.
+    // Back from the part with the least cost, the first of equals. A choice is found in its word by a multiplication that moves it to the top.
     const Bytes* cost = costs[steps % 2];
-    Bytes least = cost[0], best{};
-    for (int at = 1; at < kKept; at++) keepLess(least, best, cost[at], at);
-    const uint16_t* lanes = reinterpret_cast<const uint16_t*>(dropped);
-    int at[kCostLanes];
-    for (int lane = 0; lane < kCostLanes; lane++) at[lane] = best[lane];
+    Bytes least = cost[0], at{};
+    for (int part = 1; part < kKept; part++) keepLess(least, at, cost[part], part);
+    const Bytes powers = loadTable(kTopPowers<kBits>.entries);
     for (int step = steps - 1; step >= 0; step--) {
-      for (int lane = 0; lane < kCostLanes; lane++) {
-        const int choices = lanes[(step * kWords + at[lane] / kInWord) * kCostLanes + lane];
-        const int window = at[lane] << kBits | (choices >> at[lane] % kInWord * kBits & (kEach - 1));
-        codes[step * kTrellisSequences + first + lane] = static_cast<uint8_t>(window >> (kTrellisWindowBits - kBits));
-        at[lane] = window & (kKept - 1);
-      }
+      const Bytes place = at & static_cast<uint16_t>(kInWord - 1);
+      const Bytes isSecond = reinterpret_cast<Bytes>(at >= splatShort(kInWord));
+      const Bytes word = choose(dropped[step * kWords + 1], dropped[step * kWords], isSecond);
+      const Bytes power = lookUp(powers, place | (place ^ static_cast<uint16_t>(kInWord / 2)) << 8);
+      const Bytes window = at << kBits | word * power >> (16 - kBits);
+      typedef uint8_t Codes __attribute__((vector_size(kCostLanes)));
+      const Codes found = __builtin_convertvector(window >> (kTrellisWindowBits - kBits), Codes);
+      __builtin_memcpy(codes + step * kTrellisSequences + first, &found, sizeof found);
+      at = window & static_cast<uint16_t>(kKept - 1);
     }
   }
 }
