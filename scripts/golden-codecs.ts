@@ -21,7 +21,7 @@ import {
 import { CODECS, type EncodedHead, planes, type ReferenceCodec, toTile } from '../native/reference/index.ts';
 
 /** Raised when the shape of the file changes. */
-export const GOLDEN_VERSION = 2;
+export const GOLDEN_VERSION = 3;
 export const GOLDEN_FIRST_ROW = 4;
 
 /**
@@ -94,8 +94,8 @@ export function goldenVectors(): GoldenVector[] {
   );
 }
 
-/** How a yardstick stores the same rows. */
-export interface GoldenYardstick {
+/** How a format stores the same rows, by side: one that is not of the first vectors' kind, or whose codes follow from the order of a side. */
+export interface GoldenSides {
   readonly format: FormatName;
   readonly layoutVersion: number;
   readonly headDim: number;
@@ -105,24 +105,26 @@ export interface GoldenYardstick {
   readonly decodedSha256: Readonly<Record<Side, string>>;
 }
 
-export function goldenYardsticks(): GoldenYardstick[] {
-  return FORMAT_NAMES.filter(isYardstick).flatMap((format) => {
-    const codec = CODECS[format] as unknown as ReferenceCodec;
-    return CODED_HEAD_DIMS.map((headDim): GoldenYardstick => {
-      const rows = goldenRows(headDim, 0);
-      const heads = SIDES.map((side) => codec.encode(rows, headDim, GOLDEN_FIRST_ROW, side));
-      const stored = heads.map((head, i) => sha256(Buffer.concat(Object.values(codec.stored(head, SIDES[i]!)))));
-      const decoded = heads.map((head) => sha256(new Uint8Array(codec.decode(head).buffer)));
-      return {
-        format,
-        layoutVersion: FORMATS[format].layoutVersion,
-        headDim,
-        storedSha256: { k: stored[0]!, v: stored[1]! },
-        decodedSha256: { k: decoded[0]!, v: decoded[1]! },
-      };
-    });
+function goldenSides(format: FormatName): GoldenSides[] {
+  const codec = CODECS[format] as unknown as ReferenceCodec;
+  return CODED_HEAD_DIMS.map((headDim): GoldenSides => {
+    const rows = goldenRows(headDim, 0);
+    const heads = SIDES.map((side) => codec.encode(rows, headDim, GOLDEN_FIRST_ROW, side));
+    const stored = heads.map((head, i) => sha256(Buffer.concat(Object.values(codec.stored(head, SIDES[i]!)))));
+    const decoded = heads.map((head) => sha256(new Uint8Array(codec.decode(head).buffer)));
+    return {
+      format,
+      layoutVersion: FORMATS[format].layoutVersion,
+      headDim,
+      storedSha256: { k: stored[0]!, v: stored[1]! },
+      decodedSha256: { k: decoded[0]!, v: decoded[1]! },
+    };
   });
 }
+
+export const goldenYardsticks = (): GoldenSides[] => FORMAT_NAMES.filter(isYardstick).flatMap(goldenSides);
+export const goldenTrellis = (): GoldenSides[] =>
+  (['trellis4', 'trellis3', 'trellis2', 'trellis1'] as const).flatMap(goldenSides);
 
 export const GOLDEN_FILE = join(import.meta.dirname, '../test/golden/codecs.json');
 
@@ -132,6 +134,7 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
     version: GOLDEN_VERSION,
     vectors: goldenVectors(),
     yardsticks: goldenYardsticks(),
+    trellis: goldenTrellis(),
   };
   writeFileSync(GOLDEN_FILE, `${JSON.stringify(file, null, 1)}\n`);
 }

@@ -9,9 +9,10 @@ import {
   GOLDEN_FILE,
   GOLDEN_FIRST_ROW,
   GOLDEN_VERSION,
+  type GoldenSides,
   type GoldenVector,
-  type GoldenYardstick,
   goldenRows,
+  goldenTrellis,
   goldenVectors,
   goldenYardsticks,
 } from '../../scripts/golden-codecs.ts';
@@ -22,7 +23,8 @@ const golden = JSON.parse(readFileSync(GOLDEN_FILE, 'utf8')) as {
   magic: string;
   version: number;
   vectors: GoldenVector[];
-  yardsticks: GoldenYardstick[];
+  yardsticks: GoldenSides[];
+  trellis: GoldenSides[];
 };
 
 test('the file is of the version that this test reads', () => {
@@ -32,6 +34,7 @@ test('the file is of the version that this test reads', () => {
 test('the reference still gives every vector', () => {
   expect(goldenVectors()).toEqual(golden.vectors);
   expect(goldenYardsticks()).toEqual(golden.yardsticks);
+  expect(goldenTrellis()).toEqual(golden.trellis);
 });
 
 describe('the kernels', () => {
@@ -54,7 +57,8 @@ describe('the kernels', () => {
     }
   });
 
-  test.each(golden.yardsticks)('$format at d = $headDim', ({ format, headDim: d, storedSha256, decodedSha256 }) => {
+  const sides = [...golden.yardsticks, ...golden.trellis];
+  test.each(sides)('$format at d = $headDim', ({ format, headDim: d, storedSha256, decodedSha256 }) => {
     const { id } = FORMATS[format];
     for (const side of SIDES) {
       const packed = new Uint8Array(sideBytes(d));

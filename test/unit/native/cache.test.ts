@@ -12,7 +12,7 @@ import {
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { formatOf, normals, sameBits, uniform } from '../../native/dense.ts';
-import { storedFields, headOf as storedHead } from '../../native/sides.ts';
+import { isDemotion, storedFields, headOf as storedHead } from '../../native/sides.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;
@@ -94,6 +94,9 @@ describe('append', () => {
 });
 
 describe('transcode', () => {
+  const codecOf = (format: FormatName) =>
+    reference.CODECS[format] as unknown as reference.ReferenceCodec<reference.Head>;
+
   it('gives the codes of the reference codec, sinks left out and exact (page 0 and page 1, every path down)', () => {
     const paths: FormatName[][] = [
       ['q8'],
@@ -105,6 +108,11 @@ describe('transcode', () => {
       ['rot4', 'rot3', 'rot2'],
       ['rot4', 'rot2'],
       ['rot3', 'rot2'],
+      ['rot4', 'trellis2'],
+      ['trellis4', 'trellis3', 'trellis2', 'trellis1'],
+      ['trellis4', 'trellis2'],
+      ['trellis4', 'trellis1'],
+      ['trellis3', 'trellis1'],
     ];
     for (const path of paths) {
       const cache = open('f16');
@@ -115,14 +123,14 @@ describe('transcode', () => {
           const exact = cache.decode(0, page, side);
           const firstRow = page === 0 ? 4 : 0;
           const heads = [0, 1].map((head) => {
-            let encoded: reference.RotHead | undefined;
-            for (const format of path) {
-              if (format === 'f16') continue;
-              if (encoded?.format.startsWith('rot') && format.startsWith('rot')) {
-                encoded = reference.demote(encoded, format as reference.RotName);
+            let encoded: reference.Head | undefined;
+            for (const [i, format] of path.entries()) {
+              const from = path[i - 1];
+              if (encoded && from && isDemotion(from, format)) {
+                encoded = codecOf(from).demote!(encoded, format);
               } else {
-                const rows = encoded ? reference.CODECS[encoded.format as 'q8'].decode(encoded) : headOf(exact, head);
-                encoded = reference.CODECS[format as reference.RotName].encode(rows, 64, firstRow);
+                const rows = encoded && from ? codecOf(from).decode(encoded) : headOf(exact, head);
+                encoded = codecOf(format).encode(rows, 64, firstRow, side);
               }
             }
             return encoded!;
@@ -132,11 +140,12 @@ describe('transcode', () => {
           const native = storedFields(cache, 0, page, side);
           const decoded = cache.decode(0, page, side);
           heads.forEach((encoded, head) => {
-            const stored = reference.CODECS[encoded.format as 'q8'].stored(encoded, side);
+            const codec = codecOf(path.at(-1)!);
+            const stored = codec.stored(encoded, side);
             for (const [name, field] of Object.entries(stored)) {
               expect([name, sameBits(storedHead(native[name]!, head, 2), field)]).toEqual([name, true]);
             }
-            const expected = reference.CODECS[encoded.format as 'q8'].decode(encoded);
+            const expected = codec.decode(encoded);
             const actual = headOf(decoded, head);
             expect(same(actual.subarray(firstRow * 64), expected.subarray(firstRow * 64))).toBe(true);
           });

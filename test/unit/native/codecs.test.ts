@@ -61,6 +61,10 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
         const head = codec.encode(rows, d, firstRow, side);
         const expected = packSide(format, d, codec.stored(head, side));
         const decodedReference = bits(codec.decode(head));
+        const lowers = below.map((to): [FormatName, Uint8Array] => {
+          const lower = CODECS[to] as unknown as ReferenceCodec<Head>;
+          return [to, packSide(to, d, lower.stored(codec.demote!(head, to), side))];
+        });
         const isKey = side === 'k';
         for (const [isaName, isa] of ISAS) {
           const packed = new Uint8Array(expected.length);
@@ -77,8 +81,7 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
           kernels.decodeSide(isa, id, isKey, d, stride, firstRow, packed, decoded);
           expectSame(bits(untouched(decoded)), decodedReference, isaName);
 
-          for (const to of below) {
-            const lower = packSide(to, d, codec.stored.call(CODECS[to], codec.demote!(head, to), side));
+          for (const [to, lower] of lowers) {
             const out = new Uint8Array(lower.length);
             kernels.demoteSide(isa, id, FORMATS[to].id, isKey, d, packed, out);
             for (const { name: field } of placesOf(to, d)) {
