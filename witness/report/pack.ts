@@ -41,6 +41,14 @@ export class Packer {
   }
 
   columns(): Columns {
-    return Object.fromEntries(this.#names.map((name, i) => [name, this.#columns[i]!.join(',')]));
+    return Object.fromEntries(this.#names.map((name, i) => [name, this.#column(i)]));
+  }
+
+  /** The first column says how many rows there are; the others end behind the last value that differs from the one before. */
+  #column(at: number): string {
+    const texts = this.#columns[at]!;
+    let end = texts.length;
+    while (at > 0 && end > 0 && texts[end - 1] === '') end--;
+    return texts.slice(0, end).join(',');
   }
 }
