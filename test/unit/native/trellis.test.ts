@@ -1,200 +1,37 @@
-// Trellis codes by their definition: levels and their error (T5), the search against all sequences there are, what a code reaches, nesting and demotion,
-// zero rows, sinks, the unbiased scale (T9), error on a Gaussian beside rot, byte sizes (T21).
+// Trellis codes by their definition: what a code reaches, nesting and demotion, zero rows, sinks, the unbiased scale (T9), error on a Gaussian beside rot,
+// byte sizes (T21).
 import { describe, expect, test } from 'vitest';
-import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes, SIDES, type Side } from '../../../native/format.ts';
+import { CODED_HEAD_DIMS, pageBytes, SIDES, type Side } from '../../../native/format.ts';
 import {
   demoteTrellis,
-  levelsOf,
   levelsOfCodes,
-  nextWindow,
   SEQUENCE_BITS,
-  type Sequence,
   type TrellisHead,
   TrellisSearch,
   WINDOW_BITS,
 } from '../../../native/formats/trellis.ts';
-import { CODECS, meanUnit, type ReferenceCodec, rotScale, tileOffset } from '../../../native/reference/index.ts';
-import { TRELLIS, TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
+import { CODECS, type ReferenceCodec, rotScale } from '../../../native/reference/index.ts';
+import { TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
 import { relativeError } from '../../native/dense.ts';
-import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
-
-type Bits = 4 | 3 | 2 | 1;
-const WIDTHS = [4, 3, 2, 1] as const;
-/** All demotions. trellis1 keeps no code of another. */
-const DEMOTIONS = WIDTHS.flatMap((from) => WIDTHS.filter((to) => to < from).map((to) => [from, to] as const));
-const SEQUENCES = ['high', 'low2', 'low1', 'single'] as const;
-/** The sequences of each width, the one with the high bits of codes first. */
-const PARTS: Readonly<Record<Bits, readonly Sequence[]>> = {
-  4: ['high', 'low2'],
-  3: ['high', 'low1'],
-  2: ['high'],
-  1: ['single'],
-};
-const PAGE = PAGE_TOKENS;
-const D = 64;
-/** What one of a level is in targets, and the most that a target is. */
-const LEVEL_ONE = 128;
-const TARGET_MOST = 16384;
-const LEVELS = Object.fromEntries(SEQUENCES.map((name) => [name, levelsOf(...TRELLIS[name])])) as Readonly<
-  Record<Sequence, Int8Array>
->;
-const most = (sequence: Sequence): number => Math.max(...LEVELS[sequence].map(Math.abs));
-const codecOf = (bits: Bits): ReferenceCodec<TrellisHead> => CODECS[`trellis${bits}`];
-const rotOf = (bits: Bits) => CODECS[`rot${bits}`] as unknown as ReferenceCodec<TrellisHead>;
-const k = (head: TrellisHead, t: number): number => (head.rowScales[t]! << 16) >> 16;
-/** What an element is coded from. */
-const origin = (head: TrellisHead, t: number, c: number): number =>
-  head.fromZero[t] ? 0 : Math.fround(head.means[c]! * meanUnit(head));
-
-/** A target of the search: 1/4096 is one, within four. */
-const targetOf = (x: number): number => Math.round(4096 * Math.min(4, Math.max(-4, x)));
-const normalTargets = (steps: number, random: () => number, spread = 1): Int16Array =>
-  Int16Array.from({ length: steps }, () => targetOf(spread * gaussian(random)));
-
-/** The windows of a sequence of codes. */
-function windowsOf(codes: readonly number[], bits: number): number[] {
-  let window = 0;
-  return codes.map((code) => (window = nextWindow(window, code, bits)));
-}
-const codesOf = (windows: Iterable<number>, bits: number): number[] =>
-  Array.from(windows, (window) => window >> (WINDOW_BITS - bits));
-
-/** What a sequence leaves of targets. */
-const leftBy = (sequence: Sequence, targets: Int16Array, windows: ArrayLike<number>): Int16Array =>
-  targets.map((target, step) => target - LEVEL_ONE * LEVELS[sequence][windows[step]!]!);
-const LEFT_SEARCH = new TrellisSearch('high');
-/** Targets as a sequence gets them: low2 and low1 those that high leaves. */
-const given = (sequence: Sequence, targets: Int16Array): Int16Array =>
-  sequence.startsWith('low') ? leftBy('high', targets, LEFT_SEARCH.windows(targets)) : targets;
-
-/** What the search must make least, as the head of trellis.ts says it. */
-const costOf = (windows: Iterable<number>, targets: Int16Array, sequence: Sequence): number => {
-  let [sum, step] = [0, 0];
-  for (const window of windows) {
-    const error = targets[step++]! - LEVEL_ONE * LEVELS[sequence][window]!;
-    sum += Math.round(error ** 2 / 2 ** 15);
-  }
-  return sum;
-};
-
-/** Index in rows by the index in tile order. */
-const places = (side: Side, d = D): number[] => {
-  const found: number[] = [];
-  for (let t = 0; t < PAGE; t++) for (let c = 0; c < d; c++) found[tileOffset(side, d, t, c)] = t * d + c;
-  return found;
-};
-/** Indices in rows of the 64 sequences of a head. */
-const sequencesOf = (side: Side): number[][] => {
-  const at = places(side);
-  return Array.from({ length: 64 }, (_, first) => at.filter((_place, i) => i % 64 === first));
-};
-
-describe.each(SEQUENCES)('tables of %s', (sequence) => {
-  test('levels are whole numbers over 32, and no sum of them wraps in its byte', () => {
-    expect(TRELLIS_DIVISOR).toBe(32);
-    expect(LEVELS[sequence]).toHaveLength(64);
-    const first = sequence.startsWith('low') ? most('high') : 0;
-    const [a, b] = TRELLIS[sequence];
-    for (const x of a) for (const y of b) expect(Math.abs(x + y) + first).toBeLessThanOrEqual(127);
-  });
-
-  test('the distance of any target from any level fits in 16 bits with its sign, and so do those of demotion', () => {
-    const levels = LEVEL_ONE * most(sequence);
-    const isLow = sequence.startsWith('low');
-    // Whatever the first sequence chose.
-    expect(TARGET_MOST + (isLow ? LEVEL_ONE * most('high') : 0) + levels).toBeLessThan(2 ** 15);
-    // Those of demotion are levels.
-    const reach = isLow ? most('low2') : most('high') + most('low2');
-    expect(LEVEL_ONE * reach + levels).toBeLessThan(2 ** 15);
-  });
-});
-
-test.each([
-  [4, 0.0085, 0.0095],
-  [3, 0.0273, 0.0345],
-  [2, 0.087, 0.1175],
-  [1, 0.304, 0.3634],
-] as const)(
-  'on a Gaussian %i bits err what is said of them, less than single codes and more than any code must (T5)',
-  (bits, expected, single) => {
-    const seed = 5;
-    const random = seeded(seed);
-    const searchers = PARTS[bits].map((sequence) => [sequence, new TrellisSearch(sequence)] as const);
-    let error = 0;
-    const [sequences, steps] = [300, 128];
-    for (let row = 0; row < sequences; row++) {
-      const x = Float64Array.from({ length: steps }, () => gaussian(random));
-      let left: Int16Array = Int16Array.from(x, targetOf);
-      const sums = new Float64Array(steps);
-      for (const [sequence, searcher] of searchers) {
-        const windows = searcher.windows(left);
-        left = leftBy(sequence, left, windows);
-        for (const [step, window] of windows.entries()) sums[step]! += LEVELS[sequence][window]! / TRELLIS_DIVISOR;
-      }
-      for (const [step, y] of sums.entries()) error += (x[step]! - y) ** 2 / (sequences * steps);
-    }
-    // What is said has two digits, and so many rows err the same within a per cent.
-    expect(Math.abs(error / expected - 1), `seed ${seed}`).toBeLessThan(0.03);
-    expect(error).toBeLessThan(single);
-    expect(error).toBeGreaterThan(4 ** -bits);
-  },
-);
-
-describe('the search', () => {
-  // Ten steps of one bit pass the eighth, after which the least cost is taken off.
-  test.each([
-    ['high', 6],
-    ['low2', 6],
-    ['low1', 10],
-    ['single', 10],
-  ] as const)('finds the least sum of all sequences of %s in %i steps', (sequence, steps) => {
-    const bits = SEQUENCE_BITS[sequence];
-    const all = Array.from({ length: 2 ** (bits * steps) }, (_, number) =>
-      windowsOf(
-        Array.from({ length: steps }, (_, step) => (number >> (bits * step)) & (2 ** bits - 1)),
-        bits,
-      ),
-    );
-    const random = seeded(SEQUENCES.indexOf(sequence) + 1);
-    const searcher = new TrellisSearch(sequence);
-    for (let tried = 0; tried < 40; tried++) {
-      // Some of them run into the bounds of targets.
-      const targets = given(sequence, normalTargets(steps, random, tried % 4 === 3 ? 3 : 1));
-      const found = [...searcher.windows(targets)];
-      expect(windowsOf(codesOf(found, bits), bits)).toEqual(found);
-      let least = Number.POSITIVE_INFINITY;
-      for (const windows of all) least = Math.min(least, costOf(windows, targets, sequence));
-      expect(costOf(found, targets, sequence)).toBe(least);
-    }
-  });
-
-  test('takes no sequence that one other code would better, in sequences of every length', () => {
-    const random = seeded(9);
-    for (const sequence of SEQUENCES) {
-      const bits = SEQUENCE_BITS[sequence];
-      const searcher = new TrellisSearch(sequence);
-      for (const steps of [1, 7, 8, 9, 16, 17, 128, 512]) {
-        const targets = given(sequence, normalTargets(steps, random));
-        const found = searcher.windows(targets);
-        const least = costOf(found, targets, sequence);
-        const codes = codesOf(found, bits);
-        for (let tried = 0; tried < 30; tried++) {
-          const other = codes.with(Math.floor(random() * steps), Math.floor(random() * 2 ** bits));
-          expect(costOf(windowsOf(other, bits), targets, sequence), sequence).toBeGreaterThanOrEqual(least);
-        }
-      }
-    }
-  });
-
-  test('of equal costs takes the window with the lowest number, where a path ends and on its way', () => {
-    for (const sequence of SEQUENCES) {
-      const bits = SEQUENCE_BITS[sequence];
-      // All levels the same: every window costs the same.
-      const found = new TrellisSearch(sequence, new Int8Array(64)).windows(new Int16Array(20));
-      expect([...found], sequence).toEqual(windowsOf(new Array<number>(20).fill(0), bits));
-    }
-  });
-});
+import { AWKWARD, awkwardRows, gaussianRows, seeded } from '../../native/rows.ts';
+import {
+  type Bits,
+  codecOf,
+  codesOf,
+  D,
+  DEMOTIONS,
+  k,
+  LEVEL_ONE,
+  LEVELS,
+  origin,
+  PAGE,
+  PARTS,
+  places,
+  rotOf,
+  sequencesOf,
+  WIDTHS,
+  windowsOf,
+} from '../../native/trellis.ts';
 
 describe.each(WIDTHS)('codes of %i bits', (bits) => {
   const random = seeded(bits + 20);
