@@ -115,6 +115,7 @@ struct Band {
   template <int Bits>
   struct Rows {
     static constexpr bool kPaired = true;
+    static constexpr int kTaken = 2;
     size_t first, second;
     LevelRows<Bits + 1> top;
     LevelRows<Bits> middle;

@@ -9,7 +9,7 @@
 // Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a quad. Parity: planes.h.
 template <Factors X, int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  constexpr int B = vectorsFor<R, X>(), kPasses = 4 / B * kRowVectors;
+  constexpr int B = vectorsFor<R, X, Rows::kTaken>(), kPasses = 4 / B * kRowVectors;
   for (int part = 0; part < kRowVectors; part++) {
     Sums<R, B, X> sums(x);
     for (int q = 0; q < quads; q++) {

@@ -8,12 +8,12 @@ template <Factors X>
 constexpr bool kOnePlane = X == kByteWeights && kUnsignedWeights;
 
 // How many vectors of levels are multiplied by R rows at once: as many as fit in registers beside the sums. Vectors of four lanes are loaded
-// one after the other.
-template <int R, Factors X, int B = 4>
+// one after the other. Taken: registers that unpacking needs.
+template <int R, Factors X, int Taken = 2, int B = 4>
 constexpr int vectorsFor() {
   constexpr int kSums = kOnePlane<X> ? 1 : kSumRegisters;
-  if constexpr (B == 1 || R * B * kSums + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - 2) return B;
-  else return vectorsFor<R, X, B / 2>();
+  if constexpr (B == 1 || R * B * kSums + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - Taken) return B;
+  else return vectorsFor<R, X, Taken, B / 2>();
 }
 
 // kBlockRows: rows that share each load of levels. kUnpackedRows: from this many rows on, the codes of a side are first unpacked into a tile

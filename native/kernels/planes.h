@@ -109,6 +109,7 @@ struct LevelTables {
 template <int Bits>
 struct LevelRows {
   static constexpr bool kPaired = Bits == 3;
+  static constexpr int kTaken = 2;
   const uint8_t* hi;
   const uint8_t* lo;
   Bytes tables[2];
@@ -161,6 +162,7 @@ struct LevelRows {
 template <>
 struct LevelRows<1> {
   static constexpr bool kPaired = true;
+  static constexpr int kTaken = 2;
   const uint8_t* lo;
   Bytes tables[4];
 
