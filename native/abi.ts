@@ -23,12 +23,13 @@ const described = () => ({
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
   dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES, DENSE_FORMS, DENSE_TYPES],
-  // What is tried is of no concern to the binary.
-  formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats.map(({ replaces: _, ...format }) => format)]),
+  formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
 });
 
 /** The ABI string: a version number, the number of formats, and the digest. */
 export function abi(): string {
-  const digest = createHash('sha256').update(JSON.stringify(described())).digest('hex').slice(0, 32);
+  // Which format is tried in place of which is of no concern to the binary.
+  const text = JSON.stringify(described(), (key, value: unknown) => (key === 'replaces' ? undefined : value));
+  const digest = createHash('sha256').update(text).digest('hex').slice(0, 32);
   return `6 formats=${ALL_FAMILIES.flatMap(([, { formats }]) => formats).length} layout=${digest}`;
 }

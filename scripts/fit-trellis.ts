@@ -1,5 +1,5 @@
 /**
- * `node --import tsx scripts/fit-trellis.ts [--sequences LIST] [--restarts N] [--tries N] [--seed N]` fits the two tables of levels of each sequence of codes
+ * `node --import tsx scripts/fit-trellis.ts [--sequences LIST] [--restarts N] [--tries N] [--seed N]` fits the tables of levels of each sequence of codes
  * of the trellis formats (native/formats/trellis.ts) to a standard normal, or for low2 and low1 to what the first sequence leaves of one, and writes
  * scripts/trellis-levels.json where they err less than those that are there (then `npm run generate`).
  * A start has quantiles of normals in an order that is drawn. Rounds of Lloyd's algorithm follow: rows are coded, and the entries become those with the
@@ -13,7 +13,6 @@ import { TRELLIS_DIVISOR } from '../native/reference/tables.gen.ts';
 import { gaussians, uniforms } from './evaluate/words.ts';
 
 const STEPS = 128;
-const WINDOWS = 2 ** WINDOW_BITS;
 /** Rows that are tested, drawn apart from those that are fitted. */
 const TESTED = 400;
 const FILE = join(import.meta.dirname, 'trellis-levels.json');
@@ -27,7 +26,7 @@ const { values } = parseArgs({
   },
 });
 
-type Tables = [number[], number[]];
+type Tables = readonly (readonly number[])[];
 
 const steps = (x: number): number => Math.round(4096 * Math.min(4, Math.max(-4, x)));
 
@@ -60,39 +59,37 @@ class Fit {
   start(): Tables {
     const draw = uniforms(this.#seed++);
     const share = 0.7 + 0.2 * draw();
-    return [
-      shuffled(quantiles(this.#size * share), draw),
-      shuffled(quantiles(this.#size * Math.sqrt(1 - share * share)), draw),
-    ];
+    const deviations = WINDOW_BITS[this.#sequence] === 4 ? [1] : [share, Math.sqrt(1 - share * share)];
+    return deviations.map((deviation) => shuffled(quantiles(this.#size * deviation), draw));
   }
 
   /** Rounds of coding and of least squares. */
-  settle(tables: Tables, rounds: number, rows: number): Tables {
-    let [a, b] = tables;
+  settle(given: Tables, rounds: number, rows: number): Tables {
+    const tables = given.map((table) => [...table]);
+    const windows = 2 ** WINDOW_BITS[this.#sequence];
     for (let round = 0; round < rounds; round++) {
-      const counts = new Float64Array(WINDOWS);
-      const sums = new Float64Array(WINDOWS);
-      eachCoded(this.#sequence, [a, b], this.rows(rows, this.#seed++), (x, _, window) => {
+      const counts = new Float64Array(windows);
+      const sums = new Float64Array(windows);
+      eachCoded(this.#sequence, tables, this.rows(rows, this.#seed++), (x, _, window) => {
         counts[window]!++;
         sums[window]! += x * TRELLIS_DIVISOR;
       });
-      for (let sweep = 0; sweep < 6; sweep++) {
-        a = this.#entries(0, b, counts, sums, a);
-        b = this.#entries(1, a, counts, sums, b);
-      }
+      for (let sweep = 0; sweep < 6; sweep++)
+        for (const at of tables.keys()) tables[at] = this.#entries(at, tables, counts, sums);
     }
-    return [a, b].map((table) => table.map(Math.round)) as Tables;
+    return tables.map((table) => table.map(Math.round));
   }
 
-  /** The entries of one table that err least where the other has `fixed`. */
-  #entries(table: 0 | 1, fixed: number[], counts: Float64Array, sums: Float64Array, before: number[]): number[] {
+  /** The entries of one table that err least where the others stay. */
+  #entries(table: number, tables: Tables, counts: Float64Array, sums: Float64Array): number[] {
     const [over, under] = [new Float64Array(16), new Float64Array(16)];
-    for (let window = 0; window < WINDOWS; window++) {
-      const index = windowIndex(window);
-      over[index[table]]! += sums[window]! - counts[window]! * fixed[index[1 - table]!]!;
-      under[index[table]]! += counts[window]!;
+    for (const [window, count] of counts.entries()) {
+      const index = windowIndex(this.#sequence, window);
+      const others = index.reduce((sum, entry, at) => (at === table ? sum : sum + tables[at]![entry]!), 0);
+      over[index[table]!]! += sums[window]! - count * others;
+      under[index[table]!]! += count;
     }
-    return before.map((entry, i) => (under[i]! > 0 ? over[i]! / under[i]! : entry));
+    return tables[table]!.map((entry, i) => (under[i]! > 0 ? over[i]! / under[i]! : entry));
   }
 }
 
@@ -102,7 +99,7 @@ function eachCoded(
   rows: Float32Array,
   each: (x: number, level: number, window: number, at: number) => void,
 ): void {
-  const levels = levelsOf(...tables);
+  const levels = levelsOf(sequence, tables);
   const search = new TrellisSearch(sequence, levels);
   for (let first = 0; first < rows.length; first += STEPS) {
     const row = rows.subarray(first, first + STEPS);
@@ -137,11 +134,11 @@ function swap(entries: number[], one: number, other: number): void {
 
 /** Tables like these, but for one change. */
 function neighbour(tables: Tables, draw: () => number): Tables {
-  const next = tables.map((table) => [...table]) as Tables;
-  const table = next[draw() < 0.5 ? 0 : 1];
+  const next = tables.map((table) => [...table]);
+  const table = next[Math.floor(draw() * next.length)]!;
   const place = (): number => Math.floor(draw() * 16);
   if (draw() < 2 / 3) swap(table, place(), place());
-  else table[place()]! += Math.round((draw() - 0.5) * TRELLIS_DIVISOR);
+  else table[place()]! += Math.round((draw() - 0.5) * TRELLIS_DIVISOR * 0.6);
   return next;
 }
 

@@ -98,7 +98,7 @@ const SPHERE = [1, 2, 3, 4].map((bits) => HEAD_DIMS.map((d) => sphereCodebook(d,
  * Grids of pairs: the 256, 64 and 16 points that err least on pairs of independent N(0,1), as integers over a divisor. Lloyd's iterations found them on a
  * lattice of 90,000 or more pairs, from several random starts; a test checks that every point is the mean of its cell.
  */
-/** By sequence of codes, the two tables whose sums are the levels of trellis codes, over a divisor: scripts/fit-trellis.ts. */
+/** By sequence of codes, the table, or the two whose entries are added, of the levels of trellis codes, over a divisor: scripts/fit-trellis.ts. */
 const TRELLIS = JSON.parse(readFileSync(join(root, 'scripts/trellis-levels.json'), 'utf8'));
 const TRELLIS_DIVISOR = 32;
 const GRIDS = JSON.parse(readFileSync(join(root, 'scripts/gaussian-grids.json'), 'utf8'));
@@ -210,7 +210,7 @@ ${Object.entries(GRIDS)
   )
   .join('\n')}
 
-// Levels of trellis codes, two tables whose entries are added, over a divisor: of the sequences ${Object.keys(TRELLIS).join(', ')}
+// Levels of trellis codes, one table or two whose entries are added, over a divisor: of the sequences ${Object.keys(TRELLIS).join(', ')}
 constexpr int kTrellisDivisor = ${TRELLIS_DIVISOR};
 constexpr int8_t kTrellisLevels[4][2][16] = {
 ${Object.values(TRELLIS)
@@ -292,12 +292,12 @@ ${Object.entries(GRIDS)
   .join('\n')}
 };
 
-/** Levels of trellis codes by their sequence: sums of an entry of each table, over a divisor. */
+/** Levels of trellis codes by their sequence: the entries of a table, or sums of an entry of each of two, over a divisor. */
 export const TRELLIS_DIVISOR = ${TRELLIS_DIVISOR};
 export const TRELLIS: Readonly<
   Record<${Object.keys(TRELLIS)
     .map((sequence) => `'${sequence}'`)
-    .join(' | ')}, readonly [a: readonly number[], b: readonly number[]]>
+    .join(' | ')}, readonly (readonly number[])[]>
 > = {
 ${Object.entries(TRELLIS)
   .map(

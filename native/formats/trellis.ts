@@ -7,16 +7,16 @@
  *   order    the codes of a page and head in tile order (codec.ts) form rows of 64; codes at the same place in all rows are one sequence, which begins
  *            in window 0
  *   window   w' = (w >> b) | code·2^(6−b)
- *   level    A[w >> 2] + B[w & 15], integers over 32: four bits each, as they lie side by side in the bit planes. Two look-ups of 16 bytes are what every
+ *   level    A[w >> 2] + B[w & 15], integers over 32: four bits each, as they lie side by side in the bit planes. Look-ups of 16 bytes are what every
  *            instruction set has
  *   target   X = y / rms(y) in steps of 1/4096, rounded half to even, within ±16384
  *   search   Viterbi's algorithm, with the cost of a level L of round((X − 128·L)²/2^15), in unsigned integers of 16 bits that saturate; of equal costs the
  *            window with the lowest number wins. Every eight steps the least cost is taken off all. So all instruction sets find the same codes
  *   nest     trellis2 is one such sequence, of two bits. trellis3 and trellis4 have the same, and one of 1 or 2 bits for what it leaves: X − 128·L is the
- *            target, and both levels are added. trellis1 is a sequence of one bit
+ *            target, and both levels are added. Its windows have 4 bits and its levels one table. trellis1 is a sequence of one bit
  * Rows that have no codes of their own (sinks, zero rows) have the target 0.
  *
- * Squared error on a Gaussian before the scale: 0.0085, 0.0273, 0.087 and 0.304, where single codes have 0.0095, 0.0345, 0.1175 and 0.363, and no code can
+ * Squared error on a Gaussian before the scale: 0.0087, 0.0277, 0.087 and 0.304, where single codes have 0.0095, 0.0345, 0.1175 and 0.363, and no code can
  * have less than 0.0039, 0.0156, 0.0625 and 0.25. Windows of 8 bits have 0.083 at 2 bits, and take four times as long to search.
  *
  * Demotion to trellis2 drops the second sequence. To trellis3 and trellis1 it looks for a new one, whose targets are the levels as they are: 128 times those of
@@ -60,8 +60,6 @@ export interface TrellisHead extends RotHead {
   readonly side: Side;
 }
 
-export const WINDOW_BITS = 6;
-const WINDOWS = 2 ** WINDOW_BITS;
 /** Sequences of one head. */
 const SEQUENCES = 64;
 const TARGET_ONE = 4096;
@@ -72,26 +70,27 @@ const COST_MOST = 65535;
 /** Steps after which the least cost is taken off all. */
 const LEVELLED = 8;
 
-/** Bits of a code of each sequence. */
+/** Bits of a code of each sequence, and of its windows. */
 export const SEQUENCE_BITS: Readonly<Record<Sequence, number>> = { high: 2, low2: 2, low1: 1, single: 1 };
+export const WINDOW_BITS: Readonly<Record<Sequence, number>> = { high: 6, low2: 4, low1: 4, single: 6 };
 
-/** The entries of the two tables that make the level of a window. */
-export const windowIndex = (window: number): readonly [number, number] => [window >> 2, window & 15];
+/** The entries of the tables that make the level of a window. */
+export const windowIndex = (sequence: Sequence, window: number): readonly number[] =>
+  WINDOW_BITS[sequence] === 4 ? [window] : [window >> 2, window & 15];
 
 /** The levels of all windows. */
-export const levelsOf = (a: readonly number[], b: readonly number[]): Int8Array =>
-  Int8Array.from({ length: WINDOWS }, (_, window) => {
-    const [i, j] = windowIndex(window);
-    return a[i]! + b[j]!;
-  });
+export const levelsOf = (sequence: Sequence, tables: readonly (readonly number[])[] = TRELLIS[sequence]): Int8Array =>
+  Int8Array.from({ length: 2 ** WINDOW_BITS[sequence] }, (_, window) =>
+    windowIndex(sequence, window).reduce((sum, entry, table) => sum + tables[table]![entry]!, 0),
+  );
 
 const LEVELS = Object.fromEntries(
-  Object.entries(TRELLIS).map(([sequence, tables]) => [sequence, levelsOf(...tables)]),
+  (Object.keys(TRELLIS) as Sequence[]).map((sequence) => [sequence, levelsOf(sequence)]),
 ) as Readonly<Record<Sequence, Int8Array>>;
 
 /** What becomes of a window with every code; a sequence begins with 0. */
-export const nextWindow = (window: number, code: number, bits: number): number =>
-  (window >> bits) | (code << (WINDOW_BITS - bits));
+export const nextWindow = (sequence: Sequence, window: number, code: number): number =>
+  (window >> SEQUENCE_BITS[sequence]) | (code << (WINDOW_BITS[sequence] - SEQUENCE_BITS[sequence]));
 
 /** Finds the sequence of codes that errs least. One searcher serves many sequences, one after the other. */
 export class TrellisSearch {
@@ -105,14 +104,14 @@ export class TrellisSearch {
   constructor(sequence: Sequence, levels: Int8Array = LEVELS[sequence]) {
     this.#bits = SEQUENCE_BITS[sequence];
     this.#levels = Int32Array.from(levels, (level) => LEVEL_ONE * level);
-    this.#cost = new Int32Array(WINDOWS >> this.#bits);
-    this.#next = new Int32Array(WINDOWS >> this.#bits);
+    this.#cost = new Int32Array(levels.length >> this.#bits);
+    this.#next = new Int32Array(levels.length >> this.#bits);
   }
 
   /** targets: whole numbers of 1/4096. → the window of each step */
   windows(targets: Int16Array): Uint8Array {
     const bits = this.#bits;
-    const kept = WINDOWS >> bits;
+    const kept = this.#cost.length;
     const from = new Uint8Array(targets.length * kept);
     this.#cost.fill(COST_MOST)[0] = 0;
     for (const [step, target] of targets.entries()) {
@@ -177,7 +176,7 @@ function levelsOfSequence(sequence: Sequence, codes: Uint8Array): Int16Array {
   const levels = new Int16Array(codes.length);
   for (let first = 0; first < SEQUENCES; first++) {
     for (let at = first, window = 0; at < codes.length; at += SEQUENCES) {
-      window = nextWindow(window, codes[at]!, SEQUENCE_BITS[sequence]);
+      window = nextWindow(sequence, window, codes[at]!);
       levels[at] = LEVELS[sequence][window]!;
     }
   }
@@ -220,7 +219,7 @@ function searchSequence(sequence: Sequence, targets: Int16Array): Uint8Array {
   for (let first = 0; first < SEQUENCES; first++) {
     const own = targets.filter((_, at) => at % SEQUENCES === first);
     for (const [step, window] of searcher.windows(own).entries())
-      codes[step * SEQUENCES + first] = window >> (WINDOW_BITS - SEQUENCE_BITS[sequence]);
+      codes[step * SEQUENCES + first] = window >> (WINDOW_BITS[sequence] - SEQUENCE_BITS[sequence]);
   }
   return codes;
 }

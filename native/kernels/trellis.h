@@ -2,9 +2,14 @@
 // result is the same on every instruction set.
 #pragma once
 
-// The sequences of codes (trellis.ts): the order of kTrellisLevels.
+// The sequences of codes (trellis.ts): the order of kTrellisLevels. The windows of the second and the third have one table, the others two.
 enum TrellisSequence : int { kHighCodes, kLowPairs, kLowBits, kSingleBits };
-constexpr int kSequenceBits[4] = {2, 2, 1, 1};
+constexpr int kSequenceBits[4] = {2, 2, 1, 1}, kWindowBits[4] = {6, 4, 4, 6};
+
+INLINE Bytes addBytes(Bytes a, Bytes b) {
+  typedef uint8_t Each __attribute__((vector_size(kVectorBytes)));
+  return reinterpret_cast<Bytes>(reinterpret_cast<Each>(a) + reinterpret_cast<Each>(b));
+}
 
 // The two tables of a sequence, looked up by the bytes of a vector.
 struct TrellisTables {
@@ -12,11 +17,6 @@ struct TrellisTables {
   MEMBER TrellisTables(TrellisSequence sequence, int bias)
       : a(loadTable(kTrellisLevels[sequence][0]) ^ splatByte(bias)), b(loadTable(kTrellisLevels[sequence][1])) {}
   MEMBER Bytes level(Bytes i, Bytes j) const { return addBytes(lookUp(a, i), lookUp(b, j)); }
-
-  static MEMBER Bytes addBytes(Bytes x, Bytes y) {
-    typedef uint8_t Each __attribute__((vector_size(kVectorBytes)));
-    return reinterpret_cast<Bytes>(reinterpret_cast<Each>(x) + reinterpret_cast<Each>(y));
-  }
 };
 
 alignas(64) static constexpr uint8_t kNoCodes[64] = {};
@@ -52,10 +52,11 @@ struct TrellisRows {
   static constexpr int kTaken = Bits > 2 ? 18 : 6;
   const uint8_t* hi;
   const uint8_t* lo;
-  TrellisTables first, second;
+  TrellisTables first;
+  Bytes second;
 
   MEMBER TrellisRows(const uint8_t* high, const uint8_t* low, int bias)
-      : hi(high), lo(low), first(Bits == 1 ? kSingleBits : kHighCodes, bias), second(Bits == 3 ? kLowBits : kLowPairs, 0) {}
+      : hi(high), lo(low), first(Bits == 1 ? kSingleBits : kHighCodes, bias), second(loadTable(kTrellisLevels[Bits == 3 ? kLowBits : kLowPairs][0])) {}
 
   template <int First, int B, int Parity>
   MEMBER void at(size_t j, int part, Bytes* out) const {
@@ -71,21 +72,15 @@ struct TrellisRows {
   template <int F, int Parity>
   MEMBER Bytes row(size_t j, int part) const {
     if constexpr (Bits == 1) {
-      return oneBit<F + 4 * Parity>(first, PlaneBytes(lo, j / 2, part));
+      const PlaneBytes low(lo, j / 2, part);
+      return first.level(low.template four<F + 4 * Parity>(), low.template four<F + 4 * Parity - 2>());
     } else {
-    const Bytes level = twoBits<F>(first, PlaneBytes(hi, j, part));
-    if constexpr (Bits == 4) return TrellisTables::addBytes(level, twoBits<F>(second, PlaneBytes(lo, j, part)));
-    else if constexpr (Bits == 3) return TrellisTables::addBytes(level, oneBit<F + 4 * Parity>(second, PlaneBytes(lo, j / 2, part)));
-    else return level;
+      const PlaneBytes high(hi, j, part);
+      const Bytes level = first.level(high.template pair<F>(), high.template pair<F - 1>());
+      if constexpr (Bits == 4) return addBytes(level, lookUp(second, PlaneBytes(lo, j, part).template pair<F>()));
+      else if constexpr (Bits == 3) return addBytes(level, lookUp(second, PlaneBytes(lo, j / 2, part).template four<F + 4 * Parity>()));
+      else return level;
     }
-  }
-  template <int F>
-  static MEMBER Bytes twoBits(const TrellisTables& tables, const PlaneBytes& plane) {
-    return tables.level(plane.template pair<F>(), plane.template pair<F - 1>());
-  }
-  template <int F>
-  static MEMBER Bytes oneBit(const TrellisTables& tables, const PlaneBytes& plane) {
-    return tables.level(plane.template four<F>(), plane.template four<F - 2>());
   }
 };
 
@@ -179,7 +174,7 @@ INLINE void keepLess(Bytes& least, Bytes& chosen, Bytes total, int choice) {
 #endif
 }
 
-constexpr int kTrellisWindowBits = 6, kTrellisWindows = 1 << kTrellisWindowBits, kTrellisSequences = 64;
+constexpr int kTrellisSequences = 64;
 constexpr int kTrellisStepsMax = kPageTokens * kHeadDimMax / kTrellisSequences;
 // What one of a level is in targets.
 constexpr int kTrellisLevelOne = kTargetOne / kTrellisDivisor;
@@ -198,12 +193,15 @@ constexpr TopPowers<Bits> kTopPowers{};
 // The codes of targets in tile order, rows of 64: [steps][64] each.
 template <TrellisSequence Sequence>
 static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
-  constexpr int kBits = kSequenceBits[Sequence], kKept = kTrellisWindows >> kBits, kEach = 1 << kBits, kInWord = 16 / kBits, kWords = kKept / kInWord;
-  static_assert(kWords == 2);
+  constexpr int kBits = kSequenceBits[Sequence], kWindows = 1 << kWindowBits[Sequence], kKept = kWindows >> kBits, kEach = 1 << kBits;
+  // Choices of a word of 16 bits, where there is a second one.
+  constexpr int kPlaces = 16 / kBits, kInWord = kKept < kPlaces ? kKept : kPlaces, kWords = kKept / kInWord;
+  static_assert(kWords <= 2);
   constexpr int kLevelled = 8;
-  Bytes level[kTrellisWindows];
-  for (int w = 0; w < kTrellisWindows; w++) {
-    level[w] = splatShort((kTrellisLevels[Sequence][0][w >> 2] + kTrellisLevels[Sequence][1][w & 15]) * kTrellisLevelOne);
+  Bytes level[kWindows];
+  for (int w = 0; w < kWindows; w++) {
+    const int sum = kWindows == 16 ? kTrellisLevels[Sequence][0][w] : kTrellisLevels[Sequence][0][w >> 2] + kTrellisLevels[Sequence][1][w & 15];
+    level[w] = splatShort(sum * kTrellisLevelOne);
   }
   // By step, what was dropped from the window of each kept part, kInWord choices in a lane.
   Bytes dropped[kTrellisStepsMax * kWords];
@@ -242,13 +240,13 @@ static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int 
     for (int part = 1; part < kKept; part++) keepLess(least, at, cost[part], part);
     const Bytes powers = loadTable(kTopPowers<kBits>.entries);
     for (int step = steps - 1; step >= 0; step--) {
-      const Bytes place = at & static_cast<uint16_t>(kInWord - 1);
-      const Bytes isSecond = reinterpret_cast<Bytes>(at >= splatShort(kInWord));
-      const Bytes word = choose(dropped[step * kWords + 1], dropped[step * kWords], isSecond);
-      const Bytes power = lookUp(powers, place | (place ^ static_cast<uint16_t>(kInWord / 2)) << 8);
+      const Bytes place = at & static_cast<uint16_t>(kPlaces - 1);
+      Bytes word = dropped[step * kWords];
+      if constexpr (kWords == 2) word = choose(dropped[step * kWords + 1], word, reinterpret_cast<Bytes>(at >= splatShort(kPlaces)));
+      const Bytes power = lookUp(powers, place | (place ^ static_cast<uint16_t>(kPlaces / 2)) << 8);
       const Bytes window = at << kBits | word * power >> (16 - kBits);
       typedef uint8_t Codes __attribute__((vector_size(kCostLanes)));
-      const Codes found = __builtin_convertvector(window >> (kTrellisWindowBits - kBits), Codes);
+      const Codes found = __builtin_convertvector(window >> (kWindowBits[Sequence] - kBits), Codes);
       __builtin_memcpy(codes + step * kTrellisSequences + first, &found, sizeof found);
       at = window & static_cast<uint16_t>(kKept - 1);
     }

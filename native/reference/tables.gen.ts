@@ -248,22 +248,20 @@ export const GRIDS: Readonly<
   },
 };
 
-/** Levels of trellis codes by their sequence: sums of an entry of each table, over a divisor. */
+/** Levels of trellis codes by their sequence: the entries of a table, or sums of an entry of each of two, over a divisor. */
 export const TRELLIS_DIVISOR = 32;
 export const TRELLIS: Readonly<
-  Record<'high' | 'low2' | 'low1' | 'single', readonly [a: readonly number[], b: readonly number[]]>
+  Record<'high' | 'low2' | 'low1' | 'single', readonly (readonly number[])[]>
 > = {
   high: [
     [-15, 39, -5, 38, 33, -12, -34, -17, -43, 12, 42, -34, 7, -41, 16, 6],
     [6, 29, -24, -7, 4, -11, 19, -37, -22, 1, -24, 26, 41, 5, 16, -9],
   ],
   low2: [
-    [-12, -12, -1, 7, 4, 15, 3, -1, -1, 4, 9, -14, 14, -2, -9, -7],
-    [0, -8, 6, -5, 10, 2, -14, -2, -8, -2, 6, 5, 1, 10, 3, -5],
+    [-20, 10, -5, 2, -5, 2, -14, 10, 5, -2, 22, -10, 15, -9, 5, -2],
   ],
   low1: [
-    [8, -7, -6, 3, -6, 6, -6, 4, -10, 7, 7, -9, 9, -6, 9, -10],
-    [0, -6, 6, -6, 1, -2, -3, 2, -2, 4, -7, 4, 1, 6, 6, 0],
+    [6, -11, 8, -4, 13, -3, 3, -13, -10, 4, -4, 7, -3, 13, -10, 3],
   ],
   single: [
     [-30, 41, -22, -8, -27, 24, 20, -25, 21, -19, 14, 14, 18, -11, -33, 26],

@@ -3,13 +3,13 @@ import { PAGE_TOKENS, type Side } from '../../native/format.ts';
 import {
   levelsOf,
   nextWindow,
+  SEQUENCE_BITS,
   type Sequence,
   type TrellisHead,
   TrellisSearch,
   WINDOW_BITS,
 } from '../../native/formats/trellis.ts';
 import { CODECS, meanUnit, type ReferenceCodec, tileOffset } from '../../native/reference/index.ts';
-import { TRELLIS } from '../../native/reference/tables.gen.ts';
 import { gaussian } from './rows.ts';
 
 export type Bits = 4 | 3 | 2 | 1;
@@ -29,7 +29,7 @@ export const D = 64;
 /** What one of a level is in targets, and the most that a target is. */
 export const LEVEL_ONE = 128;
 export const TARGET_MOST = 16384;
-export const LEVELS = Object.fromEntries(SEQUENCES.map((name) => [name, levelsOf(...TRELLIS[name])])) as Readonly<
+export const LEVELS = Object.fromEntries(SEQUENCES.map((name) => [name, levelsOf(name)])) as Readonly<
   Record<Sequence, Int8Array>
 >;
 export const most = (sequence: Sequence): number => Math.max(...LEVELS[sequence].map(Math.abs));
@@ -46,12 +46,12 @@ export const normalTargets = (steps: number, random: () => number, spread = 1): 
   Int16Array.from({ length: steps }, () => targetOf(spread * gaussian(random)));
 
 /** The windows of a sequence of codes. */
-export function windowsOf(codes: readonly number[], bits: number): number[] {
+export function windowsOf(sequence: Sequence, codes: readonly number[]): number[] {
   let window = 0;
-  return codes.map((code) => (window = nextWindow(window, code, bits)));
+  return codes.map((code) => (window = nextWindow(sequence, window, code)));
 }
-export const codesOf = (windows: Iterable<number>, bits: number): number[] =>
-  Array.from(windows, (window) => window >> (WINDOW_BITS - bits));
+export const codesOf = (sequence: Sequence, windows: Iterable<number>): number[] =>
+  Array.from(windows, (window) => window >> (WINDOW_BITS[sequence] - SEQUENCE_BITS[sequence]));
 
 /** What a sequence leaves of targets. */
 export const leftBy = (sequence: Sequence, targets: Int16Array, windows: ArrayLike<number>): Int16Array =>

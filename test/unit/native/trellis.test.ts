@@ -8,7 +8,6 @@ import {
   SEQUENCE_BITS,
   type TrellisHead,
   TrellisSearch,
-  WINDOW_BITS,
 } from '../../../native/formats/trellis.ts';
 import { CODECS, type ReferenceCodec, rotScale } from '../../../native/reference/index.ts';
 import { TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
@@ -49,7 +48,7 @@ describe.each(WIDTHS)('codes of %i bits', (bits) => {
           const width = SEQUENCE_BITS[sequence];
           shift -= width;
           const part = own.map((place) => (codes[place]! >> shift) & (2 ** width - 1));
-          for (const [step, window] of windowsOf(part, width).entries()) sums[step]! += LEVELS[sequence][window]!;
+          for (const [step, window] of windowsOf(sequence, part).entries()) sums[step]! += LEVELS[sequence][window]!;
         }
         expect(shift).toBe(0);
         expect(own.map((place) => levels[place]!)).toEqual(sums);
@@ -70,7 +69,8 @@ describe.each(WIDTHS)('codes of %i bits', (bits) => {
         const now = levelsBy(side, other);
         // The high two bits are a sequence of two; the others are one of what remains.
         const width = bits === 1 || (bits === 3 && bit === 0) ? 1 : 2;
-        const reached = Math.ceil(WINDOW_BITS / width);
+        const isLow = bits > 2 && bit < bits - 2;
+        const reached = (isLow ? 4 : 6) / width;
         for (const [i, place] of at.entries()) {
           if (now[place] === levels[place]) continue;
           const isReached = (i - changed) % 64 === 0 && i >= changed && i < changed + 64 * reached;
@@ -79,7 +79,7 @@ describe.each(WIDTHS)('codes of %i bits', (bits) => {
         }
       }
       // And they do reach that far.
-      expect(farthest).toBe(Math.ceil(WINDOW_BITS / (bits % 2 === 1 ? 1 : 2)) - 1);
+      expect(farthest).toBe({ 4: 2, 3: 3, 2: 2, 1: 5 }[bits]);
     }
   });
 });
@@ -128,7 +128,7 @@ describe('nesting', () => {
       const searcher = new TrellisSearch(sequence);
       for (const own of sequencesOf(side)) {
         const targets = Int16Array.from(own, (place) => LEVEL_ONE * (fine[place]! - kept[place]!));
-        const found = codesOf(searcher.windows(targets), SEQUENCE_BITS[sequence]);
+        const found = codesOf(sequence, searcher.windows(targets));
         expect(own.map((place) => codes[place]!)).toEqual(
           own.map((place, step) => (to === 3 ? high.codes[place]! << 1 : 0) | found[step]!),
         );
