@@ -26,7 +26,7 @@
 //   addToMix(v, rows, head)                     adds to rows.mixed what the product lacks: means, outliers
 //   kMaySkip                                    values may be skipped where their mass is small (kernels/attend_page.h)
 //   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers, without a tile: PlaneRows
-//                                               (kernels/planes.h), or one of the family's own
+//                                               (kernels/planes.h), or one of the family's own; from kUnpackedRows rows on there is a tile
 //
 // There are no exceptions, no allocation and no standard headers with inline functions. Float operations run in the same order on every
 // instruction set, so that stored bytes and scores are bit-equal.

@@ -5,6 +5,13 @@
 INLINE int trellisDivisor(int) { return kTrellisDivisor; }
 
 struct TrellisUnpacker {
+  // More rows are worth a tile. With sanitizers every kind of code takes the compiler minutes.
+#if defined(PALIMPSEST_DEBUG)
+  static constexpr int kUnpackedRows = 2;
+#else
+  static constexpr int kUnpackedRows = 5;
+#endif
+
   template <class Done>
   static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
     withTrellis(kFormats[side.format].codeBits, side.at(kRotHigh), side.at(kRotLow), bias, f);

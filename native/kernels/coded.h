@@ -36,14 +36,17 @@ INLINE void sumGroups(const Rows& rows, int quads, int groups, const IntegerRow*
   }
 }
 
-// How levels are had: from a tile alone, or unpacked in registers. All formats that have them in the same way share the code below.
+// How levels are had: from a tile alone, or unpacked in registers for fewer rows than kUnpacked. All formats that have them in the same way share the
+// code below.
 struct FromTile {
   static constexpr bool kInRegisters = false;
+  static constexpr int kUnpacked = 0;
 };
 template <class R>
 struct InRegisters {
   using Rows = R;
   static constexpr bool kInRegisters = true;
+  static constexpr int kUnpacked = R::kUnpackedRows < kUnpackedRows ? R::kUnpackedRows : kUnpackedRows;
 };
 template <class F>
 struct LevelsOf {
@@ -59,7 +62,7 @@ struct LevelsOf<F> {
 template <Factors X, class L, int R, class Done>
 INLINE void sumSide(const SideView& side, const int8_t* tile, int d, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   if (tile != nullptr) return sumTile<X, R>(tile, L::kInRegisters ? kBias : 0, quads, outputs, x, ahead, done);
-  if constexpr (L::kInRegisters && R < kUnpackedRows) {
+  if constexpr (L::kInRegisters && R < L::kUnpacked) {
     L::Rows::withRows(side, d, kBiasFor<X != kQueries>, [&](const auto& rows) MEMBER { sumGroups<X, R>(rows, quads, outputs / 64, x, ahead, done); });
   }
 }
@@ -103,7 +106,7 @@ INLINE void withRoom(int room, const Call& f) {
 template <class F>
 static void scoreCoded(const SideView& k, int8_t* levels, int room, const float* scale, int d, const IntegerRow* x, int n, const float* factor,
                        const float* offset, float* y, const SideView* next) {
-  const int8_t* tile = tileFor<F>(k, d, n >= kUnpackedRows, levels);
+  const int8_t* tile = tileFor<F>(k, d, n >= LevelsOf<F>::Type::kUnpacked, levels);
   const Ahead ahead = aheadOf(next, k, kElementsAStep), none = aheadOf(nullptr, k, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
     eachBlock(n, [&](auto r, int i) MEMBER {
@@ -115,7 +118,7 @@ static void scoreCoded(const SideView& k, int8_t* levels, int room, const float*
 
 template <class F, Factors X = kWeights>
 static void mixCoded(const SideView& v, int8_t* levels, int room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
-  const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= kUnpackedRows, levels);
+  const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= LevelsOf<F>::Type::kUnpacked, levels);
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
     eachBlock(n, [&](auto r, int i) MEMBER {

@@ -237,6 +237,8 @@ INLINE Codebook sphereOf(int bits, int d) {
 
 // What sides with planes of codes are unpacked by in registers (kernels/coded.h). The formats of all such families share it.
 struct PlaneRows {
+  static constexpr int kUnpackedRows = 1 << 30;  // as many as an instruction set can
+
   template <class Done>
   static MEMBER void withRows(const SideView& side, int d, int bias, const Done& f) {
     const bool isRot = kFormats[side.format].family == kFormats[kRot4].family;

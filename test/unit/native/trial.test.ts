@@ -396,7 +396,7 @@ describe('startTrial', () => {
       expect(work).toThrowError(expect.objectContaining({ name: 'KvError', code }));
     refused(() => cache.startTrial(0, 1, candidates), 'bad-argument');
     refused(() => cache.startTrial(1, 0, candidates), 'bad-argument');
-    refused(() => cache.startTrial(0, 0, new Array(97).fill(candidates[0]!)), 'bad-argument');
+    refused(() => cache.startTrial(0, 0, new Array(129).fill(candidates[0]!)), 'bad-argument');
     refused(() => cache.finishTrials('yes' as never), 'bad-argument');
     cache.transcode(0, 0, 'k', 'rot3');
     refused(() => cache.startTrial(0, 0, [{ side: 'k', format: 'rot4' }]), 'unsupported');
