@@ -92,6 +92,7 @@ export class TrialQueue {
   readonly #cache: KvCache;
   readonly #context: PolicyContext;
   readonly #needsTrials: boolean;
+  readonly #skipsReplaced: boolean;
   /** Pages behind a page when it is tried again, as long as it has the format that it was sealed in. */
   readonly #ages: readonly number[];
   readonly #outliers: OutlierKeys;
@@ -114,13 +115,14 @@ export class TrialQueue {
   constructor(
     cache: KvCache,
     context: PolicyContext,
-    policy: Pick<Policy, 'needsTrials' | 'triesAgain'>,
+    policy: Pick<Policy, 'needsTrials' | 'skipsReplaced' | 'triesAgain'>,
     counts: readonly LayerCounts[],
     spent: Spent,
   ) {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;
+    this.#skipsReplaced = policy.skipsReplaced === true;
     const ages = policy.triesAgain === true ? thresholdOf(context.thresholds, 'trial.again').value : 0;
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#outliers = new OutlierKeys(context);
@@ -321,7 +323,7 @@ export class TrialQueue {
       if (pageBytes[format] === undefined) return false;
       const isCompared = this.#outliers.formats.length > 0 && this.#outliers.isTried(layer, page);
       if (format === ROTATED && side === 'k' && isCompared) return true;
-      const better = replacementOf(format);
+      const better = this.#skipsReplaced ? replacementOf(format) : undefined;
       return better === undefined || pageBytes[better] === undefined;
     };
     return [...FIRST_TRIAL.filter(isTried), ...latents];

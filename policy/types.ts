@@ -290,6 +290,8 @@ export interface Policy {
   readonly version: number;
   /** True when the engine must run trials for pages that become movable. */
   readonly needsTrials: boolean;
+  /** True when formats are not to be tried that another of as many bytes replaces. */
+  readonly skipsReplaced?: boolean;
   /** True when pages are to be tried again later, as the threshold 'trial.again' says. */
   readonly triesAgain?: boolean;
   /** True when a few tokens of a prompt are to be probed, as the thresholds 'probe.share' and 'probe.share.kld' say. */

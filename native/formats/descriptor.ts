@@ -43,7 +43,7 @@ export interface FormatDescriptor {
   readonly sides?: readonly Side[];
   /** A published method that stands here to be compared with: a session has it where its cache types name it, or where keys have outlier channels (policy/outlier-keys.ts), and no policy chooses it otherwise. */
   readonly yardstick?: true;
-  /** The format of as many bytes that it errs less than: where sessions may use both, that one is not tried. */
+  /** The format of as many bytes that it errs less than: policies may leave that one out where sessions may use both (`skipsReplaced`). */
   readonly replaces?: string;
   /** Whether a page may be sealed in it. */
   readonly window: boolean;

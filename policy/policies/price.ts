@@ -486,6 +486,7 @@ const pricePolicy = (version: number): Policy => ({
   id: 'price',
   version,
   needsTrials: true,
+  skipsReplaced: true,
   triesAgain: version > 1,
   probes: version > 1,
   keepsOriginals: version > 2,
@@ -494,7 +495,6 @@ const pricePolicy = (version: number): Policy => ({
   ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
   open: (context) => new PriceSession(context, version),
 });
-
 export const priceOne: Policy = pricePolicy(1);
 export const priceTwo: Policy = pricePolicy(2);
 export const price: Policy = pricePolicy(3);
