@@ -98,10 +98,11 @@ const SPHERE = [1, 2, 3, 4].map((bits) => HEAD_DIMS.map((d) => sphereCodebook(d,
  * Grids of pairs: the 256, 64 and 16 points that err least on pairs of independent N(0,1), as integers over a divisor. Lloyd's iterations found them on a
  * lattice of 90,000 or more pairs, from several random starts; a test checks that every point is the mean of its cell.
  */
+const GRIDS = JSON.parse(readFileSync(join(root, 'scripts/gaussian-grids.json'), 'utf8'));
+
 /** By sequence of codes, the table, or the two whose entries are added, of the levels of trellis codes, over a divisor: scripts/fit-trellis.ts. */
 const TRELLIS = JSON.parse(readFileSync(join(root, 'scripts/trellis-levels.json'), 'utf8'));
 const TRELLIS_DIVISOR = 32;
-const GRIDS = JSON.parse(readFileSync(join(root, 'scripts/gaussian-grids.json'), 'utf8'));
 
 /** 2^(j/32) as float32 for any integer j, from five square roots and products and an exact power of two. */
 function powerOfTwo32nds(j) {
