@@ -248,17 +248,17 @@ function search(name: TrellisName, targets: Int16Array, headDim: number, side: S
 /** The codes [128, d] in a lower format: those that are kept, and those that are found anew from the levels. */
 function narrowed({ format, headDim, codes, side }: TrellisHead, to: TrellisName, levels: Int8Array): Uint8Array {
   if (to === 'trellis2') return codes.map((code) => code >> (codeBits(nameOf(format)) - 2));
-  const targets = Int16Array.from(levels, (level) => LEVEL_ONE * level);
-  if (to === 'trellis1') return search(to, targets, headDim, side);
-  const high = codes.map((code) => code >> 2);
-  const whole = levelsOfCodes({ format: 'trellis2', headDim, codes: high, side } as TrellisHead);
-  const left = new Int16Array(targets.length);
-  eachPlace(side, headDim, (place, at) => (left[at] = targets[place]! - LEVEL_ONE * whole[place]!));
-  const low = searchSequence('low1', left);
+  if (to === 'trellis1') return search(to, asTargets(levels), headDim, side);
+  // What the first sequence leaves of the levels is the level of the second.
+  const second = new Uint8Array(codes.length);
+  eachPlace(side, headDim, (place, at) => (second[at] = codes[place]! & 3));
+  const low = searchSequence('low1', asTargets(levelsOfSequence('low2', second)));
   const rows = new Uint8Array(codes.length);
-  eachPlace(side, headDim, (place, at) => (rows[place] = (high[place]! << 1) | low[at]!));
+  eachPlace(side, headDim, (place, at) => (rows[place] = ((codes[place]! >> 2) << 1) | low[at]!));
   return rows;
 }
+
+const asTargets = (levels: ArrayLike<number>): Int16Array => Int16Array.from(levels, (level) => LEVEL_ONE * level);
 
 /** The head with fewer bits, from its codes alone. */
 export function demoteTrellis(head: TrellisHead, to: TrellisName): TrellisHead {
