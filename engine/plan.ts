@@ -19,11 +19,11 @@ import {
 } from '../native/index.ts';
 import {
   createPolicy,
-  isUselessPair,
   type Policy,
   type PolicyContext,
   type Priority,
   type ThresholdSet,
+  usefulPair,
 } from '../policy/index.ts';
 import {
   bytesAt,
@@ -213,8 +213,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
 
 /** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
 function lowestPair(floor: FormatPair | null): FormatPair {
-  const { k, v } = floor ?? LOWEST_FORMATS;
-  return { k: isUselessPair(k, v) ? 'rot3' : k, v };
+  return usefulPair(floor ?? LOWEST_FORMATS);
 }
 
 const pairOf = (given: FormatPair | string): FormatPair =>

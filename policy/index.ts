@@ -1,9 +1,9 @@
 /** WHY move it? Situation → decisions, and nothing else: no clock, no chance, no files. The room's only entry. */
 import { KvError } from '../native/index.ts';
-import { agePolicy } from './policies/age.ts';
+import { age, ageOne } from './policies/age.ts';
 import { price, priceOne, priceTwo } from './policies/price.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
-import { uniformPolicy } from './policies/uniform.ts';
+import { uniform, uniformOne } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
 export { Arrows } from './arrows.ts';
@@ -25,7 +25,7 @@ export { OutlierKeys, ROTATED } from './outlier-keys.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
-export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe } from './unsafe.ts';
+export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, usefulPair } from './unsafe.ts';
 export {
   type Kept,
   type Observed,
@@ -52,15 +52,20 @@ const plain =
 export const policies: Readonly<Record<string, (options: Readonly<Record<string, unknown>>) => Policy>> = {
   price: plain(price),
   'price-1': plain(priceOne),
-  uniform: plain(uniformPolicy),
-  age: plain(agePolicy),
+  uniform: plain(uniform),
+  age: plain(age),
   table: tablePolicy,
   fixed: fixedPolicy,
   none: plain(nonePolicy),
 };
 
 /** Earlier versions of policies, by the name and version that stand in a log. */
-const EARLIER: Readonly<Record<string, Policy>> = { 'price 1': priceOne, 'price 2': priceTwo };
+const EARLIER: Readonly<Record<string, Policy>> = {
+  'price 1': priceOne,
+  'price 2': priceTwo,
+  'uniform 1': uniformOne,
+  'age 1': ageOne,
+};
 
 /** A policy by name, or the version of it that a log names. Options are data, since they stand in the log. Throws 'unsupported' for an unknown name, 'bad-config' for options that do not fit. */
 export function createPolicy(id: string, options: Readonly<Record<string, unknown>> = {}, version?: number): Policy {

@@ -2,7 +2,15 @@
  * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy may plan one:
  * policies ask before they plan, tests walk every state that can be reached and find none.
  */
-import { FORMATS, type FormatName, KvError, type Part, type Side, servesSide } from '../native/index.ts';
+import {
+  FORMATS,
+  type FormatName,
+  type FormatPair,
+  KvError,
+  type Part,
+  type Side,
+  servesSide,
+} from '../native/index.ts';
 import { FIRST_LATENT, isLatent, rank, TIER_RANK } from './ladder.ts';
 import type { PageForm } from './types.ts';
 
@@ -75,6 +83,12 @@ export const UNSAFE: readonly Unsafe[] = [
 /** 2-bit keys beside much finer values. */
 export function isUselessPair(k: FormatName, v: FormatName): boolean {
   return FORMATS[k].codeBits <= COARSE_KEY_BITS && FORMATS[v].codeBits >= VALUE_BITS_BESIDE_COARSE_KEYS;
+}
+
+/** A pair as it is, or with keys of 3 bits where coarser ones would be useless beside its values. */
+export function usefulPair({ k, v }: FormatPair): FormatPair {
+  if (!isUselessPair(k, v)) return { k, v };
+  return { k: FORMATS[k].replaces === undefined ? 'rot3' : 'trellis3', v };
 }
 
 /** Why a move must not be made, or null. */

@@ -26,6 +26,9 @@ import {
   version,
 } from './native-toolchain.mjs';
 
+/** Builds in folders of their own need not wait for others. */
+const LOCKS = { Thread: 'lock-thread', Formats: 'lock-formats' };
+
 /** gyp knows only two configurations, Release and Debug, so the build with the thread sanitizer has its own folder. */
 function buildThread(compiler, verbose) {
   const folder = stage('thread');
@@ -77,7 +80,7 @@ function build({ configuration, force, verbose, modules }) {
     else if (configuration === 'Formats') buildFormats(modules, compiler, verbose);
     else runNodeGyp({ folder: native, compiler, debug: configuration === 'Debug', verbose });
     writeFileSync(stamp, wanted);
-  });
+  }, LOCKS[configuration]);
 }
 
 orFail('native build', () => {

@@ -102,10 +102,10 @@ function headerFolder(parent, arch) {
   return folder;
 }
 
-/** Runs `work` while no other build runs. If the process that holds the lock is gone, the lock is taken over. */
-export function locked(work) {
+/** Runs `work` while no other build of this name runs. If the process that holds the lock is gone, the lock is taken over. */
+export function locked(work, name = 'lock') {
   mkdirSync(buildFolder, { recursive: true });
-  const lock = join(buildFolder, 'lock');
+  const lock = join(buildFolder, name);
   for (const started = Date.now(); ; ) {
     try {
       writeFileSync(lock, String(process.pid), { flag: 'wx' });

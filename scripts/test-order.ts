@@ -5,7 +5,7 @@
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Longest first. */
-const MINUTES = ['sanitizers', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`);
+const MINUTES = ['addresses', 'races', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`);
 
 export default class TestOrder extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

@@ -2,24 +2,33 @@
  * Young pages 4:4, old pages 2:2, the boundary where the budget puts it. A rule of thumb that others use, kept to compare
  * with: it cost 7 to 10 times the divergence of `uniform` at equal bytes (measured).
  */
-import type { Side } from '../../native/index.ts';
+import type { FormatPair } from '../../native/index.ts';
 import type { Sides } from '../sides.ts';
-import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
+import type { Because, Decision, Policy, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget } from './follow.ts';
 import { movableBytes, pagesAhead, unitsOf } from './uniform.ts';
 
-const YOUNG = { k: 'rot4', v: 'rot4' } as const;
-const OLD = { k: 'rot2', v: 'rot2' } as const;
+interface Ages {
+  readonly young: FormatPair;
+  readonly old: FormatPair;
+}
+
+const ofFamily = (family: 'rot' | 'trellis'): Ages => ({
+  young: { k: `${family}4`, v: `${family}4` },
+  old: { k: `${family}2`, v: `${family}2` },
+});
 
 class AgeAim implements Aim {
   readonly #context: PolicyContext;
+  readonly #ages: Ages;
   /** Units (layer of a page) that stay young, counted back from the newest. */
   #young = Number.POSITIVE_INFINITY;
   #newest = 0;
   #reserve = 0;
 
-  constructor(context: PolicyContext) {
+  constructor(context: PolicyContext, ages: Ages) {
     this.#context = context;
+    this.#ages = ages;
   }
 
   steer(situation: Situation, sides: Sides, lackBytes: number): boolean {
@@ -34,13 +43,13 @@ class AgeAim implements Aim {
     return this.#young !== before[0] || this.#newest !== before[1];
   }
 
-  target(layer: number, page: number): Readonly<Record<Side, 'rot4' | 'rot2'>> {
-    return this.#age(layer, page) > this.#young ? OLD : YOUNG;
+  target(layer: number, page: number): FormatPair {
+    return this.#age(layer, page) > this.#young ? this.#ages.old : this.#ages.young;
   }
 
   because({ layer, page, to }: Omit<Decision, 'because'>): Because {
     const { layers } = this.#context;
-    const old = to !== YOUNG.k;
+    const old = to !== this.#ages.young.k;
     return {
       threshold: 'age.young',
       measured: this.#age(layer, page) / layers,
@@ -59,7 +68,8 @@ class AgeAim implements Aim {
   #fit(budgetBytes: number, pages: number): number {
     const context = this.#context;
     const units = unitsOf(context, pages).length;
-    const [young, old] = [pairBytes(allowed(YOUNG, context), context), pairBytes(allowed(OLD, context), context)];
+    const bytesOf = (pair: FormatPair): number => pairBytes(allowed(pair, context), context);
+    const [young, old] = [bytesOf(this.#ages.young), bytesOf(this.#ages.old)];
     const spare = movableBytes(context, budgetBytes, pages) - this.#reserve - units * old;
     if (units === 0 || spare >= units * (young - old)) return Number.POSITIVE_INFINITY;
     // Skipped layers count as units here as everywhere, though they never move.
@@ -67,4 +77,9 @@ class AgeAim implements Aim {
   }
 }
 
-export const agePolicy = followPolicy('age', 1, (context) => new AgeAim(context), { lowest: OLD });
+const agePolicy = (version: number, ages: Ages): Policy =>
+  followPolicy('age', version, (context) => new AgeAim(context, ages), { lowest: ages.old });
+
+export const age = agePolicy(2, ofFamily('trellis'));
+/** Of the time before trellis codes, for its logs. */
+export const ageOne = agePolicy(1, ofFamily('rot'));

@@ -17,7 +17,7 @@ import type {
   Situation,
   Verdict,
 } from '../types.ts';
-import { isUselessPair } from '../unsafe.ts';
+import { usefulPair } from '../unsafe.ts';
 
 /** Where a rule wants page sides to be. Its answers may only go down the ladder as a session goes on. */
 export interface Aim {
@@ -151,8 +151,7 @@ export function allowed(
 ): Readonly<Record<Side, FormatName>> {
   const raise = (side: Side): FormatName =>
     floor !== null && rank(pair[side]) > rank(floor[side]) ? floor[side] : pair[side];
-  const [k, v] = [raise('k'), raise('v')];
-  return { k: isUselessPair(k, v) ? 'rot3' : k, v };
+  return usefulPair({ k: raise('k'), v: raise('v') });
 }
 
 /** For rules that steer by bytes alone. Throws 'unsupported' when a divergence budget is to be kept as well. */

@@ -3,7 +3,7 @@ import { type FormatName, LATENT_NAMES, LOWEST_FORMATS, type Side } from '../../
 import { rank } from '../ladder.ts';
 import type { Offers } from '../offers.ts';
 import type { PolicyContext, Situation } from '../types.ts';
-import { isUselessPair } from '../unsafe.ts';
+import { usefulPair } from '../unsafe.ts';
 import { movableBytes, pagesAhead } from './uniform.ts';
 
 export class LatentChoice {
@@ -59,5 +59,6 @@ function lowestBytes({ pageBytes, floor }: PolicyContext): { readonly latent: nu
   };
   const [k, v] = [lowest('k'), lowest('v')];
   const latents = LATENT_NAMES.flatMap((name) => pageBytes[name] ?? []);
-  return { latent: Math.min(...latents), apart: pageBytes[isUselessPair(k, v) ? 'rot3' : k] + pageBytes[v] };
+  const apart = usefulPair({ k, v });
+  return { latent: Math.min(...latents), apart: pageBytes[apart.k] + pageBytes[apart.v] };
 }

@@ -4,7 +4,7 @@
  * length is not known the steps are taken as the cache grows.
  */
 import { forecastMovablePages, PAGE_TOKENS, partOfPage, SIDES, sealedPages } from '../../native/index.ts';
-import { STEPS } from '../ladder.ts';
+import { STEPS, STEPS_OF_ROT, type Steps } from '../ladder.ts';
 import { latentBytesBeside, type Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget, widthBecause } from './follow.ts';
@@ -15,7 +15,7 @@ const spread = (unit: number): number => (unit * GOLDEN) % 1;
 
 class UniformAim implements Aim {
   readonly #context: PolicyContext;
-  readonly #steps: typeof STEPS;
+  readonly #steps: Steps;
   #step = 0;
   /** Units (layer of a page) whose place in the sequence is not above this take the next step as well; −1: none. */
   #share = -1;
@@ -23,10 +23,10 @@ class UniformAim implements Aim {
   #reserve = 0;
   #seen = '';
 
-  constructor(context: PolicyContext) {
+  constructor(context: PolicyContext, steps: Steps) {
     this.#context = context;
     // A log of an earlier version does not name every format of today.
-    const known = STEPS.filter((pair) => SIDES.every((side) => Object.hasOwn(context.pageBytes, pair[side])));
+    const known = steps.filter((pair) => SIDES.every((side) => Object.hasOwn(context.pageBytes, pair[side])));
     this.#steps = context.windowFormat === 'f16' ? [{ k: 'f16', v: 'f16' }, ...known] : known;
   }
 
@@ -46,7 +46,7 @@ class UniformAim implements Aim {
     return true;
   }
 
-  target(layer: number, page: number): (typeof STEPS)[number] {
+  target(layer: number, page: number): Steps[number] {
     const further = spread(page * this.#context.layers + layer) <= this.#share ? 1 : 0;
     return this.#steps[Math.min(this.#steps.length - 1, this.#step + further)]!;
   }
@@ -93,4 +93,6 @@ export function unitsOf({ layers, skipLayers }: PolicyContext, pages: number): n
   );
 }
 
-export const uniformPolicy = followPolicy('uniform', 1, (context) => new UniformAim(context));
+export const uniform = followPolicy('uniform', 2, (context) => new UniformAim(context, STEPS));
+/** Of the time before trellis codes, for its logs. */
+export const uniformOne = followPolicy('uniform', 1, (context) => new UniformAim(context, STEPS_OF_ROT));

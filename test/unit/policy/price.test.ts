@@ -153,7 +153,7 @@ describe('water', () => {
       }
       expect(costOf(ours), `seed ${seed}`).toBeLessThan(0.5 * costOf((i) => chance.get(i) ?? 'q8'));
       expect(result.epsilon2, `seed ${seed}`).toBeLessThan(
-        0.8 * simulate({ policy: createPolicy('uniform'), ...run }).epsilon2,
+        0.8 * simulate({ policy: createPolicy('uniform', {}, 1), ...run }).epsilon2,
       );
     }
   });

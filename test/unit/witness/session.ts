@@ -31,12 +31,19 @@ const thresholds: ThresholdSet = {
   c: 4,
 };
 
+const bytesOf = (family: 'rot' | 'trellis'): object => ({
+  [`${family}4`]: 12928,
+  [`${family}3`]: 9856,
+  [`${family}2`]: 6784,
+  [`${family}1`]: 3712,
+});
+
 export const context: PolicyContext = {
   layers: 2,
   kvHeads: 3,
   headDim: 64,
   windowFormat: 'q8',
-  pageBytes: { f16: 49152, q8: 25344, rot4: 12928, rot3: 9856, rot2: 6784, rot1: 3712 } as PolicyContext['pageBytes'],
+  pageBytes: { f16: 49152, q8: 25344, ...bytesOf('rot'), ...bytesOf('trellis') } as PolicyContext['pageBytes'],
   fixedBytes: 1000,
   thresholds,
   skipLayers: [],

@@ -1,0 +1,91 @@
+/**
+ * The tests of native/ once more on a build with sanitizers of addresses and undefined behaviour, on every instruction set of this machine. How
+ * builds are asked for and reports are told: reports.ts.
+ */
+import { beforeAll, describe, expect, test } from 'vitest';
+import { expectWell, MINUTES, node, type Ran, suite } from './node.ts';
+import { canary, preload, reported } from './reports.ts';
+
+const EVERYTHING = [
+  'test/unit/native',
+  'test/unit/engine/park-native.test.ts',
+  'test/golden/codecs.test.ts',
+  'test/property/attention.test.ts',
+  'test/property/latent-cache.test.ts',
+  'test/property/skip.test.ts',
+  'test/property/cache-steps.test.ts',
+  'test/simulation/moves.test.ts',
+  'test/simulation/pool.test.ts',
+];
+
+const asan = preload('libasan.so', 'libubsan.so', 'libstdc++.so');
+
+/**
+ * No leak detection: what JavaScript has not collected when Node ends is never given back, and a report could not tell that from a leak. That
+ * every byte is given back is asked of the pool (test/simulation/pool.test.ts) and of the process (fifty caches, test/unit/engine/cache.test.ts).
+ */
+const addresses = (work: (env: Record<string, string>) => Ran) =>
+  reported(
+    (log) => ({
+      LD_PRELOAD: asan!,
+      ASAN_OPTIONS: `detect_leaks=0:${log}`,
+      UBSAN_OPTIONS: 'print_stacktrace=1',
+      PALIMPSEST_BINDING: 'debug',
+      PALIMPSEST_SHORT: '1',
+    }),
+    work,
+  );
+
+describe.skipIf(asan === null)(
+  'addresses and undefined behaviour (needs gcc with libasan and PALIMPSEST_SANITIZERS=1)',
+  () => {
+    beforeAll(() => expectWell(node(['scripts/build-native.mjs', '--debug'])), 40 * MINUTES);
+
+    test('a kernel that reads one number too many is found on every instruction set, and so is an overflow', () => {
+      const isas = JSON.parse(
+        addresses((env) =>
+          node(['-p', "JSON.stringify(require('./native/build/Debug/kernels_test.node').isas())"], env),
+        ).ran.said,
+      ) as number[];
+      expect(isas.length).toBeGreaterThan(0);
+      // By the last of whole vectors (which crosses the end: an unknown crash), and by one number behind them.
+      for (const [isa, count] of isas.flatMap(
+        (isa) =>
+          [
+            [isa, 64],
+            [isa, 67],
+          ] as const,
+      )) {
+        const { ran, reports } = addresses(canary('Debug', `overrunKernel(${isa}, ${count})`));
+        expect(ran.status).not.toBe(0);
+        expect(reports.join()).toMatch(/AddressSanitizer: (heap-buffer-overflow|unknown-crash) [\s\S]*READ of size/);
+      }
+      const { ran, reports } = addresses(canary('Debug', 'overflow(2 ** 31 - 1)'));
+      expect(ran.status).not.toBe(0);
+      expect(reports.join()).toContain('signed integer overflow');
+      expect(addresses(canary('Debug', 'overflow(1)'))).toMatchObject({ ran: { status: 0 }, reports: [] });
+    });
+
+    test(
+      'kernels on every instruction set, caches, moves, trials, latents, the dense half: no report',
+      () => {
+        const { ran, reports } = addresses((env) => suite(EVERYTHING, env));
+        expect(reports).toEqual([]);
+        expectWell(ran);
+      },
+      75 * MINUTES,
+    );
+
+    test(
+      'random bytes to every kernel: no report',
+      () => {
+        const { ran, reports } = addresses((env) =>
+          node(['--import', 'tsx', 'test/fuzz/main.ts', '--seconds', '30'], env),
+        );
+        expect(reports).toEqual([]);
+        expectWell(ran);
+      },
+      5 * MINUTES,
+    );
+  },
+);
