@@ -25,7 +25,6 @@ import {
   type PageForm,
   type Policy,
   type PolicyContext,
-  ROTATED,
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
@@ -319,10 +318,9 @@ export class TrialQueue {
     );
     if (!isWhole) return [];
     const isTried = ({ side, format }: SideCandidate): boolean => {
-      if (this.#outliers.formats.includes(format)) return side === 'k' && this.#outliers.isTried(layer, page);
+      const wanted = this.#outliers.wants({ side, format }, { layer, page });
+      if (wanted !== null) return wanted;
       if (pageBytes[format] === undefined) return false;
-      const isCompared = this.#outliers.formats.length > 0 && this.#outliers.isTried(layer, page);
-      if (format === ROTATED && side === 'k' && isCompared) return true;
       const better = this.#skipsReplaced ? replacementOf(format) : undefined;
       return better === undefined || pageBytes[better] === undefined;
     };

@@ -21,7 +21,7 @@ export {
   SIGNALS,
   type Signal,
 } from './machine.ts';
-export { OutlierKeys, ROTATED } from './outlier-keys.ts';
+export { OutlierKeys } from './outlier-keys.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';

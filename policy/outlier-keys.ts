@@ -3,7 +3,7 @@
  * several times more than a grid with a scale for each channel, which does not notice, or bands of channels, which follow them. Of ordinary keys the
  * rotated codes err less at equal bytes, and a trial thinks too well of bands, because it asks the queries that chose them. Both are measured where pages are tried: with the first pages of a layer as with all other formats, and with later ones where the first have shown it.
  */
-import type { FormatName } from '../native/index.ts';
+import type { FormatName, Side } from '../native/index.ts';
 import { thresholdOf } from './thresholds.ts';
 import type { PolicyContext, TrialReport } from './types.ts';
 
@@ -13,7 +13,7 @@ const FIRST_PAGES = 4;
 const TRIALS_LEAST = 2;
 /** The two formats of as many bits whose errors are compared; the first is tried for that, whatever else is. */
 export const PER_CHANNEL = 'kivi2';
-export const ROTATED = 'rot2';
+const ROTATED = 'rot2';
 
 export class OutlierKeys {
   /** The formats that this session may use for such keys; none: it knows nothing of them. */
@@ -52,8 +52,13 @@ export class OutlierKeys {
     return this.#counts[layer]! >= TRIALS_LEAST && this.#sums[layer]! <= this.#bound * this.#counts[layer]!;
   }
 
-  /** Whether the keys of a page are to be tried in these formats. */
-  isTried(layer: number, page: number): boolean {
-    return page < FIRST_PAGES || this.has(layer);
+  /** Whether a page is to be tried in a format so that outlier channels are seen or used; null: that does not depend on them. */
+  wants(
+    { side, format }: { readonly side: Side; readonly format: FormatName },
+    { layer, page }: { readonly layer: number; readonly page: number },
+  ): boolean | null {
+    const isTried = side === 'k' && (page < FIRST_PAGES || this.has(layer));
+    if (this.formats.includes(format)) return isTried;
+    return isTried && this.formats.length > 0 && format === ROTATED ? true : null;
   }
 }

@@ -72,9 +72,11 @@ const mean = (values: readonly number[]): number => values.reduce((sum, one) => 
 
 /** Pairs that a table of decisions chooses from: keys in one piece, with a scale per channel or in bands of channels, values of the rotated family. */
 export const DECIDED_PAIRS: readonly string[] = ['q8:q8']
-  .concat(['rot4', 'kivi4'].flatMap((k) => ['rot4', 'rot3', 'rot2'].map((v) => `${k}:${v}`)))
-  .concat(['rot3', 'band3', 'kivi2'].flatMap((k) => ['rot3', 'rot2'].map((v) => `${k}:${v}`)))
-  .concat(['rot2', 'band2'].map((k) => `${k}:rot2`))
+  .concat(
+    ['rot4', 'trellis4', 'kivi4'].flatMap((k) => ['rot4', 'trellis4', 'trellis3', 'trellis2'].map((v) => `${k}:${v}`)),
+  )
+  .concat(['trellis3', 'band3', 'kivi2'].flatMap((k) => ['trellis3', 'trellis2'].map((v) => `${k}:${v}`)))
+  .concat(['trellis2', 'band2'].map((k) => `${k}:trellis2`))
   .map((pair) => fixedCache(...(pair.split(':') as [string, string])));
 
 /** Writes the table from a file of `frontier` rows. Throws 'bad-config' for one without rows of these pairs, 'not-found' for a model that is not there. */

@@ -42,12 +42,26 @@ describe('what trials say of a layer', () => {
 
   test('later pages are tried only where the first ones have shown it', () => {
     const keys = new OutlierKeys(contextWith(2));
+    const wanted = (page: number, format: FormatName = 'kivi2') =>
+      [0, 1].map((layer) => keys.wants({ side: 'k', format }, { layer, page }));
     for (let page = 0; page < 4; page++) {
-      expect([0, 1].map((layer) => keys.isTried(layer, page))).toEqual([true, true]);
+      expect(wanted(page)).toEqual([true, true]);
+      expect(wanted(page, 'rot2')).toEqual([true, true]);
       keys.learn(report(0, page, 'k', WITH));
       keys.learn(report(1, page, 'k', WITHOUT));
     }
-    expect([0, 1].map((layer) => keys.isTried(layer, 4))).toEqual([true, false]);
+    expect(wanted(4)).toEqual([true, false]);
+    expect(wanted(4, 'rot2')).toEqual([true, null]);
+  });
+
+  test('what they do not depend on, they do not ask for', () => {
+    const [keys, without] = [new OutlierKeys(contextWith(1)), new OutlierKeys(contextWith(1, {}))];
+    const place = { layer: 0, page: 0 };
+    expect(keys.wants({ side: 'k', format: 'trellis2' }, place)).toBe(null);
+    expect(keys.wants({ side: 'v', format: 'rot2' }, place)).toBe(null);
+    expect(keys.wants({ side: 'v', format: 'kivi2' }, place)).toBe(false);
+    expect(without.wants({ side: 'k', format: 'rot2' }, place)).toBe(null);
+    expect(without.wants({ side: 'k', format: 'kivi2' }, place)).toBe(null);
   });
 
   test('values, other formats and sessions without such formats say nothing', () => {
