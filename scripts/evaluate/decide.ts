@@ -73,10 +73,12 @@ const mean = (values: readonly number[]): number => values.reduce((sum, one) => 
 /** Pairs that a table of decisions chooses from: keys in one piece, with a scale per channel or in bands of channels, values of the rotated family. */
 export const DECIDED_PAIRS: readonly string[] = ['q8:q8']
   .concat(
-    ['rot4', 'trellis4', 'kivi4'].flatMap((k) => ['rot4', 'trellis4', 'trellis3', 'trellis2'].map((v) => `${k}:${v}`)),
+    ['rot4', 'trellis4', 'kivi4'].flatMap((k) =>
+      ['rot4', 'trellis4', 'trellis3', 'trellis2', 'trellis1'].map((v) => `${k}:${v}`),
+    ),
   )
-  .concat(['trellis3', 'band3', 'kivi2'].flatMap((k) => ['trellis3', 'trellis2'].map((v) => `${k}:${v}`)))
-  .concat(['trellis2', 'band2'].map((k) => `${k}:trellis2`))
+  .concat(['trellis3', 'band3', 'kivi2'].flatMap((k) => ['trellis3', 'trellis2', 'trellis1'].map((v) => `${k}:${v}`)))
+  .concat(['trellis2', 'band2'].flatMap((k) => ['trellis2', 'trellis1'].map((v) => `${k}:${v}`)))
   .map((pair) => fixedCache(...(pair.split(':') as [string, string])));
 
 /** Writes the table from a file of `frontier` rows. Throws 'bad-config' for one without rows of these pairs, 'not-found' for a model that is not there. */

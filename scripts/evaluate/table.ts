@@ -21,7 +21,7 @@ export interface TableRequest {
   readonly caches: readonly string[] | null;
 }
 
-const FIXED = ['q8', 'rot4:rot4', 'rot4:rot2', 'rot3:rot2', 'rot2:rot2'];
+const FIXED = ['q8', 'rot4:rot4', 'trellis4:trellis2', 'trellis3:trellis2', 'trellis2:trellis2'];
 const POLICIES: Readonly<Record<number, readonly string[]>> = {
   2048: ['price@25%', 'uniform@25%', 'age@25%'],
   4096: ['price@25%', 'uniform@25%', 'age@25%', 'price@20%', 'uniform@20%', 'age@20%'],
