@@ -64,6 +64,8 @@ describe('the default state folder', () => {
   });
 });
 
+const VERSIONS: Readonly<Record<string, number>> = { price: 3, uniform: 2, age: 2 };
+
 describe('the record', () => {
   const runs: [string, object][] = [
     ['price', { kvBudget: '30%' }],
@@ -92,7 +94,7 @@ describe('the record', () => {
     expect(all.at(-1)!.seq).toBe(close!.seq);
     const replayed = replaySession(all);
     expect(replayed).toMatchObject({
-      policy: `${policy}@${policy === 'price' ? 3 : 1}`,
+      policy: `${policy}@${VERSIONS[policy] ?? 1}`,
       equal: true,
       complete: true,
       firstDifference: null,
