@@ -17,6 +17,8 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true });
 });
 
+/** The token that ends what the reference model writes. */
+const END = 0;
 const TEXT = 'Once upon a time there was a keeper of bees, and ';
 const DRAWN: GenerateOptions = {
   temperature: 1.3,
@@ -91,8 +93,16 @@ describe('continuations', () => {
   it('that are aborted say so, and the session can go on', async () => {
     const session = await engine.openSession();
     const abort = new AbortController();
-    const running = session.continuations(TEXT, { n: 2, temperature: 1, maxTokens: 2000, signal: abort.signal });
-    setTimeout(() => abort.abort(), 1500);
+    // Whatever is drawn, neither answer ends by itself.
+    const logitBias = { [END]: -100 };
+    const running = session.continuations(TEXT, {
+      n: 2,
+      temperature: 1,
+      maxTokens: 2000,
+      logitBias,
+      signal: abort.signal,
+    });
+    setTimeout(() => abort.abort(), 300);
     expect((await running).at(-1)!.finish).toBe('aborted');
     expect((await session.generate(null, { maxTokens: 2 }).result).tokens).toBe(2);
     await session.close();
