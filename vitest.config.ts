@@ -1,17 +1,22 @@
 import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 import TestOrder from './scripts/test-order.ts';
+import { ALL_TESTS } from './test/mutation/tests.ts';
+import { isTurn, NIGHTLY_FILES, TIER } from './test/tier.ts';
 
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
-    // Builds other than the usual one, for minutes: .ci/run asks for them.
-    // And tests of formats that only a build of their own knows: those run them.
     exclude: [
-      ...(process.env.PALIMPSEST_EVERYWHERE === '1' ? [] : ['test/everywhere/**']),
+      // Other builds, which take minutes: for what others merge, and at night.
+      ...(TIER === 'home' ? ['test/everywhere/**'] : []),
+      ...NIGHTLY_FILES.filter(([, turn]) => !isTurn(turn)).map(([file]) => file),
+      // Formats that only a build of their own knows: test/everywhere/addresses.test.ts runs them.
       ...(process.env.PALIMPSEST_FORMATS === '1' ? [] : ['test/formats/**']),
+      // They have just been run with coverage (scripts/tests.mjs).
+      ...(process.env.PALIMPSEST_COVERED === '1' ? ALL_TESTS.map((name) => `test/${name}.test.ts`) : []),
     ],
-    setupFiles: ['./test/native/binding.ts'],
+    setupFiles: ['./test/cost.ts', './test/native/binding.ts'],
     // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.
     pool: 'forks',
     maxWorkers: availableParallelism(),

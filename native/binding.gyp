@@ -1,26 +1,24 @@
-# Three addons from one set of kernels, and one that measures memory. Run by scripts/build-native.mjs, never by npm itself (npm would build a
-# binding.gyp in the repository root on every install).
-#   palimpsest     the cache (addon*.cc, cache/*.cc, log/*.cc)
-#   kernels_test   single kernels on a chosen instruction set, and the thread pool, for tests only (test_*.cc)
-#   cache_test     the cache with allocations that fail when a test asks for it (test_allocations.cc)
-#   bench_stream   how fast this machine reads memory, for benches only (stream.cc)
+# Modules made of one set of objects. Run by scripts/build-native.mjs, which names the modules that it wants, and never by npm itself (npm would
+# build a binding.gyp in the repository root on every install).
+#   palimpsest            the product, for this machine
+#   palimpsest_portable   the product for other machines (scripts/prebuild.mjs): the C++ runtime is linked in and symbols are stripped
+#   kernels_test          single kernels on a chosen instruction set, and the thread pool, for tests only (test_*.cc)
+#   cache_test            the product with allocations that fail when a test asks for it (test_allocations.cc)
+#   bench_stream          how fast this machine reads memory, for benches only (stream.cc)
 # -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
 # gyp has no flags per file, so each instruction set is a static library built from the same source.
 {
   'variables': {
-    # The published package contains no tests and no benches.
-    'kernels_test_type%': '<!(node -p "require(\'fs\').existsSync(\'test_binding.cc\') ? \'loadable_module\' : \'none\'")',
-    'bench_stream_type%': '<!(node -p "require(\'fs\').existsSync(\'stream.cc\') ? \'loadable_module\' : \'none\'")',
-    'kernel_libraries%': ['kernels_common', 'kernels_scalar'],
-    'cache_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat([\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f))).join(\' \')")'],
+    # The instruction sets that are compiled beside the scalar kernels, of those that the processor has: all, unless a build names some.
+    'isas%': 'avx2,avx2vnni,avx512,avx512vnni,neon,neondot',
+    # Two of the product's files are compiled again for cache_test, since they ask whether an allocation is to fail.
+    'asking_sources': ['addon.cc', 'cache/pool.cc'],
+    'other_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat([\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f))).filter((f) => ![\'addon.cc\', \'cache/pool.cc\'].includes(f)).join(\' \')")'],
     # The sanitizers of a Debug build.
     'sanitizer%': 'address,undefined',
-    # 1 builds for other machines (scripts/prebuild.mjs): the C++ runtime is linked in and symbols are stripped.
-    'portable%': 0,
   },
   'conditions': [
     ['target_arch=="x64"', {
-      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_avx2', 'kernels_avx2vnni', 'kernels_avx512', 'kernels_avx512vnni'] },
       'targets': [
         {
           'target_name': 'kernels_avx2', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
@@ -45,7 +43,6 @@
       ],
     }],
     ['target_arch=="arm64"', {
-      'variables': { 'kernel_libraries': ['kernels_common', 'kernels_scalar', 'kernels_neon', 'kernels_neondot'] },
       'targets': [
         {
           'target_name': 'kernels_neondot', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
@@ -63,7 +60,7 @@
     'default_configuration': 'Release',
     'include_dirs': ['<!(node -p "require(\'node-addon-api\').include_dir")', 'kernels'],
     'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED', 'NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS'],
-    'cflags': ['-fPIC', '-O3', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
+    'cflags': ['-fPIC', '-O3', '-ffunction-sections', '-fdata-sections', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
     # Remove flags that the common.gypi of installed headers may have set.
     'cflags!': ['-fno-exceptions'],
     'cflags_cc!': ['-fno-exceptions', '-fno-rtti', '-std=gnu++17'],
@@ -79,51 +76,72 @@
         'defines': ['PALIMPSEST_DEBUG'],
       },
     },
-    'conditions': [
-      ['portable==1', {
-        'cflags': ['-ffunction-sections', '-fdata-sections'],
-      }],
-    ],
   },
   'targets': [
     {
       'target_name': 'kernels_common', 'type': 'static_library',
       'sources': ['kernels/dispatch.cc', 'kernels/rot.cc'],
+      'defines': ['PALIMPSEST_NAMES_ISAS'],
+      'conditions': [
+        ['"avx2" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX2'] }],
+        ['"avx2vnni" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX2VNNI'] }],
+        ['"avx512" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX512'] }],
+        ['"avx512vnni" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX512VNNI'] }],
+        ['"neon" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEON'] }],
+        ['"neondot" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEONDOT'] }],
+      ],
     },
     {
       'target_name': 'kernels_scalar', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
       'defines': ['PALIMPSEST_ISA=scalar'],
     },
     {
-      'target_name': 'palimpsest', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['<@(cache_sources)'],
-      'dependencies': ['<@(kernel_libraries)'],
-      'cflags': ['-pthread'],
-      'ldflags': ['-pthread'],
+      'target_name': 'kernels', 'type': 'none',
+      'dependencies': ['kernels_common', 'kernels_scalar'],
       'conditions': [
-        ['portable==1', {
-          'sources': ['portable/old_glibc.cc'],
-          'ldflags': ['-static-libstdc++', '-Wl,--version-script=<(module_root_dir)/portable/exports.map', '-Wl,--gc-sections', '-s', '<!@(cat portable/wrapped.flags)'],
-        }],
+        ['target_arch=="x64" and "avx2" in isas.split(",")', { 'dependencies': ['kernels_avx2'] }],
+        ['target_arch=="x64" and "avx2vnni" in isas.split(",")', { 'dependencies': ['kernels_avx2vnni'] }],
+        ['target_arch=="x64" and "avx512" in isas.split(",")', { 'dependencies': ['kernels_avx512'] }],
+        ['target_arch=="x64" and "avx512vnni" in isas.split(",")', { 'dependencies': ['kernels_avx512vnni'] }],
+        ['target_arch=="arm64" and "neon" in isas.split(",")', { 'dependencies': ['kernels_neon'] }],
+        ['target_arch=="arm64" and "neondot" in isas.split(",")', { 'dependencies': ['kernels_neondot'] }],
       ],
     },
     {
-      'target_name': 'kernels_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['test_binding.cc', 'test_binding_attend.cc', 'test_binding_dense.cc', 'test_canaries.cc', 'test_threads.cc', 'cache/threads.cc', 'cache/rows.cc', 'cache/dense_pack.cc'],
-      'dependencies': ['<@(kernel_libraries)'],
+      'target_name': 'cache', 'type': 'static_library', 'sources': ['<@(other_sources)'],
+      'cflags': ['-pthread'],
+    },
+    {
+      'target_name': 'palimpsest', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['<@(asking_sources)'],
+      'dependencies': ['cache', 'kernels'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread'],
     },
     {
-      'target_name': 'cache_test', 'type': '<(kernels_test_type)', 'product_extension': 'node', 'product_prefix': '',
-      'sources': ['<@(cache_sources)', 'test_allocations.cc'],
-      'dependencies': ['<@(kernel_libraries)'],
+      'target_name': 'palimpsest_portable', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['<@(asking_sources)', 'portable/old_glibc.cc'],
+      'dependencies': ['cache', 'kernels'],
+      'cflags': ['-pthread'],
+      'ldflags': ['-pthread', '-static-libstdc++', '-Wl,--version-script=<(module_root_dir)/portable/exports.map', '-Wl,--gc-sections', '-s', '<!@(cat portable/wrapped.flags)'],
+    },
+    {
+      'target_name': 'kernels_test', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['test_binding.cc', 'test_binding_attend.cc', 'test_binding_dense.cc', 'test_canaries.cc', 'test_threads.cc'],
+      'dependencies': ['cache', 'kernels'],
+      'cflags': ['-pthread'],
+      'ldflags': ['-pthread'],
+    },
+    {
+      'target_name': 'cache_test', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
+      'sources': ['<@(asking_sources)', 'test_allocations.cc'],
+      'dependencies': ['cache', 'kernels'],
       'defines': ['PALIMPSEST_TEST_ALLOCATIONS'],
       'cflags': ['-pthread'],
       'ldflags': ['-pthread', '-Wl,-Bsymbolic'],
     },
     {
-      'target_name': 'bench_stream', 'type': '<(bench_stream_type)', 'product_extension': 'node', 'product_prefix': '',
+      'target_name': 'bench_stream', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
       'sources': ['stream.cc'],
       'cflags': ['-pthread', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
       'ldflags': ['-pthread'],

@@ -9,14 +9,14 @@
  * compared with the lockfile, and dist/ holds a hash of its sources. When everything is up to date, nothing is printed
  * and nothing is started. Progress is written to stderr, so that stdout belongs to the command.
  */
-import { spawn } from 'node:child_process';
 import crypto from 'node:crypto';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { at, endWithChildren, explain, node, npm, onPath, root, Stop, say, stage } from './processes.mjs';
+import { BIOME, check, runTests } from './tests.mjs';
 
-export const root = path.join(path.dirname(fileURLToPath(import.meta.url)), '..');
 const TSC = 'node_modules/typescript/bin/tsc';
 /** Modules for browsers: they have settings of their own. */
 const PAGE = 'witness/report/page';
@@ -30,66 +30,6 @@ const COMPILED_PACKAGES = [['hnswlib-node', 'node_modules/hnswlib-node/build/Rel
 /** How long to wait for an install or build that another process is running. */
 const LOCK_PATIENCE_MS = 15 * 60_000;
 
-const at = (...parts) => path.join(root, ...parts);
-const say = (text) => process.stderr.write(text);
-
-/** A failure that is reported by its message alone, without a stack trace. */
-class Stop extends Error {
-  constructor(message, output = '') {
-    super(message);
-    this.output = output;
-  }
-}
-
-// ---- Running things
-
-const children = new Set();
-let interrupted = false;
-
-/**
- * Runs a program and returns { code, output }. With `quiet` its output is collected and returned, with `aside` all of it
- * goes to stderr, and otherwise the program uses our terminal.
- */
-function run(program, args, { quiet = false, aside = false, env = {} } = {}) {
-  return new Promise((resolve) => {
-    const child = spawn(program, args, {
-      cwd: root,
-      env: { ...process.env, ...env },
-      stdio: quiet ? ['ignore', 'pipe', 'pipe'] : aside ? ['ignore', 2, 2] : 'inherit',
-      shell: process.platform === 'win32' && program === 'npm',
-    });
-    children.add(child);
-    const chunks = [];
-    child.stdout?.on('data', (chunk) => chunks.push(chunk));
-    child.stderr?.on('data', (chunk) => chunks.push(chunk));
-    child.on('error', (error) => {
-      children.delete(child);
-      resolve({ code: 127, output: String(error) });
-    });
-    child.on('close', (code, signal) => {
-      children.delete(child);
-      resolve({ code: code ?? 128 + (os.constants.signals[signal] ?? 0), output: Buffer.concat(chunks).toString() });
-    });
-  });
-}
-
-const node = (args, options) => run(process.execPath, args, options);
-
-/** Runs the npm that started us, or else the one on the PATH. */
-function npm(args, options) {
-  const caller = process.env.npm_execpath ?? '';
-  return path.basename(caller) === 'npm-cli.js' ? node([caller, ...args], options) : run('npm', args, options);
-}
-
-/** Prints one line that says what is being done and how long it took. If it fails, throws its output and the hint. */
-async function stage(title, hint, work) {
-  say(`${title} … `);
-  const start = Date.now();
-  const { code, output } = await work();
-  say(`${code === 0 ? 'done' : 'FAILED'} (${((Date.now() - start) / 1000).toFixed(1)} s)\n`);
-  if (code !== 0) throw new Stop(hint, output);
-}
-
 // ---- What the machine must have
 
 /** Returns null, or a sentence that says what is wrong with this version of Node. */
@@ -100,15 +40,6 @@ export function nodeProblem(version) {
     ? null
     : `palimpsest needs Node ${NODE_OLDEST.join('.')} or newer; this is Node ${version}. Node 20, 22 and 24 are tested.`;
 }
-
-const onPath = (names) =>
-  names.some((name) =>
-    (process.env.PATH ?? '')
-      .split(path.delimiter)
-      .some(
-        (dir) => dir !== '' && (fs.existsSync(path.join(dir, name)) || fs.existsSync(path.join(dir, `${name}.exe`))),
-      ),
-  );
 
 /** The programs that are needed for compiling and that this machine lacks, each with how to install it. */
 export function missingTools() {
@@ -190,8 +121,8 @@ async function packages() {
 
 // ---- Native addon and dist/
 
-async function nativeAddon() {
-  const { code } = await node(['scripts/build-native.mjs'], { aside: true });
+async function nativeAddon(flags) {
+  const { code } = await node(['scripts/build-native.mjs', ...flags], { aside: true });
   if (code === 0) return;
   requireTools();
   throw new Stop('The native addon did not compile. `npm run build:native -- --verbose` shows all of its output.');
@@ -331,12 +262,18 @@ async function locked(work) {
 
 const install = () => locked(packages);
 
-const build = () =>
-  locked(async () => {
-    await packages();
-    await nativeAddon();
-    await dist();
-  });
+/** `flags` say what of the addon is built beside what everybody needs (scripts/build-native.mjs). */
+const buildWith =
+  (...flags) =>
+  () =>
+    locked(async () => {
+      await packages();
+      await nativeAddon(flags);
+      await dist();
+    });
+
+const build = buildWith();
+const buildForTests = buildWith('--tests');
 
 async function packTools() {
   const { code } = await node(['scripts/prebuild.mjs', '--tools'], { aside: true });
@@ -345,72 +282,6 @@ async function packTools() {
       'There are binaries for several kinds of machine, and each needs its compiler; the lines above name the missing ones.',
     );
   await build();
-}
-
-// ---- Checks
-
-const BIOME = 'node_modules/@biomejs/biome/bin/biome';
-const CHECKS = [
-  ['Types', 'The lines above say where the types do not match.', [[TSC, '--noEmit', '-p', 'tsconfig.json']]],
-  [
-    'Lint',
-    '`npx biome lint --write` repairs some of these; repair the others by hand.',
-    [
-      [BIOME, 'lint', '--error-on-warnings', '.'],
-      ['node_modules/oxlint/bin/oxlint', '--type-aware', '--deny-warnings', '.'],
-    ],
-  ],
-  ['Format', '`npm run format` repairs it.', [[BIOME, 'check', '--linter-enabled=false', '--reporter=summary', '.']]],
-];
-
-/** Runs every check and returns how many failed. Each one that fails has printed why. */
-async function checks() {
-  let failed = 0;
-  for (const [title, hint, commands] of CHECKS) {
-    try {
-      await stage(title, hint, async () => {
-        const results = await Promise.all(commands.map((command) => node(command, { quiet: true })));
-        return {
-          code: Math.max(...results.map((r) => r.code)),
-          output: results
-            .filter((r) => r.code !== 0)
-            .map((r) => r.output)
-            .join('\n'),
-        };
-      });
-    } catch (error) {
-      explain(error);
-      failed++;
-    }
-  }
-  return failed;
-}
-
-/** Runs everything that CI runs. Each check counts as one test, so that the closing line covers them too. */
-async function test(args) {
-  const counts = { passed: 0, failed: 0, skipped: 0 };
-  let code = 1;
-  try {
-    await build();
-    const failed = await checks();
-    counts.failed += failed;
-    counts.passed += CHECKS.length - failed;
-    const summary = at('.cache', `summary.${process.pid}.json`);
-    const vitest = await node(['node_modules/vitest/vitest.mjs', 'run', ...args], {
-      env: { PALIMPSEST_TEST_SUMMARY: summary },
-    });
-    const told = readJson(path.relative(root, summary));
-    fs.rmSync(summary, { force: true });
-    for (const key of Object.keys(counts)) counts[key] += told?.[key] ?? 0;
-    // Vitest may have crashed, or failed for a reason other than a test. That must not look like success.
-    if ((told === null || vitest.code !== 0) && counts.failed === 0) counts.failed = 1;
-    code = counts.failed === 0 ? 0 : 1;
-  } catch (error) {
-    explain(error);
-    counts.failed++;
-  }
-  process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
-  return { code };
 }
 
 // ---- Commands
@@ -426,40 +297,39 @@ const program = (file) => (args) => node(['--import', 'tsx', file, ...args]);
 
 const nothing = async () => ({ code: 0 });
 
+/** Runs everything that a tier of tests holds (test/tier.ts). Only what others merge needs every instruction set. */
+const test = (args, tier = process.env.PALIMPSEST_TIER ?? 'home') =>
+  runTests({ args, tier, build: tier === 'home' ? buildForTests : buildWith('--tests', '--all') });
+
 /** For each command, what must be done first and what it then runs. */
 const COMMANDS = {
   install: [install, nothing],
   build: [build, nothing],
-  check: [build, async () => ({ code: (await checks()) === 0 ? 0 : 1 })],
-  // This command builds by itself, because it must print its closing line even when the build fails.
-  test: [nothing, test],
+  'build:all': [buildWith('--tests', '--all'), nothing],
+  check: [build, async () => ({ code: (await check()) === 0 ? 0 : 1 })],
+  // These build by themselves, because they must print their closing line even when the build fails.
+  test: [nothing, (args) => test(args)],
+  'test:night': [nothing, (args) => test(args, 'night')],
   start: [build, cli('start')],
   pack: [build, script('scripts/prebuild.mjs')],
   // `npm pack` runs this first and stops if it fails, so no package lacks a binary. It looks for the compilers before it compiles anything.
   prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
-  bench: [build, program('scripts/bench/main.ts')],
+  bench: [buildForTests, program('scripts/bench/main.ts')],
   evaluate: [build, program('scripts/evaluate/main.ts')],
   calibrate: [build, program('scripts/calibrate.ts')],
   sim: [build, program('scripts/sim.ts')],
   soak: [build, program('test/soak/main.ts')],
-  fuzz: [build, program('test/fuzz/main.ts')],
+  fuzz: [buildForTests, program('test/fuzz/main.ts')],
   // The build compiles the generated files, so generating them must not wait for a build.
   generate: [install, script('scripts/generate.mjs')],
-  golden: [build, script('scripts/golden.mjs')],
+  golden: [buildForTests, script('scripts/golden.mjs')],
   format: [
     install,
     (args) => node([BIOME, 'check', '--linter-enabled=false', '--write', ...(args.length > 0 ? args : ['.'])]),
   ],
 };
-
-function explain(error) {
-  if (interrupted) return;
-  if (!(error instanceof Stop)) return say(`${error?.stack ?? error}\n`);
-  if (error.output.trim() !== '') say(`\n${error.output.trimEnd()}\n\n`);
-  say(`${error.message}\n`);
-}
 
 async function main([command = '', ...args]) {
   const problem = nodeProblem(process.versions.node);
@@ -473,17 +343,7 @@ async function main([command = '', ...args]) {
 }
 
 if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
-  // The child shares our terminal, so Ctrl-C reaches it too. We stay until it has ended.
-  process.on('SIGINT', () => {
-    interrupted = true;
-    if (children.size === 0) process.exit(130);
-  });
-  for (const signal of ['SIGTERM', 'SIGHUP']) {
-    process.on(signal, () => {
-      for (const child of children) child.kill(signal);
-      if (children.size === 0) process.exit(128 + os.constants.signals[signal]);
-    });
-  }
+  endWithChildren();
   main(process.argv.slice(2)).then(
     (code) => {
       process.exitCode = code;

@@ -1,102 +1,146 @@
 /**
- * Builds the native addon, native/build/Release/palimpsest.node, and kernels_test.node for the tests.
+ * Builds the native addon, native/build/Release/palimpsest.node, with the scalar kernels and the best that this processor runs.
  *   node scripts/build-native.mjs            release
  *   node scripts/build-native.mjs --debug    address and undefined-behaviour sanitizers, native/build/Debug
  *   node scripts/build-native.mjs --thread   thread sanitizer, native/build/Thread
- *   node scripts/build-native.mjs --formats MODULE…   release, with formats of one's own, native/build/Formats
+ *   … --all                                  the kernels of every instruction set, also of those that this processor lacks
+ *   … --isas avx2,avx512                     these instead of the best
+ *   … --tests                                also the modules for tests (kernels_test, cache_test), and bench_stream for benches
+ *   … --formats MODULE…                      with formats of one's own; a release is then in native/build/Formats
  *   … --force                                builds even when nothing has changed
  *   … --verbose                              shows the compiler's commands
- * It does nothing when the sources, flags and compiler are those of the last build; a stamp file holds their hash.
- * It needs Node, npm's packages, python3, make and g++, and downloads nothing.
+ * It does nothing when the sources, flags and compiler are those of the last build, and that has all that is asked for; a stamp file says so.
+ * It needs Node, npm's packages, python3, make and g++, and downloads nothing. ccache is used where it is on the PATH.
  */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
 import {
   addonFiles,
+  allSets,
   BuildFailure,
   buildFolder,
   fingerprint,
   locked,
   native,
   orFail,
+  ownSets,
   root,
   runNodeGyp,
   stage,
   version,
 } from './native-toolchain.mjs';
 
-/** Builds in folders of their own need not wait for others. */
-const LOCKS = { Thread: 'lock-thread', Formats: 'lock-formats' };
+/** Where each build is made. gyp knows only two configurations, Release and Debug, so the others have folders of their own, and need not wait. */
+const KINDS = {
+  Release: { debug: false },
+  Debug: { debug: true },
+  Thread: { debug: true, own: 'thread', defines: { sanitizer: 'thread' } },
+  Formats: { debug: false, own: 'formats' },
+};
 
-/** gyp knows only two configurations, Release and Debug, so the build with the thread sanitizer has its own folder. */
-function buildThread(compiler, verbose) {
-  const folder = stage('thread');
-  runNodeGyp({ folder, compiler, debug: true, verbose, defines: { sanitizer: 'thread' } });
-  mkdirSync(join(buildFolder, 'Thread'), { recursive: true });
-  for (const file of ['palimpsest.node', 'kernels_test.node', 'cache_test.node']) {
-    copyFileSync(join(folder, 'build', 'Debug', file), join(buildFolder, 'Thread', file));
-  }
-}
-
-/** Each module is the TypeScript file of a family of formats; its C++ file lies beside it. */
-function buildFormats(modules, compiler, verbose) {
-  const folder = stage('formats');
-  for (const module of modules) copyFileSync(headerOf(module), join(folder, 'formats', basename(headerOf(module))));
-  const generate = spawnSync(
-    process.execPath,
-    ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...modules],
-    { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] },
-  );
-  if (generate.status !== 0) throw new BuildFailure('the headers of these formats cannot be written');
-  runNodeGyp({ folder, compiler, verbose });
-  mkdirSync(join(buildFolder, 'Formats'), { recursive: true });
-  for (const file of ['palimpsest.node', 'kernels_test.node']) {
-    copyFileSync(join(folder, 'build', 'Release', file), join(buildFolder, 'Formats', file));
-  }
-}
+const PRODUCT = ['palimpsest'];
+const FOR_TESTS = ['kernels_test', 'cache_test', 'bench_stream'];
 
 const headerOf = (module) => module.replace(/\.ts$/, '.h');
 
-function build({ configuration, force, verbose, modules }) {
+/** Puts formats into a copy of the sources. Each module is the TypeScript file of a family of formats; its C++ file lies beside it. */
+function addFormats(folder, formats) {
+  for (const module of formats) copyFileSync(headerOf(module), join(folder, 'formats', basename(headerOf(module))));
+  const generate = spawnSync(
+    process.execPath,
+    ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...formats],
+    { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] },
+  );
+  if (generate.status !== 0) throw new BuildFailure('the headers of these formats cannot be written');
+}
+
+/** Compiles, and copies what was built elsewhere to where it is looked for. */
+function compile({ kind, formats, isas, modules, verbose }, compiler) {
+  const { debug, own, defines } = KINDS[kind];
+  const name = own ?? (formats.length > 0 ? `${kind.toLowerCase()}-formats` : undefined);
+  const folder = name === undefined ? native : stage(name);
+  if (formats.length > 0) addFormats(folder, formats);
+  runNodeGyp({ folder, compiler, modules, isas, debug, verbose, defines });
+  if (folder === native) return;
+  const target = join(buildFolder, kind);
+  mkdirSync(target, { recursive: true });
+  for (const module of modules) {
+    copyFileSync(join(folder, 'build', debug ? 'Debug' : 'Release', `${module}.node`), join(target, `${module}.node`));
+  }
+}
+
+/** What the last build was made from and what it has, or nothing. */
+function lastBuild(stamp) {
+  try {
+    return JSON.parse(readFileSync(stamp, 'utf8'));
+  } catch {
+    return { sources: null, isas: [], modules: [] };
+  }
+}
+
+function build(wanted) {
+  const { kind, formats, force } = wanted;
   const cxx = process.env.CXX ?? 'g++';
   const says = version(cxx, 'a C++20 compiler, e.g. apt-get install g++');
-  const compiler = { cxx, says };
-  const folder = join(buildFolder, configuration);
+  const folder = join(buildFolder, kind);
   const stamp = join(folder, 'stamp');
-  const settings = [configuration, says, process.arch, process.env.CXXFLAGS ?? '', process.env.LDFLAGS ?? ''];
-  const own = modules.flatMap((module) => [module, headerOf(module)]);
+  const settings = [kind, says, process.arch, process.env.CXXFLAGS ?? '', process.env.LDFLAGS ?? ''];
+  const own = formats.flatMap((module) => [module, headerOf(module)]);
   for (const file of own) if (!existsSync(file)) throw new BuildFailure(`${file} is not there`);
-  const wanted = fingerprint(settings, [...addonFiles(), ...own]);
-  const isFresh = () =>
-    existsSync(join(folder, 'palimpsest.node')) && existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted;
-  if (!force && isFresh()) return;
+  const sources = fingerprint(settings, [...addonFiles(), ...own]);
+  const has = (last) =>
+    last.sources === sources &&
+    wanted.isas.every((isa) => last.isas.includes(isa)) &&
+    wanted.modules.every((module) => last.modules.includes(module) && existsSync(join(folder, `${module}.node`)));
+  if (!force && has(lastBuild(stamp))) return;
 
-  locked(() => {
-    if (!force && isFresh()) return; // another process has just built it
-    rmSync(stamp, { force: true });
-    console.error(`building native addon (${configuration.toLowerCase()}, ${says})`);
-    if (configuration === 'Thread') buildThread(compiler, verbose);
-    else if (configuration === 'Formats') buildFormats(modules, compiler, verbose);
-    else runNodeGyp({ folder: native, compiler, debug: configuration === 'Debug', verbose });
-    writeFileSync(stamp, wanted);
-  }, LOCKS[configuration]);
+  locked(
+    () => {
+      const last = lastBuild(stamp);
+      if (!force && has(last)) return; // another process has just built it
+      // What the last build has of the same sources stays.
+      const isStill = last.sources === sources;
+      const all = (name) => [...new Set([...wanted[name], ...(isStill ? last[name] : [])])];
+      const [isas, modules] = [all('isas'), all('modules')];
+      rmSync(stamp, { force: true });
+      console.error(`building native addon (${kind.toLowerCase()}: ${['scalar', ...isas].join(', ')}; ${says})`);
+      compile({ ...wanted, isas, modules }, { cxx });
+      writeFileSync(stamp, JSON.stringify({ sources, isas, modules }));
+    },
+    KINDS[kind].own === undefined ? 'lock' : `lock-${KINDS[kind].own}`,
+  );
+}
+
+/** The instruction sets that a list of names asks for. */
+function setsOf(list) {
+  const names = list.split(',').filter((name) => name !== 'scalar');
+  const unknown = names.find((name) => !allSets(process.arch).includes(name));
+  if (unknown !== undefined)
+    throw new BuildFailure(`'${unknown}' is not one of scalar, ${allSets(process.arch).join(', ')}`);
+  return names;
 }
 
 orFail('native build', () => {
-  const flags = new Set(process.argv.slice(2));
-  const modules = process.argv
-    .slice(2)
-    .filter((word) => !word.startsWith('--'))
-    .map((module) => resolve(module));
-  const isOwn = flags.has('--formats');
-  if (isOwn !== modules.length > 0) throw new BuildFailure('--formats takes the TypeScript files of formats');
-  const configuration = isOwn
-    ? 'Formats'
-    : flags.has('--thread')
-      ? 'Thread'
-      : flags.has('--debug')
-        ? 'Debug'
-        : 'Release';
-  build({ configuration, force: flags.has('--force'), verbose: flags.has('--verbose'), modules });
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      ...Object.fromEntries(
+        ['debug', 'thread', 'all', 'tests', 'formats', 'force', 'verbose'].map((name) => [name, { type: 'boolean' }]),
+      ),
+      isas: { type: 'string' },
+    },
+  });
+  const formats = positionals.map((module) => resolve(module));
+  if ((values.formats ?? false) !== formats.length > 0)
+    throw new BuildFailure('--formats takes the TypeScript files of formats');
+  build({
+    kind: values.thread ? 'Thread' : values.debug ? 'Debug' : values.formats ? 'Formats' : 'Release',
+    formats,
+    isas: values.all ? allSets(process.arch) : values.isas === undefined ? ownSets().slice(0, 1) : setsOf(values.isas),
+    modules: values.tests ? [...PRODUCT, ...FOR_TESTS] : PRODUCT,
+    force: values.force ?? false,
+    verbose: values.verbose ?? false,
+  });
 });

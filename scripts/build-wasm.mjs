@@ -30,6 +30,7 @@ import { fileURLToPath } from 'node:url';
 import {
   BuildFailure,
   buildFolder,
+  cached,
   fingerprint,
   native,
   orFail,
@@ -73,24 +74,25 @@ const LINK = [
   '-Wl,--export=__stack_pointer',
 ];
 
-function run(program, args, verbose) {
-  if (verbose) console.error([program, ...args].join(' '));
-  const { status, stderr } = spawnSync(program, args, {
+/** `compiler` is what `cached` answers. */
+function run({ words: [program, ...before], env }, args, verbose) {
+  if (verbose) console.error([program, ...before, ...args].join(' '));
+  const { status, stderr } = spawnSync(program, [...before, ...args], {
     cwd: root,
     encoding: 'utf8',
-    env: { ...process.env, SOURCE_DATE_EPOCH: '0' },
+    env: { ...process.env, ...env, SOURCE_DATE_EPOCH: '0' },
   });
   if (stderr !== '' && (status !== 0 || verbose)) process.stderr.write(stderr);
   if (status !== 0) throw new BuildFailure('the compiler failed; the lines above say where');
 }
 
 /** Compiles and links both modules into `folder`. */
-function compile(clang, folder, verbose) {
+function compile(compiler, folder, verbose) {
   mkdirSync(folder, { recursive: true });
   const include = ['-Inative/wasm/include', '-Inative/wasm', '-Inative/kernels'];
   const object = (source, name, extra = []) => {
     const file = join(folder, `${name}.o`);
-    run(clang, [...COMPILE, ...include, ...extra, '-c', `native/${source}`, '-o', file], verbose);
+    run(compiler, [...COMPILE, ...include, ...extra, '-c', `native/${source}`, '-o', file], verbose);
     return file;
   };
   const common = [
@@ -122,7 +124,7 @@ function compile(clang, folder, verbose) {
       : {}),
   };
   for (const [name, objects] of Object.entries(modules)) {
-    run(clang, [...LINK, ...objects, ...common, '-o', join(folder, `${name}.wasm`)], verbose);
+    run(compiler, [...LINK, ...objects, ...common, '-o', join(folder, `${name}.wasm`)], verbose);
   }
 }
 
@@ -144,14 +146,15 @@ function build({ check, force, tools, verbose, twice }) {
     if (check) throw new BuildFailure('missing or stale; run npm run build:wasm');
     console.error(`building WebAssembly module (${compiler})`);
     rmSync(stampFile, { force: true });
-    compile(clang, out, verbose);
+    compile(cached(clang), out, verbose);
     writeFileSync(`${stampFile}.new`, JSON.stringify({ sources, compiler, sha256: sha256(module) }));
     renameSync(`${stampFile}.new`, stampFile);
   }
   if (!twice) return;
   const other = mkdtempSync(join(tmpdir(), 'palimpsest-wasm-'));
   try {
-    compile(clang, other, verbose);
+    // By the compiler itself: a cache would answer with the first build.
+    compile({ words: [clang], env: {} }, other, verbose);
     const [first, second] = [module, join(other, 'palimpsest.wasm')].map(sha256);
     if (first !== second) throw new BuildFailure(`two builds of the same sources differ: ${first}, ${second}`);
     console.log(`${first}  palimpsest.wasm, the same in both builds, ${compiler}`);

@@ -91,7 +91,8 @@ function headerFolder(parent, arch) {
   const include = join(folder, 'include', 'node');
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(include, { recursive: true });
-  cpSync(join(packageFolder('node-api-headers'), 'include'), include, { recursive: true });
+  // With their times, or make would compile again whatever includes them.
+  cpSync(join(packageFolder('node-api-headers'), 'include'), include, { recursive: true, preserveTimestamps: true });
   const variables = { target_arch: arch, host_arch: process.arch, node_shared: false };
   writeFileSync(join(include, 'config.gypi'), JSON.stringify({ target_defaults: {}, variables }));
   const common = {
@@ -158,10 +159,62 @@ export function stage(name) {
 }
 
 /**
- * Configures and builds the addon in `folder`. `compiler` is { cxx, cc, ar, says }, `arch` is Node's name of the
- * architecture, and `defines` are variables for gyp. Throws BuildFailure when the compiler fails.
+ * The instruction sets of an architecture beside the scalar one, best first, each with what Linux lists as flags of a processor that has it
+ * (/proc/cpuinfo). native/kernels/dispatch.cc asks the processor itself.
  */
-export function runNodeGyp({ folder, arch = process.arch, compiler, debug = false, verbose = false, defines = {} }) {
+const SETS = {
+  x64: {
+    avx512vnni: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512_vnni', 'avx2', 'fma', 'f16c'],
+    avx512: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx2', 'fma', 'f16c'],
+    avx2vnni: ['avx_vnni', 'avx2', 'fma', 'f16c'],
+    avx2: ['avx2', 'fma', 'f16c'],
+  },
+  arm64: { neondot: ['asimddp'], neon: [] },
+};
+
+/** Every instruction set of an architecture beside the scalar one, best first. */
+export const allSets = (arch) => Object.keys(SETS[arch] ?? {});
+
+/** Those of them that this machine runs, best first; all where it does not say what it has. */
+export function ownSets() {
+  const all = allSets(process.arch);
+  let listed;
+  try {
+    listed = /^(?:flags|Features)\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'));
+  } catch {
+    return all;
+  }
+  if (!listed) return all;
+  const has = new Set(listed[1].trim().split(/\s+/));
+  return all.filter((set) => SETS[process.arch][set].every((flag) => has.has(flag)));
+}
+
+/**
+ * What runs a compiler: ccache before it, where that is on the PATH. A compilation is found again in another folder, since paths are kept
+ * relative to the checkout.
+ * → the words of the command, and its environment
+ */
+export function cached(compiler) {
+  if (process.env.PALIMPSEST_COMPILER_CACHE === '0' || versionOf('ccache') === null)
+    return { words: [compiler], env: {} };
+  return { words: ['ccache', compiler], env: { CCACHE_BASEDIR: root, CCACHE_NOHASHDIR: '1' } };
+}
+
+/**
+ * Configures and builds some modules of the addon (targets of native/binding.gyp) in `folder`. `compiler` is { cxx, cc, ar }, `arch` is Node's
+ * name of the architecture, `isas` are the instruction sets to build beside the scalar one, and `defines` are other variables for gyp.
+ * Throws BuildFailure when the compiler fails.
+ */
+export function runNodeGyp({
+  folder,
+  modules,
+  arch = process.arch,
+  isas = allSets(arch),
+  compiler,
+  debug = false,
+  verbose = false,
+  defines = {},
+}) {
   version('make', 'make, e.g. apt-get install make');
   version('python3', 'python3, e.g. apt-get install python3');
   const nodeGyp = join(packageFolder('node-gyp'), 'bin', 'node-gyp.js');
@@ -171,9 +224,11 @@ export function runNodeGyp({ folder, arch = process.arch, compiler, debug = fals
     debug ? '--debug' : '--release',
     verbose ? '--verbose' : '--loglevel=warn',
   ];
+  const variables = Object.entries({ isas: isas.join(','), ...defines });
+  const cxx = cached(compiler.cxx);
   const commands = [
-    ['configure', ...common, '--', ...Object.entries(defines).map(([name, value]) => `-D${name}=${value}`)],
-    ['build', ...common, `--jobs=${Math.min(4, availableParallelism())}`],
+    ['configure', ...common, '--', ...variables.map(([name, value]) => `-D${name}=${value}`)],
+    ['build', ...common, `--jobs=${Math.min(4, availableParallelism())}`, ...modules],
   ];
   for (const args of commands) {
     const run = spawnSync(process.execPath, [nodeGyp, ...args], {
@@ -182,10 +237,10 @@ export function runNodeGyp({ folder, arch = process.arch, compiler, debug = fals
       stdio: verbose ? 'inherit' : 'pipe',
       env: {
         ...withoutNpmSettings(process.env),
-        CXX: compiler.cxx,
+        ...cxx.env,
+        CXX: cxx.words.join(' '),
         ...(compiler.cc === undefined ? {} : { CC: compiler.cc }),
         ...(compiler.ar === undefined ? {} : { AR: compiler.ar }),
-        PALIMPSEST_COMPILER: compiler.says,
       },
     });
     if (run.status === 0) continue;

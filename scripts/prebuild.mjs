@@ -108,10 +108,14 @@ function buildAddon(target, { check, force, tools, verbose }) {
   if (check) throw new BuildFailure('missing or stale');
 
   console.error(`building prebuilt addon (${target}, ${says})`);
-  const folder = stage(target);
-  const compiler = { cxx: `${prefix}g++`, cc: `${prefix}gcc`, ar: `${prefix}ar`, says };
-  runNodeGyp({ folder, arch, compiler, verbose, defines: { portable: 1 } });
-  const built = join(folder, 'build', 'Release', 'palimpsest.node');
+  const folder = isOwn ? native : stage(target);
+  const compiler = isOwn ? { cxx: 'g++' } : { cxx: `${prefix}g++`, cc: `${prefix}gcc`, ar: `${prefix}ar` };
+  const modules = ['palimpsest_portable'];
+  // For this machine it is linked of the objects that the addon of the checkout is made of.
+  const work = () => runNodeGyp({ folder, arch, compiler, modules, verbose });
+  if (isOwn) locked(work);
+  else work();
+  const built = join(folder, 'build', 'Release', 'palimpsest_portable.node');
   const needs = glibcVersions(`${prefix}objdump`, built);
   if (byVersion(needs.at(-1), GLIBC_NEWEST) > 0) {
     throw new BuildFailure(`${target} needs glibc ${needs.at(-1)}, newer than ${GLIBC_NEWEST}: ${needs.join(', ')}`);
@@ -186,5 +190,5 @@ orFail('prebuild', () => {
   };
   // What builds nothing need not wait for a build.
   if (options.check || options.tools) each();
-  else locked(each);
+  else locked(each, 'lock-prebuilds');
 });

@@ -3,16 +3,16 @@
  * It is for a Node that cannot run vitest, because its bundler has no binary there: for another processor, C library or system.
  */
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { BuildFailure, root } from './native-toolchain.mjs';
 
-/** Makes the copy in `folder`, with the *.node files in `binaries` as its build. Then `node run.mjs test/native/binding.js TEST.js…` runs there. */
+/** Makes the copy in `folder`, with `binaries`, a file for each module, as its build. Then `node run.mjs test/native/binding.js TEST.js…` runs there. */
 export function smallCheckout({ folder, binaries, tests }) {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(join(folder, 'native', 'build', 'Release'), { recursive: true });
-  for (const name of readdirSync(binaries).filter((name) => name.endsWith('.node'))) {
-    copyFileSync(join(binaries, name), join(folder, 'native', 'build', 'Release', name));
+  for (const [module, file] of Object.entries(binaries)) {
+    copyFileSync(file, join(folder, 'native', 'build', 'Release', `${module}.node`));
   }
   const settings = {
     extends: join(root, 'tsconfig.json'),

@@ -17,6 +17,13 @@ export interface Skip {
   readonly reason: string;
 }
 
+export interface Cost {
+  readonly title: string;
+  readonly seconds: number;
+  /** null where the system does not tell. */
+  readonly cpuSeconds: number | null;
+}
+
 /** The reason for a skip is the note given to `context.skip(note)`, or what the title says in brackets: `… (needs X)`. */
 export function skipReason(fullName: string, note: string | undefined): string {
   if (note !== undefined && note !== '') return note;
@@ -45,6 +52,14 @@ export function summarize(modules: readonly TestModule[], unhandled: number): { 
   return { summary, skips };
 }
 
+/** What a file took by the clock, imports and setup included, and in CPU seconds (test/cost.ts). */
+function costOf(module: TestModule): Cost {
+  const { duration, collectDuration, setupDuration, prepareDuration } = module.diagnostic();
+  const seconds = (duration + collectDuration + setupDuration + prepareDuration) / 1000;
+  const { cpuSeconds = null } = module.meta() as { cpuSeconds?: number };
+  return { title: module.relativeModuleId, seconds, cpuSeconds };
+}
+
 export const closingLine = ({ passed, failed, skipped }: Summary): string =>
   `${passed} passed, ${failed} failed, ${skipped} skipped`;
 
@@ -60,8 +75,8 @@ export default class SummaryReporter implements Reporter {
     const { summary, skips } = summarize(modules, unhandled.length);
     const file = process.env.PALIMPSEST_TEST_SUMMARY;
     const lines = skipLines(skips);
-    // scripts/bootstrap.mjs adds its own checks and prints the closing line itself.
-    if (file !== undefined) writeFileSync(file, JSON.stringify(summary));
+    // scripts/tests.mjs adds its own checks and prints the closing line itself.
+    if (file !== undefined) writeFileSync(file, JSON.stringify({ ...summary, files: modules.map(costOf) }));
     else lines.push(closingLine(summary));
     // This is printed at exit, so that it comes after everything else.
     process.once('exit', () => {

@@ -70,12 +70,16 @@ function fetchNode() {
 }
 
 function prepare() {
-  const says = version(`${TRIPLE}-g++`, `g++-${TRIPLE}`);
+  version(`${TRIPLE}-g++`, `g++-${TRIPLE}`);
   const folder = stage('linux-arm64');
-  const compiler = { cxx: `${TRIPLE}-g++`, cc: `${TRIPLE}-gcc`, ar: `${TRIPLE}-ar`, says };
-  runNodeGyp({ folder, arch: 'arm64', compiler, defines: { portable: 1 } });
-
-  smallCheckout({ folder: small, binaries: join(folder, 'build', 'Release'), tests: TESTS });
+  const compiler = { cxx: `${TRIPLE}-g++`, cc: `${TRIPLE}-gcc`, ar: `${TRIPLE}-ar` };
+  runNodeGyp({ folder, arch: 'arm64', compiler, modules: ['palimpsest_portable', 'kernels_test'] });
+  const built = join(folder, 'build', 'Release');
+  const binaries = {
+    palimpsest: join(built, 'palimpsest_portable.node'),
+    kernels_test: join(built, 'kernels_test.node'),
+  };
+  smallCheckout({ folder: small, binaries, tests: TESTS });
 }
 
 /** Runs test files on one kind of processor. */

@@ -31,8 +31,10 @@ orFail('tests elsewhere', () => {
   const isShort = words[0] === '--short';
   const [program, ...args] = isShort ? words.slice(1) : words;
   if (program === undefined) throw new BuildFailure('say how Node for that system is run here');
-  const binaries = join(buildFolder, target);
-  buildWithZig({ target, folder: binaries, modules: ['palimpsest', 'kernels_test'] });
+  const built = join(buildFolder, target);
+  const modules = ['palimpsest', 'kernels_test'];
+  buildWithZig({ target, folder: built, modules });
+  const binaries = Object.fromEntries(modules.map((module) => [module, join(built, `${module}.node`)]));
   const folder = join(buildFolder, `${target}-tests`);
   const tests = isShort ? TESTS.slice(0, 3) : TESTS;
   smallCheckout({ folder, binaries, tests });

@@ -96,7 +96,10 @@ function linkFlags(os, folder, verbose) {
 /** What a module is made of beside the kernels. */
 const MODULES = {
   palimpsest: () => [...listed('.', /^addon.*\.cc$/), ...listed('cache', /\.cc$/), ...listed('log', /\.cc$/)],
-  kernels_test: (settings) => settings.targets.find(({ target_name }) => target_name === 'kernels_test').sources,
+  kernels_test: (settings) => [
+    ...settings.targets.find(({ target_name }) => target_name === 'kernels_test').sources,
+    ...['threads', 'rows', 'dense_pack'].map((name) => `cache/${name}.cc`),
+  ],
 };
 
 /** Removes what was compiled from other sources or by another zig: what is left can be linked, so a build that was broken off goes on. */
@@ -117,7 +120,7 @@ export function buildWithZig({ target, folder, modules = ['palimpsest'], verbose
   keepFresh(folder, target);
   const includes = ['node-addon-api', 'node-api-headers/include'].map((path) => `-Inode_modules/${path}`);
   const compile = [
-    ...['c++', '-target', triple, ...shared.cflags, ...shared.cflags_cc, '-ffunction-sections', '-fdata-sections'],
+    ...['c++', '-target', triple, ...shared.cflags, ...shared.cflags_cc],
     ...shared.defines.map((define) => `-D${define}`),
     ...['-Inative/kernels', ...includes],
   ].filter((flag) => os !== 'win32' || flag !== '-fPIC');

@@ -2,6 +2,16 @@
 #include "cpu.h"
 #include "kernels.h"
 
+// A build may leave out sets (native/binding.gyp) and then names those that it has; one that names none has all of its processor.
+#if !defined(PALIMPSEST_NAMES_ISAS)
+#define PALIMPSEST_HAS_AVX2
+#define PALIMPSEST_HAS_AVX2VNNI
+#define PALIMPSEST_HAS_AVX512
+#define PALIMPSEST_HAS_AVX512VNNI
+#define PALIMPSEST_HAS_NEON
+#define PALIMPSEST_HAS_NEONDOT
+#endif
+
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -9,6 +19,7 @@
 namespace palimpsest {
 
 extern const Kernels kKernels_scalar;
+// What a build has not is declared all the same: nothing refers to it then.
 #if defined(__x86_64__)
 extern const Kernels kKernels_avx2;
 extern const Kernels kKernels_avx2vnni;
@@ -46,19 +57,31 @@ const Kernels* kernelsFor(Isa isa) {
     case kScalar:
       return &kKernels_scalar;
 #if defined(__x86_64__)
+#if defined(PALIMPSEST_HAS_AVX2)
     case kAvx2:
       return cpu().avx2 ? &kKernels_avx2 : nullptr;
+#endif
+#if defined(PALIMPSEST_HAS_AVX2VNNI)
     case kAvx2vnni:
       return cpu().avxVnni ? &kKernels_avx2vnni : nullptr;
+#endif
+#if defined(PALIMPSEST_HAS_AVX512)
     case kAvx512:
       return cpu().avx512 ? &kKernels_avx512 : nullptr;
+#endif
+#if defined(PALIMPSEST_HAS_AVX512VNNI)
     case kAvx512vnni:
       return cpu().avx512vnni ? &kKernels_avx512vnni : nullptr;
+#endif
 #elif defined(__aarch64__)
+#if defined(PALIMPSEST_HAS_NEON)
     case kNeon:  // part of every 64-bit ARM
       return &kKernels_neon;
+#endif
+#if defined(PALIMPSEST_HAS_NEONDOT)
     case kNeondot:
       return hasDotProduct() ? &kKernels_neondot : nullptr;
+#endif
 #elif defined(__wasm_simd128__)
     case kWasmSimd128:  // an engine without SIMD refuses the whole module, so it need not be checked
       return &kKernels_wasmsimd;

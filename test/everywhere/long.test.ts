@@ -1,5 +1,5 @@
-// What takes minutes and is not about builds: a minute of damaged files for every parser, two parsers at a time, a thousand kills of a process
-// that writes its log, and the branches that tests take. Only CI does it (PALIMPSEST_EVERYWHERE); a few of each run with every test.
+// What goes by the clock or by chance and is not about builds: damaged files for every parser, two parsers at a time, and kills of a process that
+// writes its log. A night takes a minute for each parser and a thousand kills (test/tier.ts); a few of each run with every test.
 import { execFile } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -7,14 +7,28 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect, test } from 'vitest';
 import { PARSERS } from '../fuzz/parsers.ts';
+import { volume } from '../tier.ts';
 import { expectWell, MINUTES, node } from './node.ts';
 
 const run = promisify(execFile);
 
-/** A minute of damaged files. Throws with all that is known where it fails or does not end: parser, round, seed, and what was said. */
-async function minuteOf(parser: string, dir: string): Promise<string> {
+const SECONDS = volume('parser seconds');
+const KILLS = volume('log kills');
+
+/** Seconds of damaged files. Throws with all that is known where it fails or does not end: parser, round, seed, and what was said. */
+async function secondsOf(parser: string, dir: string): Promise<string> {
   const trail = join(dir, parser);
-  const args = ['--import', 'tsx', 'test/fuzz/main.ts', 'parsers', parser, '--seconds', '60', '--trail', trail];
+  const args = [
+    '--import',
+    'tsx',
+    'test/fuzz/main.ts',
+    'parsers',
+    parser,
+    '--seconds',
+    String(SECONDS),
+    '--trail',
+    trail,
+  ];
   try {
     return (await run(process.execPath, args, { timeout: 15 * MINUTES, killSignal: 'SIGKILL' })).stdout;
   } catch (error) {
@@ -25,7 +39,7 @@ async function minuteOf(parser: string, dir: string): Promise<string> {
 }
 
 test(
-  'a minute of damaged files for every parser',
+  `${SECONDS} seconds of damaged files for every parser`,
   async () => {
     const dir = mkdtempSync(join(tmpdir(), 'palimpsest-trails-'));
     const waiting = Object.keys(PARSERS);
@@ -33,7 +47,7 @@ test(
     const failed: string[] = [];
     const work = async (): Promise<void> => {
       for (let name = waiting.pop(); name !== undefined; name = waiting.pop())
-        await minuteOf(name, dir).then(
+        await secondsOf(name, dir).then(
           (text) => said.push(text),
           (error: Error) => failed.push(error.message),
         );
@@ -48,33 +62,17 @@ test(
 );
 
 test(
-  'a thousand kills of a process that writes its log',
+  `${KILLS} kills of a process that writes its log`,
   () => {
     const dir = mkdtempSync(join(tmpdir(), 'palimpsest-soak-'));
     try {
-      const kills = ['kills', '--only', 'log', '--count', '1000', '--file', join(dir, 'kills.json')];
+      const kills = ['kills', '--only', 'log', '--count', String(KILLS), '--file', join(dir, 'kills.json')];
       const ran = node(['--import', 'tsx', 'test/soak/main.ts', ...kills]);
       expectWell(ran);
       console.log(ran.said.split('\n').slice(-5).join('\n'));
     } finally {
       rmSync(dir, { recursive: true, force: true });
     }
-  },
-  45 * MINUTES,
-);
-
-test(
-  'every branch of what appends, recovers, verifies and imports is taken by a test',
-  () => {
-    const ran = node([
-      'node_modules/vitest/vitest.mjs',
-      'run',
-      '--config',
-      'test/mutation/coverage.config.ts',
-      '--coverage',
-    ]);
-    expectWell(ran);
-    console.log(ran.said.split('\n').slice(-30).join('\n'));
   },
   45 * MINUTES,
 );

@@ -1,9 +1,13 @@
-// The tests of native/ once more, on every build that is not the usual one: WebAssembly, the prebuilt binary, an emulated 64-bit
-// ARM; then the same random bytes to every kernel of all of them for a minute. Each runs in a process of its own, which must end
-// well; what it says is shown when it does not. Minutes of work, so only CI does it (PALIMPSEST_EVERYWHERE).
+/**
+ * The tests of native/ once more, on every build that is not the usual one: WebAssembly, the prebuilt binary, an emulated 64-bit
+ * ARM; then the same random bytes to every kernel of all of them. Each runs in a process of its own, which must end
+ * well; what it says is shown when it does not. Nothing shorter shows that other vectors and other compilers give the same bits.
+ */
 import { test } from 'vitest';
-import { ends, expectWell, MINUTES, node, suite } from './node.ts';
+import { isNightFor, volume } from '../tier.ts';
+import { ends, expectWell, MINUTES, node, onBinary, suite } from './node.ts';
 
+const SECONDS = volume('kernel seconds');
 const hasWasm = ends('scripts/build-wasm.mjs', '--check');
 const target = `${process.platform}-${process.arch}`;
 const makesBinary = ends('scripts/prebuild.mjs', '--tools', target);
@@ -12,19 +16,21 @@ const hasArm64 = ends('scripts/test-arm64.mjs', '--missing');
 test.skipIf(!hasWasm)(
   'WebAssembly (needs npm run build:wasm)',
   () => {
-    const files = ['test/unit/native', 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
+    const files = [...onBinary, 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
     expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm', PALIMPSEST_SHORT: '1' }));
   },
   45 * MINUTES,
 );
 
-test.skipIf(!hasWasm)(
-  'WebAssembly is built twice with the same result (needs npm run build:wasm)',
-  () => {
-    expectWell(node(['scripts/build-wasm.mjs', '--twice']));
-  },
-  5 * MINUTES,
-);
+// A night's proof: it compiles all of it once more. Elsewhere it is no test at all, so that nothing is told as skipped that nobody lacks anything for.
+if (isNightFor('WebAssembly built twice'))
+  test.skipIf(!hasWasm)(
+    'WebAssembly is built twice with the same result (needs npm run build:wasm)',
+    () => {
+      expectWell(node(['scripts/build-wasm.mjs', '--twice']));
+    },
+    10 * MINUTES,
+  );
 
 test.skipIf(!makesBinary)(
   'the prebuilt binary, which is there (needs a compiler and objdump)',
@@ -46,9 +52,9 @@ test.skipIf(!hasArm64)(
 );
 
 test(
-  'a minute of the same random bytes to every kernel of every instruction set',
+  `${SECONDS} seconds of the same random bytes to every kernel of every instruction set`,
   () => {
-    expectWell(node(['--import', 'tsx', 'test/fuzz/main.ts', '--seconds', '60']));
+    expectWell(node(['--import', 'tsx', 'test/fuzz/main.ts', '--seconds', String(SECONDS)]));
   },
   5 * MINUTES,
 );

@@ -1,5 +1,6 @@
 /** Programs of the checkout in processes of their own, which must end well. */
 import { spawnSync } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 
@@ -18,8 +19,8 @@ export function node(args: readonly string[], env: Readonly<Record<string, strin
     VITEST: _vitest,
     VITEST_WORKER_ID: _id,
     VITEST_POOL_ID: _pool,
-    PALIMPSEST_EVERYWHERE: _here,
-    PALIMPSEST_SANITIZERS: _sanitizers,
+    // Nor do they leave out what others run with coverage.
+    PALIMPSEST_COVERED: _covered,
     ...own
   } = process.env;
   const ran = spawnSync(process.execPath, args, {
@@ -30,6 +31,15 @@ export function node(args: readonly string[], env: Readonly<Record<string, strin
   });
   return { status: ran.status, said: `${ran.stdout}${ran.stderr}` };
 }
+
+/**
+ * The tests of native/ that compute in the binary. The others are about TypeScript alone (formats as the reference has them), and would be the
+ * same on every build.
+ */
+export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/native'))
+  .filter((name) => name.endsWith('.test.ts'))
+  .map((name) => `test/unit/native/${name}`)
+  .filter((file) => /native\/(index|load|kernels-binding|twin)\.ts'/.test(readFileSync(join(root, file), 'utf8')));
 
 /** Test files, one after the other. */
 export const suite = (files: readonly string[], env: Readonly<Record<string, string>>): Ran =>

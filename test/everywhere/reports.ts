@@ -1,22 +1,28 @@
 /**
  * Builds with sanitizers, and what they report. A report fails a test and is shown, whatever the program around it made of it. Faults on purpose
- * come first: a sanitizer that misses them proves nothing. Compiling takes minutes of a core for each, so they are asked for by name
- * (PALIMPSEST_SANITIZERS=1; .ci/run does).
+ * come first: a sanitizer that misses them proves nothing.
  */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { isNightFor } from '../tier.ts';
 import { node, type Ran } from './node.ts';
+
+/**
+ * The instruction sets of a build with sanitizers, as flags of build-native.mjs: the best of this machine (which is that without the flags) for
+ * what does not depend on them, the narrow vectors and the best for what does, and at night all.
+ */
+export const setsUnder = (merge: readonly string[]): readonly string[] =>
+  isNightFor('every instruction set under sanitizers') ? ['--all'] : merge;
 
 /** Path of one of gcc's libraries, or null when this compiler has none. */
 function gccLibrary(name: string): string | null {
   const { stdout } = spawnSync('gcc', [`-print-file-name=${name}`], { encoding: 'utf8' });
   return stdout?.trim().startsWith('/') ? stdout.trim() : null;
 }
-/** What a process loads before anything else, or null where that is not here or nobody asked for sanitizers. */
+/** What a process loads before anything else, or null where that is not here. */
 export const preload = (...names: string[]): string | null => {
-  if (process.env.PALIMPSEST_SANITIZERS !== '1') return null;
   const files = names.map(gccLibrary);
   return files.includes(null) ? null : files.join(' ');
 };

@@ -7,6 +7,7 @@ export default defineConfig({
   test: {
     ...base.test,
     include: ALL_TESTS.map((name) => `test/${name}.test.ts`),
+    exclude: [],
     coverage: {
       provider: 'v8',
       include: Object.keys(TESTS),

@@ -4,14 +4,13 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { loadCache, openCache, openPool, type PolicyCache } from '../../engine/index.ts';
 import { uniform } from '../native/dense.ts';
-import { IS_SHORT } from '../native/effort.ts';
+import { volume } from '../tier.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 
 const folder = scratchFolders();
 const SHAPE = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: 64 } as const;
 const D = SHAPE.headDim;
-/** Under sanitizers, which take twenty times as long, a part. */
-const STEPS = IS_SHORT ? 2000 : 50_000;
+const STEPS = volume('cache steps');
 /** Caches that are open at a time, and tokens in each. */
 const CACHES_MAX = 4;
 const TOKENS_MAX = 280;
@@ -149,7 +148,7 @@ it.each([
     else if (what < 0.995 || pair.tokens > 256) await close(at);
     expect(pairs[at]?.cache.length ?? 0).toBe(pairs[at]?.tokens ?? 0);
   }
-  for (const count of Object.values(done)) expect(count).toBeGreaterThan(IS_SHORT ? 1 : 50);
+  for (const count of Object.values(done)) expect(count).toBeGreaterThan(STEPS / 1000);
   for (const { cache } of pairs) await cache.close();
   expect(pool.usedBytes).toBe(0);
   pool.close();

@@ -1,4 +1,4 @@
-// 10,000 changes to a log by somebody who can write everything but the checkpoint: every byte of a small log, and from a seed entries
+// Thousands of changes to a log by somebody who can write everything but the checkpoint: every byte of a small log, and from a seed entries
 // deleted, inserted, moved, cut off, written anew with right hashes, other logs in its place. All of them are found against the checkpoint,
 // by verify, before anything is believed. Whoever changes the checkpoint instead is found by its signature.
 import { generateKeyPairSync } from 'node:crypto';
@@ -19,12 +19,13 @@ import {
 } from '../../witness/index.ts';
 import { decodeHeader, type SegmentHeader } from '../../witness/segment.ts';
 import { Frontier } from '../../witness/tree.ts';
+import { seedFrom, volume } from '../tier.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 import { SimulatedDisk, seeded } from '../unit/witness/simulated-disk.ts';
 
 const folder = scratchFolders();
-const SEED = 1_234;
-const ROUNDS = 10_000;
+const SEED = seedFrom(1_234);
+const ROUNDS = volume('log tampers');
 const { privateKey } = generateKeyPairSync('ed25519');
 const keys = [verifierOf(privateKey)];
 

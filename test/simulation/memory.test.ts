@@ -1,14 +1,15 @@
 /**
- * The process holds hardly more than is counted, after every one of 100,000 random steps of three caches and forks of them on one pool, and
+ * The process holds hardly more than is counted, after every one of many random steps of three caches and forks of them on one pool, and
  * when everything has been demoted: asked of the system (/proc), in a program that does nothing else. Print the seed, run it again.
  */
 import { execFileSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { memoryRows, overshoot } from '../../scripts/bench/memory.ts';
+import { seedFrom, volume } from '../tier.ts';
 
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261122);
-const STEPS = 100_000;
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? seedFrom(20261122));
+const STEPS = volume('memory steps');
 
 /** Only Linux tells what a process holds in this way, and a sanitizer keeps what is given back. */
 const measurable =

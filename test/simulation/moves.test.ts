@@ -1,15 +1,16 @@
 /**
  * Random sessions whose pages move in the background, each beside a shadow that does the same by transcode(), in one call, at the moment
- * the move ends: 8,000 steps of append, attend, truncate, start, finish with and without waiting, transcode, fork, close, budgets that are too
+ * the move ends: thousands of steps of append, attend, truncate, start, finish with and without waiting, transcode, fork, close, budgets that are too
  * small. After every step bytes reported are bytes allocated; now and then a session and its shadow must hold and answer the same bits.
  */
 import { describe, expect, it } from 'vitest';
 import { FORMATS } from '../../native/format.ts';
 import { FORMAT_NAMES, isMove, type KvCache, KvError, openKvCache, openPool, SIDES } from '../../native/index.ts';
 import { formatOf, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
+import { seedFrom, volume } from '../tier.ts';
 
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261122);
-const STEPS = 8000;
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? seedFrom(20261122));
+const STEPS = volume('move steps');
 const SHAPES = [
   { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 },
   { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 80 },

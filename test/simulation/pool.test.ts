@@ -1,5 +1,5 @@
 /**
- * Bytes reported are bytes allocated, after every one of 10,000 random steps: three caches and their forks share one pool and
+ * Bytes reported are bytes allocated, after every one of thousands of random steps: three caches and their forks share one pool and
  * append, attend, try, transcode, fork, close, reopen, and are refused by budgets that move: the pool's, and some caches' own. Print the seed, run it again.
  */
 import { describe, expect, it } from 'vitest';
@@ -15,9 +15,10 @@ import {
   SIDES,
 } from '../../native/index.ts';
 import { formatOf, normals, pick, uniform } from '../native/dense.ts';
+import { seedFrom, volume } from '../tier.ts';
 
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261121);
-const STEPS = 10_000;
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? seedFrom(20261121));
+const STEPS = volume('pool steps');
 const shapes = [
   { layers: 2, queryHeads: 3, kvHeads: 1, headDim: 64 },
   { layers: 1, queryHeads: 4, kvHeads: 4, headDim: 80 },

@@ -13,10 +13,10 @@ import {
 import type { Head, ReferenceCodec, RotName } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
-import { IS_SHORT } from '../../native/effort.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
 import { AWKWARD, awkwardRows } from '../../native/rows.ts';
 import { fieldIn, isDemotion, packSide, placesOf, sideBytes } from '../../native/sides.ts';
+import { IS_SHORT } from '../../tier.ts';
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);

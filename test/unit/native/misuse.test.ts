@@ -18,9 +18,10 @@ import {
 } from '../../../native/index.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { normals, pick, uniform } from '../../native/dense.ts';
-import { rounds } from '../../native/effort.ts';
+import { seedFrom, volume } from '../../tier.ts';
 
-const SEED = 4711;
+const SEED = seedFrom(4711);
+const ROUNDS = volume('misuse rounds');
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const best = nativeInfo().isa;
 afterAll(() => setIsa(best));
@@ -291,7 +292,7 @@ describe('the bare binding', () => {
     };
     let { pool, cache, guess } = fresh();
     let answers = 0;
-    for (let round = 0; round < rounds(8000); round++) {
+    for (let round = 0; round < ROUNDS; round++) {
       const target = pick(random, [
         pool,
         cache,
@@ -318,7 +319,7 @@ describe('the bare binding', () => {
       }
       if (round % 400 === 0) ({ pool, cache, guess } = fresh());
     }
-    expect(answers).toBeGreaterThan(500);
+    expect(answers).toBeGreaterThan(ROUNDS / 16);
   });
 
   // An instance of WebAssembly has nothing outside its thread: there is nothing to end in the wrong order.

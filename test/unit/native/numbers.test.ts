@@ -18,8 +18,8 @@ import {
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
-import { rounds } from '../../native/effort.ts';
 import { scalesAt } from '../../native/latent-model.ts';
+import { rounds } from '../../tier.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const [ROW, Q_ROW, WIDTH] = [128, 256, 256];

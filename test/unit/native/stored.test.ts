@@ -18,8 +18,8 @@ import {
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { history, normals, sameBits, uniform } from '../../native/dense.ts';
-import { rounds } from '../../native/effort.ts';
 import { twinOf } from '../../native/twin.ts';
+import { rounds } from '../../tier.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 128;

@@ -28,10 +28,13 @@ const put = (path: string, text: string): void => {
 const entries = (): string[] =>
   existsSync(join(dir, 'diary')) ? readFileSync(join(dir, 'diary'), 'utf8').trim().split('\n') : [];
 
-function bootstrap(...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
+const bootstrap = (...args: string[]) => bootstrapIn('home', ...args);
+
+function bootstrapIn(tier: string, ...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
   return new Promise((resolve) => {
     // The stand-in for npm is found as npm finds itself: through npm_execpath.
-    const env = { ...process.env, npm_execpath: join(dir, 'npm/npm-cli.js') };
+    const { PALIMPSEST_STAGES: _, PALIMPSEST_COMMIT: _commit, ...own } = process.env;
+    const env = { ...own, PALIMPSEST_TIER: tier, npm_execpath: join(dir, 'npm/npm-cli.js') };
     execFile(
       process.execPath,
       ['scripts/bootstrap.mjs', ...args],
@@ -45,7 +48,8 @@ function bootstrap(...args: string[]): Promise<{ code: number; stdout: string; s
 
 beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'palimpsest-bootstrap-'));
-  put('scripts/bootstrap.mjs', readFileSync(source, 'utf8'));
+  for (const name of ['bootstrap', 'processes', 'tests', 'cost'])
+    put(`scripts/${name}.mjs`, readFileSync(join(source, `../${name}.mjs`), 'utf8'));
   put('scripts/roll-up-types.mjs', '');
   put('scripts/build-native.mjs', '');
   put('package.json', '{ "type": "commonjs" }');
@@ -73,7 +77,8 @@ beforeEach(() => {
     'node_modules/vitest/vitest.mjs',
     `import fs from 'node:fs';
     if (process.argv[3] === 'crash') process.exit(134);
-    fs.writeFileSync(process.env.PALIMPSEST_TEST_SUMMARY, JSON.stringify({ passed: 10, failed: 0, skipped: 2 }));`,
+    fs.writeFileSync(process.env.PALIMPSEST_TEST_SUMMARY, JSON.stringify({ passed: 10, failed: 0, skipped: 2,
+      files: [{ title: 'test/slow.test.ts', seconds: 90, cpuSeconds: null }] }));`,
   );
   put(
     'npm/npm-cli.js',
@@ -231,6 +236,26 @@ describe('a request to stop', () => {
 
 describe('npm test', () => {
   const last = (stdout: string): string => stdout.trimEnd().split('\n').at(-1)!;
+
+  test('of a merge runs what must take every branch by itself, builds everything, and ends with what it cost', async () => {
+    put('scripts/build-native.mjs', "import fs from 'node:fs'; fs.writeFileSync('native-flags', process.argv.slice(2).join(' '));");
+    const { code, stdout, stderr } = await bootstrapIn('merge', 'test');
+    expect(stderr).toContain('PALIMPSEST_TIER=merge PALIMPSEST_COMMIT=0 npm test');
+    expect(readFileSync(join(dir, 'native-flags'), 'utf8')).toBe('--tests --all');
+    expect(last(stdout)).toBe('23 passed, 0 failed, 4 skipped');
+    expect(stdout).toMatch(/CPU min {2}stage\n.* build\n.* types, lint, format\n.* tests that take every branch\n.* tests\n/);
+    expect(stdout).toMatch(/longest test files\n.* test\/slow\.test\.ts\n/);
+    const { tier, stages, files } = JSON.parse(readFileSync(join(dir, '.cache/cost.json'), 'utf8'));
+    expect({ tier, stages: stages.length, files: files.length }).toEqual({ tier: 'merge', stages: 4, files: 2 });
+    expect(code).toBe(0);
+  });
+
+  test('of a tier that nobody knows is refused', async () => {
+    const { code, stdout, stderr } = await bootstrapIn('noon', 'test');
+    expect(stderr).toContain("home, merge or night, not 'noon'");
+    expect(last(stdout)).toBe('0 passed, 1 failed, 0 skipped');
+    expect(code).toBe(1);
+  });
 
   test('closes with one line that counts tests and checks', async () => {
     const { code, stdout } = await bootstrap('test');

@@ -1,0 +1,1 @@
+export declare function cpuSeconds(): number | null;

@@ -1,0 +1,86 @@
+/**
+ * How much of what could go on for hours is run. There are three tiers, told by PALIMPSEST_TIER:
+ *   home    `npm test`             a tenth of every volume, always the same
+ *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds (test/everywhere/)
+ *   night   `npm run test:night`   all of every volume
+ * The turn is the number of commits modulo ten, so ten commits in a row run all of the night; seeds move on with the commits as well.
+ * PALIMPSEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what a merge ran.
+ */
+const TIERS = ['home', 'merge', 'night'] as const;
+export type Tier = (typeof TIERS)[number];
+
+const asked = process.env['PALIMPSEST_TIER'] ?? 'home';
+if (!TIERS.includes(asked as Tier)) throw new Error(`PALIMPSEST_TIER is one of ${TIERS.join(', ')}, not '${asked}'`);
+export const TIER = asked as Tier;
+
+/** Builds on which everything takes minutes (sanitizers, WebAssembly, an emulator) run a part of what runs on the usual one. */
+export const IS_SHORT = process.env['PALIMPSEST_SHORT'] === '1';
+
+/** Rounds of a random test: a quarter on a build that is slow. */
+export const rounds = (full: number): number => (IS_SHORT ? Math.ceil(full / 4) : full);
+
+const COMMIT = Number(process.env['PALIMPSEST_COMMIT'] ?? 0);
+const TURNS = 10;
+
+interface Volume {
+  /** What a night runs. */
+  readonly full: number;
+  /** The last digit of the numbers of commits that run all of it, so dealt that every turn takes about as long. */
+  readonly turn: number;
+  /** The least that proves anything, where a tenth is less. */
+  readonly least?: number;
+}
+
+/** Every volume, one line each. A unit stands in its name. */
+export const VOLUMES = {
+  'log seeds': { full: 1600, turn: 0 },
+  'log kills': { full: 1000, turn: 1 },
+  'log tampers': { full: 10_000, turn: 2 },
+  'cache steps': { full: 50_000, turn: 3 },
+  'memory steps': { full: 100_000, turn: 4 },
+  'policy decisions': { full: 40_000, turn: 5 },
+  'pool steps': { full: 10_000, turn: 5 },
+  'move steps': { full: 8000, turn: 6 },
+  'misuse rounds': { full: 8000, turn: 6 },
+  schemas: { full: 1000, turn: 7 },
+  'parser seconds': { full: 60, turn: 8 },
+  'kernel seconds': { full: 60, turn: 9 },
+} as const satisfies Record<string, Volume>;
+
+/** What only a night does, and a merge when it is its turn. */
+export const NIGHTLY = {
+  'every instruction set under sanitizers': 7,
+  'WebAssembly built twice': 9,
+} as const satisfies Record<string, number>;
+
+/** Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, not about the product. */
+export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] = [
+  ['test/unit/scripts/kvarn.test.ts', 0],
+  ['test/unit/scripts/kvquant.test.ts', 1],
+  ['test/unit/scripts/xquant.test.ts', 2],
+  ['test/unit/scripts/modifiers.test.ts', 3],
+  ['test/unit/scripts/published.test.ts', 4],
+  ['test/unit/scripts/transform.test.ts', 5],
+  ['test/unit/scripts/refresh.test.ts', 6],
+  ['test/unit/scripts/frontier.test.ts', 8],
+];
+
+/** Whether it is the turn of what has this one. */
+export const isTurn = (turn: number): boolean =>
+  TIER === 'night' || (TIER === 'merge' && process.env['PALIMPSEST_COMMIT'] !== undefined && COMMIT % TURNS === turn);
+
+/** How much of a volume runs here. */
+export function volume(name: keyof typeof VOLUMES): number {
+  const { full, turn, least = 1 }: Volume = VOLUMES[name];
+  const isWhole = IS_SHORT ? TIER === 'night' : isTurn(turn);
+  return Math.max(least, rounds(isWhole ? full : Math.ceil(full / TURNS)));
+}
+
+/** Whether what only nights run is run here. */
+export const isNightFor = (name: keyof typeof NIGHTLY): boolean => isTurn(NIGHTLY[name]);
+
+/**
+ * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of `npm test`; a test that
+ * takes several in a row says how many.
+ */
+export const seedFrom = (first: number, count = 1): number => first + COMMIT * count;
