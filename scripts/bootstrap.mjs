@@ -305,12 +305,12 @@ const test = (args, tier = process.env.PALIMPSEST_TIER ?? 'home') =>
 const COMMANDS = {
   install: [install, nothing],
   build: [build, nothing],
-  'build:all': [buildWith('--tests', '--all'), nothing],
   check: [build, async () => ({ code: (await check()) === 0 ? 0 : 1 })],
   // These build by themselves, because they must print their closing line even when the build fails.
   test: [nothing, (args) => test(args)],
   'test:night': [nothing, (args) => test(args, 'night')],
   start: [build, cli('start')],
+  'build:all': [buildWith('--tests', '--all'), nothing],
   pack: [build, script('scripts/prebuild.mjs')],
   // `npm pack` runs this first and stops if it fails, so no package lacks a binary. It looks for the compilers before it compiles anything.
   prepack: [packTools, script('scripts/prebuild.mjs')],

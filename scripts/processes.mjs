@@ -1,5 +1,6 @@
 /** Programs that the bootstrap starts, what it says about them, and how it ends with them. */
 import { spawn } from 'node:child_process';
+import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -238,12 +238,17 @@ describe('npm test', () => {
   const last = (stdout: string): string => stdout.trimEnd().split('\n').at(-1)!;
 
   test('of a merge runs what must take every branch by itself, builds everything, and ends with what it cost', async () => {
-    put('scripts/build-native.mjs', "import fs from 'node:fs'; fs.writeFileSync('native-flags', process.argv.slice(2).join(' '));");
+    put(
+      'scripts/build-native.mjs',
+      "import fs from 'node:fs'; fs.writeFileSync('native-flags', process.argv.slice(2).join(' '));",
+    );
     const { code, stdout, stderr } = await bootstrapIn('merge', 'test');
     expect(stderr).toContain('PALIMPSEST_TIER=merge PALIMPSEST_COMMIT=0 npm test');
     expect(readFileSync(join(dir, 'native-flags'), 'utf8')).toBe('--tests --all');
     expect(last(stdout)).toBe('23 passed, 0 failed, 4 skipped');
-    expect(stdout).toMatch(/CPU min {2}stage\n.* build\n.* types, lint, format\n.* tests that take every branch\n.* tests\n/);
+    expect(stdout).toMatch(
+      /CPU min {2}stage\n.* build\n.* types, lint, format\n.* tests that take every branch\n.* tests\n/,
+    );
     expect(stdout).toMatch(/longest test files\n.* test\/slow\.test\.ts\n/);
     const { tier, stages, files } = JSON.parse(readFileSync(join(dir, '.cache/cost.json'), 'utf8'));
     expect({ tier, stages: stages.length, files: files.length }).toEqual({ tier: 'merge', stages: 4, files: 2 });
