@@ -115,7 +115,7 @@ function build(wanted) {
 
 /** The instruction sets that a list of names asks for. */
 function setsOf(list) {
-  const names = list.split(',').filter((name) => name !== 'scalar');
+  const names = list.split(',').filter((name) => name !== '' && name !== 'scalar');
   const unknown = names.find((name) => !allSets(process.arch).includes(name));
   if (unknown !== undefined)
     throw new BuildFailure(`'${unknown}' is not one of scalar, ${allSets(process.arch).join(', ')}`);

@@ -1,6 +1,6 @@
 /**
- * The tests of native/ once more on a build with sanitizers of addresses and undefined behaviour, on several instruction sets of this machine. How
- * reports are told: reports.ts. The build has two formats of its own, those of test/formats/: a format is one TypeScript file and one C++
+ * The tests of native/ once more on a build with sanitizers of addresses and undefined behaviour, with the scalar kernels, those of AVX2,
+ * and wider ones when it is their turn. How reports are told: reports.ts. The build has two formats of its own, those of test/formats/: a format is one TypeScript file and one C++
  * file, and everything that asks about formats is asked about them as well, without a line that names them: the codec suite, kernels, attention,
  * trials, moves, stored pages, the differential fuzz, the price policy, log, replay and explanations, the command line. Nothing shorter proves that no
  * kernel reads beside its rows; it takes minutes because every access of memory is checked by a call.
@@ -9,10 +9,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { nativeInfo } from '../../native/index.ts';
 import { volume } from '../tier.ts';
 import { expectWell, MINUTES, node, onBinary, type Ran, suite } from './node.ts';
-import { canary, preload, reported, setsUnder } from './reports.ts';
+import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
 
 const EVERYTHING = [
   ...onBinary,
@@ -49,17 +48,11 @@ const addresses = (work: (env: Record<string, string>) => Ran) =>
     work,
   );
 
-/** Sets whose kernels differ most: those of AVX2 and the best that this machine has. */
-const narrowAndBest = (): string => {
-  const { available } = nativeInfo();
-  return available.filter((isa, place) => place === 0 || isa === 'avx2' || isa === 'neon').join(',');
-};
-
 describe.skipIf(asan === null)('addresses and undefined behaviour (needs gcc with libasan)', () => {
   const state = mkdtempSync(join(tmpdir(), 'palimpsest-formats-'));
   afterAll(() => rmSync(state, { recursive: true, force: true }));
   beforeAll(() => {
-    const build = ['scripts/build-native.mjs', '--debug', '--tests', ...setsUnder(['--isas', narrowAndBest()])];
+    const build = ['scripts/build-native.mjs', '--debug', '--tests', '--isas', setsUnderSanitizers()];
     expectWell(node([...build, ...FORMATS]));
   }, 40 * MINUTES);
 

@@ -1,11 +1,11 @@
 /**
- * The tests of what has threads once more on a build with a sanitizer of races, with scalar kernels and the best of this machine: how wide the
- * vectors of a row are changes no lock. How reports are told: reports.ts. Nothing shorter meets the mover, the pool's threads and misuse in
+ * The tests of what has threads once more on a build with a sanitizer of races, with scalar kernels and those of AVX2 (and others when it is
+ * their turn): how wide the vectors of a row are changes no lock. How reports are told: reports.ts. Nothing shorter meets the mover, the pool's threads and misuse in
  * enough orders; it takes minutes because every access of memory is recorded.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
 import { expectWell, MINUTES, node, type Ran, suite } from './node.ts';
-import { canary, preload, reported, setsUnder } from './reports.ts';
+import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
 
 const THREADED = [
   'test/unit/native/attend.test.ts',
@@ -57,7 +57,7 @@ function races(work: (env: Record<string, string>) => Ran) {
 
 describe.skipIf(tsan === null)('threads (needs gcc with libtsan)', () => {
   beforeAll(
-    () => expectWell(node(['scripts/build-native.mjs', '--thread', '--tests', ...setsUnder([])])),
+    () => expectWell(node(['scripts/build-native.mjs', '--thread', '--tests', '--isas', setsUnderSanitizers()])),
     40 * MINUTES,
   );
 

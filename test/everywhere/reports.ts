@@ -6,15 +6,23 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { isNightFor } from '../tier.ts';
+import { nativeInfo } from '../../native/index.ts';
+import { isNightFor, NIGHTLY } from '../tier.ts';
 import { node, type Ran } from './node.ts';
 
 /**
- * The instruction sets of a build with sanitizers, as flags of build-native.mjs: the best of this machine (which is that without the flags) for
- * what does not depend on them, the narrow vectors and the best for what does, and at night all.
+ * The instruction sets of a build with sanitizers beside the scalar one: the narrowest vectors always, wider ones at night and when it is their
+ * turn. gcc takes eight minutes to check every access of the widest, and two for the narrowest.
  */
-export const setsUnder = (merge: readonly string[]): readonly string[] =>
-  isNightFor('every instruction set under sanitizers') ? ['--all'] : merge;
+export function setsUnderSanitizers(): string {
+  const isAsked = (isa: string): boolean => {
+    const name = `${isa} under sanitizers`;
+    return (
+      isa === 'avx2' || isa === 'neon' || (Object.hasOwn(NIGHTLY, name) && isNightFor(name as keyof typeof NIGHTLY))
+    );
+  };
+  return nativeInfo().available.filter(isAsked).join(',');
+}
 
 /** Path of one of gcc's libraries, or null when this compiler has none. */
 function gccLibrary(name: string): string | null {

@@ -2,6 +2,7 @@
  * Single kernels on a chosen instruction set (native/test_binding.cc). The binding checks every length itself.
  * Legend: n rows, c contraction, o outputs, d head_dim. Strides are in elements.
  */
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { registeredModules } from '../../native/formats/registry.ts';
@@ -181,7 +182,9 @@ export const FOLDERS: Readonly<Record<BindingName, string>> = {
 export function loadKernels(): KernelsBinding {
   const folder = join(import.meta.dirname, '../../native/build', FOLDERS[BINDING ?? 'built']);
   if (BINDING === 'wasm') return openWasm(join(folder, 'kernels_test.wasm')) as KernelsBinding;
-  return createRequire(import.meta.url)(join(folder, 'kernels_test.node')) as KernelsBinding;
+  const file = join(folder, 'kernels_test.node');
+  if (!existsSync(file)) throw new Error(`${file} is not built: npm run build:native -- --tests`);
+  return createRequire(import.meta.url)(file) as KernelsBinding;
 }
 
 /** Every instruction set that this build has and this CPU runs, as [name, id]. */

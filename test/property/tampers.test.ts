@@ -265,13 +265,14 @@ describe(`${ROUNDS} changes to a log, seed ${SEED}`, () => {
         if (isSame(files, log.files)) continue;
         const told = `round ${round}: ${kind}`;
         expect(judge(files, [log.checkpoint]), told).not.toBe('sound');
-        if (forgery !== undefined && round % 50 === 0 && verifyLog('/', diskOf(files)).ok) soundInItself++;
+        if (forgery !== undefined && round % Math.ceil(ROUNDS / 200) === 0 && verifyLog('/', diskOf(files)).ok)
+          soundInItself++;
         found.set(kind, (found.get(kind) ?? 0) + 1);
         round++;
       }
     }
     expect([...found.keys()].sort()).toEqual(kinds.sort());
-    expect(Math.min(...found.values())).toBeGreaterThan(300);
+    expect(Math.min(...found.values())).toBeGreaterThan(0.02 * ROUNDS);
     // Without the checkpoint the forgeries pass: it is what finds them.
     expect(soundInItself).toBeGreaterThan(50);
   });
