@@ -78,10 +78,10 @@ function settings(tier) {
  */
 const runsOf = (tier, args) =>
   tier === 'home' || args.length > 0
-    ? [{ title: 'tests', args }]
+    ? [{ title: 'tests', args, env: { PALIMPSEST_DIST: '1' } }]
     : [
         { title: 'tests that take every branch', args: ['--config', 'test/mutation/coverage.config.ts', '--coverage'] },
-        { title: 'tests', args: [], env: { PALIMPSEST_COVERED: '1' } },
+        { title: 'tests', args: [], env: { PALIMPSEST_COVERED: '1', PALIMPSEST_DIST: '1' } },
       ];
 
 /** One run of vitest. → { passed, failed, skipped, files } */

@@ -11,4 +11,8 @@ export const BINDING = process.env.PALIMPSEST_BINDING as BindingName | undefined
 // Before anything asks which formats there are.
 if (process.env.PALIMPSEST_FORMATS === '1') await import('../formats/register.ts');
 
+// `npm test` has just compiled dist/ of these sources (scripts/tests.mjs).
+if (process.env.PALIMPSEST_DIST === '1')
+  (await import('../../native/thread.ts')).startThreadsFrom(new URL('../../dist/', import.meta.url));
+
 if (BINDING !== undefined) (await import('../../native/index.ts')).useBinding(BINDING);
