@@ -20,7 +20,6 @@ import {
   openPool,
   PARTS,
   type Part,
-  SIDES,
   type TrialCandidate,
   toHalf,
 } from '../../../native/index.ts';
