@@ -12,9 +12,9 @@ export default defineConfig({
       ...(TIER === 'home' ? ['test/everywhere/**'] : []),
       ...NIGHTLY_FILES.filter(([, turn]) => !isTurn(turn)).map(([file]) => file),
       // Formats that only a build of their own knows: test/everywhere/addresses.test.ts runs them.
-      ...(process.env.PALIMPSEST_FORMATS === '1' ? [] : ['test/formats/**']),
+      ...(process.env.PALIMPSEST_TEST_FORMATS === '1' ? [] : ['test/formats/**']),
       // They have just been run with coverage (scripts/tests.mjs).
-      ...(process.env.PALIMPSEST_COVERED === '1' ? ALL_TESTS.map((name) => `test/${name}.test.ts`) : []),
+      ...(process.env.PALIMPSEST_TEST_COVERED === '1' ? ALL_TESTS.map((name) => `test/${name}.test.ts`) : []),
     ],
     setupFiles: ['./test/cost.ts', './test/native/binding.ts'],
     // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.

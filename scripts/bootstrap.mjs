@@ -298,7 +298,7 @@ const program = (file) => (args) => node(['--import', 'tsx', file, ...args]);
 const nothing = async () => ({ code: 0 });
 
 /** Runs everything that a tier of tests holds (test/tier.ts). Only what others merge needs every instruction set. */
-const test = (args, tier = process.env.PALIMPSEST_TIER ?? 'home') =>
+const test = (args, tier = process.env.PALIMPSEST_TEST_TIER ?? 'home') =>
   runTests({ args, tier, build: tier === 'home' ? buildForTests : buildWith('--tests', '--all') });
 
 /** For each command, what must be done first and what it then runs. */

@@ -1,5 +1,5 @@
 /**
- * What CI runs: the tests of a merge (`npm test` with PALIMPSEST_TIER=merge), after an attempt to have everything at hand that some of them need
+ * What CI runs: the tests of a merge (`npm test` with PALIMPSEST_TEST_TIER=merge), after an attempt to have everything at hand that some of them need
  * and a fresh machine lacks. What cannot be had is said in a line, and its tests are skipped by name.
  * Two lanes run beside each other, one that mostly waits for downloads and one that compiles. What each stage cost is told at the end.
  * Last line: N passed, N failed, N skipped.
@@ -97,7 +97,7 @@ async function main() {
 await main();
 const { status } = spawnSync(process.execPath, ['scripts/with-postgres.mjs', 'npm', 'test'], {
   cwd: root,
-  env: { ...process.env, PALIMPSEST_TIER: 'merge', PALIMPSEST_STAGES: STAGES },
+  env: { ...process.env, PALIMPSEST_TEST_TIER: 'merge', PALIMPSEST_TEST_STAGES: STAGES },
   stdio: ['ignore', 'inherit', 'inherit'],
 });
 process.exitCode = status ?? 1;

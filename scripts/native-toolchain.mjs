@@ -195,8 +195,7 @@ export function ownSets() {
  * → the words of the command, and its environment
  */
 export function cached(compiler) {
-  if (process.env.PALIMPSEST_COMPILER_CACHE === '0' || versionOf('ccache') === null)
-    return { words: [compiler], env: {} };
+  if (versionOf('ccache') === null) return { words: [compiler], env: {} };
   return { words: ['ccache', compiler], env: { CCACHE_BASEDIR: root, CCACHE_NOHASHDIR: '1' } };
 }
 

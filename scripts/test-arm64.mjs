@@ -91,7 +91,7 @@ function test(cpu, files, isShort) {
     cwd: small,
     stdio: 'inherit',
     timeout: 2_400_000,
-    env: { ...process.env, PALIMPSEST_SHORT: isShort ? '1' : '' },
+    env: { ...process.env, PALIMPSEST_TEST_SHORT: isShort ? '1' : '' },
   });
   if (status !== 0) throw new BuildFailure(`tests failed on an emulated ${cpu}`);
 }

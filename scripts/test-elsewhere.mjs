@@ -44,7 +44,7 @@ orFail('tests elsewhere', () => {
     {
       cwd: folder,
       stdio: 'inherit',
-      env: { ...process.env, PALIMPSEST_SHORT: isShort ? '1' : '', PALIMPSEST_CXX_LIBRARY: 'libc++' },
+      env: { ...process.env, PALIMPSEST_TEST_SHORT: isShort ? '1' : '', PALIMPSEST_CXX_LIBRARY: 'libc++' },
     },
   );
   if (status !== 0) throw new BuildFailure(`tests failed ${error ?? ''}`);

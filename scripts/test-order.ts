@@ -5,7 +5,12 @@
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Longest first. */
-const MINUTES = ['addresses', 'races', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`);
+const MINUTES = [
+  ...['addresses', 'races', 'machines', 'long'].map((name) => `test/everywhere/${name}.test.ts`),
+  ...['cli', 'cli-examples', 'idle', 'erase', 'record'].map((name) => `test/unit/engine/${name}.test.ts`),
+  'test/suite/store.test.ts',
+  'test/package/install.test.ts',
+];
 
 export default class TestOrder extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

@@ -63,13 +63,13 @@ function commitNumber() {
 /** What tests are told of their tier. */
 function settings(tier) {
   if (!['home', 'merge', 'night'].includes(tier))
-    throw new Stop(`PALIMPSEST_TIER is home, merge or night, not '${tier}'`);
-  if (tier === 'home') return { PALIMPSEST_TIER: tier };
-  const commit = process.env.PALIMPSEST_COMMIT ?? commitNumber();
+    throw new Stop(`PALIMPSEST_TEST_TIER is home, merge or night, not '${tier}'`);
+  if (tier === 'home') return { PALIMPSEST_TEST_TIER: tier };
+  const commit = process.env.PALIMPSEST_TEST_COMMIT ?? commitNumber();
   say(
-    `Tier '${tier}'; PALIMPSEST_TIER=${tier} PALIMPSEST_COMMIT=${commit} npm test runs the same volumes with the same seeds\n`,
+    `Tier '${tier}'; PALIMPSEST_TEST_TIER=${tier} PALIMPSEST_TEST_COMMIT=${commit} npm test runs the same volumes with the same seeds\n`,
   );
-  return { PALIMPSEST_TIER: tier, PALIMPSEST_COMMIT: commit };
+  return { PALIMPSEST_TEST_TIER: tier, PALIMPSEST_TEST_COMMIT: commit };
 }
 
 /**
@@ -78,10 +78,10 @@ function settings(tier) {
  */
 const runsOf = (tier, args) =>
   tier === 'home' || args.length > 0
-    ? [{ title: 'tests', args, env: { PALIMPSEST_DIST: '1' } }]
+    ? [{ title: 'tests', args, env: { PALIMPSEST_TEST_DIST: '1' } }]
     : [
         { title: 'tests that take every branch', args: ['--config', 'test/mutation/coverage.config.ts', '--coverage'] },
-        { title: 'tests', args: [], env: { PALIMPSEST_COVERED: '1', PALIMPSEST_DIST: '1' } },
+        { title: 'tests', args: [], env: { PALIMPSEST_TEST_COVERED: '1', PALIMPSEST_TEST_DIST: '1' } },
       ];
 
 /** One run of vitest. → { passed, failed, skipped, files } */
@@ -117,7 +117,7 @@ function report(tier, stages, files) {
 export async function runTests({ args, tier, build }) {
   const counts = { passed: 0, failed: 0, skipped: 0 };
   // Those before us, when .ci/run called.
-  const stages = process.env.PALIMPSEST_STAGES === undefined ? [] : stagesOf(process.env.PALIMPSEST_STAGES);
+  const stages = process.env.PALIMPSEST_TEST_STAGES === undefined ? [] : stagesOf(process.env.PALIMPSEST_TEST_STAGES);
   const files = [];
   const staged = async (title, work) => {
     const done = measure(title);

@@ -1,25 +1,26 @@
 /**
- * How much of what could go on for hours is run. There are three tiers, told by PALIMPSEST_TIER:
+ * How much of what could go on for hours is run. There are three tiers, told by PALIMPSEST_TEST_TIER:
  *   home    `npm test`             a tenth of every volume, always the same
  *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds (test/everywhere/)
  *   night   `npm run test:night`   all of every volume
  * The turn is the number of commits modulo ten, so ten commits in a row run all of the night; seeds move on with the commits as well.
- * PALIMPSEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what a merge ran.
+ * PALIMPSEST_TEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what a merge ran.
  */
 const TIERS = ['home', 'merge', 'night'] as const;
 export type Tier = (typeof TIERS)[number];
 
-const asked = process.env['PALIMPSEST_TIER'] ?? 'home';
-if (!TIERS.includes(asked as Tier)) throw new Error(`PALIMPSEST_TIER is one of ${TIERS.join(', ')}, not '${asked}'`);
+const asked = process.env['PALIMPSEST_TEST_TIER'] ?? 'home';
+if (!TIERS.includes(asked as Tier))
+  throw new Error(`PALIMPSEST_TEST_TIER is one of ${TIERS.join(', ')}, not '${asked}'`);
 export const TIER = asked as Tier;
 
 /** Builds on which everything takes minutes (sanitizers, WebAssembly, an emulator) run a part of what runs on the usual one. */
-export const IS_SHORT = process.env['PALIMPSEST_SHORT'] === '1';
+export const IS_SHORT = process.env['PALIMPSEST_TEST_SHORT'] === '1';
 
 /** Rounds of a random test: a quarter on a build that is slow. */
 export const rounds = (full: number): number => (IS_SHORT ? Math.ceil(full / 4) : full);
 
-const COMMIT = Number(process.env['PALIMPSEST_COMMIT'] ?? 0);
+const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
 interface Volume {
@@ -27,7 +28,7 @@ interface Volume {
   readonly full: number;
   /** The last digit of the numbers of commits that run all of it, so dealt that every turn takes about as long. */
   readonly turn: number;
-  /** The least that proves anything, where a tenth is less. */
+  /** The least that meets everything it is to meet, where a tenth is less. */
   readonly least?: number;
 }
 
@@ -38,9 +39,8 @@ export const VOLUMES = {
   'log tampers': { full: 10_000, turn: 2 },
   'cache steps': { full: 50_000, turn: 3 },
   'memory steps': { full: 100_000, turn: 4 },
-  'policy decisions': { full: 40_000, turn: 5 },
-  'pool steps': { full: 10_000, turn: 5 },
-  'move steps': { full: 8000, turn: 6 },
+  'pool steps': { full: 10_000, turn: 5, least: 3000 },
+  'move steps': { full: 8000, turn: 6, least: 4000 },
   'misuse rounds': { full: 8000, turn: 6 },
   schemas: { full: 1000, turn: 7 },
   'parser seconds': { full: 60, turn: 8 },
@@ -69,7 +69,8 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
 
 /** Whether it is the turn of what has this one. */
 export const isTurn = (turn: number): boolean =>
-  TIER === 'night' || (TIER === 'merge' && process.env['PALIMPSEST_COMMIT'] !== undefined && COMMIT % TURNS === turn);
+  TIER === 'night' ||
+  (TIER === 'merge' && process.env['PALIMPSEST_TEST_COMMIT'] !== undefined && COMMIT % TURNS === turn);
 
 /** How much of a volume runs here. */
 export function volume(name: keyof typeof VOLUMES): number {
@@ -82,7 +83,7 @@ export function volume(name: keyof typeof VOLUMES): number {
 export const isNightFor = (name: keyof typeof NIGHTLY): boolean => isTurn(NIGHTLY[name]);
 
 /**
- * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of `npm test`; a test that
- * takes several in a row says how many.
+ * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of `npm test`. Simulations of
+ * the log, of moves and of pages have one seed still: others fail at times, and why is not known yet (docs/lab/tests.md).
  */
-export const seedFrom = (first: number, count = 1): number => first + COMMIT * count;
+export const seedFrom = (first: number): number => first + COMMIT;

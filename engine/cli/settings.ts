@@ -317,7 +317,7 @@ export const keyName = (name: SettingName): string => /--([a-z-]+)(?!.*--)/.exec
 export const environmentName = (name: SettingName): string =>
   `PALIMPSEST_${keyName(name).replaceAll('-', '_').toUpperCase()}`;
 /** How the variables of the project's own tests begin. */
-const OTHER_VARIABLES = /^PALIMPSEST_(TEST_\w+|EVERYWHERE|SANITIZERS|SIM_SEED|KILL_ROUNDS)$/;
+const OTHER_VARIABLES = /^PALIMPSEST_(TEST_\w+|SIM_SEED|KILL_ROUNDS)$/;
 
 /** Throws KvError 'bad-config' for a variable that begins like ours but is not a setting, because a misspelt one would have no effect. */
 function checkEnvironment(environment: Readonly<Record<string, string | undefined>>): void {

@@ -42,8 +42,8 @@ const addresses = (work: (env: Record<string, string>) => Ran) =>
       ASAN_OPTIONS: `detect_leaks=0:${log}`,
       UBSAN_OPTIONS: 'print_stacktrace=1',
       PALIMPSEST_BINDING: 'debug',
-      PALIMPSEST_FORMATS: '1',
-      PALIMPSEST_SHORT: '1',
+      PALIMPSEST_TEST_FORMATS: '1',
+      PALIMPSEST_TEST_SHORT: '1',
     }),
     work,
   );

@@ -17,7 +17,7 @@ test.skipIf(!hasWasm)(
   'WebAssembly (needs npm run build:wasm)',
   () => {
     const files = [...onBinary, 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
-    expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm', PALIMPSEST_SHORT: '1' }));
+    expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm', PALIMPSEST_TEST_SHORT: '1' }));
   },
   45 * MINUTES,
 );

@@ -1,8 +1,10 @@
 /** Programs of the checkout in processes of their own, which must end well. */
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import type { Cost } from '../../scripts/summary-reporter.ts';
 
 const root = join(import.meta.dirname, '../..');
 const VITEST = 'node_modules/vitest/vitest.mjs';
@@ -20,7 +22,7 @@ export function node(args: readonly string[], env: Readonly<Record<string, strin
     VITEST_WORKER_ID: _id,
     VITEST_POOL_ID: _pool,
     // Nor do they leave out what others run with coverage.
-    PALIMPSEST_COVERED: _covered,
+    PALIMPSEST_TEST_COVERED: _covered,
     ...own
   } = process.env;
   const ran = spawnSync(process.execPath, args, {
@@ -41,9 +43,26 @@ export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/nat
   .map((name) => `test/unit/native/${name}`)
   .filter((file) => /native\/(index|load|kernels-binding|twin)\.ts'/.test(readFileSync(join(root, file), 'utf8')));
 
-/** Test files, one after the other. */
-export const suite = (files: readonly string[], env: Readonly<Record<string, string>>): Ran =>
-  node([VITEST, 'run', '--reporter=dot', '--maxWorkers=1', ...files], env);
+const LONGEST = 5;
+
+/** Test files, one after the other. Prints which of them took longest. */
+export function suite(files: readonly string[], env: Readonly<Record<string, string>>): Ran {
+  const folder = mkdtempSync(join(tmpdir(), 'palimpsest-suite-'));
+  const summary = join(folder, 'summary.json');
+  try {
+    const reporters = ['--reporter=dot', '--reporter=./scripts/summary-reporter.ts'];
+    const args = [VITEST, 'run', ...reporters, '--maxWorkers=1', ...files];
+    const ran = node(args, { ...env, PALIMPSEST_TEST_SUMMARY: summary });
+    if (existsSync(summary)) {
+      const { files: costs } = JSON.parse(readFileSync(summary, 'utf8')) as { files: Cost[] };
+      const longest = costs.toSorted((a, b) => b.seconds - a.seconds).slice(0, LONGEST);
+      console.log(longest.map(({ title, seconds }) => `${seconds.toFixed(0).padStart(5)} s  ${title}`).join('\n'));
+    }
+    return ran;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
 export const ends = (...args: string[]): boolean => node(args).status === 0;
 export const expectWell = ({ status, said }: Ran): void =>
   expect({ status, said: status === 0 ? '' : said.slice(-8000) }).toEqual({ status: 0, said: '' });

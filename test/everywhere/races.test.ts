@@ -49,7 +49,7 @@ function races(work: (env: Record<string, string>) => Ran) {
     LD_PRELOAD: tsan!,
     TSAN_OPTIONS: `exitcode=0:${log}`,
     PALIMPSEST_BINDING: 'thread',
-    PALIMPSEST_SHORT: '1',
+    PALIMPSEST_TEST_SHORT: '1',
   });
   const { ran, reports } = reported(settings, work);
   return { ran, reports: reports.filter(isOurs) };

@@ -1,6 +1,6 @@
 /**
  * Runs before every test file: which build of the native cache is under test. PALIMPSEST_BINDING=wasm (or prebuilt, debug,
- * thread: BINDING_NAMES) chooses it; without, what the library chooses by itself. PALIMPSEST_FORMATS=1 registers the formats of test/formats/, whose
+ * thread: BINDING_NAMES) chooses it; without, what the library chooses by itself. PALIMPSEST_TEST_FORMATS=1 registers the formats of test/formats/, whose
  * build must be there. CONTRIBUTING.md has the commands.
  */
 import type { BindingName } from '../../native/types.ts';
@@ -9,10 +9,10 @@ import type { BindingName } from '../../native/types.ts';
 export const BINDING = process.env.PALIMPSEST_BINDING as BindingName | undefined;
 
 // Before anything asks which formats there are.
-if (process.env.PALIMPSEST_FORMATS === '1') await import('../formats/register.ts');
+if (process.env.PALIMPSEST_TEST_FORMATS === '1') await import('../formats/register.ts');
 
 // `npm test` has just compiled dist/ of these sources (scripts/tests.mjs).
-if (process.env.PALIMPSEST_DIST === '1')
+if (process.env.PALIMPSEST_TEST_DIST === '1')
   (await import('../../native/thread.ts')).startThreadsFrom(new URL('../../dist/', import.meta.url));
 
 if (BINDING !== undefined) (await import('../../native/index.ts')).useBinding(BINDING);

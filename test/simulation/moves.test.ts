@@ -7,9 +7,9 @@ import { describe, expect, it } from 'vitest';
 import { FORMATS } from '../../native/format.ts';
 import { FORMAT_NAMES, isMove, type KvCache, KvError, openKvCache, openPool, SIDES } from '../../native/index.ts';
 import { formatOf, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
-import { seedFrom, volume } from '../tier.ts';
+import { volume } from '../tier.ts';
 
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? seedFrom(20261122));
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261122);
 const STEPS = volume('move steps');
 const SHAPES = [
   { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 },

@@ -24,10 +24,9 @@ import {
 } from '../../native/index.ts';
 import { denseAttention, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
 import { twinOf } from '../native/twin.ts';
-import { seedFrom } from '../tier.ts';
 
 const WORLDS = 12;
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? seedFrom(20261123, WORLDS));
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261123);
 const STEPS = 90;
 const WIDTH = 64;
 const TOKENS_MAX = 900;

@@ -193,8 +193,9 @@ describe('trial', () => {
     for (const headDim of IS_SHORT ? [96] : [64, 96]) {
       const cache = open({ headDim, windowFormat: 'f16' });
       const kept = run(cache, uniform(headDim), 330, 128, false, 128);
-      for (const page of [0, 1]) {
-        for (const now of FORMAT_NAMES.filter((name) => below(name, 'k').length > 0)) {
+      for (const page of IS_SHORT ? [1] : [0, 1]) {
+        const sources = FORMAT_NAMES.filter((name) => below(name, 'k').length > 0);
+        for (const now of IS_SHORT ? sources.filter((_, place) => place % 6 === 0) : sources) {
           // Only what the kept queries saw may be compared: the page changes format, and they attend again.
           const fresh = twinOf(cache);
           fresh.transcode(0, page, 'kv', now);
@@ -234,10 +235,11 @@ describe('trial', () => {
   });
 
   it('equals brute force for latents, beside keys and values and in their place, at once and in the background', () => {
-    for (const [headDim, threads] of [
+    const shapes = [
       [64, 1],
       [96, 2],
-    ] as const) {
+    ] as const;
+    for (const [headDim, threads] of IS_SHORT ? shapes.slice(1) : shapes) {
       const width = 80;
       const random = uniform(headDim + 5);
       const cache = open({ headDim, threads });

@@ -33,8 +33,8 @@ const bootstrap = (...args: string[]) => bootstrapIn('home', ...args);
 function bootstrapIn(tier: string, ...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
   return new Promise((resolve) => {
     // The stand-in for npm is found as npm finds itself: through npm_execpath.
-    const { PALIMPSEST_STAGES: _, PALIMPSEST_COMMIT: _commit, ...own } = process.env;
-    const env = { ...own, PALIMPSEST_TIER: tier, npm_execpath: join(dir, 'npm/npm-cli.js') };
+    const { PALIMPSEST_TEST_STAGES: _, PALIMPSEST_TEST_COMMIT: _commit, ...own } = process.env;
+    const env = { ...own, PALIMPSEST_TEST_TIER: tier, npm_execpath: join(dir, 'npm/npm-cli.js') };
     execFile(
       process.execPath,
       ['scripts/bootstrap.mjs', ...args],
@@ -243,7 +243,7 @@ describe('npm test', () => {
       "import fs from 'node:fs'; fs.writeFileSync('native-flags', process.argv.slice(2).join(' '));",
     );
     const { code, stdout, stderr } = await bootstrapIn('merge', 'test');
-    expect(stderr).toContain('PALIMPSEST_TIER=merge PALIMPSEST_COMMIT=0 npm test');
+    expect(stderr).toContain('PALIMPSEST_TEST_TIER=merge PALIMPSEST_TEST_COMMIT=0 npm test');
     expect(readFileSync(join(dir, 'native-flags'), 'utf8')).toBe('--tests --all');
     expect(last(stdout)).toBe('23 passed, 0 failed, 4 skipped');
     expect(stdout).toMatch(
