@@ -43,7 +43,7 @@ export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/nat
   .map((name) => `test/unit/native/${name}`)
   .filter((file) => /native\/(index|load|kernels-binding|twin)\.ts'/.test(readFileSync(join(root, file), 'utf8')));
 
-const LONGEST = 5;
+const LONGEST = 10;
 
 /** Test files, one after the other. Prints which of them took longest. */
 export function suite(files: readonly string[], env: Readonly<Record<string, string>>): Ran {
