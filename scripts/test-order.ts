@@ -6,7 +6,7 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Longest first. */
 const MINUTES = [
-  ...['addresses', 'races', 'machines', 'long'].map((name) => `test/everywhere/${name}.test.ts`),
+  ...['addresses', 'arm64', 'races', 'machines', 'long'].map((name) => `test/everywhere/${name}.test.ts`),
   ...['cli', 'cli-examples', 'idle', 'erase', 'record'].map((name) => `test/unit/engine/${name}.test.ts`),
   'test/suite/store.test.ts',
   'test/package/install.test.ts',

@@ -1,6 +1,6 @@
 /**
- * The tests of native/ once more, on every build that is not the usual one: WebAssembly, the prebuilt binary, an emulated 64-bit
- * ARM; then the same random bytes to every kernel of all of them. Each runs in a process of its own, which must end
+ * The tests of native/ once more, on builds of this machine that are not the usual one: WebAssembly and the prebuilt binary;
+ * then the same random bytes to every kernel of all of them. Each runs in a process of its own, which must end
  * well; what it says is shown when it does not. Nothing shorter shows that other vectors and other compilers give the same bits.
  */
 import { test } from 'vitest';
@@ -11,7 +11,6 @@ const SECONDS = volume('kernel seconds');
 const hasWasm = ends('scripts/build-wasm.mjs', '--check');
 const target = `${process.platform}-${process.arch}`;
 const makesBinary = ends('scripts/prebuild.mjs', '--tools', target);
-const hasArm64 = ends('scripts/test-arm64.mjs', '--missing');
 
 test.skipIf(!hasWasm)(
   'WebAssembly (needs npm run build:wasm)',
@@ -41,14 +40,6 @@ test.skipIf(!makesBinary)(
     );
   },
   5 * MINUTES,
-);
-
-test.skipIf(!hasArm64)(
-  'an emulated 64-bit ARM (needs g++-aarch64-linux-gnu, qemu-user-static and Node for it)',
-  () => {
-    expectWell(node(['scripts/test-arm64.mjs', '--short']));
-  },
-  45 * MINUTES,
 );
 
 test(
