@@ -11,7 +11,7 @@ export default defineConfig({
       // Other builds, which take minutes: for what others merge, and at night.
       ...(TIER === 'home' ? ['test/everywhere/**'] : []),
       ...NIGHTLY_FILES.filter(([, turn]) => !isTurn(turn)).map(([file]) => file),
-      // Formats that only a build of their own knows: test/everywhere/addresses.test.ts runs them.
+      // Formats that only a build of their own knows: test/everywhere/formats.test.ts runs them.
       ...(process.env.PALIMPSEST_TEST_FORMATS === '1' ? [] : ['test/formats/**']),
       // They have just been run with coverage (scripts/tests.mjs).
       ...(process.env.PALIMPSEST_TEST_COVERED === '1' ? ALL_TESTS.map((name) => `test/${name}.test.ts`) : []),

@@ -1,4 +1,5 @@
 /** Starts worker threads, both from the built package and from TypeScript sources. */
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
@@ -16,10 +17,12 @@ export function startThreadsFrom(root: URL): void {
   compiledRoot = root;
 }
 
-/** The compiled module of a source. */
-function compiledOf(source: URL, root: URL): URL {
+/** The compiled module of a source, or null where there is none. */
+function compiledOf(source: URL): URL | null {
   const sources = new URL('../', import.meta.url).href;
-  return new URL(source.href.slice(sources.length).replace(/\.ts$/, '.js'), root);
+  if (compiledRoot === null || !source.href.startsWith(sources)) return null;
+  const compiled = new URL(source.href.slice(sources.length).replace(/\.ts$/, '.js'), compiledRoot);
+  return existsSync(compiled) ? compiled : null;
 }
 
 /**
@@ -33,8 +36,8 @@ export function startThread(source: URL, workerData: unknown): Worker {
   const isBuilt = !import.meta.url.endsWith('.ts');
   const module = isBuilt ? new URL(source.href.replace(/\.ts$/, '.js')) : source;
   const formats = registeredModules();
-  if (!isBuilt && compiledRoot !== null && formats.length === 0)
-    return open(compiledOf(source, compiledRoot), workerData);
+  const compiled = !isBuilt && formats.length === 0 ? compiledOf(source) : null;
+  if (compiled !== null) return open(compiled, workerData);
   if (isBuilt && formats.length === 0) return open(module, workerData);
   const lines: string[] = [];
   if (!isBuilt) {

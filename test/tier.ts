@@ -55,7 +55,7 @@ export const NIGHTLY = {
   'WebAssembly built twice': 9,
 } as const satisfies Record<string, number>;
 
-/** Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, not about the product. */
+/** Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, or take a build of their own. */
 export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] = [
   ['test/unit/scripts/kvarn.test.ts', 0],
   ['test/unit/scripts/kvquant.test.ts', 1],
@@ -65,6 +65,7 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
   ['test/unit/scripts/transform.test.ts', 5],
   ['test/unit/scripts/refresh.test.ts', 6],
   ['test/unit/scripts/frontier.test.ts', 8],
+  ['test/everywhere/formats.test.ts', 9],
 ];
 
 /** Whether it is the turn of what has this one. */
