@@ -175,8 +175,8 @@ const SETS = {
 /** Every instruction set of an architecture beside the scalar one, best first. */
 export const allSets = (arch) => Object.keys(SETS[arch] ?? {});
 
-/** Those of them that this machine runs, best first; all where it does not say what it has. */
-export function ownSets() {
+/** The best of them that this machine runs, alone or, where it runs none, nothing; all where it does not say what it has. */
+export function bestSets() {
   const all = allSets(process.arch);
   let listed;
   try {
@@ -186,7 +186,7 @@ export function ownSets() {
   }
   if (!listed) return all;
   const has = new Set(listed[1].trim().split(/\s+/));
-  return all.filter((set) => SETS[process.arch][set].every((flag) => has.has(flag)));
+  return all.filter((set) => SETS[process.arch][set].every((flag) => has.has(flag))).slice(0, 1);
 }
 
 /**
