@@ -2,7 +2,8 @@
 // Part of kernels_test, see binding.gyp.
 #include <napi.h>
 
-#include <chrono>
+#include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "cache/threads.h"
@@ -22,9 +23,10 @@ int argument(const Napi::CallbackInfo& info, size_t index, int least, int most) 
   return static_cast<int>(number);
 }
 
-// (threads, rounds, most items, seed) -> { wrong, byOthers }: rounds of random size and work, for a random number of the threads, without pauses;
+// (threads, rounds, most items, seed) -> { wrong, shared, byOthers }: rounds of random size and work, for a random number of the threads, without pauses;
 // half of the threads are added midway. An item is wrong if it did not run exactly once before each() returned, ran at the same time as another
-// with the same thread number, or ran on a thread that the round was not for.
+// with the same thread number, or ran on a thread that the round was not for. shared: rounds in which the caller waited for another thread;
+// byOthers: rounds in which another took an item.
 Napi::Value threadRounds(const Napi::CallbackInfo& info) {
   const int count = argument(info, 0, 1, 64), rounds = argument(info, 1, 1, 1 << 20), most = argument(info, 2, 1, 4096);
   uint64_t random = static_cast<uint64_t>(argument(info, 3, 0, 1 << 30));
@@ -34,18 +36,22 @@ Napi::Value threadRounds(const Napi::CallbackInfo& info) {
   std::vector<unsigned> sums(most);
   std::vector<std::atomic<bool>> busy(count);
   std::atomic<int> overlaps{0}, byOthers{0};
-  int wrong = 0;
+  int wrong = 0, shared = 0;
   for (int round = 0; round < rounds; round++) {
     random = random * 6364136223846793005ULL + 1442695040888963407ULL;
     const int items = static_cast<int>((random >> 33) % most) + 1;
     const int work = static_cast<int>((random >> 20) % 2000);
     if (round == rounds / 2) threads.grow(count);
     const int allowed = round % 3 == 0 ? 1 + static_cast<int>((random >> 40) % count) : count;
+    // In every eighth round the caller stays in its first item until another thread has taken one: without that, a caller whose items take no
+    // time would run them all.
+    const bool isShared = round % 8 == 0 && items > 1 && std::min(allowed, threads.count()) > 1;
+    if (isShared) shared++;
+    std::atomic<bool> isMet{false};
     auto task = [&](int item, int thread) {
       if (thread >= allowed || busy[thread].exchange(true)) overlaps++;
-      if (thread != 0) byOthers++;
-      // Without this, a caller whose items take no time would run them all.
-      if (thread == 0 && round % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (thread != 0 && !isMet.exchange(true)) byOthers++;
+      while (thread == 0 && isShared && !isMet.load()) std::this_thread::yield();
       unsigned sum = 0;
       for (int i = 0; i < work; i++) sum = sum * 31 + static_cast<unsigned>(item + i);
       sums[item] = sum;
@@ -60,6 +66,7 @@ Napi::Value threadRounds(const Napi::CallbackInfo& info) {
   }
   Napi::Object found = Napi::Object::New(info.Env());
   found.Set("wrong", Napi::Number::New(info.Env(), wrong + overlaps.load()));
+  found.Set("shared", Napi::Number::New(info.Env(), shared));
   found.Set("byOthers", Napi::Number::New(info.Env(), byOthers.load()));
   return found;
 }

@@ -194,11 +194,14 @@ function readable<T>(name: string, read: () => T): T {
   }
 }
 
-/** True for a segment whose file was created but whose header never reached the disk whole: it holds only the beginning of a header. */
+/**
+ * True for a segment whose file was created but whose header never reached the disk whole: it holds the beginning of a header and behind
+ * that at most zeros, which were allotted and not written. A header is on disk before an entry follows it, so a longer file is damaged.
+ */
 export function isTornHeader(segment: SegmentFile, expected: Parameters<typeof isHeaderStart>[1]): boolean {
+  if (segment.size > headerBytes(2, expected.leaves)) return false;
   const bytes = segment.bytes(0, HEADER_BYTES_MAX);
-  if (bytes.every((byte) => byte === 0)) return segment.size <= headerBytes(2, expected.leaves);
-  return isHeaderStart(bytes, expected);
+  return isHeaderStart(bytes.subarray(0, bytes.findLastIndex((byte) => byte !== 0) + 1), expected);
 }
 
 /** The error for a damaged log: it names the place and what is wrong there. */

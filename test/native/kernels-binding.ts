@@ -164,7 +164,12 @@ export interface KernelsBinding {
   /** Packs rows of a type, an index of DENSE_TYPES, into panels. → 1 if all scales are finite, or 0 */
   densePack(isa: number, type: number, inputs: number, rows: number, bytes: Uint8Array, panels: Uint8Array): number;
   /** The thread pool (native/test_threads.cc); not in WebAssembly. → items that did not run exactly once, and how many the caller did not run */
-  threadRounds?(threads: number, rounds: number, mostItems: number, seed: number): { wrong: number; byOthers: number };
+  threadRounds?(
+    threads: number,
+    rounds: number,
+    mostItems: number,
+    seed: number,
+  ): { wrong: number; shared: number; byOthers: number };
   /** Linux only. Rounds while every thread but the caller is stopped. → items that ran */
   stoppedThreads?(threads: number, rounds: number): number;
 }

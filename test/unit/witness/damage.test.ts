@@ -295,6 +295,24 @@ describe('what a crash leaves', () => {
     }
   });
 
+  it('of a next header may be a beginning and zeros that were allotted and not written, and no more of them', () => {
+    const dir = forge([[payload(0), payload(1)], [payload(2)]]);
+    const path = join(dir, '00000001.wal');
+    const bytes = readFileSync(path).subarray(0, readFileSync(path).readUInt32LE(12));
+    for (let length = 0; length < bytes.length; length += 7) {
+      const torn = Buffer.alloc(bytes.length);
+      bytes.copy(torn, 0, 0, length);
+      writeFileSync(path, torn);
+      expect(verifyLog(dir), `${length} bytes`).toMatchObject({ ok: true, entries: 2, tornBytes: bytes.length });
+      expect([...readLog(dir)].length, `${length} bytes`).toBe(2);
+      writeFileSync(path, Buffer.concat([torn, Buffer.alloc(1)]));
+      expect(verifyLog(dir).problem, `${length} bytes`).toMatchObject({ segment: '00000001.wal', offset: 0 });
+      torn[bytes.length - 1] = 1;
+      writeFileSync(path, torn);
+      expect(verifyLog(dir).problem, `${length} bytes`).toMatchObject({ segment: '00000001.wal', offset: 0 });
+    }
+  });
+
   it('of the very first header is no entry and no log', () => {
     const dir = forge([[payload(0)]]);
     const path = join(dir, '00000000.wal');
