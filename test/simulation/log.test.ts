@@ -3,10 +3,10 @@
 // promise are found, so the simulation can fail. `npm run sim -- log --seeds N` runs more seeds, `npm run sim -- log SEED` one, with all it does.
 import { describe, expect, it, test } from 'vitest';
 import type { LogFiles } from '../../witness/index.ts';
-import { volume } from '../tier.ts';
+import { seedFrom, VOLUMES, volume } from '../tier.ts';
 import { type Outcome, type Simulation, simulateLog } from './log-run.ts';
 
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 1);
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 1 + VOLUMES['log seeds'].full * seedFrom(0));
 const SEEDS = Number(process.env['PALIMPSEST_SIM_SEEDS'] ?? volume('log seeds'));
 const SCATTERED = Math.ceil(SEEDS / 4);
 const trace = SEEDS === 1 ? (line: string): void => console.log(line) : undefined;
