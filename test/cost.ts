@@ -9,8 +9,13 @@ declare module 'vitest' {
   }
 }
 
+/** CPU seconds that the process had spent before this file: those of the files before it, where files share a process. */
+const spent = (globalThis as { palimpsestSpent?: number }).palimpsestSpent ?? 0;
+
 // biome-ignore lint/correctness/noEmptyPattern: vitest wants a pattern there.
 afterAll(({}, suite) => {
   const seconds = cpuSeconds();
-  if (seconds !== null) suite.file.meta.cpuSeconds = seconds;
+  if (seconds === null) return;
+  suite.file.meta.cpuSeconds = seconds - spent;
+  (globalThis as { palimpsestSpent?: number }).palimpsestSpent = seconds;
 });

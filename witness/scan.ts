@@ -141,7 +141,7 @@ export class SegmentFile {
   isTorn(version: number, fault: Fault, seq: number, previousHash: Uint8Array): boolean {
     if (this.#isWholeButHead(version, fault.offset, seq, previousHash) || this.#hasFrameAfter(version, fault.offset))
       return false;
-    if (this.#hasLostSector(fault.offset)) return true;
+    if (this.#hasLostSector(fault.offset) || this.#isCutInHash(version, fault.offset, seq, previousHash)) return true;
     if (!fault.cut) return false;
     const start = this.bytes(fault.offset + ENTRY_HEAD_BYTES, PAYLOAD_START.length).toString('latin1');
     return PAYLOAD_START.startsWith(start);
@@ -171,6 +171,22 @@ export class SegmentFile {
       at += found + 1;
     }
     return false;
+  }
+
+  /** The hash alone was not written to its end: what of it stands there is right, and only zeros stand behind. */
+  #isCutInHash(version: number, offset: number, seq: number, previousHash: Uint8Array): boolean {
+    const frame = this.frame(version, offset);
+    if (frame === null || !('payload' in frame)) return false;
+    const { payload, hash, end } = frame;
+    const written = hash.findLastIndex((byte) => byte !== 0) + 1;
+    const expected = chained(version, previousHash, seq, payload).hash;
+    return expected.subarray(0, written).equals(hash.subarray(0, written)) && this.#isZeroFrom(end);
+  }
+
+  #isZeroFrom(offset: number): boolean {
+    for (let at = offset; at < this.size; at += READ_BYTES)
+      if (!this.bytes(at, READ_BYTES).every((byte) => byte === 0)) return false;
+    return true;
   }
 
   /** A sector may also have been written once, when a part of the entry was not in it yet. */

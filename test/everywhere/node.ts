@@ -4,6 +4,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import { costTable } from '../../scripts/cost.mjs';
 import type { Cost } from '../../scripts/summary-reporter.ts';
 
 const root = join(import.meta.dirname, '../..');
@@ -45,18 +46,18 @@ export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/nat
 
 const LONGEST = 10;
 
-/** Test files, one after the other. Prints which of them took longest. */
+/** Test files, one after the other in one process: a sanitizer takes ten seconds to start one. Prints which of them took longest. */
 export function suite(files: readonly string[], env: Readonly<Record<string, string>>): Ran {
   const folder = mkdtempSync(join(tmpdir(), 'palimpsest-suite-'));
   const summary = join(folder, 'summary.json');
   try {
     const reporters = ['--reporter=dot', '--reporter=./scripts/summary-reporter.ts'];
-    const args = [VITEST, 'run', ...reporters, '--maxWorkers=1', ...files];
+    const args = [VITEST, 'run', ...reporters, '--maxWorkers=1', '--no-isolate', ...files];
     const ran = node(args, { ...env, PALIMPSEST_TEST_SUMMARY: summary });
     if (existsSync(summary)) {
       const { files: costs } = JSON.parse(readFileSync(summary, 'utf8')) as { files: Cost[] };
       const longest = costs.toSorted((a, b) => b.seconds - a.seconds).slice(0, LONGEST);
-      console.log(longest.map(({ title, seconds }) => `${seconds.toFixed(0).padStart(5)} s  ${title}`).join('\n'));
+      console.log(costTable('the longest test files of this suite', longest).join('\n'));
     }
     return ran;
   } finally {

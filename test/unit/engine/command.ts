@@ -1,9 +1,10 @@
-/** The built command in a process of its own, in a folder of its own, and what every ending of it must look like. */
+/** The built command in a process of its own, in a folder of its own, and what every ending of it must look like; its help without a process. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import { program } from '../../../engine/cli/program.ts';
 
 export const root = join(import.meta.dirname, '../../..');
 const main = join(root, 'dist/engine/cli/main.js');
@@ -41,6 +42,14 @@ export function palimpsest(args: readonly string[], ways: Ways = {}): Promise<Re
   child.stdin!.end(ways.input ?? '');
   ways.with?.(child);
   return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, out, err })));
+}
+
+/** The help of a command, as it is printed, without a process. */
+export async function helpOf(words: readonly string[]): Promise<string> {
+  let text = '';
+  const asked = program((part) => (text += part)).parseAsync([...words, '--help'], { from: 'user' });
+  await expect(asked).rejects.toMatchObject({ code: 'commander.helpDisplayed', exitCode: 0 });
+  return text;
 }
 
 export const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trimEnd().split('\n').at(-1)!);

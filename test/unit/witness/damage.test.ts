@@ -313,6 +313,26 @@ describe('what a crash leaves', () => {
     }
   });
 
+  it('of the hash of the last entry is passed over where the rest was not written, and refused where it is wrong', () => {
+    const dir = forge([[payload(0), payload(1)]]);
+    const path = join(dir, '00000000.wal');
+    const whole = readFileSync(path);
+    const hashAt = whole.length - 32;
+    for (const behind of [0, 5]) {
+      for (let written = 0; written < 32; written++) {
+        const torn = Buffer.concat([whole, Buffer.alloc(behind)]).fill(0, hashAt + written);
+        writeFileSync(path, torn);
+        expect([...readLog(dir)].length, `${written} bytes`).toBe(1);
+        expect(verifyLog(dir), `${written} bytes`).toMatchObject({ ok: true, entries: 1 });
+        if (written === 0) continue;
+        torn[hashAt + written - 1] = whole[hashAt + written - 1] === 1 ? 2 : 1;
+        writeFileSync(path, torn);
+        // Sixteen zeros at its end are a sector that was lost, whatever stands before them.
+        expect(verifyLog(dir).ok, `${written} bytes and ${behind}`).toBe(written <= 16 + behind);
+      }
+    }
+  });
+
   it('of the very first header is no entry and no log', () => {
     const dir = forge([[payload(0)]]);
     const path = join(dir, '00000000.wal');

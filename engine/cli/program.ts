@@ -1,0 +1,69 @@
+/** The program on the command line: its commands with their flags and their help. */
+import { Command } from 'commander';
+import { columnsOf, packageVersion, wrap } from '../../native/index.ts';
+import { AUDIT_COMMANDS, COMMANDS, SESSION_COMMANDS, THRESHOLD_COMMANDS, TRACE_COMMANDS } from './commands.ts';
+import type { CommandText } from './setting-groups.ts';
+import { addSettings, readSettings } from './settings.ts';
+
+/** The text below the help of every command. */
+const sources = (): string =>
+  `\n${wrap('Each flag can also be set in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) or in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
+
+function add(parent: Command, { usage, does, examples, settings, act }: CommandText): void {
+  const command = addSettings(parent.command(usage).description(does), settings);
+  command.addHelpText(
+    'after',
+    () =>
+      `${sources()}\n\n${examples.length === 1 ? 'Example' : 'Examples'}:\n${examples.map((line) => `  ${line}`).join('\n')}`,
+  );
+  command.action(async (...parameters: unknown[]) => {
+    const self = parameters.at(-1) as Command;
+    const settings = readSettings(self, process.env);
+    if (settings.masterKey !== undefined) (await import('./options.ts')).applyMasterKeys(settings);
+    await act(
+      settings,
+      self.processedArgs.flat().filter((value): value is string => typeof value === 'string'),
+    );
+  });
+}
+
+/** A program that was not run yet. It throws a `CommanderError` where it would end the process. `write`: where help goes. */
+export function program(write = (text: string): unknown => process.stdout.write(text)): Command {
+  const root = new Command('palimpsest')
+    .description(
+      'An adaptive KV cache: old tokens in 8, 4, 3 or 2 bits, decided per layer and page while running, every move tried first and explained afterwards.',
+    )
+    .version(packageVersion())
+    .showHelpAfterError('(add --help for the options)')
+    .exitOverride()
+    .configureOutput({
+      writeOut: write,
+      outputError: (message, write) => write(message.replace(/^error: /, 'palimpsest: ')),
+    })
+    .addHelpText(
+      'after',
+      () => `${sources()}
+
+Try first:
+  palimpsest start                         the demonstration behind npm start
+  echo "Once upon a time" | palimpsest run -m reference -p - -n 900 --kv-budget 1.5MiB
+  palimpsest audit list --limit 5
+  palimpsest doctor --tokens 32768
+
+Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted; with --exit-status 3 for an audit list without rows.`,
+    );
+  for (const command of COMMANDS) add(root, command);
+  const auditing = root
+    .command('audit')
+    .description('Questions to the witness log: what moved, why, what it cost, where something like it happened.');
+  for (const command of AUDIT_COMMANDS) add(auditing, command);
+  const learned = root.command('thresholds').description('What was learned, as a file that another machine can use.');
+  for (const command of THRESHOLD_COMMANDS) add(learned, command);
+  const parking = root.command('sessions').description('Sessions that wait in files, and go on later.');
+  for (const command of SESSION_COMMANDS) add(parking, command);
+  const tracing = root
+    .command('trace')
+    .description('A run as a file, over which caches are simulated without the model.');
+  for (const command of TRACE_COMMANDS) add(tracing, command);
+  return root;
+}
