@@ -52,6 +52,7 @@ export const NIGHTLY = {
   'avx2vnni under sanitizers': 0,
   'avx512 under sanitizers': 3,
   'avx512vnni under sanitizers': 7,
+  'codecs on an emulated ARM': 5,
   'WebAssembly built twice': 9,
 } as const satisfies Record<string, number>;
 

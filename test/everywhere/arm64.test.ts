@@ -3,6 +3,7 @@
  * give the bits of the others; it takes minutes because every instruction is emulated.
  */
 import { expect, test } from 'vitest';
+import { isNightFor } from '../tier.ts';
 import { ends, MINUTES, node } from './node.ts';
 
 const hasArm64 = ends('scripts/test-arm64.mjs', '--missing');
@@ -10,7 +11,8 @@ const hasArm64 = ends('scripts/test-arm64.mjs', '--missing');
 test.skipIf(!hasArm64)(
   'an emulated 64-bit ARM (needs g++-aarch64-linux-gnu, qemu-user-static and Node for it)',
   () => {
-    const { status, said } = node(['scripts/test-arm64.mjs', '--short']);
+    const more = isNightFor('codecs on an emulated ARM') ? ['--codecs'] : [];
+    const { status, said } = node(['scripts/test-arm64.mjs', '--short', ...more]);
     console.log(said.match(/^test.* s\)$/gm)?.join('\n'));
     expect({ status, said: status === 0 ? '' : said.slice(-8000) }).toEqual({ status: 0, said: '' });
   },
