@@ -6,6 +6,7 @@ import {
   FORMATS,
   type FormatName,
   type FormatPair,
+  isWindowTokens,
   isYardstick,
   KvError,
   LOWEST_FORMATS,
@@ -15,6 +16,7 @@ import {
   show,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
+  WINDOW_TOKENS_RULE,
   type WindowName,
 } from '../native/index.ts';
 import {
@@ -235,8 +237,7 @@ export function checkRequest(request: PlanRequest, layers: number): void {
   };
   if (openFormat !== undefined && openFormat !== 'f16' && openFormat !== WINDOW_FORMAT)
     refuse(`openFormat must be 'f16' or '${WINDOW_FORMAT}'`, openFormat);
-  if (windowTokens !== undefined && !WINDOW_TOKENS.includes(windowTokens))
-    refuse(`windowTokens must be ${WINDOW_TOKENS.join(' or ')}`, windowTokens);
+  if (windowTokens !== undefined && !isWindowTokens(windowTokens)) refuse(WINDOW_TOKENS_RULE, windowTokens);
   if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
     refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
   if (priority !== undefined && priority !== 'bytes' && priority !== 'kld')

@@ -8,11 +8,14 @@ import { parse as parseToml } from 'smol-toml';
 import {
   FORMAT_NAMES,
   ISA_NAMES,
+  isWindowTokens,
   KvError,
   LATENT_NAMES,
   parsePair,
   readRegular,
   unknownName,
+  WINDOW_TOKENS,
+  WINDOW_TOKENS_RULE,
 } from '../../native/index.ts';
 import { FORMS, policies } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
@@ -44,6 +47,12 @@ const cacheType = (text: string): string => {
   parsePair(text);
   return text;
 };
+
+function windowTokens(text: string): number {
+  const tokens = Number(text);
+  if (!isWindowTokens(tokens)) throw new InvalidArgumentError(`${WINDOW_TOKENS_RULE}.`);
+  return tokens;
+}
 
 /** Parses a list of layers: '0,3-5' is [0, 3, 4, 5]. */
 export function layerList(text: string): number[] {
@@ -133,8 +142,8 @@ export const SETTINGS = {
   },
   windowTokens: {
     flags: '--window-tokens <n>',
-    help: 'newer tokens that keep a sealed page in the window (default: 128, or 64 under a small budget)',
-    parse: whole(1, 128),
+    help: `newer tokens that keep a sealed page in the window: ${WINDOW_TOKENS.join(' or ')} (default: 128, or 64 under a small budget)`,
+    parse: windowTokens,
   },
   latents: {
     flags: '--latents <type>',

@@ -9,7 +9,15 @@
  *    24  the head, JSON · the cache (cache-bytes.ts) · SHA-256 of everything before
  */
 import { z } from 'zod';
-import { type CacheShape, KvError, PAGE_TOKENS, parseJson, readRegular, WINDOW_TOKENS } from '../../native/index.ts';
+import {
+  type CacheShape,
+  isWindowTokens,
+  KvError,
+  PAGE_TOKENS,
+  parseJson,
+  readRegular,
+  WINDOW_TOKENS_RULE,
+} from '../../native/index.ts';
 import { machineDigest } from '../../policy/index.ts';
 import type { Governed } from '../governed.ts';
 import { cacheBytes, fillCache } from './cache-bytes.ts';
@@ -36,7 +44,7 @@ const schema = z.strictObject({
   policy: z.strictObject({ id: text, version: count, machine: text }),
   /** How rows are written that are still in the open page, and how many newer tokens keep a page in the window. */
   openFormat: z.enum(['f16', 'q8']),
-  windowTokens: z.int().refine((tokens) => (WINDOW_TOKENS as readonly number[]).includes(tokens)),
+  windowTokens: z.custom<number>(isWindowTokens, WINDOW_TOKENS_RULE),
   trials: trialsSchema,
 });
 

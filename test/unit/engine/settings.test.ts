@@ -82,7 +82,8 @@ describe('settings', () => {
       const key = keyName(name);
       const isSwitch = !setting.flags.includes('<');
       const numeric = setting.parse !== undefined && values[name] === undefined;
-      const value = values[name] ?? setting.choices?.[1] ?? (numeric ? (name === 'tokens' ? '512' : '2') : 'some text');
+      const number = name === 'tokens' ? '512' : name === 'windowTokens' ? '64' : '2';
+      const value = values[name] ?? setting.choices?.[1] ?? (numeric ? number : 'some text');
       const expected = parse(isSwitch ? [`--${key}`] : [`--${key}`, value])[name];
       expect(expected, key).toBeDefined();
       process.env[environmentName(name)] = isSwitch ? 'true' : value;
