@@ -21,6 +21,7 @@ import {
   type FormChange,
   machineDigest,
   type Outcome,
+  openPolicy,
   type PolicySession,
   type PolicySummary,
   type Priority,
@@ -127,7 +128,7 @@ export class Governed {
     this.#options = options;
     this.#family = family;
     this.#budgetBytes = plan.budgetBytes;
-    this.policy = plan.policy.open(context);
+    this.policy = openPolicy(plan.policy, context);
     this.learnt = new Learnt(context.thresholds, shape.layers, this.policy);
     setShares(kv, plan);
     this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));

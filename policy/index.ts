@@ -7,6 +7,7 @@ import { uniform, uniformOne } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
 export { Arrows } from './arrows.ts';
+export { openPolicy } from './asked.ts';
 export { believable, Evidence } from './evidence.ts';
 export { FORMS, isLatent, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export * from './law.ts';
@@ -25,7 +26,7 @@ export { OutlierKeys } from './outlier-keys.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
-export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, usefulPair } from './unsafe.ts';
+export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, unsafeRule, usefulPair } from './unsafe.ts';
 export {
   type Kept,
   type Observed,

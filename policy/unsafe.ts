@@ -1,6 +1,6 @@
 /**
- * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy may plan one:
- * policies ask before they plan, tests walk every state that can be reached and find none.
+ * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy can make one: every move that any of them
+ * plans is asked here before it is carried out (`asked.ts`). Those of this room plan none, which tests find at every state that can be reached.
  */
 import {
   FORMATS,
@@ -22,6 +22,8 @@ export interface Move {
   readonly partner: FormatName;
   /** The page has left the window: at least one page of newer tokens stands behind it. Sinks are rows of their own and never in a page's codes. */
   readonly movable: boolean;
+  /** The original of the side was kept, has just been measured, and is put back. */
+  readonly isBack?: boolean;
 }
 
 export interface Unsafe {
@@ -42,8 +44,8 @@ export const UNSAFE: readonly Unsafe[] = [
   {
     id: 'promotion',
     reason:
-      'bytes come back, information does not: a finer format would hold the coarser one’s decode. It takes a better source, and none is kept',
-    applies: ({ from, to }) => rank(to) < rank(from),
+      'bytes come back, information does not: a finer format would hold the coarser one’s decode. It takes an original that was kept, and there is none',
+    applies: ({ from, to, isBack = false }) => rank(to) < rank(from) && !isBack,
   },
   {
     id: 're-encode',
@@ -75,7 +77,7 @@ export const UNSAFE: readonly Unsafe[] = [
       '2-bit keys beside values of 4 bits or more: 2-bit keys cost twenty times what 2-bit values cost (measured), so the bytes are better taken from the values',
     applies: (move) => {
       const pair = keysAndValues(move);
-      return isUselessPair(pair.k, pair.v) && move.side === 'k';
+      return isUselessPair(pair.k, pair.v) && (move.side === 'k' || move.isBack === true);
     },
   },
 ];
@@ -95,6 +97,9 @@ export function usefulPair({ k, v }: FormatPair): FormatPair {
 export function unsafe(move: Move): Unsafe | null {
   return UNSAFE.find(({ applies }) => applies(move)) ?? null;
 }
+
+/** The rule under which a move that is unsafe is refused, in logs and in words. */
+export const unsafeRule = (id: Unsafe['id']): string => `unsafe-${id}`;
 
 /** Checks a K:V pair that a person asked for. Throws 'unsupported' for one that nothing should be set to. */
 export function checkPair(k: FormatName, v: FormatName): void {

@@ -7,6 +7,8 @@ import {
   type PageForm,
   type ThresholdOrigin,
   type TrialReport,
+  UNSAFE,
+  unsafeRule,
 } from '../policy/index.ts';
 import type { Explanation } from './explanation.ts';
 import { entryId } from './series.ts';
@@ -84,6 +86,7 @@ export const RULES: Readonly<Record<string, string>> = {
   uniform: 'all pages alike take the format whose bits fit the budget',
   'kld-gives-way':
     'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
+  ...Object.fromEntries(UNSAFE.map(({ id, reason }) => [unsafeRule(id), reason])),
 };
 
 const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : ` (${RULES[rule]})`}`;

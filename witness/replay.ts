@@ -10,6 +10,7 @@ import {
   isKnownMachine,
   machineDigest,
   type Outcome,
+  openPolicy,
   type Policy,
   type PolicySession,
   type Situation,
@@ -149,7 +150,7 @@ class Replay {
     }
     if (!isKnownMachine(policy.machine))
       this.#differs(open.seq, 'policy', `machine ${policy.machine}`, `machine ${machineDigest()}`);
-    this.#policy = created.open(context);
+    this.#policy = openPolicy(created, context);
     const { pageBytes, windowFormat, latents } = context;
     this.#bytesOf = pageBytes;
     const sizes = Object.values(pageBytes);

@@ -26,6 +26,7 @@ import {
   isLatent,
   isUselessPair,
   type Outcome,
+  openPolicy,
   type PageForm,
   type Policy,
   type PolicyContext,
@@ -226,7 +227,7 @@ class Session {
   ) {
     const { policy, context, drift = () => 1 } = run;
     this.#run = run;
-    this.#policy = policy.open(context);
+    this.#policy = openPolicy(policy, context);
     this.#needsTrials = policy.needsTrials;
     this.#context = context;
     this.#budgetBytes = budgetBytes;
@@ -429,6 +430,7 @@ class Session {
         factor === null ? null : factor * Math.sqrt(Math.max(0, decision.epsilonTo! ** 2 - decision.epsilonFrom! ** 2));
     }
     const verdict = this.#policy.judge(decision, epsilonNow);
+    expect(verdict.because.threshold, `${key} ${from} to ${to} beside ${partner}`).not.toBe('unsafe');
     let bytesFreed = 0;
     if (verdict.accepted) {
       const before = this.#bytesOf(layer, page);

@@ -1,0 +1,115 @@
+/**
+ * The one way to open a session of a policy, a policy of one's own included. Each move that it plans is asked of `unsafe` just before it
+ * would be carried out, when the moves before it have been made or refused, and an unsafe one is refused: the log has the reason, and the policy
+ * hears of it among the outcomes, as of any other refusal. Deciding again from the log goes the same way.
+ */
+import { type FormatName, isFormatName, movablePages, PARTS, type Side } from '../native/index.ts';
+import { rank } from './ladder.ts';
+import type {
+  CanaryReport,
+  Decision,
+  LayerChange,
+  Policy,
+  PolicyContext,
+  PolicySession,
+  PolicySummary,
+  Situation,
+  Verdict,
+} from './types.ts';
+import { type Unsafe, unsafe, unsafeRule } from './unsafe.ts';
+
+/** Begins a session whose unsafe moves are refused. Throws what `open` of the policy throws. */
+export const openPolicy = (policy: Policy, context: PolicyContext): PolicySession =>
+  new AskedSession(policy.open(context), context);
+
+const NO_CANARIES: readonly CanaryReport[] = [];
+
+class AskedSession implements PolicySession {
+  readonly #session: PolicySession;
+  readonly #context: PolicyContext;
+  /** Forms of the page sides that are not in the window format. */
+  readonly #forms = new Map<number, FormatName>();
+  #tokens = 0;
+  #canaries = NO_CANARIES;
+
+  constructor(session: PolicySession, context: PolicyContext) {
+    this.#session = session;
+    this.#context = context;
+  }
+
+  decide(situation: Situation): readonly Decision[] {
+    this.#see(situation);
+    return this.#session.decide(situation);
+  }
+
+  judge(decision: Decision, epsilonNow: number | null): Verdict {
+    const found = this.#ask(decision);
+    if (found !== null) return refusal(found);
+    const verdict = this.#session.judge(decision, epsilonNow);
+    if (verdict.accepted) this.#become(decision);
+    return verdict;
+  }
+
+  summary(): PolicySummary {
+    return this.#session.summary();
+  }
+
+  takeChanges(): readonly LayerChange[] {
+    return this.#session.takeChanges?.() ?? [];
+  }
+
+  haste(layer: number): number {
+    return this.#session.haste?.(layer) ?? 1;
+  }
+
+  /** Takes in what forms page sides have, in the order in which a situation tells it. Moves of the last plan were taken in when they were judged. */
+  #see({ tokens, changes = [], trials, canaries = NO_CANARIES }: Situation): void {
+    if (tokens < this.#tokens) this.#forget(tokens);
+    this.#tokens = tokens;
+    this.#canaries = canaries;
+    for (const change of changes) this.#become(change);
+    for (const { layer, page, side, from } of trials) this.#become({ layer, page, side, to: from });
+  }
+
+  #become({ layer, page, side, to }: Pick<Decision, 'layer' | 'page' | 'side' | 'to'>): void {
+    // While a page is held as a latent, its sides count as if they were in the window format still.
+    if (side === 'kv' || !isFormatName(to)) return;
+    const key = this.#key(layer, page, side);
+    if (to === this.#context.windowFormat) this.#forms.delete(key);
+    else this.#forms.set(key, to);
+  }
+
+  /** Pages that are in the window at this length, or gone, are reported anew when they have left it. */
+  #forget(tokens: number): void {
+    const first = this.#key(0, movablePages(tokens, this.#context.windowTokens), 'k');
+    for (const key of this.#forms.keys()) if (key >= first) this.#forms.delete(key);
+  }
+
+  #ask({ layer, page, side, from, to }: Decision): Unsafe | null {
+    const [k, v] = [this.#form(layer, page, 'k'), this.#form(layer, page, 'v')];
+    const lower = rank(k) > rank(v) ? k : v;
+    return unsafe({
+      side,
+      from,
+      to,
+      partner: side === 'kv' ? lower : side === 'k' ? v : k,
+      movable: page < movablePages(this.#tokens, this.#context.windowTokens),
+      isBack: this.#canaries.some(
+        (it) => it.layer === layer && it.page === page && it.side === side && it.to === from && it.from === to,
+      ),
+    });
+  }
+
+  #form(layer: number, page: number, side: Side): FormatName {
+    return this.#forms.get(this.#key(layer, page, side)) ?? this.#context.windowFormat;
+  }
+
+  #key(layer: number, page: number, side: Side): number {
+    return (page * this.#context.layers + layer) * PARTS.length + PARTS.indexOf(side);
+  }
+}
+
+const refusal = ({ id }: Unsafe): Verdict => ({
+  accepted: false,
+  because: { threshold: 'unsafe', measured: 1, bound: 0, unit: '1', origin: 'default', rule: unsafeRule(id) },
+});
