@@ -12,6 +12,9 @@ export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
 export type { FormatName, WindowName } from './formats/index.gen.ts';
 export { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, SINK_TOKENS, type Side, SKETCH_ROWS, TRIAL_QUERIES } from './layout.ts';
 
+/** The largest number that a row may hold: the largest half. */
+export const ROW_MOST = 65504;
+
 /** The part of a page that a move concerns: one side, or both. */
 export type Part = Side | 'kv';
 export const PARTS: readonly Part[] = ['k', 'v', 'kv'];

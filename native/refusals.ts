@@ -1,14 +1,15 @@
 /** The errors for numbers that the binary has refused. */
 import { KvError } from './error.ts';
+import { ROW_MOST } from './format.ts';
 
 /** Says which number of the keys or values is wrong. */
 export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: number, row: number): KvError {
   for (const [name, array] of Object.entries(arrays)) {
-    const at = array.findIndex((x) => !(Math.abs(x) <= 65504));
+    const at = array.findIndex((x) => !(Math.abs(x) <= ROW_MOST));
     if (at >= 0) {
       return new KvError('bad-value', `${name} holds ${array[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
         values: { layer, side: name, row: Math.floor(at / row), column: at % row, value: String(array[at]) },
-        hint: 'keys and values must be finite and at most 65504 in size; nothing has been appended',
+        hint: `keys and values must be finite and at most ${ROW_MOST} in size; nothing has been appended`,
       });
     }
   }
@@ -17,10 +18,10 @@ export function badValue(arrays: { k: Float32Array; v: Float32Array }, layer: nu
 
 /** Says which number of the queries is wrong, or that a norm is. */
 export function badQuery(cause: KvError, q: Float32Array, layer: number, row: number): KvError {
-  const at = q.findIndex((x) => !(Math.abs(x) <= 65504));
+  const at = q.findIndex((x) => !(Math.abs(x) <= ROW_MOST));
   if (at < 0) return new KvError('bad-value', 'xNorms must be finite and not negative', { values: cause.values });
   return new KvError('bad-value', `q holds ${q[at]} at row ${Math.floor(at / row)}, column ${at % row}`, {
     values: { layer, row: Math.floor(at / row), column: at % row, value: String(q[at]) },
-    hint: 'like keys and values, queries must be finite and at most 65504 in size; nothing has been counted',
+    hint: `like keys and values, queries must be finite and at most ${ROW_MOST} in size; nothing has been counted`,
   });
 }

@@ -304,7 +304,7 @@ export interface KvCache {
    * thread helps; otherwise it stops before the first that has not been encoded yet.
    */
   finishMoves(wait: boolean): FinishedMove[];
-  /** Decodes one side of a sealed page, or of the open page if `page` is the number of sealed pages, to rows [tokens, n, d] in `out` or a new array. */
+  /** Decodes one side of a sealed page, or of the open page if `page` is the number of sealed pages, to rows [tokens, n, d] in `out` or a new array. Rows in a window format are such that append takes them again, and codes them alike. */
   decode(layer: number, page: number, side: Side, out?: Float32Array): Float32Array;
   /** Sets the weights for the latents of a layer. Throws 'unsupported' once the layer holds latents. */
   setLatentWeights(layer: number, weights: LatentLayerWeights): void;

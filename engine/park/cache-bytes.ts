@@ -12,6 +12,7 @@ import {
   KvError,
   openRows,
   type PageRecord,
+  ROW_MOST,
   SIDES,
   type Side,
   sealedPages,
@@ -144,6 +145,9 @@ function packRows(rows: Float32Array, { kvHeads, headDim }: CacheShape, isExact:
 const tagged = (tag: number, { buffer }: Uint16Array | Float32Array): Buffer =>
   Buffer.concat([Buffer.of(tag), Buffer.from(buffer)]);
 
+/** The scale of a row in 8 bits is rounded, so that its largest numbers may lie beyond what a row may hold, and end there. */
+const within = (value: number): number => Math.max(-ROW_MOST, Math.min(ROW_MOST, value));
+
 /** A row in 8 bits; those of a row that was in 8 bits are the same. */
 function packCodes(row: Float32Array, headDim: number): { readonly bytes: Buffer; readonly isExact: boolean } {
   const heads = row.length / headDim;
@@ -159,7 +163,7 @@ function packCodes(row: Float32Array, headDim: number): { readonly bytes: Buffer
   for (let i = 0; i < row.length; i++) {
     const [value, scale] = [row[i]!, scales[Math.floor(i / headDim)]!];
     if (scale !== 0) codes[i] = Math.max(-127, Math.min(127, Math.round(value / scale)));
-    isExact &&= value === Math.fround(codes[i]! * scale);
+    isExact &&= value === within(Math.fround(codes[i]! * scale));
   }
   return { bytes: Buffer.concat([Buffer.of(ROW.q8), Buffer.from(halves.buffer), Buffer.from(codes.buffer)]), isExact };
 }
@@ -186,6 +190,6 @@ function unpackRows(reader: Reader, count: number, { kvHeads, headDim }: CacheSh
   for (let t = 0; t < count; t++)
     for (let head = 0, from = codesAt[t]!; from >= 0 && head < kvHeads; head++) {
       const [scale, to] = [scales[t * kvHeads + head]!, t * width + head * headDim];
-      for (let c = 0; c < headDim; c++) rows[to + c] = levels[from++]! * scale;
+      for (let c = 0; c < headDim; c++) rows[to + c] = within(levels[from++]! * scale);
     }
 }

@@ -129,14 +129,6 @@ void Cache::countOpen(const Layer& layer) const {
   layer.open.v.count(*account_);
 }
 
-// Copies the rows of a field of one head to where they are in an open page with other room. What belongs to a token lies together, but keys are
-// stored channel by channel (f16) or four channels at a time (codes): each of these stripes has room for the same tokens.
-static void copyField(const FieldLayout& field, bool isKey, int d, const uint8_t* from, int room, uint8_t* to, int toRoom) {
-  const int stripes = !isKey || field.elementBits == 0 ? 1 : field.elementBits == 16 ? d : d / 4;
-  const size_t bytes = fieldBytes(field, d, room) / stripes, toBytes = fieldBytes(field, d, toRoom) / stripes;
-  for (int i = 0; i < stripes; i++) std::memcpy(to + i * toBytes, from + i * bytes, std::min(bytes, toBytes));
-}
-
 bool Cache::draftGrowth(const Layer& from, const Growth& growth, OpenPage& open, PartRef& sinks) const {
   if (growth.sinks) {
     sinks = account_->draft(sinkBytes());
@@ -344,36 +336,6 @@ void Cache::materialize(int index, int pageIndex, bool isKey, int head, float* r
   float* made = stride == d ? rows : scratch.keyRows.data();
   latentRows(layer, pageIndex, isKey, head, made, scratch.latent);
   for (int t = 0; made != rows && t < kPageTokens; t++) std::memcpy(rows + t * stride, made + t * d, sizeof(float) * d);
-}
-
-void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
-  const Layer& layer = layers_[index];
-  const size_t d = shape().headDim, stride = shape().rowElements();
-  if (pageIndex < layer.sealed()) {
-    for (int head = 0; head < shape().kvHeads; head++) materialize(index, pageIndex, isKey, head, out + head * d, stride, workers_->scratch[0]);
-    return;
-  }
-  const int rows = layer.openRows(), firstRow = codesOpenRows() && pageIndex == 0 ? kSinkTokens : 0;
-  if (rows == 0) return;
-  // The rows as those of a page with room for 128 tokens, which the kernels decode whole.
-  Scratch& scratch = workers_->scratch[0];
-  scratch.codes.grow(openBytes(kPageTokens));
-  const SideShape side = openShape(isKey, layer.open.room);
-  for (int head = 0; head < shape().kvHeads; head++) {
-    SideView view = layer.open.side(isKey).view(side, head);
-    std::memset(scratch.codes.data(), 0, openBytes(kPageTokens));
-    size_t at = 0;
-    for (int i = 0; i < side.places[view.format].fields; i++) {
-      const FieldLayout& field = kFormats[view.format].field[i];
-      copyField(field, isKey, side.headDim, view.field[i], layer.open.room, scratch.codes.data() + at, kPageTokens);
-      view.field[i] = scratch.codes.data() + at;
-      at += alignedPart(fieldBytes(field, side.headDim));
-    }
-    float* decoded = scratch.keyRows.data();
-    kernels_->decode(view, isKey, side.headDim, firstRow, decoded, d);
-    if (firstRow > 0) restoreSinks(layer, isKey, head, decoded, d);
-    for (int t = 0; t < rows; t++) std::memcpy(out + head * d + t * stride, decoded + t * d, sizeof(float) * d);
-  }
 }
 
 // Keeps the sketch transposed and scaled to the range of half, so that dotF16 can use it.

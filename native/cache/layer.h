@@ -20,7 +20,6 @@
 
 namespace palimpsest {
 
-constexpr float kHalfMax = 65504.0f;
 
 struct CacheShape {
   int layers;

@@ -1,5 +1,6 @@
 #include "page.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace palimpsest {
@@ -43,6 +44,23 @@ size_t PageSide::bytes() const {
 void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride) {
   kernels->decode(view, isKey, headDim, firstRow, rows, stride);
   for (int t = 0; isCoded(view.format) && t < firstRow; t++) kernels->fromHalf(sinks + t * headDim, rows + t * stride, headDim);
+}
+
+void copyField(const FieldLayout& field, bool isKey, int d, const uint8_t* from, int room, uint8_t* to, int toRoom) {
+  const int stripes = !isKey || field.elementBits == 0 ? 1 : field.elementBits == 16 ? d : d / 4;
+  const size_t bytes = fieldBytes(field, d, room) / stripes, toBytes = fieldBytes(field, d, toRoom) / stripes;
+  for (int i = 0; i < stripes; i++) std::memcpy(to + i * toBytes, from + i * bytes, std::min(bytes, toBytes));
+}
+
+void endAtHalf(const SideView& view, int headDim, int count, float* rows, size_t stride) {
+  // The least scale, half, of which 127 are more: 516.
+  constexpr uint16_t kBeyond = 0x6008;
+  if (view.format != kQ8) return;
+  const uint16_t* scales = view.at<uint16_t>(kQ8RowScales);
+  for (int t = 0; t < count; t++) {
+    float* x = rows + t * stride;
+    for (int c = 0; scales[t] >= kBeyond && c < headDim; c++) x[c] = std::min(kHalfMax, std::max(-kHalfMax, x[c]));
+  }
 }
 
 size_t PageSide::bytesBeside(const PageSide& other) const {

@@ -9,6 +9,8 @@
 
 namespace palimpsest {
 
+constexpr float kHalfMax = 65504.0f;
+
 // Where the fields of one format lie in the parts of a page side.
 struct SidePlaces {
   struct Place {
@@ -59,5 +61,13 @@ inline void PageSide::views(const SideShape& shape, int first, int count, SideVi
 
 // Decodes one head of a side to rows `stride` apart, with exact sinks. sinks: those of this head, [4][d] half; read when firstRow is not 0.
 void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride);
+
+// Copies the rows of a field of one head to where they are in an open page with other room. What belongs to a token lies together, but keys are
+// stored channel by channel (f16) or four channels at a time (codes): each of these stripes has room for the same tokens.
+void copyField(const FieldLayout& field, bool isKey, int d, const uint8_t* from, int room, uint8_t* to, int toRoom);
+
+// Rows in 8 bits can lie half a step of their scale beyond what may be appended. Who decodes rows of a window format appends them again (a cache
+// that is saved, taken back or probed), so that they end where append does, which gives the same codes. Other rows stay as they are.
+void endAtHalf(const SideView& view, int headDim, int count, float* rows, size_t stride);
 
 }  // namespace palimpsest

@@ -1,4 +1,5 @@
-// Exports the bytes of a sealed page from a cache and imports them into one (layer.h). native/stored.ts adds the header that describes them.
+// What leaves a cache (layer.h) and comes back: the rows of a page, and the bytes of a sealed page, which are exported from one cache and imported into
+// another. native/stored.ts adds the header that describes the bytes.
 #include <cstring>
 
 #include "layer.h"
@@ -116,6 +117,41 @@ bool Cache::holdsNumbers(const Page& page, float* rows) const {
     }
   }
   return true;
+}
+
+void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
+  const Layer& layer = layers_[index];
+  const size_t d = shape().headDim, stride = shape().rowElements();
+  if (pageIndex < layer.sealed()) {
+    const Page& page = layer.page(pageIndex);
+    for (int head = 0; head < shape().kvHeads; head++, out += d) {
+      materialize(index, pageIndex, isKey, head, out, stride, workers_->scratch[0]);
+      if (page.kind == kResident) endAtHalf(page.side(isKey).view(sideShape(isKey), head), shape().headDim, kPageTokens, out, stride);
+    }
+    return;
+  }
+  const int rows = layer.openRows(), firstRow = codesOpenRows() && pageIndex == 0 ? kSinkTokens : 0;
+  if (rows == 0) return;
+  // The rows as those of a page with room for 128 tokens, which the kernels decode whole.
+  Scratch& scratch = workers_->scratch[0];
+  scratch.codes.grow(openBytes(kPageTokens));
+  const SideShape side = openShape(isKey, layer.open.room);
+  for (int head = 0; head < shape().kvHeads; head++) {
+    SideView view = layer.open.side(isKey).view(side, head);
+    std::memset(scratch.codes.data(), 0, openBytes(kPageTokens));
+    size_t at = 0;
+    for (int i = 0; i < side.places[view.format].fields; i++) {
+      const FieldLayout& field = kFormats[view.format].field[i];
+      copyField(field, isKey, side.headDim, view.field[i], layer.open.room, scratch.codes.data() + at, kPageTokens);
+      view.field[i] = scratch.codes.data() + at;
+      at += alignedPart(fieldBytes(field, side.headDim));
+    }
+    float* decoded = scratch.keyRows.data();
+    kernels_->decode(view, isKey, side.headDim, firstRow, decoded, d);
+    endAtHalf(view, side.headDim, rows, decoded, d);
+    if (firstRow > 0) restoreSinks(layer, isKey, head, decoded, d);
+    for (int t = 0; t < rows; t++) std::memcpy(out + head * d + t * stride, decoded + t * d, sizeof(float) * d);
+  }
 }
 
 }  // namespace palimpsest

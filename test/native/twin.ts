@@ -8,7 +8,7 @@ import {
 } from '../../native/index.ts';
 
 /**
- * Pages as they are stored, then the rows of the open page, which f16 holds exactly. Kept queries and mass are not copied; `weights`: of the latents
+ * Pages as they are stored, then the rows of the open page, which f16 holds exactly and 8 bits code alike. Kept queries and mass are not copied; `weights`: of the latents
  * of each layer.
  */
 export function twinOf(

@@ -5,11 +5,20 @@
  */
 import { describe, expect, it } from 'vitest';
 import { FORMATS } from '../../native/format.ts';
-import { FORMAT_NAMES, isMove, type KvCache, KvError, openKvCache, openPool, SIDES } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  isMove,
+  type KvCache,
+  KvError,
+  openKvCache,
+  openPool,
+  SIDES,
+  type Side,
+} from '../../native/index.ts';
 import { formatOf, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
-import { volume } from '../tier.ts';
+import { seedFrom, volume } from '../tier.ts';
 
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261122);
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? seedFrom(20261122));
 const STEPS = volume('move steps');
 const SHAPES = [
   { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 },
@@ -32,7 +41,17 @@ describe('moves in the background', () => {
     const pool = openPool(3_000_000);
     const shadows = openPool(2 ** 40);
     const noise = normals(random, 60_000);
-    const count = { refused: 0, started: 0, finished: 0, failed: 0, blocked: 0, forks: 0, closes: 0, transcoded: 0 };
+    const count = {
+      refused: 0,
+      started: 0,
+      finished: 0,
+      failed: 0,
+      late: 0,
+      blocked: 0,
+      forks: 0,
+      closes: 0,
+      transcoded: 0,
+    };
     let sessions: Session[] = [];
 
     /** What was refused must have changed nothing. */
@@ -63,19 +82,33 @@ describe('moves in the background', () => {
         count[refused === null ? 'finished' : 'failed']++;
       }
     };
-    /** Starts a move that makes a page larger, alone, and lowers the budget beneath it: whenever it is encoded, it is refused in the end. */
-    const refuseLate = (one: Session, layer: number): void => {
+    /** Page sides in 8 bits, of every session. */
+    const inEightBits = (): { one: Session; layer: number; page: number; side: Side }[] =>
+      sessions.flatMap((one) =>
+        Array.from({ length: one.cache.shape.layers }, (_, layer) => layer).flatMap((layer) => {
+          const pages = Array.from({ length: one.cache.table(layer).pages }, (_, page) => page);
+          const places = pages.flatMap((page) => SIDES.map((side) => ({ one, layer, page, side })));
+          return places.filter(({ page, side }) => formatOf(one.cache, layer, page, side) === 'q8');
+        }),
+      );
+    /**
+     * Starts a move that makes a page larger, alone, and lowers the budget beneath it: whenever it is encoded, it is refused in the end. Whether others
+     * are depends on how far the thread is when they are asked for, so that these alone are sure to be met.
+     */
+    const refuseLate = (): void => {
       for (const each of sessions) finish(each, true);
+      const places = inEightBits();
+      if (places.length === 0) return;
+      const { one, layer, page, side } = pick(random, places);
       const { cache } = one;
-      const page = cache.table(layer).kFormat.indexOf(FORMAT_NAMES.indexOf('q8'));
-      if (page < 0) return;
-      tried(() => cache.startMove(layer, page, 'k', 'f16'));
+      tried(() => cache.startMove(layer, page, side, 'f16'));
       if (cache.movesUnderWay === 0) return;
       const [given, failed] = [pool.budgetBytes, count.failed];
       pool.setBudget(pool.usedBytes);
       finish(one, true);
       pool.setBudget(given);
       expect(count.failed).toBe(failed + 1);
+      count.late++;
     };
     const compare = ({ cache, shadow }: Session): void => {
       const layer = Math.floor(random() * cache.shape.layers);
@@ -138,7 +171,7 @@ describe('moves in the background', () => {
         finish(one, random() < 0.4);
         pool.setBudget(given);
       } else if (kind < 0.875) {
-        refuseLate(one, layer);
+        refuseLate();
       } else if (kind < 0.9) {
         if (sessions.length >= 5) return;
         const fork = tried(() => cache.fork());

@@ -24,9 +24,11 @@ import {
 } from '../../native/index.ts';
 import { denseAttention, history, normals, pick, sameBits, uniform } from '../native/dense.ts';
 import { twinOf } from '../native/twin.ts';
+import { seedFrom } from '../tier.ts';
 
 const WORLDS = 12;
-const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261123);
+// Each commit has twelve worlds of its own.
+const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261123 + WORLDS * seedFrom(0));
 const STEPS = 90;
 const WIDTH = 64;
 const TOKENS_MAX = 900;

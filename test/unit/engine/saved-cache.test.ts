@@ -57,6 +57,32 @@ describe('save and load', () => {
     await loaded.close();
   });
 
+  // Rows of the open page are decoded and appended again. In 8 bits the largest decode to 65532, which nothing takes that is appended.
+  it.each(['f16', 'q8'] as const)(
+    'of the largest rows that there are, open page in %s: the same bits',
+    async (openFormat) => {
+      const path = join(folder(), 'saved.cache');
+      const cache = await openCache({ ...SHAPE, openFormat });
+      const random = uniform(6);
+      const largest = (count: number): Float32Array =>
+        normals(random, count, 30_000).map((x) => Math.max(-65504, Math.min(65504, x)));
+      for (const tokens of [100, 100, 90])
+        for (let layer = 0; layer < SHAPE.layers; layer++) {
+          cache.append(layer, largest(tokens * ROW), largest(tokens * ROW));
+          cache.attention(layer, normals(random, tokens * QUERY, 1e-5));
+        }
+      cache.save(path);
+      const loaded = await loadCache(path, { openFormat });
+      const [one, other] = [uniform(8), uniform(8)];
+      for (const count of [1, 20]) expect(step(loaded, other, count), `${count}`).toEqual(step(cache, one, count));
+      cache.truncate(280);
+      cache.truncate(200);
+      expect([cache.length, step(cache, one, 1).every((out) => out.every(Number.isFinite))]).toEqual([200, true]);
+      await cache.close();
+      await loaded.close();
+    },
+  );
+
   it('in the log: it goes on from the other, and its decisions can be replayed', async () => {
     const dir = folder();
     const [stateDir, path] = [join(dir, 'state'), join(dir, 'saved.cache')];

@@ -91,6 +91,26 @@ describe('append', () => {
     rows[ROW + 7] = Number.NaN;
     expect(() => cache.append(0, rows, rows)).toThrow(/k holds NaN at row 1, column 7/);
   });
+
+  // The scale of a row in 8 bits is rounded: 127 times the nearest half to 65504 / 127 are 65532.
+  it.each(['f16', 'q8'] as const)(
+    'takes back rows of the largest size that it gives, with the same codes (open page in %s)',
+    (openFormat) => {
+      const opened = () => openKvCache({ shape, pool: openPool(64_000_000), openFormat });
+      const random = uniform(20261126);
+      const rows = normals(random, 300 * ROW, 30_000).map((x) => Math.max(-65504, Math.min(65504, x)));
+      const cache = opened();
+      cache.append(0, rows, rows);
+      const again = opened();
+      for (const page of [0, 1, 2]) {
+        const [k, v] = [cache.decode(0, page, 'k'), cache.decode(0, page, 'v')];
+        expect([k, v].map((side) => side.reduce((most, x) => Math.max(most, Math.abs(x)), 0))).toEqual([65504, 65504]);
+        again.append(0, k, v);
+      }
+      for (const page of [0, 1]) expect(same(again.exportPage(0, page), cache.exportPage(0, page))).toBe(true);
+      for (const side of ['k', 'v'] as const) expect(again.decode(0, 2, side)).toEqual(cache.decode(0, 2, side));
+    },
+  );
 });
 
 describe('transcode', () => {
