@@ -1,6 +1,7 @@
 // Scratch memory, aligned for vectors. It only grows, and loses its contents when it does.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 namespace palimpsest {
@@ -17,12 +18,14 @@ class Buffer {
   }
   ~Buffer() { release(); }
 
-  void grow(size_t size) {
+  // size: 64 bits, so that a product of sizes does not wrap on a machine of 32; what such a machine cannot address is no memory there.
+  void grow(uint64_t size) {
     if (size <= size_) return;
-    T* bigger = static_cast<T*>(::operator new(size * sizeof(T), kAlign));
+    if (size > SIZE_MAX / 2 / sizeof(T)) throw std::bad_alloc();
+    T* bigger = static_cast<T*>(::operator new(static_cast<size_t>(size) * sizeof(T), kAlign));
     release();
     data_ = bigger;
-    size_ = size;
+    size_ = static_cast<size_t>(size);
   }
   T* data() { return data_; }
   const T* data() const { return data_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 
 namespace palimpsest {
@@ -11,6 +12,9 @@ namespace {
 
 // Bytes of rows that stay in the second-level cache while panels stream past.
 constexpr size_t kRowBytes = size_t{512} << 10;
+// No matrix is larger, whatever the system promises: half of what this machine can address. Of a shape within all bounds it may have more bytes than a
+// machine of 32 bits can count.
+constexpr uint64_t kMatrixMost = SIZE_MAX / 2;
 
 int panelsOf(int outputs) { return (outputs + kDensePanel - 1) / kDensePanel; }
 uint8_t* bytesOf(Block* block) { return reinterpret_cast<uint8_t*>(block) + kHeapUnit; }
@@ -23,9 +27,13 @@ void fill(Buffer<float>& to, const float* from, int count, int padded) {
 
 }  // namespace
 
+bool allFinite(const float* x, size_t count) {
+  return std::all_of(x, x + count, [](float value) { return std::isfinite(value); });
+}
+
 void Dense::Quantized::grow(int rows, int width) {
   const int blocks = denseBlocks(width);
-  const size_t count = static_cast<size_t>(rows) * blocks;
+  const uint64_t count = static_cast<uint64_t>(rows) * blocks;
   bytes.grow(count * 64);
   steps.grow(count);
   sums.grow(count * 2);
@@ -77,10 +85,12 @@ int Dense::normSize(int layer, int norm) const {
   return norm == kMlpNorm || is(kPostNorms) ? shape_.hidden : 0;
 }
 
-bool Dense::place(Matrix& matrix, size_t size) {
-  matrix.block = heap_.take(size);
-  if (matrix.block) bytes_ += size;
-  return matrix.block;
+bool Dense::place(Matrix& matrix, uint64_t size) {
+  if (size > kMatrixMost) return false;
+  matrix.block = heap_.take(static_cast<size_t>(size));
+  if (!matrix.block) return false;
+  bytes_ += static_cast<size_t>(size);
+  return true;
 }
 
 void Dense::drop(Matrix& matrix, size_t size) {
@@ -95,7 +105,8 @@ Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uin
   if (inputs % kDenseTypes[type].values != 0) return kUnsupported;
   if (from != matrix.set || rows < 1 || rows > outputs - from || (from > 0 && type != matrix.type)) return kBadArgument;
   if (rows % kDensePanel != 0 && from + rows != outputs) return kBadArgument;
-  const size_t panelBytes = densePanelBytes(kDenseTypes[type].form, denseBlocks(inputs)), size = panelsOf(outputs) * panelBytes;
+  const size_t panelBytes = densePanelBytes(kDenseTypes[type].form, denseBlocks(inputs));
+  const uint64_t size = static_cast<uint64_t>(panelsOf(outputs)) * panelBytes;
   if (!matrix.block && !place(matrix, size)) return kNoMemory;
   uint8_t* panels = bytesOf(matrix.block) + from / kDensePanel * panelBytes;
   const size_t rowBytes = denseRowBytes(type, inputs);
@@ -106,7 +117,7 @@ Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uin
   };
   threads_.each(panelsOf(rows), task);
   if (!finite) {
-    if (from == 0) drop(matrix, size);
+    if (from == 0) drop(matrix, static_cast<size_t>(size));
     return kBadValue;
   }
   matrix.type = type;
@@ -117,6 +128,7 @@ Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uin
 Status Dense::setBias(int layer, int slot, const float* bias) {
   Matrix& matrix = layers_[layer].matrix[slot];
   const int outputs = this->outputs(layer, slot);
+  if (!allFinite(bias, outputs)) return kBadValue;
   if (!matrix.biased) bytes_ += outputs * sizeof(float);
   fill(matrix.bias, bias, outputs, panelsOf(outputs) * kDensePanel);
   matrix.biased = true;
@@ -126,6 +138,7 @@ Status Dense::setBias(int layer, int slot, const float* bias) {
 Status Dense::setNorm(int layer, int norm, const float* gain) {
   Layer& at = layers_[layer];
   const int size = normSize(layer, norm);
+  if (!allFinite(gain, size)) return kBadValue;
   if (!at.normed[norm]) bytes_ += size * sizeof(float);
   fill(at.norm[norm], gain, size, size);
   at.normed[norm] = true;

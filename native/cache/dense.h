@@ -31,6 +31,8 @@ struct DenseShape {
 // One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries and keys may be absent.
 constexpr int kDenseSlice = 128;
 
+bool allFinite(const float* x, size_t count);
+
 class Dense {
  public:
   Dense(const Kernels* kernels, const DenseShape& shape, int threads);
@@ -53,9 +55,9 @@ class Dense {
   // is where the last call ended, all calls have the same type, and all but the last a multiple of kDensePanel rows. Answers kUnsupported when
   // blocks of the type do not divide the inputs, and kBadValue, after which the same rows may be given again, when a weight is not finite.
   Status setRows(int layer, int slot, int expert, DenseType type, const uint8_t* bytes, int from, int rows);
-  // Not of a matrix of experts.
+  // Not of a matrix of experts. Like the other setters, it answers kBadValue and keeps what it has when a number is not finite.
   Status setBias(int layer, int slot, const float* bias);
-  // weights: [experts][hidden]. They stay float32, because they decide which experts a row meets. Answers kBadValue when one is not finite.
+  // weights: [experts][hidden]. They stay float32, because they decide which experts a row meets.
   Status setRouter(int layer, const float* weights);
   Status setNorm(int layer, int norm, const float* gain);
   // Whether every matrix and every required norm has been set.
@@ -109,7 +111,7 @@ class Dense {
     Layer& at = layers_[layer];
     return isOfExperts(slot) && layer < shape_.layers ? at.ofExperts[static_cast<size_t>(slot - kDenseGate) * shape_.experts + expert] : at.matrix[slot];
   }
-  bool place(Matrix& matrix, size_t size);
+  bool place(Matrix& matrix, uint64_t size);
   void drop(Matrix& matrix, size_t size);
   Product product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert = 0, int first = 0);
   const float* gains(int layer, int norm) const;  // null where the norm is absent

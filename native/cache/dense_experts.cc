@@ -43,7 +43,7 @@ void choose(const double* scores, int experts, int used, int32_t* chosen) {
 Status Dense::setRouter(int layer, const float* weights) {
   Layer& at = layers_[layer];
   const size_t count = static_cast<size_t>(shape_.experts) * shape_.hidden;
-  if (!std::all_of(weights, weights + count, [](float weight) { return std::isfinite(weight); })) return kBadValue;
+  if (!allFinite(weights, count)) return kBadValue;
   at.router.grow(count);
   std::copy(weights, weights + count, at.router.data());
   if (!at.routed) bytes_ += count * sizeof(float);
@@ -116,7 +116,8 @@ void Dense::gather(int tokens) {
 
 // From expertRows_ to answers_.
 void Dense::multiplyExperts(int layer) {
-  const size_t rows = starts_[shape_.experts], inner = shape_.intermediate, hidden = shape_.hidden;
+  const size_t inner = shape_.intermediate, hidden = shape_.hidden;
+  const uint64_t rows = starts_[shape_.experts];
   gate_.grow(rows * inner);
   up_.grow(rows * inner);
   answers_.grow(rows * hidden);

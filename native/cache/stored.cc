@@ -78,14 +78,16 @@ Status Cache::importPage(int index, const StoredPage& stored) {
     if (!page->latent.isThere()) return kNoMemory;
     at += page->latent.bytes();
   }
-  const uint16_t* sinks = reinterpret_cast<const uint16_t*>(at);
+  // The caller's bytes are read once, because another thread may change them, and by their bytes, because they may begin anywhere.
+  std::vector<uint16_t> sinks(pageIndex == 0 ? sinkBytes() / 2 : 0);
+  if (pageIndex == 0) std::memcpy(sinks.data(), at, sinkBytes());
   if (page->kind == kResident && !holdsNumbers(*page, workers_->scratch[0].keyRows.data())) return kBadValue;
   if (page->latent.isThere() && !recomputesToHalves(page->latent, pageIndex)) return kBadValue;
-  if ((pageIndex == 0 && !areHalves(sinks, sinkBytes() / 2))) return kBadValue;
+  if (!areHalves(sinks.data(), sinks.size())) return kBadValue;
   reservePages(layer, isOpenFull ? 2 : 1);
   // From here on nothing can fail.
   if (isOpenFull) seal(layer, std::move(before));
-  if (pageIndex == 0) std::memcpy(sinkPart.bytes(), at, sinkBytes());
+  if (pageIndex == 0) std::memcpy(sinkPart.bytes(), sinks.data(), sinkBytes());
   layer.sinks = std::move(sinkPart);
   account_->count(layer.sinks);
   page->k.count(*account_);

@@ -2,7 +2,7 @@
 //   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * (code - middle)) + min[o][b] * sum(x16))
 // Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), and sums of products are exact in int32
 // (32 * 255 * 32512 < 2^31). After that, fused multiply-add is used where the hardware has it, so instruction sets differ in the last bits.
-// A row gives the same bits alone as among others.
+// A row gives the same bits alone as among others. A block with NaN or infinity has the step NaN, and with it all that the row is multiplied by.
 //
 //   weights  panels of 16 outputs, each a linear stream of records (DENSE_FORMS in layout.ts). A record is a head, and then per block of 32 inputs
 //            the scales and the codes. The last panel, and the inputs of `wide`, are padded with zeros.
@@ -204,9 +204,18 @@ static void densePanels(const DenseWeights& w, int from, int to, const DenseRows
   clearUpperHalves();
 }
 
-// y = x / sqrt(mean(x²) + epsilon) * gain
+// y = x / sqrt(mean(x²) + epsilon) * gain. x may be y.
 static void denseNorm(const float* x, const float* gain, float epsilon, int count, float* y) {
-  const float inverse = 1.0f / __builtin_sqrtf(dot(x, x, count) / static_cast<float>(count) + epsilon);
+  float squares = dot(x, x, count), least = epsilon;
+  if (!(squares <= kFloatMax)) {
+    // The squares of finite numbers may be beyond a float, and then all would become zeros. Of 2^20 numbers that are 2^76 times smaller they are not.
+    constexpr float kShrink = 0x1p-76f;
+    for (int i = 0; i < count; i++) y[i] = x[i] * kShrink;
+    squares = dot(y, y, count);
+    least = 0.0f;
+    x = y;
+  }
+  const float inverse = 1.0f / __builtin_sqrtf(squares / static_cast<float>(count) + least);
   int i = 0;
   for (; i + kLanes <= count; i += kLanes) store(y + i, load(x + i) * inverse * load(gain + i));
   for (; i < count; i++) y[i] = x[i] * inverse * gain[i];

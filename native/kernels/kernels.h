@@ -160,7 +160,7 @@ struct Kernels {
   void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);
 
   // Quantizes x[0..count) to int16: out = rint(x * (32512 / max|x|)), half to even, |out| <= 32512; returns s = max|x| / 32512.
-  // If max|x| < 2^-100, out and s are 0. Bit-equal on every ISA.
+  // If max|x| < 2^-100, out and s are 0; if an x is NaN or infinite, out is 0 and s NaN. Bit-equal on every ISA.
   float (*quantizeI16)(const float* x, int count, int16_t* out);
 
   // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):

@@ -32,23 +32,36 @@ constexpr float kIntegerMax = 32512.0f;
 constexpr float kLeastMaximum = 0x1p-100f;
 // No format holds a scale above this.
 constexpr float kLargestMaximum = 0x1p100f;
+constexpr float kFloatMax = 3.402823466e38f;
 
-static float quantizeI16(const float* x, int count, int16_t* out) {
-  VecF top = splat(0.0f);
+// The largest magnitude of a row; infinity where an element is no finite number. As integers the bits of magnitudes have the order of their sizes, with
+// NaN above all others, which a comparison of floats would pass over.
+INLINE float largestMagnitude(const float* x, int count) {
+  constexpr int32_t kInfinite = 0x7f800000;
+  VecI top{};
   int i = 0;
-  for (; i + kLanes <= count; i += kLanes) top = larger(magnitude(load(x + i)), top);
-  float max = largestLane(top);
+  for (; i + kLanes <= count; i += kLanes) {
+    const VecI size = bits(magnitude(load(x + i)));
+    top = size > top ? size : top;
+  }
+  float max = largestLane(fromBits(top < kInfinite ? top : splatI(kInfinite)));
   for (; i < count; i++) {
     const float size = __builtin_fabsf(x[i]);
-    max = size > max ? size : max;
+    if (!(size <= max)) max = size <= kFloatMax ? size : __builtin_inff();
   }
-  if (!(max >= kLeastMaximum)) {
+  return max;
+}
+
+static float quantizeI16(const float* x, int count, int16_t* out) {
+  const float max = largestMagnitude(x, count);
+  if (!(max >= kLeastMaximum && max <= kFloatMax)) {
     for (int j = 0; j < count; j++) out[j] = 0;
-    return 0.0f;
+    return max < kLeastMaximum ? 0.0f : __builtin_nanf("");
   }
   const float inverse = kIntegerMax / max;
   typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
-  for (i = 0; i + kLanes <= count; i += kLanes) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
     const Shorts narrow = __builtin_convertvector(rounded(load(x + i) * inverse), Shorts);
     __builtin_memcpy(out + i, &narrow, sizeof narrow);
   }

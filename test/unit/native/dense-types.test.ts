@@ -113,6 +113,24 @@ test('a kept matrix takes no more than a twentieth above the bytes of the file',
   }
 });
 
+// The packed matrix would have 20 TB. In 32 bits that is a number which wraps to 0.
+test.runIf(nativeInfo().binding === 'wasm')('a matrix of more bytes than 32 bits count is refused', () => {
+  const half = new DenseHalf({
+    ...{ layers: 1, hiddenSize: 2 ** 20, intermediateSize: 16, queryHeads: 1, kvHeads: 1, headDim: 16 },
+    ...{ vocabSize: 2 ** 24, normEpsilon: 1e-5 },
+  });
+  let error: unknown;
+  try {
+    half.setRows(1, 'q', 'F32', new Uint8Array(16 * 2 ** 22));
+  } catch (thrown) {
+    error = thrown;
+  }
+  expect(error).toBeInstanceOf(KvError);
+  expect(error).toMatchObject({ code: 'budget-exceeded', message: expect.stringContaining('memory') });
+  expect(half.bytes).toBe(0);
+  half.close();
+});
+
 describe('rows of a matrix', () => {
   const SHAPE = {
     ...{ layers: 1, hiddenSize: 256, intermediateSize: 64, queryHeads: 2, kvHeads: 2, headDim: 32, vocabSize: 53 },

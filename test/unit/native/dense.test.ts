@@ -151,6 +151,56 @@ describe.each(available)(`%s (seed ${SEED})`, (isa) => {
       half.close();
     },
   );
+
+  // Weights are checked when they are set, and rows are not: what is no number must come out as none, because then the sampler refuses it.
+  test.each(Object.entries(SHAPES))(
+    'layers %s: one NaN or infinity, wherever it stands in a row, leaves no finite answers, and other rows as they are',
+    (_, shape) => {
+      setIsa(isa);
+      const half = filled(shape, 1);
+      const tokens = 2 * 96; // every second one has an element that is no number, each at another position
+      const [x, attention] = [normals(seeded(SEED + 4), tokens * 96), normals(seeded(SEED + 5), tokens * 96)];
+      const run = (read: Float32Array, attended: Float32Array): { logits: Float32Array; last: Float32Array } => {
+        const [logits, last] = [new Float32Array(tokens * 77), new Float32Array(tokens * 96)];
+        half.logits(read, tokens, logits);
+        half.last(attended, read, tokens, last);
+        return { logits, last };
+      };
+      const clean = run(x, attention);
+      for (const value of [NaN, Infinity, -Infinity]) {
+        const [read, attended] = [x.slice(), attention.slice()];
+        for (let t = 0; t < tokens; t += 2) read[t * 96 + t / 2] = attended[t * 96 + 95 - t / 2] = value;
+        const found = [run(read, attention), run(x, attended)] as const;
+        const row = (rows: Float32Array, t: number): Float32Array =>
+          rows.subarray((t * rows.length) / tokens, ((t + 1) * rows.length) / tokens);
+        for (let t = 0; t < tokens; t++) {
+          const what = `${value} at ${t / 2}`;
+          const answered = [row(found[0].logits, t), row(found[0].last, t), row(found[1].last, t)];
+          if (t % 2 === 0) for (const numbers of answered) expect(numbers.some(Number.isFinite), what).toBe(false);
+          else expect(answered).toEqual([row(clean.logits, t), row(clean.last, t), row(clean.last, t)]);
+        }
+      }
+      half.close();
+    },
+  );
+
+  test('a row whose squares are beyond float32 has the logits of a smaller one', () => {
+    setIsa(isa);
+    const half = filled(SHAPE, 1);
+    const row = normals(seeded(SEED + 6), 96).map(Math.tanh);
+    const logits = (x: Float32Array): Float32Array => {
+      const out = new Float32Array(77);
+      half.logits(x, 1, out);
+      return out;
+    };
+    // Without epsilon, because it counts beside small rows alone.
+    const expected = logits(row.map((value) => value * 2 ** 40));
+    for (const exponent of [65, 100, 128]) {
+      const found = logits(row.map((value) => value * 2 ** exponent));
+      for (const [i, logit] of found.entries()) expect(logit).toBeCloseTo(expected[i]!, 4);
+    }
+    half.close();
+  });
 });
 
 test.each(Object.entries(SHAPES))('layers %s: all instruction sets agree to float32 rounding', (_, shape) => {
@@ -282,6 +332,23 @@ describe('what is refused', () => {
     expect(code(() => again.setWide(0, 'q', weights))).toBe('bad-argument');
   });
 
+  test('a norm or bias that was refused for a NaN leaves what was set, and may be given again', () => {
+    const half = filled(SHAPE, 1);
+    const [before, after] = [rows(77), rows(77)];
+    const { bytes } = half;
+    half.logits(rows(96).fill(1), 1, before);
+    expect(code(() => half.setNorm(2, 'attnNorm', rows(96).fill(NaN, 95)))).toBe('bad-value');
+    expect(code(() => half.setBias(2, 'q', rows(77).fill(NaN, 76)))).toBe('bad-value');
+    expect(half.bytes).toBe(bytes);
+    half.logits(rows(96).fill(1), 1, after);
+    expect(after).toEqual(before);
+    half.setNorm(2, 'attnNorm', rows(96).fill(1.5));
+    half.setBias(2, 'q', rows(77).fill(1));
+    half.logits(rows(96).fill(1), 1, after);
+    expect(after).toEqual(before.map((logit) => logit + 1));
+    half.close();
+  });
+
   test.each([
     ['no layers', 'bad-argument', () => new DenseHalf({ ...SHAPE, layers: 0 })],
     ['a vocabulary beyond all bounds', 'bad-argument', () => new DenseHalf({ ...SHAPE, vocabSize: 2 ** 30 })],
@@ -299,6 +366,10 @@ describe('what is refused', () => {
     ['a matrix of another size', 'bad-shape', () => empty().setWide(0, 'q', rows(95))],
     ['a matrix with NaN', 'bad-value', () => empty().setWide(0, 'q', rows(96 * 96).fill(NaN, 7, 8))],
     ['an infinite matrix', 'bad-value', () => empty().setWide(0, 'q', rows(96 * 96).fill(-Infinity, 7, 8))],
+    ['a bias with NaN', 'bad-value', () => empty().setBias(0, 'q', rows(96).fill(NaN, 95))],
+    ['an infinite bias', 'bad-value', () => empty().setBias(0, 'down', rows(96).fill(Infinity, 0, 1))],
+    ['a norm with NaN', 'bad-value', () => empty().setNorm(2, 'attnNorm', rows(96).fill(NaN, 95))],
+    ['an infinite norm', 'bad-value', () => empty().setNorm(0, 'qNorm', rows(32).fill(-Infinity, 0, 1))],
     ['a bias of another size', 'bad-shape', () => empty().setBias(0, 'q', rows(95))],
     ['a norm of another size', 'bad-shape', () => empty().setNorm(0, 'qNorm', rows(96))],
     ['a norm after a half that has none', 'bad-argument', () => empty().setNorm(0, 'attnPost', rows(96))],

@@ -184,6 +184,20 @@ describe.each(ISAS)('%s', (_name, isa) => {
     }
   });
 
+  test('quantizeI16 of a row with NaN or infinity anywhere has the scale NaN, and zeros', () => {
+    for (const value of [NaN, Infinity, -Infinity]) {
+      for (let count = 1; count < 70; count++) {
+        for (let at = 0; at < count; at++) {
+          const x = misaligned(normals(count, seeded(SEED + count)));
+          x[at] = value;
+          const out = new Int16Array(count).fill(99);
+          expect(kernels.quantizeI16(isa, count, x, out), `${value} at ${at} of ${count}`).toBeNaN();
+          expect(out.some((code) => code !== 0)).toBe(false);
+        }
+      }
+    }
+  });
+
   test('the power of two is within 3e-7 from 0 down to -100, and 0 below', () => {
     for (let page = 0; page < 100; page++) {
       const scores = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (t === 0 ? 0 : -(page + t / 128) * 0.87));

@@ -3,6 +3,7 @@
  * page 0; nothing else changes. Bytes that are not those of a page (cut, flipped, of another shape, format, version or position, with scales
  * that are no numbers) are refused with a code, and the cache is as it was.
  */
+import { Worker } from 'node:worker_threads';
 import { crc32 } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import {
@@ -16,6 +17,8 @@ import {
   openPool,
   PAGE_KINDS,
 } from '../../../native/index.ts';
+import { STATUSES } from '../../../native/layout.ts';
+import { loadBinary } from '../../../native/load.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { history, normals, sameBits, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
@@ -123,6 +126,68 @@ describe('stored bytes of a page', () => {
     expect(sameBits(full.decode(0, 1, 'k'), cache.decode(0, 1, 'k'))).toBe(true);
     full.append(0, normals(uniform(1), ROW), normals(uniform(1), ROW));
     expect(attended(full).every(Number.isFinite)).toBe(true);
+  });
+
+  it('comes back from bytes that begin anywhere', () => {
+    const cache = filled(200);
+    const bytes = cache.exportPage(0, 0);
+    for (let offset = 1; offset < 8; offset++) {
+      const room = new Uint8Array(bytes.length + 8);
+      room.set(bytes, offset);
+      const twin = empty();
+      twin.importPage(0, room.subarray(offset, offset + bytes.length));
+      expect(sameBits(twin.exportPage(0, 0), bytes)).toBe(true);
+    }
+  });
+
+  it('has no sinks that are no numbers, even where another thread changes the bytes meanwhile', async () => {
+    const { Pool, Cache } = loadBinary();
+    const pool = new Pool();
+    pool.open(2 ** 30);
+    // Wide rows: the bytes of the sinks are read for as long as it takes to read a quarter of a megabyte.
+    const wide = Int32Array.of(1, 64, 64, 256, FORMATS.q8.id, 1, FORMATS.f16.id);
+    const opened = (): InstanceType<typeof Cache> => {
+      const cache = new Cache();
+      expect(cache.open(pool, wide, 1 / 16, new Int32Array(1), new Float32Array(0))).toBe(0);
+      return cache;
+    };
+    const source = opened();
+    const rows = new Float32Array(129 * 64 * 256);
+    expect(source.append(0, rows, rows)).toBe(0);
+    expect(source.transcode(0, 0, 2, FORMATS.rot1.id, new Float64Array(1))).toBe(0);
+    const about = new Int32Array(2);
+    expect(source.exportPage(0, 0, about, undefined)).toBe(0);
+    const sinkBytes = 2 * 4 * 64 * 256 * 2;
+    const shared = new Uint8Array(new SharedArrayBuffer(about[0]!));
+    expect(source.exportPage(0, 0, about, shared)).toBe(0);
+    source.close();
+    const first = about[0]! - sinkBytes;
+    const worker = new Worker(
+      `const { workerData: { buffer, at } } = require('node:worker_threads');
+       const halves = new Uint16Array(buffer);
+       for (let i = 0; ; i++) Atomics.store(halves, at, i & 256 ? 0x7c00 : 0);`,
+      { eval: true, workerData: { buffer: shared.buffer, at: first / 2 } },
+    );
+    const counts = { accepted: 0, refused: 0 };
+    const numbers = Int32Array.of(PAGE_KINDS.indexOf('resident'), FORMATS.rot1.id, FORMATS.rot1.id, 0, 0);
+    const stored = new Uint8Array(shared.length);
+    // Both answers come as soon as the other thread runs.
+    while (counts.accepted < 40 || counts.refused < 40) {
+      const cache = opened();
+      const status = cache.importPage(0, numbers, shared);
+      if (status === 0) {
+        counts.accepted++;
+        expect(cache.exportPage(0, 0, about, stored)).toBe(0);
+        expect(new Uint16Array(stored.buffer)[first / 2], `after ${counts.accepted} pages`).toBe(0);
+      } else {
+        counts.refused++;
+        expect(STATUSES[status]!.name).toBe('bad-value');
+      }
+      cache.close();
+      await new Promise(setImmediate);
+    }
+    await worker.terminate();
+    pool.close();
   });
 
   it('is refused without room, with nothing changed', () => {

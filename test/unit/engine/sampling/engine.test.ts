@@ -1,10 +1,21 @@
 // Tries sampling where it is used, on the reference model behind its thread: an answer that is cut in two, parked, resumed or forked goes on with the tokens that it
-// would have had; continuations are those of forks; log probabilities, biases and penalties reach the caller; nonsense is refused before anything is read.
-import { mkdtempSync, rmSync } from 'node:fs';
+// would have had; continuations are those of forks; log probabilities, biases and penalties reach the caller; a model
+// whose numbers overflow is refused; nonsense is refused before anything is read.
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Engine, Generated, GenerateOptions } from '../../../../engine/index.ts';
+import { createEngine, type Engine, type Generated, type GenerateOptions } from '../../../../engine/index.ts';
+import { seeded } from '../../../native/rows.ts';
+import {
+  floats,
+  safetensors,
+  TINY,
+  tinyHfConfig,
+  tinyTokenizerJson,
+  tinyWeights,
+  tinyWords,
+} from '../model/model-files.ts';
 import { ids, openEngine, refused } from '../on-reference.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-sampling-'));
@@ -137,6 +148,49 @@ describe('biases and penalties', () => {
     expect(new Set(idsOf(await answer({ maxTokens: 6, logitBias: { 300: 1000 } })))).toEqual(new Set([300]));
     const penalized = idsOf(await answer({ maxTokens: 20, presencePenalty: 1000, repeatLastN: -1 }));
     expect(new Set(penalized).size).toBe(20);
+  });
+});
+
+describe('a model whose numbers are beyond float32', () => {
+  const random = seeded(4);
+  const shape = { ...TINY, headDim: 8, vocab: tinyWords.length };
+  const model = (name: string, factors: Readonly<Record<string, number>>): string => {
+    const folder = join(dir, name);
+    mkdirSync(folder);
+    const weights = [...tinyWeights(random, shape)].map(([key, { shape, values }]) => {
+      const [, factor = 1] = Object.entries(factors).find(([part]) => key.includes(part)) ?? [];
+      return [key, { dtype: 'F32', shape, bytes: floats(values.map((value) => value * factor)) }] as const;
+    });
+    const config = { ...tinyHfConfig, head_dim: shape.headDim, vocab_size: shape.vocab };
+    writeFileSync(join(folder, 'config.json'), JSON.stringify(config));
+    writeFileSync(join(folder, 'tokenizer.json'), JSON.stringify(tinyTokenizerJson));
+    writeFileSync(join(folder, 'model.safetensors'), safetensors(Object.fromEntries(weights)));
+    return folder;
+  };
+  const first = async (path: string): Promise<Generated> => {
+    const own = await createEngine({ model: path, threads: 1, stateDir: null });
+    try {
+      return await (await own.openSession()).generate([3, 4, 5], { maxTokens: 1, logprobs: 0 }).result;
+    } finally {
+      await own.close();
+    }
+  };
+
+  // Weights are from -1/2 to 1/2 without these factors.
+  it('answers while they are not, though their squares may be', async () => {
+    const [plain] = (await first(model('plain', {}))).logprobs!;
+    expect(plain!.logprob).toBeLessThan(-0.1);
+    const [large] = (await first(model('large', { down_proj: 1e30 }))).logprobs!;
+    // Of 21 zeros each would have the logarithm of 1/21.
+    expect(large!.logprob).toBeGreaterThan(-Math.log(tinyWords.length) + 0.1);
+  });
+
+  it('ends with what the sampler says, and not with the first token', async () => {
+    const path = model('infinite', { gate_proj: 1e3, up_proj: 1e3, down_proj: 6e38 });
+    expect(await refused(first(path))).toMatchObject({
+      code: 'bad-value',
+      message: expect.stringContaining('not numbers to choose from'),
+    });
   });
 });
 
