@@ -57,7 +57,7 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
     return guarded(info, [&]() -> Status {
       uint64_t bytes;
       if (pool_ || !readBytes(info[0], &bytes)) return kBadArgument;
-      pool_ = std::make_shared<PagePool>(bytes);
+      pool_ = std::make_shared<ToldPool>(bytes);
       return kOk;
     });
   }
@@ -173,8 +173,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       }
       options.window.assign(windows.data, windows.data + windows.length);
       options.slopes.assign(slopes.data, slopes.data + slopes.length);
-      const Kernels* kernels = info.Env().GetInstanceData<Environment>()->kernels;
-      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernels, std::move(options));
+      cache_ = Cache::open(std::make_shared<Account>(std::move(pool), budget), kernelsOf(info.Env()), std::move(options));
       return kOk;
     });
   }
@@ -214,7 +213,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!parent->cache_) return kClosed;
       Status status = kOk;
       cache_ = parent->cache_->fork(&status);
-      return status;
+      return (cache_ ? this : parent)->settled(info, status);
     });
   }
 
@@ -235,11 +234,18 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     if (!cache_) return;
     std::shared_ptr<PagePool> pool = cache_->account().pool();
     cache_.reset();
+    told_.tell(env, 0);
     letGo(env, std::move(pool));
   }
 
   Status settled(const Info& info, Status status) {
     settle(info.Env(), *cache_->account().pool());
+    return told(info, status);
+  }
+
+  // Ends a call that may have taken memory beside the pool.
+  Status told(const Info& info, Status status) {
+    told_.tell(info.Env(), cache_->besideBytes());
     return status;
   }
 
@@ -278,7 +284,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       int tokens;
       if (!cache_) return kClosed;
       if (!readInt(info[0], 0, cache_->layer(0).length, &tokens)) return kBadArgument;
-      return cache_->truncate(tokens);
+      return settled(info, cache_->truncate(tokens));
     });
   }
 
@@ -328,8 +334,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (q.length == 0 || q.length % row != 0 || tokens > static_cast<size_t>(cache_->layer(layer).length)) return kBadShape;
       if (out.length != q.length || (!absent(info[3]) && norms.length != tokens)) return kBadShape;
       if (!absent(info[4]) && lse.length != tokens * cache_->shape().queryHeads) return kBadShape;
-      return palimpsest::attend(*cache_, layer, q.data, static_cast<int>(tokens), out.data, norms.data, lse.data,
-                                info[5].As<Napi::Boolean>().Value());
+      return told(info, palimpsest::attend(*cache_, layer, q.data, static_cast<int>(tokens), out.data, norms.data, lse.data,
+                                           info[5].As<Napi::Boolean>().Value()));
     });
   }
 
@@ -381,7 +387,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
         if (!std::isfinite(sketch.data[i])) return kBadValue;
       }
       cache_->setSketch(layer, sketch.data);
-      return kOk;
+      return told(info, kOk);
     });
   }
 
@@ -431,6 +437,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
   }
 
   std::unique_ptr<Cache> cache_;
+  Told told_;
 };
 
 // ---- Functions

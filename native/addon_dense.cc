@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "cache/dense.h"
 #include "environment.h"
+#include "settle.h"
 
 namespace palimpsest {
 
@@ -61,6 +62,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
 
   Napi::Value close(const Info& info) {
     dense_.reset();
+    told_.tell(info.Env(), 0);
     return answer(info, kOk);
   }
 
@@ -91,7 +93,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (!readInt(info[4], 0, 1 << 24, &from) || !readInt(info[5], 1, 1 << 24, &rows)) return kBadArgument;
       if (bytes.length != static_cast<uint64_t>(rows) * denseRowBytes(static_cast<DenseType>(type), dense_->inputs(layer, slot))) return kBadShape;
       complete_ = false;
-      return dense_->setRows(layer, slot, expert, static_cast<DenseType>(type), bytes.data, from, rows);
+      return told(info, dense_->setRows(layer, slot, expert, static_cast<DenseType>(type), bytes.data, from, rows));
     });
   }
 
@@ -104,7 +106,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (!readSlot(info, &layer, &slot) || !readFloats(info[2], &bias)) return kBadArgument;
       if (!dense_->has(layer, slot, 0) || (layer < dense_->shape().layers && dense_->isOfExperts(slot))) return kBadArgument;
       if (bias.length != static_cast<size_t>(dense_->outputs(layer, slot))) return kBadShape;
-      return dense_->setBias(layer, slot, bias.data);
+      return told(info, dense_->setBias(layer, slot, bias.data));
     });
   }
 
@@ -117,7 +119,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       const DenseShape& shape = dense_->shape();
       if (shape.experts == 0 || !readInt(info[0], 0, shape.layers - 1, &layer) || !readFloats(info[1], &weights)) return kBadArgument;
       if (weights.length != static_cast<size_t>(shape.experts) * shape.hidden) return kBadShape;
-      return dense_->setRouter(layer, weights.data);
+      return told(info, dense_->setRouter(layer, weights.data));
     });
   }
 
@@ -130,7 +132,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (!readInt(info[0], 0, dense_->shape().layers, &layer) || !readInt(info[1], 0, kDenseNorms - 1, &norm)) return kBadArgument;
       if (!readFloats(info[2], &gain)) return kBadArgument;
       if (gain.length == 0 || gain.length != static_cast<size_t>(dense_->normSize(layer, norm))) return kBadShape;
-      return dense_->setNorm(layer, norm, gain.data);
+      return told(info, dense_->setNorm(layer, norm, gain.data));
     });
   }
 
@@ -142,8 +144,14 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (!dense_) return kClosed;
       if (!complete_) complete_ = dense_->complete();
       if (!complete_ || !readInt(info[tokensAt], 1, kMaxTokens, &tokens)) return kBadArgument;
-      return body(tokens);
+      return told(info, body(tokens));
     });
+  }
+
+  // Ends a call that may have taken or freed memory.
+  Status told(const Info& info, Status status) {
+    told_.tell(info.Env(), dense_->heldBytes());
+    return status;
   }
 
   // Reads a float array of tokens * width.
@@ -203,6 +211,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   }
 
   std::unique_ptr<Dense> dense_;
+  Told told_;
   bool complete_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include "cache/latent.h"
 #include "cache/layer.h"
 #include "environment.h"
+#include "settle.h"
 
 namespace palimpsest {
 
@@ -48,12 +49,14 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (!finite(w)) return kBadValue;
       weights_ = std::make_unique<PackedWeights>(kernelsOf(info.Env()), w.data, outputs, contraction, turned);
       turned_ = turned;
-      return kOk;
+      return told(info);
     });
   }
 
   Napi::Value close(const Info& info) {
     weights_.reset();
+    scratch_ = LatentScratch();
+    told_.tell(info.Env(), 0);
     return answer(info, kOk);
   }
 
@@ -87,7 +90,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (scratch_.tile.size() < blocks * 8 * weights_->depth()) scratch_.tile.resize(blocks * 8 * weights_->depth());
       packLevels(levels.data, rows, static_cast<int>(contraction), scratch_.tile.data());
       weights_->multiply(kernelsOf(info.Env()), scratch_.tile.data(), rows, scale.data, planes, base.data, 0, out.data, outputs);
-      return kOk;
+      return told(info);
     });
   }
 
@@ -107,7 +110,7 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (!absent(info[3]) && bias.length != outputs) return kBadShape;
       if (!finiteLatent(latentView(format, width, page.data))) return kBadValue;
       palimpsest::materialize(kernelsOf(info.Env()), latentView(format, width, page.data), *weights_, planes, bias.data, out.data, outputs, scratch_);
-      return kOk;
+      return told(info);
     });
   }
 
@@ -124,13 +127,20 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
       if (mixed.length == 0 || mixed.length % width != 0 || n > 65536 || out.length != n * outputs) return kBadShape;
       if (!absent(info[1]) && (bias.length != outputs || mass.length != n)) return kBadShape;
       palimpsest::finishMix(kernelsOf(info.Env()), mixed.data, static_cast<int>(n), *weights_, bias.data, mass.data, out.data, outputs, scratch_);
-      return kOk;
+      return told(info);
     });
+  }
+
+  // Ends a call that may have taken memory.
+  Status told(const Info& info) {
+    told_.tell(info.Env(), weights_->bytes() + scratch_.bytes());
+    return kOk;
   }
 
   std::unique_ptr<PackedWeights> weights_;
   bool turned_ = false;
   LatentScratch scratch_;
+  Told told_;
 };
 
 // Reads a format, a width and a page of that format and width.

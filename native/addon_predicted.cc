@@ -8,6 +8,7 @@
 #include "cache/page_writer.h"
 #include "cache/predictor.h"
 #include "environment.h"
+#include "settle.h"
 
 namespace palimpsest {
 
@@ -63,7 +64,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       made->headDim = headDim;
       if (!made->setDistributions(shares.data, static_cast<int>(count))) return kBadValue;
       predictor_ = std::move(made);
-      return kOk;
+      return told(info);
     });
   }
 
@@ -118,7 +119,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       if (const Status status = readSide(info, 0, width + below, &k); status != kOk) return status;
       if (const Status status = readSide(info, 5, 2 * width + below, &v); status != kOk) return status;
       predictor_->layers.push_back({std::move(*k), std::move(*v), copied(centres), copied(gains)});
-      return kOk;
+      return told(info);
     });
   }
 
@@ -136,7 +137,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       std::vector<float> rows(turn.length);
       for (size_t c = 0; c < width; c++) std::copy_n(turn.data + side.order[c] * width, width, rows.data() + c * width);
       side.back = std::make_unique<PackedWeights>(kernelsOf(info.Env()), rows.data(), static_cast<int>(width), static_cast<int>(width), false);
-      return kOk;
+      return told(info);
     });
   }
 
@@ -159,11 +160,12 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       if (layer > 0 && below.length != 2 * elements) return kBadShape;
       if (!finite(k) || !finite(v)) return kBadValue;
       if (!predictor_->layers[layer].k.back || !predictor_->layers[layer].v.back) return kUnsupported;
-      writer_.reserve(*predictor_);
+      if (!writer_) writer_ = std::make_unique<PageWriter>();
+      writer_->reserve(*predictor_);
       // Levels may be given as what the next call has below, so the writer reads all of `below` before it writes any.
       written.data[0] = static_cast<double>(
-          writer_.write(kernelsOf(info.Env()), *predictor_, layer, below.data, k.data, v.data, firstRow, out.data, out.length, levels.data));
-      return kOk;
+          writer_->write(kernelsOf(info.Env()), *predictor_, layer, below.data, k.data, v.data, firstRow, out.data, out.length, levels.data));
+      return told(info);
     });
   }
 
@@ -180,11 +182,20 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
 
   Napi::Value close(const Info& info) {
     predictor_.reset();
+    writer_.reset();
+    told_.tell(info.Env(), 0);
     return answer(info, kOk);
   }
 
+  // Ends a call that may have taken memory.
+  Status told(const Info& info) {
+    told_.tell(info.Env(), predictor_->bytes() + (writer_ ? writer_->bytes() : 0));
+    return kOk;
+  }
+
   std::unique_ptr<Predictor> predictor_;
-  PageWriter writer_;
+  std::unique_ptr<PageWriter> writer_;  // made when something is written
+  Told told_;
 };
 
 }  // namespace

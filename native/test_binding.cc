@@ -219,6 +219,15 @@ Napi::Value levelsOfSide(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), kernels->levels(side.view(format, d), d, call.array<int8_t>(static_cast<size_t>(kPageTokens) * d)) ? 1 : 0);
 }
 
+#if !defined(__wasm__)
+// () -> the bytes outside its heap that V8 knows of: those of array buffers, and what addons have told it
+Napi::Value externalBytes(const Napi::CallbackInfo& info) {
+  int64_t all = 0;
+  napi_adjust_external_memory(info.Env(), 0, &all);
+  return Napi::Number::New(info.Env(), static_cast<double>(all));
+}
+#endif
+
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   const auto add = [&](const char* name, auto function) { exports.Set(name, Napi::Function::New(env, function, name)); };
   add("isas", isas);
@@ -245,6 +254,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   exportCanaries(env, exports);
 #endif
 #if !defined(__wasm__)
+  add("externalBytes", externalBytes);
   exportThreads(env, exports);
 #endif
   return exports;

@@ -85,11 +85,19 @@ int Dense::normSize(int layer, int norm) const {
   return norm == kMlpNorm || is(kPostNorms) ? shape_.hidden : 0;
 }
 
+size_t Dense::heldBytes() const {
+  size_t total = heap_.reservedBytes() + bytes_ - placed_;
+  for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_}) total += rows->held();
+  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &normed_, &shares_, &answers_}) total += rows->bytes();
+  return total + routing_.bytes() + chosen_.bytes() + places_.bytes();
+}
+
 bool Dense::place(Matrix& matrix, uint64_t size) {
   if (size > kMatrixMost) return false;
   matrix.block = heap_.take(static_cast<size_t>(size));
   if (!matrix.block) return false;
   bytes_ += static_cast<size_t>(size);
+  placed_ += static_cast<size_t>(size);
   return true;
 }
 
@@ -97,6 +105,7 @@ void Dense::drop(Matrix& matrix, size_t size) {
   heap_.give(matrix.block);
   matrix.block = nullptr;
   bytes_ -= size;
+  placed_ -= size;
 }
 
 Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uint8_t* bytes, int from, int rows) {

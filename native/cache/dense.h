@@ -63,6 +63,8 @@ class Dense {
   // Whether every matrix and every required norm has been set.
   bool complete() const;
   size_t bytes() const { return bytes_; }
+  // What is held from the system: weights with what their heap keeps beside them, and scratch.
+  size_t heldBytes() const;
 
   // The caller checks sizes: x [tokens][hidden], q [tokens][H * d], k and v [tokens][n * d], attention as q.
   void first(const float* x, int tokens, float* q, float* k, float* v);
@@ -93,6 +95,7 @@ class Dense {
     Buffer<int32_t> sums;
     DenseRows view{};
     void grow(int rows, int width);
+    size_t held() const { return bytes.bytes() + steps.bytes() + sums.bytes(); }
     DenseRows from(int row) const {
       const size_t first = static_cast<size_t>(row) * view.blocks;
       return {view.bytes + first * 64, view.steps + first, view.sums + first * 2, view.blocks};
@@ -138,6 +141,7 @@ class Dense {
   Heap heap_;
   std::vector<Layer> layers_;
   size_t bytes_ = 0;
+  size_t placed_ = 0;     // those in the heap
   Quantized narrowRows_;  // of hidden size
   Quantized headRows_;    // of attention
   Quantized wideRows_;    // of the intermediate size

@@ -32,17 +32,6 @@ void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t c
   }
 }
 
-size_t Scratch::bytes() const {
-  return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes() +
-         latent.bytes() + latentTiles.bytes();
-}
-
-size_t Workers::bytes() const {
-  size_t total = partial.bytes() + delta.bytes() + mass.bytes() + skipped.bytes() + mover.bytes();
-  for (const Scratch& one : scratch) total += one.bytes();
-  return total;
-}
-
 std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kernels* kernels, CacheOptions options) {
   std::unique_ptr<Cache> cache(new Cache(std::move(account), kernels, std::move(options)));
   cache->layers_.resize(cache->shape().layers);
@@ -405,21 +394,6 @@ bool Cache::hasSketch(int index) const {
     if (layer.kept.position[slot] >= 0 && layer.kept.norm[slot] < 0) return false;
   }
   return true;
-}
-
-CacheMemory Cache::memory() const {
-  CacheMemory memory{0, 0, 0, workers_->bytes() + latents_->bytes() + fresh_.halves.bytes()};
-  for (const auto& move : moves_) memory.scratch += move->added;
-  for (const Layer& layer : layers_) {
-    memory.open += layer.open.bytes();
-    memory.sinks += layer.sinks.size();
-    for (const std::shared_ptr<Page>& page : layer.pages) memory.pages += page->bytes();
-    if (layer.latent) memory.scratch += layer.latent->bytes();
-    const KeptQueries& kept = layer.kept;
-    memory.scratch += (kept.q.capacity() + kept.output.capacity()) * sizeof(uint16_t) + (kept.lse.capacity() + kept.norm.size()) * sizeof(float) +
-                      kept.position.size() * sizeof(int) + (layer.sketch ? layer.sketch->size() * sizeof(uint16_t) : 0);
-  }
-  return memory;
 }
 
 // Once page 0 is sealed, sinks do not change and are shared like sealed pages; open rows are copied.

@@ -84,6 +84,7 @@ struct KeptQueries {
   std::vector<float> lse;        // [slots][H]
   std::vector<float> norm = std::vector<float>(kTrialQueries, -1.0f);    // [16], negative when not given
   std::vector<int> position = std::vector<int>(kTrialQueries, -1);       // [16], -1 when empty
+  size_t bytes() const;
 };
 
 struct Layer {
@@ -104,6 +105,8 @@ struct Layer {
   const Page& page(int index) const { return *pages[index]; }
   int sealed() const { return static_cast<int>(pages.size()); }
   int openRows() const { return length - sealed() * kPageTokens; }
+  // Of what forks share beside pages.
+  size_t sharedBytes() const;
 };
 
 // Working memory of one thread, kept between calls.
@@ -235,6 +238,8 @@ class Cache : public PartOwner {
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;
   CacheMemory memory() const;
+  // Bytes beside those of the pool: this cache's own, and its share of what it has together with forks or with all caches of the pool.
+  size_t besideBytes() const;
   size_t sealBytes() const;
   // Bytes by which the count grows when `tokens` are appended to a layer.
   size_t appendBytes(int layer, int tokens) const;

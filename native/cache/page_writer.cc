@@ -47,6 +47,13 @@ void PageWriter::reserve(const Predictor& predictor) {
   words_.grow(2 * elements);
 }
 
+size_t PageWriter::bytes() const {
+  size_t total = valueInputs_.bytes() + rows_.bytes() + line_.bytes() + packed_.bytes() + words_.bytes();
+  for (const Side& side : sides_) total += side.columns.bytes() + side.tables.bytes();
+  for (const Buffer<float>* one : {&madeKeys_, &madeValues_, &residuals_}) total += one->bytes();
+  return total;
+}
+
 void PageWriter::code(const Kernels* kernels, const Predictor& predictor, const PredictedSide& by, const int8_t* inputs, int inputWidth, const float* wanted,
                       int firstRow, Side& side, float* made) {
   const size_t width = predictor.width(), elements = width * kPageTokens;

@@ -13,6 +13,7 @@ class PageWriter {
  public:
   // Allocates everything that follows needs.
   void reserve(const Predictor& predictor);
+  size_t bytes() const;
   // Writes a page of a layer whose sides have their `back`. below: the levels of the layer below [128][2w] in the order of gemmI8, null for the first layer.
   // k, v: rows [128][w] before the rotary embedding; those before firstRow are not coded. Returns how many bytes were written to `out`, 0 where `room` does not
   // hold them. levels: what the layer above is predicted from, as `below`: of what a reader will have, or of the rows themselves where nothing was written.

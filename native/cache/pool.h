@@ -117,7 +117,6 @@ class PagePool : public Tally {
   void leave(PartOwner* owner);
 
   std::weak_ptr<Workers> workers;  // of the open caches (layer.h)
-  int64_t toldBytes = 0;  // for the binding: the reservedBytes() last reported to the garbage collector
 
  private:
   friend class Account;

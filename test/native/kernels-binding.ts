@@ -13,6 +13,8 @@ import { BINDING } from './binding.ts';
 export interface KernelsBinding {
   isas(): number[];
   best(): number;
+  /** What V8 knows to be outside its heap, array buffers among it. Not of a WebAssembly module. */
+  externalBytes(): number;
   dotF16(
     isa: number,
     c: number,

@@ -3,8 +3,9 @@
  * under way while a fork is made, ends or closes. Seen in bytes and in values.
  */
 import { describe, expect, it } from 'vitest';
-import { KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
+import { KvError, nativeInfo, openBytes, openKvCache, openPool, pageBytes } from '../../../native/index.ts';
 import { history, normals, uniform } from '../../native/dense.ts';
+import { loadKernels } from '../../native/kernels-binding.ts';
 
 const shape = { layers: 2, queryHeads: 3, kvHeads: 1, headDim: 64 };
 
@@ -28,6 +29,20 @@ describe('fork', () => {
     expect(pool.auditBytes()).toBe(pool.usedBytes);
     for (const side of ['k', 'v'] as const) expect(history(twin, 1, side)).toEqual(history(cache, 1, side));
     expect(twin.table(0)).toEqual(cache.table(0));
+  });
+
+  it.skipIf(nativeInfo().binding === 'wasm')('tells V8 at once of the rows that it copies', () => {
+    const wide = { layers: 8, queryHeads: 8, kvHeads: 8, headDim: 128 };
+    const cache = openKvCache({ shape: wide, pool: openPool(2 ** 28) });
+    const rows = new Float32Array(100 * 8 * 128);
+    for (let layer = 0; layer < wide.layers; layer++) cache.append(layer, rows, rows);
+    const kernels = loadKernels();
+    const before = kernels.externalBytes();
+    const twin = cache.fork();
+    expect(kernels.externalBytes() - before).toBeGreaterThan(openBytes(wide, 100) / 2);
+    expect(openBytes(wide, 100)).toBeGreaterThan(2 ** 22);
+    twin.close();
+    cache.close();
   });
 
   it.each([0, 1, 15, 16, 100, 127, 128, 129, 400])(

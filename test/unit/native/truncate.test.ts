@@ -1,6 +1,9 @@
 // Taking rows back: after truncate the cache must be as if they had never been appended; what is sealed goes by whole pages, and forks keep what they share.
 import { describe, expect, it } from 'vitest';
-import { KvError, openKvCache, openPool, type WindowName } from '../../../native/index.ts';
+import { KvError, nativeInfo, openKvCache, openPool, type WindowName } from '../../../native/index.ts';
+import { loadKernels } from '../../native/kernels-binding.ts';
+
+const kernels = loadKernels();
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const rows = (tokens: number, heads: number, seed: number): Float32Array =>
@@ -34,6 +37,20 @@ describe('truncate', () => {
     for (let layer = 0; layer < shape.layers; layer++) expect(answer(b.cache, layer)).toEqual(answer(a.cache, layer));
     expect(b.pool.usedBytes).toBe(a.pool.usedBytes);
     expect(b.pool.auditBytes()).toBe(b.pool.usedBytes);
+  });
+  it('gives the memory back at once, and V8 is told', () => {
+    const isTold = nativeInfo().binding !== 'wasm';
+    const external = (): number => (isTold ? kernels.externalBytes() : 0);
+    const { pool, cache } = filled(1);
+    const more = new Float32Array(20_000 * shape.kvHeads * shape.headDim).fill(0.5);
+    for (let layer = 0; layer < shape.layers; layer++) cache.append(layer, more, more);
+    const before = { reserved: pool.reservedBytes, external: external() };
+    expect(before.reserved).toBeGreaterThan(2 ** 23);
+    cache.truncate(0);
+    const after = { reserved: pool.reservedBytes, external: external() };
+    expect(pool.usedBytes).toBe(0);
+    expect(after.reserved).toBeLessThan(before.reserved / 2);
+    if (isTold) expect(before.external - after.external).toBeGreaterThan(before.reserved / 4);
   });
   it('forgets the kept queries of the rows', () => {
     const { cache } = filled(300);
