@@ -85,7 +85,7 @@ export function volume(name: keyof typeof VOLUMES): number {
 export const isNightFor = (name: keyof typeof NIGHTLY): boolean => isTurn(NIGHTLY[name]);
 
 /**
- * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of `npm test`. The
- * simulation of the log has one seed still: others fail at times, and why is not known yet (docs/lab/tests.md).
+ * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of `npm test`. What moving seeds
+ * have found: docs/lab/tests.md.
  */
 export const seedFrom = (first: number): number => first + COMMIT;
