@@ -23,6 +23,11 @@ export const rounds = (full: number): number => (IS_SHORT ? Math.ceil(full / 4) 
 const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
+/**
+ * Of cases that are alike, the share that runs on a slow build: one of `every`, another one with the next commit, so that as many commits run all.
+ */
+export const isShare = (place: number, every: number): boolean => !IS_SHORT || (place + COMMIT) % every === 0;
+
 interface Volume {
   /** What a night runs. */
   readonly full: number;

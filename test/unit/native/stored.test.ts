@@ -22,7 +22,7 @@ import { loadBinary } from '../../../native/load.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { history, normals, sameBits, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
-import { IS_SHORT, rounds } from '../../tier.ts';
+import { isShare, rounds } from '../../tier.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 128;
@@ -65,7 +65,7 @@ function forged(bytes: Uint8Array, change: (view: DataView, bytes: Uint8Array) =
 describe('stored bytes of a page', () => {
   // Where it takes minutes, every seventh pair: all formats of keys and all of values are among them.
   const pairs = FORMAT_NAMES.flatMap((k) => FORMAT_NAMES.map((v) => [k, v] as const));
-  it.each(IS_SHORT ? pairs.filter((_, place) => place % 7 === 0) : pairs)(
+  it.each(pairs.filter((_, place) => isShare(place, 14)))(
     'in %s:%s come back with equal bits',
     (k, v) => {
       const cache = openKvCache({ shape, pool: openPool(2 ** 30), windowFormat: 'f16' });

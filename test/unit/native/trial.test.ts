@@ -26,7 +26,7 @@ import {
 import { isTried } from '../../native/compared.ts';
 import { denseAttention, history, normals, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
-import { IS_SHORT } from '../../tier.ts';
+import { IS_SHORT, isShare } from '../../tier.ts';
 
 interface Kept {
   readonly position: number;
@@ -152,7 +152,7 @@ function agree(found: Float64Array, expected: readonly number[]): void {
 describe('a page that holds all mass', () => {
   it('is tried within what two means of its values can differ by, and near what attention would do, whatever it loses', () => {
     const { kvHeads, headDim, queryHeads } = shapeOf(64);
-    for (const size of IS_SHORT ? [16, 300] : [1, 4, 16, 64, 300]) {
+    for (const size of [1, 4, 16, 64, 300].filter((_, place) => isShare(place, 5))) {
       const cache = openKvCache({ shape: shapeOf(64), pool: openPool(128_000_000), windowFormat: 'f16' });
       const random = uniform(size);
       // Every query looks along the keys of page 1 and away from all others; large scores make small errors of keys change everything.
@@ -195,7 +195,7 @@ describe('trial', () => {
       const kept = run(cache, uniform(headDim), 330, 128, false, 128);
       for (const page of IS_SHORT ? [1] : [0, 1]) {
         const sources = FORMAT_NAMES.filter((name) => below(name, 'k').length > 0);
-        for (const now of IS_SHORT ? sources.filter((_, place) => place % 6 === 0) : sources) {
+        for (const now of sources.filter((_, place) => isShare(place, 12))) {
           // Only what the kept queries saw may be compared: the page changes format, and they attend again.
           const fresh = twinOf(cache);
           fresh.transcode(0, page, 'kv', now);

@@ -5,8 +5,9 @@
 import { spawn } from 'node:child_process';
 import { describe, expect, it } from 'vitest';
 import { nativeInfo } from '../../../native/index.ts';
+import { rounds } from '../../tier.ts';
 
-const REPETITIONS = 12;
+const REPETITIONS = rounds(12);
 
 const worker = `
   const { Pool, Cache } = require(process.argv[2]);
