@@ -5,6 +5,7 @@
 import {
   FORMATS,
   type FormatName,
+  isYardstick,
   type KvCache,
   LATENT_NAMES,
   LOWER_FORMATS,
@@ -31,11 +32,26 @@ import {
 import { latentOf } from './forms.ts';
 import type { LayerCounts, Spent } from './mover.ts';
 
-type SideCandidate = { readonly side: Side; readonly format: FormatName };
+/** A side of a page, and a format that it may be tried in. */
+export type SideCandidate = { readonly side: Side; readonly format: FormatName };
 const FIRST_TRIAL: readonly SideCandidate[] = SIDES.flatMap((side) =>
   LOWER_FORMATS.filter((format) => servesSide(format, side)).map((format) => ({ side, format })),
 );
 type Candidates = readonly TrialCandidate[];
+
+/** Whether a page that leaves the window is tried in a format under a policy, where its session has the formats that are served. */
+function isTried(
+  format: FormatName,
+  { skipsReplaced = false }: Pick<Policy, 'skipsReplaced'>,
+  isServed: (format: FormatName) => boolean,
+): boolean {
+  const better = skipsReplaced ? replacementOf(format) : undefined;
+  return isServed(format) && (better === undefined || !isServed(better));
+}
+
+/** What a page that leaves the window is tried in under a policy, in a session that has named no formats and whose keys have no outlier channels. */
+export const firstTrial = (policy: Pick<Policy, 'skipsReplaced'>): readonly SideCandidate[] =>
+  FIRST_TRIAL.filter(({ format }) => isTried(format, policy, (name) => !isYardstick(name)));
 
 /** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
 const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = {
@@ -91,7 +107,7 @@ export class TrialQueue {
   readonly #cache: KvCache;
   readonly #context: PolicyContext;
   readonly #needsTrials: boolean;
-  readonly #skipsReplaced: boolean;
+  readonly #policy: Pick<Policy, 'skipsReplaced'>;
   /** Pages behind a page when it is tried again, as long as it has the format that it was sealed in. */
   readonly #ages: readonly number[];
   readonly #outliers: OutlierKeys;
@@ -121,7 +137,7 @@ export class TrialQueue {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;
-    this.#skipsReplaced = policy.skipsReplaced === true;
+    this.#policy = policy;
     const ages = policy.triesAgain === true ? thresholdOf(context.thresholds, 'trial.again').value : 0;
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#outliers = new OutlierKeys(context);
@@ -317,14 +333,10 @@ export class TrialQueue {
       (side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank,
     );
     if (!isWhole) return [];
-    const isTried = ({ side, format }: SideCandidate): boolean => {
-      const wanted = this.#outliers.wants({ side, format }, { layer, page });
-      if (wanted !== null) return wanted;
-      if (pageBytes[format] === undefined) return false;
-      const better = this.#skipsReplaced ? replacementOf(format) : undefined;
-      return better === undefined || pageBytes[better] === undefined;
-    };
-    return [...FIRST_TRIAL.filter(isTried), ...latents];
+    const isServed = (format: FormatName): boolean => pageBytes[format] !== undefined;
+    const isCandidate = ({ side, format }: SideCandidate): boolean =>
+      this.#outliers.wants({ side, format }, { layer, page }) ?? isTried(format, this.#policy, isServed);
+    return [...FIRST_TRIAL.filter(isCandidate), ...latents];
   }
 
   /** Tries so many waiting pages at once. */

@@ -1,6 +1,6 @@
 /**
  * Measures what it costs to seal a page, to move it between formats and to decode it, per token and KV head of one side, and how much
- * slower attention is while pages move in the background.
+ * slower attention is while pages move in the background. The moves are those that sessions make, and those to the formats that were replaced.
  */
 import {
   type FormatName,
@@ -11,27 +11,20 @@ import {
   type PagePool,
   type Side,
 } from '../../native/index.ts';
-import { type Arena, layersInTurn, openArena, pageRows } from './arena.ts';
+import { ARENA_BYTES, type Arena, layersInTurn, openArena, pageRows } from './arena.ts';
 import { type Bench, rowOf } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
 import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
+import { FIRST_LOWER, FORMATS_MOVED, MOVES, type Moved } from './shipped.ts';
 import { columns, figure } from './table.ts';
 
 /** The number of pages of a layer. A pass moves all of them. */
 const PAGES = 32;
 const SIDES: readonly Side[] = ['k', 'v'];
-/** The moves that are measured. */
-const MOVES: Readonly<Record<string, readonly FormatName[]>> = {
-  f16: ['q8', 'rot4', 'rot2'],
-  q8: ['rot4', 'rot3', 'rot2', 'rot1'],
-  rot4: ['rot3', 'rot2', 'rot1'],
-  rot3: ['rot2'],
-  rot2: ['rot1'],
-  rot1: [],
-};
 
 interface Measured extends Subject {
   readonly what: string;
+  readonly sides: readonly Side[];
 }
 
 /** How many moves are under way while attention is timed: far more than a thread can do in that time. */
@@ -69,7 +62,7 @@ export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
       prepare: () => {
         other = madeOf(stored, pool, { ...shape, layers: moving });
         for (let i = 0; i < MOVES_WAITING; i++)
-          other.startMove(Math.floor(i / 2 / PAGES), Math.floor(i / 2) % PAGES, SIDES[i % 2]!, 'rot4');
+          other.startMove(Math.floor(i / 2 / PAGES), Math.floor(i / 2) % PAGES, SIDES[i % 2]!, FIRST_LOWER);
       },
       run,
       finish: () => {
@@ -90,9 +83,9 @@ export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
     ];
     const row = { bench: 'demote', tokens: options.tokens, threads: BESIDE_THREADS } as const;
     bench.add(rowOf(bench, shape, { ...row, format: 'attend', nsPerToken: alone }));
-    bench.add(rowOf(bench, shape, { ...row, format: 'attend beside q8>rot4', nsPerToken: together }));
+    bench.add(rowOf(bench, shape, { ...row, format: `attend beside q8>${FIRST_LOWER}`, nsPerToken: together }));
     bench.say(
-      `  attention over q8, ${BESIDE_THREADS} threads: ${figure(alone)} ns/token, beside moves to rot4 ${figure(together)} (${(together / alone).toFixed(2)}×), ` +
+      `  attention over q8, ${BESIDE_THREADS} threads: ${figure(alone)} ns/token, beside moves to ${FIRST_LOWER} ${figure(together)} (${(together / alone).toFixed(2)}×), ` +
         `${figure(moved / passes)} page sides per pass${ranDry > 0 ? `; ${ranDry} of ${passes} passes ran out of moves` : ''}`,
     );
   } finally {
@@ -102,29 +95,25 @@ export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
 
 export async function demoteAt(bench: Bench, shape: Shape): Promise<void> {
   const { settings, stream, random } = bench;
-  const rings: Ring[] = [];
+  const rings = new Map<FormatName, Ring>();
   try {
-    for (const from of Object.keys(MOVES) as FormatName[]) {
-      const pair = { k: from, v: from };
-      const options = { shape, pair, tokens: PAGES * PAGE_TOKENS, threads: 1, random, arenaBytes: settings.arenaBytes };
-      rings.push(openRing(openArena(options)));
-    }
+    for (const from of FORMATS_MOVED) rings.set(from, openRing(shape, from, random, settings.arenaBytes));
     const subjects = [
       sealing(shape, random),
-      ...rings.flatMap((ring) => MOVES[ring.format]!.map((to) => moving(ring, to))),
-      ...rings.map(reading),
+      ...MOVES.map((move) => moving(rings.get(move.from)!, move)),
+      ...[...rings.values()].map(reading),
     ];
     const { seconds } = await sideBySide(subjects, { stream, threads: 1, rounds: settings.rounds });
     bench.say(`\ndemote ${shapeName(shape)}, ns per token and KV head of one side (goal for a demotion: under 20)`);
-    const lines = subjects.map(({ what }, i) => {
-      const nsPerToken = (seconds[i]! * 1e9) / (PAGES * PAGE_TOKENS * SIDES.length * shape.kvHeads);
+    const lines = subjects.map(({ what, sides }, i) => {
+      const nsPerToken = (seconds[i]! * 1e9) / (PAGES * PAGE_TOKENS * sides.length * shape.kvHeads);
       bench.add(rowOf(bench, shape, { bench: 'demote', tokens: PAGE_TOKENS, threads: 1, format: what, nsPerToken }));
       const usPerPage = (nsPerToken * PAGE_TOKENS * shape.kvHeads) / 1000;
       return [what, figure(nsPerToken), figure(usPerPage)];
     });
     for (const line of columns(['from>to', 'ns/token', 'µs/page side'], lines)) bench.say(`  ${line}`);
   } finally {
-    for (const ring of rings) ring.close();
+    for (const ring of rings.values()) ring.close();
   }
 }
 
@@ -137,6 +126,7 @@ function sealing(shape: Shape, random: () => number): Measured {
   let cache: KvCache;
   return {
     what: 'f32>q8',
+    sides: SIDES,
     prepare: () => {
       pool = openPool(2 ** 40);
       cache = openKvCache({ shape: { ...shape, layers: 1 }, pool });
@@ -177,17 +167,20 @@ function madeOf(pages: readonly Uint8Array[], pool: PagePool, shape: KvCache['sh
   return cache;
 }
 
-/** Opens a ring with as many caches as the arena has layers, and closes the arena. */
-function openRing(arena: Arena): Ring {
+/** Opens a ring of as many caches as fill `arenaBytes`, with pages in a format. */
+function openRing(given: Shape, format: FormatName, random: () => number, arenaBytes = ARENA_BYTES): Ring {
+  const tokens = PAGES * PAGE_TOKENS;
+  const arena = openArena({ shape: given, pair: { k: format, v: format }, tokens, threads: 1, random, arenaBytes: 1 });
   const stored = storedPages(arena);
   const shape = { ...arena.cache.shape, layers: 1 };
+  const count = Math.max(1, Math.ceil(arenaBytes / (arena.bytesPerToken * tokens * given.kvHeads)));
   arena.close();
   const pool = openPool(2 ** 40);
-  const caches = Array.from({ length: arena.layers }, () => madeOf(stored, pool, shape));
-  const next = layersInTurn(arena.layers);
+  const caches = Array.from({ length: count }, () => madeOf(stored, pool, shape));
+  const next = layersInTurn(count);
   let at = 0;
   return {
-    format: arena.pair.k,
+    format,
     next: () => {
       at = next();
       return caches[at]!;
@@ -204,15 +197,16 @@ function openRing(arena: Arena): Ring {
 }
 
 /** Moves every page of a layer. */
-function moving(ring: Ring, to: FormatName): Measured {
+function moving(ring: Ring, { from, to, sides }: Moved): Measured {
   let cache: KvCache | undefined;
   return {
-    what: `${ring.format}>${to}`,
+    what: `${from}>${to}`,
+    sides,
     prepare: () => {
       cache = ring.next();
     },
     run: () => {
-      for (const side of SIDES) for (let page = 0; page < PAGES; page++) cache!.transcode(0, page, side, to);
+      for (const side of sides) for (let page = 0; page < PAGES; page++) cache!.transcode(0, page, side, to);
     },
     finish: () => ring.renew(),
   };
@@ -222,6 +216,7 @@ function reading(ring: Ring): Measured {
   let rows: Float32Array | undefined;
   return {
     what: `${ring.format}>f32`,
+    sides: SIDES,
     run: () => {
       const cache = ring.next();
       rows ??= new Float32Array(PAGE_TOKENS * cache.shape.kvHeads * cache.shape.headDim);

@@ -1,25 +1,23 @@
-/** Measures what a trial costs: the kept queries over one page, with every lower format of both sides. */
-import {
-  type FormatName,
-  PAGE_TOKENS,
-  SIDES,
-  SKETCH_ROWS,
-  servesSide,
-  TRIAL_QUERIES,
-  type TrialCandidate,
-} from '../../native/index.ts';
+/** Measures what a trial costs: the kept queries over one page, in the formats that sessions try and in those that these took the place of. */
+import { PAGE_TOKENS, SIDES, SKETCH_ROWS, TRIAL_QUERIES } from '../../native/index.ts';
 import { type Arena, layersInTurn, openArena } from './arena.ts';
 import { type Bench, rowOf } from './bench.ts';
 import { sideBySide } from './measure.ts';
 import { gaussians, SHAPES, type Shape, shapeName } from './shapes.ts';
+import { TRIALS, type Tried } from './shipped.ts';
 import { columns, figure } from './table.ts';
 
 const PAGES = 32;
 const GOAL_US = 100;
-const CANDIDATES: Readonly<Record<string, readonly FormatName[]>> = {
-  q8: ['rot4', 'rot3', 'rot2', 'rot1'],
-  rot4: ['rot3', 'rot2', 'rot1'],
-};
+
+/** The formats before, then those of keys and of values: q8>trellis3:trellis2. */
+export const trialName = ({ from, candidates }: Tried): string =>
+  `${from}>${SIDES.map((side) =>
+    candidates
+      .filter((one) => one.side === side)
+      .map(({ format }) => format)
+      .join(','),
+  ).join(':')}`;
 
 export async function trial(bench: Bench): Promise<void> {
   const { settings } = bench;
@@ -30,9 +28,9 @@ export async function trial(bench: Bench): Promise<void> {
 
 export async function trialAt(bench: Bench, shape: Shape, threads: number): Promise<void> {
   const { settings, stream, random } = bench;
-  const arenas: Arena[] = [];
+  const arenas = new Map<string, Arena>();
   try {
-    for (const from of Object.keys(CANDIDATES) as FormatName[]) {
+    for (const from of new Set(TRIALS.map((one) => one.from))) {
       const pair = { k: from, v: from };
       const arena = openArena({
         shape,
@@ -42,17 +40,15 @@ export async function trialAt(bench: Bench, shape: Shape, threads: number): Prom
         random,
         arenaBytes: settings.arenaBytes,
       });
-      arenas.push(arena);
+      arenas.set(from, arena);
       observe(arena, shape, random);
     }
-    const subjects = arenas.map(({ cache, pair, layers }) => {
-      const formats = CANDIDATES[pair.k]!;
-      const candidates = SIDES.flatMap((side) =>
-        formats.filter((format) => servesSide(format, side)).map((format): TrialCandidate => ({ side, format })),
-      );
+    const subjects = TRIALS.map((tried) => {
+      const { cache, layers } = arenas.get(tried.from)!;
+      const { candidates } = tried;
       const next = layersInTurn(layers);
       return {
-        what: `${pair.k}>${formats.join(',')}`,
+        what: trialName(tried),
         run: () => {
           const layer = next();
           for (let page = 0; page < PAGES; page++) cache.trial(layer, page, candidates);
@@ -71,7 +67,7 @@ export async function trialAt(bench: Bench, shape: Shape, threads: number): Prom
     });
     for (const line of columns(['from>to', 'µs/page', 'ns/token'], lines)) bench.say(`  ${line}`);
   } finally {
-    for (const arena of arenas) arena.close();
+    for (const arena of arenas.values()) arena.close();
   }
 }
 

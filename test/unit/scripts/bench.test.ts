@@ -4,10 +4,13 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { seeded } from '../../../engine/evaluate/recall.ts';
+import { openCache } from '../../../engine/index.ts';
 import { loadModel } from '../../../engine/model/load.ts';
 import { findPredictor } from '../../../engine/park/predictors.ts';
 import { Runtime } from '../../../engine/runtime.ts';
+import { logDir } from '../../../engine/state.ts';
 import { KvError, nativeInfo } from '../../../native/index.ts';
+import type { TrialReport } from '../../../policy/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
@@ -29,9 +32,12 @@ import { prefillAt } from '../../../scripts/bench/prefill.ts';
 import { type BenchFile, type BenchRow, benchFile, bytesPerToken, violations } from '../../../scripts/bench/rows.ts';
 import { readCommand } from '../../../scripts/bench/settings.ts';
 import { PAIRS, pairName, parseShape, shapeName } from '../../../scripts/bench/shapes.ts';
+import { MOVES, TRIALS, type Tried } from '../../../scripts/bench/shipped.ts';
 import { openStream, StreamRecord } from '../../../scripts/bench/stream.ts';
 import { markdown } from '../../../scripts/bench/table.ts';
 import { trialAt } from '../../../scripts/bench/trial.ts';
+import { type DecisionBody, readLog, type SituationBody } from '../../../witness/index.ts';
+import { normals, uniform } from '../../native/dense.ts';
 import { root } from '../../tidy/files.ts';
 import { temporaryFolder } from '../engine/model/model-files.ts';
 
@@ -179,15 +185,60 @@ describe('a very small run', () => {
     expect(rows.map(({ bench: name, format }) => `${name} ${format}`)).toEqual(
       expect.arrayContaining([
         'demote f32>q8',
-        'demote rot4>rot3',
-        'demote rot3>rot2',
+        'demote q8>trellis4',
+        'demote trellis4>trellis3',
+        'demote trellis2>trellis1',
         'demote rot2>rot1',
-        'demote rot1>f32',
+        'demote trellis1>f32',
         'demote attend',
-        'demote attend beside q8>rot4',
-        'trial q8>rot4,rot3,rot2,rot1',
+        'demote attend beside q8>trellis4',
+        'trial q8>trellis4,trellis3,trellis2:trellis4,trellis3,trellis2,trellis1',
+        'trial q8>trellis3:trellis2',
+        'trial q8>rot4,rot3,rot2:rot4,rot3,rot2,rot1',
       ]),
     );
+  });
+
+  test('of demote and trial time what sessions do: their log has the same trials and moves, and rot beside them', async () => {
+    const folder = temporaryFolder();
+    const stateDir = join(folder.dir, 'state');
+    const layers = 2;
+    const options = { kvBudget: '22%', tokensExpected: 2560, openFormat: 'q8', windowTokens: 64 } as const;
+    const cache = await openCache({ layers, queryHeads: 4, kvHeads: 2, headDim: 64, ...options, stateDir });
+    const random = uniform(20261126);
+    for (let i = 0; i < 20; i++)
+      for (let layer = 0; layer < layers; layer++) {
+        cache.append(layer, normals(random, 128 * 128), normals(random, 128 * 128));
+        cache.attention(layer, normals(random, 128 * 256));
+      }
+    await cache.close();
+    const entries = [...readLog(logDir(stateDir), { session: cache.session })];
+    folder.remove();
+    const situations = entries.flatMap(({ kind, body }) =>
+      kind === 'situation' ? [(body as SituationBody).situation] : [],
+    );
+    const triedIn = (reports: readonly TrialReport[]): Set<string> =>
+      new Set(reports.flatMap(({ from, side, epsilon }) => Object.keys(epsilon).map((to) => `${from} ${side} ${to}`)));
+    const timed = ({ from, candidates }: Tried): Set<string> =>
+      new Set(candidates.map(({ side, format }) => `${from} ${side} ${format}`));
+    const [first, again] = TRIALS as readonly [Tried, Tried];
+    // The first four pages of a layer are tried in more, to find outlier channels.
+    const later = situations.flatMap(({ trials }) => trials).filter(({ page }) => page >= 4);
+    expect(triedIn(later)).toEqual(timed(first));
+    const repeated = situations.flatMap((situation) => situation.again ?? []).filter(({ from }) => from === again.from);
+    expect(triedIn(repeated)).toEqual(timed(again));
+    const made = new Set(
+      entries.flatMap(({ kind, body }) => {
+        const { decision } = body as DecisionBody;
+        return kind === 'decision' && decision.because.rule !== 'put-back'
+          ? [`${decision.side} ${decision.from}>${decision.to}`]
+          : [];
+      }),
+    );
+    const moves = new Set(MOVES.flatMap(({ from, to, sides }) => sides.map((side) => `${side} ${from}>${to}`)));
+    expect(made.size).toBeGreaterThan(5);
+    expect([...made].filter((move) => !moves.has(move))).toEqual([]);
+    expect([...moves].filter((move) => move.includes('rot')).length).toBeGreaterThan(5);
   });
 });
 
