@@ -161,7 +161,9 @@ Napi::Value encode(const Info& info) {
       if (!(std::fabs(x.data[i]) <= 65504.0f)) return kBadValue;
     }
     std::vector<float> rows(x.data, x.data + x.length);
-    encodeLatentPage(kernelsOf(info.Env()), format, width, rows.data(), firstRow, page.data);
+    Buffer<uint8_t> space;
+    space.grow(latentSpace(width));
+    encodeLatentPage(kernelsOf(info.Env()), format, width, rows.data(), firstRow, page.data, nullptr, workspaceIn(space));
     return kOk;
   });
 }

@@ -66,7 +66,8 @@
     'cflags_cc!': ['-fno-exceptions', '-fno-rtti', '-std=gnu++17'],
     'cflags_cc': ['-std=gnu++20', '-fexceptions'],
     'configurations': {
-      'Release': {},
+      # A page that a kernel keeps on the stack is a fault: native/kernels/kernels.h, Workspace. With sanitizers frames are larger, and so are stacks.
+      'Release': {'cflags': ['-Werror=frame-larger-than=32768']},
       # Every access of every kernel is checked, by a call (the --param) instead of inline instructions. The checks left out are those that the
       # address sanitizer makes anyway (null, object-size) and one that would be repeated for every load through a computed address
       # (pointer-overflow). With everything inline gcc takes seven times as long: 210 s instead of 30 s for one instruction set.

@@ -180,7 +180,9 @@ void encodeSides(const Napi::CallbackInfo& info) {
       }
     }
   }
-  kernels->encode(targets.data(), count, isKey, d, firstRow, x, static_cast<size_t>(stride));
+  Buffer<uint8_t> space;
+  space.grow(encodeSpace(d));
+  kernels->encode(targets.data(), count, isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
   all.giveBack();
 }
 
@@ -194,7 +196,9 @@ void demoteSide(const Napi::CallbackInfo& info) {
   const int d = call.headDim();
   TestSide source(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
   TestSide out(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
-  kernels->demote(source.view(from, d), isKey, d, out.target(to, d));
+  Buffer<uint8_t> space;
+  space.grow(encodeSpace(d));
+  kernels->demote(source.view(from, d), isKey, d, out.target(to, d), workspaceIn(space));
   out.giveBack();
 }
 
@@ -207,7 +211,9 @@ void decodeSide(const Napi::CallbackInfo& info) {
   const int d = call.headDim(), stride = call.integer(d, kMany), firstRow = call.integer(0, kSinkTokens);
   TestSide side(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
   auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
-  kernels->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride));
+  Buffer<uint8_t> space;
+  space.grow(decodeSpace(d));
+  kernels->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
 }
 
 // (isa, format, d, bytes, tile <-) -> 1 where the format has levels, else 0

@@ -56,6 +56,8 @@ const COMPILE = [
   '-Wall',
   '-Wextra',
   '-Wno-unused-function',
+  // As in native/binding.gyp.
+  '-Werror=frame-larger-than=32768',
 ];
 
 const LINK = [
@@ -63,7 +65,7 @@ const LINK = [
   '-mexec-model=reactor',
   '-Wl,--strip-all',
   '-Wl,--gc-sections',
-  // The stack lies below the data, so that an overflow traps. It is large because the kernels keep whole tiles on it.
+  // The stack lies below the data, so that an overflow traps.
   '-Wl,-z,stack-size=1048576',
   '-Wl,--stack-first',
   // native/wasm.ts creates the memory, so that it can choose a smaller one. INITIAL_PAGES in that file is the same size.

@@ -98,7 +98,7 @@ const MODULES = {
   palimpsest: () => [...listed('.', /^addon.*\.cc$/), ...listed('cache', /\.cc$/), ...listed('log', /\.cc$/)],
   kernels_test: (settings) => [
     ...settings.targets.find(({ target_name }) => target_name === 'kernels_test').sources,
-    ...['threads', 'rows', 'dense_pack'].map((name) => `cache/${name}.cc`),
+    ...['start_thread', 'threads', 'rows', 'dense_pack'].map((name) => `cache/${name}.cc`),
   ],
 };
 
@@ -120,7 +120,7 @@ export function buildWithZig({ target, folder, modules = ['palimpsest'], verbose
   keepFresh(folder, target);
   const includes = ['node-addon-api', 'node-api-headers/include'].map((path) => `-Inode_modules/${path}`);
   const compile = [
-    ...['c++', '-target', triple, ...shared.cflags, ...shared.cflags_cc],
+    ...['c++', '-target', triple, ...shared.cflags, ...shared.configurations.Release.cflags, ...shared.cflags_cc],
     ...shared.defines.map((define) => `-D${define}`),
     ...['-Inative/kernels', ...includes],
   ].filter((flag) => os !== 'win32' || flag !== '-fPIC');

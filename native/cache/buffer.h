@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <new>
 
+#include "../kernels/kernels.h"
+
 namespace palimpsest {
 
 template <typename T>
@@ -41,5 +43,7 @@ class Buffer {
   T* data_ = nullptr;
   size_t size_ = 0;
 };
+
+inline Workspace workspaceIn(Buffer<uint8_t>& buffer) { return Workspace(buffer.data(), buffer.bytes()); }
 
 }  // namespace palimpsest

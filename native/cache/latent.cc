@@ -41,6 +41,11 @@ void rowWorths(const Kernels* kernels, const LatentView& view, float* worth) {
   for (int t = 0; t < kPageTokens; t++) worth[t] = rotWorth(view.format == kXq4 ? kRot4 : kRot3, static_cast<const int8_t*>(view.scales)[t]);
 }
 
+Workspace workspaceOf(LatentScratch& scratch, int width) {
+  scratch.space.grow(latentSpace(width));
+  return workspaceIn(scratch.space);
+}
+
 // int16 rows as two int8 rows each, x = 256 hi + lo, in the order of gemmI8 (blocks of 8 rows).
 void splitRows(const int16_t* x, int rows, int count, int depth, int8_t* packed) {
   const int blocks = (2 * rows + kBlock - 1) / kBlock;
@@ -61,7 +66,8 @@ void splitRows(const int16_t* x, int rows, int count, int depth, int8_t* packed)
 }  // namespace
 
 size_t LatentScratch::bytes() const {
-  return tile.capacity() + rows.capacity() + quantized.capacity() * sizeof(int16_t) + (base.capacity() + turned.capacity()) * sizeof(float);
+  return tile.capacity() + rows.capacity() + quantized.capacity() * sizeof(int16_t) + (base.capacity() + turned.capacity()) * sizeof(float) +
+         space.bytes();
 }
 
 void LatentScratch::reserve(int width, int outputs) {
@@ -72,7 +78,9 @@ void LatentScratch::reserve(int width, int outputs) {
 
 void LatentScratch::reserveToLower(int from, int to, int width) {
   grown(tile, 2 * elementsOf(width));
-  if (!isLatentDemotion(from, to)) grown(turned, elementsOf(width));
+  if (isLatentDemotion(from, to)) return;
+  grown(turned, elementsOf(width));
+  space.grow(latentSpace(width));
 }
 
 size_t latentPartBytes(int format, int width, int part) {
@@ -103,21 +111,21 @@ bool finiteLatent(const LatentView& view) {
   return true;
 }
 
-void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* first, uint8_t* second) {
+void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* first, uint8_t* second, Workspace space) {
   if (!second) second = first + latentPartBytes(format, width, 0);
   const size_t high = highBytes(format, width), low = lowBytes(format, width);
   std::memset(first + high, 0, latentPartBytes(format, width, 0) - high);
   std::memset(second + low, 0, latentPartBytes(format, width, 1) - low);
   const LatentView view = latentView(format, width, first, second);
   kernels->encodeLatent(format, x, width, firstRow, first, second, const_cast<void*>(view.scales), const_cast<int16_t*>(view.mean),
-                        const_cast<float*>(view.meanScale));
+                        const_cast<float*>(view.meanScale), space);
 }
 
 void lowerLatentPage(const Kernels* kernels, const LatentView& from, int to, int firstRow, uint8_t* first, uint8_t* second, LatentScratch& scratch) {
   scratch.reserveToLower(from.format, to, from.width);
   if (!isLatentDemotion(from.format, to)) {
     decodeLatentPage(kernels, from, scratch.turned.data(), scratch);
-    encodeLatentPage(kernels, to, from.width, scratch.turned.data(), firstRow, first, second);
+    encodeLatentPage(kernels, to, from.width, scratch.turned.data(), firstRow, first, second, workspaceOf(scratch, from.width));
     return;
   }
   kernels->demoteLatent(from.high, from.low, static_cast<const int8_t*>(from.scales), from.width, scratch.tile.data(), second,
@@ -136,7 +144,7 @@ void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x, 
       x[t * width + c] = static_cast<float>(view.mean[c]) * *view.meanScale + part;
     }
   }
-  kernels->rotateLatent(x, kPageTokens, width, view.width, true);
+  kernels->rotateLatent(x, kPageTokens, width, view.width, true, workspaceOf(scratch, view.width));
 }
 
 size_t gemmWeightBytes(int contraction, int outputs) {
@@ -162,6 +170,8 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
   }
   std::vector<float> line(contraction);
   std::vector<int16_t> codes(contraction);
+  Buffer<uint8_t> space;
+  if (turned) space.grow(latentSpace(contraction));
   int first = 0, panelOutputs = 0;
   for (int o = 0; o < outputs; o++) {
     if (o == first + panelOutputs) {
@@ -170,7 +180,7 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
     }
     std::memcpy(line.data(), w + static_cast<size_t>(o) * contraction, sizeof(float) * contraction);
     // Latent rows are rotated, so the weights must be too: x·w = (Rx)·(Rw).
-    if (turned) kernels->rotateLatent(line.data(), 1, contraction, contraction, false);
+    if (turned) kernels->rotateLatent(line.data(), 1, contraction, contraction, false, workspaceIn(space));
     lowScale_[o] = kernels->quantizeI16(line.data(), contraction, codes.data());
     highScale_[o] = lowScale_[o] * 256.0f;
     const size_t panel = static_cast<size_t>(first) * depth();

@@ -36,8 +36,8 @@ size_t latentBytes(int format, int width);
 LatentView latentView(int format, int width, const uint8_t* first, const uint8_t* second = nullptr);
 // Whether scales and mean are finite. Codes always are.
 bool finiteLatent(const LatentView& view);
-// x: [128][width], overwritten. first, second: the parts as in latentView(), 4-byte aligned; padding is cleared.
-void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* first, uint8_t* second = nullptr);
+// x: [128][width], overwritten. first, second: the parts as in latentView(), 4-byte aligned; padding is cleared. second: as there. space: of latentSpace(width).
+void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, int firstRow, uint8_t* first, uint8_t* second, Workspace space);
 
 // Bytes of one plane of packed weights.
 size_t gemmWeightBytes(int contraction, int outputs);
@@ -78,6 +78,7 @@ struct LatentScratch {
   std::vector<int16_t> quantized;
   std::vector<float> base;
   std::vector<float> turned;
+  Buffer<uint8_t> space;  // what kernels take (Workspace)
   // Allocates what materialize() needs for one page.
   void reserve(int width, int outputs);
   // Allocates what lowerLatentPage() needs.

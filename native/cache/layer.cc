@@ -42,6 +42,7 @@ std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kerne
   cache->workers_->grow(cache->options_.threads);
   Scratch& scratch = cache->workers_->scratch[0];
   scratch.keyRows.grow(static_cast<size_t>(kPageTokens) * cache->shape().headDim);
+  scratch.space.grow(encodeSpace(cache->shape().headDim));
   cache->account_->pool()->enter(cache.get());
   return cache;
 }
@@ -220,9 +221,10 @@ void Cache::encodeOpen(Layer& layer, Page& page) {
         continue;
       }
       float* rows = workers_->scratch[0].keyRows.data();
-      kernels_->decode(open, isKey, d, firstRow, rows, d);
+      const Workspace space = workers_->scratch[0].workspace();
+      kernels_->decode(open, isKey, d, firstRow, rows, d, space);
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
-      kernels_->encode(&target, 1, isKey, d, firstRow, rows, d);
+      kernels_->encode(&target, 1, isKey, d, firstRow, rows, d, space);
     }
     page.side(isKey).count(*account_);
   }
@@ -319,7 +321,8 @@ void Cache::materialize(int index, int pageIndex, bool isKey, int head, float* r
   const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
   if (page.kind == kResident) {
     const uint16_t* sinks = firstRow > 0 ? sinkRows(layer, isKey, head) : nullptr;
-    return materializeHead(kernels_, page.side(isKey).view(side, head), isKey, side.headDim, firstRow, sinks, rows, stride);
+    return materializeHead(kernels_, page.side(isKey).view(side, head), isKey, side.headDim, firstRow, sinks, rows, stride,
+                           scratch.workspace());
   }
   // Recomputed rows are contiguous, so another stride needs a copy.
   float* made = stride == d ? rows : scratch.keyRows.data();

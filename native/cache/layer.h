@@ -117,9 +117,11 @@ struct Scratch {
   Buffer<float> valueRows;  // [128][d]
   Buffer<float> lines;      // attend: the sinks as float rows
   Buffer<uint8_t> codes;    // one head of one page side in any format
+  Buffer<uint8_t> space;    // what kernels take (Workspace)
   Buffer<float> base;       // trial: results for the page as it is now; attend: mass and maximum of every page
   LatentScratch latent;
   Buffer<uint16_t> latentTiles;  // a held page that has no block: n K tiles, then n V tiles
+  Workspace workspace() { return workspaceIn(space); }
   size_t bytes() const;
 };
 
@@ -346,8 +348,8 @@ class Cache : public PartOwner {
   void dropMoves();
   void write(Layer& layer, const float* k, const float* v, int row, int count);
   bool areHalves(const uint16_t* halves, size_t count) const;
-  // Whether every row of a resident page decodes to finite numbers. rows: [128][d], overwritten.
-  bool holdsNumbers(const Page& page, float* rows) const;
+  // Whether every row of a resident page decodes to finite numbers. rows: [128][d], overwritten. space: of decodeSpace(d).
+  bool holdsNumbers(const Page& page, float* rows, Workspace space) const;
   struct PageWork;
   bool readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const;
   bool readPredicted(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, PageWork& work) const;

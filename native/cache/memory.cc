@@ -4,7 +4,7 @@
 namespace palimpsest {
 
 size_t Scratch::bytes() const {
-  return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes() +
+  return query.bytes() + sides.capacity() * sizeof(SideView) + keyRows.bytes() + valueRows.bytes() + lines.bytes() + base.bytes() + codes.bytes() + space.bytes() +
          latent.bytes() + latentTiles.bytes();
 }
 

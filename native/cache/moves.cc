@@ -31,7 +31,7 @@ size_t releasedBytes(const Page& page, bool isKey, int to) {
 
 }  // namespace
 
-void Encoding::run(float* rows) const {
+void Encoding::run(float* rows, Workspace space) const {
   const int d = side.headDim;
   const FormatLayout& layout = kFormats[to->format];
   // What a demotion copies: fields that stay the same, in parts that do not.
@@ -46,17 +46,17 @@ void Encoding::run(float* rows) const {
     target.steering = headOf(steering, head);
     if (isDemotion(from->format, to->format)) {
       for (int i = 0; i < copies; i++) std::memcpy(target.field[copied[i]], source.field[copied[i]], side.places[to->format].field[copied[i]].headBytes);
-      kernels->demote(source, side.isKey, d, target);
+      kernels->demote(source, side.isKey, d, target, space);
       continue;
     }
-    materializeHead(kernels, source, side.isKey, d, firstRow, sinks + static_cast<size_t>(head) * kSinkTokens * d, rows, d);
-    kernels->encode(&target, 1, side.isKey, d, firstRow, rows, d);
+    materializeHead(kernels, source, side.isKey, d, firstRow, sinks + static_cast<size_t>(head) * kSinkTokens * d, rows, d, space);
+    kernels->encode(&target, 1, side.isKey, d, firstRow, rows, d, space);
   }
 }
 
 void Move::run(Scratch& scratch) {
   for (const bool isKey : {true, false}) {
-    if (changed & sideBit(isKey)) encoding[isKey ? 0 : 1].run(scratch.keyRows.data());
+    if (changed & sideBit(isKey)) encoding[isKey ? 0 : 1].run(scratch.keyRows.data(), scratch.workspace());
   }
 }
 
@@ -80,8 +80,9 @@ void Mover::open(const Kernels* kernels, int headDim, int rows, int width) {
   width = std::max(width, width_);
   auto scratch = std::make_shared<Scratch>();
   scratch->keyRows.grow(static_cast<size_t>(kPageTokens) * headDim);
+  scratch->space.grow(encodeSpace(headDim));
   if (rows > 0) reserveForTrials(*scratch, kernels, headDim, rows, width);
-  if (kHasThreads && !thread_.joinable()) thread_ = std::thread([this] { work(); });
+  if (kHasThreads && !thread_.joinable()) thread_ = startThread([this] { work(); });
   std::lock_guard<std::mutex> lock(mutex_);
   scratch_ = std::move(scratch);
   headDim_ = headDim;

@@ -12,12 +12,12 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "buffer.h"
 #include "latent_pages.h"
 #include "page.h"
+#include "start_thread.h"
 #include "steering.h"
 
 namespace palimpsest {
@@ -37,8 +37,8 @@ struct Encoding {
   const PageSide* from;
   const PageSide* to;  // drafted
   std::shared_ptr<const Steering> steering;  // null where the codes of this side are not steered
-  // rows: [128*d].
-  void run(float* rows) const;
+  // rows: [128*d]. space: of encodeSpace(d).
+  void run(float* rows, Workspace space) const;
 };
 
 struct Scratch;
@@ -121,7 +121,7 @@ class Mover {
   int headDim_ = 0;
   int rows_ = 0;
   int width_ = 0;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace palimpsest

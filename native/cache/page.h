@@ -60,7 +60,9 @@ inline void PageSide::views(const SideShape& shape, int first, int count, SideVi
 }
 
 // Decodes one head of a side to rows `stride` apart, with exact sinks. sinks: those of this head, [4][d] half; read when firstRow is not 0.
-void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride);
+// space: of decodeSpace(headDim).
+void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride,
+                     Workspace space);
 
 // Copies the rows of a field of one head to where they are in an open page with other room. What belongs to a token lies together, but keys are
 // stored channel by channel (f16) or four channels at a time (codes): each of these stripes has room for the same tokens.

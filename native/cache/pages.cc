@@ -37,6 +37,8 @@ bool areFinite(const uint16_t* halves, size_t count) {
 struct Cache::PageWork {
   PageReader reader;
   Buffer<float> rows;
+  Buffer<uint8_t> space;
+  Workspace workspace() { return workspaceIn(space); }
 };
 
 Status Cache::importPages(const PageRecords& given) {
@@ -83,6 +85,7 @@ Status Cache::importPages(const PageRecords& given) {
   std::vector<PageWork> work(threads);
   for (PageWork& one : work) {
     one.rows.grow(static_cast<size_t>(shape().headDim) * kPageTokens);
+    one.space.grow(encodeSpace(shape().headDim));
     if (isPredicted) one.reader.reserve(*given.predictor);
   }
   std::atomic<int> damaged{pages * layers};
@@ -135,14 +138,14 @@ bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::
     std::memcpy(sinks[layer].bytes(), from, sinkBytes());
     if (!areFinite(reinterpret_cast<const uint16_t*>(sinks[layer].bytes()), sinkBytes() / 2)) return false;
   }
-  if (!holdsNumbers(page, work.rows.data())) return false;
+  if (!holdsNumbers(page, work.rows.data(), work.workspace())) return false;
   if (!reversed) return true;
   const int d = shape().headDim, width = d * shape().kvHeads, firstRow = position == 0 ? kSinkTokens : 0;
   for (const bool isKey : {true, false}) {
     float* rows = isKey ? work.reader.k() : work.reader.v();
     for (int head = 0; head < shape().kvHeads; head++) {
       const uint16_t* exact = firstRow > 0 ? sinkRows(sinks[layer], isKey, head) : nullptr;
-      materializeHead(kernels_, page.side(isKey).view(sideShape(isKey), head), isKey, d, firstRow, exact, rows + head * d, width);
+      materializeHead(kernels_, page.side(isKey).view(sideShape(isKey), head), isKey, d, firstRow, exact, rows + head * d, width, work.workspace());
     }
   }
   const size_t turned = static_cast<size_t>(position) * kPageTokens * (reversed->rotaryDim / 2);
@@ -174,7 +177,7 @@ bool Cache::readPredicted(const PageRecords& given, int at, Page& page, const st
     if (!withinMagnitude(rows, static_cast<size_t>(width) * kPageTokens, kHalfMax)) return false;
     for (int head = 0; head < shape().kvHeads; head++) {
       const SideTarget target = page.side(isKey).target(sideShape(isKey), head);
-      kernels_->encode(&target, 1, isKey, d, firstRow, rows + static_cast<size_t>(head) * d, width);
+      kernels_->encode(&target, 1, isKey, d, firstRow, rows + static_cast<size_t>(head) * d, width, work.workspace());
     }
   }
   return true;

@@ -81,7 +81,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   // The caller's bytes are read once, because another thread may change them, and by their bytes, because they may begin anywhere.
   std::vector<uint16_t> sinks(pageIndex == 0 ? sinkBytes() / 2 : 0);
   if (pageIndex == 0) std::memcpy(sinks.data(), at, sinkBytes());
-  if (page->kind == kResident && !holdsNumbers(*page, workers_->scratch[0].keyRows.data())) return kBadValue;
+  if (page->kind == kResident && !holdsNumbers(*page, workers_->scratch[0].keyRows.data(), workers_->scratch[0].workspace())) return kBadValue;
   if (page->latent.isThere() && !recomputesToHalves(page->latent, pageIndex)) return kBadValue;
   if (!areHalves(sinks.data(), sinks.size())) return kBadValue;
   reservePages(layer, isOpenFull ? 2 : 1);
@@ -106,7 +106,7 @@ bool Cache::areHalves(const uint16_t* halves, size_t count) const {
   return withinMagnitude(rows.data(), count, kHalfMax);
 }
 
-bool Cache::holdsNumbers(const Page& page, float* rows) const {
+bool Cache::holdsNumbers(const Page& page, float* rows, Workspace space) const {
   const size_t d = shape().headDim;
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
@@ -114,7 +114,7 @@ bool Cache::holdsNumbers(const Page& page, float* rows) const {
       const SideView view = page.side(isKey).view(side, head);
       if (!kernels_->isSound(view, side.headDim)) return false;
       // The rows of the sinks are checked too: their results are not used, but attention may compute them with the others.
-      kernels_->decode(view, isKey, side.headDim, 0, rows, d);
+      kernels_->decode(view, isKey, side.headDim, 0, rows, d, space);
       if (!withinMagnitude(rows, d * kPageTokens, kLargestRow)) return false;
     }
   }
@@ -149,7 +149,7 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
       at += alignedPart(fieldBytes(field, side.headDim));
     }
     float* decoded = scratch.keyRows.data();
-    kernels_->decode(view, isKey, side.headDim, firstRow, decoded, d);
+    kernels_->decode(view, isKey, side.headDim, firstRow, decoded, d, scratch.workspace());
     endAtHalf(view, side.headDim, rows, decoded, d);
     if (firstRow > 0) restoreSinks(layer, isKey, head, decoded, d);
     for (int t = 0; t < rows; t++) std::memcpy(out + head * d + t * stride, decoded + t * d, sizeof(float) * d);

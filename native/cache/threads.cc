@@ -38,7 +38,7 @@ void wake(std::atomic<int>& number, int threads) {
 
 void Threads::grow(int count) {
   workers_.reserve(count > 1 ? count - 1 : 0);
-  for (int thread = this->count(); thread < count; thread++) workers_.emplace_back([this, thread] { work(thread); });
+  for (int thread = this->count(); thread < count; thread++) workers_.push_back(startThread([this, thread] { work(thread); }));
 }
 
 Threads::Threads(int count) {
@@ -56,7 +56,7 @@ void Threads::stop() {
   if (workers_.empty()) return;
   left_.store(kStopped);
   wake(left_, kAll);
-  for (std::thread& worker : workers_) worker.join();
+  for (Thread& worker : workers_) worker.join();
 }
 
 void Threads::run(int items, int threads, Call call, void* context) {

@@ -7,8 +7,9 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <vector>
+
+#include "start_thread.h"
 
 namespace palimpsest {
 
@@ -54,7 +55,7 @@ class Threads {
   void stop();
   bool runOne(int thread);
 
-  std::vector<std::thread> workers_;
+  std::vector<Thread> workers_;
   // The current round. It is written while no item is left and read only by threads that have taken an item, so never both at once.
   Call call_ = nullptr;
   void* context_ = nullptr;

@@ -225,7 +225,7 @@ class Trial {
     view.format = format;
     for (int i = 0; i < kFormats[format].fields; i++) view.field[i] = target.field[i];
     if (isDemotion(now.format, format)) {
-      cache_.kernels()->demote(now, isKey, d, target);
+      cache_.kernels()->demote(now, isKey, d, target, scratch.workspace());
       for (int i = 0; i < kFormats[format].fields; i++) {
         if (kFormats[format].field[i].isKept) view.field[i] = now.field[i];
       }
@@ -235,7 +235,7 @@ class Trial {
     float* rows = isKey ? scratch.keyRows.data() : scratch.valueRows.data();
     if (!prepared.decoded) {
       const uint16_t* sinks = (isKey ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
-      materializeHead(cache_.kernels(), now, isKey, d, firstRow(), sinks, rows, d);
+      materializeHead(cache_.kernels(), now, isKey, d, firstRow(), sinks, rows, d, scratch.workspace());
       prepared.decoded = true;
     }
     SideTarget targets[kFormatSlots];
@@ -247,7 +247,7 @@ class Trial {
       targets[count] = carving_.target(scratch.codes, other, second);
       targets[count++].steering = headOf(steering_[kFormats[other].steering], head);
     }
-    cache_.kernels()->encode(targets, count, isKey, d, firstRow(), rows, d);
+    cache_.kernels()->encode(targets, count, isKey, d, firstRow(), rows, d, scratch.workspace());
     return view;
   }
 
@@ -356,6 +356,7 @@ void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int
   scratch.query.reserve(kernels, headDim, rows, 1);
   scratch.codes.grow(2 * Carving(headDim).bytes());
   for (Buffer<float>* buffer : {&scratch.keyRows, &scratch.valueRows}) buffer->grow(static_cast<size_t>(kPageTokens) * headDim);
+  scratch.space.grow(encodeSpace(headDim));
   scratch.base.grow(2 * rows * (1 + static_cast<size_t>(headDim)) + powersSize(rows));
   if (width == 0) return;
   scratch.latentTiles.grow(4 * static_cast<size_t>(kPageTokens) * headDim);

@@ -6,14 +6,15 @@ struct Band {
   static constexpr int kMember = kBand3;
   static constexpr Basis kBasis = kFolded;
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     withHeadDim(d, [&](auto dim) MEMBER {
-      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], isKey, firstRow, x, stride);
+      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], isKey, firstRow, x, stride, space);
     });
   }
 
-  static void decode(const SideView& side, bool, int d, int firstRow, float* x, size_t stride) {
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax], rows[kLanes][kHeadDimMax + 4 * kLanes];
+  static void decode(const SideView& side, bool, int d, int firstRow, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
+    alignas(64) int8_t rows[kLanes][kHeadDimMax + 4 * kLanes];
     alignas(64) float z[kHeadDimMax];
     levels(side, d, tile);
     const Folding folding(side, d);
@@ -225,8 +226,9 @@ struct Band {
 
   // Rows without their mean, [128][D], and the mean square of each channel.
   template <int D>
-  static COLD void center(const SideTarget& to, int firstRow, const float* x, size_t stride, float* y, float* powers) {
-    alignas(64) float mean[D], squares[kPageTokens * D];
+  static COLD void center(const SideTarget& to, int firstRow, const float* x, size_t stride, float* y, float* powers, Workspace space) {
+    float* squares = space.take<float>(kPageTokens * D);
+    alignas(64) float mean[D];
     encodeMean<D>(x, stride, firstRow, kPageTokens - firstRow, to.at<int8_t>(kBandMean), to.at<uint16_t>(kBandMeanScale), mean);
     const int apart = setApart<D>(to, firstRow, x, stride, mean);
     for (int t = 0; t < kPageTokens; t++) {
@@ -336,16 +338,18 @@ struct Band {
   }
 
   template <int D>
-  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
-    alignas(64) float y[kPageTokens * D], powers[D], weights[3];
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride, Workspace space) {
+    constexpr size_t kCodes = (kPageTokens - 1) * D + wholeWords(D);
+    float* y = space.take<float>(kPageTokens * D);
+    alignas(64) float powers[D], weights[3];
+    uint8_t* codes = space.take<uint8_t>(kCodes);
     int8_t* exponents = to.at<int8_t>(kBandExponents);
-    center<D>(to, firstRow, x, stride, y, powers);
-    __builtin_memset(codes, 0, sizeof codes);
+    center<D>(to, firstRow, x, stride, y, powers, space);
+    __builtin_memset(codes, 0, kCodes);
     const float* asked = isKey && to.steering != nullptr ? to.steering->weights : nullptr;
     if (findShape(to, asked, D, powers, weights)) codeRows<D>(to, y, weights, codes);
     else __builtin_memset(exponents, kZeroRow, kPageTokens);
-    alignas(64) uint8_t tile[kPageTokens * D];
+    uint8_t* tile = space.take<uint8_t>(kPageTokens * D);
     placeInTile<D>(true, codes, tile);
     uint8_t* planes = to.at(kBandCodes);
     for (int band = 0, from = 0; band < 3; from = endOf(D, band++)) {

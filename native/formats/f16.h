@@ -4,7 +4,7 @@
 struct F16 {
   static constexpr int kMember = kF16;
 
-  static void encode(const SideTarget* targets, int, bool isKey, int d, int, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int, bool isKey, int d, int, const float* x, size_t stride, Workspace) {
     uint16_t* half = targets->at<uint16_t>(kF16Halves);
     float row[kHeadDimMax];
     uint16_t line[kHeadDimMax];
@@ -26,7 +26,7 @@ struct F16 {
     for (int c = 0; c < d; c++) half[c * room + row] = line[c];
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
+  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride, Workspace) {
     const uint16_t* half = side.at<uint16_t>(kF16Halves);
     if (!isKey) {
       for (int t = 0; t < kPageTokens; t++) fromHalf(half + t * d, x + t * stride, d);

@@ -4,7 +4,7 @@
 struct Fp8 {
   static constexpr int kMember = kFp8;
 
-  static void encode(const SideTarget* targets, int, bool, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int, bool, int d, int firstRow, const float* x, size_t stride, Workspace) {
     uint8_t* codes = targets->at(kFp8Codes);
     VecF top = splat(0.0f);
     for (int t = firstRow; t < kPageTokens; t++) top = larger(largestOf(x + t * stride, d), top);
@@ -18,7 +18,7 @@ struct Fp8 {
     }
   }
 
-  static void decode(const SideView& side, bool, int d, int, float* x, size_t stride) {
+  static void decode(const SideView& side, bool, int d, int, float* x, size_t stride, Workspace) {
     const uint8_t* codes = side.at(kFp8Codes);
     const VecF scale = splat(halfToFloat(*side.at<uint16_t>(kFp8Scale)));
     for (int t = 0; t < kPageTokens; t++) {

@@ -4,13 +4,13 @@
 struct Higgs {
   static constexpr int kMember = kHiggs4;
 
-  static void encode(const SideTarget* targets, int count, bool, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int count, bool, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     withHeadDim(d, [&](auto dim) MEMBER {
-      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], firstRow, x, stride);
+      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], firstRow, x, stride, space);
     });
   }
 
-  static void decode(const SideView& side, bool, int d, int firstRow, float* x, size_t stride) {
+  static void decode(const SideView& side, bool, int d, int firstRow, float* x, size_t stride, Workspace) {
     const Grid grid = gridOf(side.format);
     alignas(64) float factors[kPageTokens];
     fromHalf(side.at<uint16_t>(kHiggsScales), factors, kPageTokens);
@@ -70,11 +70,14 @@ struct Higgs {
   }
 
   template <int D>
-  static COLD void encodeRows(const SideTarget& to, int firstRow, const float* x, size_t stride) {
+  static COLD void encodeRows(const SideTarget& to, int firstRow, const float* x, size_t stride, Workspace space) {
     constexpr int kPairs = kPageTokens * D / 2;
     const Grid grid = gridOf(to.format);
-    alignas(64) float y[kPageTokens * D], rms[kPageTokens], a[kPairs], b[kPairs];
-    alignas(64) uint8_t codes[kPairs];
+    float* y = space.take<float>(kPageTokens * D);
+    float* a = space.take<float>(kPairs);
+    float* b = space.take<float>(kPairs);
+    uint8_t* codes = space.take<uint8_t>(kPairs);
+    alignas(64) float rms[kPageTokens];
     turnRows<D>(firstRow, x, stride, y, rms, to.at<uint16_t>(kHiggsScales));
     for (int i = 0; i < kPairs; i++) {
       a[i] = y[2 * i] / rms[2 * i / D];

@@ -5,12 +5,12 @@ struct Int3 {
   static constexpr int kMember = kInt3;
   static constexpr Basis kBasis = kPlain;
 
-  static void encode(const SideTarget* targets, int, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride); });
+  static void encode(const SideTarget* targets, int, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride, space); });
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     levels(side, d, tile);
     for (int t = 0; t < kPageTokens; t++) {
       const float scale = halfToFloat(side.at<uint16_t>(kInt3Scales)[t]), low = halfToFloat(side.at<uint16_t>(kInt3Lows)[t]);
@@ -71,8 +71,8 @@ struct Int3 {
   }
 
   template <int D>
-  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride, Workspace space) {
+    uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
     uint16_t* scales = to.at<uint16_t>(kInt3Scales);
     uint16_t* lows = to.at<uint16_t>(kInt3Lows);
     for (int t = 0; t < kPageTokens; t++) {
@@ -86,6 +86,6 @@ struct Int3 {
       const VecF scale = splat(halfToFloat(scales[t])), low = splat(halfToFloat(lows[t]));
       for (int c = 0; c < D; c += kLanes) storeLowBytes(codes + t * D + c, t < firstRow ? VecI{} : stepsOf(load(row + c), scale, low, 7.0f));
     }
-    packPlanes<D>(3, isKey, codes, to.at(kInt3High), to.at(kInt3Low));
+    packPlanes<D>(3, isKey, codes, to.at(kInt3High), to.at(kInt3Low), space);
   }
 };

@@ -5,28 +5,28 @@
 struct Kivi {
   static constexpr int kMember = kKivi8;
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     // Formats that nest share scales and lows; those that are steered share nothing.
     SideTarget nested[kFormatSlots];
     int plain = 0;
     for (int i = 0; i < count; i++) {
       if (kFormats[targets[i].format].steering == kNoSteering) nested[plain++] = targets[i];
-      else if (isKey && targets[i].steering) encodeSteered(targets[i], d, firstRow, x, stride);
-      else encodeNested(targets + i, 1, isKey, d, firstRow, x, stride);
+      else if (isKey && targets[i].steering) encodeSteered(targets[i], d, firstRow, x, stride, space);
+      else encodeNested(targets + i, 1, isKey, d, firstRow, x, stride, space);
     }
-    if (plain > 0) encodeNested(nested, plain, isKey, d, firstRow, x, stride);
+    if (plain > 0) encodeNested(nested, plain, isKey, d, firstRow, x, stride, space);
   }
 
-  static void demote(const SideView& from, bool, int d, const SideTarget& to) {
-    alignas(64) uint8_t codes[kPageTokens * kHeadDimMax];
+  static void demote(const SideView& from, bool, int d, const SideTarget& to, Workspace space) {
     const int elements = kPageTokens * d, bits = kFormats[to.format].codeBits;
+    uint8_t* codes = space.take<uint8_t>(elements);
     unpack(from.format, from.at(kKiviCodes), elements, reinterpret_cast<int8_t*>(codes));
     for (int i = 0; i < elements; i++) codes[i] = narrowed(codes[i] ^ 128, bits);
     packCodes(bits, codes, elements, to.at(kKiviCodes));
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-    alignas(64) int8_t levels[kPageTokens * kHeadDimMax];
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
+    int8_t* levels = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     unpack(side.format, side.at(kKiviCodes), kPageTokens * d, levels);
     for (int group = 0; group < groupsOf(isKey, d); group++) {
       const Span span = spanOf(isKey, d, group);
@@ -94,8 +94,10 @@ struct Kivi {
   static constexpr int kGroup = 32, kGroupsMax = kHeadDimMax;
 
   // Keys as they would be coded if channels took nothing back, less what they take back, are coded as any others.
-  static COLD void encodeSteered(const SideTarget& to, int d, int firstRow, const float* x, size_t stride) {
-    alignas(64) float targets[kPageTokens * kHeadDimMax], errors[kHeadDimMax * kPageTokens], own[kPageTokens], aimed[kPageTokens];
+  static COLD void encodeSteered(const SideTarget& to, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    float* targets = space.take<float>(static_cast<size_t>(kPageTokens) * d);
+    float* errors = space.take<float>(static_cast<size_t>(kPageTokens) * d);
+    alignas(64) float own[kPageTokens], aimed[kPageTokens];
     const int bits = kFormats[to.format].codeBits, strideOfCode = bits == 4 ? 17 : 85;
     __builtin_memset(aimed, 0, sizeof aimed);
     for (int c = 0; c < d; c++) {
@@ -122,12 +124,13 @@ struct Kivi {
       }
       for (int t = 0; t < kPageTokens; t++) targets[t * d + c] = aimed[t];
     }
-    encodeNested(&to, 1, true, d, firstRow, targets, d);
+    encodeNested(&to, 1, true, d, firstRow, targets, d, space);
   }
   static MEMBER float clamped(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
 
-  static COLD void encodeNested(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    alignas(64) uint8_t codes[kPageTokens * kHeadDimMax], levels[kPageTokens * kHeadDimMax];
+  static COLD void encodeNested(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    uint8_t* codes = space.take<uint8_t>(static_cast<size_t>(kPageTokens) * d);
+    uint8_t* levels = space.take<uint8_t>(static_cast<size_t>(kPageTokens) * d);
     alignas(64) float scale[kGroupsMax], low[kGroupsMax];
     const int groups = groupsOf(isKey, d);
     uint16_t* scales = targets->at<uint16_t>(kKiviScales);

@@ -5,12 +5,12 @@ struct Nuq {
   static constexpr int kMember = kNuq4;
   static constexpr Basis kBasis = kFolded;
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(targets, count, isKey, firstRow, x, stride); });
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(targets, count, isKey, firstRow, x, stride, space); });
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-    decodeDense(side, isKey, d, firstRow, x, stride);
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
+    decodeDense(side, isKey, d, firstRow, x, stride, space);
     for (int i = 0; i < outlierCount(d); i++) {
       const Outlier one = outlier(side, i);
       x[one.token * stride + one.channel] += one.value;
@@ -87,8 +87,8 @@ struct Nuq {
   static MEMBER float clamped(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
 
   // Everything but what was kept apart.
-  static COLD void decodeDense(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+  static COLD void decodeDense(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     alignas(64) float scale[kHeadDimMax], offset[kHeadDimMax] = {};
     levels(side, d, tile);
     fromHalf(side.at<uint16_t>(kNuqScales), scale, isKey ? d : kPageTokens);
@@ -166,8 +166,10 @@ struct Nuq {
   }
 
   template <int D>
-  static COLD void encodeRows(const SideTarget* targets, int count, bool isKey, int firstRow, const float* given, size_t stride) {
-    alignas(64) float x[kPageTokens * D], strange[kPageTokens * D];
+  static COLD void encodeRows(const SideTarget* targets, int count, bool isKey, int firstRow, const float* given, size_t stride, Workspace space) {
+    float* x = space.take<float>(kPageTokens * D);
+    float* strange = space.take<float>(kPageTokens * D);
+    float* dense = space.take<float>(kPageTokens * D);
     for (int t = 0; t < kPageTokens; t++) {
       for (int c = 0; c < D; c++) x[t * D + c] = clamped(given[t * stride + c]);
     }
@@ -177,13 +179,12 @@ struct Nuq {
     for (int i = 0; i < count; i++) {
       const SideTarget& to = targets[i];
       fitScales<D>(isKey, x, strange, to.at<uint16_t>(kNuqScales));
-      writeCodes<D>(to, isKey, firstRow, x);
+      writeCodes<D>(to, isKey, firstRow, x, space);
       // What the codes lack.
       SideView made;
       made.format = to.format;
       for (int f = 0; f < kFormats[to.format].fields; f++) made.field[f] = to.field[f];
-      alignas(64) float dense[kPageTokens * D];
-      decodeDense(made, isKey, D, firstRow, dense, D);
+      decodeDense(made, isKey, D, firstRow, dense, D, space);
       uint8_t* outliers = to.at(kNuqOutliers);
       for (int at = 0; at < outlierCount(D); at++) {
         const int place = places[at];
@@ -195,8 +196,8 @@ struct Nuq {
   }
 
   template <int D>
-  static COLD void writeCodes(const SideTarget& to, bool isKey, int firstRow, const float* x) {
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+  static COLD void writeCodes(const SideTarget& to, bool isKey, int firstRow, const float* x, Workspace space) {
+    uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
     alignas(64) float bound[16];
     const int width = bitsOf(to.format);
     const int8_t* level = kLevels[4 - width];
@@ -214,8 +215,8 @@ struct Nuq {
         storeLowBytes(codes + t * D + c, countBelow(bounds, t < firstRow ? splat(0.0f) : steps));
       }
     }
-    if (width < 4) return packPlanes<D>(width, isKey, codes, to.at(kNuqHigh), to.at(kNuqLow));
-    alignas(64) uint8_t tile[kPageTokens * D];
+    if (width < 4) return packPlanes<D>(width, isKey, codes, to.at(kNuqHigh), to.at(kNuqLow), space);
+    uint8_t* tile = space.take<uint8_t>(kPageTokens * D);
     placeInTile<D>(isKey, codes, tile);
     packCodes(width, tile, kPageTokens * D, to.at(kNuqHigh));
   }

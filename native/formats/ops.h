@@ -3,8 +3,8 @@
 //
 // Required:
 //   kMember                                     one format of the family; all of them have the same fields, except for the bits per element
-//   encode(targets, count, isKey, d, firstRow, x, stride)
-//   decode(side, isKey, d, firstRow, x, stride)                                                        (both as in Kernels)
+//   encode(targets, count, isKey, d, firstRow, x, stride, space)
+//   decode(side, isKey, d, firstRow, x, stride, space)                                                 (both as in Kernels)
 // With these alone a format works everywhere: attention decodes its page and multiplies floats (kernels/attend_page.h).
 //
 // Levels, for formats that store int8 integers times scales, so that attention can multiply integers:
@@ -19,7 +19,7 @@
 // Optional:
 //   writeRow(to, isKey, d, room, row, x)        for formats that a page may be open in, whose rows do not depend on each other. Their score,
 //                                               mix, prepareKeys and prepareValues read no further than rows.room
-//   demote(from, isKey, d, to)                  for nested families: conversion from codes alone
+//   demote(from, isKey, d, to, space)           for nested families: conversion from codes alone
 //   isSound(side, d)                            for formats where bytes that no encoder writes can do harm
 //   score, mix                                  products of the format's own (f16)
 //   addToScores(k, rows, head)                  adds to the scores what the product lacks: outliers
@@ -28,12 +28,13 @@
 //   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers, without a tile: PlaneRows
 //                                               (kernels/planes.h), or one of the family's own; from kUnpackedRows rows on there is a tile
 //
+// What takes a page or more of bytes comes from `space` and not from the stack (Workspace, kernels/kernels.h); the compiler refuses frames above 32 KiB.
 // There are no exceptions, no allocation and no standard headers with inline functions. Float operations run in the same order on every
 // instruction set, so that stored bytes and scores are bit-equal.
 #pragma once
 
 template <class F>
-concept HasDemote = requires(const SideView& from, const SideTarget& to) { F::demote(from, true, 64, to); };
+concept HasDemote = requires(const SideView& from, const SideTarget& to, Workspace space) { F::demote(from, true, 64, to, space); };
 template <class F>
 concept WritesRows = requires(const SideTarget& to, const float* x) { F::writeRow(to, true, 64, 16, 0, x); };
 template <class F>

@@ -5,15 +5,15 @@
 struct Prod {
   static constexpr int kMember = kTurbo4Prod;
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     withHeadDim(d, [&](auto dim) MEMBER {
-      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], isKey, firstRow, x, stride);
+      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], isKey, firstRow, x, stride, space);
     });
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
     for (int t = 0; t < firstRow; t++) __builtin_memset(x + t * stride, 0, sizeof(float) * d);
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     alignas(64) float factors[kPageTokens], none[kHeadDimMax] = {};
     const size_t elements = static_cast<size_t>(kPageTokens) * d;
     static constexpr int8_t kSigns[16] = {-1, 1};
@@ -46,15 +46,16 @@ struct Prod {
   }
 
   template <int D>
-  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
+  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride, Workspace space) {
     const int bits = codeBits(to.format);
     const Codebook codebook = sphereOf(bits, D);
-    alignas(64) float y[kPageTokens * D], rms[kPageTokens], factors[kPageTokens], level[16];
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+    float* y = space.take<float>(kPageTokens * D);
+    alignas(64) float rms[kPageTokens], factors[kPageTokens], level[16];
+    uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
     uint16_t* scales = to.at<uint16_t>(kProdScales);
     turnRows<D>(firstRow, x, stride, y, rms, scales);
     codeRows(y, rms, D, codebook.bounds, codes);
-    packPlanes<D>(bits, isKey, codes, to.at(kProdHigh), to.at(kProdLow));
+    packPlanes<D>(bits, isKey, codes, to.at(kProdHigh), to.at(kProdLow), space);
     factorsOf(scales, codebook.divisor, factors);
     for (int i = 0; i < 16; i++) level[i] = static_cast<float>(kSphereLevels[bits - 1][placeOf(D)][i]);
     for (int t = 0; t < kPageTokens; t++) {
@@ -62,6 +63,6 @@ struct Prod {
     }
     turnRows<D>(firstRow, y, D, y, rms, to.at<uint16_t>(kProdNorms));
     codeRows(y, rms, D, sphereOf(1, D).bounds, codes);
-    packPlanes<D>(1, isKey, codes, nullptr, to.at(kProdSigns));
+    packPlanes<D>(1, isKey, codes, nullptr, to.at(kProdSigns), space);
   }
 };

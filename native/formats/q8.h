@@ -5,8 +5,8 @@ struct Q8 {
   static constexpr int kMember = kQ8;
   static constexpr Basis kBasis = kPlain;
 
-  static void encode(const SideTarget* targets, int, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride); });
+  static void encode(const SideTarget* targets, int, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride, space); });
   }
 
   static void writeRow(const SideTarget& to, bool isKey, int d, int room, int row, const float* x) {
@@ -23,7 +23,7 @@ struct Q8 {
     }
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
+  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride, Workspace) {
     const int8_t* tile = side.at<int8_t>(kQ8Codes);
     const uint16_t* scales = side.at<uint16_t>(kQ8RowScales);
     if (isKey) {
@@ -82,8 +82,8 @@ struct Q8 {
   }
 
   template <int D>
-  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride, Workspace space) {
+    uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
     uint16_t* scales = to.at<uint16_t>(kQ8RowScales);
     for (int t = 0; t < kPageTokens; t++) {
       if (t >= firstRow) {

@@ -91,7 +91,7 @@ struct Rot : OverRotation<divisorOf> {
   static constexpr int kMember = kRot4;
   using Unpacker = PlaneRows;
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     // Formats that nest share what does not depend on the width; those that are steered share nothing.
     RotTargets nested;
     for (int i = 0; i < count; i++) {
@@ -102,23 +102,23 @@ struct Rot : OverRotation<divisorOf> {
       }
       RotTargets alone;
       addTarget(alone, to);
-      encodeRotWidths(isKey, x, stride, d, firstRow, alone);
+      encodeRotWidths(isKey, x, stride, d, firstRow, alone, space);
       if (!isKey || !to.steering) continue;
       alignas(64) float mean[kHeadDimMax];
       const float scale = halfToFloat(*alone.meanScale);
       for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(alone.mean + c) * scale);
-      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, alone.fromZero, *alone.reference, d, firstRow, x, stride);
+      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, alone.fromZero, *alone.reference, d, firstRow, x, stride, space);
     }
-    if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested);
+    if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested, space);
   }
 
-  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
+  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space) {
     demoteRot(from.format, to.format, isKey, d, from.at(kRotHigh), from.at(kRotLow), from.at<int8_t>(kRotExponents), to.at(kRotLow),
-              to.at<int8_t>(kRotExponents));
+              to.at<int8_t>(kRotExponents), space);
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     decodeRotRows(isKey, d, firstRow, side, levels(side, d, tile), divisorOf(side.format), x, stride);
   }
 

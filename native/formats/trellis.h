@@ -27,21 +27,22 @@ struct Trellis : OverRotation<trellisDivisor> {
                     static_cast<int>(kTrellisReference) == kRotReference,
                 "what is shared with the rot family finds its fields there");
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    withHeadDim(d, [&](auto dim) MEMBER { encodeOf<dim.value>(targets, count, isKey, firstRow, x, stride); });
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    withHeadDim(d, [&](auto dim) MEMBER { encodeOf<dim.value>(targets, count, isKey, firstRow, x, stride, space); });
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     decodeRotRows(isKey, d, firstRow, side, levels(side, d, tile), kTrellisDivisor, x, stride);
   }
 
   // trellis2 keeps the first codes of trellis3 and trellis4; other codes are found anew, from levels.
-  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
+  static void demote(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space) {
     const int elements = kPageTokens * d, bits = kFormats[to.format].codeBits;
-    alignas(64) int8_t fine[kPageTokens * kHeadDimMax], coarse[kPageTokens * kHeadDimMax];
+    int8_t* fine = space.take<int8_t>(elements);
+    int8_t* coarse = space.take<int8_t>(elements);
     levels(from, d, fine);
-    if (bits != 2) searchLower(bits, from.at(kRotHigh), fine, elements, to.at(kRotLow));
+    if (bits != 2) searchLower(bits, from.at(kRotHigh), fine, elements, to.at(kRotLow), space);
     unpack(bits, from.at(kRotHigh), to.at(kRotLow), elements, coarse);
     demoteExponents(isKey, d, fine, kTrellisDivisor, coarse, kTrellisDivisor, from.at<int8_t>(kRotExponents), to.at<int8_t>(kRotExponents));
   }
@@ -53,14 +54,14 @@ struct Trellis : OverRotation<trellisDivisor> {
 
  private:
   // The codes of one bit, of all of the levels or of what those of trellis2 leave of them.
-  static __attribute__((noinline)) void searchLower(int bits, const uint8_t* hi, const int8_t* levels, int elements, uint8_t* lo) {
-    alignas(64) int8_t high[kPageTokens * kHeadDimMax];
-    alignas(64) int16_t left[kPageTokens * kHeadDimMax];
-    alignas(64) uint8_t codes[kPageTokens * kHeadDimMax];
-    if (bits == 1) __builtin_memset(high, 0, sizeof high);
+  static __attribute__((noinline)) void searchLower(int bits, const uint8_t* hi, const int8_t* levels, int elements, uint8_t* lo, Workspace space) {
+    int8_t* high = space.take<int8_t>(elements);
+    int16_t* left = space.take<int16_t>(elements);
+    uint8_t* codes = space.take<uint8_t>(elements);
+    if (bits == 1) __builtin_memset(high, 0, elements);
     else unpack(2, hi, nullptr, elements, high);
     for (int i = 0; i < elements; i++) left[i] = static_cast<int16_t>((levels[i] - high[i]) * kTrellisLevelOne);
-    searchOf(bits == 1 ? kSingleBits : kLowBits, left, elements / kTrellisSequences, codes);
+    searchOf(bits == 1 ? kSingleBits : kLowBits, left, elements / kTrellisSequences, codes, space);
     packBits<0>(codes, elements, lo);
   }
 
@@ -70,10 +71,10 @@ struct Trellis : OverRotation<trellisDivisor> {
 
   // Writes the mean and which rows are coded from zero, and turns the rows: y [128][D], their squares [128].
   template <int D>
-  static Octaves turn(const RotTargets& head, int firstRow, const float* x, size_t stride, float* y, float* squares) {
+  static Octaves turn(const RotTargets& head, int firstRow, const float* x, size_t stride, float* y, float* squares, Workspace space) {
     constexpr int kCount = D / kLanes;
     alignas(64) float mean[D], zero[D] = {};
-    encodeOrigins<D>(x, stride, firstRow, head, mean);
+    encodeOrigins<D>(x, stride, firstRow, head, mean, space);
     VecI largest = splatI(kNoOctave), smallest = splatI(-kNoOctave);
     for (int first = 0; first < kPageTokens; first += kLanes) {
       VecF v[kCount], partial[kLanes];
@@ -159,34 +160,38 @@ struct Trellis : OverRotation<trellisDivisor> {
   }
 
   template <int D>
-  static void encodeOf(const SideTarget* targets, int count, bool isKey, int firstRow, const float* x, size_t stride) {
+  static void encodeOf(const SideTarget* targets, int count, bool isKey, int firstRow, const float* x, size_t stride, Workspace space) {
     constexpr int kElements = kPageTokens * D, kSteps = kElements / kTrellisSequences;
-    alignas(64) float y[kElements], squares[kPageTokens];
-    alignas(64) int16_t aims[kElements];
+    float* y = space.take<float>(kElements);
+    alignas(64) float squares[kPageTokens];
     RotTargets head;
     head.mean = targets->at<int8_t>(kRotMean);
     head.fromZero = targets->at(kRotFromZero);
     head.meanScale = targets->at<uint16_t>(kRotMeanScale);
-    const int reference = referenceOf(turn<D>(head, firstRow, x, stride, y, squares));
-    if (reference != 0) turnScaled<D>(head, reference, firstRow, x, stride, y, squares);
+    const int reference = referenceOf(turn<D>(head, firstRow, x, stride, y, squares, space));
+    if (reference != 0) turnScaled<D>(head, reference, firstRow, x, stride, y, squares, space);
+    int16_t* aims = space.take<int16_t>(kElements);
     aim<D>(isKey, y, squares, aims);
     // The codes that trellis2, trellis3 and trellis4 have in common, and what they leave.
-    alignas(64) uint8_t high[kElements], codes[kElements], plane[kElements / 4];
-    alignas(64) int8_t tile[kElements];
-    alignas(64) int16_t left[kElements];
+    constexpr size_t kPlane = kElements / 4;
+    uint8_t* high = space.take<uint8_t>(kElements);
+    uint8_t* codes = space.take<uint8_t>(kElements);
+    uint8_t* plane = space.take<uint8_t>(kPlane);
+    int8_t* tile = space.take<int8_t>(kElements);
+    int16_t* left = space.take<int16_t>(kElements);
     bool hasHigh = false;
     for (int i = 0; i < count; i++) {
       const SideTarget& to = targets[i];
       const int bits = kFormats[to.format].codeBits;
       if (bits > 1 && !hasHigh) {
-        searchOf(kHighCodes, aims, kSteps, high);
+        searchOf(kHighCodes, aims, kSteps, high, space);
         packPairs<0>(high, kElements, plane);
         unpack(2, plane, nullptr, kElements, tile);
         for (int e = 0; e < kElements; e++) left[e] = static_cast<int16_t>(aims[e] - tile[e] * kTrellisLevelOne);
         hasHigh = true;
       }
-      if (bits > 1 && to.at(kRotHigh)) __builtin_memcpy(to.at(kRotHigh), plane, sizeof plane);
-      if (bits != 2) searchOf(bits == 4 ? kLowPairs : bits == 3 ? kLowBits : kSingleBits, bits == 1 ? aims : left, kSteps, codes);
+      if (bits > 1 && to.at(kRotHigh)) __builtin_memcpy(to.at(kRotHigh), plane, kPlane);
+      if (bits != 2) searchOf(bits == 4 ? kLowPairs : bits == 3 ? kLowBits : kSingleBits, bits == 1 ? aims : left, kSteps, codes, space);
       if (bits == 4) packPairs<0>(codes, kElements, to.at(kRotLow));
       else if (bits != 2) packBits<0>(codes, kElements, to.at(kRotLow));
       unpack(bits, plane, to.at(kRotLow), kElements, tile);
@@ -200,12 +205,12 @@ struct Trellis : OverRotation<trellisDivisor> {
   }
 
   template <int D>
-  static COLD void turnScaled(const RotTargets& head, int reference, int firstRow, const float* x, size_t stride, float* y, float* squares) {
-    alignas(64) float scaled[kPageTokens * D];
+  static COLD void turnScaled(const RotTargets& head, int reference, int firstRow, const float* x, size_t stride, float* y, float* squares, Workspace space) {
+    float* scaled = space.take<float>(kPageTokens * D);
     const VecF unit = splat(powerOfTwo(-reference));
     for (int t = firstRow; t < kPageTokens; t++) {
       for (int c = 0; c < D; c += kLanes) store(scaled + t * D + c, load(x + t * stride + c) * unit);
     }
-    turn<D>(head, firstRow, scaled, D, y, squares);
+    turn<D>(head, firstRow, scaled, D, y, squares, space);
   }
 };

@@ -7,15 +7,15 @@ struct Turbo {
   using Unpacker = PlaneRows;
   static_assert(static_cast<int>(kTurboHigh) == kRotHigh && static_cast<int>(kTurboLow) == kRotLow, "PlaneRows finds the planes there");
 
-  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     withHeadDim(d, [&](auto dim) MEMBER {
-      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], isKey, firstRow, x, stride);
+      for (int i = 0; i < count; i++) encodeRows<dim.value>(targets[i], isKey, firstRow, x, stride, space);
     });
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
+  static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
     for (int t = 0; t < firstRow; t++) __builtin_memset(x + t * stride, 0, sizeof(float) * d);
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     alignas(64) float factors[kPageTokens], none[kHeadDimMax] = {};
     fromHalf(side.at<uint16_t>(kTurboScales), factors, kPageTokens);
     const float divisor = codebookOf(side, d).divisor;
@@ -47,12 +47,13 @@ struct Turbo {
   static MEMBER Codebook codebookOf(const SideView& side, int d) { return sphereOf(kFormats[side.format].codeBits, d); }
 
   template <int D>
-  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride) {
+  static COLD void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* x, size_t stride, Workspace space) {
     const int bits = kFormats[to.format].codeBits;
-    alignas(64) float y[kPageTokens * D], rms[kPageTokens];
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+    float* y = space.take<float>(kPageTokens * D);
+    alignas(64) float rms[kPageTokens];
+    uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
     turnRows<D>(firstRow, x, stride, y, rms, to.at<uint16_t>(kTurboScales));
     codeRows(y, rms, D, sphereOf(bits, D).bounds, codes);
-    packPlanes<D>(bits, isKey, codes, to.at(kTurboHigh), to.at(kTurboLow));
+    packPlanes<D>(bits, isKey, codes, to.at(kTurboHigh), to.at(kTurboLow), space);
   }
 };

@@ -72,7 +72,7 @@ INLINE void scoreKeys(const SideView& k, const PageRows& rows, int head, int vis
     if constexpr (AddsToScores<F>) F::addToScores(k, rows, head);
   } else {
     const int d = rows.d;
-    F::decode(k, true, d, 0, rows.decoded, d);
+    F::decode(k, true, d, 0, rows.decoded, d, Workspace(rows.tile, decodeSpace(d)));
     for (int r = head * rows.perHead; r < (head + 1) * rows.perHead; r++) {
       for (int t = 0; t < visible; t++) {
         rows.scores[static_cast<size_t>(r) * kPageTokens + t] = dot(rows.q + static_cast<size_t>(r) * d, rows.decoded + t * d, d);
@@ -106,7 +106,7 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int
     else mixCoded<F>(v, rows.tile, rows.room, rows.d, weights, n, target, next);
   } else {
     const int d = rows.d;
-    F::decode(v, false, d, 0, rows.decoded, d);
+    F::decode(v, false, d, 0, rows.decoded, d, Workspace(rows.tile, decodeSpace(d)));
     for (size_t r = first; r < first + n; r++) {
       for (int t = 0; t < visible; t++) axpy(rows.scores[r * kPageTokens + t] * rows.share[r], rows.decoded + t * d, rows.mixed + r * d, d);
     }
@@ -269,8 +269,8 @@ static void attendRun(const SideView* sides, int pages, int known, int start, co
 
 // ---- Formats chosen by their number
 
-static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-  withFormat(targets->format, [&](auto format) MEMBER { format.encode(targets, count, isKey, d, firstRow, x, stride); });
+static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+  withFormat(targets->format, [&](auto format) MEMBER { format.encode(targets, count, isKey, d, firstRow, x, stride, space); });
   clearUpperHalves();
 }
 
@@ -282,16 +282,16 @@ static void writeRow(const SideTarget& target, bool isKey, int d, int room, int 
   clearUpperHalves();
 }
 
-static void demote(const SideView& from, bool isKey, int d, const SideTarget& to) {
+static void demote(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space) {
   withFormat(from.format, [&](auto format) MEMBER {
-    if constexpr (HasDemote<decltype(format)>) format.demote(from, isKey, d, to);
+    if constexpr (HasDemote<decltype(format)>) format.demote(from, isKey, d, to, space);
     else __builtin_trap();  // never reached: formats/index.gen.h refuses nested formats without demote
   });
   clearUpperHalves();
 }
 
-static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride) {
-  withFormat(side.format, [&](auto format) MEMBER { format.decode(side, isKey, d, firstRow, x, stride); });
+static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
+  withFormat(side.format, [&](auto format) MEMBER { format.decode(side, isKey, d, firstRow, x, stride, space); });
   clearUpperHalves();
 }
 

@@ -109,12 +109,12 @@ static COLD int findFromZero(const float* x, size_t stride, int firstRow, const 
 
 // The mean, and which rows are coded from zero instead: native/formats/rot.ts.
 template <int D>
-static COLD void encodeOrigins(const float* x, size_t stride, int firstRow, const RotTargets& targets, float* mean) {
+static COLD void encodeOrigins(const float* x, size_t stride, int firstRow, const RotTargets& targets, float* mean, Workspace space) {
   const int rows = kPageTokens - firstRow;
   encodeMean<D>(x, stride, firstRow, rows, targets.mean, targets.meanScale, mean);
   const int apart = findFromZero<D>(x, stride, firstRow, mean, targets.fromZero);
   if (apart == 0) return;
-  alignas(64) float others[kPageTokens * D];
+  float* others = space.take<float>(kPageTokens * D);
   for (int t = firstRow; t < kPageTokens; t++) {
     for (int c = 0; c < D; c += kLanes) store(others + t * D + c, isFromZero(targets.fromZero, t) ? splat(0.0f) : load(x + t * stride + c));
   }
@@ -185,10 +185,10 @@ struct Octaves {
 
 // Encodes every part of a head except its reference, as if that were 0.
 template <int D>
-static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
-  constexpr int kCount = D / kLanes;
+static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets, Workspace space) {
+  constexpr int kCount = D / kLanes, kElements = kPageTokens * D;
   alignas(64) float mean[D], zero[D];
-  encodeOrigins<D>(x, stride, firstRow, targets, mean);
+  encodeOrigins<D>(x, stride, firstRow, targets, mean, space);
   for (int c = 0; c < D; c += kLanes) store(zero + c, splat(0.0f));
   Sixteen levels[kWidths];
   for (int width = 0; width < kWidths; width++) levels[width] = levelsByCode(kWidthFormats[width]);
@@ -197,7 +197,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
   const Sixteen unit = loadSixteen(padded);
 
   VecI largest = splatI(kNoOctave), smallest = splatI(-kNoOctave);
-  alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
+  uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
   // As many rows at a time as a vector has lanes, so that quantities with one number per row fill a vector.
   for (int first = 0; first < kPageTokens; first += kLanes) {
     alignas(64) VecF y[kLanes][kCount];
@@ -251,12 +251,12 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
     }
   }
 
-  alignas(64) uint8_t tile[kPageTokens * D];
+  uint8_t* tile = space.take<uint8_t>(kPageTokens * D);
   placeInTile<D>(isKey, codes, tile);
-  if (targets.hi) packPairs<2>(tile, sizeof tile, targets.hi);
-  if (targets.lo[0]) packPairs<0>(tile, sizeof tile, targets.lo[0]);
-  if (targets.lo[1]) packBits<1>(tile, sizeof tile, targets.lo[1]);
-  if (targets.lo[3]) packBits<3>(tile, sizeof tile, targets.lo[3]);
+  if (targets.hi) packPairs<2>(tile, kElements, targets.hi);
+  if (targets.lo[0]) packPairs<0>(tile, kElements, targets.lo[0]);
+  if (targets.lo[1]) packBits<1>(tile, kElements, targets.lo[1]);
+  if (targets.lo[3]) packBits<3>(tile, kElements, targets.lo[3]);
   Octaves octaves = {kNoOctave, -kNoOctave};
   for (int i = 0; i < kLanes; i++) {
     octaves.largest = largest[i] > octaves.largest ? largest[i] : octaves.largest;
@@ -272,20 +272,20 @@ INLINE int referenceOf(const Octaves& rows) {
 }
 
 template <int D>
-static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets) {
-  const int reference = referenceOf(encodeRowsOf<D>(isKey, x, stride, firstRow, targets));
+static void encodeRotOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets, Workspace space) {
+  const int reference = referenceOf(encodeRowsOf<D>(isKey, x, stride, firstRow, targets, space));
   *targets.reference = static_cast<int8_t>(reference);
   if (reference == 0) return;
-  alignas(64) float scaled[kPageTokens * D];
+  float* scaled = space.take<float>(kPageTokens * D);
   const VecF unit = splat(powerOfTwo(-reference));
   for (int t = firstRow; t < kPageTokens; t++) {
     for (int c = 0; c < D; c += kLanes) store(scaled + t * D + c, load(x + t * stride + c) * unit);
   }
-  encodeRowsOf<D>(isKey, scaled, D, firstRow, targets);
+  encodeRowsOf<D>(isKey, scaled, D, firstRow, targets, space);
 }
 
-static __attribute__((noinline)) void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets) {
-  withHeadDim(d, [&](auto dim) MEMBER { encodeRotOf<dim.value>(isKey, x, stride, firstRow, targets); });
+static __attribute__((noinline)) void encodeRotWidths(bool isKey, const float* x, size_t stride, int d, int firstRow, const RotTargets& targets, Workspace space) {
+  withHeadDim(d, [&](auto dim) MEMBER { encodeRotOf<dim.value>(isKey, x, stride, firstRow, targets, space); });
 }
 
 // ---- Demotion, from codes alone.
@@ -355,10 +355,11 @@ static void demoteExponents(bool isKey, int d, const int8_t* fine, int fineDivis
 }
 
 static void demoteRot(int from, int to, bool isKey, int d, const uint8_t* hi, const uint8_t* lo, const int8_t* exponents, uint8_t* loOut,
-                      int8_t* exponentsOut) {
+                      int8_t* exponentsOut, Workspace space) {
   const size_t elements = static_cast<size_t>(kPageTokens) * d;
   if (to == kRot3 || to == kRot1) narrowPairs(to == kRot1 ? hi : lo, elements, loOut);
-  alignas(64) int8_t fine[kPageTokens * kHeadDimMax], coarse[kPageTokens * kHeadDimMax];
+  int8_t* fine = space.take<int8_t>(elements);
+  int8_t* coarse = space.take<int8_t>(elements);
   unpackRot(from, hi, lo, elements, fine);
   unpackRot(to, hi, loOut, elements, coarse);
   demoteExponents(isKey, d, fine, divisorOf(from), coarse, divisorOf(to), exponents, exponentsOut);

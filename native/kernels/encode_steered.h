@@ -14,9 +14,11 @@ INLINE VecF withShares(VecF x, const float* feedback, const float* values, int c
 
 // A head of keys in a format with the bytes of the rot family, whose origins and reference are written: writes codes and exponents.
 static COLD void steerRot(const SideTarget& to, uint8_t* hi, uint8_t* lo, int8_t* exponents, const float* mean, const uint8_t* fromZero, int reference, int d,
-                                               int firstRow, const float* x, size_t stride) {
+                                               int firstRow, const float* x, size_t stride, Workspace space) {
   const int width = widthOf(to.format), codeBits = 4 - width;
-  alignas(64) float turned[kHeadDimMax * kPageTokens], y[kHeadDimMax * kPageTokens];
+  const size_t elements = static_cast<size_t>(kPageTokens) * d;
+  float* turned = space.take<float>(elements);
+  float* y = space.take<float>(elements);
   const float unit = powerOfTwo(-reference);
   for (int t = 0; t < kPageTokens; t++) {
     for (int c = 0; c < d; c += kLanes) {
@@ -33,7 +35,8 @@ static COLD void steerRot(const SideTarget& to, uint8_t* hi, uint8_t* lo, int8_t
   for (int i = 0; i < bounds; i++) bound[i] = kRotBounds[((i + 1) << width) - 1];
   for (int i = 0; i < 16; i++) level[i] = static_cast<float>(levelsOf(to.format)[i]) / static_cast<float>(divisorOf(to.format));
   const Sixteen levels = loadSixteen(level);
-  alignas(64) uint8_t tile[kPageTokens * kHeadDimMax], code[kLanes];
+  uint8_t* tile = space.take<uint8_t>(elements);
+  alignas(64) uint8_t code[kLanes];
   for (int first = 0; first < kPageTokens; first += kLanes) {
     // The turned rows are no longer needed.
     alignas(64) VecF tree[kHeadDimMax];
@@ -70,7 +73,6 @@ static COLD void steerRot(const SideTarget& to, uint8_t* hi, uint8_t* lo, int8_t
     const VecI some = (along > splat(0.0f)) & (square > splat(0.0f));
     storeLowBytes(exponents + first, some ? scaleExponents(rms * (square / along)) : splatI(kZeroRow));
   }
-  const size_t elements = static_cast<size_t>(kPageTokens) * d;
   packPairs<2>(tile, elements, hi);
   if (width == 0) packPairs<0>(tile, elements, lo);
   if (width == 1) packBits<1>(tile, elements, lo);

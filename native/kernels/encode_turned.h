@@ -62,8 +62,8 @@ static __attribute__((noinline)) void packTile(int bits, const uint8_t* tile, si
 
 // The same for codes [128][D].
 template <int D>
-static COLD void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo) {
-  alignas(64) uint8_t tile[kPageTokens * D];
+static COLD void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo, Workspace space) {
+  uint8_t* tile = space.take<uint8_t>(kPageTokens * D);
   placeInTile<D>(isKey, codes, tile);
-  packTile(bits, tile, sizeof tile, hi, lo);
+  packTile(bits, tile, kPageTokens * D, hi, lo);
 }

@@ -18,6 +18,33 @@ struct KeySteering {
   const float* feedback;  // [d][d], below the diagonal: the share of the error of an earlier channel that a later one takes back; null for kChannelPowers
   const float* weights;   // [d]; for kChannelPowers the mean square of the queries in each channel
 };
+// Memory for what a kernel keeps of a page while it runs. It is not on the stack: some systems give a thread 128 KiB of that, and the rows of a page alone may
+// take as much. It is handed on by value, so what a function takes is free again when it returns. A kernel that took more than there is would be a fault.
+class Workspace {
+ public:
+  __attribute__((always_inline)) Workspace(void* from, size_t bytes) : next_(static_cast<uint8_t*>(from)), left_(bytes) {}
+  // Room for `count` of T, aligned for vectors as `from` is.
+  template <class T>
+  __attribute__((always_inline)) T* take(size_t count) {
+    const size_t bytes = (count * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    if (bytes > left_) __builtin_trap();
+    T* const taken = reinterpret_cast<T*>(next_);
+    next_ += bytes;
+    left_ -= bytes;
+    return taken;
+  }
+
+ private:
+  static constexpr size_t kAlign = 64;
+  uint8_t* next_;
+  size_t left_;
+};
+// Bytes of a workspace that is enough for decode, and one that is enough for encode, demote and decode, at a head size.
+constexpr size_t decodeSpace(int d) { return static_cast<size_t>(kPageTokens) * d; }
+constexpr size_t encodeSpace(int d) { return 14 * static_cast<size_t>(kPageTokens) * d + 4096; }
+// The same for encodeLatent and rotateLatent, at a width of latents.
+constexpr size_t latentSpace(int width) { return 24 * static_cast<size_t>(width) + 512; }
+
 // Where the fields of one page side of one KV head are written. Fields have the numbers of layout.gen.h (kRotMean, ...).
 struct SideTarget {
   int format = kF16;
@@ -90,7 +117,7 @@ struct PageRows {
   float* valueScales;         // [heads][128], as multiples of valueSteps
   float* valueSteps;          // [heads]
   IntegerRow* weights;        // [kWeightRows]
-  int8_t* tile;               // [128 * d]
+  int8_t* tile;               // [128 * d], of levels or for what decode keeps
   float* spare;               // [count][d]
   float* decoded;             // [128][d]
 };
@@ -206,14 +233,14 @@ struct Kernels {
   // Formats (native/formats/). They follow the order of operations of their references, so stored bytes are the same on every instruction set.
   // Rows of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
   // Writes one side in `count` formats of one family at once; fields that the family shares are written to the first target only. Rows before
-  // firstRow (sinks) stay out of every code and mean.
-  void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride);
+  // firstRow (sinks) stay out of every code and mean. space: of encodeSpace(d).
+  void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space);
   // Writes row `row` of one side of an open page with room for `room` tokens, in a format that a page may be open in.
   void (*writeRow)(const SideTarget& target, bool isKey, int d, int room, int row, const float* x);
   // Converts to a lower format of the family from the codes alone; fields that the family shares are not written.
-  void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to);
-  // Decodes all 128 rows. In coded formats the rows before firstRow become zeros.
-  void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride);
+  void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space);
+  // Decodes all 128 rows. In coded formats the rows before firstRow become zeros. space: of decodeSpace(d).
+  void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space);
   // The levels of a side as an i8 tile; false when the format has none.
   bool (*levels)(const SideView& side, int d, int8_t* tile);
   // False if the side holds bytes that its encoder cannot write and that the kernels rely on not reading.
@@ -225,10 +252,11 @@ struct Kernels {
   void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int depth, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
-  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high.
-  void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse);
+  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high. space: of latentSpace(width).
+  void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse, Workspace space);
   // x: [128][width], overwritten. scales: [128] f16 bits (xq8) or int8 exponents. mean: [width], in units of meanScale.
-  void (*encodeLatent)(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale);
+  void (*encodeLatent)(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale,
+                       Workspace space);
   // The levels of `elements` codes (a multiple of 512) of xq4 or xq3, in tile order.
   void (*unpackLatent)(int format, const uint8_t* high, const uint8_t* low, size_t elements, int8_t* tile);
   // xq4 -> xq3, from codes alone: writes the low plane and the exponents of xq3. tiles: [2][128 * width], overwritten.

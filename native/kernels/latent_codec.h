@@ -8,7 +8,6 @@
 //   xq4, xq3   the bit planes of rot4 and rot3 over the tile, with their levels (planes.h)
 #pragma once
 
-constexpr int kMaxLatentWidth = 16384;
 // The format of page sides whose codes and levels a latent has.
 constexpr int rotOf(int latentFormat) { return latentFormat == kXq4 ? kRot4 : kRot3; }
 
@@ -58,9 +57,10 @@ INLINE void hadamardInMemory(float* x, int size) {
 
 // Signs, then a Hadamard transform of the first p channels (p is the largest power of two that fits). If that is not all of them, signs and a
 // transform of the last p follow. The result is orthonormal, and every channel reaches at least p others.
-static void rotateLatent(float* x, int n, size_t stride, int width, bool inverse) {
-  alignas(64) float first[kMaxLatentWidth], second[kMaxLatentWidth];
+static void rotateLatent(float* x, int n, size_t stride, int width, bool inverse, Workspace space) {
   const int p = largestPowerOfTwo(width);
+  float* first = space.take<float>(width);
+  float* second = space.take<float>(width);
   latentSigns(1, width, first);
   if (p < width) latentSigns(2, p, second);
   for (int i = 0; i < n; i++) {
@@ -123,11 +123,13 @@ INLINE uint16_t codeRow8(const float* z, int width, uint8_t* codes) {
 }
 
 // Rows before firstRow stay out of mean and codes.
-static void encodeLatent(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale) {
+static void encodeLatent(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale,
+                         Workspace space) {
   const bool wide = format == kXq8;
   if (width < 64) __builtin_unreachable();  // without this, gcc warns about arrays that no loop fills
-  rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false);
-  alignas(64) float average[kMaxLatentWidth], room[kMaxLatentWidth];
+  rotateLatent(x + static_cast<size_t>(firstRow) * width, kPageTokens - firstRow, static_cast<size_t>(width), width, false, space);
+  float* average = space.take<float>(width);
+  float* room = space.take<float>(width);
   const VecF rows = splat(static_cast<float>(kPageTokens - firstRow));
   for (int c = 0; c < width; c += 16) columnSums<16>(x + c, static_cast<size_t>(width), firstRow, average + c);
   for (int c = 0; c < width; c += kLanes) store(average + c, load(average + c) / rows);
@@ -137,7 +139,7 @@ static void encodeLatent(int format, float* x, int width, int firstRow, uint8_t*
   float padded[16];
   for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
   const Sixteen unit = loadSixteen(padded), levels = levelsByCode(rotOf(format));
-  alignas(64) uint8_t lines[8 * kMaxLatentWidth];
+  uint8_t* lines = space.take<uint8_t>(8 * static_cast<size_t>(width));
   // The codes in tile order replace rows that have been coded: those of rows 8j .. 8j + 7 take the place of rows 2j and 2j + 1.
   uint8_t* tile = reinterpret_cast<uint8_t*>(x);
   for (int t = 0; t < kPageTokens; t++) {

@@ -175,7 +175,6 @@ INLINE void keepLess(Bytes& least, Bytes& chosen, Bytes total, int choice) {
 }
 
 constexpr int kTrellisSequences = 64;
-constexpr int kTrellisStepsMax = kPageTokens * kHeadDimMax / kTrellisSequences;
 // What one of a level is in targets.
 constexpr int kTrellisLevelOne = kTargetOne / kTrellisDivisor;
 
@@ -192,7 +191,7 @@ constexpr TopPowers<Bits> kTopPowers{};
 
 // The codes of targets in tile order, rows of 64: [steps][64] each.
 template <TrellisSequence Sequence>
-static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int steps, uint8_t* codes) {
+static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int steps, uint8_t* codes, Workspace space) {
   constexpr int kBits = kSequenceBits[Sequence], kWindows = 1 << kWindowBits[Sequence], kKept = kWindows >> kBits, kEach = 1 << kBits;
   // Choices of a word of 16 bits, where there is a second one.
   constexpr int kPlaces = 16 / kBits, kInWord = kKept < kPlaces ? kKept : kPlaces, kWords = kKept / kInWord;
@@ -204,7 +203,7 @@ static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int 
     level[w] = splatShort(sum * kTrellisLevelOne);
   }
   // By step, what was dropped from the window of each kept part, kInWord choices in a lane.
-  Bytes dropped[kTrellisStepsMax * kWords];
+  Bytes* dropped = space.take<Bytes>(static_cast<size_t>(steps) * kWords);
   for (int first = 0; first < kTrellisSequences; first += kCostLanes) {
     Bytes costs[2][kKept];
     for (int at = 1; at < kKept; at++) costs[0][at] = ~Bytes{};
@@ -253,11 +252,11 @@ static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int 
   }
 }
 
-static void searchOf(TrellisSequence sequence, const int16_t* targets, int steps, uint8_t* codes) {
+static void searchOf(TrellisSequence sequence, const int16_t* targets, int steps, uint8_t* codes, Workspace space) {
   switch (sequence) {
-    case kHighCodes: return searchTrellis<kHighCodes>(targets, steps, codes);
-    case kLowPairs: return searchTrellis<kLowPairs>(targets, steps, codes);
-    case kLowBits: return searchTrellis<kLowBits>(targets, steps, codes);
-    default: return searchTrellis<kSingleBits>(targets, steps, codes);
+    case kHighCodes: return searchTrellis<kHighCodes>(targets, steps, codes, space);
+    case kLowPairs: return searchTrellis<kLowPairs>(targets, steps, codes, space);
+    case kLowBits: return searchTrellis<kLowBits>(targets, steps, codes, space);
+    default: return searchTrellis<kSingleBits>(targets, steps, codes, space);
   }
 }

@@ -24,6 +24,7 @@ OLD(pthread_key_create);
 OLD(pthread_key_delete);
 OLD(pthread_getspecific);
 OLD(pthread_setspecific);
+OLD(pthread_attr_setstacksize);
 OLD(dlsym);
 
 int old_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
@@ -34,6 +35,7 @@ int old_pthread_key_create(pthread_key_t*, void (*)(void*));
 int old_pthread_key_delete(pthread_key_t);
 void* old_pthread_getspecific(pthread_key_t);
 int old_pthread_setspecific(pthread_key_t, const void*);
+int old_pthread_attr_setstacksize(pthread_attr_t*, size_t);
 void* old_dlsym(void*, const char*);
 
 int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
@@ -47,6 +49,7 @@ int __wrap___pthread_key_create(pthread_key_t* key, void (*destroy)(void*)) { re
 int __wrap_pthread_key_delete(pthread_key_t key) { return old_pthread_key_delete(key); }
 void* __wrap_pthread_getspecific(pthread_key_t key) { return old_pthread_getspecific(key); }
 int __wrap_pthread_setspecific(pthread_key_t key, const void* value) { return old_pthread_setspecific(key, value); }
+int __wrap_pthread_attr_setstacksize(pthread_attr_t* attributes, size_t bytes) { return old_pthread_attr_setstacksize(attributes, bytes); }
 void* __wrap_dlsym(void* library, const char* name) { return old_dlsym(library, name); }
 
 // In glibc 2.32 and later this tells whether the process has a single thread, so that counters need no lock. Ours always says that it has more.

@@ -5,12 +5,12 @@ struct Chan4 {
   static constexpr int kMember = kChan4;
   static constexpr Basis kBasis = kFolded;
 
-  static void encode(const SideTarget* targets, int, bool isKey, int d, int firstRow, const float* x, size_t stride) {
-    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride); });
+  static void encode(const SideTarget* targets, int, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
+    withHeadDim(d, [&](auto dim) MEMBER { encodeRows<dim.value>(*targets, isKey, firstRow, x, stride, space); });
   }
 
-  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride) {
-    alignas(64) int8_t tile[kPageTokens * kHeadDimMax];
+  static void decode(const SideView& side, bool isKey, int d, int, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
     levels(side, d, tile);
     for (int t = 0; t < kPageTokens; t++) {
       for (int c = 0; c < d; c++) {
@@ -96,8 +96,8 @@ struct Chan4 {
   }
 
   template <int D>
-  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* given, size_t stride) {
-    alignas(64) float x[kPageTokens * D];
+  static void encodeRows(const SideTarget& to, bool isKey, int firstRow, const float* given, size_t stride, Workspace space) {
+    float* x = space.take<float>(kPageTokens * D);
     for (int t = 0; t < kPageTokens; t++) __builtin_memcpy(x + t * D, given + t * stride, sizeof(float) * D);
     uint8_t* outliers = to.at(kChan4Outliers);
     for (int i = 0; i < kOutliers; i++) {
@@ -119,8 +119,8 @@ struct Chan4 {
       for (int t = firstRow; t < kPageTokens; t++) max = __builtin_fabsf(x[t * D + c]) > max ? __builtin_fabsf(x[t * D + c]) : max;
       channels[c] = isKey ? floatToHalf(max / 7.0f) : kOne;
     }
-    alignas(64) uint8_t codes[(kPageTokens - 1) * D + wholeWords(D)];
-    alignas(64) uint8_t tile[kPageTokens * D];
+    uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
+    uint8_t* tile = space.take<uint8_t>(kPageTokens * D);
     for (int t = 0; t < kPageTokens; t++) {
       for (int c = 0; c < D; c++) {
         const float scale = halfToFloat(tokens[t]) * halfToFloat(channels[c]);

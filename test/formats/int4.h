@@ -4,7 +4,7 @@
 struct Int4 {
   static constexpr int kMember = kInt4;
 
-  static void encode(const SideTarget* targets, int, bool, int d, int firstRow, const float* x, size_t stride) {
+  static void encode(const SideTarget* targets, int, bool, int d, int firstRow, const float* x, size_t stride, Workspace) {
     uint8_t* codes = targets->at(kInt4Codes);
     uint16_t* scales = targets->at<uint16_t>(kInt4Scales);
     for (int t = 0; t < kPageTokens; t++) {
@@ -15,7 +15,7 @@ struct Int4 {
     }
   }
 
-  static void decode(const SideView& side, bool, int d, int, float* x, size_t stride) {
+  static void decode(const SideView& side, bool, int d, int, float* x, size_t stride, Workspace) {
     const uint8_t* codes = side.at(kInt4Codes);
     for (int t = 0; t < kPageTokens; t++) {
       const float scale = halfToFloat(side.at<uint16_t>(kInt4Scales)[t]);
