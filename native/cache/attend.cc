@@ -18,8 +18,14 @@ constexpr int kDecodeRows = 8;
 // Pages after the current group whose memory may be prefetched.
 constexpr int kPagesAhead = 8;
 constexpr int kPagesAtOnce = 16;
+// A call with fewer items than this, a decode step above all, also divides the history, into ranges of so many pages.
+constexpr int kFewItems = 16;
+constexpr int kRangePages = 64;
+// From so many pages on there are two ranges.
+constexpr int kTwoRanges = 48;
 
-// How one call is divided: by blocks of query tokens, by KV heads, and by ranges of pages of the history. A decode step applies a page to all
+// How one call is divided: by blocks of query tokens, by KV heads, and by ranges of pages of the history. Every range has a softmax of its own, so where it begins
+// decides about bits. It therefore depends on the call alone, and not on who computes: any number of threads gives the same bits. A decode step applies a page to all
 // heads before it goes on to the next, so that memory is read in the order of its addresses. A prompt goes head by head, because the rows
 // of one head alone fill the second-level cache.
 struct Plan {
@@ -29,14 +35,18 @@ struct Plan {
   int ranges;
   int headsAtOnce;
   int firstPosition;
-  int pages;  // sealed pages plus the open one
+  int pages;      // sealed pages plus the open one
+  int firstPage;  // of the first range
   int items(int kvHeads) const { return kvHeads / headsAtOnce * blocks * ranges; }
-  // The number of results, one for every head, block and range.
-  size_t lines(int kvHeads) const { return static_cast<size_t>(kvHeads) * blocks * ranges; }
-  size_t line(int head, int block, int range) const { return (static_cast<size_t>(head) * blocks + block) * ranges + range; }
+  int rangeStart(int range) const { return firstPage + static_cast<int>(static_cast<int64_t>(pages - firstPage) * range / ranges); }
+  int rangeEnd(int range) const { return rangeStart(range + 1); }
+  int rangePages() const { return (pages - firstPage + ranges - 1) / ranges; }
+  // The number of results, one for every head and block.
+  size_t lines(int kvHeads) const { return static_cast<size_t>(kvHeads) * blocks; }
+  size_t line(int head, int block) const { return static_cast<size_t>(head) * blocks + block; }
 };
 
-Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
+Plan planCall(const Cache& cache, const Layer& layer, int tokens, int window, int threads) {
   const CacheShape& shape = cache.shape();
   Plan plan;
   plan.tokens = tokens;
@@ -44,19 +54,24 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int threads) {
   plan.blocks = (tokens + plan.blockTokens - 1) / plan.blockTokens;
   plan.firstPosition = layer.length - tokens;
   plan.pages = layer.sealed() + 1;
+  plan.firstPage = window > 0 ? std::max(0, plan.firstPosition - window + 1) / kPageTokens : 0;
   plan.headsAtOnce = plan.blockTokens * shape.group() <= kDecodeRows ? shape.kvHeads : 1;
-  // With few items (decode), divide the history as well.
   plan.ranges = 1;
-  const int whole = plan.items(shape.kvHeads);
-  if (threads > 1 && whole < 4 * threads && whole % threads != 0) plan.ranges = std::min(threads * kItemsAThread, plan.pages);
+  const int seen = plan.pages - plan.firstPage;
+  if (plan.items(shape.kvHeads) < kFewItems) plan.ranges = std::max(seen >= kTwoRanges ? 2 : 1, seen / kRangePages);
+  // Heads do not depend on each other, so how many of them an item has may follow from the threads.
+  while (plan.items(shape.kvHeads) < threads && plan.headsAtOnce > 1) {
+    do plan.headsAtOnce--;
+    while (shape.kvHeads % plan.headsAtOnce != 0);
+  }
   return plan;
 }
 
-// Result of one line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][pages] mass, [rows][pages] max.
+// Result of one range of a line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][pages] mass, [rows][pages] max.
 struct PartialShape {
   size_t rows;   // of one head
   size_t d;
-  size_t pages;  // rounded up to whole vectors
+  size_t pages;  // of a range, rounded up to whole vectors
   size_t size() const { return rows * (2 + d + 2 * pages); }
 };
 
@@ -79,8 +94,9 @@ class Call {
   Call(Cache& cache, Layer& layer, int index, const Plan& plan, const float* q, float* out, float* lse, bool observe)
       : cache_(cache), layer_(layer), index_(index), plan_(plan), q_(q), out_(out), lse_(lse), observe_(observe), window_(cache.options().window[index]) {
     const CacheShape& shape = cache.shape();
-    const size_t pages = (static_cast<size_t>(plan.pages) + 15) / 16 * 16;
+    const size_t pages = (static_cast<size_t>(plan.rangePages()) + 15) / 16 * 16;
     partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), pages};
+    linePages_ = plan.rangeStart(plan.ranges - 1) - plan.firstPage + pages;
   }
 
   // Does everything that allocates, before any thread starts.
@@ -90,29 +106,33 @@ class Call {
     const size_t heads = plan_.headsAtOnce;
     for (int thread = 0; thread < cache_.options().threads; thread++) {
       Scratch& scratch = workers.scratch[thread];
+      scratch.loaded = -1;
       scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows * heads), plan_.headsAtOnce);
       scratch.sides.resize((kPagesAtOnce + kPagesAhead) * 2 * heads);
-      scratch.base.grow(2 * partial_.rows * partial_.pages * heads);
+      scratch.base.grow(std::max(2 * partial_.rows * partial_.pages * heads, static_cast<size_t>(sharesSize())));
       scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
-    const int first = window_ > 0 ? std::max(0, plan_.firstPosition - window_ + 1) / kPageTokens : 0;
-    cache_.prepareLatents(index_, first, plan_.pages);
+    cache_.prepareLatents(index_, plan_.firstPage, plan_.pages);
     if (observe_) reserveKept(layer_.kept, shape, layer_.length, plan_.tokens);
     workers.skipped.grow(4 * static_cast<size_t>(plan_.items(shape.kvHeads)));
     const size_t lines = plan_.lines(shape.kvHeads);
-    if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines);
+    if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines * plan_.ranges);
     if (!observe_) return;
-    workers.mass.grow(lines * partial_.pages);
-    std::fill_n(workers.mass.data(), lines * partial_.pages, 0.0f);
+    workers.mass.grow(lines * linePages_);
+    std::fill_n(workers.mass.data(), lines * linePages_, 0.0f);
   }
 
   void run(int item, int thread) {
     const int range = item % plan_.ranges;
-    const int block = item / plan_.ranges % plan_.blocks;
-    const int firstHead = item / plan_.ranges / plan_.blocks * plan_.headsAtOnce;
+    const int whole = item / plan_.ranges;
+    const int block = whole % plan_.blocks;
+    const int firstHead = whole / plan_.blocks * plan_.headsAtOnce;
     Scratch& scratch = cache_.workers().scratch[thread];
     QueryRows& rows = scratch.query;
-    load(rows, firstHead, block);
+    // The rows of the range before are there already.
+    if (scratch.loaded == whole) rows.restart();
+    else load(rows, firstHead, block);
+    scratch.loaded = whole;
     const size_t cells = static_cast<size_t>(rows.rows) * partial_.pages;
     float* pageMass = scratch.base.data();
     float* pageMax = pageMass + cells;
@@ -120,7 +140,7 @@ class Call {
       std::fill_n(pageMass, cells, 0.0f);
       std::fill_n(pageMax, cells, -std::numeric_limits<float>::infinity());
     }
-    meet(scratch, firstHead, plan_.pages * range / plan_.ranges, plan_.pages * (range + 1) / plan_.ranges);
+    meet(scratch, firstHead, plan_.rangeStart(range), plan_.rangeEnd(range));
     rows.finish();
     std::copy_n(rows.skipped, 2, skippedLine(item));
     std::copy_n(rows.planes, 2, skippedLine(item) + 2);
@@ -132,13 +152,13 @@ class Call {
       const float* mixed = &rows.mixed[first * partial_.d];
       const float* mass = pageMass + first * partial_.pages;
       const float* then = pageMax + first * partial_.pages;
-      const size_t line = plan_.line(firstHead + h, block, range);
+      const size_t line = plan_.line(firstHead + h, block);
       if (plan_.ranges == 1) {
-        if (observe_) addMass(line, perHead, mass, then, max, sum);
+        if (observe_) addMass(massLine(line), perHead, mass, then, max, sum);
         store(firstHead + h, block, perHead, max, sum, mixed);
         continue;
       }
-      float* part = &cache_.workers().partial[partial_.size() * line];
+      float* part = partOf(line, range);
       const size_t n = partial_.rows;
       std::copy_n(max, perHead, part);
       std::copy_n(sum, perHead, part + n);
@@ -149,32 +169,37 @@ class Call {
     }
   }
 
-  // Merges the ranges of every block in a fixed order.
+  // Merges the ranges of every line in the order of their pages, into the first.
   void merge() {
     if (plan_.ranges == 1) return;
     const Kernels* kernels = cache_.kernels();
-    const size_t n = partial_.rows;
-    for (size_t line = 0; line < plan_.lines(cache_.shape().kvHeads); line += plan_.ranges) {
-      const int block = static_cast<int>(line / plan_.ranges % plan_.blocks);
-      const int head = static_cast<int>(line / plan_.ranges / plan_.blocks);
+    const size_t n = partial_.rows, d = partial_.d;
+    float* shares = cache_.workers().scratch[0].base.data();
+    std::fill_n(shares, sharesSize(), 0.0f);
+    for (size_t line = 0; line < plan_.lines(cache_.shape().kvHeads); line++) {
+      const int block = static_cast<int>(line % plan_.blocks);
+      const int head = static_cast<int>(line / plan_.blocks);
       const int rows = blockTokens(block) * cache_.shape().group();
-      float* whole = &cache_.workers().partial[partial_.size() * line];
-      for (int range = 1; range < plan_.ranges; range++) {
-        const float* part = whole + partial_.size() * range;
-        for (int r = 0; r < rows; r++) {
-          const float max = std::max(whole[r], part[r]);
-          const float mine = whole[n + r] > 0 ? powerOfTwo(whole[r] - max) : 0.0f;
-          const float theirs = part[n + r] > 0 ? powerOfTwo(part[r] - max) : 0.0f;
-          whole[r] = max;
-          whole[n + r] = whole[n + r] * mine + part[n + r] * theirs;
-          float* mixed = whole + 2 * n + r * partial_.d;
-          kernels->scaleRow(mine, mixed, static_cast<int>(partial_.d));
-          kernels->axpy(theirs, part + 2 * n + r * partial_.d, mixed, static_cast<int>(partial_.d));
+      float* whole = partOf(line, 0);
+      for (int r = 0; r < rows; r++) {
+        float max = whole[r];
+        for (int range = 1; range < plan_.ranges; range++) max = std::max(max, partOf(line, range)[r]);
+        // A range of which the row sees nothing has -infinity, and no share.
+        for (int range = 0; range < plan_.ranges; range++) shares[range] = partOf(line, range)[r] - max;
+        kernels->powers(shares, sharesSize());
+        float sum = 0;
+        for (int range = 0; range < plan_.ranges; range++) {
+          const float* part = partOf(line, range);
+          sum += part[n + r] * shares[range];
+          if (range == 0) kernels->scaleRow(shares[range], whole + 2 * n + r * d, static_cast<int>(d));
+          else if (shares[range] > 0) kernels->axpy(shares[range], part + 2 * n + r * d, whole + 2 * n + r * d, static_cast<int>(d));
         }
+        whole[r] = max;
+        whole[n + r] = sum;
       }
       for (int range = 0; observe_ && range < plan_.ranges; range++) {
-        const float* pageMass = whole + partial_.size() * range + n * (2 + partial_.d);
-        addMass(line + range, rows, pageMass, pageMass + n * partial_.pages, whole, whole + n);
+        const float* pageMass = partOf(line, range) + n * (2 + d);
+        addMass(massLine(line) + plan_.rangeStart(range) - plan_.firstPage, rows, pageMass, pageMass + n * partial_.pages, whole, whole + n);
       }
       store(head, block, rows, whole, whole + n, whole + 2 * n);
     }
@@ -187,14 +212,20 @@ class Call {
     }
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
-      const float* line = &cache_.workers().mass[i * partial_.pages];
-      for (int page = 0; page < layer_.sealed(); page++) layer_.mass[page] += line[page];
+      const float* line = massLine(i) - plan_.firstPage;
+      for (int page = plan_.firstPage; page < layer_.sealed(); page++) layer_.mass[page] += line[page];
       layer_.openMass += line[layer_.sealed()];
     }
   }
 
  private:
   uint64_t* skippedLine(int item) { return &cache_.workers().skipped[4 * static_cast<size_t>(item)]; }
+
+  float* partOf(size_t line, int range) { return &cache_.workers().partial[partial_.size() * (line * plan_.ranges + range)]; }
+  // The shares of the ranges of a row, in whole vectors.
+  int sharesSize() const { return (plan_.ranges + 15) / 16 * 16; }
+  // The mass of the pages from the first range on.
+  float* massLine(size_t line) { return &cache_.workers().mass[linePages_ * line]; }
 
   int blockTokens(int block) const { return std::min(plan_.blockTokens, plan_.tokens - block * plan_.blockTokens); }
 
@@ -232,6 +263,7 @@ class Call {
     const SideShape keys = cache_.sideShape(true);
     const SideShape values = cache_.sideShape(false);
     const int heads = plan_.headsAtOnce;
+    const int base = from;  // where the notes of masses begin
     QueryRows& rows = scratch.query;
     SideView* sides = scratch.sides.data();
     const int newest = rows.position[rows.rows - 1];
@@ -239,15 +271,17 @@ class Call {
     from = std::max(from, oldest / kPageTokens);
     to = std::min(to, newest / kPageTokens + 1);
     const int sealed = std::min(to, layer_.sealed());
+    // Whoever reads the next range finds its beginning prefetched.
+    const int reach = std::min(newest / kPageTokens + 1, layer_.sealed());
     // Take a group of pages at a time: list their sides in reading order, followed by those of the next pages, which can then be prefetched.
     int known = from;
     for (int first = from; first < sealed; first += kPagesAtOnce) {
       const int end = std::min(sealed, first + kPagesAtOnce);
       if (known > first) std::memmove(static_cast<void*>(sides), sides + static_cast<size_t>(kPagesAtOnce) * 2 * heads, sizeof(SideView) * (known - first) * 2 * heads);
-      for (const int last = std::min(sealed, end + kPagesAhead); known < last; known++) {
+      for (const int last = std::min(reach, end + kPagesAhead); known < last; known++) {
         SideView* at = sides + static_cast<size_t>(known - first) * 2 * heads;
         // Page objects are allocated one by one, so prefetch those needed a little later.
-        __builtin_prefetch(layer_.pages[std::min(known + kPagesAhead, sealed - 1)].get());
+        __builtin_prefetch(layer_.pages[std::min(known + kPagesAhead, reach - 1)].get());
         const Page& page = layer_.page(known);
         if (page.kind == kLatent) {
           for (int h = 0; h < heads; h++) cache_.latentViews(index_, known, firstHead + h, scratch, at + h, at + heads + h);
@@ -261,7 +295,7 @@ class Call {
         int next = p;
         while (next < end && isPlain(rows, next)) next++;
         if (next > p) {
-          rows.run(at, next - p, known - p, p * kPageTokens, notesFrom(scratch, p));
+          rows.run(at, next - p, known - p, p * kPageTokens, notesFrom(scratch, p - base));
           p = next;
           continue;
         }
@@ -270,9 +304,9 @@ class Call {
         int skip = 0;
         if (p == 0 && (isCoded(page.k.format) || isCoded(page.v.format))) {
           skip = kSinkTokens;
-          if (meetSinks(scratch, firstHead)) noteMass(scratch, p);
+          if (meetSinks(scratch, firstHead)) noteMass(scratch, p - base);
         }
-        if (rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, p);
+        if (rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, p - base);
         p++;
       }
     }
@@ -281,18 +315,19 @@ class Call {
     open.k.views(cache_.openShape(true, open.room), firstHead, heads, sides);
     open.v.views(cache_.openShape(false, open.room), firstHead, heads, sides + heads);
     const bool hasSinks = layer_.sealed() == 0 && cache_.codesOpenRows();
-    if (hasSinks && meetSinks(scratch, firstHead)) noteMass(scratch, 0);
+    const int note = layer_.sealed() - base;
+    if (hasSinks && meetSinks(scratch, firstHead)) noteMass(scratch, note);
     const FreshRows* fresh = cache_.freshRows(index_);
     const int start = layer_.sealed() * kPageTokens;
     rows.room = open.room;
-    if (rows.page(sides, start, hasSinks ? kSinkTokens : 0, fresh ? fresh->first : layer_.openRows())) noteMass(scratch, layer_.sealed());
+    if (rows.page(sides, start, hasSinks ? kSinkTokens : 0, fresh ? fresh->first : layer_.openRows())) noteMass(scratch, note);
     if (!fresh) return;
     for (int h = 0; h < heads; h++) {
       sides[h] = cache_.freshView(true, firstHead + h);
       sides[heads + h] = cache_.freshView(false, firstHead + h);
     }
     rows.room = fresh->room;
-    if (rows.page(sides, start + fresh->first, 0, fresh->count)) noteMass(scratch, layer_.sealed());
+    if (rows.page(sides, start + fresh->first, 0, fresh->count)) noteMass(scratch, note);
   }
 
   // Whether a page can be met in a run: it has no sinks, is not a latent, and nothing of it is masked.
@@ -300,9 +335,10 @@ class Call {
     return page > 0 && layer_.page(page).kind == kResident && rows.seesAll(page * kPageTokens, (page + 1) * kPageTokens);
   }
 
-  PageNotes notesFrom(Scratch& scratch, int page) const {
+  // note: of a page, counted from the first of the range.
+  PageNotes notesFrom(Scratch& scratch, int note) const {
     if (!observe_) return {};
-    float* mass = scratch.base.data() + page;
+    float* mass = scratch.base.data() + note;
     return {mass, mass + static_cast<size_t>(scratch.query.rows) * partial_.pages, partial_.pages};
   }
 
@@ -318,24 +354,23 @@ class Call {
   }
 
   // Adds the mass that the page (or the sinks) just received, relative to the present maximum.
-  void noteMass(Scratch& scratch, int page) const {
+  void noteMass(Scratch& scratch, int note) const {
     if (!observe_) return;
     const QueryRows& rows = scratch.query;
     float* pageMass = scratch.base.data();
     float* pageMax = pageMass + static_cast<size_t>(rows.rows) * partial_.pages;
     for (int r = 0; r < rows.rows; r++) {
       if (rows.rowMass[r] == 0.0f) continue;
-      float* mass = pageMass + partial_.pages * r + page;
-      float* max = pageMax + partial_.pages * r + page;
+      float* mass = pageMass + partial_.pages * r + note;
+      float* max = pageMax + partial_.pages * r + note;
       const float before = *mass > 0 ? *mass * powerOfTwo(*max - rows.max[r]) : 0.0f;
       *mass = before + rows.rowMass[r];
       *max = rows.max[r];
     }
   }
 
-  // Adds the probability that each page received, summed over rows, given the final maximum and sum.
-  void addMass(size_t index, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
-    float* line = &cache_.workers().mass[index * partial_.pages];
+  // Adds the probability that each page of a range received, summed over rows, given the final maximum and sum.
+  void addMass(float* line, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
     for (int r = 0; r < rows; r++) {
       const size_t at = partial_.pages * r;
       cache_.kernels()->addShares(pageMass + at, pageMax + at, max[r], 1.0f / sum[r], line, static_cast<int>(partial_.pages));
@@ -364,6 +399,7 @@ class Call {
   const bool observe_;
   const int window_;
   PartialShape partial_;
+  size_t linePages_;  // of the mass of a line
 };
 
 void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* out, const float* lse, const float* xNorms, int tokens) {
@@ -402,7 +438,7 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
     ownLse.resize(static_cast<size_t>(tokens) * shape.queryHeads);
     lse = ownLse.data();
   }
-  const Plan plan = planCall(cache, layer, tokens, parallel ? threads : 1);
+  const Plan plan = planCall(cache, layer, tokens, cache.options().window[index], parallel ? threads : 1);
   const int items = plan.items(shape.kvHeads);
   Call call(cache, layer, index, plan, q, out, lse, observe);
   call.reserve();

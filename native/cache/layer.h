@@ -112,6 +112,7 @@ struct Layer {
 // Working memory of one thread, kept between calls.
 struct Scratch {
   QueryRows query;
+  int loaded = -1;              // attend: whose rows query holds
   std::vector<SideView> sides;  // attend: sides of the next pages, in reading order
   Buffer<float> keyRows;    // [128][d]
   Buffer<float> valueRows;  // [128][d]

@@ -29,14 +29,14 @@ void QueryRows::begin(int rowCount, int headCount) {
   ready[kPlain] = ready[kTurned] = false;
   skipShare = planeShare = 0;
   cap = 0;
-  room = kPageTokens;
-  skipped[0] = skipped[1] = planes[0] = planes[1] = 0;
   restart();
 }
 
 void QueryRows::restart() {
   const size_t n = rows;
   turnedUsed = false;
+  room = kPageTokens;
+  skipped[0] = skipped[1] = planes[0] = planes[1] = 0;
   std::fill_n(max.data(), n, -std::numeric_limits<float>::infinity());
   std::fill_n(sum.data(), n, 0.0f);
   for (Buffer<float>* buffer : {&skippedMass, &planeCost}) std::fill_n(buffer->data(), n, 0.0f);

@@ -33,7 +33,7 @@ struct QueryRows {
   Buffer<float> max;      // [rows]
   Buffer<float> sum;      // [rows]
   Buffer<float> mixed;    // [rows][d]
-  // Heads of pages met since begin() whose values could have been skipped, and how many of them were.
+  // Heads of pages met since begin() or restart() whose values could have been skipped, and how many of them were.
   uint64_t skipped[2] = {0, 0};
   // The same for weights of 8 bits.
   uint64_t planes[2] = {0, 0};

@@ -40,6 +40,10 @@ describe('the same inputs give the same decisions and tokens', () => {
     expect(first.length).toBeGreaterThan(100);
   });
 
+  it('with one thread and with three', async () => {
+    expect(await decisions(best, 3, 'exact')).toEqual(first);
+  });
+
   it.each(['exact', 'auto'] as const)('every time, with two threads and %s', async (dense) => {
     expect(await decisions(best, 2, dense)).toEqual(await decisions(best, 2, dense));
   });
