@@ -57,7 +57,8 @@ const COMPILE = [
   '-Wextra',
   '-Wno-unused-function',
   // As in native/binding.gyp.
-  '-Werror=frame-larger-than=32768',
+  '-Wframe-larger-than=32768',
+  '-Werror=frame-larger-than',
 ];
 
 const LINK = [

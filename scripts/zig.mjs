@@ -60,6 +60,12 @@ function gyp() {
   return JSON.parse(run.stdout);
 }
 
+/** gcc says in one word that a warning with a number is an error, clang in two. */
+const wordsOfClang = (flag) => {
+  const [, name, number] = /^-Werror=(.+)=(\d+)$/.exec(flag) ?? [];
+  return name === undefined ? [flag] : [`-W${name}=${number}`, `-Werror=${name}`];
+};
+
 /** Each instruction set of a processor with its flags. zig has words of its own for processors of ARM. */
 function kernelSets(settings, arch) {
   const [, only] = settings.conditions.find(([condition]) => condition === `target_arch=="${arch}"`);
@@ -120,7 +126,14 @@ export function buildWithZig({ target, folder, modules = ['palimpsest'], verbose
   keepFresh(folder, target);
   const includes = ['node-addon-api', 'node-api-headers/include'].map((path) => `-Inode_modules/${path}`);
   const compile = [
-    ...['c++', '-target', triple, ...shared.cflags, ...shared.configurations.Release.cflags, ...shared.cflags_cc],
+    ...[
+      'c++',
+      '-target',
+      triple,
+      ...shared.cflags,
+      ...shared.configurations.Release.cflags.flatMap(wordsOfClang),
+      ...shared.cflags_cc,
+    ],
     ...shared.defines.map((define) => `-D${define}`),
     ...['-Inative/kernels', ...includes],
   ].filter((flag) => os !== 'win32' || flag !== '-fPIC');

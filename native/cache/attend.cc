@@ -212,9 +212,9 @@ class Call {
     }
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
-      const float* line = massLine(i) - plan_.firstPage;
-      for (int page = plan_.firstPage; page < layer_.sealed(); page++) layer_.mass[page] += line[page];
-      layer_.openMass += line[layer_.sealed()];
+      const float* line = massLine(i);
+      for (int page = plan_.firstPage; page < layer_.sealed(); page++) layer_.mass[page] += line[page - plan_.firstPage];
+      layer_.openMass += line[layer_.sealed() - plan_.firstPage];
     }
   }
 
