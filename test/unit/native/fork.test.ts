@@ -31,7 +31,7 @@ describe('fork', () => {
     expect(twin.table(0)).toEqual(cache.table(0));
   });
 
-  it.skipIf(nativeInfo().binding === 'wasm')('tells V8 at once of the rows that it copies', () => {
+  it.skipIf(nativeInfo().binding === 'wasm')('tells V8 at once of the rows that it copies (needs an addon)', () => {
     const wide = { layers: 8, queryHeads: 8, kvHeads: 8, headDim: 128 };
     const cache = openKvCache({ shape: wide, pool: openPool(2 ** 28) });
     const rows = new Float32Array(100 * 8 * 128);
