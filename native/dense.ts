@@ -87,9 +87,10 @@ export function densePacking(type: string, outputs: number, inputs: number): Den
   if (source === undefined || inputs % source.values !== 0) return null;
   const { bits, blocks, head, scales } = DENSE_FORMS.find(({ name }) => name === source.form)!;
   const record = head + blocks * (scales + 64 * bits);
+  const panel = Math.ceil((Math.ceil(inputs / (DENSE_BLOCK * blocks)) * record) / 64) * 64;
   return {
     bits,
-    bytes: Math.ceil(outputs / DENSE_PANEL) * Math.ceil(inputs / (DENSE_BLOCK * blocks)) * record,
+    bytes: Math.ceil(outputs / DENSE_PANEL) * panel,
     type: source.name,
     rowBytes: (inputs / source.values) * source.bytes,
   };

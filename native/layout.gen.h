@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "6 formats=34 layout=625a573e237d078fef433b7399230d12";
+constexpr char kAbi[] = "6 formats=34 layout=074f63e099e07625909e6fb70c58211e";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -50,7 +50,7 @@ struct DenseFormSizes {
   int head;
   int scales;
 };
-constexpr DenseFormSizes kDenseForms[] = {{8, 1, 0, 64}, {8, 1, 0, 32}, {4, 1, 0, 32}, {4, 1, 0, 64}, {5, 1, 0, 32}, {5, 1, 0, 64}, {4, 8, 64, 32}, {5, 8, 64, 32}, {6, 8, 32, 32}};
+constexpr DenseFormSizes kDenseForms[] = {{8, 1, 0, 64}, {8, 1, 0, 32}, {4, 1, 0, 32}, {4, 1, 0, 64}, {5, 1, 0, 32}, {5, 1, 0, 64}, {4, 8, 64, 32}, {5, 8, 64, 32}, {6, 8, 64, 32}};
 constexpr int kDenseFormCount = 9;
 enum DenseType : int { kFromF32 = 0, kFromF16 = 1, kFromBf16 = 2, kFromQ80 = 3, kFromQ40 = 4, kFromQ41 = 5, kFromQ50 = 6, kFromQ51 = 7, kFromQ4K = 8, kFromQ5K = 9, kFromQ6K = 10 };
 struct DenseTypeSizes {

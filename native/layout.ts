@@ -130,7 +130,7 @@ export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms', 
 
 /**
  * How the matrices of the dense half are kept, in records of 16 outputs by one or eight times 32 inputs (kernels/dense_products.h). `bits` are those
- * of a code; `blocks` says how many times 32 inputs a record has, `head` the bytes before them, and `scales` those before the codes of each.
+ * of a code; `blocks` says how many times 32 inputs a record has, `head` the bytes before them, and `scales` those of each of them besides its codes.
  * `wide` is our own form for weights that a file has as floats, the others have the numbers of the type of that name. C++ uses the index.
  */
 export const DENSE_FORMS = [
@@ -142,7 +142,7 @@ export const DENSE_FORMS = [
   { name: 'Q5_1', bits: 5, blocks: 1, head: 0, scales: 64 },
   { name: 'Q4_K', bits: 4, blocks: 8, head: 64, scales: 32 },
   { name: 'Q5_K', bits: 5, blocks: 8, head: 64, scales: 32 },
-  { name: 'Q6_K', bits: 6, blocks: 8, head: 32, scales: 32 },
+  { name: 'Q6_K', bits: 6, blocks: 8, head: 64, scales: 32 },
 ] as const;
 /** The types of weights that the dense half packs as a file stores them: so many values in so many bytes. C++ uses the index. */
 export const DENSE_TYPES = [

@@ -27,17 +27,18 @@ bool keepHalf(const uint8_t* from, uint8_t* to, int lane) {
   return (from[1] & 0x7c) != 0x7c;
 }
 
-// The types with blocks of 32: scale, minimum where there is one, 32 bits where there are five, then the codes.
+// The types with blocks of 32, `block` of a panel: scale, minimum where there is one, 32 bits where there are five, then the codes.
 template <DenseForm Form>
-bool packLegacy(const uint8_t* from, uint8_t* record, int lane) {
+bool packLegacy(const uint8_t* from, uint8_t* panel, int block, int lane) {
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
-  bool finite = keepHalf(from, record, lane);
+  uint8_t* scales = panel + denseScalesAt(Form, block);
+  bool finite = keepHalf(from, scales, lane);
   from += 2;
   if constexpr (kSizes.scales == 64) {
-    finite &= keepHalf(from, record + 32, lane);
+    finite &= keepHalf(from, scales + 32, lane);
     from += 2;
   }
-  uint8_t* codes = record + kSizes.scales;
+  uint8_t* codes = panel + denseCodesAt(Form, block);
   if constexpr (kSizes.bits == 8) {
     for (int line = 0; line < 8; line++) put(codes + line * 64, lane, word(from + line * 4) ^ everyByte(128));
     return finite;
@@ -63,18 +64,19 @@ uint32_t pairOf(const uint8_t* from, int line, int shift) {
 // Q4_K and Q5_K: d and e, 12 bytes with eight times two numbers of 6 bits, with five bits 32 bytes of which bit g is of group g, then the nibbles: two groups
 // share 32 bytes.
 template <DenseForm Form>
-bool packGroups(const uint8_t* from, uint8_t* record, int lane) {
+bool packGroups(const uint8_t* from, uint8_t* panel, int block, int lane) {
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
-  bool finite = keepHalf(from, record, lane);
-  finite &= keepHalf(from + 2, record + 32, lane);
+  uint8_t* head = panel + denseScalesAt(Form, block) - kSizes.head;
+  bool finite = keepHalf(from, head, lane);
+  finite &= keepHalf(from + 2, head + 32, lane);
   const uint8_t* packed = from + 4;
   const uint8_t* high = from + 16;
   const uint8_t* nibbles = kSizes.bits == 5 ? high + 32 : high;
-  uint8_t* block = record + kSizes.head;
-  for (int g = 0; g < 8; g++, block += denseBlockBytes(Form)) {
-    block[lane] = g < 4 ? packed[g] & 63 : (packed[g + 4] & 15) | packed[g - 4] >> 6 << 4;
-    block[16 + lane] = g < 4 ? packed[g + 4] & 63 : packed[g + 4] >> 4 | packed[g] >> 6 << 4;
-    uint8_t* codes = block + kSizes.scales;
+  for (int g = 0; g < 8; g++) {
+    uint8_t* scales = panel + denseScalesAt(Form, block + g);
+    scales[lane] = g < 4 ? packed[g] & 63 : (packed[g + 4] & 15) | packed[g - 4] >> 6 << 4;
+    scales[16 + lane] = g < 4 ? packed[g + 4] & 63 : packed[g + 4] >> 4 | packed[g] >> 6 << 4;
+    uint8_t* codes = panel + denseCodesAt(Form, block + g);
     for (int line = 0; line < 4; line++) put(codes + line * 64, lane, pairOf(nibbles + g / 2 * 32, line, g % 2 * 4));
     if constexpr (kSizes.bits == 5) {
       uint32_t plane = 0;
@@ -86,13 +88,13 @@ bool packGroups(const uint8_t* from, uint8_t* record, int lane) {
 }
 
 // Q6_K: 128 bytes of nibbles, 64 of pairs of high bits, 16 scales, d. Of four groups, two share 32 bytes of nibbles, and all share 32 of pairs.
-bool packQ6K(const uint8_t* from, uint8_t* record, int lane) {
-  uint8_t* block = record + kDenseForms[kDenseQ6K].head;
-  for (int g = 0; g < 8; g++, block += denseBlockBytes(kDenseQ6K)) {
+bool packQ6K(const uint8_t* from, uint8_t* panel, int block, int lane) {
+  for (int g = 0; g < 8; g++) {
+    uint8_t* scales = panel + denseScalesAt(kDenseQ6K, block + g);
     const uint8_t* nibbles = from + g / 4 * 64 + g % 2 * 32;
     const uint8_t* pairs = from + 128 + g / 4 * 32;
-    for (int half = 0; half < 2; half++) block[half * 16 + lane] = from[192 + g * 2 + half];
-    uint8_t* codes = block + kDenseForms[kDenseQ6K].scales;
+    for (int half = 0; half < 2; half++) scales[half * 16 + lane] = from[192 + g * 2 + half];
+    uint8_t* codes = panel + denseCodesAt(kDenseQ6K, block + g);
     for (int line = 0; line < 4; line++) put(codes + line * 64, lane, pairOf(nibbles, line, g / 2 % 2 * 4));
     for (int half = 0; half < 2; half++) {
       uint32_t plane = 0;
@@ -100,7 +102,7 @@ bool packQ6K(const uint8_t* from, uint8_t* record, int lane) {
       put(codes + 256 + half * 64, lane, plane);
     }
   }
-  return keepHalf(from + 208, record, lane);
+  return keepHalf(from + 208, panel + denseScalesAt(kDenseQ6K, block) - kDenseForms[kDenseQ6K].head, lane);
 }
 
 // Floats of one output and block, which may be fewer than 32.
@@ -145,7 +147,7 @@ void readFloats(const Kernels* kernels, DenseType type, const uint8_t* from, int
 bool packFloats(const Kernels* kernels, DenseType type, const uint8_t* from, int rows, int inputs, uint8_t* panel) {
   const size_t rowBytes = denseRowBytes(type, inputs);
   bool finite = true;
-  for (int first = 0; first < inputs; first += kDenseBlock, panel += denseRecordBytes(kDenseWide)) {
+  for (int first = 0; first < inputs; first += kDenseBlock, panel += denseTogetherBytes(kDenseWide)) {
     const int count = std::min(kDenseBlock, inputs - first);
     for (int o = 0; o < rows; o++) {
       float values[kDenseBlock];
@@ -156,9 +158,9 @@ bool packFloats(const Kernels* kernels, DenseType type, const uint8_t* from, int
   return finite;
 }
 
-using PackBlock = bool (*)(const uint8_t* from, uint8_t* record, int lane);
+using PackBlock = bool (*)(const uint8_t* from, uint8_t* panel, int block, int lane);
 
-// One block of a quantized type is one output of a record.
+// One block of a quantized type is one output of a record. block: of 32 inputs, with which the record begins.
 PackBlock packerOf(DenseForm form) {
   switch (form) {
     case kDenseQ80: return packLegacy<kDenseQ80>;
@@ -183,8 +185,9 @@ bool packDensePanel(const Kernels* kernels, DenseType type, const uint8_t* from,
   const PackBlock pack = packerOf(form);
   const size_t rowBytes = denseRowBytes(type, inputs);
   bool finite = true;
-  for (int block = 0; block < inputs / values; block++, panel += denseRecordBytes(form)) {
-    for (int o = 0; o < rows; o++) finite &= pack(from + o * rowBytes + static_cast<size_t>(block) * blockBytes, panel, o);
+  for (int record = 0; record < inputs / values; record++) {
+    const int block = record * (values / kDenseBlock);
+    for (int o = 0; o < rows; o++) finite &= pack(from + o * rowBytes + static_cast<size_t>(record) * blockBytes, panel, block, o);
   }
   return finite;
 }

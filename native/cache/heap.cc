@@ -1,6 +1,7 @@
 #include "heap.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #if defined(__linux__)
@@ -36,6 +37,13 @@ constexpr size_t kEdge = kHeader;
 Block* at(void* address) { return static_cast<Block*>(address); }
 uintptr_t addressOf(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 Block* after(Block* block) { return at(reinterpret_cast<uint8_t*>(block) + kHeader + block->capacity); }
+
+// Debug builds hold callers to the contract of take(): after another size, every block behind it in the chunk would begin elsewhere.
+void expectUnits([[maybe_unused]] size_t size) {
+#if defined(PALIMPSEST_DEBUG)
+  assert(size > 0 && size % kHeapUnit == 0);
+#endif
+}
 
 size_t roundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
@@ -98,6 +106,7 @@ bool Heap::isWasteful() const { return kReturnsUnits && idleBytes() > mostIdle()
 #if defined(__SANITIZE_ADDRESS__)
 
 Block* Heap::take(size_t size) {
+  expectUnits(size);
   void* memory = nullptr;
   if (posix_memalign(&memory, kHeader, size + kHeader) != 0) return nullptr;
   Block* block = at(memory);
@@ -254,6 +263,7 @@ void Heap::split(Block* block, size_t size) {
 }
 
 Block* Heap::take(size_t size) {
+  expectUnits(size);
   Block* block = find(size);
   if (!block) block = openChunk(size);
   if (!block) return nullptr;

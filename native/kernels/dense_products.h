@@ -5,14 +5,15 @@
 // A row gives the same bits alone as among others. A block with NaN or infinity has the step NaN, and with it all that the row is multiplied by.
 //
 //   weights  panels of 16 outputs, each a linear stream of records (DENSE_FORMS in layout.ts). A record is a head, and then per block of 32 inputs
-//            the scales and the codes. The last panel, and the inputs of `wide`, are padded with zeros.
+//            the scales and the codes; scales of 32 bytes come before the codes of all blocks of a record, or of two where a record is one
+//            (denseTogether). So codes begin at multiples of 64. The last panel, and the inputs of `wide`, are padded with zeros.
 //              form         head                scales of a block                     middle
 //              wide                             [16] float scale                      128
 //              Q8_0                             [16] half scale                       128
 //              Q4_0, Q5_0                       [16] half scale                       8, 16
 //              Q4_1, Q5_1                       [16] half scale, [16] half minimum    0
 //              Q4_K, Q5_K   [16] half d, e      [16] byte s, [16] byte t              0; scale = d * s, minimum = -e * t
-//              Q6_K         [16] half d         [2][16] byte s, of 16 inputs each     32; scale = d * s
+//              Q6_K         [16] half d      [2][16] byte s, of 16 inputs each     32; scale = d * s. The head is filled up to 64 bytes.
 //            Codes are lines of 64 bytes, in which each output has four. With i from 0 to 3:
 //              8 bits       line j (0-7): byte i is input 4j + i
 //              4 to 6 bits  line j (0-3): the low nibble of byte i is input 4j + i, the high one input 16 + 4j + i
@@ -87,29 +88,31 @@ INLINE Levels denseCodes(const uint8_t* codes) {
 // R rows and P panels. out: R rows of P * 16, without base and bias.
 template <int R, int P, DenseForm Form>
 static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, float* out) {
-  constexpr int V = kDenseVectors, G = kDenseGroups<Form>;
+  constexpr int V = kDenseVectors, G = kDenseGroups<Form>, kTogether = denseTogether(Form);
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
   const int blocks = x.blocks;
   const int8_t* bytes = x.bytes + static_cast<size_t>(row) * blocks * 64;
   const float* steps = x.steps + static_cast<size_t>(row) * blocks;
   const int32_t* sums = x.sums + static_cast<size_t>(row) * blocks * 2;
-  const uint8_t* head = w;
+  const uint8_t *head = w, *scales = w, *codes = w;
   VecF total[R][P][V] = {};
-  for (int block = 0; block < blocks; block++, w += denseBlockBytes(Form), bytes += 64) {
-    if constexpr (kSizes.head > 0) {
-      if (block % kSizes.blocks == 0) {
-        head = w;
-        w += kSizes.head;
-      }
+  for (int block = 0; block < blocks; block++, scales += kSizes.scales, codes += denseCodeBytes(Form), bytes += 64) {
+    if (block % kTogether == 0) {
+      head = codes;
+      scales = head + kSizes.head;
+      codes = scales + kTogether * kSizes.scales;
     }
-    // The first rows bring the weights into the caches, where later rows find them.
+    // The first rows bring the weights into the caches, where later rows find them: the codes and the line behind them, which has the next scales.
     if (row == 0) {
       for (int p = 0; p < P; p++) {
-        const uint8_t* ahead = w + p * panelBytes + kDenseAhead;
-        for (size_t line = 0; line < denseBlockBytes(Form) + kSizes.head; line += 64) __builtin_prefetch(ahead + line);
+        const uint8_t* ahead = codes + p * panelBytes + kDenseAhead;
+        for (size_t line = 0; line <= denseCodeBytes(Form); line += 64) __builtin_prefetch(ahead + line);
+        if constexpr (kSizes.head > 0) {
+          if (block % kTogether > 0) continue;
+          for (size_t line = 64; line < kSizes.head + size_t{kTogether} * kSizes.scales; line += 64) __builtin_prefetch(head + p * panelBytes + kDenseAhead + line);
+        }
       }
     }
-    const uint8_t* codes = w + kSizes.scales;
     repeat<G>([&](auto group) MEMBER {
       RowDots sum[R][P * V];
       repeat<R>([&](auto r) MEMBER {
@@ -127,9 +130,9 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
       for (int p = 0; p < P; p++) {
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
-          const VecF scale = denseScale<Form>(head + p * panelBytes, w + p * panelBytes, group.value, v * kLanes);
+          const VecF scale = denseScale<Form>(head + p * panelBytes, scales + p * panelBytes, group.value, v * kLanes);
           VecF least{};
-          if constexpr (kDenseHasMinimum<Form>) least = denseMinimum<Form>(head + p * panelBytes, w + p * panelBytes, v * kLanes);
+          if constexpr (kDenseHasMinimum<Form>) least = denseMinimum<Form>(head + p * panelBytes, scales + p * panelBytes, v * kLanes);
 #pragma GCC unroll 8
           for (int r = 0; r < R; r++) {
             VecF part = __builtin_convertvector(sumsOf(sum[r][p * V + v]), VecF);

@@ -141,10 +141,22 @@ struct DenseRows {
 };
 
 constexpr int kDenseBlock = 32, kDensePanel = 16;
-// Bytes of a block of inputs of a panel, without the head of its record; of a record; and of a panel, whose inputs are whole records.
-constexpr size_t denseBlockBytes(DenseForm form) { return kDenseForms[form].scales + 64 * kDenseForms[form].bits; }
-constexpr size_t denseRecordBytes(DenseForm form) { return kDenseForms[form].head + kDenseForms[form].blocks * denseBlockBytes(form); }
-constexpr size_t densePanelBytes(DenseForm form, int blocks) { return static_cast<size_t>(blocks / kDenseForms[form].blocks) * denseRecordBytes(form); }
+// Bytes of the codes of a block of inputs of a panel.
+constexpr size_t denseCodeBytes(DenseForm form) { return size_t{64} * kDenseForms[form].bits; }
+// How many blocks have their scales together, before the codes of all of them, so that codes begin at multiples of 64: those of a record, or two.
+constexpr int denseTogether(DenseForm form) { return kDenseForms[form].scales == 64 ? 1 : kDenseForms[form].blocks > 1 ? kDenseForms[form].blocks : 2; }
+// Bytes of these blocks, with the head of their record.
+constexpr size_t denseTogetherBytes(DenseForm form) { return kDenseForms[form].head + denseTogether(form) * (kDenseForms[form].scales + denseCodeBytes(form)); }
+// Where the scales and the codes of a block of a panel begin.
+constexpr size_t denseScalesAt(DenseForm form, int block) {
+  return block / denseTogether(form) * denseTogetherBytes(form) + kDenseForms[form].head + block % denseTogether(form) * kDenseForms[form].scales;
+}
+constexpr size_t denseCodesAt(DenseForm form, int block) {
+  const int first = block - block % denseTogether(form);
+  return denseScalesAt(form, first) + denseTogether(form) * kDenseForms[form].scales + (block - first) * denseCodeBytes(form);
+}
+// Bytes of a panel, whose inputs are whole records.
+constexpr size_t densePanelBytes(DenseForm form, int blocks) { return denseCodesAt(form, blocks - 1) + denseCodeBytes(form); }
 // Weights are prefetched this many bytes before they are read.
 constexpr size_t kDenseAhead = 4096;
 

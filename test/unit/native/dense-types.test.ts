@@ -113,23 +113,46 @@ test('a kept matrix takes no more than a twentieth above the bytes of the file',
   }
 });
 
-// The packed matrix would have 20 TB. In 32 bits that is a number which wraps to 0.
-test.runIf(nativeInfo().binding === 'wasm')('a matrix of more bytes than 32 bits count is refused', () => {
-  const half = new DenseHalf({
-    ...{ layers: 1, hiddenSize: 2 ** 20, intermediateSize: 16, queryHeads: 1, kvHeads: 1, headDim: 16 },
-    ...{ vocabSize: 2 ** 24, normEpsilon: 1e-5 },
-  });
-  let error: unknown;
-  try {
-    half.setRows(1, 'q', 'F32', new Uint8Array(16 * 2 ** 22));
-  } catch (thrown) {
-    error = thrown;
+test('a kept matrix ends where a line of 64 bytes does, however many blocks a row has', () => {
+  for (const type of TYPES) {
+    const { values } = DENSE_TYPES[TYPES.indexOf(type)]!;
+    for (const outputs of [16, 48]) {
+      for (let blocks = 1; blocks < 8; blocks++) {
+        const inputs = Math.max(32, values) * blocks;
+        const { bytes, rowBytes } = densePacking(type, outputs, inputs)!;
+        expect(bytes % 64, `${type}, ${blocks} blocks`).toBe(0);
+        const half = new DenseHalf({
+          ...{ layers: 1, hiddenSize: inputs, intermediateSize: 16, queryHeads: 1, kvHeads: 1, headDim: 16 },
+          ...{ vocabSize: outputs, normEpsilon: 1e-5 },
+        });
+        half.setRows(1, 'q', type, new Uint8Array(outputs * rowBytes));
+        expect(half.bytes).toBe(bytes);
+        half.close();
+      }
+    }
   }
-  expect(error).toBeInstanceOf(KvError);
-  expect(error).toMatchObject({ code: 'budget-exceeded', message: expect.stringContaining('memory') });
-  expect(half.bytes).toBe(0);
-  half.close();
 });
+
+// The packed matrix would have 20 TB. In 32 bits that is a number which wraps to 0.
+test.runIf(nativeInfo().binding === 'wasm')(
+  'a matrix of more bytes than 32 bits count is refused (needs WebAssembly)',
+  () => {
+    const half = new DenseHalf({
+      ...{ layers: 1, hiddenSize: 2 ** 20, intermediateSize: 16, queryHeads: 1, kvHeads: 1, headDim: 16 },
+      ...{ vocabSize: 2 ** 24, normEpsilon: 1e-5 },
+    });
+    let error: unknown;
+    try {
+      half.setRows(1, 'q', 'F32', new Uint8Array(16 * 2 ** 22));
+    } catch (thrown) {
+      error = thrown;
+    }
+    expect(error).toBeInstanceOf(KvError);
+    expect(error).toMatchObject({ code: 'budget-exceeded', message: expect.stringContaining('memory') });
+    expect(half.bytes).toBe(0);
+    half.close();
+  },
+);
 
 describe('rows of a matrix', () => {
   const SHAPE = {
