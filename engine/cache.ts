@@ -15,7 +15,7 @@ import { writeParked } from './park/folder.ts';
 import { checkSaved, fillSaved, readSaved, type SavedCache, savedBytes } from './park/saved-cache.ts';
 import type { SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
-import { metricsText } from './serve/kv-bytes.ts';
+import { metricsText } from './metrics/kv-bytes.ts';
 import { openState, type State } from './state.ts';
 import { fork, makeRoom, rowNorm, settle, takeBack } from './step.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from './types.ts';

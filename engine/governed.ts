@@ -42,7 +42,7 @@ import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
 import type { Away, Neighbours } from './park/away.ts';
 import type { SessionPlan } from './plan.ts';
-import { Meter } from './serve/meter.ts';
+import { Meter } from './metrics/meter.ts';
 import { TrialQueue } from './trials.ts';
 import type { MemoryUsage } from './types.ts';
 

@@ -15,7 +15,7 @@ import {
 import type { ChangeBody, EntryBodies, WitnessLog } from '../witness/index.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
-import type { Meter } from './serve/meter.ts';
+import type { Meter } from './metrics/meter.ts';
 
 /** Milliseconds that deciding took. */
 export interface Spent {

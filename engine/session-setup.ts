@@ -4,7 +4,7 @@ import type { PagePool } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
 import type { Neighbours } from './park/away.ts';
-import type { Meter } from './serve/meter.ts';
+import type { Meter } from './metrics/meter.ts';
 import type { LayerRows, SessionOptions } from './types.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {

@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Meter } from '../engine/serve/meter.ts';
+import { Meter } from '../engine/metrics/meter.ts';
 import type { Because, Decision } from '../policy/index.ts';
 
 const because = (rule: string): Because => ({

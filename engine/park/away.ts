@@ -1,7 +1,7 @@
 /** What is still asked of a cache while its pages are parked and its native cache is empty. */
 import type { Fingerprint } from '../../memory/index.ts';
 import { type CacheMemory, KvError, type PageTable, show } from '../../native/index.ts';
-import { IDLE_PLACES } from '../serve/meter.ts';
+import { IDLE_PLACES } from '../metrics/meter.ts';
 
 /** Where a session that waits is parked when the memory of its engine is short: coded in the same memory, or in a file. */
 export type IdlePlace = (typeof IDLE_PLACES)[number];

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
 import { ANSWERS, form } from './answers.ts';
-import { EXPOSITION_TYPE } from './registry.ts';
+import { EXPOSITION_TYPE } from '../metrics/registry.ts';
 
 const LIMIT_MAX = 1000;
 

@@ -64,6 +64,9 @@ describe('rooms', () => {
     ['policy/policies/price.ts', '../../native/index.ts'],
     ['policy/policies/price.ts', '../types.ts'],
     ['engine/cli/main.ts', '../../witness/index.ts'],
+    ['engine/cli/serve.ts', '../serve/server.ts'],
+    ['engine/sampling/sampler.ts', '../grammar/constraint.ts'],
+    ['engine/governed.ts', './metrics/meter.ts'],
     ['memory/sql/client.ts', '../../migrations/schema.ts'],
     ['witness/index.ts', 'zod'],
     ['test/unit/x.test.ts', '../../native/load.ts'],
@@ -79,7 +82,10 @@ describe('rooms', () => {
     ['migrations/schema.ts', '../native/index.ts', 'leaf'],
     ['engine/step.ts', '../test/tools.ts', 'no room'],
     ['engine/step.ts', '../../elsewhere/x.ts', 'leaves the repository'],
-    ['engine/model/load.ts', '../cli/package.ts', 'only engine/cli/'],
+    ['engine/model/load.ts', '../cli/package.ts', 'engine/model/ imports nothing else'],
+    ['engine/session.ts', './cli/package.ts', 'only cli may import engine/cli/'],
+    ['engine/governed.ts', './serve/server.ts', 'only serve, cli, index.ts may import engine/serve/'],
+    ['engine/sampling/sampler.ts', '../session.ts', 'engine/sampling/ imports only model and grammar'],
     ['engine/model/load.ts', '../session.ts', 'engine/model/ imports nothing else'],
   ])('%s may not import %s', (file, specifier, why) => {
     expect(importProblem(file, value(specifier))).toContain(why);

@@ -33,11 +33,30 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   return null;
 }
 
-/** Inside the engine nothing below the command line knows of it, and a model knows nothing of who runs it. */
+/** Folders of the engine that import few others of it, and nothing that lies beside these folders. */
+const ENGINE_IMPORTS: Readonly<Record<string, readonly string[]>> = {
+  model: [],
+  grammar: ['model'],
+  sampling: ['model', 'grammar'],
+};
+/** Folders of the engine that stand on top: who imports them. `index.ts` is the door of the room. */
+const ENGINE_IMPORTED_BY: Readonly<Record<string, readonly string[]>> = {
+  cli: [],
+  serve: ['cli', 'index.ts'],
+  trace: ['cli'],
+  calibrate: ['cli'],
+};
+
+/** What is below knows nothing of what stands on it: inside the engine too. */
 function innerProblem(file: string, target: string): string | null {
-  const isIn = (path: string, folder: string): boolean => path.startsWith(`engine/${folder}/`);
-  if (isIn(target, 'cli') && !isIn(file, 'cli')) return 'only engine/cli/ imports engine/cli/';
-  if (isIn(file, 'model') && !isIn(target, 'model')) return 'engine/model/ imports nothing else of the engine';
+  const [room, from = ''] = file.split('/');
+  const [, to = ''] = target.split('/');
+  if (room !== 'engine' || from === to) return null;
+  const imports = ENGINE_IMPORTS[from];
+  if (imports !== undefined && !imports.includes(to))
+    return `engine/${from}/ imports ${imports.length === 0 ? 'nothing else' : `only ${imports.join(' and ')}`} of the engine`;
+  const by = ENGINE_IMPORTED_BY[to];
+  if (by !== undefined && !by.includes(from)) return `only ${[to, ...by].join(', ')} may import engine/${to}/`;
   return null;
 }
 
