@@ -1,7 +1,8 @@
 /** WHY move it? Situation → decisions, and nothing else: no clock, no chance, no files. The room's only entry. */
 import { KvError } from '../native/index.ts';
 import { age, ageOne } from './policies/age.ts';
-import { price, priceOne, priceTwo } from './policies/price.ts';
+import { price } from './policies/price.ts';
+import { priceOne, priceTwo } from './policies/price-earlier.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { uniform, uniformOne } from './policies/uniform.ts';
 import type { Policy } from './types.ts';

@@ -5,11 +5,10 @@ import type { ProbeReport } from './types.ts';
 
 /**
  * Spread of what probes of one text measure beside what its sessions do, in logarithms. Over 30 sessions in 15 texts the factor of a session rises as the
- * power 0.11 to 0.19 of what its probes say, so two of them weigh a fifth of what is expected without them. Up to version 2 of the price policy this was
- * taken to be 0.3, and predictions were off by e^±0.63 in place of e^±0.37.
+ * power 0.11 to 0.19 of what its probes say, so two of them weigh a fifth of what is expected without them. Taken to be 0.3, as
+ * once, predictions are off by e^±0.63 in place of e^±0.37.
  */
 const PROBE_SD = 1.2;
-const PROBE_SD_BEFORE = 0.3;
 
 export class TextFactor {
   readonly #law: Law | null;
@@ -22,10 +21,10 @@ export class TextFactor {
   measured: Estimate | null = null;
 
   /** Without a law the factor is 1. */
-  constructor(law: Law | null, version: number, probeGain: number) {
+  constructor(law: Law | null, probeGain: number, probeSd = PROBE_SD) {
     this.#law = law;
     this.#probeGain = probeGain;
-    this.#probeSd = version < 3 ? PROBE_SD_BEFORE : PROBE_SD;
+    this.#probeSd = probeSd;
     this.expected = law?.text ?? { value: 1, sd: 0, samples: 0 };
   }
 

@@ -175,8 +175,9 @@ export class SegmentFile {
 
   /** The hash alone was not written to its end: what of it stands there is right, and only zeros stand behind. */
   #isCutInHash(version: number, offset: number, seq: number, previousHash: Uint8Array): boolean {
-    const frame = this.frame(version, offset);
-    if (frame === null || !('payload' in frame)) return false;
+    // The file does not end here, or there would be no fault.
+    const frame = this.frame(version, offset) as Frame | Fault;
+    if (!('payload' in frame)) return false;
     const { payload, hash, end } = frame;
     const written = hash.findLastIndex((byte) => byte !== 0) + 1;
     const expected = chained(version, previousHash, seq, payload).hash;

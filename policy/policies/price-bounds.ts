@@ -23,13 +23,10 @@ const IDS = {
 
 export type Bounds = Readonly<Record<keyof typeof IDS, number>>;
 
-/** What versions before 3 of the policy decided by in place of thresholds that they did not know. */
-const BEFORE = { chosen: 1, cautious: 1, length: 0 } as const;
-
-/** The value of each. */
-export function boundsOf(set: ThresholdSet, version: number): Bounds {
+/** The value of each, or what stands `instead` of it. */
+export function boundsOf(set: ThresholdSet, instead: Partial<Bounds> = {}): Bounds {
   const values = Object.entries(IDS).map(([name, id]) => [name, thresholdOf(set, id).value]);
-  const bounds = { ...Object.fromEntries(values), ...(version < 3 ? BEFORE : {}) } as Bounds;
+  const bounds = { ...Object.fromEntries(values), ...instead } as Bounds;
   // A session that began without this bound repeats every old trial: logs of that time are replayed as they were.
   return Object.hasOwn(set.thresholds, 'trial.settled') ? bounds : { ...bounds, settled: Number.POSITIVE_INFINITY };
 }

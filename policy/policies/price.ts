@@ -7,7 +7,7 @@
 import { forecastMovablePages, movablePages, PAGE_TOKENS, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
 import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
-import { defaultLaw, type Law } from '../law.ts';
+import { defaultLaw } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
@@ -43,79 +43,92 @@ const MEASURED_TOKENS = 2048;
 /** How many times as often as others the canaries of a layer are probed that is not healthy. */
 const HASTE = 4;
 
-/** What a session knows so far, and what it decides by it. */
-class PriceSession implements PolicySession {
+/** What a session decides from. */
+export interface Sources {
+  readonly context: PolicyContext;
+  readonly offers: Offers;
+  readonly bounds: Bounds;
+  /** How much an error costs in this text beside others: by earlier sessions, and by what this one has measured. */
+  readonly text: TextFactor;
+  /** Layers with a gain that is not believed. */
+  readonly doubted: ReadonlySet<number>;
+}
+
+function sourcesOf(given: PolicyContext): Sources {
+  const { thresholds, doubted } = believable(given.thresholds);
+  const context = { ...given, thresholds };
+  const law = thresholds.law ?? defaultLaw(context.layers);
+  const bounds = boundsOf(given.thresholds);
+  return {
+    context,
+    offers: new Offers(context, law, true),
+    bounds,
+    text: new TextFactor(law, bounds.probeGain),
+    doubted,
+  };
+}
+
+/** What a session knows so far, and what it decides by it. Earlier versions decide some of it otherwise (price-earlier.ts), and nobody else overrides anything. */
+export class PriceSession implements PolicySession {
   readonly context: PolicyContext;
   readonly offers: Offers;
   readonly layers: Layers;
   /** λ, KLD per byte. */
-  price: number;
+  price = 0;
   priceSet = false;
   urgent = false;
   readonly #price: Readonly<Record<'slack' | 'rise', Threshold>>;
-  readonly #bounds: Bounds;
+  protected readonly bounds: Bounds;
   /** λ when the current page began: it may rise only so far within one page. */
   #pagePrice: number;
-  #page = -1;
-  #tokens = 0;
+  protected page = -1;
+  protected tokens = 0;
   /** Bytes that low memory is measured against, fixed when it was signalled. */
   #lowMemoryBase: number | null = null;
-  /** Worst ε of each layer and the page that was open when it was committed. */
-  readonly #worst: Float64Array;
-  readonly #worstAt: Float64Array;
-
-  readonly #version: number;
-  /** null in version 1. */
-  readonly #law: Law | null;
-  /** How much an error costs in this text beside others: by earlier sessions, and by what this one has measured. */
-  readonly #text: TextFactor;
-  /** What the session has learned about its predictions; null in versions 1 and 2. */
-  readonly #evidence: Evidence | null;
-  /** Layers with a gain that is not believed. */
+  protected readonly text: TextFactor;
+  /** What the session has learned about its predictions. */
+  readonly #evidence: Evidence;
   readonly #doubted: ReadonlySet<number>;
   #changes: LayerChange[] = [];
   /** null: no latents are kept. */
   readonly #latents: LatentChoice | null;
 
-  constructor(given: PolicyContext, version: number) {
-    this.#version = version;
+  constructor(given: PolicyContext, sources: (given: PolicyContext) => Sources = sourcesOf) {
     checkThresholds(given.thresholds, given.layers);
+    const { context, offers, bounds, text, doubted } = sources(given);
     const threshold = (id: ThresholdId): Threshold => thresholdOf(given.thresholds, id);
-    const { thresholds, doubted } =
-      version < 3 ? { thresholds: given.thresholds, doubted: new Set<number>() } : believable(given.thresholds);
-    const context = { ...given, thresholds };
     this.context = context;
-    this.#law = version === 1 ? null : (context.thresholds.law ?? defaultLaw(context.layers));
-    this.offers = new Offers(context, this.#law, version > 2);
+    this.offers = offers;
+    this.bounds = bounds;
+    this.text = text;
     this.#doubted = doubted;
-    this.#evidence = version < 3 ? null : new Evidence(context.layers);
+    this.#evidence = new Evidence(context.layers);
     this.layers = new Layers(context.layers, context.thresholds);
-    this.price = version === 1 ? threshold('price.start').value : 0;
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
-    this.#bounds = boundsOf(given.thresholds, version);
-    this.#text = new TextFactor(this.#law, version, this.#bounds.probeGain);
-    this.#latents =
-      context.latents === undefined ? null : new LatentChoice(context, this.offers, this.#bounds.operations);
-    this.#worst = new Float64Array(context.layers);
-    this.#worstAt = new Float64Array(context.layers);
+    this.#latents = context.latents === undefined ? null : new LatentChoice(context, offers, bounds.operations);
+  }
+
+  /** Sets λ before anything is decided. */
+  protected begin(price: number): void {
+    this.price = price;
+    this.#pagePrice = price;
   }
 
   get predictedKld(): number {
-    if (this.#law === null) return this.offers.layerKld.reduce((sum, kld) => sum + kld, 0);
     const { divergence } = this.offers;
-    return this.#factor * (divergence.total(this.#tokens) + this.#bounds.past * divergence.past);
+    return this.#factor * (divergence.total(this.tokens) + this.bounds.past * divergence.past);
   }
 
   /** What moves of this sum will add to predictedKld. */
-  #nats(cost: number): number {
-    return this.#law === null ? cost : this.#factor * cost;
+  protected nats(cost: number): number {
+    return this.#factor * cost;
   }
 
   /** What costs by the law count as in this text at this length, for moves that were chosen because they seem cheap. */
   get #factor(): number {
-    const long = Math.max(1, this.#tokens / MEASURED_TOKENS) ** this.#bounds.length;
-    return this.#bounds.chosen * long * this.#text.used.value;
+    const long = Math.max(1, this.tokens / MEASURED_TOKENS) ** this.bounds.length;
+    return this.bounds.chosen * long * this.text.used.value;
   }
 
   decide(situation: Situation): Decision[] {
@@ -125,16 +138,15 @@ class PriceSession implements PolicySession {
 
   summary(): PolicySummary {
     const { layers, offers } = this;
-    const layerKld = this.#law === null ? offers.layerKld : offers.divergence.byLayer(this.#tokens);
-    const share =
-      this.#law === null ? 1 : this.predictedKld / Math.max(Number.MIN_VALUE, offers.divergence.total(this.#tokens));
+    const { divergence } = offers;
+    const share = this.predictedKld / Math.max(Number.MIN_VALUE, divergence.total(this.tokens));
     return {
-      priceThreshold: this.#version === 1 || this.priceSet ? this.price : 0,
+      priceThreshold: this.priceSet ? this.price : 0,
       predictedKld: this.predictedKld,
       layerStates: Array.from({ length: layers.count }, (_, layer) => layers.stateName(layer)),
       layerEpsilonMax: [...offers.layerEpsilonMax],
-      layerKld: Array.from(layerKld, (kld) => kld * share),
-      ...(this.#law === null ? {} : { text: { used: this.#text.used, measured: this.#text.measured } }),
+      layerKld: Array.from(divergence.byLayer(this.tokens), (kld) => kld * share),
+      text: { used: this.text.used, measured: this.text.measured },
     };
   }
 
@@ -143,52 +155,49 @@ class PriceSession implements PolicySession {
     const { tokens } = situation;
     const { offers } = this;
     this.urgent = situation.urgent;
-    this.#tokens = tokens;
-    if (!this.priceSet && this.#movesEarly(situation))
+    this.tokens = tokens;
+    if (!this.priceSet && this.movesEarly(situation))
       this.price = thresholdOf(this.context.thresholds, 'price.start').value;
     const page = pageOf(tokens);
-    const fresh = page !== this.#page || situation.outcomes.length > 0;
-    if (page !== this.#page) {
+    const fresh = page !== this.page || situation.outcomes.length > 0;
+    if (page !== this.page) {
       this.#pagePrice = this.price;
-      this.#evidence?.fade();
+      this.#evidence.fade();
       offers.settlePersistence();
     }
-    this.#page = page;
+    this.page = page;
     offers.wake(tokens);
     offers.divergence.pass(tokens);
     for (const outcome of situation.outcomes) {
-      this.#remember(outcome.layer, offers.settle(outcome, tokens, tokens + this.#bounds.dwell));
+      this.committed(outcome.layer, offers.settle(outcome, tokens, tokens + this.bounds.dwell));
     }
     offers.forget(tokens);
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
-    this.#learn(situation);
+    this.learn(situation);
     for (const report of situation.again ?? []) offers.again(report, tokens);
-    if (situation.text !== undefined) this.#text.expected = situation.text;
-    if (situation.probe !== undefined) this.#text.learn(situation.probe);
+    if (situation.text !== undefined) this.text.expected = situation.text;
+    if (situation.probe !== undefined) this.text.learn(situation.probe);
     if (fresh || situation.canaries !== undefined)
-      for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.#severity(layer));
+      for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.severity(layer));
     this.#signal(situation);
-    if (fresh || situation.canaries !== undefined) this.#correct();
+    if (fresh || situation.canaries !== undefined) this.correct();
     this.#latents?.choose(situation, this.price, this.layers.held.includes(1));
   }
 
   /** What the situation says about earlier predictions. */
-  #learn({ tokens, trials, again = [], canaries = [] }: Situation): void {
+  protected learn({ tokens, trials, again = [], canaries = [] }: Situation): void {
     const evidence = this.#evidence;
-    if (evidence === null) return;
     if (trials.length > 0) evidence.trials(trials);
     for (const report of again) evidence.again(report.layer, pageOf(tokens) - report.page, this.offers.known(report));
     for (const report of canaries) evidence.canary(report);
-    evidence.settle(tokens, this.#bounds.shift);
+    evidence.settle(tokens, this.bounds.shift);
   }
 
   /** Layers whose errors exceed what was promised cost as much more from now on, until they are healthy again. */
-  #correct(): void {
-    const evidence = this.#evidence;
-    if (evidence === null) return;
+  protected correct(): void {
     for (let layer = 0; layer < this.layers.count; layer++) {
-      const ratio = this.layers.isHealthy(layer) ? 1 : evidence.ratio(layer);
+      const ratio = this.layers.isHealthy(layer) ? 1 : this.#evidence.ratio(layer);
       this.offers.correct(layer, Math.max(1, ratio * ratio));
     }
   }
@@ -197,6 +206,16 @@ class PriceSession implements PolicySession {
     const changes = this.#changes;
     if (changes.length > 0) this.#changes = [];
     return changes;
+  }
+
+  /** The power of the share of the expected tokens by which a divergence budget is spent. */
+  protected get spentLate(): number {
+    return SPENT_LATE;
+  }
+
+  /** Whether layers that are not healthy must move where nothing else keeps the budget. */
+  protected get qualityGivesWay(): boolean {
+    return true;
   }
 
   haste(layer: number): number {
@@ -216,10 +235,9 @@ class PriceSession implements PolicySession {
 
   #fill(plan: Plan, situation: Situation): Decision[] {
     for (const report of situation.canaries ?? [])
-      if (this.#evidence !== null && this.layers.stopped[report.layer] === 1)
-        plan.promote(report, this.#reversal(report));
-    if (situation.kldBudget !== null && situation.budgetBytes === null) this.#spend(plan, situation.kldBudget);
-    else if (this.price > 0 && this.#movesEarly(situation)) this.#early(plan, this.price);
+      if (this.layers.stopped[report.layer] === 1) plan.promote(report, this.#reversal(report));
+    if (situation.kldBudget !== null && situation.budgetBytes === null) this.spend(plan, situation.kldBudget);
+    else if (this.price > 0 && this.movesEarly(situation)) this.#early(plan, this.price);
     // Moves that were held back may have to be made after all.
     plan.restore();
     this.#closeDeficit(plan);
@@ -230,7 +248,7 @@ class PriceSession implements PolicySession {
   /** Why a side of a degraded layer is put back. */
   #reversal({ layer }: CanaryReport): Because {
     const { id, unit, origin, value } = thresholdOf(this.context.thresholds, 'quality.degraded');
-    return { threshold: id, measured: this.#severity(layer), bound: value, unit, origin, rule: 'put-back' };
+    return { threshold: id, measured: this.severity(layer), bound: value, unit, origin, rule: 'put-back' };
   }
 
   judge(decision: Decision, epsilonNow: number | null): Verdict {
@@ -258,21 +276,21 @@ class PriceSession implements PolicySession {
   /** True when the trial of a slot must be repeated before its move is made: it is old, and its page is not yet so old that errors have faded for good. */
   isStale(slot: number): boolean {
     return (
-      this.#tokens - this.offers.triedAt[slot]! >= this.#bounds.trialAge &&
+      this.tokens - this.offers.triedAt[slot]! >= this.bounds.trialAge &&
       !this.#isSettled(this.offers.sides.page[slot]!)
     );
   }
 
   /** The page left the window so long ago that its first trial is a safe bound. */
   #isSettled(page: number): boolean {
-    return tokensBehind(page, this.#tokens) >= this.#bounds.settled;
+    return tokensBehind(page, this.tokens) >= this.bounds.settled;
   }
 
   /** Bytes aimed at while low memory is signalled, null otherwise. */
   lowMemoryBytes(situation: Situation): number | null {
     if (!situation.lowMemory) this.#lowMemoryBase = null;
     else this.#lowMemoryBase ??= situation.budgetBytes ?? situation.bytes;
-    return this.#lowMemoryBase === null ? null : this.#bounds.lowMemory * this.#lowMemoryBase;
+    return this.#lowMemoryBase === null ? null : this.bounds.lowMemory * this.#lowMemoryBase;
   }
 
   /** λ for a Because: the start value until the controller sets another. */
@@ -305,54 +323,46 @@ class PriceSession implements PolicySession {
     );
     layers.setAll('pressure', pressure);
     let demand = kldBudget !== null && budgetBytes === null ? 1 : pressure;
-    if (this.price > 0 && this.#movesEarly(situation) && budgetBytes !== null)
+    if (this.price > 0 && this.movesEarly(situation) && budgetBytes !== null)
       demand = Math.max(demand, (this.#projected(situation) ?? 0) / Math.max(1, budgetBytes));
     layers.setAll('demand', demand);
     layers.setAll('latency', stepLatencyBudgetMs === null ? 0 : stepLatencyMsP95 / stepLatencyBudgetMs);
-    for (const { layer, event } of layers.update()) {
-      if (this.#evidence === null || !event.type.startsWith('quality')) continue;
+    this.tell(layers.update());
+  }
+
+  /** The quality of some layers has changed. */
+  protected tell(arrows: ReturnType<Layers['update']>): void {
+    for (const { layer, event } of arrows) {
+      if (!event.type.startsWith('quality')) continue;
       const { threshold, measured, bound } = event;
       const source = this.#errorSeverity(layer) >= measured ? 'error' : this.#doubted.has(layer) ? 'gain' : 'topic';
-      this.#changes.push({ layer, state: layers.stateName(layer), threshold, measured, bound, source });
+      this.#changes.push({ layer, state: this.layers.stateName(layer), threshold, measured, bound, source });
     }
   }
 
   /** Measured over promised error of a layer against what is too much. */
   #errorSeverity(layer: number): number {
-    return this.#evidence === null ? 0 : this.#evidence.ratio(layer) / this.#bounds.ratio;
+    return this.#evidence.ratio(layer) / this.bounds.ratio;
   }
 
   /**
-   * How bad a layer is, 1 being too much. From version 3 on: how far its errors exceed what was promised; a layer whose gain is not believed, and every
-   * layer after a change of topic, is watched at least. Before: its worst error or its predicted divergence against their bounds.
-   * An error fades with the age of its page as age^-0.8 to -0.9 (measured); -0.75 is more cautious and takes square roots
-   * only, which are the same on every machine.
+   * How bad a layer is, 1 being too much: how far its errors exceed what was promised; a layer whose gain is not believed, and every layer after a
+   * change of topic, is watched at least.
    */
-  #severity(layer: number): number {
-    if (this.#evidence !== null) {
-      const isDoubtful = this.#doubted.has(layer) || this.#evidence.hasShifted(this.#tokens);
-      return Math.max(this.#errorSeverity(layer), isDoubtful ? this.#bounds.watched : 0);
-    }
-    return Math.max(this.#faded(layer) / this.#bounds.epsilon, this.offers.layerKld[layer]! / this.#bounds.kld);
+  protected severity(layer: number): number {
+    const isDoubtful = this.#doubted.has(layer) || this.#evidence.hasShifted(this.tokens);
+    return Math.max(this.#errorSeverity(layer), isDoubtful ? this.bounds.watched : 0);
   }
 
-  #faded(layer: number): number {
-    const age = Math.max(1, this.#page - this.#worstAt[layer]! + 1);
-    return this.#worst[layer]! / (Math.sqrt(age) * Math.sqrt(Math.sqrt(age)));
-  }
-
-  #remember(layer: number, epsilon: number): void {
-    if (epsilon < this.#faded(layer)) return;
-    this.#worst[layer] = epsilon;
-    this.#worstAt[layer] = this.#page;
-  }
+  /** A move with this ε was made. */
+  protected committed(_layer: number, _epsilon: number): void {}
 
   /**
    * Whether moves at or under λ are made before they must be. Bytes that were paid for then stay unused for a while, which costs quality, and all
-   * that is gained is that later steps have less to do. So it is done only against a latency budget; version 1 did it whenever it knew a price.
+   * that is gained is that later steps have less to do. So it is done only against a latency budget.
    */
-  #movesEarly({ stepLatencyBudgetMs }: Situation): boolean {
-    return this.#version === 1 || stepLatencyBudgetMs !== null;
+  protected movesEarly({ stepLatencyBudgetMs }: Situation): boolean {
+    return stepLatencyBudgetMs !== null;
   }
 
   /** Moves at or under λ before they must be made, as long as the budget is foreseen to bind. */
@@ -372,7 +382,7 @@ class PriceSession implements PolicySession {
           sides.known;
     let over =
       projected === null
-        ? bytes + sealAhead(situation, this.context) - sides.pendingBytes - this.#bounds.relaxed * budgetBytes
+        ? bytes + sealAhead(situation, this.context) - sides.pendingBytes - this.bounds.relaxed * budgetBytes
         : projected - budgetBytes;
     while (over > 0 && plan.hasRoom) {
       const slot = plan.next(true);
@@ -381,44 +391,25 @@ class PriceSession implements PolicySession {
     }
   }
 
-  /** Divergence budget: the cheapest moves, until the share of the budget that belongs to the pages known so far is spent. */
-  #spend(plan: Plan, kldBudget: number): void {
+  /**
+   * Divergence budget: the cheapest moves until what all moves cost at the present age of their pages reaches the budget, at its cautious end and with
+   * what will stay of it in later rows. Costs fade, so what they leave of the budget is spent on further moves.
+   */
+  protected spend(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
-    const { sides } = this.offers;
-    if (this.#law !== null) {
-      this.#spendNow(plan, kldBudget);
-      return;
-    }
-    const expected =
-      tokensExpected === null
-        ? 0
-        : 2 * this.context.layers * forecastMovablePages(Math.max(tokens, tokensExpected), this.context.windowTokens);
-    const allowed = kldBudget * Math.min(1, sides.known / Math.max(1, expected));
-    const committed = this.predictedKld;
-    while (plan.hasRoom) {
-      const slot = plan.next(true);
-      if (slot < 0 || committed + plan.kld + this.offers.nextCost(slot) > allowed) return;
-      this.#setPrice(this.offers.price[slot]!);
-      plan.take(slot, 'price');
-    }
+    const reserve = Math.exp(this.bounds.cautious * this.text.used.sd);
+    const power = tokensExpected === null ? 0 : this.spentLate;
+    // What is decided now stands until the next page is full.
+    const share = power === 0 ? 1 : Math.min(1, (tokens + PAGE_TOKENS) / tokensExpected!) ** power;
+    const allowed = (share * kldBudget) / (this.#factor * reserve * (1 + this.bounds.past / (1 + power)));
+    this.spendUpTo(plan, allowed, this.offers.divergence.total(this.tokens));
   }
 
-  /**
-   * The cheapest moves until what all moves cost at the present age of their pages reaches the budget, at its cautious end and with what will
-   * stay of it in later rows. Costs fade, so what they leave of the budget is spent on further moves.
-   */
-  #spendNow(plan: Plan, kldBudget: number): void {
-    const { tokens, tokensExpected } = plan.situation;
-    const reserve = Math.exp(this.#bounds.cautious * this.#text.used.sd);
-    const isLate = this.#version > 2 && tokensExpected !== null;
-    // What is decided now stands until the next page is full.
-    const share = isLate ? Math.min(1, (tokens + PAGE_TOKENS) / tokensExpected) ** SPENT_LATE : 1;
-    const past = this.#bounds.past / (isLate ? 1 + SPENT_LATE : 1);
-    const allowed = (share * kldBudget) / (this.#factor * reserve * (1 + past));
-    const committed = this.offers.divergence.total(this.#tokens);
+  /** Makes the cheapest moves until they cost what is allowed, beside what was spent. */
+  protected spendUpTo(plan: Plan, allowed: number, spent: number): void {
     while (plan.hasRoom) {
       const slot = plan.next(true);
-      if (slot < 0 || committed + plan.kld + this.offers.nextCost(slot) > allowed) return;
+      if (slot < 0 || spent + plan.kld + this.offers.nextCost(slot) > allowed) return;
       this.#setPrice(this.offers.price[slot]!);
       plan.take(slot, 'price');
     }
@@ -441,7 +432,7 @@ class PriceSession implements PolicySession {
       const deficit = bytes + sealBytes - sides.pendingBytes - plan.freed - budgetBytes;
       if (deficit <= 0 || !(urgent || plan.hasRoom)) return;
       const slot = plan.next(false);
-      if (slot < 0 && urgent && this.#evidence !== null && !plan.isForced) {
+      if (slot < 0 && urgent && this.qualityGivesWay && !plan.isForced) {
         plan.isForced = true;
         plan.restore();
         continue;
@@ -451,7 +442,7 @@ class PriceSession implements PolicySession {
         return;
       }
       if (this.offers.price[slot]! > cap) return;
-      const kld = committed + this.#nats(plan.kld + this.offers.nextCost(slot));
+      const kld = committed + this.nats(plan.kld + this.offers.nextCost(slot));
       const isOver = kldBudget !== null && kld > kldBudget;
       // Both budgets bind: the one that is not ranked first gives way, that in bytes by the engine's hand.
       const { priority } = this.context;
@@ -474,27 +465,23 @@ class PriceSession implements PolicySession {
       bytes + sealBytes - this.offers.sides.pendingBytes - plan.freed > target
     ) {
       const slot = plan.next(false);
-      if (slot < 0 || (kldBudget !== null && committed + this.#nats(plan.kld + this.offers.nextCost(slot)) > kldBudget))
+      if (slot < 0 || (kldBudget !== null && committed + this.nats(plan.kld + this.offers.nextCost(slot)) > kldBudget))
         return;
       plan.take(slot, 'low-memory');
     }
   }
 }
 
-/** The policy of a version: the present one, and earlier ones for their logs. 1 has no law of errors and is also compared with, 2 no evidence of its own. */
-const pricePolicy = (version: number): Policy => ({
-  id: 'price',
-  version,
-  needsTrials: true,
-  skipsReplaced: true,
-  triesAgain: version > 1,
-  probes: version > 1,
-  keepsOriginals: version > 2,
-  holdsLatents: version > 2,
-  ...(version > 2 ? { outlierKeys: OUTLIER_KEYS } : {}),
-  ...(version > 1 ? {} : { lowest: { k: 'rot2', v: 'rot2' } }),
-  open: (context) => new PriceSession(context, version),
-});
-export const priceOne: Policy = pricePolicy(1);
-export const priceTwo: Policy = pricePolicy(2);
-export const price: Policy = pricePolicy(3);
+/** What all versions have in common. */
+export const PRICE = { id: 'price', needsTrials: true, skipsReplaced: true } as const;
+
+export const price: Policy = {
+  ...PRICE,
+  version: 3,
+  triesAgain: true,
+  probes: true,
+  keepsOriginals: true,
+  holdsLatents: true,
+  outlierKeys: OUTLIER_KEYS,
+  open: (context) => new PriceSession(context),
+};

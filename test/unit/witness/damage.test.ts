@@ -324,6 +324,10 @@ describe('what a crash leaves', () => {
         writeFileSync(path, torn);
         expect([...readLog(dir)].length, `${written} bytes`).toBe(1);
         expect(verifyLog(dir), `${written} bytes`).toMatchObject({ ok: true, entries: 1 });
+        if (behind > 0) {
+          writeFileSync(path, Buffer.concat([torn, Buffer.of(1)]));
+          expect(verifyLog(dir).problem, `${written} bytes, and something behind`).toMatchObject({ seq: 1 });
+        }
         if (written === 0) continue;
         torn[hashAt + written - 1] = whole[hashAt + written - 1] === 1 ? 2 : 1;
         writeFileSync(path, torn);
