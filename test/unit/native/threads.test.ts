@@ -128,6 +128,7 @@ describe('the thread pool', () => {
         const cache = openKvCache({ shape, pool: openPool(2 ** 30), threads, slidingWindow: [null, 9000] });
         const rows = [normals(random, 5000 * row), normals(random, 5000 * row)] as const;
         const said: string[] = [];
+        const counts = IS_SHORT ? [1, 5] : [1, 5, 40, 200];
         const attend = (count: number) => {
           const q = normals(random, count * shape.queryHeads * shape.headDim, 2);
           for (const layer of [0, 1]) {
@@ -139,14 +140,14 @@ describe('the thread pool', () => {
         };
         for (let at = 0; at < tokens; at += 5000) {
           for (const layer of [0, 1]) cache.append(layer, ...rows);
-          if (at % 15_000 === 0) for (const count of [1, 5, 40]) attend(count);
+          if (at % 15_000 === 0) for (const count of counts.slice(0, 3)) attend(count);
         }
         for (let page = 0; page < cache.table(0).pages; page += 3) {
           cache.transcode(0, page, 'k', (['rot4', 'rot2', 'f16'] as const)[page % 4] ?? 'rot3');
           cache.transcode(0, page, 'v', 'rot2');
         }
         cache.setSkipShare(IS_SHORT ? 0.1 : 0.01);
-        for (const count of [1, 5, 40, 200]) attend(count);
+        for (const count of counts) attend(count);
         const masses = [0, 1].map((layer) => createHash('sha256').update(cache.table(layer).mass).digest('hex'));
         const skipped = cache.skipped(0);
         cache.close();
