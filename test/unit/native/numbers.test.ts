@@ -19,7 +19,7 @@ import {
 import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
 import { scalesAt } from '../../native/latent-model.ts';
-import { IS_SHORT, rounds } from '../../tier.ts';
+import { IS_SHORT, isShare, rounds } from '../../tier.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const [ROW, Q_ROW, WIDTH] = [128, 256, 256];
@@ -69,21 +69,24 @@ describe('queries', () => {
     expect(codeOf(() => openKvCache({ shape, pool, alibiSlopes }))).toBe('bad-value');
   });
 
-  it.each(FORMAT_NAMES)('of the largest size meet keys and values of the largest size in %s', (format) => {
-    const random = uniform(2);
-    for (const size of IS_SHORT ? [-LARGEST] : [LARGEST, -LARGEST]) {
-      for (const same of IS_SHORT ? [false] : [true, false]) {
-        const large = (count: number): Float32Array =>
-          Float32Array.from({ length: count }, () => (same || random() < 0.5 ? size : -size));
-        for (const window of IS_SHORT ? (['q8'] as const) : (['q8', 'f16'] as const)) {
-          const cache = filled(large(300 * ROW), window);
-          for (const page of [0, 1]) cache.transcode(0, page, 'kv', format);
-          for (const q of [large(140 * Q_ROW), normals(random, 140 * Q_ROW)])
-            expect([size, same, window, answers(cache, q)]).toEqual([size, same, window, true]);
+  it.each(FORMAT_NAMES.filter((_, place) => isShare(place, 4)))(
+    'of the largest size meet keys and values of the largest size in %s',
+    (format) => {
+      const random = uniform(2);
+      for (const size of IS_SHORT ? [-LARGEST] : [LARGEST, -LARGEST]) {
+        for (const same of IS_SHORT ? [false] : [true, false]) {
+          const large = (count: number): Float32Array =>
+            Float32Array.from({ length: count }, () => (same || random() < 0.5 ? size : -size));
+          for (const window of IS_SHORT ? (['q8'] as const) : (['q8', 'f16'] as const)) {
+            const cache = filled(large(300 * ROW), window);
+            for (const page of [0, 1]) cache.transcode(0, page, 'kv', format);
+            for (const q of [large(140 * Q_ROW), normals(random, 140 * Q_ROW)])
+              expect([size, same, window, answers(cache, q)]).toEqual([size, same, window, true]);
+          }
         }
       }
-    }
-  });
+    },
+  );
 });
 
 describe('latents', () => {
