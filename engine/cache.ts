@@ -11,11 +11,11 @@ import { CACHE_OPTIONS, checkShape, type OpenCacheOptions, requestOf, shapeOf } 
 import { Governed, type GovernedOptions } from './governed.ts';
 import { planWithLatents } from './latents.ts';
 import { leave, type StartValues, startValues } from './learn.ts';
+import { metricsText } from './metrics/kv-bytes.ts';
 import { writeParked } from './park/folder.ts';
 import { checkSaved, fillSaved, readSaved, type SavedCache, savedBytes } from './park/saved-cache.ts';
 import type { SessionPlan } from './plan.ts';
 import { reportOf } from './report.ts';
-import { metricsText } from './metrics/kv-bytes.ts';
 import { openState, type State } from './state.ts';
 import { fork, makeRoom, rowNorm, settle, takeBack } from './step.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from './types.ts';

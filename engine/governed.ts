@@ -37,12 +37,12 @@ import type { Content } from './content.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { Learnt } from './learnt.ts';
 import { MassTrace } from './measure.ts';
+import { Meter } from './metrics/meter.ts';
 import { type LayerCounts, Mover, type Spent } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
 import type { Away, Neighbours } from './park/away.ts';
 import type { SessionPlan } from './plan.ts';
-import { Meter } from './metrics/meter.ts';
 import { TrialQueue } from './trials.ts';
 import type { MemoryUsage } from './types.ts';
 

@@ -3,8 +3,8 @@ import type { Fingerprint, Lookup } from '../memory/index.ts';
 import type { PagePool } from '../native/index.ts';
 import type { Policy, ThresholdSet } from '../policy/index.ts';
 import type { WitnessLog } from '../witness/index.ts';
-import type { Neighbours } from './park/away.ts';
 import type { Meter } from './metrics/meter.ts';
+import type { Neighbours } from './park/away.ts';
 import type { LayerRows, SessionOptions } from './types.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {

@@ -9,8 +9,8 @@ import {
   type Unopened,
   unopenedError,
 } from '../../witness/index.ts';
-import type { MemoryRow, Page, QualityRow, SessionDetail, Sessions } from './answers.ts';
 import { type Fallback, Meter } from '../metrics/meter.ts';
+import type { MemoryRow, Page, QualityRow, SessionDetail, Sessions } from './answers.ts';
 
 /** Metrics that the log of a folder tells. Others are known only to the process that runs the engine, and are left out. */
 const KNOWN = ['decisions_total', 'sessions_ended_total', 'fallback_total', 'quality_kld'] as const;

@@ -1,8 +1,8 @@
 /** What can be asked of the live view: one table, from which requests are served and the OpenAPI document is made. */
 import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
-import { ANSWERS, form } from './answers.ts';
 import { EXPOSITION_TYPE } from '../metrics/registry.ts';
+import { ANSWERS, form } from './answers.ts';
 
 const LIMIT_MAX = 1000;
 

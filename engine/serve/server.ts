@@ -7,13 +7,13 @@ import type { AddressInfo } from 'node:net';
 import { checkKeys, given, KvError, type KvErrorCode, show } from '../../native/index.ts';
 import { isLogDir } from '../../witness/index.ts';
 import type { Engine } from '../engine.ts';
+import { PREFIX } from '../metrics/meter.ts';
+import { Registry } from '../metrics/registry.ts';
 import type { Names } from '../option-names.ts';
 import { logDir } from '../state.ts';
 import { checkToken, Guard, isLoopback, Refusal } from './guard.ts';
-import { PREFIX } from '../metrics/meter.ts';
 import { openApi } from './openapi.ts';
 import { LogReader } from './reader.ts';
-import { Registry } from '../metrics/registry.ts';
 import { type Route, resolve } from './routes.ts';
 import { type StreamRules, Streams } from './stream.ts';
 

@@ -169,7 +169,7 @@ describe('stored bytes of a page', () => {
     const numbers = Int32Array.of(PAGE_KINDS.indexOf('resident'), FORMATS.rot1.id, FORMATS.rot1.id, 0, 0);
     const stored = new Uint8Array(shared.length);
     // Both answers come as soon as the other thread runs.
-    while (counts.accepted < 40 || counts.refused < 40) {
+    while (counts.accepted < rounds(40) || counts.refused < rounds(40)) {
       const cache = opened();
       const status = cache.importPage(0, numbers, shared);
       if (status === 0) {
