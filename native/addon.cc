@@ -383,9 +383,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       if (!cache_) return kClosed;
       if (!readLayer(info[0], &layer) || !readFloats(info[1], &sketch)) return kBadArgument;
       if (sketch.length != cache_->shape().queryElements() * kSketchRows) return kBadShape;
-      for (size_t i = 0; i < sketch.length; i++) {
-        if (!std::isfinite(sketch.data[i])) return kBadValue;
-      }
+      if (!finite(sketch)) return kBadValue;
       cache_->setSketch(layer, sketch.data);
       return told(info, kOk);
     });

@@ -17,13 +17,6 @@ constexpr int kGemmContractionMax = 1 << 16;
 constexpr int kMaxRows = 1 << 24;
 constexpr napi_type_tag kWeightsTag = {0x51d8be20a7f34c19ULL, 0x8e04f6ab13c27d95ULL};
 
-bool finite(const Span<float>& x) {
-  for (size_t i = 0; i < x.length; i++) {
-    if (!std::isfinite(x.data[i])) return false;
-  }
-  return true;
-}
-
 class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
  public:
   static Napi::Function define(Napi::Env env) {

@@ -19,13 +19,6 @@ constexpr int kDistributionsMax = 64;
 constexpr int kRecordNumbers = 5;
 constexpr napi_type_tag kPredictorTag = {0x3fd0a1b97c64e825ULL, 0xa6e2459bd8170c3fULL};
 
-bool finite(const Span<float>& x) {
-  for (size_t i = 0; i < x.length; i++) {
-    if (!std::isfinite(x.data[i])) return false;
-  }
-  return true;
-}
-
 bool isWhole(double x, size_t most) { return x >= 0 && x <= static_cast<double>(most) && x == std::floor(x); }
 
 template <typename Element>
@@ -95,7 +88,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
       for (size_t c = 0; c < inputs; c++) to[c] = static_cast<float>(static_cast<double>(from[width + c]) * scale);
       for (size_t c = 0; c < width; c++) to[inputs + c] = static_cast<float>(static_cast<double>(from[order[c]]) * scale);
     }
-    if (!std::all_of(floats.begin(), floats.end(), [](float x) { return std::isfinite(x); })) return kBadValue;
+    if (!allFinite(floats.data(), floats.size())) return kBadValue;
     for (size_t c = 0; c < width; c++) {
       codedFactors[c] = factors.data[order[c]];
       codedTables[c] = tables.data[order[c]];

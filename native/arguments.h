@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "cache/finite.h"
 #include "layout.gen.h"
 
 namespace palimpsest {
@@ -36,6 +37,8 @@ struct Span {
   Element* data = nullptr;
   size_t length = 0;
 };
+
+inline bool finite(const Span<float>& x) { return allFinite(x.data, x.length); }
 
 template <typename Element>
 bool readArray(const Napi::Value& value, napi_typedarray_type type, Span<Element>* out) {

@@ -24,9 +24,11 @@ const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
 /**
- * Of cases that are alike, the share that runs on a slow build: one of `every`, another one with the next commit, so that as many commits run all.
+ * Of cases that are alike, the share that runs on a slow build: one of `every`, another one with the next commit, so that as many commits run all. A night
+ * runs all.
  */
-export const isShare = (place: number, every: number): boolean => !IS_SHORT || (place + COMMIT) % every === 0;
+export const isShare = (place: number, every: number): boolean =>
+  !IS_SHORT || TIER === 'night' || (place + COMMIT) % every === 0;
 
 interface Volume {
   /** What a night runs. */

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
+
+#include "finite.h"
 
 namespace palimpsest {
 
@@ -26,10 +27,6 @@ void fill(Buffer<float>& to, const float* from, int count, int padded) {
 }
 
 }  // namespace
-
-bool allFinite(const float* x, size_t count) {
-  return std::all_of(x, x + count, [](float value) { return std::isfinite(value); });
-}
 
 void Dense::Quantized::grow(int rows, int width) {
   const int blocks = denseBlocks(width);

@@ -31,8 +31,6 @@ struct DenseShape {
 // One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries and keys may be absent.
 constexpr int kDenseSlice = 128;
 
-bool allFinite(const float* x, size_t count);
-
 class Dense {
  public:
   Dense(const Kernels* kernels, const DenseShape& shape, int threads);

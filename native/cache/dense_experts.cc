@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "dense.h"
+#include "finite.h"
 #include "powers.h"
 
 namespace palimpsest {

@@ -107,7 +107,7 @@ describe.skipIf(!isPlain || !hasCompiler)('threads of the addon (needs Linux, gc
   it.each([
     [128, 64],
     [512, 256],
-  ])('name a stack of their own, so none gets the %s KiB of a system (head size %s)', (kib, headDim) => {
+  ])('name a stack of their own, so none gets the %s KiB of a system, with heads of %s', (kib, headDim) => {
     expect(ends(kib << 10, [headDim])).toEqual({ ...WELL, small: 0 });
   });
 
